@@ -91,7 +91,7 @@ class CentralLoop:
 
 class FederatedLoop:
     """FedAvg as a loop over clients: each trains on its own subgraph, then the server averages by n_k and
-    scores the validation vertices on the whole graph."""
+    scores the validation nodes on the whole graph."""
 
     def __init__(self, inputs: Inputs, *, steps: int, p: float, input_dropout: bool) -> None:
         graph, split, site = inputs.graph, inputs.split, _assignment(inputs)
@@ -99,7 +99,7 @@ class FederatedLoop:
         place = np.zeros(graph.num_nodes, dtype=np.int64)
         inside = graph.edges[:, site[graph.edges[0]] == site[graph.edges[1]]]
         self.clients: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-        for k in range(inputs.partition.num_sites):
+        for k in range(inputs.partition.num_clients):
             mine = np.flatnonzero(site == k)
             place[mine] = np.arange(len(mine))
             edges = _both_ways(place[inside[:, site[inside[0]] == k]])
@@ -138,9 +138,9 @@ class FederatedLoop:
 
 
 def _assignment(inputs: Inputs) -> np.ndarray:
-    """The client of every vertex, [N]."""
+    """The client of every node, [N]."""
     site = np.empty(inputs.graph.num_nodes, dtype=np.int64)
-    site[inputs.partition.held_vertex] = inputs.partition.held_site
+    site[inputs.partition.held_node] = inputs.partition.held_client
     return site
 
 

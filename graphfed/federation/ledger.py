@@ -256,7 +256,7 @@ class Entry:
 
 
 class Ledger:
-    """Counts the transfers of one run at the places this process hosts.
+    """Counts the transfers of one run at the places this process workers.
 
     `record` is called by the federation only; methods never count their own bytes."""
 
@@ -364,7 +364,7 @@ class Ledger:
             ledger._entries[entry.phase, entry.name, entry.direction, entry.protection] = entry
         return ledger
 
-    def add_peers(self, other: "Ledger") -> None:
+    def add_remote(self, other: "Ledger") -> None:
         """Add what clients sent to each other as another process counted it: the server does not see those
         transfers."""
         for key, theirs in other._entries.items():

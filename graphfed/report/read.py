@@ -31,7 +31,7 @@ __all__ = ["Run", "Subject", "Transfer", "read_subject"]
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run. site_accuracy: site -> (test accuracy, test vertices), empty where no vertices are
+    """One finished run. client_accuracy: site -> (test accuracy, test nodes), empty where no nodes are
     classified or predictions are elsewhere; accounts: what the clients say of themselves, columns [K] by
     name, `client` among them; overview, accounts, audit: None in a folder that has none."""
 
@@ -40,7 +40,7 @@ class Run:
     manifest: RunManifest | DeployedManifest
     history: Sequence[MetricsLine]
     entries: Sequence[Transfer]
-    site_accuracy: Mapping[str, tuple[float, int]]
+    client_accuracy: Mapping[str, tuple[float, int]]
     overview: GraphOverview | SensorOverview | None
     audit: AuditFile | None
     accounts: Mapping[str, np.ndarray] | None = None
@@ -116,7 +116,7 @@ def _read_run(folder: Path) -> Run:
         kind.model_validate(manifest),
         [MetricsLine.model_validate(line) for line in read_lines(folder / "metrics.jsonl", MetricsLine)],
         LedgerFile.model_validate(read_json(folder / "ledger.json", LedgerFile)).entries,
-        _site_accuracy(folder) if classified else {},
+        _client_accuracy(folder) if classified else {},
         _overview(folder, result.task),
         _audit(folder),
         _accounts(folder, result.clients),
@@ -154,7 +154,7 @@ def _audit(folder: Path) -> AuditFile | None:
         raise InputError(f"{error}; make it again: graphfed audit {folder}") from None
 
 
-def _site_accuracy(folder: Path) -> dict[str, tuple[float, int]]:
+def _client_accuracy(folder: Path) -> dict[str, tuple[float, int]]:
     path = folder / "predictions.parquet"
     kinds = {"split": "text", "label": "integer", "prediction": "integer", "site": "integer"}
     table = read_table(path, kinds, optional={"site_name": "text"})

@@ -77,7 +77,7 @@ def class_names(run: Run, count: int) -> list[str]:
 
 
 def class_rows(subject: Subject, figures: Figures) -> list[tuple[str, ...]]:
-    """Of each class of the confusion matrix that is shown: its name, its test vertices, those predicted to be
+    """Of each class of the confusion matrix that is shown: its name, its test nodes, those predicted to be
     of it, how many of these are right, precision and recall."""
     shown = subject.rows[best_row(subject, figures)][0]
     counts, scores = confusion_of(shown), shown.result.details.get("test_classes")

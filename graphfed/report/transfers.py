@@ -26,8 +26,8 @@ PROTECTION = {
     "simulated": "simulated: nothing is hidden in this run",
 }
 #: Of more sites than this, which have a column in the table of what each sent.
-SITE_COLUMNS = 12
-SHOWN_SITES = ("smallest", "median", "largest")
+CLIENT_COLUMNS = 12
+SHOWN_CLIENTS = ("smallest", "median", "largest")
 #: The two ends of a transfer in the ledger -> words.
 LINKS = {
     ("clients", "server"): "site to server",
@@ -109,7 +109,7 @@ def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
             protection,
             ", ".join(dict.fromkeys(entry.phase for entry in group)),
             sum(entry.bytes for entry in group),
-            [sum(each) for each in zip(*(_of_sites(entry) for entry in group), strict=True)],
+            [sum(each) for each in zip(*(_of_clients(entry) for entry in group), strict=True)],
             sum(entry.transfers for entry in group),
             sum(entry.messages for entry in group),
         )
@@ -117,7 +117,7 @@ def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
     ]
 
 
-def _of_sites(entry: Transfer) -> Sequence[int]:
+def _of_clients(entry: Transfer) -> Sequence[int]:
     return entry.received if entry.sender == "server" else entry.sent
 
 
@@ -152,7 +152,7 @@ class Left:
     @property
     def many(self) -> bool:
         """Whether there are too many sites for a column each."""
-        return self.run.result.clients > SITE_COLUMNS
+        return self.run.result.clients > CLIENT_COLUMNS
 
     @property
     def columns(self) -> Sequence[str]:
@@ -160,9 +160,9 @@ class Left:
         count = self.run.result.clients
         if not self.out or self.pooled or any(len(line.sites) != count for line in self.out):
             return ()
-        named = self.run.manifest.partition.site_names
+        named = self.run.manifest.partition.client_names
         names = named if len(named) == count else [f"site {k}" for k in range(count)]
-        return SHOWN_SITES if self.many else names
+        return SHOWN_CLIENTS if self.many else names
 
     def cells(self, line: Line | None = None) -> list[str]:
         """Return the bytes in the columns: of a transfer, or of all that left the sites."""

@@ -11,7 +11,7 @@ __all__ = ["GraphOverview", "ReadingsOverview", "SensorOverview"]
 
 class _Class(FileModel):
     name: str
-    vertices: Count
+    nodes: Count
     train: Count
     val: Count
     test: Count
@@ -32,7 +32,7 @@ class _Missing(FileModel):
 class _Components(FileModel):
     count: Count
     largest: Count
-    isolated_vertices: Count
+    isolated_nodes: Count
 
 
 class _Degrees(FileModel):
@@ -49,7 +49,7 @@ class _Site(FileModel):
     name: str
     owned: Count
     edges: Count
-    cut_edges: Count
+    cross_client_edges: Count
     train: Count
     val: Count
     test: Count
@@ -74,7 +74,7 @@ class _Sizes(FileModel):
 
 
 class _Shared(FileModel):
-    vertices: Count
+    nodes: Count
     edges: Count
 
 
@@ -84,7 +84,7 @@ class _Cut(FileModel):
 
 
 class _Drawing(FileModel):
-    vertices: list[Count]
+    nodes: list[Count]
     positions: list[Annotated[list[Real], Field(min_length=2, max_length=2)]]
     sites: list[Count]
     edges: list[Annotated[list[Count], Field(min_length=3, max_length=3)]]
@@ -92,11 +92,11 @@ class _Drawing(FileModel):
 
     @model_validator(mode="after")
     def check_drawing(self) -> "_Drawing":
-        count = len(self.vertices)
+        count = len(self.nodes)
         if not count == len(self.positions) == len(self.sites):
-            raise ValueError("vertices, positions and sites must have the same length")
+            raise ValueError("nodes, positions and sites must have the same length")
         if any(end >= count for *ends, _ in self.edges for end in ends):
-            raise ValueError(f"an edge ends at none of the {count} vertices")
+            raise ValueError(f"an edge ends at none of the {count} nodes")
         return self
 
 
@@ -106,7 +106,7 @@ class GraphOverview(FileModel):
     kind: Literal["graph"] = "graph"
     name: str
     dropped: list[str] = Field(default_factory=list)
-    vertices: Count
+    nodes: Count
     edges: Count
     features: Count
     classes: list[_Class]
@@ -116,11 +116,11 @@ class GraphOverview(FileModel):
     components: _Components
     degrees: _Degrees
     homophily: Real | None
-    num_sites: Count
+    num_clients: Count
     sites: list[_Site]
-    site_sizes: _Sizes | None = None
+    client_sizes: _Sizes | None = None
     shared: _Shared | None = None
-    cut_edges: _Cut
+    cross_client_edges: _Cut
     label_skew: Real | None
     drawing: _Drawing
 

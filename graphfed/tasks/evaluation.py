@@ -33,7 +33,7 @@ SECURE_MESSAGES = messages(
     HIDDEN_SCORES,
     "With aggregation=secure, in every evaluation",
     "what a site's predictions are worth, as counts, and once, before training, how many of its validation "
-    "vertices are of each class",
+    "nodes are of each class",
 )
 
 

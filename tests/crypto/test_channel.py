@@ -638,30 +638,30 @@ def test_an_identity_does_not_show_its_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["client.key", "client.crt", "rootCA.pem"])
 def test_a_file_that_is_missing_or_something_else_is_named(missing: str, tmp_path: Path) -> None:
-    kit = write_kit(tmp_path, bank("north"))
-    (kit / missing).unlink()
+    startup_kit = write_kit(tmp_path, bank("north"))
+    (startup_kit / missing).unlink()
     with pytest.raises(InputError, match=f"{missing} cannot be read .*start-up kit has client.key"):
-        Identity.load(kit)
+        Identity.load(startup_kit)
     for content in (b"", b"\xff" * 99, b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
-        (kit / missing).write_bytes(content)
+        (startup_kit / missing).write_bytes(content)
         with pytest.raises(InputError, match=f"{missing} is not a .* in PEM form"):
-            Identity.load(kit)
+            Identity.load(startup_kit)
 
 
 def test_a_key_that_is_not_the_certificates_or_cannot_be_used_is_refused(tmp_path: Path) -> None:
-    kit = write_kit(tmp_path, bank("north"))
+    startup_kit = write_kit(tmp_path, bank("north"))
     key = key_of("rsa")
     PKCS8 = serialization.PrivateFormat.PKCS8
-    (kit / "client.key").write_bytes(key.private_bytes(PEM, PKCS8, serialization.NoEncryption()))
+    (startup_kit / "client.key").write_bytes(key.private_bytes(PEM, PKCS8, serialization.NoEncryption()))
     with pytest.raises(InputError, match="is not the one of the certificate"):
-        Identity.load(kit)
+        Identity.load(startup_kit)
     hidden = serialization.BestAvailableEncryption(b"password")
-    (kit / "client.key").write_bytes(key.private_bytes(PEM, PKCS8, hidden))
+    (startup_kit / "client.key").write_bytes(key.private_bytes(PEM, PKCS8, hidden))
     with pytest.raises(InputError, match="has a passphrase; give it without one"):
-        Identity.load(kit)
-    write_kit(kit, site("north", "ed25519"))
+        Identity.load(startup_kit)
+    write_kit(startup_kit, site("north", "ed25519"))
     with pytest.raises(InputError, match=r"the private key .* is neither RSA nor EC"):
-        Identity.load(kit)
+        Identity.load(startup_kit)
 
 
 @pytest.mark.parametrize(
@@ -681,10 +681,10 @@ def test_a_certificate_that_peers_would_refuse_is_refused_at_home(
 
 
 def test_a_certificate_of_another_projects_root_is_refused_at_home(tmp_path: Path) -> None:
-    kit = write_kit(tmp_path, bank("north"))
-    (kit / "rootCA.pem").write_bytes(authority("other_project").certificate.public_bytes(PEM))
+    startup_kit = write_kit(tmp_path, bank("north"))
+    (startup_kit / "rootCA.pem").write_bytes(authority("other_project").certificate.public_bytes(PEM))
     with pytest.raises(InputError, match=r"client.crt cannot be used: the project's root does not vouch"):
-        Identity.load(kit)
+        Identity.load(startup_kit)
 
 
 def test_without_the_library_the_module_says_what_to_install() -> None:
@@ -711,13 +711,13 @@ def test_sites_with_kits_that_nvflare_made_shake_hands_and_the_server_is_no_site
     for name in ("site-1", "site_2"):
         project.add_client(name, "org", {})
     made = Provisioner(str(tmp_path), [WorkspaceBuilder(), CertBuilder()]).provision(project)
-    kits = Path(made.get_result_location())
+    startup_kits = Path(made.get_result_location())
 
-    one, two = Identity.load(kits / "site-1"), Identity.load(kits / "site_2")
+    one, two = Identity.load(startup_kits / "site-1"), Identity.load(startup_kits / "site_2")
     assert (one.name, two.name) == ("site-1", "site_2")
     left, right = shaken(one, two)
     assert right.open("x", left.seal("x", b"m")) == b"m"
-    startup = kits / "server.example" / "startup"
+    startup = startup_kits / "server.example" / "startup"
     server = Identity.from_files(startup / "server.key", startup / "server.crt", startup / "rootCA.pem")
     claimed = offer_of(server, sender=b"site-1", receiver=b"site_2")
     with pytest.raises(ChannelError, match=r"its certificate is that of 'server.example'"):

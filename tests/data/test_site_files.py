@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphfed.data.graphs.graph import Graph, Split
-from graphfed.data.graphs.overview import overview, site_facts, site_names
+from graphfed.data.graphs.overview import client_facts, client_names, overview
 from graphfed.data.partitions.partition import partition
 from graphfed.data.user_files.graph_description import Description, describe, describe_file
 from graphfed.data.user_files.graph_files import load_description
@@ -46,7 +46,7 @@ def load(folder: Path, **more: Any) -> Graph:
     return load_description(described(folder, **more))
 
 
-def test_the_graph_is_what_all_sites_list_and_an_id_is_one_vertex(folder: Path) -> None:
+def test_the_graph_is_what_all_sites_list_and_an_id_is_one_node(folder: Path) -> None:
     graph = load(folder)
     assert graph.name == "customers", "the name that all files of nodes have"
     assert graph.ids.to_pylist() == ["a", "b", "c", "d"]
@@ -58,7 +58,7 @@ def test_the_graph_is_what_all_sites_list_and_an_id_is_one_vertex(folder: Path) 
     assert [np.flatnonzero(m).tolist() for m in (graph.split.train, graph.split.val, graph.split.test)] == [
         [0, 1], [], [2],
     ]  # fmt: skip
-    assert (graph.site_names, graph.sites) == (("north", "south"), None)
+    assert (graph.client_names, graph.sites) == (("north", "south"), None)
 
 
 def test_a_site_holds_what_its_files_list_and_owns_what_it_has_the_label_of(folder: Path) -> None:
@@ -67,20 +67,20 @@ def test_a_site_holds_what_its_files_list_and_owns_what_it_has_the_label_of(fold
     dealt.check(graph)
     names = graph.ids.to_pylist()
     held = [
-        (graph.site_names[s], names[v], bool(owner))
-        for s, v, owner in zip(dealt.held_site, dealt.held_vertex, dealt.held_owner, strict=True)
+        (graph.client_names[s], names[v], bool(owner))
+        for s, v, owner in zip(dealt.held_client, dealt.held_node, dealt.held_owner, strict=True)
     ]
     assert held == [
         ("north", "a", True), ("north", "b", False), ("north", "c", True),
         ("south", "b", True), ("south", "c", True), ("south", "d", True),
     ]  # fmt: skip
     assert [
-        (graph.site_names[s], names[u], names[v])
-        for s, u, v in zip(dealt.edge_site, dealt.edge_u, dealt.edge_v, strict=True)
+        (graph.client_names[s], names[u], names[v])
+        for s, u, v in zip(dealt.edge_client, dealt.edge_u, dealt.edge_v, strict=True)
     ] == [("north", "a", "b"), ("north", "b", "c"), ("south", "b", "c"), ("south", "c", "d")]
-    assert len(dealt.cut_site) == 0
-    assert site_names(graph, dealt) == ("north", "south")
-    assert site_names(graph, partition(graph, "random", 2, 0)) == ()
+    assert len(dealt.cross_local_client) == 0
+    assert client_names(graph, dealt) == ("north", "south")
+    assert client_names(graph, partition(graph, "random", 2, 0)) == ()
 
 
 def test_what_sites_share_is_counted(folder: Path) -> None:
@@ -89,13 +89,13 @@ def test_what_sites_share_is_counted(folder: Path) -> None:
     told = overview(
         graph, graph.split or Split("none", none, none, none), partition(graph, "column", None, 0)
     )
-    assert told["shared"] == {"vertices": 2, "edges": 1}
+    assert told["shared"] == {"nodes": 2, "edges": 1}
     assert [row["name"] for row in told["sites"]] == ["north", "south"]
-    assert ("at several sites", "2 vertices, 1 edges") in site_facts(told)
+    assert ("at several sites", "2 nodes, 1 edges") in client_facts(told)
     alone = overview(graph, Split("none", none, none, none), partition(graph, "random", 2, 0))
-    assert alone["shared"] == {"vertices": 0, "edges": 0}
+    assert alone["shared"] == {"nodes": 0, "edges": 0}
     del alone["shared"]
-    assert "at several sites" not in dict(site_facts(alone)), "an overview of an earlier version"
+    assert "at several sites" not in dict(client_facts(alone)), "an overview of an earlier version"
 
 
 def test_any_other_partition_deals_the_graph_of_all_sites(folder: Path) -> None:
@@ -105,7 +105,7 @@ def test_any_other_partition_deals_the_graph_of_all_sites(folder: Path) -> None:
     assert len(dealt.held_id) == graph.num_nodes
 
 
-def test_without_a_column_of_labels_every_holder_owns_its_vertices(folder: Path) -> None:
+def test_without_a_column_of_labels_every_holder_owns_its_nodes(folder: Path) -> None:
     graph = load(folder, label=None, features=["age"])
     assert graph.held is not None
     assert graph.held.owner.all()
@@ -160,7 +160,7 @@ def test_the_name_of_files_with_different_names_is_sites(folder: Path) -> None:
     (folder / "south/customers.csv").rename(folder / "south/people.csv")
     south = {"nodes": "south/people.csv", "edges": "south/transfers.csv"}
     assert load(folder, sites={**SITES, "south": south}).name == "sites"
-    assert load(folder, sites={1: SITES["north"], 2: south}).site_names == ("1", "2")
+    assert load(folder, sites={1: SITES["north"], 2: south}).client_names == ("1", "2")
 
 
 # ---- against a slow count ----------------------------------------------------------------------------------
@@ -174,14 +174,14 @@ class World:
     label: list[str]
     part: list[str]
     weight: dict[tuple[int, int], float]
-    nodes: list[dict[int, tuple[bool, bool]]]  # of each site: vertex -> whether label and part are there
+    nodes: list[dict[int, tuple[bool, bool]]]  # of each site: node -> whether label and part are there
     edges: list[list[tuple[int, int]]]
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     n, sites = draw(st.integers(1, 12)), draw(st.integers(2, 4))
-    vertex = st.integers(0, n - 1)
+    node = st.integers(0, n - 1)
     pair = st.lists(st.integers(-3, 3).map(float), min_size=2, max_size=2)
     world = World(
         draw(st.lists(pair, min_size=n, max_size=n)),
@@ -190,7 +190,7 @@ def worlds(draw: st.DrawFn) -> World:
         {}, [], [],
     )  # fmt: skip
     for _ in range(sites):
-        mine = draw(st.dictionaries(vertex, st.tuples(st.booleans(), st.booleans()), min_size=1))
+        mine = draw(st.dictionaries(node, st.tuples(st.booleans(), st.booleans()), min_size=1))
         ends = st.sampled_from(sorted(mine))
         world.nodes.append(mine)
         world.edges.append(draw(st.lists(st.tuples(ends, ends), max_size=15)))
@@ -247,10 +247,10 @@ def test_sites_files_say_what_a_slow_count_of_them_says(
     dealt = partition(graph, "column", None, 0)
     dealt.check(graph)
     for s, nodes in enumerate(world.nodes):
-        mine = dealt.held_site == s
-        assert {back[v] for v in dealt.held_vertex[mine].tolist()} == set(nodes)
-        owned = {back[v] for v in dealt.held_vertex[mine & dealt.held_owner].tolist()}
+        mine = dealt.held_client == s
+        assert {back[v] for v in dealt.held_node[mine].tolist()} == set(nodes)
+        owned = {back[v] for v in dealt.held_node[mine & dealt.held_owner].tolist()}
         assert owned == {v for v, (says, _) in nodes.items() if (says and world.label[v]) or v not in known}
-        at = dealt.edge_site == s
+        at = dealt.edge_client == s
         ends = zip(dealt.edge_u[at].tolist(), dealt.edge_v[at].tolist(), strict=True)
         assert {(min(back[u], back[v]), max(back[u], back[v])) for u, v in ends} == proper[s]

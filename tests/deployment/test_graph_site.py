@@ -59,16 +59,22 @@ def read(
 
 
 def told(cohort: Cohort, names: Sequence[str], far: Callable[[int, int], str]) -> dict[str, Any]:
-    """What a cohort says of its clients, without any number of a row or vertex. names: of the rows;
-    far(client, id): the name of a vertex elsewhere."""
+    """What a cohort says of its clients, without any number of a row or node. names: of the rows;
+    far(client, id): the name of a node elsewhere."""
     x = cohort.x.to_dense() if isinstance(cohort.x, SparseMatrix) else cohort.x
     assert x is not None
     where = [(cohort.clients[k], name) for k, name in zip(cohort.client.tolist(), names, strict=True)]
     columns = (x, cohort.y, cohort.owned, cohort.owners, cohort.train, cohort.val, cohort.test)
     weight = [1.0] * cohort.edge_index.shape[1] if cohort.edge_weight is None else cohort.edge_weight.tolist()
-    cut_weight = [1.0] * len(cohort.cut_row) if cohort.cut_weight is None else cohort.cut_weight.tolist()
+    cross_weight = (
+        [1.0] * len(cohort.cross_row) if cohort.cross_weight is None else cohort.cross_weight.tolist()
+    )
     cut = zip(
-        cohort.cut_row.tolist(), cohort.cut_client.tolist(), cohort.cut_id.tolist(), cut_weight, strict=True
+        cohort.cross_row.tolist(),
+        cohort.cross_client.tolist(),
+        cohort.cross_id.tolist(),
+        cross_weight,
+        strict=True,
     )
     return {
         "rows": {at: [column[i].tolist() for column in columns] for i, at in enumerate(where)},
@@ -100,12 +106,12 @@ def told_by_site(data: SiteData, cohort: Cohort, everyone: Sequence[SiteData]) -
     return told(cohort, data.ids.to_pylist(), lambda client, i: name_of[client, i])
 
 
-# ---- one table of vertices, cut into the sites' own --------------------------------------------------------
+# ---- one table of nodes, cut into the sites' own --------------------------------------------------------
 
 
 @dataclasses.dataclass
 class World:
-    """site, x, label and part of each vertex (called 0, 1, ... at its site); edges: (u, v, weight)."""
+    """site, x, label and part of each node (called 0, 1, ... at its site); edges: (u, v, weight)."""
 
     site: list[str]
     x: list[float]
@@ -138,7 +144,7 @@ class World:
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     n = draw(st.integers(3, 14))
-    vertex = st.integers(0, n - 1)
+    node = st.integers(0, n - 1)
     sites = [*ROSTER, *draw(st.lists(st.sampled_from(ROSTER), min_size=n - 3, max_size=n - 3))]
     labels = draw(st.lists(st.sampled_from(["yes-", "no", ""]), min_size=n, max_size=n))
     parts = draw(st.lists(st.sampled_from(["train", "val", "test", ""]), min_size=n, max_size=n))
@@ -147,7 +153,7 @@ def worlds(draw: st.DrawFn) -> World:
         [float(i) for i in range(n)],
         labels,
         [part if label else "" for part, label in zip(parts, labels, strict=True)],
-        draw(st.lists(st.tuples(vertex, vertex, st.sampled_from([0.5, 1.0, 3.0])), max_size=30)),
+        draw(st.lists(st.tuples(node, node, st.sampled_from([0.5, 1.0, 3.0])), max_size=30)),
     )
 
 
@@ -164,10 +170,12 @@ def test_sites_with_edges_between_them_read_what_one_party_would_deal_them(
     folder = tmp_path_factory.mktemp("world")
     more = f"repeated: {rule}\n" + ("" if weighted else "weight:\n")
     graph = load_description(describe_file(world.write(folder, "all", ROSTER, more))[0])
-    hosts = {"hub": ("north", "south"), "west": ("west",)} if gateway else {name: (name,) for name in ROSTER}
-    sites = [read(world.write(folder, site, held, more), site) for site, held in hosts.items()]
-    compare_schemas({site: data.schema for site, data in zip(hosts, sites, strict=True)})
-    for held, data in zip(hosts.values(), sites, strict=True):
+    workers = (
+        {"hub": ("north", "south"), "west": ("west",)} if gateway else {name: (name,) for name in ROSTER}
+    )
+    sites = [read(world.write(folder, site, held, more), site) for site, held in workers.items()]
+    compare_schemas({site: data.schema for site, data in zip(workers, sites, strict=True)})
+    for held, data in zip(workers.values(), sites, strict=True):
         clients = [ROSTER.index(name) for name in held]
         assert (data.schema.class_names, data.schema.feature_names) == (graph.class_names, ("f",))
         assert data.schema.weighted is weighted is (data.cohort.edge_weight is not None)
@@ -212,8 +220,8 @@ def test_an_id_is_the_first_63_bits_of_a_hash_of_site_and_id(tmp_path: Path) -> 
     assert dict(zip(data.ids.to_pylist(), data.cohort.id.tolist(), strict=True)) == {
         name: first_bits(f"north\x1f{name}") for name in ("0", "1")
     }
-    assert data.cohort.cut_id.tolist() == [first_bits("south\x1f0")]
-    assert data.cohort.cut_client.tolist() == [1]
+    assert data.cohort.cross_id.tolist() == [first_bits("south\x1f0")]
+    assert data.cohort.cross_client.tolist() == [1]
     (tmp_path / "plain.yaml").write_text("nodes: n.csv\nedges: e.csv\n")
     (tmp_path / "n.csv").write_text("id,f\nÄnne,1\n007,2\n")
     (tmp_path / "e.csv").write_text("source,target\n007,Änne\n")
@@ -225,7 +233,7 @@ def test_an_id_is_the_first_63_bits_of_a_hash_of_site_and_id(tmp_path: Path) -> 
 def test_two_ids_of_one_hash_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = SMALL.write(tmp_path, "north", ["north"])
     monkeypatch.setattr(hashing, "_id", len)
-    with pytest.raises(InputError, match=r"the vertices 'north.*0' and 'north.*1' have the same hash"):
+    with pytest.raises(InputError, match=r"the nodes 'north.*0' and 'north.*1' have the same hash"):
         read(path, "north")
 
 
@@ -233,8 +241,8 @@ def test_weights_that_are_all_one_are_weights(tmp_path: Path) -> None:
     data = read(SMALL.write(tmp_path, "north", ["north"]), "north")
     assert data.schema.weighted
     assert data.cohort.edge_weight is not None
-    assert data.cohort.cut_weight is not None
-    assert (data.cohort.edge_weight.tolist(), data.cohort.cut_weight.tolist()) == ([1, 1], [1])
+    assert data.cohort.cross_weight is not None
+    assert (data.cohort.edge_weight.tolist(), data.cohort.cross_weight.tolist()) == ([1, 1], [1])
 
 
 def test_floating_numbers_take_torchs_dtype_and_a_site_has_its_own_clients_only(tmp_path: Path) -> None:
@@ -250,12 +258,12 @@ def test_floating_numbers_take_torchs_dtype_and_a_site_has_its_own_clients_only(
         make_site_cohort(data, [0], 3)
 
 
-# ---- the sites' own tables, with vertices in common --------------------------------------------------------
+# ---- the sites' own tables, with nodes in common --------------------------------------------------------
 
 
 @dataclasses.dataclass
 class Shared:
-    """x, label and part of each vertex; what each site lists: vertex -> whether it has the label; edges."""
+    """x, label and part of each node; what each site lists: node -> whether it has the label; edges."""
 
     x: list[float]
     label: list[str]
@@ -297,22 +305,22 @@ def shared_worlds(draw: st.DrawFn) -> Shared:
 
 @settings(max_examples=60)
 @given(world=shared_worlds(), ids=st.sampled_from(["simulated", "plain"]), gateway=st.booleans())
-def test_sites_that_share_vertices_find_out_how_many_own_them(
+def test_sites_that_share_nodes_find_out_how_many_own_them(
     world: Shared, ids: Any, gateway: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("world")
     graph = load_description(describe_file(world.write(folder))[0])
-    hosts: list[tuple[int, ...]] = [(0,), (1,), (2,)]
+    workers: list[tuple[int, ...]] = [(0,), (1,), (2,)]
     sites = [read(folder / f"{name}.yaml", name) for name in ROSTER]
     if gateway:
-        hosts = [(0, 1, 2)]
+        workers = [(0, 1, 2)]
         sites = [read(folder / "all.yaml", "hub")]
-    fed = Federation(hosts)
-    cohorts = [make_site_cohort(data, host, 2) for data, host in zip(sites, hosts, strict=True)]
-    counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), SapgnnConfig(vertex_ids=ids))
+    fed = Federation(workers)
+    cohorts = [make_site_cohort(data, worker, 2) for data, worker in zip(sites, workers, strict=True)]
+    counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), SapgnnConfig(node_ids=ids))
     assert {entry.name for entry in fed.ledger.entries} == {*OWNER_MESSAGES}
-    for data, host, cohort in zip(sites, hosts, fed.local_parts(counted), strict=True):
-        assert told_by_site(data, cohort, sites) == told_locally(graph, "public", host)
+    for data, worker, cohort in zip(sites, workers, fed.local_parts(counted), strict=True):
+        assert told_by_site(data, cohort, sites) == told_locally(graph, "public", worker)
 
 
 # ---- training ----------------------------------------------------------------------------------------------
@@ -366,14 +374,14 @@ def friends_world() -> World:
 
 
 def trained(
-    name: str, cohorts: Sequence[Cohort], hosts: list[tuple[int, ...]], own_files: bool, **more: Any
+    name: str, cohorts: Sequence[Cohort], workers: list[tuple[int, ...]], own_files: bool, **more: Any
 ) -> tuple[Outcome, dict[str, torch.Tensor]]:
     """A short run without dropout, and its model."""
     method = get_method(name)
     config = method.config(
         **{**default_settings(method, preset="paper"), "rounds": 3, "hidden": 6, "dropout": 0.0, **more}
     )
-    fed = Federation(hosts)
+    fed = Federation(workers)
     data = fed.locate(CLIENTS, "data", list(cohorts))
     if own_files and isinstance(config, AlignmentSettings):
         data = count_owners(fed, data, config)
@@ -411,15 +419,15 @@ def test_banks_that_read_their_own_files_train_what_one_run_on_all_files_trains(
     of them the other way."""
     torch.set_default_dtype(torch.float64)
     graph = load_description(describe_file(banks / "banks.yaml")[0])
-    hosts = one_at_a_time(3).hosts
+    workers = one_at_a_time(3).workers
     dealt = partition(graph, "column", None, 0)
     split = make_split(graph, "default", 0)
-    dealt_cohorts = [make_cohort(graph, split, dealt, host) for host in hosts]
-    local = trained(name, dealt_cohorts, hosts, False, aggregation=aggregation)
+    dealt_cohorts = [make_cohort(graph, split, dealt, worker) for worker in workers]
+    local = trained(name, dealt_cohorts, workers, False, aggregation=aggregation)
     sites = [read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS) for bank in BANKS]
     compare_schemas({bank: data.schema for bank, data in zip(BANKS, sites, strict=True)})
-    cohorts = [make_site_cohort(data, host, 2) for data, host in zip(sites, hosts, strict=True)]
-    own = trained(name, cohorts, hosts, True, aggregation=aggregation)
+    cohorts = [make_site_cohort(data, worker, 2) for data, worker in zip(sites, workers, strict=True)]
+    own = trained(name, cohorts, workers, True, aggregation=aggregation)
     check_same(own, local, 1e-9 if aggregation == "plaintext" else 1e-5)
 
 
@@ -427,10 +435,10 @@ def test_banks_that_read_their_own_files_have_what_one_party_would_deal_them(ban
     graph = load_description(describe_file(banks / "banks.yaml")[0])
     fed = one_at_a_time(3)
     sites = [read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS) for bank in BANKS]
-    cohorts = [make_site_cohort(data, host, 2) for data, host in zip(sites, fed.hosts, strict=True)]
+    cohorts = [make_site_cohort(data, worker, 2) for data, worker in zip(sites, fed.workers, strict=True)]
     counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), SapgnnConfig())
-    for data, host, cohort in zip(sites, fed.hosts, counted.parts, strict=True):
-        assert told_by_site(data, cohort, sites) == told_locally(graph, "default", host)
+    for data, worker, cohort in zip(sites, fed.workers, counted.parts, strict=True):
+        assert told_by_site(data, cohort, sites) == told_locally(graph, "default", worker)
 
 
 @pytest.mark.parametrize("name", ["fedgcn", "fedavg"])
@@ -440,15 +448,15 @@ def test_sites_with_edges_between_them_train_what_one_run_on_all_files_trains(
 ) -> None:
     torch.set_default_dtype(torch.float64)
     graph = load_description(describe_file(friends / "all.yaml")[0])
-    one_each = one_at_a_time(3).hosts
+    one_each = one_at_a_time(3).workers
     dealt, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
-    local = trained(name, [make_cohort(graph, split, dealt, host) for host in one_each], one_each, False)
-    hosts = {"hub": (0, 1), "west": (2,)} if hub else {site: (k,) for k, site in enumerate(ROSTER)}
+    local = trained(name, [make_cohort(graph, split, dealt, worker) for worker in one_each], one_each, False)
+    workers = {"hub": (0, 1), "west": (2,)} if hub else {site: (k,) for k, site in enumerate(ROSTER)}
     cohorts = [
-        make_site_cohort(read(friends / f"{site}.yaml", site), held, 2) for site, held in hosts.items()
+        make_site_cohort(read(friends / f"{site}.yaml", site), held, 2) for site, held in workers.items()
     ]
-    assert sum(len(cohort.cut_row) for cohort in cohorts) > 50
-    check_same(trained(name, cohorts, list(hosts.values()), True), local)
+    assert sum(len(cohort.cross_row) for cohort in cohorts) > 50
+    check_same(trained(name, cohorts, list(workers.values()), True), local)
 
 
 def check_same_arrays(one: Cohort, other: Cohort) -> None:
@@ -480,7 +488,7 @@ def test_a_site_has_the_very_ids_rows_and_edges_that_one_party_with_all_files_de
     paths = {name: written.write(tmp_path, name, held) for name, held in FRIENDS.items()}
     for name, path in paths.items():
         if unique and (name == "all" or not between):
-            path.write_text(path.read_text().replace("source_site: s\ntarget_site: t\n", ""))
+            path.write_text(path.read_text().replace("source_client: s\ntarget_site: t\n", ""))
     graph = load_description(describe_file(paths["all"])[0])
     dealt, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
     ids = stable_ids_of(graph, dealt)
@@ -565,7 +573,7 @@ def test_parts_come_with_their_chances_and_another_seed_gives_other_parts() -> N
     assert (hashed_parts(ids, "default", 0) == hashed_parts(ids, "random:0.5,0.25,0.25", 0)).all()
 
 
-def test_without_a_column_sites_that_share_a_vertex_put_it_into_the_same_part(tmp_path: Path) -> None:
+def test_without_a_column_sites_that_share_a_node_put_it_into_the_same_part(tmp_path: Path) -> None:
     for site, held in (("north", range(40)), ("south", range(20, 60))):
         rows = [f"v{v},{v},{'ab'[v % 2]}" for v in held]
         (tmp_path / f"{site}.csv").write_text("\n".join(["id,f,label", *rows]) + "\n")
@@ -609,16 +617,16 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "an edge with no end here": (
         {"e.csv": EDGES + "5,south,7,west\n"}, {},
         r"e\.csv, line 4, column 'source': '5' is at another site, as is the edge's other end; an edge"),
-    "an edge to a vertex that this site does not list": (
+    "an edge to a node that this site does not list": (
         {"e.csv": EDGES + "0,north,9,north\n"}, {},
-        r"e\.csv, line 4, column 'target': '9' is no vertex of .*n\.csv; add the vertex"),
-    "without sites, an edge to another site's vertex": (
+        r"e\.csv, line 4, column 'target': '9' is no node of .*n\.csv; add the node"),
+    "without sites, an edge to another site's node": (
         {"d.yaml": "nodes: n.csv\nedges: e.csv\nsite:\n", "e.csv": "source,target\n0,1\n0,5\n"}, {},
-        r"e\.csv, line 3, column 'target': '5' is no vertex of .*n\.csv"),
-    "a vertex of another site": (
+        r"e\.csv, line 3, column 'target': '5' is no node of .*n\.csv"),
+    "a node of another site": (
         {"n.csv": NODES + "2,south,1,,\n"}, {},
-        r"n\.csv, line 4, column 'site': 'south' is no site of this file; its vertices are at 'north'"),
-    "a gateway's vertex at no client": (
+        r"n\.csv, line 4, column 'site': 'south' is no site of this file; its nodes are at 'north'"),
+    "a gateway's node at no client": (
         {"n.csv": NODES + "2,east,1,,\n"}, {"site": "hub"}, "line 4, column 'site': 'east' is no site of"),
     "a gateway whose clients stand apart": (
         {"n.csv": NODES + "2,west,1,,\n"}, {"site": "hub"}, r"\['north', 'west'\] and none of 'south'"),
@@ -632,7 +640,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
         r"describes the files of 'east', which is none of the run's clients"),
     "a public split without a column": (
         {"d.yaml": OWN + "split:\n"}, {"split": "public"},
-        "split 'public' cannot be drawn where every site sees its own vertices only; give the nodes"),
+        "split 'public' cannot be drawn where every site sees its own nodes only; give the nodes"),
     "a split by class without a column": (
         {"d.yaml": OWN + "split:\n"}, {"split": "per_class:5,5,5"}, "split 'per_class:5,5,5' cannot be"),
     "a split by class with a column": ({}, {"split": "per_class"}, r"split 'per_class' cannot be drawn"),
@@ -657,7 +665,7 @@ def test_the_files_that_are_broken_above_are_good(tmp_path: Path) -> None:
     for name, text in {"n.csv": NODES, "e.csv": EDGES, "d.yaml": OWN}.items():
         (tmp_path / name).write_text(text)
     data = read(tmp_path / "d.yaml", "north")
-    assert (data.cohort.num_rows, len(data.cohort.cut_row), data.cohort.edge_index.shape[1]) == (2, 1, 2)
+    assert (data.cohort.num_rows, len(data.cohort.cross_row), data.cohort.edge_index.shape[1]) == (2, 1, 2)
     (tmp_path / "d.txt").write_text("")
     with pytest.raises(InputError, match=r"d\.txt is no file of a site; give the description"):
         read(tmp_path / "d.txt", "north")
@@ -728,7 +736,7 @@ def test_a_dealt_file_has_nothing_of_other_sites_but_the_ids_of_neighbours(
     split, dealt = make_split(graph, "default", 0), partition(graph, "column", None, 0)
     for k, path in enumerate(write_cohorts(graph, split, dealt, tmp_path / "dealt").values()):
         cohort = load_cohort(path)
-        own = {int(i) for i in dealt.held_id[dealt.held_site == k]}
+        own = {int(i) for i in dealt.held_id[dealt.held_client == k]}
         assert {*cohort.id.tolist()} == {int(graph.stable_ids[i]) for i in own}
         u, v = graph.edges
         across = {
@@ -736,7 +744,7 @@ def test_a_dealt_file_has_nothing_of_other_sites_but_the_ids_of_neighbours(
             for a, b in [*zip(u, v, strict=True), *zip(v, u, strict=True)]
             if int(a) in own and int(b) not in own
         }
-        assert {*cohort.cut_id.tolist()} == {int(graph.stable_ids[i]) for i in across}
+        assert {*cohort.cross_id.tolist()} == {int(graph.stable_ids[i]) for i in across}
         assert graph.x is not None
         values = {float(value) for i, value in enumerate(graph.x[:, 0].tolist()) if i not in own}
         assert isinstance(cohort.x, torch.Tensor)

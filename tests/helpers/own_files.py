@@ -20,7 +20,7 @@ split: part
 source: payer
 target: payee
 """
-OF_TWO_SITES = "source_site: payer_bank\ntarget_site: payee_bank\n"
+OF_TWO_SITES = "source_client: payer_bank\ntarget_site: payee_bank\n"
 
 
 def _write(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

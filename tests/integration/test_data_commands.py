@@ -48,12 +48,12 @@ def graph(**changes: Any) -> Graph:
     return dataclasses.replace(made, **{"split": split, **changes})
 
 
-SITES = {"sites": np.arange(60) % 3, "site_names": ("a [bold]", "b", "c")}
+SITES = {"sites": np.arange(60) % 3, "client_names": ("a [bold]", "b", "c")}
 WORLDS: dict[str, tuple[Graph, dict[str, Any]]] = {
     "plain": (graph(), {"clients": 3}),
     "sites of its own": (graph(**SITES), {}),
     "overlapping": (graph(), {"clients": 3, "partition": "overlapping"}),
-    "copies of vertices": (graph(), {"clients": 3, "partition": "edges_uniform"}),
+    "copies of nodes": (graph(), {"clients": 3, "partition": "edges_uniform"}),
     "weights": (graph(edge_weight=np.linspace(0.5, 2, graph().num_edges, dtype=np.float32)), {"clients": 2}),
     "no labels": (graph(y=np.full(60, -1)), {"clients": 2, "partition": "random"}),
     "no features": (graph(x=None), {"clients": 2}),
@@ -76,7 +76,7 @@ def test_a_method_can_use_a_graph_exactly_if_a_run_is_not_refused_and_for_that_r
             with pytest.raises(InputError) as refused:
                 graphfed.run(method, data=data, rounds=1, threads=1, out=False, **options)
             assert str(refused.value) == problem
-    some = {"overlapping", "plain", "sites of its own", "copies of vertices", "weights"}
+    some = {"overlapping", "plain", "sites of its own", "copies of nodes", "weights"}
     assert any(problem is None for problem in found.methods.values()) is (world in some)
 
 
@@ -97,7 +97,7 @@ def test_without_sites_of_its_own_a_graph_is_not_dealt_unless_asked() -> None:
     alone, dealt = inspect("digits"), inspect("digits", clients=3)
     assert alone.partition is None
     assert dealt.partition is not None
-    assert dealt.partition.num_sites == 3
+    assert dealt.partition.num_clients == 3
     own = inspect(WORLDS["sites of its own"][0])
     assert own.partition is not None
     assert [row["name"] for row in own.overview["sites"]] == ["a [bold]", "b", "c"]
@@ -130,7 +130,7 @@ def test_the_page_fits_a_terminal_and_its_numbers_are_those_of_json(
     for count in (
         (told["steps"], told["summary"]["edges"], told["windows"]["train"])
         if sensors
-        else (told["vertices"], told["edges"], told["num_sites"])
+        else (told["nodes"], told["edges"], told["num_clients"])
     ):
         assert f"{count:,}" in page
     if arguments == ["long.yaml"]:
@@ -139,7 +139,7 @@ def test_the_page_fits_a_terminal_and_its_numbers_are_those_of_json(
 
 def test_a_set_whose_features_are_incomplete_is_looked_at_without_them(real_data: Path) -> None:
     found = inspect("lastfm")
-    assert found.overview["vertices"] == 7624
+    assert found.overview["nodes"] == 7624
     assert found.overview["features"] == 0
     assert all("lacks the features" in str(problem) for problem in found.methods.values())
 
@@ -246,7 +246,7 @@ def test_a_picture_is_drawn_into_a_new_file(ending: str, capsys: pytest.CaptureF
     if ending == "png":
         assert drawn.startswith(b"\x89PNG")
     else:
-        for text in ("digits: 1,797 vertices", "neighbours of a vertex", "edge between two sites", "site"):
+        for text in ("digits: 1,797 nodes", "neighbours of a node", "edge between two sites", "site"):
             assert text in drawn.decode()
     assert main(command) == 2
     assert Path(f"d.{ending}").read_bytes() == drawn
@@ -275,7 +275,7 @@ def test_a_partition_is_written_for_any_number_of_runs(capsys: pytest.CaptureFix
     assert (saved.hash, saved.name, saved.seed, saved.options) == (made.hash, made.name, 5, made.options)
     told = overview(digits, make_split(digits, "default", 5), made)
     for row in told["sites"]:
-        assert f"{row['vertices']}" in page
+        assert f"{row['nodes']}" in page
     assert "--partition s.safetensors" in page
     ran = graphfed.run("fedavg", partition="s.safetensors", rounds=1, threads=1, out=False)
     assert ran.hashes["partition"] == made.hash

@@ -75,9 +75,9 @@ COLUMNS: dict[str, Any] = {
 #: What is done to the good files, and what the message must say beside its file.
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     # ends of edges
-    "an edge from nowhere": (line("edges.csv", 3, "zz,c"), "edges.csv, line 3, column 'source': 'zz' is no vertex"),
-    "an edge to nowhere": (line("edges.csv", 4, "c,A"), "edges.csv, line 4, column 'target': 'A' is no vertex"),
-    "an edge without an end": (line("edges.csv", 2, "a,"), "edges.csv, line 2, column 'target': '' is no vertex"),
+    "an edge from nowhere": (line("edges.csv", 3, "zz,c"), "edges.csv, line 3, column 'source': 'zz' is no node"),
+    "an edge to nowhere": (line("edges.csv", 4, "c,A"), "edges.csv, line 4, column 'target': 'A' is no node"),
+    "an edge without an end": (line("edges.csv", 2, "a,"), "edges.csv, line 2, column 'target': '' is no node"),
     "an id with leading zeros": (line("edges.csv", 2, "a,0b"), "edges.csv, line 2"),
     "an edge of three ends": (line("edges.csv", 2, "a,b,c"), "edges.csv, line 2: 3 values where"),
     "an edge of one end": (line("edges.csv", 3, "b"), "edges.csv, line 3: 1 values where"),
@@ -98,7 +98,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "an empty weight": (
         content("edges.csv", "source,target,weight\na,b,1\nb,c,\n"), "edges.csv, line 3, column 'weight': the value is empty"),
     "weights that add up beyond float32": (
-        content("edges.csv", "source,target,weight\na,b,3e38\nb,a,3e38\n"), "between vertices 0 and 1 weighs inf"),
+        content("edges.csv", "source,target,weight\na,b,3e38\nb,a,3e38\n"), "between nodes 0 and 1 weighs inf"),
     "a column of weights that is not there": (
         yaml(YAML + "weight: amount\n"), "edges.csv has no column 'amount' (weight)"),
     "an unknown rule for repeated edges": (yaml(YAML + "repeated: add\n"), "repeated, the weight of an edge with several rows, is 'add'"),
@@ -122,14 +122,14 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a feature that is the label": (yaml(YAML + "features: [label]\n"), "'label' of nodes.csv cannot be a feature"),
     "features that are no list": (yaml(YAML + "features: 3\n"), "features must be a list"),
     # labels, splits, sites
-    "as many labels as vertices": (
+    "as many labels as nodes": (
         lambda: (content("nodes.csv", "id,age,label\n" + "".join(f"{i},1,{i}\n" for i in range(1200)))(),
                  content("edges.csv", "source,target\n0,1\n")()),
-        "1200 different labels of 1200 vertices are no classes"),
+        "1200 different labels of 1200 nodes are no classes"),
     "labels that are measurements": (
         lambda: (content("nodes.csv", "id,age,label\n" + "".join(f"{i},1,{i // 2 + 0.5}\n" for i in range(49)))(),
                  content("edges.csv", "source,target\n0,1\n")()),
-        "25 different labels of 49 vertices are no classes"),
+        "25 different labels of 49 nodes are no classes"),
     "a label that is no class": (
         yaml(YAML + "classes: ['no', maybe]\n"),
         "nodes.csv, line 2, column 'label': 'yes' is none of the classes; correct it, or name it under 'classes' ('no', 'maybe')"),
@@ -142,15 +142,15 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "no labels at all": (content("nodes.csv", "id,age\na,1\nb,2\nc,3\nd,4\n"), "'nodes' has no labels to train on"),
     "a part that is unknown": (line("nodes.csv", 4, "c,x,3,yes,tset"), "nodes.csv, line 4, column 'split': 'tset' is no part"),
     "nothing to train on": (
-        content("nodes.csv", "\n".join(NODES).replace("train", "")), "split 'own' of 'nodes' has no train vertex"),
+        content("nodes.csv", "\n".join(NODES).replace("train", "")), "split 'own' of 'nodes' has no train node"),
     "nothing to select on": (
-        content("nodes.csv", "\n".join(NODES).replace("val", "")), "split 'own' of 'nodes' has no val vertex"),
-    "a vertex to train on without a label": (
-        line("nodes.csv", 2, "a,x,1,,train"), "vertex 'a' of 'nodes' is in split 'own' and has no label"),
+        content("nodes.csv", "\n".join(NODES).replace("val", "")), "split 'own' of 'nodes' has no val node"),
+    "a node to train on without a label": (
+        line("nodes.csv", 2, "a,x,1,,train"), "node 'a' of 'nodes' is in split 'own' and has no label"),
     "an empty site": (line("nodes.csv", 3, "b,,2,no,val"), "nodes.csv, line 3, column 'site': the value is empty"),
     "sites of edges without sites": (
         lambda: (content("nodes.csv", "id,age,label\na,1,x\nb,2,y\n")(), content("edges.csv", "source,target,s\na,b,x\n")(),
-                 yaml(YAML + "source_site: s\ntarget_site: s\n")()), "no column 'site' of nodes.csv"),
+                 yaml(YAML + "source_client: s\ntarget_site: s\n")()), "no column 'site' of nodes.csv"),
     "the site of one end": (
         lambda: (line("edges.csv", 1, "source,s")(), yaml(YAML + "target: s\nsource_site: s\n")()), "one end of the edges only"),
     # the table itself
@@ -266,7 +266,7 @@ def renamed(name: str, column: str) -> Callable[[], None]:
 
 #: What is done to the good files of two sites, and what the message must say: site, file, place and value.
 SITE_CASES: dict[str, tuple[Callable[[], Any], str]] = {
-    # what two sites say of one vertex or edge
+    # what two sites say of one node or edge
     "a holder with features of another width": (
         content("south/customers.csv", "id,age,label,split\nc,3,yes,test\nd,4,no,train\n"),
         "site 'south': south/customers.csv has other features than north/customers.csv of site 'north': it lacks 'balance'; give"),
@@ -277,25 +277,25 @@ SITE_CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a named feature that a site lacks": (
         lambda: (renamed("south", "age")(), yaml(TWO + "features: [age]\n")()),
         "site 'south': the data's description d.yaml: south/customers.csv has no column 'age' (features); did you mean 'age_'?"),
-    "two features of one vertex": (
+    "two features of one node": (
         line("south/customers.csv", 2, "c,3,7.5,yes,test"),
-        "site 'south': south/customers.csv, line 2, column 'balance': this feature of vertex 'c' is 7.5 here and 7.0 at site 'north' (north/customers.csv, line 4); a vertex"),
-    "two labels of one vertex": (
+        "site 'south': south/customers.csv, line 2, column 'balance': this feature of node 'c' is 7.5 here and 7.0 at site 'north' (north/customers.csv, line 4); a node"),
+    "two labels of one node": (
         line("south/customers.csv", 4, "b,2,6,yes,"),
-        "site 'south': south/customers.csv, line 4, column 'label': the label of vertex 'b' is 'yes' here and 'no' at site 'north' (north/customers.csv, line 3); correct one"),
-    "two parts of one vertex": (
+        "site 'south': south/customers.csv, line 4, column 'label': the label of node 'b' is 'yes' here and 'no' at site 'north' (north/customers.csv, line 3); correct one"),
+    "two parts of one node": (
         line("south/customers.csv", 4, "b,2,6,,test"),
-        "site 'south': south/customers.csv, line 4, column 'split': part of the split of vertex 'b' is 'test' here and 'val' at site 'north' (north/customers.csv, line 3)"),
+        "site 'south': south/customers.csv, line 4, column 'split': part of the split of node 'b' is 'test' here and 'val' at site 'north' (north/customers.csv, line 3)"),
     "two weights of one edge": (
         weights("a,b,1\nb,c,2\n", "c,d,4\nc,b,1\nb,c,2\n"),
         "site 'south': south/transfers.csv, line 3, column 'weight': the edge between 'b' and 'c' weighs 3.0 here and 2.0 at site 'north' (north/transfers.csv, line 3); give it one weight"),
     # one site's files
     "an empty holder": (
         content("south/customers.csv", CUSTOMERS["south"][0] + "\n"),
-        "site 'south': south/customers.csv has no row; it needs one for each vertex: add them, or leave the site out"),
-    "an edge to another site's vertex": (
+        "site 'south': south/customers.csv has no row; it needs one for each node: add them, or leave the site out"),
+    "an edge to another site's node": (
         line("south/transfers.csv", 2, "c,a"),
-        "site 'south': south/transfers.csv, line 2, column 'target': 'a' is no vertex of south/customers.csv; add the vertex, or drop the edge"),
+        "site 'south': south/transfers.csv, line 2, column 'target': 'a' is no node of south/customers.csv; add the node, or drop the edge"),
     "an id twice at one site": (
         line("south/customers.csv", 3, "c,3,7,yes,test"), "site 'south': south/customers.csv, line 3, column 'id': the id 'c' is also in line 2"),
     "a bad number at one site": (
@@ -315,8 +315,8 @@ SITE_CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "sites and nodes": (yaml(TWO + "nodes: nodes.csv\n"), "d.yaml has both 'sites' and 'nodes'"),
     "sites and edges": (yaml(TWO + "edges: edges.csv\n"), "d.yaml has both 'sites' and 'edges'"),
     "sites and a column of sites": (yaml(TWO + "site: bank\n"), "d.yaml has both 'sites' and 'site'"),
-    "sites and the sites of ends": (yaml(TWO + "source_site: s\n"), "d.yaml has both 'sites' and 'source_site'"),
-    "sites and the sites of other ends": (yaml(TWO + "target_site: s\n"), "d.yaml has both 'sites' and 'target_site'"),
+    "sites and the sites of ends": (yaml(TWO + "source_client: s\n"), "d.yaml has both 'sites' and 'source_client'"),
+    "sites and the sites of other ends": (yaml(TWO + "target_client: s\n"), "d.yaml has both 'sites' and 'target_client'"),
     "one site": (yaml("\n".join(TWO.splitlines()[:2])), "d.yaml: sites names 1 site, and it takes two to share a graph"),
     "no site": (yaml("sites: {}\n"), "d.yaml: sites names 0 sites"),
     "sites that are a list": (yaml("sites: [north, south]\n"), "d.yaml: sites must map each site's name to its files"),
@@ -352,11 +352,11 @@ def test_broken_files_of_sites_are_refused_in_one_line_and_nothing_is_written(
     refused(["--data", "d.yaml"], capsys, told)
 
 
-def test_a_method_that_cannot_share_vertices_names_one_that_is_shared(
+def test_a_method_that_cannot_share_nodes_names_one_that_is_shared(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     good_sites()
-    told = "fedgcn needs every vertex at one client only, but partition 'column' gives vertex 'b' to 2"
+    told = "fedgcn needs every node at one client only, but partition 'column' gives node 'b' to 2"
     before = sorted(Path().rglob("*"))
     assert main(["run", "fedgcn", "--data", "d.yaml"]) == 2
     assert told in capsys.readouterr().err
@@ -370,7 +370,7 @@ def test_a_method_that_cannot_share_vertices_names_one_that_is_shared(
         ("g.graphml", "<graphml>", "g.graphml is no GraphML"),
         ("g.graphml", "", "g.graphml is no GraphML"),
         ("g.graphml", '<!DOCTYPE x [<!ENTITY a "aaaa">]><graphml/>', "document type definition"),
-        ("g.graphml", "<graphml><graph edgedefault='undirected'><node id='a'/></graph></graphml>", "no vertex attribute"),
+        ("g.graphml", "<graphml><graph edgedefault='undirected'><node id='a'/></graph></graphml>", "no node attribute"),
         ("g.pt", "not a file of torch", "g.pt is no PyG Data"),
         ("g.pt", "", "g.pt is no PyG Data"),
         ("nodes.csv", None, "is one table, and a graph needs two"),
@@ -465,7 +465,7 @@ def test_sites_that_the_data_has_not_are_refused(capsys: pytest.CaptureFixture[s
 
 
 def test_what_looks_odd_and_is_not_wrong_is_read() -> None:
-    """A byte-order mark, blank lines, CRLF, a site with one vertex, isolated vertices, no edges, a label only
+    """A byte-order mark, blank lines, CRLF, a site with one node, isolated nodes, no edges, a label only
     some have."""
     text = "\ufeff" + "\r\n\r\n".join([*NODES, "e,alone,5,,", "f,x,6,no,none"]) + "\r\n"
     Path("nodes.csv").write_bytes(text.encode())

@@ -200,7 +200,7 @@ REFUSED: dict[str, tuple[Callable[[], Any] | None, list[str], str]] = {
         None, ["--partition", f"{HERE}/s.safetensors"], f"partition file {HERE}/s.safetensors is not there"),
     "a path without ending": (None, ["--partition", "./sites"], "the partition file sites is not there"),
     "an empty file": (lambda: HERE.write_bytes(b""), [], "sites.safetensors is not a partition file"),
-    "text": (lambda: HERE.write_text("site,vertex\n0,1\n"), [], "sites.safetensors is not a partition file"),
+    "text": (lambda: HERE.write_text("site,node\n0,1\n"), [], "sites.safetensors is not a partition file"),
     "a file cut short": (
         lambda: HERE.write_bytes(HERE.read_bytes()[:-1000]), [], "sites.safetensors is not a partition file"),
     "half a header": (lambda: HERE.write_bytes(HERE.read_bytes()[:60]), [], "is not a partition file"),
@@ -245,7 +245,7 @@ def test_a_file_that_does_not_fit_is_refused_in_one_line_and_nothing_is_written(
         ("name", ""),
         ("name", "l" * 300),
         ("seed", 2**63),
-        ("num_sites", True),
+        ("num_clients", True),
         ("graph_hash", 5),
     ],
 )

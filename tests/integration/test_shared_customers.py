@@ -119,8 +119,8 @@ def test_the_label_depends_on_neighbours_that_a_bank_alone_does_not_all_see(grap
     assert together[known].mean() > 0.95
     dealt = partition(graph, "column", None, 0)
     for bank in range(3):
-        own = contact(np.stack((dealt.edge_u, dealt.edge_v))[:, dealt.edge_site == bank]) == suspicious
-        mine = dealt.held_vertex[(dealt.held_site == bank) & dealt.held_owner]
+        own = contact(np.stack((dealt.edge_u, dealt.edge_v))[:, dealt.edge_client == bank]) == suspicious
+        mine = dealt.held_node[(dealt.held_client == bank) & dealt.held_owner]
         assert own[mine[known[mine]]].mean() < 0.9
     assert (cash == suspicious)[known].mean() < 0.65
 
@@ -147,12 +147,12 @@ def test_inspect_names_the_banks_and_counts_what_they_share(
     assert main(["data", "inspect", str(banks / "banks.yaml"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     lists = [{row[0] for row in bank} for bank in files(banks, "customers.csv")]
-    assert [(row["name"], row["vertices"]) for row in told["sites"]] == [
+    assert [(row["name"], row["nodes"]) for row in told["sites"]] == [
         (name, len(mine)) for name, mine in zip(BANKS, lists, strict=True)
     ]
     everyone = set.union(*lists)
-    assert told["vertices"] == len(everyone)
-    assert told["shared"]["vertices"] == sum(sum(p in mine for mine in lists) > 1 for p in everyone)
+    assert told["nodes"] == len(everyone)
+    assert told["shared"]["nodes"] == sum(sum(p in mine for mine in lists) > 1 for p in everyone)
     assert told["partition"]["name"] == "column"
 
 
@@ -171,8 +171,8 @@ def test_predictions_name_the_bank_and_agree_on_a_customer_of_several(ran: Path,
     assert set(answers) == set.union(*held)
     assert all(len(told) == 1 for told in answers.values())
     again = graphfed.predict(ran)
-    assert again.select(["vertex", "site", "id", "site_name", "prediction"]).to_pylist() == [
-        {key: row[key] for key in ("vertex", "site", "id", "site_name", "prediction")} for row in table
+    assert again.select(["node", "site", "id", "site_name", "prediction"]).to_pylist() == [
+        {key: row[key] for key in ("node", "site", "id", "site_name", "prediction")} for row in table
     ]
 
 
@@ -190,7 +190,7 @@ def test_a_run_names_the_files_by_absolute_paths_and_is_reopened_from_anywhere(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     manifest = json.loads((ran / "manifest.json").read_text())
-    assert manifest["partition"]["site_names"] == list(BANKS)
+    assert manifest["partition"]["client_names"] == list(BANKS)
     source = manifest["config"]["data_source"]
     assert source["sites"]["Harbour Trust"]["nodes"] == str(banks / "harbour_trust/customers.csv")
     config, inputs = reopen(ran)

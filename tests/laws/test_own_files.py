@@ -27,7 +27,7 @@ from graphfed.methods.base import Method
 from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignmentSettings
 from graphfed.methods.registry import get_method
 from graphfed.runs.config import checked_training
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
@@ -48,8 +48,8 @@ def cannot_use(method: Method) -> str:
     if method.pooled:
         return "all data at one party"
     if method.requires.nodes_per_client == "one":
-        return "one vertex at every client"
-    return "vertices numbered from 0" if method.requires.numbered else ""
+        return "one node at every client"
+    return "nodes numbered from 0" if method.requires.numbered else ""
 
 
 USABLE = [name for name in SHIPPED if not cannot_use(get_method(name))]
@@ -60,7 +60,7 @@ SHARING = [name for name in USABLE if issubclass(get_method(name).config, Alignm
 def settings_of(name: str) -> dict[str, Any]:
     """Those of every run, and what makes a method's noise and names the same at both."""
     known = {field.name for field in dataclasses.fields(get_method(name).config)}
-    own = {"noise_seed": 3, "feature_low": -5.0, "feature_high": 5.0, "vertex_ids": "keyed"}
+    own = {"noise_seed": 3, "feature_low": -5.0, "feature_high": 5.0, "node_ids": "keyed"}
     return SETTINGS | {key: value for key, value in own.items() if key in known}
 
 
@@ -83,8 +83,8 @@ def deployed(federation: Loopback, names: list[str], label: str, files: Path, ou
         outcomes = coordinator.run(
             asked,
             on_event=lambda run, event: None,
-            on_news=lambda news: None,
-            wish=Wish(),
+            on_message=lambda news: None,
+            stop_request=StopRequest(),
             kept=out / f"{label}-kept",
         )
     assert [(o["run"], o["kind"]) for o in outcomes] == [(a["run"], "done") for a in asked], outcomes
@@ -92,8 +92,10 @@ def deployed(federation: Loopback, names: list[str], label: str, files: Path, ou
     for name in names:
         together = out / f"{label}-{name}"
         graphfed.run(name, data=files / "all.yaml", out=together, threads=1, **settings_of(name))
-        kits = {place: federation.kits[place] / "runs" / f"{label}-{name}" for place in ("server", *SITES)}
-        found[name] = Places(kits, together)
+        startup_kits = {
+            place: federation.startup_kits[place] / "runs" / f"{label}-{name}" for place in ("server", *SITES)
+        }
+        found[name] = Places(startup_kits, together)
     return found
 
 
@@ -111,7 +113,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Places
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRAPHFED_HOLDERS_KEY", KEY)
-        with Loopback(project, out / "kits", data, check_data=False) as federation:
+        with Loopback(project, out / "startup_kits", data, check_data=False) as federation:
             found["between"] = deployed(federation, USABLE, "between", files, out)
             shutil.rmtree(files)
             files.mkdir()
@@ -129,8 +131,8 @@ def test_the_law_is_about_every_method_of_the_registry_that_can_use_tables_of_se
     assert left_out == {
         "central": "all data at one party",
         "own_features": "all data at one party",
-        "lumos": "one vertex at every client",
-        "naive_fedgnn": "vertices numbered from 0",
+        "lumos": "one node at every client",
+        "naive_fedgnn": "nodes numbered from 0",
     }
     for name, reason in left_out.items():
         assert reason in first_task(get_method(name)).requirements(get_method(name))
@@ -207,7 +209,7 @@ def test_every_transfer_of_a_deployed_run_has_the_bytes_of_the_run_on_all_files(
     run = runs[files][name]
     ledger = ledger_in(run.places["server"])
     for site in SITES:
-        ledger.add_peers(ledger_in(run.places[site]))
+        ledger.add_remote(ledger_in(run.places[site]))
     apart, together = transfers(ledger), transfers(ledger_in(run.together))
     if files == "shared":
         assert {key[1] for key in apart} - {key[1] for key in together} == {*OWNER_MESSAGES}

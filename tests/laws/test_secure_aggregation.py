@@ -33,7 +33,7 @@ from graphfed.methods.config import AggregationSettings, LocalStepsSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.config import checked_training
 from graphfed.runs.train import train
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 from graphfed.tasks.outcome import Outcome
 
 #: Every shipped method that averages at the server, taken from its settings.
@@ -175,7 +175,7 @@ def masked_rows(protocols: str) -> np.ndarray:
     cohorts = [make_cohort(world.graph, world.split, world.partition, range(SITES))]
     config = config_of(method, aggregation="secure", protocols=protocols, hidden=400, rounds=1)
     train(fed, method, fed.locate("clients", "data", cohorts), world.task, config)
-    (crossing,) = [c for c in fed.crossings if c.name == "update/masked"]
+    (crossing,) = [c for c in fed.observed_transfers if c.name == "update/masked"]
     return np.ascontiguousarray(crossing.payload.numpy()[:, 8:]).view(np.int64)
 
 
@@ -187,7 +187,7 @@ def test_what_reaches_the_server_of_a_site_is_uniform_and_new_in_every_run() -> 
         for words in (row, row - other):
             count = np.bincount(words.view(np.uint8), minlength=256)
             assert ((count - count.mean()) ** 2 / count.mean()).sum() < chi2.isf(1e-9, 255)
-    assert (np.abs(ideal) < 2**40).all(), "weights times tens of vertices, times 2^24"
+    assert (np.abs(ideal) < 2**40).all(), "weights times tens of nodes, times 2^24"
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------
@@ -213,9 +213,9 @@ def test_a_round_of_two_sites_is_refused_before_anything_crosses(
 
 
 def with_training_at(sites: int) -> World:
-    """Five sites, of which the first few have training vertices."""
+    """Five sites, of which the first few have training nodes."""
     world = make_world(7, clients=5)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    site = world.partition.held_client[np.argsort(world.partition.held_id)]
     train = world.split.train & (site < sites)
     return World(
         world.graph, type(world.split)("few", train, world.split.val, world.split.test), world.partition
@@ -234,7 +234,7 @@ def test_a_round_in_which_others_weigh_nothing_is_refused_before_weights_cross(
 @pytest.mark.slow
 def test_in_processes_such_a_round_ends_for_everybody_with_the_reason() -> None:
     world = make_world(1)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    site = world.partition.held_client[np.argsort(world.partition.held_id)]
     train = world.split.train & (site < 2)
     split = type(world.split)("two", train, world.split.val, world.split.test)
     dealt = World(world.graph, split, world.partition)
@@ -246,17 +246,17 @@ def test_in_processes_such_a_round_ends_for_everybody_with_the_reason() -> None:
         run_processes("fedavg", dealt, sites, aggregation="secure")
 
 
-def test_sites_without_training_vertices_weigh_nothing_beside_three_that_have_some() -> None:
+def test_sites_without_training_nodes_weigh_nothing_beside_three_that_have_some() -> None:
     world = with_training_at(3)
     plain, _ = run_local("fedavg", world)
     secure, _ = run_local("fedavg", world, aggregation="secure")
     assert torch.allclose(logits(plain), logits(secure), rtol=0, atol=1e-5)
 
 
-def test_rounds_in_which_nobody_has_a_training_vertex_keep_the_weights() -> None:
+def test_rounds_in_which_nobody_has_a_training_node_keep_the_weights() -> None:
     """Three of nine take part, and six have none: in some round all three are of these."""
     world = make_world(7, clients=9)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    site = world.partition.held_client[np.argsort(world.partition.held_id)]
     train = world.split.train & (site < 1)
     world = World(
         world.graph, type(world.split)("one", train, world.split.val, world.split.test), world.partition
@@ -334,14 +334,14 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
             )
         )
     with (
-        Loopback(project, folder / "kits", data, check_data=False) as federation,
+        Loopback(project, folder / "startup_kits", data, check_data=False) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(
             asked,
             on_event=lambda run, event: None,
-            on_news=lambda news: None,
-            wish=Wish(),
+            on_message=lambda news: None,
+            stop_request=StopRequest(),
             kept=folder / "kept",
         )
         assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in AVERAGING], outcomes

@@ -6,7 +6,7 @@ from methods_under_law import METHODS, REFUSE_WEIGHTS
 from test_placements import settings_of
 from worlds import (
     Gateways,
-    by_vertex,
+    by_node,
     config_of,
     having,
     last_round_stands,
@@ -67,7 +67,7 @@ def test_fedgcn_with_two_hops_equals_central_on_a_weighted_graph():
     settings = {"dropout": 0.0, "local_steps": 1, "lr": 0.3}
     federated, _ = run_local("fedgcn", world, **settings)
     central, _ = run_local("central", world, **settings)
-    assert torch.allclose(by_vertex(federated, world), logits(central), rtol=0, atol=1e-9)
+    assert torch.allclose(by_node(federated, world), logits(central), rtol=0, atol=1e-9)
 
 
 def test_the_mean_of_neighbours_does_not_know_the_unit_of_the_weights():

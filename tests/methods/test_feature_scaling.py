@@ -56,8 +56,8 @@ def split_of(graph: Graph) -> Split:
 class Watched(Federation):
     """Keeps every payload that is sent, by the name of its transfer."""
 
-    def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
-        super().__init__(hosts)
+    def __init__(self, workers: Sequence[Sequence[int]]) -> None:
+        super().__init__(workers)
         self.sent: list[tuple[str, Any]] = []
         self.observe(self._keep)
 
@@ -74,8 +74,8 @@ def scaled(
     clients = fed.num_clients
     where = np.arange(N) * 7 % clients if site is None else site
     cohorts = [
-        make_cohort(graph, split_of(graph), from_assignment(graph, where, num_sites=clients), host)
-        for host in fed.hosts
+        make_cohort(graph, split_of(graph), from_assignment(graph, where, num_clients=clients), worker)
+        for worker in fed.workers
     ]
     data = fed.locate("clients", "data", cohorts)
     config = chosen.config(**{**default_settings(chosen), **settings})

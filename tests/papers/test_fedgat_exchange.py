@@ -17,7 +17,7 @@ from worlds import (
     last_round_stands,
     logits,
     make_world,
-    one_vertex_each,
+    one_node_each,
     pooled,
     run_local,
     run_processes,
@@ -42,24 +42,24 @@ EVALUATIONS = {
 
 
 def world_of(kind: str) -> World:
-    """Two, three and seven clients; one that has no vertex; a client for every vertex; edges that none is
+    """Two, three and seven clients; one that has no node; a client for every node; edges that none is
     cut."""
-    if kind == "a client without a vertex":
+    if kind == "a client without a node":
         site = np.random.default_rng(0).permutation(30) % 3
         return make_world(0, clients=4, nodes=30, assignment=site + (site > 0))
-    if kind == "a vertex each":
-        return one_vertex_each(make_world(1, nodes=16))
-    if kind == "no cut edge":  # of two clients one has vertices without edges only
+    if kind == "a node each":
+        return one_node_each(make_world(1, nodes=16))
+    if kind == "no cut edge":  # of two clients one has nodes without edges only
         return make_world(2, clients=2, nodes=30, assignment=np.arange(30) // 26)
     return make_world(3, clients=int(kind), nodes=30)
 
 
-WORLDS = ["2", "3", "7", "a client without a vertex", "a vertex each", "no cut edge"]
+WORLDS = ["2", "3", "7", "a client without a node", "a node each", "no cut edge"]
 
 
 def neighbours(world: World, drop_single: bool) -> tuple[dict[int, int], dict[int, set[int]]]:
-    """The client of every vertex, and the neighbours that it does not do without."""
-    site = dict(zip(world.partition.held_id.tolist(), world.partition.held_site.tolist(), strict=True))
+    """The client of every node, and the neighbours that it does not do without."""
+    site = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
     near: dict[int, set[int]] = {v: set() for v in site}
     for u, v in world.graph.edges.T.tolist():
         near[u].add(v)
@@ -82,9 +82,9 @@ def drawn_weights(world: World, layers: int, attention: str) -> dict[str, Tensor
 
 
 def predicted(world: World, weights: dict[str, Tensor], **settings: Any) -> Tensor:
-    """Logits of all vertices from given weights."""
+    """Logits of all nodes from given weights."""
     config, fed = config_of(METHOD, **settings), stacked(world.clients)
-    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
     state = METHOD.setup(fed, data, world.task, config)
     given = fed.locate("server", "weights", [weights])
     state = State({**state.values, "weights": given}, state.prepared)
@@ -117,9 +117,9 @@ def test_with_one_client_it_is_hops_to_the_last_bit_and_byte() -> None:
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.parametrize("kind", WORLDS)
 def test_what_crosses_is_what_the_formula_says(kind: str, layers: int, drop_single: bool) -> None:
-    """Once: the message of every vertex to its own client, 6 F B + 2 B + 4 (p + 1) B^2 numbers; an id of
-    every vertex, and back its size and one byte; an id of every pair of a client and a neighbour elsewhere,
-    P. In every round and for every layer but the last: heads * hidden numbers up of every vertex that is in
+    """Once: the message of every node to its own client, 6 F B + 2 B + 4 (p + 1) B^2 numbers; an id of
+    every node, and back its size and one byte; an id of every pair of a client and a neighbour elsewhere,
+    P. In every round and for every layer but the last: heads * hidden numbers up of every node that is in
     a pair, U of them, and down for every pair."""
     world = world_of(kind)
     site, near = neighbours(world, drop_single)
@@ -142,10 +142,10 @@ def test_what_crosses_is_what_the_formula_says(kind: str, layers: int, drop_sing
     message = sum(crossed[name] for name in ("fedgat/sums", "fedgat/scores", "fedgat/decoders"))
     assert message == numbers("vector", size, FEATURES, 16) * SCALAR
     for name, expected in {
-        "fedgat/hood_ids": 8 * len(site),
+        "fedgat/neighbourhood_ids": 8 * len(site),
         "fedgat/sizes": 8 * len(site),
         "fedgat/far_ids": 8 * len(pairs),
-        "fedgat/asked_for": len(site),
+        "fedgat/requested_ids": len(site),
         "fedgat/embeddings": ROUNDS * (layers - 1) * len(asked) * row,
         "fedgat/neighbour_embeddings": ROUNDS * (layers - 1) * len(pairs) * row,
     }.items():
@@ -220,8 +220,8 @@ def dense_layers(
     theirs: list[Tensor] | None,
     mine: Tensor | None,
 ) -> list[Tensor]:
-    """What leaves every layer, of all vertices; reaches [N, N] bool: (i, j) where j is a neighbour of i, or i
-    itself. What leaves a layer but the last of the vertices that are not `mine` [N] is `theirs`."""
+    """What leaves every layer, of all nodes; reaches [N, N] bool: (i, j) where j is a neighbour of i, or i
+    itself. What leaves a layer but the last of the nodes that are not `mine` [N] is `theirs`."""
     series = score_series(Score("smooth", True, config.degree, config.domain))
     outputs, h = [], x
     for layer in range(config.layers):

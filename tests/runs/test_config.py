@@ -228,7 +228,7 @@ def test_a_whole_number_does_for_a_partition_option_that_is_a_fraction() -> None
     assert isinstance(beta, float)
 
 
-def test_one_client_per_vertex_needs_no_number_of_clients() -> None:
+def test_one_client_per_node_needs_no_number_of_clients() -> None:
     assert make_config("fedavg", partition="ego").clients is None
 
 

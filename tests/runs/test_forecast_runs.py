@@ -120,7 +120,7 @@ def test_the_files_say_what_was_trained_on(folder: Path, sensors: Sensors) -> No
         json.loads((folder / f"{name}.json").read_text()) for name in ("manifest", "overview")
     )
     assert (manifest["data"]["sensors"], manifest["data"]["steps"]) == (6, 2016)
-    assert manifest["partition"]["site_names"] == list(sensors.ids)
+    assert manifest["partition"]["client_names"] == list(sensors.ids)
     split = make_time_split(sensors, "default", 4, 3)
     assert manifest["hashes"]["data"] == sensors.hash
     assert manifest["hashes"]["split"] == split.hash

@@ -185,7 +185,7 @@ def test_a_reproduction_may_be_of_link_prediction() -> None:
 def test_an_audit_checks_the_ledger_and_says_what_is_not_for_links(linked: Result) -> None:
     assert linked.folder is not None
     found = audit(linked.folder)
-    assert [*found.findings] == ["clear_transfers"]
+    assert [*found.findings] == ["plaintext_transfers"]
     assert "made for classification" in found.skipped["membership"]
 
 
@@ -212,10 +212,13 @@ def test_a_folder_of_an_earlier_version_says_no_task_and_classifies() -> None:
     ("arguments", "message"),
     [
         (["fedavg"], "fedavg cannot do task 'link_prediction'; choose central"),
-        (["central", "--split", "public"], "'public' is of vertices"),
+        (["central", "--split", "public"], "'public' is of nodes"),
         (["central", "--clients", "2", "--runtime", "nvflare"], "'nvflare' cannot do task 'link_prediction'"),
-        (["central", "--clients", "2", "--kit", "kits/coordinator"], "link prediction cannot be deployed"),
-        (["central", "--partition", "edges_uniform"], "link prediction needs every vertex at one client"),
+        (
+            ["central", "--clients", "2", "--startup-kit", "startup_kits/coordinator"],
+            "link prediction cannot be deployed",
+        ),
+        (["central", "--partition", "edges_uniform"], "link prediction needs every node at one client"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line_and_nothing_is_written(
@@ -270,6 +273,6 @@ def test_overview_counts_training_edges_and_scored_pairs(linked: Result) -> None
     for row in told["sites"]:
         mine = pairs["site"] == row["site"]
         assert row["test"] == int((mine & (pairs["part"] == "test")).sum())
-        assert row["train"] == row["edges"] + row["cut_edges"]
+        assert row["train"] == row["edges"] + row["cross_client_edges"]
     page = (linked.folder / "report.html").read_text() if (linked.folder / "report.html").exists() else None
     assert page is None or "pairs to validate and to test on" in page

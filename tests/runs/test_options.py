@@ -22,7 +22,7 @@ KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 OUTSIDE = {"method", "out", "progress", "command", "more"}
 #: What the command line takes next to them, by command. Sweeps and comparisons have several seeds.
 COMMANDS = {
-    "run": {"config", "kit", "plugin", "out", "show_config", "as_json", "report", "progress"},
+    "run": {"config", "startup_kit", "plugin", "out", "show_config", "as_json", "report", "progress"},
     "compare": {"config", "seeds", "plugin", "out", "as_json", "report", "progress"},
     "sweep": {"grid", "optuna", "ranges", "config", "seeds", "plugin", "out", "as_json", "progress"},
 }

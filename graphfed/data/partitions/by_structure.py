@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.graphs.graph import Graph
-from graphfed.data.partitions.tables import Partition, from_assignment, without_cut
+from graphfed.data.partitions.tables import Partition, from_assignment, without_cross
 from graphfed.data.seeding import generator
 from graphfed.errors import InputError
 
@@ -14,36 +14,36 @@ __all__ = ["ego", "louvain", "metis", "random"]
 
 
 def random(graph: Graph, clients: int, seed: int) -> Partition:
-    """Every vertex to a site uniformly at random; sizes differ by at most one."""
+    """Every node to a site uniformly at random; sizes differ by at most one."""
     order = generator(seed, "partition/random").permutation(graph.num_nodes)
     site = np.empty(graph.num_nodes, dtype=np.int64)
     site[order] = np.arange(graph.num_nodes) % clients
-    return from_assignment(graph, site, num_sites=clients)
+    return from_assignment(graph, site, num_clients=clients)
 
 
 def column(graph: Graph, clients: int, seed: int) -> Partition:
-    """The sites of the data itself: one client for each of `graph.site_names`.
+    """The sites of the data itself: one client for each of `graph.client_names`.
 
-    Where the sites' own files may share vertices and edges (`graph.held`), each site holds what its files
+    Where the sites' own files may share nodes and edges (`graph.held`), each site holds what its files
     list, and nothing is cut: an edge that a site does not list is unknown there."""
     held = graph.held
     if held is None:
         assert graph.sites is not None
-        return from_assignment(graph, graph.sites, num_sites=clients)
-    edges = (held.edge_site, *graph.edges[:, held.edge])
-    return without_cut(graph, (held.site, held.vertex, held.owner), edges, num_sites=clients)
+        return from_assignment(graph, graph.sites, num_clients=clients)
+    edges = (held.edge_client, *graph.edges[:, held.edge])
+    return without_cross(graph, (held.site, held.node, held.owner), edges, num_clients=clients)
 
 
 def ego(graph: Graph, clients: int, seed: int) -> Partition:
-    """Site i holds vertex i; every edge is cut. The seed plays no part."""
-    return from_assignment(graph, np.arange(graph.num_nodes), num_sites=clients)
+    """Site i holds node i; every edge is cut. The seed plays no part."""
+    return from_assignment(graph, np.arange(graph.num_nodes), num_clients=clients)
 
 
 def louvain(graph: Graph, clients: int, seed: int) -> Partition:
     """Louvain communities (networkx), packed largest first into the emptiest site.
 
-    A community larger than N/K is first cut into pieces of at most N/K vertices, each a run of a
-    bandwidth-reducing order, so that neighbours mostly stay together. Hence every site holds a vertex, and
+    A community larger than N/K is first cut into pieces of at most N/K nodes, each a run of a
+    bandwidth-reducing order, so that neighbours mostly stay together. Hence every site holds a node, and
     none more than 2 N/K.
     """
     import networkx as nx
@@ -71,7 +71,7 @@ def louvain(graph: Graph, clients: int, seed: int) -> Partition:
         size, k = heapq.heappop(sizes)
         site[piece] = k
         heapq.heappush(sizes, (size + len(piece), k))
-    return from_assignment(graph, site, num_sites=clients)
+    return from_assignment(graph, site, num_clients=clients)
 
 
 def metis(graph: Graph, clients: int, seed: int) -> Partition:
@@ -95,7 +95,7 @@ def metis(graph: Graph, clients: int, seed: int) -> Partition:
         pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices),
         options=pymetis.Options(seed=draw),
     )
-    return from_assignment(graph, np.asarray(site, dtype=np.int64), num_sites=clients)
+    return from_assignment(graph, np.asarray(site, dtype=np.int64), num_clients=clients)
 
 
 def _adjacency(graph: Graph) -> sp.csr_matrix:

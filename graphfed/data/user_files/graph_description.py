@@ -46,18 +46,18 @@ from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.plain_yaml import read_yaml
 
-__all__ = ["Description", "Files", "at_site", "describe", "describe_file", "read_description"]
+__all__ = ["Description", "Files", "at_client", "describe", "describe_file", "read_description"]
 
 #: The keys that name a column of the nodes, and of the edges.
 NODE_COLUMNS = ("id", "site", "label", "split")
-EDGE_COLUMNS = ("source", "target", "source_site", "target_site", "weight")
+EDGE_COLUMNS = ("source", "target", "source_client", "target_client", "weight")
 #: Keys that have no use next to `sites`.
-_ONE_TABLE = ("nodes", "edges", "site", "source_site", "target_site")
+_ONE_TABLE = ("nodes", "edges", "site", "source_client", "target_client")
 
 
 #: What the values of keys must do, for messages (`explain_content`).
 _FILES = "{nodes: north.csv, edges: north_edges.csv}"
-_SITES: JsonDict = {"form": f"map each site's name to its files, as in 'north: {_FILES}'"}
+_CLIENTS: JsonDict = {"form": f"map each site's name to its files, as in 'north: {_FILES}'"}
 _LABELS: JsonDict = {"form": "be a list of labels, as in [legit, fraud]"}
 _NAMES: JsonDict = {"form": "be a list of column names, as in [age, balance]"}
 
@@ -98,7 +98,7 @@ class Description(YamlModel):
     nodes: DescribedFile | None = Field(None, description="file of nodes, CSV or Parquet")
     edges: DescribedFile | None = Field(None, description="file of edges, CSV or Parquet")
     sites: dict[SiteName, SiteFiles] = Field(
-        {}, description="instead of nodes and edges: the files of each site", json_schema_extra=_SITES
+        {}, description="instead of nodes and edges: the files of each site", json_schema_extra=_CLIENTS
     )
     id: str = Field("id", description="column of the nodes: any text or number")
     site: str | None = Field("site", description="column of the nodes: the client that has it")
@@ -112,8 +112,8 @@ class Description(YamlModel):
     )
     source: str = Field("source", description="column of the edges: the id of one end")
     target: str = Field("target", description="column of the edges: the id of the other end")
-    source_site: str | None = Field(None, description="column of the edges: the site of the source")
-    target_site: str | None = Field(None, description="column of the edges: the site of the target")
+    source_client: str | None = Field(None, description="column of the edges: the site of the source")
+    target_client: str | None = Field(None, description="column of the edges: the site of the target")
     weight: str | None = Field("weight", description="column of the edges: numbers above 0")
     repeated: Literal["sum", "mean", "max"] = Field(
         "sum", description="the weight of an edge with several rows"
@@ -168,10 +168,10 @@ class Description(YamlModel):
 
     @model_validator(mode="after")
     def _check_ends(self, info: ValidationInfo) -> Self:
-        if (self.source_site is None) != (self.target_site is None):
+        if (self.source_client is None) != (self.target_client is None):
             raise InputError(
-                f"{info.context} names the site of one end of the edges only; give source_site and "
-                "target_site"
+                f"{info.context} names the site of one end of the edges only; give source_client and "
+                "target_client"
             )
         return self
 
@@ -186,7 +186,7 @@ class Description(YamlModel):
         return tuple(Files(name, files.nodes, files.edges) for name, files in self.sites.items())
 
     @property
-    def names_sites(self) -> bool:
+    def names_clients(self) -> bool:
         """Whether the files say which sites there are."""
         return self.site is not None or bool(self.sites)
 
@@ -246,7 +246,7 @@ def describe(content: object, folder: Path, origin: str) -> Description:
     common = given.replace(site=None)
     each: list[Description] = []
     for files in given.files:
-        with at_site(str(files.site)):
+        with at_client(str(files.site)):
             each.append(_resolve(common, files, folder, origin))
         _check_alike(given, each[0], each[-1], str(files.site), origin)
     names = {described.name for described in each}
@@ -260,7 +260,7 @@ def describe(content: object, folder: Path, origin: str) -> Description:
 
 
 @contextmanager
-def at_site(name: str) -> Iterator[None]:
+def at_client(name: str) -> Iterator[None]:
     """Whatever is refused in here is refused of this site."""
     try:
         yield
@@ -270,11 +270,11 @@ def at_site(name: str) -> Iterator[None]:
 
 def _check_alike(given: Description, first: Description, other: Description, site: str, origin: str) -> None:
     """InputError where a site's files have other columns than the first site's."""
-    first_site = next(iter(given.sites))
+    first_client = next(iter(given.sites))
     for key, file in (("label", "nodes"), ("split", "nodes"), ("weight", "edges")):
         one, two = getattr(first, key), getattr(other, key)
         if one != two:
-            there, here = (first, first_site), (other, site)
+            there, here = (first, first_client), (other, site)
             (has, at), (lacks, without) = (there, here) if two is None else (here, there)
             raise InputError(
                 f"site {shown(without)}: {getattr(lacks, file)} has no column {one or two!r} ({key}), and "
@@ -292,7 +292,7 @@ def _check_alike(given: Description, first: Description, other: Description, sit
     if differences:
         raise InputError(
             f"site {shown(site)}: {other.nodes} has other features than {first.nodes} of site "
-            f"{shown(first_site)}: it {' and '.join(differences)}; give all sites' files the same columns, "
+            f"{shown(first_client)}: it {' and '.join(differences)}; give all sites' files the same columns, "
             f"or name those to use in {origin} ('features: [{first.features[0]}, ...]')"
         )
 
@@ -305,7 +305,7 @@ def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Des
         for file, keys in ((nodes, NODE_COLUMNS), (edges, EDGE_COLUMNS))
         for key in keys
     }
-    if chosen["source_site"] is not None and chosen["site"] is None:
+    if chosen["source_client"] is not None and chosen["site"] is None:
         raise InputError(f"{origin} names the sites of edges, but no column 'site' of {nodes.path}")
     return given.replace(
         **chosen,

@@ -2,7 +2,7 @@
 
 `graph_files`, which has the files of all sites, reads them where both ends of every edge are nodes of the
 nodes file. `graphfed.tasks.graphs.site` reads those of one site, whose edges may end at another site.
-Shapes: N vertices, F features, m rows of edges.
+Shapes: N nodes, F features, m rows of edges.
 """
 
 import math
@@ -35,7 +35,7 @@ __all__ = [
 
 #: More values of a label than this are no classes but numbers or names.
 MAX_CLASSES = 1000
-#: So few may have less than two vertices each.
+#: So few may have less than two nodes each.
 FEW_CLASSES = 20
 #: Between a site and an id in one key; a character that no file of text should have.
 BETWEEN = "\x1f"
@@ -76,16 +76,16 @@ def read_tables(description: Description, files: Files, among: Among | None = No
     at another site, by (site, id).
 
     Raises InputError with file, row, column, value and fix for a repeated id, an end of an edge that is no
-    vertex, a feature that is no finite number, a part of the split or a class that is not known, ..."""
+    node, a feature that is no finite number, a part of the split or a class that is not known, ..."""
     ids, site, label, part, x = _read_nodes(description, files, among)
-    keys = ids if description.source_site is None else joined_keys(site, ids)
+    keys = ids if description.source_client is None else joined_keys(site, ids)
     nodes = TableFile(files.nodes)
 
     def name_of(row: int) -> str:
-        at = "" if site is None or description.source_site is None else f" of site {site[row].as_py()!r}"
+        at = "" if site is None or description.source_client is None else f" of site {site[row].as_py()!r}"
         return f"the id {ids[row].as_py()!r}{at}"
 
-    nodes.refuse_repeated(keys, description.id, name_of, "give every vertex an id of its own")
+    nodes.refuse_repeated(keys, description.id, name_of, "give every node an id of its own")
     ends, weight, far = _read_edges(description, files, keys, site, among)
     return Tables(ids, site, label, x, part, keys, ends, weight, far)
 
@@ -99,7 +99,7 @@ def _read_nodes(
     read, x = file.read([*names.values()], Numbers(description.features))
     if not len(x):
         alone = "" if files.site is None else ": add them, or leave the site out"
-        raise InputError(f"{file.path} has no row; it needs one for each vertex{alone}")
+        raise InputError(f"{file.path} has no row; it needs one for each node{alone}")
     columns = {key: read[name].combine_chunks() for key, name in names.items()}
     _check_nodes(file, description, columns, among)
     part = parts_of(columns["split"]) if "split" in columns else None
@@ -116,12 +116,12 @@ def _check_nodes(
         if key in columns:
             name = getattr(description, key)
             file.refuse_where(
-                pc.equal(columns[key], ""), name, "is empty", f"every vertex needs its {key}: fill it in"
+                pc.equal(columns[key], ""), name, "is empty", f"every node needs its {key}: fill it in"
             )
     if among is not None and description.site is not None:
         file.refuse_others(
             columns["site"], among.here, description.site, "is no site of this file",
-            f"its vertices are at {_listed(among.here)}; where the column is something else, write 'site:' "
+            f"its nodes are at {_listed(among.here)}; where the column is something else, write 'site:' "
             "with nothing after it in the description",
         )  # fmt: skip
     if description.classes and description.label is not None:
@@ -159,12 +159,12 @@ def joined_keys(site: "pa.Array", ids: "pa.Array") -> "pa.Array":
 
 
 def dropped_by(
-    description: Description, listed: Sequence[np.ndarray], num_vertices: int, num_edges: int
+    description: Description, listed: Sequence[np.ndarray], num_nodes: int, num_edges: int
 ) -> tuple[str, ...]:
     """What a reader of the described files leaves out, a phrase for each kind of loss. listed: the ends of
     the edges as each file lists them, [2, any]; num_edges: m, undirected and without self loops."""
     weights = "" if description.weight is None else description.repeated
-    told = edges_dropped(listed, num_vertices, num_edges, weights=weights)
+    told = edges_dropped(listed, num_nodes, num_edges, weights=weights)
     for which, keys, more in (("nodes", NODE_COLUMNS, description.features), ("edges", EDGE_COLUMNS, ())):
         used = {getattr(description, key) for key in keys} | {*more}
         columns = (name for files in description.files for name in TableFile(getattr(files, which)).columns)
@@ -194,7 +194,7 @@ def _natural(name: str) -> tuple[int, float, str]:
 def classes_of(
     name: str, labels: "pa.Array", classes: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """Names of the classes, and the class of each vertex [N] int64: -1 where the label is empty. classes:
+    """Names of the classes, and the class of each node [N] int64: -1 where the label is empty. classes:
     their names in order, without them those that are found, in their natural order. name: the graph's.
 
     InputError for labels that are no classes."""
@@ -210,7 +210,7 @@ def classes_of(
     labelled = int((y >= 0).sum())
     if len(names) > MAX_CLASSES or (len(names) > FEW_CLASSES and 2 * len(names) > labelled):
         raise InputError(
-            f"graph {name!r}: {len(names)} different labels of {labelled} vertices are no classes; name "
+            f"graph {name!r}: {len(names)} different labels of {labelled} nodes are no classes; name "
             "another column as 'label', or put these values into a few groups"
         )
     return names, y
@@ -225,7 +225,7 @@ def _read_edges(
 
     file, weight = TableFile(files.edges), description.weight
     ends = description.source, description.target
-    sites = [name for name in (description.source_site, description.target_site) if name is not None]
+    sites = [name for name in (description.source_client, description.target_client) if name is not None]
     roster = () if among is None else among.roster
     here = set() if site is None else {*site.unique().to_pylist()}
     others = pa.array([name for name in roster if name not in here], pa.string())
@@ -255,8 +255,8 @@ def _read_edges(
             far[end].append(end_keys[end].filter(pa.array(away[end])))
         for end, name in enumerate(ends):
             file.refuse_where(
-                (place[end] < 0) & ~away[end], name, f"is no vertex of {files.nodes}",
-                "add the vertex, or drop the edge", named[end], start,
+                (place[end] < 0) & ~away[end], name, f"is no node of {files.nodes}",
+                "add the node, or drop the edge", named[end], start,
             )  # fmt: skip
         file.refuse_where(
             away.all(axis=0), description.source, "is at another site, as is the edge's other end",

@@ -1,9 +1,9 @@
 """Several sites' own tables -> the tables of one graph, and which site holds what.
 
-An id is the same vertex wherever it stands, so sites may share vertices and edges. What two sites say of one
+An id is the same node wherever it stands, so sites may share nodes and edges. What two sites say of one
 must agree: its features, its label and part of the split where both say one, the weight of an edge.
 
-Shapes: n and e rows of one site's nodes and edges, N vertices and M rows of nodes at all sites, F features.
+Shapes: n and e rows of one site's nodes and edges, N nodes and M rows of nodes at all sites, F features.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ class Union:
 def unite(sites: Sequence[SiteTables], description: Description) -> Union:
     """Put the tables of the sites that a description names together.
 
-    A site owns the vertices whose label its file has; a vertex without a label is owned by all its holders.
+    A site owns the nodes whose label its file has; a node without a label is owned by all its holders.
 
     Raises InputError where two sites disagree, with both sites, files, rows and values."""
     import pyarrow as pa
@@ -54,7 +54,7 @@ def unite(sites: Sequence[SiteTables], description: Description) -> Union:
 
     rows = _Rows(sites)
     x = _agreed_features(rows, description.features)
-    labels, owner = None, np.ones(len(rows.vertex), dtype=bool)
+    labels, owner = None, np.ones(len(rows.node), dtype=bool)
     if description.label is not None:
         texts = pa.concat_arrays([site.tables.label for site in sites])
         codes = np.asarray(texts.dictionary_encode().indices)
@@ -62,7 +62,7 @@ def unite(sites: Sequence[SiteTables], description: Description) -> Union:
         first = rows.first(known)
         rows.refuse_different(codes, known, first, description.label, "the label", texts.__getitem__)
         labels = pc.fill_null(texts.take(pa.array(first, mask=first < 0)), "")
-        owner = known | (first < 0)[rows.vertex]
+        owner = known | (first < 0)[rows.node]
     part = None
     if description.split is not None:
         parts = np.concatenate([site.tables.part for site in sites if site.tables.part is not None])
@@ -72,10 +72,10 @@ def unite(sites: Sequence[SiteTables], description: Description) -> Union:
             parts, known, first, description.split, "part of the split", lambda row: PARTS[parts[row]]
         )
         part = np.where(first < 0, len(PARTS), parts[first]).astype(np.int8)
-    ends, weights, edge_site, edge = _edges(rows, description.weight, description.repeated)
-    site_of = np.repeat(np.arange(len(sites)), [len(site.tables.ids) for site in sites])
-    order = np.lexsort((rows.vertex, site_of))
-    held = Held(site_of[order], rows.vertex[order], owner[order], edge_site, edge)
+    ends, weights, edge_client, edge = _edges(rows, description.weight, description.repeated)
+    client_of_node = np.repeat(np.arange(len(sites)), [len(site.tables.ids) for site in sites])
+    order = np.lexsort((rows.node, client_of_node))
+    held = Held(client_of_node[order], rows.node[order], owner[order], edge_client, edge)
     listed = tuple(rows.of(s)[site.tables.ends] for s, site in enumerate(sites))
     return Union(
         Tables(rows.ids, None, labels, x, part, rows.ids, ends, weights, far=rows.ids[:0]), held, listed
@@ -83,7 +83,7 @@ def unite(sites: Sequence[SiteTables], description: Description) -> Union:
 
 
 class _Rows:
-    """The rows of all sites' nodes, one site after the other: `vertex` [M] says which vertex each is."""
+    """The rows of all sites' nodes, one site after the other: `node` [M] says which node each is."""
 
     def __init__(self, sites: Sequence[SiteTables]) -> None:
         import pyarrow as pa
@@ -91,19 +91,19 @@ class _Rows:
         self.sites = sites
         encoded = pa.concat_arrays([site.tables.ids for site in sites]).dictionary_encode()
         self.ids = encoded.dictionary
-        self.vertex = np.asarray(encoded.indices).astype(np.int64)
+        self.node = np.asarray(encoded.indices).astype(np.int64)
         self.start = np.cumsum([0, *(len(site.tables.ids) for site in sites)])
 
     def of(self, site: int) -> np.ndarray:
-        """The vertices of one site's rows, [n]."""
-        vertex: np.ndarray = self.vertex[self.start[site] : self.start[site + 1]]
-        return vertex
+        """The nodes of one site's rows, [n]."""
+        node: np.ndarray = self.node[self.start[site] : self.start[site + 1]]
+        return node
 
     def first(self, known: np.ndarray) -> np.ndarray:
-        """The first row of each vertex among those where `known` [M] is true, -1 for none, [N]."""
+        """The first row of each node among those where `known` [M] is true, -1 for none, [N]."""
         first: np.ndarray = np.full(len(self.ids), -1)
         rows = np.flatnonzero(known)[::-1]  # of several rows the last one written stays
-        first[self.vertex[rows]] = rows
+        first[self.node[rows]] = rows
         return first
 
     def refuse_different(
@@ -115,12 +115,12 @@ class _Rows:
         what: str,
         value: Callable[[int], object],
     ) -> None:
-        """InputError where a known code [M] is not that of its vertex's first row; value: row -> what to
+        """InputError where a known code [M] is not that of its node's first row; value: row -> what to
         show."""
-        bad = np.flatnonzero(known & (codes != codes[first[self.vertex]]))
+        bad = np.flatnonzero(known & (codes != codes[first[self.node]]))
         if bad.size:
             row = int(bad[0])
-            other = int(first[self.vertex[row]])
+            other = int(first[self.node[row]])
             here, there = (shown(str(value(r))) for r in (row, other))
             raise self.refusal(
                 row, other, column, f"{what} of", f"is {here} here and {there}",
@@ -130,11 +130,11 @@ class _Rows:
     def refusal(
         self, row: int, other: int, column: str, what: str, differs: str, fix: str, count: int
     ) -> InputError:
-        """What to say of two rows of one vertex."""
+        """What to say of two rows of one node."""
         (here, at), (there, where) = (self._place(r) for r in (row, other))
         return InputError(
-            f"site {shown(here.name)}: {here.nodes.where(at)}, column {column!r}: {what} vertex "
-            f"{shown(self.ids[self.vertex[row]].as_py())} {differs} at site {shown(there.name)} "
+            f"site {shown(here.name)}: {here.nodes.where(at)}, column {column!r}: {what} node "
+            f"{shown(self.ids[self.node[row]].as_py())} {differs} at site {shown(there.name)} "
             f"({there.nodes.where(where)}); {fix} ({count} such rows)"
         )
 
@@ -144,22 +144,22 @@ class _Rows:
 
 
 def _agreed_features(rows: _Rows, features: Sequence[str]) -> np.ndarray:
-    """[N, F]: every vertex's features, which are those of each of its rows."""
+    """[N, F]: every node's features, which are those of each of its rows."""
     x = np.empty((len(rows.ids), len(features)), dtype=np.float32)
-    first = rows.first(np.ones(len(rows.vertex), dtype=bool))
+    first = rows.first(np.ones(len(rows.node), dtype=bool))
     for s, site in enumerate(rows.sites):
-        vertex, start = rows.of(s), rows.start[s]
-        new = first[vertex] == start + np.arange(len(vertex))
-        x[vertex[new]] = site.tables.x[new]
-        differs = site.tables.x != x[vertex]
+        node, start = rows.of(s), rows.start[s]
+        new = first[node] == start + np.arange(len(node))
+        x[node[new]] = site.tables.x[new]
+        differs = site.tables.x != x[node]
         bad = np.flatnonzero(differs.any(axis=1))
         if bad.size:
             row = int(bad[0])
             j = int(differs[row].argmax())
             raise rows.refusal(
-                int(start) + row, int(first[vertex[row]]), features[j], "this feature of",
-                f"is {site.tables.x[row, j]} here and {x[vertex[row], j]}",
-                "a vertex has the same features at every site: correct one of the files", bad.size,
+                int(start) + row, int(first[node[row]]), features[j], "this feature of",
+                f"is {site.tables.x[row, j]} here and {x[node[row], j]}",
+                "a node has the same features at every site: correct one of the files", bad.size,
             )  # fmt: skip
     return x
 
@@ -175,12 +175,12 @@ def _edges(
         (u, v), mine = undirected(f"site {site.name}", rows.of(s)[site.tables.ends], given, repeated, n)
         keys.append(u * n + v)
         weights.append(np.ones(len(u), dtype=np.float32) if mine is None else mine)
-    every, edge_site = np.concatenate(keys), np.repeat(np.arange(len(keys)), [len(k) for k in keys])
+    every, edge_client = np.concatenate(keys), np.repeat(np.arange(len(keys)), [len(k) for k in keys])
     known = sorted_unique(every)
     edge = np.searchsorted(known, every)
     ends = np.stack((known // n, known % n))
     if weight is None:
-        return ends, None, edge_site, edge
+        return ends, None, edge_client, edge
     amount = np.concatenate(weights)
     first = np.empty(len(known), dtype=np.int64)
     first[edge[::-1]] = np.arange(len(edge))[::-1]
@@ -188,21 +188,21 @@ def _edges(
     if bad.size:
         row, other = int(bad[0]), int(first[edge[bad[0]]])
         (here, at), (there, where) = (
-            (rows.sites[edge_site[r]], _first_row(rows, int(edge_site[r]), ends[:, edge[r]]))
+            (rows.sites[edge_client[r]], _first_row(rows, int(edge_client[r]), ends[:, edge[r]]))
             for r in (row, other)
         )
-        u, v = (shown(rows.ids[vertex].as_py()) for vertex in ends[:, edge[row]])
+        u, v = (shown(rows.ids[node].as_py()) for node in ends[:, edge[row]])
         raise InputError(
             f"site {shown(here.name)}: {here.edges.where(at)}, column {weight!r}: the edge between {u} and "
             f"{v} weighs {amount[row]} here and {amount[other]} at site {shown(there.name)} "
             f"({there.edges.where(where)}); give it one weight, or do without weights: 'weight:' with "
             f"nothing after it ({bad.size} such edges)"
         )
-    return ends, amount[first], edge_site, edge
+    return ends, amount[first], edge_client, edge
 
 
 def _first_row(rows: _Rows, site: int, ends: np.ndarray) -> int:
-    """The first row of a site's edges that joins two vertices, in either direction."""
+    """The first row of a site's edges that joins two nodes, in either direction."""
     u, v = rows.of(site)[rows.sites[site].tables.ends]
     same = ((u == ends[0]) & (v == ends[1])) | ((u == ends[1]) & (v == ends[0]))
     return int(same.argmax())

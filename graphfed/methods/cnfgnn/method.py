@@ -254,7 +254,7 @@ def graph_of(network: Network, absent: tuple[int, ...]) -> Edges:
     """The edges among the sensors that take part."""
     if not absent:
         return network.edges
-    keep = torch.ones(network.edges.num_vertices, dtype=torch.bool, device=network.edges.sender.device)
+    keep = torch.ones(network.edges.num_nodes, dtype=torch.bool, device=network.edges.sender.device)
     keep[list(absent)] = False
     return induced(network.edges, keep)
 
@@ -279,7 +279,7 @@ def network_step(
     network: Weights, gradients: Weights, optimizer: AdamState, edges: Edges, config: CNFGNNConfig
 ) -> tuple[dict[str, Tensor], AdamState]:
     """Down the mean over the P nodes of their losses' gradients (Alg. 1, l. 27 and 28)."""
-    mean = {k: g / edges.num_vertices for k, g in gradients.items()}
+    mean = {k: g / edges.num_nodes for k, g in gradients.items()}
     return descend({k: w.detach() for k, w in network.items()}, mean, optimizer, config, config.server_lr)
 
 
@@ -350,7 +350,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
             "does not see have none to forecast with; use strategy=at_fedavg, or another split"
         )
     if config.clip is not None:
-        fed.tell(
+        fed.log(
             f"encodings cross clipped and noised: epsilon {epsilon_of(config):.4g} (delta {config.delta:g}) "
             f"for one reading over {config.rounds} rounds; weights, statistics and gradients cross beside "
             "them without noise"

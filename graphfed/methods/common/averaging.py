@@ -8,7 +8,7 @@ __all__ = ["MESSAGES", "PROTECTION"]
 MESSAGES = messages(
     "update",
     "With aggregation=secure, in every round",
-    "a site's weights, times its number of training vertices",
+    "a site's weights, times its number of training nodes",
 )
 #: For the table of methods.
 PROTECTION = (

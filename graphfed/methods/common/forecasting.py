@@ -463,7 +463,7 @@ def of_all(weights: Weights, present: Tensor) -> Weights:
 
 def alike(network: Network) -> Tensor:
     """How much each client weighs: [K]."""
-    return torch.ones(network.edges.num_vertices)
+    return torch.ones(network.edges.num_nodes)
 
 
 def share_of_own(series: Series) -> Tensor:
@@ -490,7 +490,7 @@ def average(
 # ---- readings at the server --------------------------------------------------------------------------------
 
 
-def told_readings(series: Series, present: Tensor, first: int, end: int, missing: str) -> Tensor:
+def reported_readings(series: Series, present: Tensor, first: int, end: int, missing: str) -> Tensor:
     """What a sensor sends of its steps: [P, end - first], NaN where a reading is missing."""
     series = series.of(present)
     readings = series.readings[:, first:end]
@@ -527,7 +527,7 @@ def pool(
     starts = starts_of(split, target)
     first, end = int(starts[0]), int(starts[-1]) + split.lags + split.horizon
     inputs = end if target == "train" else end - split.horizon
-    told = fed.clients.run(told_readings, data.series, fed.present(), first, inputs, config.missing)
+    told = fed.clients.run(reported_readings, data.series, fed.present(), first, inputs, config.missing)
     told = fed.collect(told, name="readings", grad=False, finite=False)  # a missing reading is NaN
     return fed.server.run(pooled, data.network, told, scaler, first, end - first, config)
 

@@ -85,8 +85,8 @@ def graph_part(own: SiteData, clients: Sequence[int], task: Task, device: torch.
     return make_site_cohort(own, clients, task.num_classes, device=device)
 
 
-def vertex_table(own: SiteData, cohort: Cohort, predicted: Predicted) -> "pa.Table":
-    """A row for every vertex that this site owns, in the order of its rows: its id (a dealt vertex's number),
+def node_table(own: SiteData, cohort: Cohort, predicted: Predicted) -> "pa.Table":
+    """A row for every node that this site owns, in the order of its rows: its id (a dealt node's number),
     part of the split, label and prediction with the names of the classes, and all probabilities."""
     import pyarrow as pa
 
@@ -114,7 +114,7 @@ def summarise_site(path: Path, roster: Sequence[str], name: str) -> str:
     cohort = read.cohort
     named = [name for name in read.schema.class_names if name]
     return (
-        f"{cohort.num_rows} vertices, {cohort.edge_index.shape[1] // 2} edges, "
+        f"{cohort.num_rows} nodes, {cohort.edge_index.shape[1] // 2} edges, "
         f"{cohort.num_features} features, {cohort.num_classes} classes"
         + (f" ({', '.join(named[:10])}{', ...' if len(named) > 10 else ''})" if named else "")
         + (f"; {in_one_line(read.dropped)}" if read.dropped else "")
@@ -134,7 +134,7 @@ GRAPHS: DataKind[Cohort, None] = DataKind(
         facts=graph_facts,
         arrays=graph_arrays,
         part=graph_part,
-        table=vertex_table,
+        table=node_table,
         summarise=summarise_site,
         declared=graph_declared,
     ),

@@ -24,7 +24,7 @@ def cohort_pairs(
     owners: Partition | None,
 ) -> dict[str, np.ndarray]:
     """(cohort, pairs [n], scores [n]) of every host -> columns of n: source, at the client that scores the
-    pair, and target, vertices; site, the client's; label, whether the pair is an edge; part
+    pair, and target, nodes; site, the client's; label, whether the pair is an edge; part
     (`link_splits.PARTS`); score. `owners`: names the sites where training was pooled."""
     columns: dict[str, list[np.ndarray]] = {}
     for cohort, pairs, scores in parts:
@@ -37,19 +37,19 @@ def cohort_pairs(
             columns.setdefault(name, []).append(column.cpu().numpy())
         columns.setdefault("site", []).append(site)
     whole = {name: np.concatenate(column) for name, column in columns.items()}
-    whole |= {name: partition.vertex_of(whole[name]) for name in ("source", "target")}
+    whole |= {name: partition.node_of(whole[name]) for name in ("source", "target")}
     if owners is not None:
-        site_of = np.empty(int(owners.held_vertex.max(initial=-1)) + 1, dtype=np.int64)
-        site_of[owners.held_vertex] = owners.held_site
-        whole["site"] = site_of[whole["source"]]
+        client_of_node = np.empty(int(owners.held_node.max(initial=-1)) + 1, dtype=np.int64)
+        client_of_node[owners.held_node] = owners.held_client
+        whole["site"] = client_of_node[whole["source"]]
     return whole
 
 
-def pairs_table(predicted: dict[str, np.ndarray], graph: "Graph", site_names: Sequence[str]) -> "pa.Table":
+def pairs_table(predicted: dict[str, np.ndarray], graph: "Graph", client_names: Sequence[str]) -> "pa.Table":
     """A pyarrow table, sorted by source, then target. Columns: source, target, site, part (val or test),
     label (whether the pair is an edge), score; where the graph has names of its own also source_id, target_id
-    and site_name. predicted: see `cohort_pairs`; site_names: what the data calls the sites, () where they are
-    not the data's."""
+    and site_name. predicted: see `cohort_pairs`; client_names: what the data calls the sites, () where they
+    are not the data's."""
     import pyarrow as pa
 
     order = np.lexsort((predicted["target"], predicted["source"]))
@@ -65,7 +65,7 @@ def pairs_table(predicted: dict[str, np.ndarray], graph: "Graph", site_names: Se
     if graph.ids is not None:
         columns["source_id"] = graph.ids.take(columns["source"])
         columns["target_id"] = graph.ids.take(columns["target"])
-    if site_names:
+    if client_names:
         numbers = pa.array(found["site"].astype(np.int32))
-        columns["site_name"] = pa.DictionaryArray.from_arrays(numbers, list(site_names))
+        columns["site_name"] = pa.DictionaryArray.from_arrays(numbers, list(client_names))
     return pa.table(columns)

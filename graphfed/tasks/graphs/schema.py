@@ -8,19 +8,19 @@ from graphfed.files import JsonObject
 
 __all__ = ["Schema", "compare_schemas"]
 
-#: What a vertex goes by at the other sites, and where its part of the split is from.
+#: What a node goes by at the other sites, and where its part of the split is from.
 IDS = ("id", "site and id", "dealt")
 PARTS = ("column", "hash", "dealt")
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """The form of a site's data. It holds no data, and no number of vertices or edges; who reads it learns
+    """The form of a site's data. It holds no data, and no number of nodes or edges; who reads it learns
     what the site's columns of features and its classes are called, which may be telling enough: where
     `classes` does not name them, that every one of these classes occurs at the site.
 
     feature_names: F of them, "" where unknown; class_names: C, "" where unknown; weighted: whether edges have
-    weights; ids: what vertices go by, one of IDS; parts: where their part of the split is from, one of
+    weights; ids: what nodes go by, one of IDS; parts: where their part of the split is from, one of
     PARTS. Both are "dealt" for a cohort file that somebody with the whole graph has dealt."""
 
     feature_names: tuple[str, ...]
@@ -36,8 +36,8 @@ class Schema:
 
     @property
     def owners_known(self) -> bool:
-        """Whether the site knows how many sites own each of its vertices: who dealt the data has said so, and
-        a vertex that goes by its site and its id is at that site alone."""
+        """Whether the site knows how many sites own each of its nodes: who dealt the data has said so, and
+        a node that goes by its site and its id is at that site alone."""
         return self.ids in ("dealt", "site and id")
 
     def to_json(self) -> JsonObject:
@@ -84,7 +84,7 @@ _Site = tuple[str, Schema]
 
 
 def _origin(one: _Site, other: _Site) -> str | None:
-    """Vertices that go by different ids would never meet; parts of different origin can put a vertex that two
+    """Nodes that go by different ids would never meet; parts of different origin can put a node that two
     sites share into training at one of them and into the test at the other."""
     (a, mine), (b, theirs) = one, other
     if mine.dealt != theirs.dealt:
@@ -97,7 +97,7 @@ def _origin(one: _Site, other: _Site) -> str | None:
         both, alone = (a, b) if mine.ids == "site and id" else (b, a)
         return (
             f"edges name the site of each end at site {shown(both)} and not at site {shown(alone)}, so that "
-            "their vertices go by different ids; name source_site and target_site in every description, or "
+            "their nodes go by different ids; name source_client and target_client in every description, or "
             "in none"
         )
     if mine.parts != theirs.parts:

@@ -97,7 +97,7 @@ class SensorInputs:
                 "seed": config.partition_seed,
                 "file": None,
                 "sites": sensors.num_sensors,
-                "site_names": sensors.ids,
+                "client_names": sensors.ids,
             },
         }
 
@@ -136,10 +136,10 @@ class SensorInputs:
         """All of them also where one party holds all data: it holds them as one cohort."""
         return self.num_clients
 
-    def parts(self, config: RunConfig, hosts: Sequence[Sequence[int]]) -> "list[Series]":
+    def parts(self, config: RunConfig, workers: Sequence[Sequence[int]]) -> "list[Series]":
         from graphfed.federation.series import make_series
 
-        return [make_series(self.sensors, self.split, host, device=config.device) for host in hosts]
+        return [make_series(self.sensors, self.split, worker, device=config.device) for worker in workers]
 
     def part_of_server(self, config: RunConfig) -> "Network":
         from graphfed.federation.series import make_network
@@ -159,8 +159,8 @@ class SensorInputs:
     ) -> "Iterator[pa.Table]":
         """A table for each sensor, in their order: see `forecast_table`. predicted: (series, (first step of
         each window [W], forecasts [K, W, n])) of each host."""
-        hosts = sorted(predicted, key=lambda pair: pair[0].clients)
-        for series, (starts, forecasts) in hosts:
+        workers = sorted(predicted, key=lambda pair: pair[0].clients)
+        for series, (starts, forecasts) in workers:
             first = starts.cpu().numpy()
             for sensor, forecast in zip(series.clients, forecasts.detach(), strict=True):
                 yield forecast_table(self.sensors, self.split, sensor, first, forecast.cpu().numpy())

@@ -35,7 +35,7 @@ from graphfed.nn.edges import Edges
 from graphfed.plain_yaml import read_yaml
 from graphfed.tasks.base import DataKind, ParticipantFiles
 from graphfed.tasks.evaluation import Predicted
-from graphfed.tasks.graphs.site import dealt_clients
+from graphfed.tasks.graphs.site import assigned_clients
 from graphfed.tasks.sensors.inputs import forecast_table
 from graphfed.tasks.sensors.site import OwnSeries, read_graph, read_readings, read_series
 
@@ -93,7 +93,7 @@ def read_sensors(arguments: JsonObject, path: Path, site: str) -> SensorSite:
         schema = schema_of(own.series, own.series.num_steps, own.sensors.start)
         return SensorSite(own.series, schema, own.sensors.ids, own)
     series = load_series(path)
-    expected = dealt_clients(series.clients, roster, site)
+    expected = assigned_clients(series.clients, roster, site)
     if series.clients != expected:
         raise InputError(
             f"{path} was dealt for the clients {list(series.clients)[:10]} of a run, and site {shown(site)} "
@@ -147,7 +147,7 @@ def network_of(server: Network | Edges, agreed: JsonObject) -> Network:
     if isinstance(server, Network):
         return server
     told = SensorSchema(**agreed["readings"])
-    everyone = np.ones(server.num_vertices, dtype=bool)
+    everyone = np.ones(server.num_nodes, dtype=bool)
     numbers = {name: getattr(told, name) for name in ("lags", "horizon", "every", "train", "val", "test")}
     split = TimeSplit("", **numbers, observed=everyone)
     return Network(server, told.first_minute, told.step_minutes, split)
@@ -206,9 +206,9 @@ def read_network(arguments: JsonObject, path: Path) -> Network | Edges:
     if path.suffix in (".yaml", ".yml"):
         return read_graph(path, arguments["roster"])
     network = load_network(path)
-    if network.edges.num_vertices != clients:
+    if network.edges.num_nodes != clients:
         raise InputError(
-            f"{path} has {network.edges.num_vertices} sensors, and the run {clients} clients; give the "
+            f"{path} has {network.edges.num_nodes} sensors, and the run {clients} clients; give the "
             "network that was dealt with the sites' series"
         )
     return network
@@ -229,7 +229,7 @@ def summarise_file(path: Path, roster: Sequence[str], name: str) -> str | None:
             known = {}
     if "network" in known:
         network = load_network(path)
-        return f"{network.edges.num_vertices} sensors, {len(network.edges.sender)} edges"
+        return f"{network.edges.num_nodes} sensors, {len(network.edges.sender)} edges"
     if "series" in known:
         series = read_sensors({"roster": roster}, path, name).series
         return f"{series.num_clients} sensors, {series.num_steps} readings of each"
@@ -240,7 +240,7 @@ def summarise_description(path: Path, roster: Sequence[str], readings: bool) -> 
     """`summarise_file` of a description: a site's has readings, the server's has none."""
     if not readings:
         edges = read_graph(path, roster)
-        return f"{edges.num_vertices} sensors, {edges.count - edges.num_vertices} edges between them"
+        return f"{edges.num_nodes} sensors, {edges.count - edges.num_nodes} edges between them"
     sensors = read_readings(path, roster)
     gaps = 100 * sensors.missing.mean()
     return (

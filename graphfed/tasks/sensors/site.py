@@ -76,7 +76,7 @@ def read_series(path: Path, roster: Sequence[str], split: str, config: JsonObjec
 
 
 def read_graph(path: Path, roster: Sequence[str]) -> Edges:
-    """The edges of the server's description, whose vertices are the run's clients. Raises InputError for
+    """The edges of the server's description, whose nodes are the run's clients. Raises InputError for
     files that cannot be used."""
     description = describe_graph(read_yaml(path, "the description"), path.parent, str(path))
     return make_edges(load_graph(description, tuple(roster)))
