@@ -56,14 +56,16 @@ def generate(folder: Path, nodes: int, edges: int) -> None:
     """nodes and edges in both formats; three of four edges stay within their site."""
     rng = np.random.default_rng(0)
     ids = np.char.add("acct", rng.permutation(nodes).astype(str))
-    site = rng.integers(SITES, size=nodes)
-    columns: dict[str, Any] = {"id": ids, "site": np.char.add("site", site.astype(str))}
+    client = rng.integers(SITES, size=nodes)
+    columns: dict[str, Any] = {"id": ids, "site": np.char.add("site", client.astype(str))}
     columns["label"] = rng.integers(2, size=nodes)
     columns |= {f"f{j}": rng.normal(size=nodes).round(4) for j in range(FEATURES)}
-    order = np.argsort(site, kind="stable")
-    start = np.searchsorted(site[order], np.arange(SITES + 1))
+    order = np.argsort(client, kind="stable")
+    start = np.searchsorted(client[order], np.arange(SITES + 1))
     u = rng.integers(nodes, size=edges)
-    near = order[start[site[u]] + (rng.random(edges) * (start[site[u] + 1] - start[site[u]])).astype(int)]
+    near = order[
+        start[client[u]] + (rng.random(edges) * (start[client[u] + 1] - start[client[u]])).astype(int)
+    ]
     v = np.where(rng.random(edges) < 0.75, near, rng.integers(nodes, size=edges))
     amount = rng.lognormal(size=edges).round(3) + 0.001
     ends = {"source": ids[u], "target": ids[v], "amount": amount}

@@ -211,8 +211,8 @@ def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, An
             "pooling": pooling,
         }
         config = method.config(**{**default_settings(method, preset="paper"), **settings})
-        with Workers([(0,), (1,)]) as sites:
-            outcome, ledger = train_in_processes(method, cohorts, task, config, sites=sites)
+        with Workers([(0,), (1,)]) as clients:
+            outcome, ledger = train_in_processes(method, cohorts, task, config, clients=clients)
         times[case] = [[outcome.seconds["train"] / rounds]]
         trained = [entry for entry in ledger.entries if entry.phase == "train"]
         crossed[case] = sum(entry.bytes for entry in trained) // rounds

@@ -110,7 +110,7 @@ for name, finding in audit(folder / "run").findings.items():
 
 table = gf.predict(folder / "run")
 for row in table.slice(0, 5).to_pylist():
-    print(f"{row['id']}  {row['site_name']:14} {row['prediction_name']:4} {row['probability']:.2f}")
+    print(f"{row['id']}  {row['client_name']:14} {row['prediction_name']:4} {row['probability']:.2f}")
 
 # %%
 # The same as one page for people who were not there: ``graphfed report`` writes ``report.html`` into the

@@ -186,8 +186,8 @@ Runtime = Annotated[
         metavar="NAME",
         autocompletion=choices(RUNTIMES),
         rich_help_panel=MACHINE_PANEL,
-        help="local: all in this process; processes: one process per client, or --workers of them; nvflare: a "
-        "federation over NVIDIA FLARE, on this machine or, with --startup-kit, on several "
+        help="local: all in this process; processes: one process per client, or --workers of them; nvflare: "
+        "a federation over NVIDIA FLARE, on this machine or, with --startup-kit, on several "
         f"(default: {RunOptions.runtime}).",
     ),
 ]

@@ -27,9 +27,9 @@ __all__ = ["compare", "resume", "run"]
 
 
 @with_options(
-    "data", "config", "clients", "partition", "rounds", "seed", "split", "task", "runtime", "workers", "startup_kit",
-    "placement", "device", "threads", "data_dir", "plugin", "out", "checkpoint_every", "settings",
-    "show_config", "as_json", "report", "progress",
+    "data", "config", "clients", "partition", "rounds", "seed", "split", "task", "runtime", "workers",
+    "startup_kit", "placement", "device", "threads", "data_dir", "plugin", "out", "checkpoint_every",
+    "settings", "show_config", "as_json", "report", "progress",
 )  # fmt: skip
 def run(
     method: Method = None,

@@ -168,7 +168,12 @@ def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, Comm
     check_plugins(config.get("plugins", ()), folder)
     method = get_method(config["method"])
     try:
-        return asked, method, method.config(**config["training"]), load_startup_kit(Path(asked["startup_kit"]))
+        return (
+            asked,
+            method,
+            method.config(**config["training"]),
+            load_startup_kit(Path(asked["startup_kit"])),
+        )
     except (TypeError, ValueError) as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
 

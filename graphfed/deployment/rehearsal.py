@@ -56,7 +56,7 @@ def train_run(
         project = loopback_project([len(part.clients) for part in parts])
         data = {site.name: private / f"{site.name}.safetensors" for site in project.sites}
         for path, part in zip(data.values(), parts, strict=True):
-            inputs.save_for_site(part, path)
+            inputs.save_for_client(part, path)
         kind = get_task(config.task).data
         if kind.save_server is not None:
             data["server"] = private / "server.safetensors"
@@ -64,7 +64,7 @@ def train_run(
         stop_request = stack.enter_context(listening())
         plugin = METHODS.module(config.method.name)
         allow = [plugin] if plugin else []
-        loopback = Loopback(project, home, data, threads=config.site_threads, allow=allow, check_data=False)
+        loopback = Loopback(project, home, data, threads=config.client_threads, allow=allow, check_data=False)
         federation = stack.enter_context(loopback)
         ended = run_on_loopback(
             federation,

@@ -49,12 +49,12 @@ OWNER_UNITS = 720_720
 class Links:
     """The pairs of nodes that K clients score, of link prediction; sorted by (row, id).
 
-    row [L]: the node here; site [L]: the client (stable id) that holds the other one, which may be the
+    row [L]: the node here; client [L]: the client (stable id) that holds the other one, which may be the
     same, and id [L] the other node's stable id; label [L] bool: whether the pair is an edge; part [L]
     uint8: 0 validation, 1 test. None of these edges is among those of the cohort."""
 
     row: Tensor
-    site: Tensor
+    client: Tensor
     id: Tensor
     label: Tensor
     part: Tensor
@@ -152,7 +152,7 @@ def stable_ids_of(graph: Graph, partition: Partition) -> np.ndarray | None:
     """The ids that every reader of the user's files gives a partition's nodes (`Graph.stable_ids`), so that a
     draw keyed by an id is the same whoever reads the files; None: the partition's own ids. These stand for a
     graph whose nodes are known by number, and for a partition with copies that count as different nodes: no
-    site reads such copies from files of its own."""
+    client reads such copies from files of its own."""
     copies = bool((partition.held_id != partition.held_node).any())
     return None if copies else graph.stable_ids
 
@@ -200,19 +200,20 @@ def make_cohort(
     stable_ids [N]: the ids that the rows have, by the ids of the partition (`stable_ids_of`); None: those of
     the partition.
 
-    Raises InputError for clients that are not sites of the partition, ascending, each once."""
+    Raises InputError for clients that are not clients of the partition, ascending, each once."""
     if list(clients) != sorted({*clients} & {*range(partition.num_clients)}):
         raise InputError(
-            f"clients must be some of the partition's sites 0..{partition.num_clients - 1}, ascending, each "
+            f"clients must be some of the partition's clients 0..{partition.num_clients - 1}, ascending, "
+            f"each "
             f"once; got {list(clients)[:10]}"
         )
     wanted = np.full(partition.num_clients, -1)
     wanted[list(clients)] = np.arange(len(clients))
-    mine = wanted[partition.held_client] >= 0
-    client, ids = wanted[partition.held_client[mine]], partition.held_id[mine]
-    node, owned = partition.held_node[mine], partition.held_owner[mine]
+    held = wanted[partition.held_client] >= 0
+    client, ids = wanted[partition.held_client[held]], partition.held_id[held]
+    node, owned = partition.held_node[held], partition.held_owner[held]
     known, which = np.unique(partition.held_id, return_inverse=True)
-    owners = np.bincount(which[partition.held_owner], minlength=len(known))[which[mine]]
+    owners = np.bincount(which[partition.held_owner], minlength=len(known))[which[held]]
     width = int(partition.held_id.max(initial=0)) + 1
     codes = client * width + ids
     place = np.arange(len(codes))
@@ -222,25 +223,25 @@ def make_cohort(
         client, ids, node, owned, owners = (part[order] for part in (client, ids, node, owned, owners))
         place[order] = np.arange(len(order))
 
-    def row_of(site: np.ndarray, held_id: np.ndarray) -> np.ndarray:
-        rows: np.ndarray = place[np.searchsorted(codes, wanted[site] * width + held_id)]
+    def row_of(holding_client: np.ndarray, held_id: np.ndarray) -> np.ndarray:
+        rows: np.ndarray = place[np.searchsorted(codes, wanted[holding_client] * width + held_id)]
         return rows
 
     inside = wanted[partition.edge_client] >= 0
-    site = partition.edge_client[inside]
-    u, v = row_of(site, partition.edge_u[inside]), row_of(site, partition.edge_v[inside])
+    holding_client = partition.edge_client[inside]
+    u, v = row_of(holding_client, partition.edge_u[inside]), row_of(holding_client, partition.edge_v[inside])
     outside = wanted[partition.cross_local_client] >= 0
 
-    cut = row_of(partition.cross_local_client[outside], partition.cross_id[outside])
+    cross_row = row_of(partition.cross_local_client[outside], partition.cross_id[outside])
     cross_client, remote_id = partition.cross_remote_client[outside], partition.cross_remote_id[outside]
     cross_id = remote_id if stable_ids is None else stable_ids[remote_id]
     if stable_ids is not None:  # the partition's order is that of its own ids
         u, v = np.minimum(u, v), np.maximum(u, v)
         order = np.lexsort((v, u))
         u, v = u[order], v[order]
-        order = np.lexsort((cross_id, cross_client, cut))
-        cut, cross_client, cross_id, remote_id = (
-            part[order] for part in (cut, cross_client, cross_id, remote_id)
+        order = np.lexsort((cross_id, cross_client, cross_row))
+        cross_row, cross_client, cross_id, remote_id = (
+            part[order] for part in (cross_row, cross_client, cross_id, remote_id)
         )
 
     def tensor(array: np.ndarray) -> Tensor:
@@ -251,15 +252,15 @@ def make_cohort(
         weight = graph.weights_between(node[u], node[v])
         edge_weight = tensor(np.concatenate([weight, weight])).to(torch.get_default_dtype())
         far = partition.node_of(remote_id)
-        cross_weight = tensor(graph.weights_between(node[cut], far)).to(torch.get_default_dtype())
+        cross_weight = tensor(graph.weights_between(node[cross_row], far)).to(torch.get_default_dtype())
 
     x: Tensor | SparseMatrix | None = None
     if graph.x is not None:
-        mine_x = graph.x[node]
+        held_x = graph.x[node]
         x = (
-            SparseMatrix.from_scipy(mine_x).to(device)
-            if sp.issparse(mine_x)
-            else tensor(mine_x).to(torch.get_default_dtype())
+            SparseMatrix.from_scipy(held_x).to(device)
+            if sp.issparse(held_x)
+            else tensor(held_x).to(torch.get_default_dtype())
         )
     links = None
     if isinstance(split, EdgeSplit):
@@ -275,7 +276,7 @@ def make_cohort(
         x=x,
         y=tensor(np.where(owned, graph.y[node], -1)),
         edge_index=tensor(np.stack([np.concatenate([u, v]), np.concatenate([v, u])])),
-        cross_row=tensor(cut),
+        cross_row=tensor(cross_row),
         cross_client=tensor(cross_client),
         cross_id=tensor(cross_id),
         owned=tensor(owned),
@@ -297,17 +298,17 @@ def _links(
     stable_ids: np.ndarray | None,
     tensor: Callable[[np.ndarray], Tensor],
 ) -> Links:
-    """The pairs that the clients of a cohort score. wanted: of each site, its place among these clients, or
-    -1; row_of(site, id): the row; tensor: on the cohort's device."""
-    here = np.flatnonzero(wanted[pairs.site] >= 0)
-    row, other = row_of(pairs.site[here], pairs.id[here]), pairs.other_id[here]
+    """The pairs that the clients of a cohort score. wanted: of each client, its place among these clients, or
+    -1; row_of(client, id): the row; tensor: on the cohort's device."""
+    here = np.flatnonzero(wanted[pairs.client] >= 0)
+    row, other = row_of(pairs.client[here], pairs.id[here]), pairs.other_id[here]
     if stable_ids is not None:
         other = stable_ids[other]
         order = np.lexsort((other, row))
         here, row, other = here[order], row[order], other[order]
     return Links(
         row=tensor(row),
-        site=tensor(pairs.other_client[here]),
+        client=tensor(pairs.other_client[here]),
         id=tensor(other),
         label=tensor(pairs.label[here]),
         part=tensor(pairs.part[here]),
@@ -369,8 +370,8 @@ def cohort_arrays(cohort: Cohort) -> dict[str, np.ndarray]:
 
 
 def save_cohort(cohort: Cohort, path: Path, names: Names | None = None) -> None:
-    """Write a cohort as one safetensors file: what a site's process reads, and all it reads. names: go along
-    as text."""
+    """Write a cohort as one safetensors file: what a client's process reads, and all it reads. names: go
+    along as text."""
     told, arrays = None, cohort_arrays(cohort)
     if names is not None:
         told = {_NAMES: json.dumps({"features": names.features, "classes": names.classes})}

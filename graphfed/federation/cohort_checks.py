@@ -12,7 +12,7 @@ from graphfed.errors import InputError
 __all__ = ["LINKS", "check_arrays"]
 
 #: The columns of `cohort.Links` in a file.
-LINKS = ("links_row", "links_site", "links_id", "links_label", "links_part")
+LINKS = ("links_row", "links_client", "links_id", "links_label", "links_part")
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -97,12 +97,12 @@ def _links(arrays: Arrays) -> str | None:
     kinds = "".join(column.dtype.kind for column in there)
     if kinds != "iiibu" or any(column.shape != (there[0].size,) for column in there):
         return f"its scored pairs lack a column of {', '.join(LINKS)}, or these do not go together"
-    row, site, other, _, part = there
+    row, client, other, _, part = there
     if row.max(initial=-1) >= arrays["id"].size or part.max(initial=0) > 1:
         return "a scored pair is of no node here, or in no part"
     step = np.diff(row)
     ascending = (step > 0) | ((step == 0) & (other[1:] > other[:-1]))
-    if min(row.min(initial=0), site.min(initial=0), other.min(initial=0)) < 0 or not ascending.all():
+    if min(row.min(initial=0), client.min(initial=0), other.min(initial=0)) < 0 or not ascending.all():
         return "its scored pairs are not sorted by node, each once"
     if any(arrays[name].any() for name in ("train", "val", "test")):
         return "it has scored pairs and nodes in parts of a split"

@@ -1,4 +1,4 @@
-"""The ledger: what left each site, counted where it crosses and nowhere else.
+"""The ledger: what left each client, counted where it crosses and nowhere else.
 
 One entry for each named transfer (and phase, direction and protection), with totals and one number per
 client: never one object per message, because a run can send tens of millions. Bytes are payload bytes

@@ -2,7 +2,7 @@
 
 A place trusts its own process and nobody else's. Of every payload it checks that it is one (tensors in the
 structure, dtype and shape that the transfer has, as many rows as were agreed) and that its numbers can be
-computed with. A transfer may bring a rule of its own (`Transfer.accept`): no count is above what the site
+computed with. A transfer may bring a rule of its own (`Transfer.accept`): no count is above what the client
 declared when it joined. The refusal names the place that sent the payload, and the transfer. What nobody can
 tell from the numbers, as an update that is plausible and wrong, passes (docs/security.md).
 

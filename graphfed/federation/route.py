@@ -28,12 +28,12 @@ class RowIds:
 
 @dataclass(frozen=True)
 class ExchangeIds:
-    """What a worker's clients want from other clients: site [M] the owner's client id, ids [M] the wanted
+    """What a worker's clients want from other clients: client [M] the owner's client id, ids [M] the wanted
     ids,
     client [M] who wants (index in the cohort); and what they hold: held_ids [N] and held_client [N] of the
     cohort's rows."""
 
-    site: Tensor
+    owner: Tensor
     ids: Tensor
     client: Tensor
     held_ids: Tensor
@@ -179,30 +179,30 @@ def make_table(arrived: list[tuple[Tensor, Tensor]]) -> tuple[RouteTable, np.nda
 
 def check_wants(wants: ExchangeIds, worker: tuple[int, ...], num_clients: int, name: str) -> None:
     """Raises PlaceError when what a worker's clients want is out of range, or is their own."""
-    site, client = wants.site, wants.client
-    if not site.shape == wants.ids.shape == client.shape or site.ndim != 1:
-        raise PlaceError(f"route {name!r}: site, ids and client must be vectors of one length")
-    if not len(site):
+    owner, client = wants.owner, wants.client
+    if not owner.shape == wants.ids.shape == client.shape or owner.ndim != 1:
+        raise PlaceError(f"route {name!r}: client, ids and client must be vectors of one length")
+    if not len(owner):
         return
-    if int(site.min()) < 0 or int(site.max()) >= num_clients:
+    if int(owner.min()) < 0 or int(owner.max()) >= num_clients:
         raise PlaceError(
-            f"route {name!r}: rows are wanted from clients {int(site.min())}..{int(site.max())}, "
+            f"route {name!r}: rows are wanted from clients {int(owner.min())}..{int(owner.max())}, "
             f"but the clients are 0..{num_clients - 1}"
         )
     if int(client.min()) < 0 or int(client.max()) >= len(worker):
         raise PlaceError(f"route {name!r}: client must index the cohort, 0..{len(worker) - 1}")
-    if bool((site == client + worker[0]).any()):
-        own = int(site[site == client + worker[0]][0])
+    if bool((owner == client + worker[0]).any()):
+        own = int(owner[owner == client + worker[0]][0])
         raise PlaceError(f"route {name!r}: client {own} wants a row of its own; what it holds does not cross")
 
 
 def find_rows(
-    held: ExchangeIds, worker: tuple[int, ...], site: Tensor, ids: Tensor, name: str, asked_by: str
+    held: ExchangeIds, worker: tuple[int, ...], owner: Tensor, ids: Tensor, name: str, asked_by: str
 ) -> Tensor:
     """The rows of a cohort that hold the wanted (client, id) pairs, [m]; asked_by: for messages.
 
     Raises InputError when a client of this worker is asked for a node it does not hold."""
-    client = site - worker[0]
+    client = owner - worker[0]
     # Ids may be any numbers up to 2^63: a code has the id's place among those held.
     known, place = torch.unique(held.held_ids, return_inverse=True)
     wanted_place = torch.searchsorted(known, ids).clamp(max=max(len(known) - 1, 0))
@@ -218,7 +218,7 @@ def find_rows(
     if bool(wrong.any()):
         first = int(wrong.nonzero()[0])
         raise InputError(
-            f"route {name!r}: client {int(site[first])} is asked for node {int(ids[first])}, "
+            f"route {name!r}: client {int(owner[first])} is asked for node {int(ids[first])}, "
             f"which it does not hold, by {asked_by}"
         )
     return row

@@ -135,7 +135,7 @@ class Method:
     paper: str = ""
     #: The tasks it can do (names in `tasks.registry.TASKS`); the first is the one it does unless it is asked.
     tasks: tuple[str, ...] = (CLASSIFICATION,)
-    #: The partition where the user names none, and the data names no sites.
+    #: The partition where the user names none, and the data names no clients.
     partition: str = "label_dirichlet"
     #: Whether it trains on the pooled graph as one client: the reference that no federation sees.
     pooled: bool = False

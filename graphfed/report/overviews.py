@@ -1,4 +1,4 @@
-"""Charts of an overview: a graph and its sites, or sensors and their readings."""
+"""Charts of an overview: a graph and its clients, or sensors and their readings."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -12,16 +12,17 @@ from graphfed.runs.overview_schema import GraphOverview, ReadingsOverview
 
 __all__ = ["DRAWN_CLIENTS", "class_bars", "client_network", "degree_bars", "overview_picture"]
 
-#: Sites and classes that have a bar.
+#: Clients and classes that have a bar.
 DRAWN_CLIENTS, DRAWN_CLASSES = 30, 30
-#: More sites in a circle are not named.
+#: More clients in a circle are not named.
 NAMED_CLIENTS = 12
 
 
 def overview_picture(told: GraphOverview | ReadingsOverview, form: str) -> bytes:
     """Return an overview in one picture, "svg" or "png".
 
-    A graph is shown with its sites, its degrees, and its classes by site and by part of the split. Sensors
+    A graph is shown with its clients, its degrees, and its classes by client and by part of the split.
+    Sensors
     are shown on a map, with the share of their readings that is missing, and with how many readings there are
     over time.
     """
@@ -36,23 +37,25 @@ def overview_picture(told: GraphOverview | ReadingsOverview, form: str) -> bytes
 
 
 def client_network(told: GraphOverview) -> Network:
-    """Draw the sample of a graph: its sites, edges inside them thin, edges between them in colour."""
+    """Draw the sample of a graph: its clients, edges inside them thin, edges between them in colour."""
     drawing = told.drawing
     at = np.array(drawing.positions, dtype=float).reshape(-1, 2)
     ends = np.array(drawing.edges, dtype=int).reshape(-1, 3)
-    sites = np.array(drawing.sites, dtype=int)
-    named = {site.site: site.name for site in told.sites}
-    several = len(set(drawing.sites)) > 1
+    clients = np.array(drawing.clients, dtype=int)
+    named = {client.client: client.name for client in told.clients}
+    several = len(set(drawing.clients)) > 1
     names = []
-    for site in dict.fromkeys(drawing.sites) if several and len(set(drawing.sites)) <= NAMED_CLIENTS else ():
-        label, own = short(named.get(site, str(site)), 18), at[sites == site]
+    for client in (
+        dict.fromkeys(drawing.clients) if several and len(set(drawing.clients)) <= NAMED_CLIENTS else ()
+    ):
+        label, own = short(named.get(client, str(client)), 18), at[clients == client]
         middle = own.mean(0)
         outwards = middle / max(float(np.linalg.norm(middle)), 1e-9)
         reach = np.linalg.norm(own - middle, axis=1).max(initial=0) + 0.07
-        # The words stand next to the site: half of them on each side of their middle.
+        # The words stand next to the client: half of them on each side of their middle.
         names.append((label, middle + outwards * (reach + np.array([0.022 * len(label), 0.0]))))
-    edges = [Edges(ends[ends[:, 2] == 0, :2], "edge inside a site")]
-    edges += [Edges(ends[ends[:, 2] == 1, :2], "edge between two sites", SERIES[1])] * several
+    edges = [Edges(ends[ends[:, 2] == 0, :2], "edge inside a client")]
+    edges += [Edges(ends[ends[:, 2] == 1, :2], "edge between two clients", SERIES[1])] * several
     every = Nodes(np.ones(len(at), dtype=bool), area=11.0)
     return Network(at, edges, [every], names, axes=False, size=4.4)
 
@@ -70,18 +73,18 @@ def degree_bars(told: GraphOverview) -> Bars:
 
 
 def class_bars(told: GraphOverview, legend: str | None = None) -> Bars:
-    """Draw the nodes of each class at each site."""
-    shown = told.sites[:DRAWN_CLIENTS]
+    """Draw the nodes of each class at each client."""
+    shown = told.clients[:DRAWN_CLIENTS]
     names = [row.name for row in told.classes]
-    counts = np.array([site.classes for site in shown], dtype=float).reshape(len(shown), len(names))
+    counts = np.array([client.classes for client in shown], dtype=float).reshape(len(shown), len(names))
     if len(names) > len(SERIES):
         names = [*names[: len(SERIES) - 1], "other classes"]
         rest = counts[:, len(SERIES) - 1 :].sum(1, keepdims=True)
         counts = np.concatenate([counts[:, : len(SERIES) - 1], rest], 1)
-    label = "site" if len(told.sites) <= len(shown) else f"site, the first {len(shown)}"
+    label = "client" if len(told.clients) <= len(shown) else f"client, the first {len(shown)}"
     amount = Axis("nodes of known class", written=grouped)
     parts = {f"{name}": counts[:, c] for c, name in enumerate(names)}
-    return Bars([site.name for site in shown], parts, amount, label, legend=legend)
+    return Bars([client.name for client in shown], parts, amount, label, legend=legend)
 
 
 def _part_bars(told: GraphOverview) -> Bars:

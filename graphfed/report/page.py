@@ -229,7 +229,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         return [*graph_facts(told), *client_facts(told)]
     observed = run.overview.sensors.observed
     trained = [("sensors trained on", f"{sum(observed):,} of {len(observed):,}")] * (not all(observed))
-    return [*sensor_facts(told), *trained, ("sites", f"{run.result.clients:,}")]
+    return [*sensor_facts(told), *trained, ("clients", f"{run.result.clients:,}")]
 
 
 def _audited(subject: Subject) -> list[tuple[str, Run]]:

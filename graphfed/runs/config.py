@@ -443,7 +443,7 @@ class _Partitioning:
 
 
 def _partitioning(partition: object, clients: object) -> _Partitioning:
-    sites = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
+    count = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
     if isinstance(partition, Partition):
         raise InputError(
             "a partition in Python cannot be given, as nobody could find it again; save it, as in "
@@ -452,13 +452,13 @@ def _partitioning(partition: object, clients: object) -> _Partitioning:
     file = partition_file(partition)
     if file is None:
         name = _name_in("partition", "partition", partition, PARTITIONS)
-        if sites is None and PARTITIONS[name].clients_of is None:
-            sites = DEFAULT_CLIENTS
-        return _Partitioning(name, sites)
+        if count is None and PARTITIONS[name].clients_of is None:
+            count = DEFAULT_CLIENTS
+        return _Partitioning(name, count)
     recipe = Partition.recipe(file)
-    if sites not in (None, recipe["num_clients"]):
+    if count not in (None, recipe["num_clients"]):
         raise InputError(
-            f"the partition in {file} has {recipe['num_clients']} clients, not {sites}; leave the number of "
+            f"the partition in {file} has {recipe['num_clients']} clients, not {count}; leave the number of "
             "clients out"
         )
     return _Partitioning(recipe["name"], recipe["num_clients"], file, recipe["options"], recipe["seed"])
@@ -536,7 +536,9 @@ def _processes(runtime: Runtime, workers: object, clients: int | None, device: s
         )
     count = clients if workers is None else _integer("workers", workers, 1, MAX_PROCESSES)
     if count is not None and clients is not None and count > clients:
-        raise InputError(f"{count} workers cannot hold {clients} clients; use at most as many workers as clients")
+        raise InputError(
+            f"{count} workers cannot hold {clients} clients; use at most as many workers as clients"
+        )
     if count is None or not 1 <= count <= MAX_PROCESSES:
         raise InputError(
             f"runtime {runtime!r} starts one process per client, at most {MAX_PROCESSES}; give the number of "

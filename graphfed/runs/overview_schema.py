@@ -44,8 +44,8 @@ class _Degrees(FileModel):
     histogram: list[Annotated[list[Count], Field(min_length=3, max_length=3)]]
 
 
-class _Site(FileModel):
-    site: Count
+class _Client(FileModel):
+    client: Count
     name: str
     owned: Count
     edges: Count
@@ -86,14 +86,14 @@ class _Cut(FileModel):
 class _Drawing(FileModel):
     nodes: list[Count]
     positions: list[Annotated[list[Real], Field(min_length=2, max_length=2)]]
-    sites: list[Count]
+    clients: list[Count]
     edges: list[Annotated[list[Count], Field(min_length=3, max_length=3)]]
     sampled: bool
 
     @model_validator(mode="after")
     def check_drawing(self) -> "_Drawing":
         count = len(self.nodes)
-        if not count == len(self.positions) == len(self.sites):
+        if not count == len(self.positions) == len(self.clients):
             raise ValueError("nodes, positions and sites must have the same length")
         if any(end >= count for *ends, _ in self.edges for end in ends):
             raise ValueError(f"an edge ends at none of the {count} nodes")
@@ -117,7 +117,7 @@ class GraphOverview(FileModel):
     degrees: _Degrees
     homophily: Real | None
     num_clients: Count
-    sites: list[_Site]
+    clients: list[_Client]
     client_sizes: _Sizes | None = None
     shared: _Shared | None = None
     cross_client_edges: _Cut
@@ -126,8 +126,8 @@ class GraphOverview(FileModel):
 
     @model_validator(mode="after")
     def check_classes(self) -> "GraphOverview":
-        for number, site in enumerate(self.sites):
-            if len(site.classes) != len(self.classes):
+        for number, client in enumerate(self.clients):
+            if len(client.classes) != len(self.classes):
                 raise ValueError(f"sites.{number}.classes must have {len(self.classes)} numbers")
         return self
 

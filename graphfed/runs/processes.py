@@ -154,7 +154,7 @@ def train_run(
         config.training,
         of_server=inputs.part_of_server(config),
         on_event=on_event,
-        threads=config.site_threads,
+        threads=config.client_threads,
         checkpoints=None if folder is None else (folder, config.checkpoint_every, start),
     )
 
@@ -180,8 +180,8 @@ def train_in_processes(
     in `Checkpoints`.
 
     The raw data is in a private temporary folder from the moment every process is started until each site has
-    read its own file. Raises what `Workers` and `Sites.run` raise, and Interrupted when SIGINT or SIGTERM came
-    while they trained, after every process has saved."""
+    read its own file. Raises what `Workers` and `Sites.run` raise, and Interrupted when SIGINT or SIGTERM
+    came while they trained, after every process has saved."""
     kind, workers = get_task(task.name).data, [list(part.clients) for part in parts]
     plugin = METHODS.plugin(method.name)
     common = {

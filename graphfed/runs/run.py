@@ -369,7 +369,7 @@ def manifest_of(config: RunConfig, inputs: Inputs, command: str) -> JsonObject:
         "hashes": inputs.hashes,
         "versions": versions(config.plugins),
         "device": config.device,
-        "threads": _threads_of(config, inputs) if config.runtime == "local" else config.site_threads,
+        "threads": _threads_of(config, inputs) if config.runtime == "local" else config.client_threads,
         "placement": config.placement if config.runtime == "local" else None,
     }
 

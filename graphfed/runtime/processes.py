@@ -5,7 +5,8 @@ It proves that a method's one program projects onto separate processes: each pro
 holds its own data and nothing else, and everything that crosses is bytes that `federation.wire` made and
 checked. Deployment on real machines is the `nvflare` runtime; this one is for tests and for trying out.
 
-`Workers` starts the processes once and runs many programs in them. A program is named by "module:function" and
+`Workers` starts the processes once and runs many programs in them. A program is named by "module:function"
+and
 called as ``function(fed, arguments, tell)``: arguments are plain JSON values, `tell` sends a plain value to
 the caller while it works, and the result is a payload (tensors and plain values). Nothing is pickled.
 

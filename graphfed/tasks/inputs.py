@@ -91,8 +91,8 @@ class Inputs(Protocol):
         """Which clients take part in predicting, [K] bool, where those of some ids are absent; None:
         everyone. Raises InputError for an id that no client has."""
 
-    def save_for_site(self, part: Any, path: Path) -> None:
-        """Write a host's part as the file that a site of a rehearsal is started with."""
+    def save_for_client(self, part: Any, path: Path) -> None:
+        """Write a host's part as the file that a client of a rehearsal is started with."""
 
     def tables(
         self,

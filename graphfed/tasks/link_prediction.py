@@ -122,6 +122,6 @@ TASK = TaskDefinition(
     only_own="predicts links: it scores the pairs of its own split, and no other graph's nor chosen nodes'",
     own_partition="deals all edges, those of validation and test too; name a partition to deal the training "
     "edges with, as 'label_dirichlet'",
-    only_simulated="link prediction cannot be deployed: sites that read their own files alone cannot draw "
+    only_simulated="link prediction cannot be deployed: clients that read their own files alone cannot draw "
     "pairs that are no edge anywhere",
 )

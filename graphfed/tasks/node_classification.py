@@ -185,5 +185,5 @@ TASK = TaskDefinition(
     paper_settings=PAPER_SETTINGS,
     headline=headline,
     other_inputs=other_inputs,
-    drop_elsewhere=("split", "site", "label"),
+    drop_elsewhere=("split", "client", "label"),
 )

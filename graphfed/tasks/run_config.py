@@ -54,7 +54,7 @@ class RunConfig:
     training: CommonSettings
 
     @property
-    def site_threads(self) -> int:
+    def client_threads(self) -> int:
         """Threads that each process computes with, where there are several: one, unless a number was
         given."""
         return 1 if self.threads is None else self.threads

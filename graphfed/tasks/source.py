@@ -49,7 +49,7 @@ class DataSource:
 
     @property
     def default_partition(self) -> str:
-        """A client for each sensor; of a graph the sites that the data names, else an even deal."""
+        """A client for each sensor; of a graph the clients that the data names, else an even deal."""
         if self.kind == "sensors":
             return "sensors"
         named = isinstance(self.value, Graph | Description) and self.value.names_clients
@@ -57,9 +57,9 @@ class DataSource:
 
     @property
     def num_clients(self) -> int | None:
-        """How many sites the data names, None where it names none or only reading it will tell."""
+        """How many clients the data names, None where it names none or only reading it will tell."""
         if isinstance(self.value, Description):
-            return len(self.value.sites) or None
+            return len(self.value.clients) or None
         return len(self.value.client_names) or None if isinstance(self.value, Graph) else None
 
 

@@ -163,12 +163,14 @@ def test_with_a_fraction_of_the_clients_only_those_of_the_round_are_looked_at(tm
 
 
 def path_graph(weights: tuple[float, ...] | None = None) -> Graph:
-    """0 - 1 - 2 - 3, with sites {0, 1}, {2} and {3}."""
+    """0 - 1 - 2 - 3, with clients {0, 1}, {2} and {3}."""
     split = Split("toy", *(np.isin(np.arange(4), part) for part in ([0], [1, 2], [3])))
     x = np.array([[1, 0, 0, 2], [0, 1, 0, 3], [0, 0, 1, 5], [1, 1, 1, 7]], dtype=np.float32)
     edges = np.array([[0, 1, 2], [1, 2, 3]])
     graph = make_graph("path", x=x, y=np.array([0, 1, 0, 1]), edges=edges, edge_weight=weights)
-    return dataclasses.replace(graph, split=split, sites=np.array([0, 0, 1, 2]), client_names=("a", "b", "c"))
+    return dataclasses.replace(
+        graph, split=split, clients=np.array([0, 0, 1, 2]), client_names=("a", "b", "c")
+    )
 
 
 def opened(folder: Path, hops: int, weights: tuple[float, ...] | None = None) -> AuditedRun:
@@ -183,8 +185,9 @@ def opened(folder: Path, hops: int, weights: tuple[float, ...] | None = None) ->
 def test_on_a_path_the_server_reads_the_nodes_that_a_drawing_shows(
     hops: int, weights: tuple[float, ...] | None, tmp_path: Path
 ):
-    """By hand. Site a uploads shares of 0 (x0, x1), 1 (x0, x1) and 2 (x1 alone). Site b: of 1 and 3 (x2
-    alone), and of its own 2, without neighbours at home (x2 alone). Site c: of its own 3 and of 2 (x3 alone).
+    """By hand. Client a uploads shares of 0 (x0, x1), 1 (x0, x1) and 2 (x1 alone). Client b: of 1 and 3 (x2
+    alone), and of its own 2, without neighbours at home (x2 alone). Client c: of its own 3 and of 2 (x3
+    alone).
     So x1, x2 and x3 lie alone in a share, x0 never does; only those of 2 and 3 are own shares, which the
     server can tell with the neighbour counts that two hops send."""
     audited = opened(tmp_path / "run", hops, weights)
@@ -194,8 +197,8 @@ def test_on_a_path_the_server_reads_the_nodes_that_a_drawing_shows(
     assert finding.details["shares"] == 6
     _, source, own, _ = lone_shares(audited.transcript.cohort)
     cohort = audited.transcript.cohort
-    sites = cohort.client.numpy()[source]
-    assert sorted(zip(sites.tolist(), own.tolist(), strict=True)) == [
+    clients = cohort.client.numpy()[source]
+    assert sorted(zip(clients.tolist(), own.tolist(), strict=True)) == [
         (0, False), (1, False), (1, False), (1, True), (2, False), (2, True)
     ]  # fmt: skip
 

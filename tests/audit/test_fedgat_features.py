@@ -142,7 +142,7 @@ def found(folder: Path, **options: object) -> Finding:
 
 
 @pytest.mark.parametrize("form", ["vector", "matrix"])
-def test_the_audit_of_a_run_reads_every_neighbour_at_another_site(form: str, tmp_path: Path) -> None:
+def test_the_audit_of_a_run_reads_every_neighbour_at_another_client(form: str, tmp_path: Path) -> None:
     """Also of a run that was evaluated directly: the message that it stands for is made."""
     finding = found(tmp_path, form=form)
     assert finding.value == 1

@@ -1,5 +1,5 @@
-"""What sites find in FedGraph's rows: planted cases whose answer is known, and that the attack's model is of
-what crosses."""
+"""What clients find in FedGraph's rows: planted cases whose answer is known, and that the attack's model is
+of what crosses."""
 
 import dataclasses
 from pathlib import Path
@@ -336,8 +336,8 @@ def test_messages_of_other_nodes_are_no_leak(tmp_path: Path, monkeypatch: pytest
     assert "does not prove" in finding.verdict
 
 
-def test_without_rows_between_sites_there_is_nothing_to_find(tmp_path: Path) -> None:
-    for settings, why in (({"share": "none"}, "share=none"), ({"layers": 1}, "between these sites")):
+def test_without_rows_between_clients_there_is_nothing_to_find(tmp_path: Path) -> None:
+    for settings, why in (({"share": "none"}, "share=none"), ({"layers": 1}, "between these clients")):
         finding = found(tmp_path / why, **settings)
         assert finding.leaks is False
         assert why in finding.result
@@ -345,11 +345,11 @@ def test_without_rows_between_sites_there_is_nothing_to_find(tmp_path: Path) -> 
 
 
 def test_where_no_validation_node_has_a_neighbour_elsewhere_nothing_is_measured(tmp_path: Path) -> None:
-    """Two triangles at two sites, with one edge between training nodes."""
+    """Two triangles at two clients, with one edge between training nodes."""
     edges = np.array([[0, 1, 2, 3, 4, 5, 0], [1, 2, 0, 4, 5, 3, 3]])
     split = Split("toy", *(np.isin(np.arange(6), part) for part in ([0, 3], [1, 4], [2, 5])))
     graph = make_graph("triangles", x=np.eye(6, dtype=np.float32), y=np.arange(6) % 2, edges=edges)
-    graph = dataclasses.replace(graph, split=split, sites=np.arange(6) // 3, client_names=("a", "b"))
+    graph = dataclasses.replace(graph, split=split, clients=np.arange(6) // 3, client_names=("a", "b"))
     graphfed.run("fedgraph", data=graph, partition="column", rounds=1, threads=1, out=tmp_path / "run")
     finding = audit(tmp_path / "run", data=graph).findings["fedgraph_embeddings"]
     assert finding.leaks is None

@@ -77,13 +77,13 @@ def test_the_bytes_of_fedgcns_exchange_on_cora_equal_the_formula(real_data):
     edges."""
     graph = load("cora", real_data)
     dealt = partition(graph, "label_dirichlet", 10, 0)
-    site = np.empty(graph.num_nodes, dtype=int)
-    site[dealt.held_node] = dealt.held_client
+    client = np.empty(graph.num_nodes, dtype=int)
+    client[dealt.held_node] = dealt.held_client
     u, v = graph.edges
     holds = np.zeros((10, graph.num_nodes), dtype=bool)  # holds[k, i]: client k has i or a neighbour of i
-    holds[site, np.arange(graph.num_nodes)] = True
-    holds[site[u], v] = True
-    holds[site[v], u] = True
+    holds[client, np.arange(graph.num_nodes)] = True
+    holds[client[u], v] = True
+    holds[client[v], u] = True
     scalars = int(holds.sum()) * graph.num_features
     # Features as they are: agreeing on their scale is another exchange.
     result = graphfed.run(

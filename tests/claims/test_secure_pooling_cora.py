@@ -40,8 +40,8 @@ def trained(cohorts: tuple[list[Cohort], Task], **settings: Any) -> tuple[Outcom
         "eval_every": 5,
     }
     config = method.config(**{**recipe, **settings})
-    with Workers([(0,), (1,)]) as sites:
-        return train_in_processes(method, *cohorts, config, sites=sites)
+    with Workers([(0,), (1,)]) as clients:
+        return train_in_processes(method, *cohorts, config, running=clients)
 
 
 def weights(outcome: Outcome) -> dict[str, torch.Tensor]:

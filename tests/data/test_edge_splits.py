@@ -66,12 +66,12 @@ def test_the_training_graph_has_the_training_edges_and_nothing_else_changes(grap
     assert kept.y is heavy.y
 
 
-def test_the_edges_that_sites_list_are_renumbered_with_the_training_edges() -> None:
+def test_the_edges_that_clients_list_are_renumbered_with_the_training_edges() -> None:
     pairs = {(u, v) for u, v in combinations(range(8), 2) if (u + v) % 2}
     graph = graph_of(pairs, 8)
-    m, sites = graph.num_edges, np.repeat([0, 1], 8)
+    m, clients = graph.num_edges, np.repeat([0, 1], 8)
     held = Held(
-        sites,
+        clients,
         np.tile(np.arange(8), 2),
         np.ones(16, dtype=bool),
         np.repeat([0, 1], m),
@@ -80,8 +80,8 @@ def test_the_edges_that_sites_list_are_renumbered_with_the_training_edges() -> N
     split = make_edge_split(graph, "default", 3)
     kept = training_graph(replace(graph, held=held), split)
     assert kept.held is not None
-    for site in (0, 1):
-        listed = kept.edges[:, kept.held.edge[kept.held.edge_client == site]]
+    for client in (0, 1):
+        listed = kept.edges[:, kept.held.edge[kept.held.edge_client == client]]
         assert np.array_equal(listed, graph.edges[:, split.train])
 
 
@@ -139,13 +139,13 @@ def test_a_split_of_edges_classifies_nothing() -> None:
 
 @settings(max_examples=30)
 @given(graphs(), st.integers(1, 4), st.integers(0, 9))
-def test_every_pair_is_scored_once_where_one_of_its_nodes_is(graph: Graph, sites: int, seed: int) -> None:
+def test_every_pair_is_scored_once_where_one_of_its_nodes_is(graph: Graph, clients: int, seed: int) -> None:
     split = make_edge_split(graph, "edges:0.5,0.25,0.25", seed)
-    site = np.random.default_rng(seed).integers(0, sites, graph.num_nodes)
-    dealt = from_assignment(training_graph(graph, split), site, num_clients=sites)
+    client = np.random.default_rng(seed).integers(0, clients, graph.num_nodes)
+    dealt = from_assignment(training_graph(graph, split), client, num_clients=clients)
     pairs = scored_pairs(split, dealt)
-    assert np.array_equal(pairs.site, site[pairs.id])
-    assert np.array_equal(pairs.other_client, site[pairs.other_id])
+    assert np.array_equal(pairs.client, client[pairs.id])
+    assert np.array_equal(pairs.other_client, client[pairs.other_id])
     got = [
         (*sorted(ends), label, part)
         for *ends, label, part in zip(pairs.id, pairs.other_id, pairs.label, pairs.part, strict=True)

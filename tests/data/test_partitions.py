@@ -16,8 +16,8 @@ from graphfed.data.graphs.graph import Graph, make_graph
 from graphfed.data.partitions.partition import PARTITIONS, Partition, from_assignment, partition
 from graphfed.errors import InputError
 
-SHARED = ("edges_uniform", "overlapping")  # sites share nodes; in all others they are disjoint
-FIXED = ("ego", "column")  # the graph says how many sites there are
+SHARED = ("edges_uniform", "overlapping")  # clients share nodes; in all others they are disjoint
+FIXED = ("ego", "column")  # the graph says how many clients there are
 OF_GRAPHS = tuple(name for name, spec in PARTITIONS.items() if spec.data == "graph")
 DISJOINT = (*((name, {}) for name in OF_GRAPHS if name not in SHARED), ("overlapping", {"copies": "one"}))
 CASES = [
@@ -49,8 +49,8 @@ def deal(graph: Graph, name: str, clients: int, seed: int, options: dict) -> Par
     if clients == 1:
         options = {key: value for key, value in options.items() if key != "overlap"}
     if name == "column":
-        sites = np.arange(graph.num_nodes) % clients
-        graph = dataclasses.replace(graph, sites=sites, client_names=tuple(map(str, range(clients))))
+        owner = np.arange(graph.num_nodes) % clients
+        graph = dataclasses.replace(graph, clients=owner, client_names=tuple(map(str, range(clients))))
     return partition(graph, name, None if name in FIXED else clients, seed, **options)
 
 
@@ -112,18 +112,18 @@ def test_tables_are_sorted_without_repetition_and_refer_to_held_ids(name, option
 @pytest.mark.parametrize(("name", "options"), DISJOINT, ids=[f"{n}-{o}" for n, o in DISJOINT])
 @law
 @given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
-def test_sites_are_disjoint_and_an_edge_is_either_inside_one_or_cut_in_both_directions(
+def test_clients_are_disjoint_and_an_edge_is_either_inside_one_or_cut_in_both_directions(
     name, options, graph, clients, seed
 ):
     p = deal(graph, name, clients, seed, options)
-    site = dict(rows(p.held_id, p.held_client))
-    assert len(site) == len(p.held_id) == graph.num_nodes
+    client = dict(rows(p.held_id, p.held_client))
+    assert len(client) == len(p.held_id) == graph.num_nodes
     inside, cut = [], []
     for u, v in graph.edges.T.tolist():  # the slow version
-        if site[u] == site[v]:
-            inside.append((site[u], u, v))
+        if client[u] == client[v]:
+            inside.append((client[u], u, v))
         else:
-            cut += [(site[u], u, site[v], v), (site[v], v, site[u], u)]
+            cut += [(client[u], u, client[v], v), (client[v], v, client[u], u)]
     assert rows(p.edge_client, p.edge_u, p.edge_v) == sorted(inside)
     assert rows(p.cross_local_client, p.cross_id, p.cross_remote_client, p.cross_remote_id) == sorted(cut)
 
@@ -180,7 +180,7 @@ def test_random_sizes_differ_by_at_most_one():
     assert sorted(sizes) == [10] * 7 + [11] * 3
 
 
-def test_ego_gives_every_node_its_own_site_and_cuts_every_edge():
+def test_ego_gives_every_node_its_own_client_and_cuts_every_edge():
     graph = random_graph(50, 120, 3, 0)
     p = partition(graph, "ego", None, 0)
     assert p.num_clients == 50
@@ -192,7 +192,7 @@ def test_ego_gives_every_node_its_own_site_and_cuts_every_edge():
 
 class TestLabelDirichlet:
     def counts(self, graph: Graph, p: Partition) -> np.ndarray:
-        """[K, C] nodes of each class at each site."""
+        """[K, C] nodes of each class at each client."""
         table = np.zeros((p.num_clients, graph.num_classes), int)
         np.add.at(table, (p.held_client, graph.y[p.held_id]), 1)
         return table
@@ -275,7 +275,7 @@ class TestLabelSkew:
         classes = [set(self.graph.y[p.held_id[p.held_client == k]].tolist()) for k in range(3)]
         assert classes == [{0, 1, 2}, {3, 4}, {5, 6}]
 
-    def test_alpha_moves_that_fraction_of_each_site_evenly_to_the_others(self):
+    def test_alpha_moves_that_fraction_of_each_client_evenly_to_the_others(self):
         p = partition(self.graph, "label_skew", 3, 0, alpha=0.4)
         home = np.array([0, 0, 0, 1, 1, 2, 2])[self.graph.y[p.held_id]]
         for k in range(3):
@@ -314,7 +314,7 @@ class TestEdgesUniform:
         overlap=st.sampled_from([0.0, 0.25, 1.0]),
         seed=st.integers(0, 99),
     )
-    def test_every_edge_is_at_one_site_and_the_overlap_at_two(self, graph, clients, overlap, seed):
+    def test_every_edge_is_at_one_client_and_the_overlap_at_two(self, graph, clients, overlap, seed):
         p = partition(graph, "edges_uniform", clients, seed, overlap=overlap)
         copies = Counter(rows(p.edge_u, p.edge_v))
         assert sorted(copies) == rows(*graph.edges)
@@ -388,7 +388,7 @@ class TestOverlapping:
         copies = dict(zip(rows(p.held_client, p.held_node), p.held_id.tolist(), strict=True))
         assert len(copies) == len(p.held_id)
         node = dict(rows(p.held_id, p.held_node))
-        # Whatever site asks, a node is served by the same copy.
+        # Whatever client asks, a node is served by the same copy.
         serving = {}
         for r, j in rows(p.cross_remote_client, p.cross_remote_id):
             assert copies[r, node[j]] == j
@@ -406,14 +406,14 @@ class TestOverlapping:
         found = [(k, i, node[j]) for k, i, j in rows(p.cross_local_client, p.cross_id, p.cross_remote_id)]
         assert sorted(found) == sorted(cut)
 
-    def test_no_site_serves_all_the_copies(self):
+    def test_no_client_serves_all_the_copies(self):
         p = partition(random_graph(400, 2000, 2, 0), "overlapping", 4, 0, mean=0.5, variance=0.0)
         served = np.unique(np.stack((p.cross_remote_client, p.cross_remote_id)), axis=1)[0]
         # Over 300 nodes are served, each by a random holder; 1/8 of 300 is 5 sigma below 1/4.
         assert len(served) > 300
         assert np.bincount(served, minlength=4).min() > len(served) / 8
 
-    def test_site_sizes_follow_mean_and_variance_within_the_bounds(self):
+    def test_client_sizes_follow_mean_and_variance_within_the_bounds(self):
         graph = random_graph(400, 10, 2, 0)
         exact = partition(graph, "overlapping", 5, 0, mean=0.8, variance=0.0)
         assert np.bincount(exact.held_client).tolist() == [320] * 5
@@ -447,26 +447,26 @@ class TestOverlapping:
         copies=st.sampled_from(["many", "one"]),
         seed=st.integers(0, 2**32),
     )
-    def test_a_site_has_nodes_of_so_many_classes_and_every_class_is_at_as_many_sites(
+    def test_a_client_has_nodes_of_so_many_classes_and_every_class_is_at_as_many_clients(
         self, graph, clients, classes, copies, seed
     ):
         present = known_classes(graph)
         classes = min(classes, len(present))
-        if copies == "one":  # fewer sites cannot have every class
+        if copies == "one":  # fewer clients cannot have every class
             clients = max(clients, -(-len(present) // max(classes, 1)))
         options = {"classes": classes, "copies": copies, "mean": 1.0, "variance": 0.0}
         p = partition(graph, "overlapping", clients, seed, **options)
         has = {(k, c) for k, c in rows(p.held_client, graph.y[p.held_node]) if c >= 0}
-        sites_of = [sum((k, c) in has for k in range(clients)) for c in present.tolist()]
+        clients_of = [sum((k, c) in has for k in range(clients)) for c in present.tolist()]
         classes_at = [sum((k, c) in has for c in present.tolist()) for k in range(clients)]
-        if copies == "one":  # a class with fewer nodes than sites is not at each of its sites
+        if copies == "one":  # a class with fewer nodes than clients is not at each of its clients
             assert max(classes_at) <= (classes or len(present))
             assert sorted(p.held_node.tolist()) == list(range(graph.num_nodes))
             return
-        # xi = 1: a site holds all the nodes of its classes, and all of unknown class.
+        # xi = 1: a client holds all the nodes of its classes, and all of unknown class.
         assert set(classes_at) == {classes or len(present)}
-        assert max(sites_of, default=0) - min(sites_of, default=0) <= 1
-        assert min(sites_of, default=1) >= 1 or clients * classes < len(present)
+        assert max(clients_of, default=0) - min(clients_of, default=0) <= 1
+        assert min(clients_of, default=1) >= 1 or clients * classes < len(present)
         expected = [(k, v) for k in range(clients) for v, c in enumerate(graph.y.tolist())
                     if c < 0 or (k, c) in has]  # fmt: skip
         assert rows(p.held_client, p.held_node) == expected
@@ -483,7 +483,7 @@ class TestOverlapping:
         # Binomial(600, 1/4): standard deviation 10.6; 5 of them, 12 counts: false alarm below 1e-5.
         assert all(abs(count - 150) < 53 for count in found.values())
 
-    def test_a_site_copies_its_fraction_of_the_nodes_of_its_classes(self):
+    def test_a_client_copies_its_fraction_of_the_nodes_of_its_classes(self):
         graph = random_graph(6000, 10, 5, 0)
         xi = fractions(4, 3, 0.5, 0.2)
         assert xi.max() > 1.5 * xi.min()
@@ -511,7 +511,7 @@ class TestOverlapping:
         assert sizes.sum() == n
         assert abs(sizes - n * xi / xi.sum()).max() <= 1.01  # the fractions are rounded, too
 
-    def test_without_copies_a_class_is_dealt_over_its_sites_in_the_proportion_of_their_fractions(self):
+    def test_without_copies_a_class_is_dealt_over_its_clients_in_the_proportion_of_their_fractions(self):
         graph = make_graph("three", None, np.arange(9000) % 4 - 1, [])
         xi = fractions(4, 1, 0.5, 0.3)
         p = partition(graph, "overlapping", 4, 1, mean=0.5, variance=0.3, copies="one", classes=2)
@@ -530,7 +530,7 @@ class TestOverlapping:
         assert (sizes[0] == sizes[1]).all()
         assert abs(sizes[2] - 50_000 * sizes[0] / sizes[0].sum()).max() < 2
 
-    def test_a_class_that_no_site_got_is_gone_with_its_edges(self):
+    def test_a_class_that_no_client_got_is_gone_with_its_edges(self):
         graph = make_graph(
             "ring", None, np.arange(60) % 6, np.stack((np.arange(60), (np.arange(60) + 1) % 60))
         )
@@ -541,7 +541,7 @@ class TestOverlapping:
         assert np.isin(graph.y[p.node_of(ends)], kept).all()
         p.check(graph)
 
-    def test_the_smallest_site_is_smaller_beside_the_largest_the_larger_the_variance_as_the_page_says(self):
+    def test_the_smallest_client_is_smaller_beside_the_largest_the_larger_the_variance_as_the_page_says(self):
         cora = make_graph("as many nodes as cora", None, np.zeros(2708, int), [])
         for options in ({}, {"copies": "one"}):
             ratios = []
@@ -580,7 +580,7 @@ def test_two_cliques_joined_by_one_edge_are_cut_at_that_edge(name):
 
 @law
 @given(graph=graphs, clients=st.integers(1, 10), seed=st.integers(0, 99))
-def test_louvain_leaves_no_site_empty_and_none_above_twice_the_mean(graph, clients, seed):
+def test_louvain_leaves_no_client_empty_and_none_above_twice_the_mean(graph, clients, seed):
     sizes = np.bincount(partition(graph, "louvain", clients, seed).held_client, minlength=clients)
     assert sizes.min() >= 1
     assert sizes.max() <= 2 * graph.num_nodes / clients
@@ -641,17 +641,17 @@ class TestRefusals:
             partition(self.graph, "random", 3, 0).check(other)
 
     @pytest.mark.parametrize(
-        ("site", "message"),
+        ("client", "message"),
         [
-            (np.zeros(59, int), "expected one integer site for each of the 60"),
+            (np.zeros(59, int), "expected one integer client for each of the 60"),
             (np.zeros(60), "dtype float64"),
-            (np.full(60, -1), "node 0 is assigned to site -1"),
-            (np.arange(60), r"node 4 is assigned to site 4; sites are 0..3 \(56 such"),
+            (np.full(60, -1), "node 0 is assigned to client -1"),
+            (np.arange(60), r"node 4 is assigned to client 4; clients are 0..3 \(56 such"),
         ],
     )
-    def test_an_assignment_that_does_not_fit_is_refused(self, site, message):
+    def test_an_assignment_that_does_not_fit_is_refused(self, client, message):
         with pytest.raises(InputError, match=message):
-            from_assignment(self.graph, site, num_clients=4)
+            from_assignment(self.graph, client, num_clients=4)
 
     def test_a_missing_foreign_or_damaged_file_is_refused(self, tmp_path):
         path = tmp_path / "p.safetensors"
@@ -669,7 +669,7 @@ class TestRefusals:
 
 
 def split_path() -> tuple[Graph, Partition]:
-    """The path 0-1-2-3-4-5; site 0 holds 0, 1, 2 and site 1 holds 3, 4, 5."""
+    """The path 0-1-2-3-4-5; client 0 holds 0, 1, 2 and client 1 holds 3, 4, 5."""
     graph = make_graph("path", None, np.zeros(6, int), [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]])
     return graph, from_assignment(graph, np.array([0, 0, 0, 1, 1, 1]))
 
@@ -691,7 +691,7 @@ def swapped(p: Partition, table: str) -> Partition:
 
 
 def shared() -> Partition:
-    """Both sites hold all of the path's nodes, site 0 owns them."""
+    """Both clients hold all of the path's nodes, client 0 owns them."""
     graph, _ = split_path()
     none = np.zeros(0, dtype=np.int64)
     return Partition(
@@ -729,32 +729,35 @@ class TestFilesPeopleHandIn:
             (changed(fine, "edge_client", 0, 2), "table 'edges', row 0: edge_client 2 is not in 0..1"),
             (
                 changed(fine, "cross_remote_client", 1, 9),
-                "table 'cut', row 1: cross_remote_client 9 is not in 0..1",
+                "table 'cross', row 1: cross_remote_client 9 is not in 0..1",
             ),
             (swapped(fine, "held"), "table 'held', row 1: it does not come after the row before"),
             (
                 swapped(fine, "edge"),
                 "table 'edges', row 1: it does not come after .* edge_client, edge_u, edge_v",
             ),
-            (swapped(fine, "cut"), "table 'cut', row 1: it does not come after the row before"),
+            (swapped(fine, "cross"), "table 'cross', row 1: it does not come after the row before"),
             (changed(fine, "held_id", 1, 0), "table 'held', row 1: it does not come after"),
-            (changed(fine, "edge_v", 0, 3), "table 'edges', row 0: edge_v 3 is not held by site 0"),
-            (changed(fine, "edge_v", 0, 7), "table 'edges', row 0: edge_v 7 is not held by site 0"),
+            (changed(fine, "edge_v", 0, 3), "table 'edges', row 0: edge_v 3 is not held by client 0"),
+            (changed(fine, "edge_v", 0, 7), "table 'edges', row 0: edge_v 7 is not held by client 0"),
             (changed(fine, "edge_u", 0, 1), "table 'edges', row 0: edge_u 1 is not below edge_v 1"),
-            (without(fine, "held", 2), "table 'edges', row 1: edge_v 2 is not held by site 0"),
+            (without(fine, "held", 2), "table 'edges', row 1: edge_v 2 is not held by client 0"),
             (changed(fine, "held_owner", 4, False), "table 'held', row 4: id 4 has no owner"),
             (
                 changed(shared(), "held_node", 8, 0),
                 "row 8: id 2 stands for node 0 here, and for node 2",
             ),
-            (changed(fine, "cross_id", 0, 4), "table 'cut', row 0: cross_id 4 is not held by site 0"),
+            (changed(fine, "cross_id", 0, 4), "table 'cross', row 0: cross_id 4 is not held by client 0"),
             (
                 changed(fine, "cross_remote_id", 0, 1),
-                "table 'cut', row 0: cross_remote_id 1 is not owned by site 1",
+                "table 'cross', row 0: cross_remote_id 1 is not owned by client 1",
             ),
-            (changed(fine, "cross_remote_id", 0, 99), "row 0: cross_remote_id 99 is not owned by site 1"),
-            (changed(fine, "cross_remote_client", 0, 0), "table 'cut', row 0: both ends are at site 0"),
-            (without(fine, "cut", 1), "table 'cut', row 0: site 1 has no row for its end 3 of the edge to 2"),
+            (changed(fine, "cross_remote_id", 0, 99), "row 0: cross_remote_id 99 is not owned by client 1"),
+            (changed(fine, "cross_remote_client", 0, 0), "table 'cross', row 0: both ends are at client 0"),
+            (
+                without(fine, "cross", 1),
+                "table 'cross', row 0: client 1 has no row for its end 3 of the edge to 2",
+            ),
             (
                 dataclasses.replace(fine, edge_u=fine.edge_u[1:]),
                 r"column 'edge_u' has dtype int64 and shape \(3,",
@@ -783,7 +786,7 @@ class TestFilesPeopleHandIn:
             ),
             (
                 changed(changed(fine, "cross_id", 0, 1), "cross_remote_id", 1, 1),
-                "table 'cut', row 0: .* 1 and 3",
+                "table 'cross', row 0: .* 1 and 3",
             ),
             (changed(fine, "held_owner", 4, False), "table 'held', row 4: id 4 has no owner"),
             (dataclasses.replace(fine, num_clients=1), "table 'held', row 3: held_client 1"),
@@ -805,7 +808,7 @@ class TestFilesPeopleHandIn:
         assert Partition.load(tmp_path / "p.safetensors").seed == 3
 
 
-def test_an_assignment_keeps_empty_sites_and_its_recipe():
+def test_an_assignment_keeps_empty_clients_and_its_recipe():
     graph = random_graph(10, 20, 2, 0)
     p = from_assignment(graph, np.full(10, 2), num_clients=5, name="mine", options={"a": 1}, seed=4)
     assert (p.num_clients, p.name, p.options, p.seed) == (5, "mine", {"a": 1}, 4)
@@ -818,11 +821,11 @@ def test_a_partition_remembers_its_recipe_with_the_defaults_filled_in():
     assert (p.name, p.seed, p.options) == ("label_dirichlet", 3, {"beta": 5.0, "kind": "proportions"})
 
 
-def test_the_recipe_does_not_count_for_the_hash_but_the_number_of_sites_does():
+def test_the_recipe_does_not_count_for_the_hash_but_the_number_of_clients_does():
     graph = random_graph(10, 20, 2, 0)
-    site = np.arange(10) % 2
-    assert from_assignment(graph, site).hash == from_assignment(graph, site, name="mine", seed=9).hash
-    assert from_assignment(graph, site).hash != from_assignment(graph, site, num_clients=3).hash
+    client = np.arange(10) % 2
+    assert from_assignment(graph, client).hash == from_assignment(graph, client, name="mine", seed=9).hash
+    assert from_assignment(graph, client).hash != from_assignment(graph, client, num_clients=3).hash
 
 
 def test_the_dirichlet_partition_of_digits_stays_what_it_was():

@@ -23,9 +23,9 @@ from graphfed.federation.cohort import make_cohort
 from graphfed.federation.series import Network
 from graphfed.nn.edges import make_edges
 from graphfed.runtime.nvflare.place import Place, this_place
+from graphfed.tasks.graphs.client_data import ClientData
 from graphfed.tasks.graphs.kind import agree_on_graphs, graph_arrays
 from graphfed.tasks.graphs.schema import Schema
-from graphfed.tasks.graphs.site import SiteData
 from graphfed.tasks.sensors.kind import agree_on_sensors, network_of, schema_of
 
 __all__ = ["forget_plugins"]
@@ -247,12 +247,12 @@ def test_a_forbidden_value_is_compared_as_a_value_and_not_as_a_text(
         _accepted(asked_for("fedavg", **setting), place)
 
 
-def site_data(label: int | None = None) -> SiteData:
+def site_data(label: int | None = None) -> ClientData:
     graph = load("social", None, num_nodes=40)
     if label is not None:
         graph.y[0] = label
     split = make_split(graph, "random:0.5,0.25,0.25", 0)
-    return SiteData(make_cohort(graph, split, partition(graph, "random", 1, 0), [0]), SCHEMA)
+    return ClientData(make_cohort(graph, split, partition(graph, "random", 1, 0), [0]), SCHEMA)
 
 
 def test_a_sites_digest_tells_the_same_data_from_other_data_and_nothing_to_who_lacks_its_secret(

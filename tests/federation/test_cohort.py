@@ -123,7 +123,7 @@ def test_rows_edges_and_cuts_are_those_of_the_partition(graph, split, parts):
 
 
 def test_weights_go_with_their_edges_inside_and_across(graph, split, parts, tmp_path):
-    """Edge by edge, by the nodes at both ends; and through the file a site reads."""
+    """Edge by edge, by the nodes at both ends; and through the file a client reads."""
     weights = np.arange(1, graph.num_edges + 1, dtype=np.float32)
     heavy = dataclasses.replace(graph, edge_weight=weights)
     weight = {frozenset(edge): w for edge, w in zip(graph.edges.T.tolist(), weights.tolist(), strict=True)}
@@ -218,8 +218,8 @@ def test_a_cohort_comes_back_from_its_file(graph, split, parts, clients, tmp_pat
 
 
 @pytest.mark.parametrize("clients", [[1, 0], [0, 0], [5], [-1]], ids=str)
-def test_clients_are_sites_in_ascending_order(graph, split, parts, clients):
-    with pytest.raises(InputError, match=r"sites 0\.\.4, ascending"):
+def test_clients_are_clients_in_ascending_order(graph, split, parts, clients):
+    with pytest.raises(InputError, match=r"clients 0\.\.4, ascending"):
         make_cohort(graph, split, parts, clients)
 
 
@@ -263,7 +263,7 @@ def require_same(one, two):
 def test_stable_ids_make_the_cohort_of_a_graph_whose_nodes_have_these_numbers(graph, split, clients):
     """Rows, edges, cut edges and weights, all in the order of the new numbers."""
     rng = np.random.default_rng(1)
-    number, site = rng.permutation(60), rng.integers(0, CLIENTS, 60)
+    number, client = rng.permutation(60), rng.integers(0, CLIENTS, 60)
     weights = 1 + rng.integers(0, 8, graph.num_edges) / 8
     old = np.argsort(number)
     renamed = make_graph(
@@ -271,8 +271,8 @@ def test_stable_ids_make_the_cohort_of_a_graph_whose_nodes_have_these_numbers(gr
     )
     masks = (getattr(split, part)[old] for part in ("train", "val", "test"))
     graph = dataclasses.replace(graph, edge_weight=weights.astype(np.float32))
-    made = make_cohort(graph, split, from_assignment(graph, site), clients, stable_ids=number)
-    parts = from_assignment(renamed, site[old])
+    made = make_cohort(graph, split, from_assignment(graph, client), clients, stable_ids=number)
+    parts = from_assignment(renamed, client[old])
     require_same(made, make_cohort(renamed, Split("renamed", *masks), parts, clients))
 
 

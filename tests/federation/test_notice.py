@@ -81,5 +81,5 @@ def test_notes_that_name_no_shared_pair_are_refused(notes: bytes) -> None:
     nobody = torch.zeros(0, dtype=torch.int64)
     known = pairs.at_clients.parts[0]
     assert read_notes(known, nobody, {1: b"\0\0\0\0"}, "cpu")[0].tolist() == [0]
-    with pytest.raises(WireError, match="from host 1 do not name some of the 1 pairs"):
+    with pytest.raises(WireError, match="from worker 1 do not name some of the 1 pairs"):
         read_notes(known, nobody, {1: notes}, "cpu")

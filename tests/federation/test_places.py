@@ -257,7 +257,7 @@ def fails_for_two_rows(x: Tensor, lr: float) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "who"), [([(0,), (1,), (2,)], "client 1"), ([(0, 1), (2,)], r"clients 0\.\.1 \(stacked\)")]
+    ("workers", "who"), [([(0,), (1,), (2,)], "client 1"), ([(0, 1), (2,)], r"clients 0\.\.1 \(stacked\)")]
 )
 def test_a_failure_names_the_client_the_stage_the_phase_the_round_and_the_inputs(workers, who):
     fed = Federation(workers)

@@ -74,9 +74,9 @@ def test_a_place_counts_its_own_report_and_the_server_all() -> None:
         assert up_bytes(apart[h][1].ledger) == own
 
 
-@pytest.mark.parametrize("hosts", [[(0, 1, 2)], [(0,), (1,), (2,)]], ids=["stacked", "one at a time"])
+@pytest.mark.parametrize("workers", [[(0, 1, 2)], [(0,), (1,), (2,)]], ids=["stacked", "one at a time"])
 def test_a_report_is_of_a_host_and_a_stacked_cohort_makes_one(workers: list[tuple[int, ...]]) -> None:
-    fed, told = Federation(workers), [{"host": list(h)} for h in workers]
+    fed, told = Federation(workers), [{"worker": list(h)} for h in workers]
     assert say(fed, told) == told
     assert up_bytes(fed.ledger) == lengths(told, workers)
 
@@ -84,8 +84,8 @@ def test_a_report_is_of_a_host_and_a_stacked_cohort_makes_one(workers: list[tupl
 @pytest.mark.slow
 def test_reports_are_the_same_between_processes() -> None:
     workers = [(0, 1), (2,)]
-    with Workers(workers) as sites:
-        found = sites.run("test_reports:in_a_process", dict.fromkeys([SERVER_INDEX, 0, 1], TOLD[:2]))
+    with Workers(workers) as clients:
+        found = clients.run("test_reports:in_a_process", dict.fromkeys([SERVER_INDEX, 0, 1], TOLD[:2]))
     every = lengths(TOLD[:2], workers)
     assert found[SERVER_INDEX] == {"said": json.dumps(TOLD[:2]), "up": tuple(every)}
     assert found[0] == {"said": "null", "up": (every[0], 0, 0)}

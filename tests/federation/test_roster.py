@@ -42,7 +42,7 @@ def check_round(fed: Federation, out: dict) -> None:
     torch.testing.assert_close(whole(out["sum"]), sent[1] + sent[4] + sent[5], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
 def test_absent_clients_are_neither_sent_to_nor_recorded_nor_counted(workers):
     fed = Federation(workers)
     check_round(fed, one_round(fed))
@@ -65,7 +65,7 @@ def test_a_smaller_roster_is_the_same_across_a_link():
     assert [e.name for e in apart[1][1].ledger.entries] == ["control"], "client 2 is absent"
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
 def test_a_value_made_under_a_smaller_roster_is_missing_under_a_larger_one(workers):
     fed = Federation(workers)
     new = one_round(fed)["new"]
@@ -78,7 +78,7 @@ def test_a_value_made_under_a_smaller_roster_is_missing_under_a_larger_one(worke
         fed.average(new, at_server(fed, "n", torch.ones(6)), name="mean")
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
 def test_state_that_absent_clients_keep_can_be_used_by_everybody(workers):
     fed = Federation(workers)
     old = fed.clients.run(torch.clone, per_client(fed, "old", torch.zeros(6)))
@@ -106,7 +106,7 @@ def there_and_back(fed: Federation) -> dict:
     return {"rows": rows, "back": fed.scatter(answers, name="down", protection="encrypted")}
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
 def test_a_row_of_each_client_that_takes_part_goes_up_in_order_and_its_own_comes_back(workers):
     fed = Federation(workers)
     out = there_and_back(fed)
@@ -119,7 +119,7 @@ def test_a_row_of_each_client_that_takes_part_goes_up_in_order_and_its_own_comes
     assert (down.direction, down.protection, down.messages) == ("down", "encrypted", 3)
 
 
-@pytest.mark.parametrize("hosts", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
+@pytest.mark.parametrize("workers", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
 def test_rows_of_the_clients_that_take_part_are_the_same_across_a_link(workers):
     local = Federation(workers)
     there_and_back(local)

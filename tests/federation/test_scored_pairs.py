@@ -69,14 +69,14 @@ def test_the_clients_of_several_cohorts_score_what_those_of_one_do(seed: int, na
         assert links is not None
         assert bool((links.row.diff() >= 0).all())
         first = torch.tensor(cohort.clients)[cohort.client[links.row]]
-        columns = (first, cohort.id[links.row], links.site, links.id, links.label, links.part)
+        columns = (first, cohort.id[links.row], links.client, links.id, links.label, links.part)
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
     assert told(whole) == [pair for part in parts for pair in told(part)]
     held = dict(zip(dealt.held_id.tolist(), dealt.held_client.tolist(), strict=True))
     edges = set(map(tuple, np.sort(split.edges[:, split.val | split.test], axis=0).T.tolist()))
-    for site, near, other, far, label, _ in told(whole):
-        assert (held[near], held[far]) == (site, other)
+    for client, near, other, far, label, _ in told(whole):
+        assert (held[near], held[far]) == (client, other)
         assert bool(label) == ((min(near, far), max(near, far)) in edges)
 
 
@@ -103,7 +103,7 @@ def test_a_cohort_file_has_the_scored_pairs(tmp_path: Path) -> None:
     back = load_cohort(path)
     assert isinstance(cohort.links, Links)
     assert back.links is not None
-    for name in ("row", "site", "id", "label", "part"):
+    for name in ("row", "client", "id", "label", "part"):
         one, two = getattr(cohort.links, name), getattr(back.links, name)
         assert torch.equal(one, two)
         assert one.dtype == two.dtype
@@ -118,7 +118,7 @@ def test_a_cohort_file_has_the_scored_pairs(tmp_path: Path) -> None:
         ("links_row", lambda row: row[::-1].copy(), "not sorted by node"),
         ("links_row", lambda row: row + 10_000, "of no node here"),
         ("links_part", lambda part: part + 2, "in no part"),
-        ("links_site", lambda site: site - 9, "not sorted by node"),
+        ("links_client", lambda client: client - 9, "not sorted by node"),
         ("train", lambda train: ~train, "scored pairs and nodes in parts"),
     ],
 )

@@ -174,7 +174,7 @@ def test_real_pairs_of_any_graph_learn_what_plain_python_says_at_the_bytes_of_th
     assert renamed(fed.ledger.to_json()) == stacked.ledger.to_json()
 
 
-@pytest.mark.parametrize("hosts", [[range(24)], [range(10), range(10, 24)]], ids=["stacked", "gateways"])
+@pytest.mark.parametrize("workers", [[range(24)], [range(10), range(10, 24)]], ids=["stacked", "gateways"])
 def test_a_handful_of_many_pairs_is_asked_before_and_after_all_of_them(workers: Hosts) -> None:
     every = [(u, v) for u in range(24) for v in range(u + 1, 24)]
     for some in (every[7:9], every[:1], every[100:110]):
@@ -214,7 +214,7 @@ PLACEMENTS: list[Hosts] = [[range(6)], [(0, 1), (2,), (3, 4, 5)], [(k,) for k in
 
 
 @real
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
 def test_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes(
     workers: Hosts, simulated: bool
 ) -> None:
@@ -225,7 +225,7 @@ def test_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes(
 
 
 @real
-@pytest.mark.parametrize("hosts", PLACEMENTS[1:], ids=["gateways", "one each"])
+@pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["gateways", "one each"])
 def test_in_places_apart_they_learn_the_same_at_the_same_bytes(workers: Hosts, simulated: bool) -> None:
     stacked = Federation([range(6)], simulated=True)
     all_told(stacked, TRIANGLE_AND_TAIL)
@@ -238,8 +238,8 @@ def test_in_processes_real_pairs_learn_what_simulated_ones_learn_at_the_same_byt
     pytest.importorskip("cryptography", reason="secure protocols need the extra 'secure'")
     stacked, workers = Federation([range(6)], simulated=True), PLACEMENTS[1]
     all_told(stacked, TRIANGLE_AND_TAIL)
-    with Workers(workers) as sites:
-        found = sites.run("test_secure_compare:in_a_process", dict.fromkeys([SERVER_INDEX, 0, 1, 2]))
+    with Workers(workers) as clients:
+        found = clients.run("test_secure_compare:in_a_process", dict.fromkeys([SERVER_INDEX, 0, 1, 2]))
     merged = Ledger.from_json(json.loads(found[SERVER_INDEX]))
     for h in range(3):
         merged.add_remote(Ledger.from_json(json.loads(found[h])))
@@ -355,7 +355,7 @@ def test_a_row_that_one_end_sends_reaches_the_other_and_costs_one_way_only(
     assert fed.ledger.bytes_of("offer") == 16 * sum(len(edges) for edges in graph.calls)
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS[1:], ids=["gateways", "one each"])
+@pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["gateways", "one each"])
 def test_rows_one_way_are_the_same_in_places_apart(workers: Hosts) -> None:
     stacked = Federation([range(6)])
     one_way(stacked, TRIANGLE_AND_TAIL)
@@ -371,7 +371,7 @@ def leaf(x: torch.Tensor) -> torch.Tensor:
     return x.double().requires_grad_()
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
 def test_the_gradient_of_what_is_told_comes_back_to_who_told_it(workers: Hosts) -> None:
     """d/dx of the sum of squares of what everybody got: 2 x at each end."""
     fed, edges = Federation(workers), TRIANGLE_AND_TAIL.edges
@@ -390,7 +390,7 @@ def subtracting(which: torch.Tensor, numbers: torch.Tensor, first: torch.Tensor)
     return [subtract(Simulated(bool(f)), own) for f, own in zip(first, words, strict=True)]
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
 def test_pairs_run_any_two_party_protocol(workers: Hosts) -> None:
     fed, edges = Federation(workers), TRIANGLE_AND_TAIL.edges
     pairs = open_pairs(fed, pair_rows(fed, TRIANGLE_AND_TAIL), name="pairs")
@@ -455,7 +455,7 @@ def test_simulated_acceptances_follow_metropolis_and_another_seed_draws_others()
 
 
 @needs_secure
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
 @pytest.mark.parametrize(("temperature", "bit"), [(1e9, 1), (0.05, 0)], ids=["hot", "cold"])
 def test_where_no_draw_matters_a_real_acceptance_is_the_simulated_one_at_the_same_bytes(
     workers: Hosts, temperature: float, bit: int
@@ -573,7 +573,7 @@ def test_an_acceptance_that_cannot_be_is_bad_input(bits: int, temperature: float
     assert fed.ledger.entries == [], "it is refused before anything is sent"
 
 
-@pytest.mark.parametrize("hosts", [[(0, 1)], [(0,), (1,)]], ids=["one host", "two hosts"])
+@pytest.mark.parametrize("workers", [[(0, 1)], [(0,), (1,)]], ids=["one worker", "two workers"])
 def test_of_a_pair_one_end_asks(workers: Hosts) -> None:
     fed = Federation(workers, simulated=True)
     pairs, which = pair_of(fed)

@@ -63,7 +63,7 @@ def in_fixed_point(present: Sequence[bool]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("present", [EVERYONE, SOME], ids=["everyone", "some"])
 @pytest.mark.parametrize("simulated", [True, False], ids=["simulated", "secure"])
-@pytest.mark.parametrize("hosts", [[tuple(range(6))], [(k,) for k in range(6)], GATEWAYS])
+@pytest.mark.parametrize("workers", [[tuple(range(6))], [(k,) for k in range(6)], GATEWAYS])
 def test_the_sum_over_who_takes_part_has_the_same_bits_in_every_placement(
     workers: list[tuple[int, ...]], simulated: bool, present: Sequence[bool]
 ) -> None:

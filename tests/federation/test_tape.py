@@ -159,7 +159,7 @@ def test_gradients_weigh_the_same_in_any_placement(placed):
     assert fed.ledger.to_json() == stacked.ledger.to_json()
 
 
-@pytest.mark.parametrize("hosts", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
+@pytest.mark.parametrize("workers", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
 @pytest.mark.parametrize("seed", range(3))
 def test_separate_places_compute_the_gradients_of_one_process(seed, workers):
     world = make_world(6, seed)

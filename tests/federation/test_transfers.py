@@ -171,7 +171,7 @@ def test_the_ledger_is_the_same_in_any_placement(placed):
     assert fed.ledger.totals() == stacked.ledger.totals()
 
 
-@pytest.mark.parametrize("hosts", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
+@pytest.mark.parametrize("workers", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
 @pytest.mark.parametrize("seed", range(4))
 def test_separate_places_give_the_values_and_the_ledger_of_one_process(seed, workers):
     """The server's ledger is the local one but for what clients send each other; a client's is its column."""
@@ -249,7 +249,7 @@ def test_the_ledger_counts_what_the_formulas_say():
     json.dumps(fed.ledger.to_json(), allow_nan=False)
 
 
-@pytest.mark.parametrize("hosts", [[(0, 1, 2)], [(0,), (1,), (2,)], [(0, 1), (2,)]])
+@pytest.mark.parametrize("workers", [[(0, 1, 2)], [(0,), (1,), (2,)], [(0, 1), (2,)]])
 def test_the_lowest_client_wins_a_tied_maximum_and_a_nan_is_not_lost(workers):
     fed = Federation(workers)
     rows = torch.tensor([[1.0, float("nan")], [1.0, 2.0], [0.0, 3.0]])
@@ -369,7 +369,7 @@ def test_a_client_of_weight_zero_does_not_count_even_when_its_values_are_not_fin
         assert whole(mean).tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("hosts", [[(0, 1)], [(0,), (1,)]])
+@pytest.mark.parametrize("workers", [[(0, 1)], [(0,), (1,)]])
 def test_where_nobody_has_a_weight_the_mean_is_what_stands_in_for_it(workers):
     """It is a value at the server, and is not used where anybody has one."""
     fed = Federation(workers)
@@ -432,12 +432,12 @@ def test_row_ids_that_break_their_contract_are_refused(ids, client):
         fed.route(fed.locate(CLIENTS, "i", [RowIds(torch.tensor(ids), torch.tensor(client))]), name="ids")
 
 
-def ask(fed: Federation, site: list[int], ids: list[int]) -> None:
+def ask(fed: Federation, client: list[int], ids: list[int]) -> None:
     """Client 0 of two asks; client 1 holds nodes 3 and 4, client 0 holds none."""
     held, holder = torch.tensor([3, 4]), torch.tensor([1, 1])
-    asker = torch.zeros(len(site), dtype=torch.int64)
+    asker = torch.zeros(len(client), dtype=torch.int64)
     fed.exchange_route(
-        fed.locate(CLIENTS, "w", [ExchangeIds(torch.tensor(site), torch.tensor(ids), asker, held, holder)]),
+        fed.locate(CLIENTS, "w", [ExchangeIds(torch.tensor(client), torch.tensor(ids), asker, held, holder)]),
         name="wants",
     )
 
@@ -469,7 +469,7 @@ def test_clients_alone_say_which_rows_they_want_now() -> None:
         fed.restrict_route(route, now, name="now")
 
 
-@pytest.mark.parametrize("hosts", [GATEWAYS, [range(6)], [(k,) for k in range(6)]], ids=str)
+@pytest.mark.parametrize("workers", [GATEWAYS, [range(6)], [(k,) for k in range(6)]], ids=str)
 def test_rows_from_everyone_to_everyone_arrive_by_receiver_and_sender(workers: Any) -> None:
     """In one process and apart; a client's row to itself stays."""
 
@@ -489,18 +489,18 @@ def test_rows_from_everyone_to_everyone_arrive_by_receiver_and_sender(workers: A
     assert [apart[h][0].parts[0].tolist() for h in range(len(workers))] == expected
 
 
-@pytest.mark.parametrize("short", ["site", "ids", "client"])
+@pytest.mark.parametrize("short", ["owner", "ids", "client"])
 def test_wants_are_vectors_of_one_length(short: str) -> None:
-    columns = {name: torch.tensor([1, 1]) for name in ("site", "ids")} | {"client": torch.tensor([0, 0])}
+    columns = {name: torch.tensor([1, 1]) for name in ("owner", "ids")} | {"client": torch.tensor([0, 0])}
     held = {"held_ids": torch.tensor([1]), "held_client": torch.tensor([1])}
     for wrong in (columns[short][:1], columns[short][None]):
         wants = ExchangeIds(**{**columns, short: wrong}, **held)
         fed = Federation([(0, 1)])
-        with pytest.raises(PlaceError, match="route 'wants': site, ids and client must be vectors of one"):
+        with pytest.raises(PlaceError, match="route 'wants': client, ids and client must be vectors of one"):
             fed.exchange_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
     flat = ExchangeIds(**{name: x[None] for name, x in columns.items()}, **held)
     fed = Federation([(0, 1)])
-    with pytest.raises(PlaceError, match="route 'wants': site, ids and client must be vectors of one"):
+    with pytest.raises(PlaceError, match="route 'wants': client, ids and client must be vectors of one"):
         fed.exchange_route(fed.locate(CLIENTS, "w", [flat]), name="wants")
 
 
@@ -532,14 +532,14 @@ def test_ids_may_be_any_numbers_that_63_bits_hold(seed):
 
 
 @pytest.mark.parametrize(
-    ("site", "problem"), [(0, "a row of its own"), (2, "the clients are 0..1"), (-1, "0..1")]
+    ("client", "problem"), [(0, "a row of its own"), (2, "the clients are 0..1"), (-1, "0..1")]
 )
-def test_a_client_asks_other_clients_only(site, problem):
+def test_a_client_asks_other_clients_only(client, problem):
     with pytest.raises(PlaceError, match=problem):
-        ask(Federation([(0, 1)]), [site], [3])
+        ask(Federation([(0, 1)]), [client], [3])
 
 
-@pytest.mark.parametrize("hosts", [[], [()], [(1,)], [(0, 2)], [(0,), ()], [(1,), (0,)]])
+@pytest.mark.parametrize("workers", [[], [()], [(1,)], [(0, 2)], [(0,), ()], [(1,), (0,)]])
 def test_hosts_hold_the_clients_in_order(workers):
     with pytest.raises(ValueError, match="hosts must hold the clients"):
         Federation(workers)
@@ -596,7 +596,7 @@ def test_a_simulated_download_does_not_leave_the_process() -> None:
         run_apart(workers, program)
 
 
-@pytest.mark.parametrize("hosts", [[range(6)], GATEWAYS, [(k,) for k in range(6)]], ids=str)
+@pytest.mark.parametrize("workers", [[range(6)], GATEWAYS, [(k,) for k in range(6)]], ids=str)
 def test_rows_scattered_along_a_route_come_back_to_where_they_were_uploaded_from(workers: Any) -> None:
     fed, world = Federation(workers), make_world(6, 1)
     route = fed.route(row_ids(fed, world), name="ids")

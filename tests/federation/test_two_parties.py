@@ -32,7 +32,7 @@ def run_with_server(fed: Federation, protection: str = "encrypted") -> tuple[Loc
     return fed.run_protocol(server, fed.clients.run(speak, False), name="talk", protection=protection)
 
 
-@pytest.mark.parametrize("hosts", [[(0, 1, 2)], [(0,), (1,), (2,)], [(0, 1), (2,)]], ids=str)
+@pytest.mark.parametrize("workers", [[(0, 1, 2)], [(0,), (1,), (2,)], [(0, 1), (2,)]], ids=str)
 def test_the_server_and_the_first_client_talk_in_one_process_and_apart(
     workers: list[tuple[int, ...]],
 ) -> None:

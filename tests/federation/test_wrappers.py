@@ -60,7 +60,7 @@ def wrapped_round(fed: Federation, world: World, wrap: Wrapper) -> dict[str, Loc
 
 
 @pytest.mark.parametrize("wrap", CASTS, ids=str)
-@pytest.mark.parametrize("hosts", PLACEMENTS[1:], ids=["one at a time", "gateways"])
+@pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["one at a time", "gateways"])
 def test_a_wrapped_transfer_is_the_same_in_every_placement_and_across_a_link(workers, wrap):
     world = make_world(6, 5)
     stacked, fed = Federation(PLACEMENTS[0]), Federation(workers)

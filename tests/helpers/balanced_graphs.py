@@ -59,11 +59,11 @@ def run_here(
     return _joined([_run(fed, edges, settings)], fed.ledger.to_json())
 
 
-def run_apart(edges: np.ndarray, sites: Workers, simulated: bool = True, **settings: Any) -> Balanced:
+def run_apart(edges: np.ndarray, clients: Workers, simulated: bool = True, **settings: Any) -> Balanced:
     """In a process for every host."""
     told = {"edges": edges.tolist(), "settings": settings}
-    ends = [-1, *range(len(sites.workers))]
-    results = sites.run("balanced_graphs:program", dict.fromkeys(ends, told), simulated=simulated)
+    ends = [-1, *range(len(clients.workers))]
+    results = clients.run("balanced_graphs:program", dict.fromkeys(ends, told), simulated=simulated)
     ledger = Ledger.from_json(json.loads(results[-1]["ledger"]))
     for h in ends[1:]:
         ledger.add_remote(Ledger.from_json(json.loads(results[h]["ledger"])))

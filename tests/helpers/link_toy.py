@@ -16,14 +16,14 @@ from graphfed.random import fold, uniform
 def away(cohort: Cohort) -> Tensor:
     """Which pairs have their other node at another client, [L] bool."""
     assert cohort.links is not None
-    return cohort.links.site != torch.tensor(cohort.clients)[cohort.client[cohort.links.row]]
+    return cohort.links.client != torch.tensor(cohort.clients)[cohort.client[cohort.links.row]]
 
 
 def wants(cohort: Cohort) -> ExchangeIds:
     links, far = cohort.links, away(cohort)
     assert links is not None
     return ExchangeIds(
-        links.site[far], links.id[far], cohort.client[links.row[far]], cohort.id, cohort.client
+        links.client[far], links.id[far], cohort.client[links.row[far]], cohort.id, cohort.client
     )
 
 

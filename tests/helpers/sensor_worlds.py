@@ -108,11 +108,11 @@ def run_local(
 def run_apart(
     name: str, world: SensorWorld, gateways: Gateways, checkpoints: Any = None, **settings: Any
 ) -> tuple[Outcome, Ledger]:
-    """Train in a process for each of three sites, with a third of the sensors each."""
-    method, sites = get_method(name), gateways.of(world.clients)
+    """Train in a process for each of three clients, with a third of the sensors each."""
+    method, clients = get_method(name), gateways.of(world.clients)
     return train_in_processes(
-        method, world.series(sites.workers), TASK, config_of(method, **settings),
-        of_server=world.network(), sites=sites, checkpoints=checkpoints,
+        method, world.series(clients.workers), TASK, config_of(method, **settings),
+        of_server=world.network(), running=clients, checkpoints=checkpoints,
     )  # fmt: skip
 
 

@@ -68,8 +68,8 @@ def make_world(
     )
     part = rng.permutation(nodes) % 4
     split = Split("random", part < 2, part == 2, part == 3)
-    site = rng.integers(0, clients, nodes) if assignment is None else np.asarray(assignment)
-    return World(graph, split, from_assignment(graph, site, num_clients=clients))
+    client = rng.integers(0, clients, nodes) if assignment is None else np.asarray(assignment)
+    return World(graph, split, from_assignment(graph, client, num_clients=clients))
 
 
 def weighted(world: World, seed: int = 0, *, ones: bool = False) -> World:
@@ -163,20 +163,20 @@ def in_thirds(count: int) -> list[range]:
 
 
 class Gateways:
-    """Processes of a server and three sites, by how many clients the sites hold together; started when they
-    are first asked for, and kept."""
+    """Processes of a server and three clients, by how many clients the clients hold together; started when
+    they are first asked for, and kept."""
 
     def __init__(self) -> None:
-        self._sites: dict[int, Workers] = {}
+        self._clients: dict[int, Workers] = {}
 
     def of(self, clients: int) -> Workers:
-        if clients not in self._sites:
-            self._sites[clients] = Workers(in_thirds(clients))
-        return self._sites[clients]
+        if clients not in self._clients:
+            self._clients[clients] = Workers(in_thirds(clients))
+        return self._clients[clients]
 
     def close(self) -> None:
-        for sites in self._sites.values():
-            sites.close()
+        for clients in self._clients.values():
+            clients.close()
 
 
 PLACEMENTS: dict[str, Callable[..., Federation]] = {
@@ -205,12 +205,12 @@ def run_processes(
     checkpoints: tuple[Path, float, int | None] | None = None,
     **settings: Any,
 ) -> tuple[Outcome, Ledger]:
-    """Train in a process for each of three sites: a client each, or a third of the world's nodes."""
+    """Train in a process for each of three clients: a client each, or a third of the world's nodes."""
     method = get_method(name)
     world = as_asked(method, world)
-    sites, config = gateways.of(world.clients), config_of(method, **settings)
+    clients, config = gateways.of(world.clients), config_of(method, **settings)
     return train_in_processes(
-        method, cohorts_of(world, sites.workers, config), world.task, config, sites=sites,
+        method, cohorts_of(world, clients.workers, config), world.task, config, running=clients,
         checkpoints=checkpoints,
     )  # fmt: skip
 

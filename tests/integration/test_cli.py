@@ -79,7 +79,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
         ("run fedavg --set lr", "key=value"),
         ("run fedavg --set partition.betta=1", "did you mean 'partition.beta'"),
         ("run fedavg --split publc", "did you mean 'public'"),
-        ("run fedavg --sites 3", "sites=3 has no use with runtime 'local'"),
+        ("run fedavg --workers 3", "workers=3 has no use with runtime 'local'"),
         ("run fedavg --startup-kit none", "none is no start-up kit"),
         ("run fedavg --device cuda:99", "cuda:99"),
         ("run fedavg --config none.yaml", "none.yaml cannot be read"),

@@ -18,7 +18,7 @@ from graphfed.data.datasets import load
 from graphfed.data.sensors.series import Sensors
 from graphfed.deployment.site_files import checked_file
 from graphfed.errors import DONE, UNUSABLE, InputError
-from graphfed.tasks.sensors.site import read_readings
+from graphfed.tasks.sensors.client_series import read_readings
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 

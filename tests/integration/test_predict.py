@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_refused(bank: Path, tmp_path: Path) -> None:
     text = (bank / "accounts.csv").read_text().replace("age_days,balance", "balance,age_days")
     (bank / "other.csv").write_text(text)
     description = {"nodes": str(bank / "other.csv"), "edges": str(bank / "transfers.csv"), "id": "account",
-                   "site": "bank",
+                   "client": "bank",
                    "label": "fraud", "split": "part", "source": "payer", "target": "payee"}  # fmt: skip
     with pytest.raises(InputError, match="feature 'age_days' where 'other' has 'balance'"):
         graphfed.predict(run, data=description)
@@ -383,7 +383,7 @@ def _with_logarithms(bank: Path) -> dict[str, Any]:
             logs = {key: math.log1p(float(row[key])) for key in ("age_days", "balance", "monthly_turnover")}
             writer.writerow({**row, **logs})
     return {"nodes": str(bank / "logarithms.csv"), "edges": str(bank / "transfers.csv"), "id": "account",
-            "site": "bank", "label": "fraud", "split": "part", "source": "payer",
+            "client": "bank", "label": "fraud", "split": "part", "source": "payer",
             "target": "payee"}  # fmt: skip
 
 

@@ -222,7 +222,7 @@ def test_the_accuracy_of_each_site_is_that_of_the_predictions(compared: Path) ->
     run = read_subject([compared / "fedavg-seed0"]).first
     table = pq.read_table(compared / "fedavg-seed0/predictions.parquet").to_pylist()
     for site, (accuracy, count) in run.client_accuracy.items():
-        rows = [row for row in table if row["split"] == "test" and str(row["site"]) == site]
+        rows = [row for row in table if row["split"] == "test" and str(row["client"]) == site]
         assert count == len(rows)
         assert accuracy == pytest.approx(sum(r["label"] == r["prediction"] for r in rows) / count)
 

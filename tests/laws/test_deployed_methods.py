@@ -78,11 +78,11 @@ def asked(name: str, project: Project) -> dict[str, Any]:
 
 
 def deploy(names: list[str], small: World, folder: Path) -> Deployed:
-    """One federation of kits and processes over mutual TLS, three sites, and one job in it that runs several
-    methods on one world."""
+    """One federation of kits and processes over mutual TLS, three clients, and one job in it that runs
+    several methods on one world."""
     workers = in_thirds(small.clients)
     project = loopback_project([len(clients) for clients in workers])
-    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
+    data = {client.name: folder / f"{client.name}.safetensors" for client in project.clients}
     for clients, path in zip(workers, data.values(), strict=True):
         save_cohort(make_cohort(small.graph, small.split, small.partition, clients), path)
     foreign = [module for name in names if (module := REGISTRY.module(RUNS[name][0]))]
@@ -105,7 +105,7 @@ def deploy(names: list[str], small: World, folder: Path) -> Deployed:
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
-    """Every method: those of a client a site, and those of a node a client, a third of them at a site."""
+    """Every method: those of a client a client, and those of a node a client, a third of them at a client."""
     torch.set_default_dtype(torch.float64)
     both = [
         deploy(

@@ -92,10 +92,10 @@ def test_every_placement_gives_what_stacked_gives(
 @pytest.mark.parametrize(("name", "settings"), [case for case in CASES if case[0] in APART], ids=str)
 @pytest.mark.slow
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
-    name: str, settings: dict[str, Any], three_sites: Gateways
+    name: str, settings: dict[str, Any], three_clients: Gateways
 ) -> None:
     world = sensor_world()
-    apart, ledger = run_apart(name, world, three_sites, **settings)
+    apart, ledger = run_apart(name, world, three_clients, **settings)
     together, fed = run_local(name, world, **settings)
     assert torch.allclose(forecasts(apart), forecasts(together), rtol=0, atol=1e-9)
     assert apart.test == pytest.approx(together.test, abs=1e-9)
@@ -334,14 +334,16 @@ def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", APART)
 @pytest.mark.slow
-def test_separate_processes_resume_to_the_same_bits(name: str, tmp_path: Path, three_sites: Gateways) -> None:
+def test_separate_processes_resume_to_the_same_bits(
+    name: str, tmp_path: Path, three_clients: Gateways
+) -> None:
     world, settings = sensor_world(), hard(name)
-    expected, ledger = run_apart(name, world, three_sites, (tmp_path, 0.0, None), **settings)
+    expected, ledger = run_apart(name, world, three_clients, (tmp_path, 0.0, None), **settings)
     # One process could not write its part of the newest round.
     (tmp_path / "checkpoint" / f"round-{ROUNDS:08d}" / "worker1.json").unlink()
     start, _ = newest_round(tmp_path, process_names(3, separate=True))
     assert start == ROUNDS - 1
-    again, ledger_again = run_apart(name, world, three_sites, (tmp_path, 0.0, start), **settings)
+    again, ledger_again = run_apart(name, world, three_clients, (tmp_path, 0.0, start), **settings)
     assert torch.equal(forecasts(expected), forecasts(again))
     assert (expected.val, expected.test, expected.details) == (again.val, again.test, again.details)
     assert json.dumps(ledger.to_json()) == json.dumps(ledger_again.to_json())

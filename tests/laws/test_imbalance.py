@@ -137,11 +137,11 @@ def test_every_isolated_client_keeps_the_first_best_of_its_own_rounds_by_the_cho
         split = replace(world.split, val=np.zeros_like(world.split.val))
         last = World(world.graph, split, world.partition)
         rounds.append(by_node(run_local("isolated", last, rounds=r, **settings)[0], world))
-    site = np.empty(300, dtype=int)
-    site[world.partition.held_node] = world.partition.held_client
+    client = np.empty(300, dtype=int)
+    client[world.partition.held_node] = world.partition.held_client
     for k in range(3):
-        here = np.flatnonzero(site == k)
-        alone = np.flatnonzero(world.split.val & (site == k))
+        here = np.flatnonzero(client == k)
+        alone = np.flatnonzero(world.split.val & (client == k))
         values = [value_of(select, r[alone], world.graph.y[alone]) for r in rounds]
         assert torch.equal(together[here], rounds[int(np.argmax(values))][here])
 

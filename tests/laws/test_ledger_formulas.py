@@ -43,11 +43,11 @@ def averaging(world: World) -> dict[str, int]:
 
 def closures(world: World) -> list[set[int]]:
     """V_k and every node with a neighbour in V_k, by looping over the edges."""
-    site = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
-    closure: list[set[int]] = [{v for v, s in site.items() if s == k} for k in range(world.clients)]
+    client = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
+    closure: list[set[int]] = [{v for v, s in client.items() if s == k} for k in range(world.clients)]
     for u, v in world.graph.edges.T.tolist():
-        closure[site[u]].add(v)
-        closure[site[v]].add(u)
+        closure[client[u]].add(v)
+        closure[client[v]].add(u)
     return closure
 
 
@@ -82,12 +82,12 @@ def fedgat(world: World) -> dict[str, int]:
     """Once: N F features and two ids for every end of an edge up; of every node that a client has or that
     is a neighbour of one, ids and sizes, and in vectors 6 F B + 2 B + 4 (p + 1) B^2 numbers down. B:
     neighbours, with itself."""
-    site = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
-    near: dict[int, set[int]] = {v: set() for v in site}
+    client = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
+    near: dict[int, set[int]] = {v: set() for v in client}
     for u, v in world.graph.edges.T.tolist():
         near[u].add(v)
         near[v].add(u)
-    neighbourhoods = [{v for v in site if site[v] == k} for k in range(world.clients)]
+    neighbourhoods = [{v for v in client if client[v] == k} for k in range(world.clients)]
     rows = [v for own in neighbourhoods for v in own.union(*(near[v] for v in own))]
     b = np.array([len(near[v]) + 1 for v in rows])
     ends, scalar = sum(len(neighbours) for neighbours in near.values()), 8
@@ -96,8 +96,8 @@ def fedgat(world: World) -> dict[str, int]:
     return {
         **weights,
         "gradient": gradient,
-        "nodes": len(site) * 8,
-        "fedgat/features": len(site) * F * scalar,
+        "nodes": len(client) * 8,
+        "fedgat/features": len(client) * F * scalar,
         "fedgat/edges": ends * 8,
         "fedgat/neighbours": ends * 8,
         "fedgat/neighbourhood_ids": len(rows) * 8,
@@ -491,7 +491,7 @@ def test_batches_cross_only_what_their_rows_need():
     names = keyed_names(simulated_key(0), "node", (str(i).encode() for i in range(graph.num_nodes)))
     train = sorted(np.flatnonzero(world.split.train).tolist(), key=lambda v: names[v])
     count = -(-len(train) // size)
-    held = [{v for k, v in zip(p.held_client, p.held_id, strict=True) if k == site} for site in range(3)]
+    held = [{v for k, v in zip(p.held_client, p.held_id, strict=True) if k == client} for client in range(3)]
     owned = {(k, v) for k, v, own in zip(p.held_client, p.held_id, p.held_owner, strict=True) if own}
     near: list[dict[int, set[int]]] = [{} for _ in range(3)]
     for k, u, v in zip(p.edge_client, p.edge_u, p.edge_v, strict=True):

@@ -52,9 +52,11 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name: str)
 
 @pytest.mark.parametrize("name", APART)
 @pytest.mark.slow
-def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name: str, three_sites: Gateways) -> None:
+def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
+    name: str, three_clients: Gateways
+) -> None:
     world = link_world(1)
-    apart, ledger = run_apart(name, world, three_sites)
+    apart, ledger = run_apart(name, world, three_clients)
     together, fed = run_local(name, world)
     assert torch.allclose(scores(apart), scores(together), rtol=0, atol=1e-9)
     assert apart.test == pytest.approx(together.test, abs=1e-9)
@@ -65,9 +67,9 @@ def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name: str, th
 @pytest.mark.parametrize("name", NUMBERED)
 def test_permuting_the_clients_permutes_the_results(name: str) -> None:
     world = link_world(3)
-    site = np.empty(world.graph.num_nodes, dtype=np.int64)
-    site[world.partition.held_node] = world.partition.held_client
-    moved = world.dealt(np.array([2, 0, 1])[site], 3)
+    client = np.empty(world.graph.num_nodes, dtype=np.int64)
+    client[world.partition.held_node] = world.partition.held_client
+    moved = world.dealt(np.array([2, 0, 1])[client], 3)
     one, _ = run_local(name, world)
     two, _ = run_local(name, moved)
     if not get_method(name).pooled:
@@ -126,11 +128,11 @@ def test_what_is_kept_is_the_first_best_round_on_validation(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_weighted_graphs_and_sites_that_hold_nothing_are_no_trouble(name: str) -> None:
+def test_weighted_graphs_and_clients_that_hold_nothing_are_no_trouble(name: str) -> None:
     world = link_world(2)
     heavy = replace(world.graph, edge_weight=np.linspace(0.5, 2, world.graph.num_edges).astype(np.float32))
-    site = np.arange(world.graph.num_nodes) % 2 * 2  # of 0, 1 and 2
-    world = (world if name in REFUSE_WEIGHTS else replace(world, graph=heavy)).dealt(site, 3)
+    client = np.arange(world.graph.num_nodes) % 2 * 2  # of 0, 1 and 2
+    world = (world if name in REFUSE_WEIGHTS else replace(world, graph=heavy)).dealt(client, 3)
     if not get_method(name).requires.empty_clients:
         pytest.skip(f"{name} needs a node at every client")
     fast, fed = run_local(name, world)

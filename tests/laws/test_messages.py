@@ -62,7 +62,7 @@ VARIANTS = {
 
 
 def world_of(name: str) -> World:
-    """Sites that share nodes, for the methods that are about them; edges with weights, for the one that
+    """Clients that share nodes, for the methods that are about them; edges with weights, for the one that
     sends them."""
     world = make_world()
     if name == "lpgnn":

@@ -119,10 +119,10 @@ def test_readings_at_the_server_are_the_inputs_of_the_windows_and_nothing_after_
         assert torch.equal(starts_of(sent.split, "train"), starts - first)
 
 
-def test_a_site_may_miss_readings_at_the_server_where_no_other_site_does(
+def test_a_client_may_miss_readings_at_the_server_where_no_other_client_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A missing reading is sent as NaN, which the checks of what other sites send refuse elsewhere."""
+    """A missing reading is sent as NaN, which the checks of what other clients send refuse elsewhere."""
     sent: list[Transfer] = []
 
     def recorded(*args: Any, **options: Any) -> Transfer:
@@ -139,7 +139,7 @@ def test_a_site_may_miss_readings_at_the_server_where_no_other_site_does(
 
 
 @pytest.mark.parametrize("form", ["plaintext", "simulated", "real"])
-def test_only_without_secure_aggregation_does_a_site_send_its_own_statistics(form: str) -> None:
+def test_only_without_secure_aggregation_does_a_client_send_its_own_statistics(form: str) -> None:
     fed, *_ = begun("gru_local", sensor_world(), **protection("aggregation", form))
     names = {entry.name for entry in fed.ledger.entries if entry.name.startswith("statistics")}
     assert ("statistics" in names) == (form == "plaintext")

@@ -165,16 +165,18 @@ def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if not get_method(name).pooled])
-def test_separate_processes_resume_to_the_same_bits(name: str, tmp_path: Path, three_sites: Gateways) -> None:
+def test_separate_processes_resume_to_the_same_bits(
+    name: str, tmp_path: Path, three_clients: Gateways
+) -> None:
     world, settings = make_world(), settings_of(name) | system_noise(name)
-    expected, ledger = run_processes(name, world, three_sites, (tmp_path, 0.0, None), **settings)
+    expected, ledger = run_processes(name, world, three_clients, (tmp_path, 0.0, None), **settings)
     names = process_names(3, separate=True)
     # One process could not write its part of the newest round.
     (tmp_path / "checkpoint" / f"round-{ROUNDS:08d}" / "worker1.json").unlink()
     start, faults = newest_round(tmp_path, names)
     assert start == ROUNDS - 1
     assert "worker1.json" in faults[0]
-    again, ledger_again = run_processes(name, world, three_sites, (tmp_path, 0.0, start), **settings)
+    again, ledger_again = run_processes(name, world, three_clients, (tmp_path, 0.0, start), **settings)
     assert torch.equal(logits(expected), logits(again))
     assert (expected.val, expected.test) == (again.val, again.test)
     assert json.dumps(ledger.to_json()) == json.dumps(ledger_again.to_json())

@@ -203,12 +203,12 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(rule: str,
 @pytest.mark.parametrize("form", ["plaintext", "simulated"])
 @pytest.mark.parametrize("rule", RULES)
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
-    rule: str, form: str, three_sites: Gateways
+    rule: str, form: str, three_clients: Gateways
 ) -> None:
     world = last_round_stands(make_world(1))
     settings = {**settings_of(rule), "weight_decay": 1e-2, "dropout": 0.4, **protection("aggregation", form)}
     together, fed = run_local("distgat", world, **settings)
-    apart, ledger = run_processes("distgat", world, three_sites, **settings)
+    apart, ledger = run_processes("distgat", world, three_clients, **settings)
     assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
     assert ledger.to_json() == fed.ledger.to_json()
 

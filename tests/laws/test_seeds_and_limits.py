@@ -176,10 +176,10 @@ def test_distgat_is_fedavg_on_gat():
 def test_a_client_without_training_nodes_does_not_disturb_the_others(name):
     """Client 2 has no training node: results are finite and the same in both placements."""
     world = make_world(clients=3)
-    site = world.partition.held_client[np.argsort(world.partition.held_id)]
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
     world = World(
         world.graph,
-        Split("less", world.split.train & (site != 2), world.split.val, world.split.test),
+        Split("less", world.split.train & (client != 2), world.split.val, world.split.test),
         world.partition,
     )
     outcome, _ = run_local(name, world, **options(name))
@@ -191,13 +191,13 @@ def test_a_client_without_training_nodes_does_not_disturb_the_others(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_empty_client_is_a_client(name):
-    """A site that holds nothing at all neither fails nor changes what the others learn; a method that cannot
-    go on with one says so."""
+    """A client that holds nothing at all neither fails nor changes what the others learn; a method that
+    cannot go on with one says so."""
     world = make_world(clients=2)
-    site = world.partition.held_client[np.argsort(world.partition.held_id)]
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
     with_empty = World(
-        world.graph, world.split, from_assignment(world.graph, site * 2, num_clients=3)
-    )  # sites 0, (1), 2
+        world.graph, world.split, from_assignment(world.graph, client * 2, num_clients=3)
+    )  # clients 0, (1), 2
     one, _ = run_local(name, world, **options(name))
     if not get_method(name).requires.empty_clients:
         if one_each(get_method(name)):  # every other client has its node
@@ -244,8 +244,8 @@ def test_selection_sees_validation_nodes_only(name):
     y = world.graph.y.copy()
     y[world.split.test] = (y[world.split.test] + 1) % 3
     graph = replace(world.graph, y=y)
-    site = world.partition.held_client[np.argsort(world.partition.held_id)]
-    other = World(graph, world.split, from_assignment(graph, site, num_clients=3))
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
+    other = World(graph, world.split, from_assignment(graph, client, num_clients=3))
     one, _ = run_local(name, world)
     two, _ = run_local(name, other)
     assert one.best_round == two.best_round
@@ -291,8 +291,8 @@ def test_train_gives_every_event_once():
 def test_a_round_in_which_nobody_has_a_training_node_changes_nothing():
     """All training nodes are at client 0 of 5; whenever it is absent the weights stay as they were."""
     world = make_world(clients=5)
-    site = world.partition.held_client[np.argsort(world.partition.held_id)]
-    split = Split("one client", world.split.train & (site == 0), world.split.val, world.split.test)
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
+    split = Split("one client", world.split.train & (client == 0), world.split.val, world.split.test)
     world = World(world.graph, split, world.partition)
     outcome, _ = run_local("fedavg", world, rounds=12, fraction=0.2, dropout=0.0, lr=0.01)
     losses = [h["val"]["loss"] for h in outcome.history]

@@ -29,9 +29,9 @@ def test_what_is_scored_and_kept_is_the_first_best_round_on_validation():
 
 def test_isolated_clients_keep_their_own_first_best_round_and_their_last_without_validation():
     world = make_world(1)
-    site = np.empty(60, dtype=int)
-    site[world.partition.held_node] = world.partition.held_client
-    val = world.split.val & (site != 2)
+    client = np.empty(60, dtype=int)
+    client[world.partition.held_node] = world.partition.held_client
+    val = world.split.val & (client != 2)
     world = World(
         world.graph, Split("client 2 blind", world.split.train, val, world.split.test), world.partition
     )
@@ -39,10 +39,10 @@ def test_isolated_clients_keep_their_own_first_best_round_and_their_last_without
     got = by_node(run_local("isolated", world, **SETTINGS)[0], world)
     best = []
     for k in range(3):
-        v = np.flatnonzero(val & (site == k))
+        v = np.flatnonzero(val & (client == k))
         hits = [int((r[v].argmax(1).numpy() == world.graph.y[v]).sum()) for r in rounds]
         best.append(int(np.argmax(hits)) if len(v) else SETTINGS["rounds"] - 1)
-        mine = np.flatnonzero(site == k)
+        mine = np.flatnonzero(client == k)
         assert torch.equal(got[mine], rounds[best[k]][mine])
     assert len(set(best)) > 1
 
@@ -70,14 +70,14 @@ def test_fedgcn_predicts_what_its_docstring_says_with_dense_matrices(hops, layer
     ones."""
     world = make_world(1, sparse=False)
     outcome, _ = run_local("fedgcn", world, hops=hops, layers=layers, rounds=2)
-    site = torch.empty(60, dtype=torch.int64)
-    site[torch.from_numpy(world.partition.held_node)] = torch.from_numpy(world.partition.held_client)
+    client = torch.empty(60, dtype=torch.int64)
+    client[torch.from_numpy(world.partition.held_node)] = torch.from_numpy(world.partition.held_client)
     a = torch.eye(60)
     u, v = torch.from_numpy(world.graph.edges)
     a[u, v] = a[v, u] = 1
     scale = a.sum(1).rsqrt()
     whole = scale[:, None] * a * scale
-    inside = whole * (site[:, None] == site)
+    inside = whole * (client[:, None] == client)
     w = outcome.state.weights.parts[0]
     h = torch.from_numpy(np.asarray(world.graph.x)).to(torch.get_default_dtype())
     for layer in range(layers):

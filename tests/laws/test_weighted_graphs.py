@@ -46,9 +46,9 @@ def test_weights_change_what_is_learnt_and_placements_agree_on_it(name, backbone
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in TAKE_WEIGHTS if not get_method(n).pooled])
-def test_separate_processes_train_on_the_weights_too(name, three_sites: Gateways):
+def test_separate_processes_train_on_the_weights_too(name, three_clients: Gateways):
     world = weighted(last_round_stands(make_world(1)))
-    apart, ledger = run_processes(name, world, three_sites, **settings_of(name))
+    apart, ledger = run_processes(name, world, three_clients, **settings_of(name))
     together, fed = run_local(name, world, **settings_of(name))
     assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
     assert ledger.to_json() == fed.ledger.to_json()

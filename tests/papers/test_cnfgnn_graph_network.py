@@ -62,7 +62,7 @@ def slow(weights: dict[str, Tensor], v: Tensor, adjacency: sp.csr_matrix) -> Ten
             none = torch.zeros(weights[f"{path}.edge.2.bias"].shape)
             into = {i: sum((e for (r, _), e in new_edge.items() if r == i), none) for i in node}
             new_node = {
-                i: mlp(weights, f"{path}.node", torch.cat([x, into[i], shared])) for i, x in node.items()
+                i: mlp(weights, f"{path}.vertex", torch.cat([x, into[i], shared])) for i, x in node.items()
             }
             sums = [sum(new_node.values(), none), sum(new_edge.values(), none), shared]
             new_shared = mlp(weights, f"{path}.global", torch.cat(sums))

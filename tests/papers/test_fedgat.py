@@ -118,7 +118,7 @@ def test_direct_evaluation_charges_what_the_message_would(form: str) -> None:
         assert not entries
 
 
-def test_direct_evaluation_is_refused_where_sites_are_apart() -> None:
+def test_direct_evaluation_is_refused_where_clients_are_apart() -> None:
     """Before anything crosses: the link is never used."""
     world = make_world()
     fed = Federation([(0, 1), (2,)], here=[0], link=cast(Link, object()))
@@ -207,12 +207,12 @@ def test_a_message_that_does_not_fit_is_refused_before_its_routes_are_made(
 
 def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(Federation, "tell", lambda fed, news: told.append(news))
+    monkeypatch.setattr(Federation, "log", lambda fed, message: told.append(message))
     _, fed = run_local("fedgat", make_world())
     names = ("fedgat/sums", "fedgat/scores", "fedgat/decoders")
     crossed = sum(entry.bytes for entry in fed.ledger.entries if entry.name in names)
     assert told == [told[0]]
-    assert told[0].startswith(f"the message before training: {crossed / 2**30:.2f} GiB to all sites")
+    assert told[0].startswith(f"the message before training: {crossed / 2**30:.2f} GiB to all clients")
 
 
 @pytest.mark.parametrize(
@@ -346,8 +346,8 @@ def test_with_drop_single_a_node_does_without_its_only_neighbour_elsewhere() -> 
     are at client 0, where 0 has one neighbour elsewhere and 1 has two."""
     world = make_world(nodes=8)
     graph = replace(world.graph, edges=np.array([[0, 0, 1, 1, 3], [1, 3, 3, 4, 4]]))
-    site = np.array([0, 0, 0, 1, 1, 1, 1, 1])
-    parts = from_assignment(graph, site, num_clients=2)
+    client = np.array([0, 0, 0, 1, 1, 1, 1, 1])
+    parts = from_assignment(graph, client, num_clients=2)
     cohort = make_cohort(graph, world.split, parts, range(2))
     kept = without_singles(cohort, config_of(METHOD, drop_single=True))
     pairs = set(zip(kept.id[kept.cross_row].tolist(), kept.cross_id.tolist(), strict=True))

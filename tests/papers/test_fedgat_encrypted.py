@@ -62,8 +62,8 @@ def small_world(features: int = 12, nodes: int = 24, clients: int = 3) -> World:
     x = np.random.default_rng(5).normal(size=(nodes, features))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     graph = make_graph("wide", x, old.y, old.edges, num_classes=old.num_classes)
-    site = world.partition.held_client[np.argsort(world.partition.held_id)]
-    return World(graph, world.split, from_assignment(graph, site, num_clients=clients))
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
+    return World(graph, world.split, from_assignment(graph, client, num_clients=clients))
 
 
 @dataclass
@@ -208,11 +208,11 @@ def test_a_simulated_message_is_the_same_bits_in_every_placement_and_in_parts(
 
 @pytest.mark.parametrize("protocols", ["simulated", "real"])
 @pytest.mark.slow
-def test_separate_processes_give_what_one_process_gives(protocols: str, three_sites: Gateways) -> None:
+def test_separate_processes_give_what_one_process_gives(protocols: str, three_clients: Gateways) -> None:
     world = last_round_stands(make_world(1, nodes=24))
     hidden = {"exchange": "encrypted", "protocols": protocols}
     together, fed = run_local("fedgat", world, **hidden)
-    apart, ledger = run_processes("fedgat", world, three_sites, **hidden)
+    apart, ledger = run_processes("fedgat", world, three_clients, **hidden)
     off = 1e-9 if protocols == "simulated" else 1e-4
     assert torch.allclose(logits(together), logits(apart), rtol=0, atol=off)
     assert fed.ledger.to_json() == ledger.to_json()
@@ -269,7 +269,7 @@ def test_the_bytes_are_those_of_the_formula_and_are_foretold(
     """Up: a node in ciphertexts of its own. Down, of every node that a client asks for: 6 B rows, as many
     of them in a ciphertext as fit."""
     told: list[str] = []
-    monkeypatch.setattr(Federation, "tell", lambda fed, news: told.append(news))
+    monkeypatch.setattr(Federation, "log", lambda fed, message: told.append(message))
     world = small_world(features, 10)
     fed = set_up(world, monkeypatch, exchange="encrypted", protocols="simulated").fed
     crossed = fed.ledger.totals()["by_transfer"]
@@ -312,7 +312,7 @@ def sizes_asked_for(world: World) -> np.ndarray:
 
 def test_the_cost_is_told_before_anything_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    monkeypatch.setattr(Federation, "tell", lambda fed, news: order.append(news))
+    monkeypatch.setattr(Federation, "log", lambda fed, message: order.append(message))
     real = KeyOwner.make.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr(
         KeyOwner, "make", classmethod(lambda cls, name: [order.append("key"), real(cls, name)][1])
@@ -477,7 +477,7 @@ def test_weights_too_small_for_a_ciphertext_are_made_large_enough(monkeypatch: p
 
 @pytest.mark.slow
 def test_what_the_clients_can_work_out_is_not_changed_by_encryption(tmp_path: Path) -> None:
-    """The audit reads every neighbour's features at other sites out of the message of an encrypted run."""
+    """The audit reads every neighbour's features at other clients out of the message of an encrypted run."""
     torch.set_default_dtype(torch.float32)
     graphfed.run(
         "fedgat", data="social", clients=3, rounds=1, threads=1, out=tmp_path / "run",

@@ -128,7 +128,7 @@ def world() -> World:
 @pytest.mark.parametrize("placement", ["stacked", "one at a time"])
 def test_a_run_says_that_its_domain_is_too_small(placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(Federation, "tell", lambda fed, news: told.append(news))
+    monkeypatch.setattr(Federation, "log", lambda fed, message: told.append(message))
     outcome, _ = run_local("fedgat", world(), placement, domain=0.25)
     warnings = [news for news in told if "beyond domain=0.25" in news]
     assert len(warnings) == 1

@@ -62,8 +62,8 @@ def wide_world(features: int, clients: int = 3) -> World:
     old = world.graph
     x = rng.normal(size=(24, features))
     graph = make_graph("wide", x, old.y, old.edges, num_classes=old.num_classes)
-    site = world.partition.held_client[np.argsort(world.partition.held_id)]
-    return World(graph, world.split, from_assignment(graph, site, num_clients=clients))
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
+    return World(graph, world.split, from_assignment(graph, client, num_clients=clients))
 
 
 def exchanged(world: World, fed: Federation, hops: int, exchange: str) -> tuple[list[Tensor], list[Tensor]]:
@@ -120,12 +120,12 @@ def test_simulated_is_encrypted_to_the_bit_and_to_the_byte(kind, hops):
 
 
 @HOPS
-def test_stacked_one_at_a_time_and_separate_processes_give_the_same(hops, three_sites: Gateways):
+def test_stacked_one_at_a_time_and_separate_processes_give_the_same(hops, three_clients: Gateways):
     world = last_round_stands(make_world(1))
     settings = {"hops": hops, "exchange": "encrypted", "dropout": 0.4}
     together, fed = run_local("fedgcn", world, **settings)
     slow, oracle = run_local("fedgcn", world, "one at a time", **settings)
-    apart, ledger = run_processes("fedgcn", world, three_sites, **settings)
+    apart, ledger = run_processes("fedgcn", world, three_clients, **settings)
     for other, told in ((slow, oracle.ledger), (apart, ledger)):
         assert torch.allclose(logits(together), logits(other), rtol=0, atol=1e-9)
         assert fed.ledger.to_json() == told.to_json()
@@ -152,14 +152,14 @@ def test_predictions_made_later_are_those_of_the_run(tmp_path: Path):
 
 
 @HOPS
-@pytest.mark.parametrize("site", [[0] * 60, [0, 2] * 30], ids=["one client", "one is empty"])
-def test_a_single_client_and_one_without_nodes_go_through(site, hops):
-    world = make_world(assignment=site, clients=max(site) + 1)
+@pytest.mark.parametrize("client", [[0] * 60, [0, 2] * 30], ids=["one client", "one is empty"])
+def test_a_single_client_and_one_without_nodes_go_through(client, hops):
+    world = make_world(assignment=client, clients=max(client) + 1)
     clear, _ = run_local("fedgcn", world, hops=hops)
     hidden, fed = run_local("fedgcn", world, hops=hops, exchange="encrypted")
     assert torch.allclose(logits(clear), logits(hidden), rtol=0, atol=1e-2)
     (rows,) = [e for e in fed.ledger.entries if e.name == "fedgcn/encrypted/rows"]
-    assert (rows.bytes == 0) == (len(set(site)) == 1), "nodes without neighbours elsewhere do not cross"
+    assert (rows.bytes == 0) == (len(set(client)) == 1), "nodes without neighbours elsewhere do not cross"
 
 
 # ---- what crosses
@@ -167,11 +167,11 @@ def test_a_single_client_and_one_without_nodes_go_through(site, hops):
 
 def border_sets(world: World) -> dict[int, frozenset[int]]:
     """The clients that touch each node with neighbours at several, from the edges alone."""
-    site = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
-    touched: dict[int, set[int]] = {v: {k} for v, k in site.items()}
+    client = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
+    touched: dict[int, set[int]] = {v: {k} for v, k in client.items()}
     for u, v in world.graph.edges.T.tolist():
-        touched[v].add(site[u])
-        touched[u].add(site[v])
+        touched[v].add(client[u])
+        touched[u].add(client[v])
     return {v: frozenset(k) for v, k in touched.items() if len(k) > 1}
 
 

@@ -237,8 +237,8 @@ def dense_gcn(world: World, weights: dict[str, Tensor], layers: int, *, first: s
     n, (u, v) = world.graph.num_nodes, torch.from_numpy(world.graph.edges)
     a = torch.eye(n)
     a[u, v] = a[v, u] = 1.0
-    site = torch.from_numpy(world.partition.held_client[np.argsort(world.partition.held_id)])
-    inside = a * (site[:, None] == site[None])
+    client = torch.from_numpy(world.partition.held_client[np.argsort(world.partition.held_id)])
+    inside = a * (client[:, None] == client[None])
     q = a / (a.sum(1)[:, None] * a.sum(1)[None]).sqrt()
     q_inside = inside / (inside.sum(1)[:, None] * inside.sum(1)[None]).sqrt()
     q_first = {"all": q, "inside": q * (inside > 0), "inside alone": q_inside}[first]

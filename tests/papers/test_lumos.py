@@ -101,11 +101,11 @@ def test_every_balancer_leads_to_the_same_numbers_in_every_placement(balancer: s
 
 @pytest.mark.slow
 def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
-    three_sites: Gateways,
+    three_clients: Gateways,
 ) -> None:
     world = last_round_stands(make_world(1))
     ideal, fed = run_local("lumos", world)
-    real, ledger = run_processes("lumos", world, three_sites, protocols="real")
+    real, ledger = run_processes("lumos", world, three_clients, protocols="real")
     assert torch.allclose(logits(ideal), logits(real), rtol=0, atol=1e-9)
     assert sizes(ledger) == sizes(fed.ledger)
     assert ideal.details == real.details
@@ -119,7 +119,7 @@ def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
 
 @pytest.mark.on_demand
 def test_two_hundred_devices_that_really_compare_keep_whom_the_simulation_keeps(
-    three_sites: Gateways,
+    three_clients: Gateways,
 ) -> None:
     """In one process and in three: real sessions between all neighbours."""
     edges = make_social(num_nodes=200, average_degree=4.0).edges
@@ -127,7 +127,7 @@ def test_two_hundred_devices_that_really_compare_keep_whom_the_simulation_keeps(
     ideal = run_here(edges, [tuple(range(200))], **told)
     for real in (
         run_here(edges, [tuple(range(200))], simulated=False, **told),
-        run_apart(edges, three_sites.of(200), simulated=False, **told),
+        run_apart(edges, three_clients.of(200), simulated=False, **told),
     ):
         assert (real.keeps, real.kept_by, real.outcomes) == (ideal.keeps, ideal.kept_by, ideal.outcomes)
         assert (real.counts, real.maxima) == (ideal.counts, ideal.maxima)
@@ -300,10 +300,10 @@ def test_what_the_devices_say_of_themselves_is_what_the_ledger_counts(run: Run, 
 
 
 @pytest.mark.slow
-def test_every_process_says_of_its_own_devices_what_one_process_says_of_all(three_sites: Gateways) -> None:
+def test_every_process_says_of_its_own_devices_what_one_process_says_of_all(three_clients: Gateways) -> None:
     world = last_round_stands(make_world(1))
     together, _ = run_local("lumos", world)
-    apart, _ = run_processes("lumos", world, three_sites)
+    apart, _ = run_processes("lumos", world, three_clients)
     assert together.accounts is not None
     assert apart.accounts is not None
     for name, column in together.accounts.parts[0].items():

@@ -69,17 +69,19 @@ def test_every_placement_keeps_the_same_edges_and_has_the_same_ledger(balancer: 
 
 
 @pytest.fixture(scope="module")
-def sites() -> Iterator[Sites]:
-    with Workers([tuple(range(7)), (7,), tuple(range(8, 20))]) as sites:
-        yield sites
+def clients() -> Iterator[Workers]:
+    with Workers([tuple(range(7)), (7,), tuple(range(8, 20))]) as clients:
+        yield clients
 
 
 @pytest.mark.parametrize("balancer", BALANCERS)
 @pytest.mark.slow
-def test_separate_processes_keep_the_same_edges_and_have_the_same_ledger(balancer: str, sites: Sites) -> None:
+def test_separate_processes_keep_the_same_edges_and_have_the_same_ledger(
+    balancer: str, clients: Workers
+) -> None:
     edges = random_graph(1, 20, 60)
     told = {"balancer": balancer, **ROUNDS}
-    same(run_here(edges, [tuple(range(20))], **told), run_apart(edges, sites, **told))
+    same(run_here(edges, [tuple(range(20))], **told), run_apart(edges, clients, **told))
 
 
 @given(graphs(), st.integers(0, 5), st.sampled_from([0.5, 1.0, 4.0]))

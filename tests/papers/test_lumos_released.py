@@ -218,7 +218,7 @@ def test_edge_weights_cannot_be_hidden_and_are_refused() -> None:
 
 
 def test_a_neighbour_that_nobody_has_is_refused() -> None:
-    """A site's files name a node of a site that takes no part."""
+    """A client's files name a node of a client that takes no part."""
     world, method = make_world(), get_method("lpgnn")
     fed = stacked(1)
     cohort = make_cohort(world.graph, world.split, world.partition, [0])
@@ -230,8 +230,8 @@ def test_a_neighbour_that_nobody_has_is_refused() -> None:
 def test_nodes_without_numbers_are_refused_where_each_answers_for_the_others() -> None:
     world, method = make_world(), get_method("naive_fedgnn")
     fed = stacked(1)
-    site = from_assignment(world.graph, np.zeros(60, dtype=int), num_clients=1)
-    cohort = make_cohort(world.graph, world.split, site, [0])
+    client = from_assignment(world.graph, np.zeros(60, dtype=int), num_clients=1)
+    cohort = make_cohort(world.graph, world.split, client, [0])
     data = fed.locate("clients", "data", [replace(cohort, id=cohort.id + 7)])
     with pytest.raises(InputError, match=r"nodes numbered 0\.\.59.*there is a node 66"):
         train(fed, method, data, world.task, config_of(method))

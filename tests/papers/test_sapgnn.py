@@ -97,7 +97,7 @@ class Dense:
         self.names = torch.arange(n)
         if config.node_ids != "plain":
             ids = (str(i).encode() for i in range(n))
-            self.names = torch.from_numpy(keyed_names(simulated_key(config.seed), "node", ids).copy())
+            self.names = torch.from_numpy(keyed_names(simulated_key(config.seed), "vertex", ids).copy())
         self.neighbours: list[list[int]] = [[] for _ in range(n)]
         for u, v in world.graph.edges.T.tolist():
             self.neighbours[u].append(v)
@@ -576,7 +576,8 @@ def test_a_cohort_without_any_training_node_is_refused() -> None:
 
 @pytest.mark.slow
 def test_secure_pooling_over_flare_gives_the_scores_and_the_bytes_of_a_local_run(tmp_path: Path) -> None:
-    """The server's process and the first site's talk through the link; the other sites only send shares."""
+    """The server's process and the first client's talk through the link; the other clients only send
+    shares."""
     pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
     torch.set_default_dtype(torch.float32)
     options = {"data": "social", "clients": 3, "partition": "edges_uniform", "rounds": 2, "hidden": 4}

@@ -94,11 +94,11 @@ def test_a_node_with_other_features_at_another_holder_is_refused(name: str, spar
 @every_method
 def test_an_empty_holder_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
     graph = make_world().graph
-    site = np.arange(graph.num_nodes) % 2
-    from_assignment(graph, 2 * site, num_clients=3).save(tmp_path / "sites.safetensors")
+    client = np.arange(graph.num_nodes) % 2
+    from_assignment(graph, 2 * client, num_clients=3).save(tmp_path / "clients.safetensors")
     with pytest.raises(InputError, match=r"needs a node at every client, but .* gives none to client 1"):
         graphfed.run(
-            name, data=graph, partition=tmp_path / "sites.safetensors", split="random:0.5,0.25,0.25",
+            name, data=graph, partition=tmp_path / "clients.safetensors", split="random:0.5,0.25,0.25",
             out=tmp_path / "run",
         )  # fmt: skip
     assert not (tmp_path / "run").exists()
@@ -207,8 +207,8 @@ def test_a_holder_without_nodes_is_refused_by_its_number() -> None:
     """Where holders read their own files, nobody has looked before: the last of a cohort too."""
     graph = make_world().graph
     for empty in (0, 1, 2):
-        site = np.array([k for k in range(3) if k != empty])[np.arange(graph.num_nodes) % 2]
-        parts = from_assignment(graph, site, num_clients=3)
+        client = np.array([k for k in range(3) if k != empty])[np.arange(graph.num_nodes) % 2]
+        parts = from_assignment(graph, client, num_clients=3)
         cohort = make_cohort(graph, make_world().split, parts, [0, 1, 2])
         config = config_of(get_method("sapgnn"))
         with pytest.raises(InputError, match=f"client {empty} holds no node; leave it out"):
@@ -231,7 +231,7 @@ def test_a_run_says_what_it_prepares(name: str) -> None:
     data = fed.locate("clients", "data", cohorts)
     train(fed, get_method(name), data, world.task, config, on_event=said.append)
     stages = [event.note for event in said if event.phase == "stage"]
-    assert stages.index("finding the nodes that sites have in common") + 1 == stages.index(
+    assert stages.index("finding the nodes that clients have in common") + 1 == stages.index(
         "preparing the layers"
     )
 

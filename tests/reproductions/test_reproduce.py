@@ -404,10 +404,10 @@ def test_class_counts_are_of_labelled_nodes_by_owner_and_nothing_is_trained(
     some = split.train | split.val | split.test
     for row, (clients, alpha) in zip(item["rows"], [(2, 0.0), (2, 0.5), (3, 0.0)], strict=True):
         dealt = partition(graph, "label_skew", clients, 3, alpha=alpha)
-        site = dealt.held_client[np.argsort(dealt.held_node)]
+        client = dealt.held_client[np.argsort(dealt.held_node)]
         for key, among in (("all", np.ones_like(some)), ("split", some)):
             for k in range(clients):
-                counted = [int(((graph.y == c) & (site == k) & among).sum()) for c in range(10)]
+                counted = [int(((graph.y == c) & (client == k) & among).sum()) for c in range(10)]
                 assert row["counts"][key][k] == counted
                 assert row["totals"][key][k] == sum(counted)
     assert [row["printed"] for row in item["rows"]] == [[500, 578], None, None]

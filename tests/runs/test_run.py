@@ -124,7 +124,7 @@ def test_clients_stacked_and_one_at_a_time_give_the_same_predictions(method: str
         folder = tmp_path / placement
         graphfed.run(method, clients=3, rounds=2, placement=placement, out=folder)
         tables.append(pq.read_table(folder / "predictions.parquet"))
-    for column in ("node", "site", "split", "label"):
+    for column in ("node", "client", "split", "label"):
         assert tables[0][column].to_pylist() == tables[1][column].to_pylist()
     np.testing.assert_allclose(tables[0]["probability"], tables[1]["probability"], atol=1e-4)
 
@@ -243,10 +243,10 @@ def test_predictions_have_a_row_a_node_and_give_the_reported_accuracy(method: st
     owner = np.empty(graph.num_nodes, dtype=np.int64)
     owner[dealt.held_node] = dealt.held_client
     column = {
-        name: np.array(table[name].to_pylist()) for name in ("node", "site", "split", "label", "prediction")
+        name: np.array(table[name].to_pylist()) for name in ("node", "client", "split", "label", "prediction")
     }
     np.testing.assert_array_equal(column["node"], np.arange(graph.num_nodes))
-    np.testing.assert_array_equal(column["site"], owner)
+    np.testing.assert_array_equal(column["client"], owner)
     np.testing.assert_array_equal(column["label"], graph.y)
     test = column["split"] == "test"
     np.testing.assert_array_equal(test, make_split(graph, "default", 0).test)
@@ -266,7 +266,7 @@ def test_copies_of_a_node_are_predicted_at_each_site_that_owns_one(tmp_path: Pat
     assert isinstance(graph, Graph)
     dealt = partition(graph, "overlapping", 3, 0)
     owned = sorted(zip(dealt.held_node[dealt.held_owner], dealt.held_client[dealt.held_owner], strict=True))
-    assert list(zip(table["node"].to_pylist(), table["site"].to_pylist(), strict=True)) == owned
+    assert list(zip(table["node"].to_pylist(), table["client"].to_pylist(), strict=True)) == owned
 
 
 def test_the_default_folder_names_method_and_data(own_folder: Path) -> None:
@@ -301,7 +301,7 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
         ({"partition": "ego", "runtime": "processes"}, "one process per client"),
         (
             {"data": "social", "split": "random:0.5,0.25,0.25", "settings": {"data.num_nodes": 40}}
-            | {"partition": "ego", "runtime": "processes", "sites": 50},
+            | {"partition": "ego", "runtime": "processes", "clients": 50},
             "50 sites cannot hold 40 clients",
         ),
         (

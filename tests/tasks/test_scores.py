@@ -441,7 +441,7 @@ def node_cohort(fed: Federation) -> Located:
 
 
 @pytest.mark.parametrize("form", ["plaintext", "real", "simulated"])
-@pytest.mark.parametrize("hosts", [[(0, 1, 2)], [(0,), (1,), (2,)]], ids=["stacked", "one at a time"])
+@pytest.mark.parametrize("workers", [[(0, 1, 2)], [(0,), (1,), (2,)]], ids=["stacked", "one at a time"])
 def test_every_client_has_the_same_weights_and_each_class_that_occurs_weighs_the_same(
     workers: list[tuple[int, ...]], form: str
 ) -> None:

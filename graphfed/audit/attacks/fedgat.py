@@ -1,4 +1,5 @@
-"""FedGAT: features of other sites' nodes, which a curious site works out from the message before training.
+"""FedGAT: features of other clients' nodes, which a curious client works out from the message before
+training.
 
 All attacks use what the server sends for one node with B neighbours, and nothing else:
 
@@ -57,7 +58,7 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What a site has of n nodes with B neighbours each, themselves among them: keys [n, 2 B] K1, sums
+    """What a client has of n nodes with B neighbours each, themselves among them: keys [n, 2 B] K1, sums
     [n, 2 B, F] K2, scores M2 [n, 2 B, F] or in the matrix form [n, 2 B, 2 B, F], decoders [n, 2 B, 2 B, p +
     1] or None."""
 
@@ -70,7 +71,7 @@ class Message:
 @dataclass(frozen=True, eq=False)
 class Attacked:
     """Of n nodes with B neighbours: members [n, B] among the nodes; apart [n, B]: those at another
-    site; found [n, B, F]: their features as computed, in any order."""
+    client; found [n, B, F]: their features as computed, in any order."""
 
     members: Tensor
     apart: Tensor
@@ -238,9 +239,9 @@ def errors(found: Tensor, truth: Tensor) -> Tensor:
 
 
 def attacked(pooled: Pooled, nodes: RouteTable, config: AnyFedGATConfig) -> Iterator[Attacked]:
-    """What sites compute of the neighbours at other sites; in the matrix form of at most MOST nodes."""
+    """What clients compute of the neighbours at other clients; in the matrix form of at most MOST nodes."""
     neighbourhoods = pooled.neighbourhoods
-    site = torch.empty_like(nodes.client).index_copy(0, nodes.index, nodes.client)
+    client = torch.empty_like(nodes.client).index_copy(0, nodes.index, nodes.client)
     attack = by_eigenvectors if config.form == "matrix" else by_keys
     chosen = torch.arange(len(neighbourhoods.ids))
     if config.form == "matrix":
@@ -250,7 +251,7 @@ def attacked(pooled: Pooled, nodes: RouteTable, config: AnyFedGATConfig) -> Iter
         alike = chosen[neighbourhoods.size[chosen] == b]
         for rows in torch.split(alike, max(1, PART // (8 * pooled.x.shape[1] * b * b))):
             members = neighbourhoods.member[ranges(starts[rows], neighbourhoods.size[rows])].view(-1, b)
-            apart = site[members] != site[rows][:, None]
+            apart = client[members] != client[rows][:, None]
             if bool(apart.any()):
                 yield Attacked(members, apart, attack(message_of(pooled, rows, config)))
 
@@ -259,7 +260,7 @@ def attacked(pooled: Pooled, nodes: RouteTable, config: AnyFedGATConfig) -> Iter
 
 
 def run(audited: AuditedRun) -> Finding:
-    """How many neighbours at other sites a site can read."""
+    """How many neighbours at other clients a client can read."""
     fed, data, config, task = opened(audited)
     with fed.phase("setup", round=0):
         data = fed.clients.run(fedgat.kept_edges, data, config)
@@ -276,12 +277,12 @@ def run(audited: AuditedRun) -> Finding:
     looked_at = min(MOST, len(pooled.neighbourhoods.ids))
     how = "of the vectors" if config.form == "vector" else f"of the matrices of {looked_at} nodes"
     return Finding(
-        result=f"from the messages {how} sites read the features of {recovered} of {elsewhere} neighbours at "
-        f"other sites ({100 * share:.1f} %), the worst off by {worst:.1e} of the largest",
-        baseline="none: without the message a site has no feature of another's nodes",
+        result=f"from the messages {how} clients read the features of {recovered} of {elsewhere} neighbours "
+        f"at other clients ({100 * share:.1f} %), the worst off by {worst:.1e} of the largest",
+        baseline="none: without the message a client has no feature of another's nodes",
         verdict="leaks exactly: these features are computed, not guessed"
         if recovered
-        else "no node has a neighbour at another site",
+        else "no node has a neighbour at another client",
         leaks=recovered > 0,
         value=share,
         no_signal=0.0,
@@ -300,8 +301,8 @@ def opened(audited: AuditedRun) -> tuple[Federation, Located, AnyFedGATConfig, T
 
 CHECK = Check(
     name="fedgat_features",
-    tests="features of other sites' nodes, from the message before training",
-    attacker="a curious site: what the server sends it",
+    tests="features of other clients' nodes, from the message before training",
+    attacker="a curious client: what the server sends it",
     run=run,
     methods=("fedgat",),
     transfers=("fedgat/sums", "fedgat/scores"),

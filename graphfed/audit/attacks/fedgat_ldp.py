@@ -1,7 +1,7 @@
 """FedGAT on noised features: what the attack on its message (`fedgat_features`) is worth there.
 
 The attack runs as it does on FedGAT, and gives every row that the message was made of, exactly. These rows
-were noised at their site and smoothed at the server. Two figures of what they tell of the features:
+were noised at their client and smoothed at the server. Two figures of what they tell of the features:
 
     exact     how many neighbours' features are computed to within the attack's tolerance
     AUC       of the similarity (cosine) of a computed row to its node's own features and to those of
@@ -80,8 +80,8 @@ def run(audited: AuditedRun) -> Finding:
     auc, error = float(wins.mean()), float(wins.std() / len(wins) ** 0.5)
     low, high = auc - 1.96 * error, auc + 1.96 * error
     return Finding(
-        result=f"from the messages sites compute the features of {exact} of {elsewhere} neighbours at other "
-        f"sites; what they compute is noised, and more similar to its node's features than to another's in "
+        result=f"from the messages clients compute the features of {exact} of {elsewhere} neighbours "
+        f"at other clients; what they compute is noised, and more similar to its node's features than to another's in "
         f"{100 * auc:.1f} % of comparisons",
         baseline="50 % of comparisons; without the noise every neighbour, and 100 %",
         verdict="leaks exactly: features are computed"
@@ -97,7 +97,7 @@ def run(audited: AuditedRun) -> Finding:
 
 def _nothing_apart() -> Finding:
     return Finding(
-        result="no node has a neighbour at another site",
+        result="no node has a neighbour at another client",
         baseline="none",
         verdict="nothing to attack",
         leaks=False,
@@ -106,8 +106,8 @@ def _nothing_apart() -> Finding:
 
 CHECK = Check(
     name="fedgat_ldp_features",
-    tests="features of other sites' nodes, from the message before training on noised ones",
-    attacker="a curious site: what the server sends it",
+    tests="features of other clients' nodes, from the message before training on noised ones",
+    attacker="a curious client: what the server sends it",
     run=run,
     methods=("fedgat_ldp",),
     transfers=("fedgat/sums", "fedgat/scores"),

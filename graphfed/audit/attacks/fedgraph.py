@@ -1,31 +1,31 @@
-"""FedGraph: what a site finds out about other sites' nodes from the rows that it gets of them.
+"""FedGraph: what a client finds out about other clients' nodes from the rows that it gets of them.
 
-From the second layer on a site gets h(u) W / sqrt(D_uu) of nodes u next to its own; with share=all it gets
-x_u W / sqrt(D_uu) of the first layer too. In evaluations it knows W: the server has sent it to all sites.
+From the second layer on a client gets h(u) W / sqrt(D_uu) of nodes u next to its own; with share=all it gets
+x_u W / sqrt(D_uu) of the first layer too. In evaluations it knows W: the server has sent it to all clients.
 
     embeddings   from one message, h(u) up to its scale, which is unknown as D_uu is: the shortest vector
                  that W takes to the row. W with at most as many rows as columns leaves no other
     features     what the first layer adds up, a_u = sum_v Q(u, v) x_v over u and its neighbours at its own
-                 site, is the same in every evaluation, and W_t and the first layer's M_t, b_t are not. So
+                 client, is the same in every evaluation, and W_t and the first layer's M_t, b_t are not. So
 
                      row_t = relu(tau a_u M_t + tau b_t) W_t,      tau = 1 / sqrt(D_uu)
 
                  in every round t, for the same unknown tau a_u and tau. Once it is guessed which ReLUs are
-                 active these equations are linear. The site solves them for few entries, within bounds,
+                 active these equations are linear. The client solves them for few entries, within bounds,
                  guesses the ReLUs again, and goes on, trusting the equations more and its first guess less
                  (`least_squares`). With share=all row_t = tau x_u M_t has no ReLU, and x_u is solved for
 
 The paper (section 3.3) holds that features stay hidden, as the receiver does not know Q and as rows are
-short. Q need not be known to find which features occur around u, and where u has no neighbour at its site
+short. Q need not be known to find which features occur around u, and where u has no neighbour at its client
 these are u's own; and rows of many rounds are together longer than x_u.
 
-The first guess, which is also what the attack is compared with, is what a site has without any row: the mean
-of the same sums of its own nodes next to u, and of those of all its nodes. Attacked are pairs of a
-receiving site and a node, each with what that site alone gets, drawn from nodes with few and with many
-neighbours at their own site alike. At most EQUATIONS numbers of each node are used, from evaluations spread
+The first guess, which is also what the attack is compared with, is what a client has without any row: the
+mean of the same sums of its own nodes next to u, and of those of all its nodes. Attacked are pairs of a
+receiving client and a node, each with what that client alone gets, drawn from nodes with few and with many
+neighbours at their own client alike. At most EQUATIONS numbers of each node are used, from evaluations spread
 over the run. Training is run again in this process: nothing is sent to anyone. Not used are the rows of
-training steps (with sampling and dropout, which follow from the seed that all sites are told), what several
-sites get together, and nodes of which a row crosses once only, in the last prediction."""
+training steps (with sampling and dropout, which follow from the seed that all clients are told), what several
+clients get together, and nodes of which a row crosses once only, in the last prediction."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -56,7 +56,7 @@ __all__ = ["CHECK", "Known", "compare", "embeddings", "solve", "solve_linear"]
 #: Pairs of each number of neighbours that are attacked, fewer where there are more than so many features; and
 #: the numbers of each node that are used.
 PAIRS, MANY_FEATURES, EQUATIONS = 10, 2000, 400
-#: Nodes by how many neighbours they have at their own site: at least, at most.
+#: Nodes by how many neighbours they have at their own client: at least, at most.
 GROUPS = {"0": (0, 0), "1": (1, 1), "2": (2, 2), "3 to 5": (3, 5), "more": (6, 1 << 62)}
 #: How often the ReLUs are guessed; iterations of the solver each time, and for equations that are linear.
 STEPS, ITERATIONS, LINEAR_ITERATIONS = 12, 50, 200
@@ -257,7 +257,7 @@ def drawn(again: Opened, layer: int) -> Tensor:
 
 
 def neighbours_at_home(again: Opened, node: Tensor) -> np.ndarray:
-    """How many neighbours nodes have at their own site, [S]."""
+    """How many neighbours nodes have at their own client, [S]."""
     neighbours: np.ndarray = (again.silo.inner[node] - 1).cpu().numpy()
     return neighbours
 
@@ -334,7 +334,7 @@ def embeddings_by_layer(again: Opened, seen: Seen) -> list[Embeddings]:
 
 
 def run(audited: AuditedRun) -> Finding:
-    """What sites find out of embeddings and features elsewhere."""
+    """What clients find out of embeddings and features elsewhere."""
     config, baseline = audited.config.training, "-"
     assert isinstance(config, FedGraphConfig)
     crossed = {entry.name for entry in audited.ledger.entries}
@@ -342,7 +342,7 @@ def run(audited: AuditedRun) -> Finding:
         return Finding(
             "with share=none no row of a node crosses"
             if config.share == "none"
-            else "no row of a node crosses between these sites",
+            else "no row of a node crosses between these clients",
             baseline,
             "no leak in embeddings: there are none",
             False,
@@ -371,7 +371,7 @@ def run(audited: AuditedRun) -> Finding:
         embeddings_by_layer(again, seen),
         {
             "attacked": "features" if linear else "neighbourhoods",
-            "sites": len(torch.unique(pairs.receiver)),
+            "clients": len(torch.unique(pairs.receiver)),
             "messages": len(seen.weights),
             "evaluations": len(evaluated(config, audited.result.rounds)),
             "numbers": len(seen.weights) * width,
@@ -388,7 +388,7 @@ def finding(
     facts: dict[str, Any],
 ) -> Finding:
     """The figures of `compare`, [S] each, of what was found and of the guess, in words; neighbours [S]: at
-    the nodes' own sites."""
+    the nodes' own clients."""
     # Where every feature of every node is there, which ones are is no question.
     figure, name = ("auc", "AUC") if mean(found["auc"]) is not None else ("cosine", "cosine")
     value, guessed = mean(found[figure]) or 0.0, mean(guess[figure]) or 0.0
@@ -401,28 +401,28 @@ def finding(
     if facts["attacked"] == "features":
         what, more, also = "their features", "", ""
     else:
-        what, more, also = "the features that occur in their neighbourhood at their own site", "", ""
+        what, more, also = "the features that occur in their neighbourhood at their own client", "", ""
         if "0" in groups and groups["0"][figure] is not None:
             more = f"; of those without neighbours there {groups['0'][figure]:.3f}"
         if figure == "auc":
             more += f"; of their own features {mean(found['own_auc']) or 0.0:.3f}"
             also = f", of their own features {mean(guess['own_auc']) or 0.0:.3f},"
     result = (
-        f"of {len(neighbours)} nodes elsewhere a site finds {what}, from {facts['messages']} of "
+        f"of {len(neighbours)} nodes elsewhere a client finds {what}, from {facts['messages']} of "
         f"{facts['evaluations']} evaluations ({facts['numbers']} numbers for {facts['features']} features): "
         f"{name} {value:.3f} (95 % interval {low:.3f} to {high:.3f}){more}; "
         f"{100 * read:.0f} % are solved for, up to their scale"
     )
-    baseline = f"{name} {guessed:.3f}{also} by what the site's own nodes next to them have"
+    baseline = f"{name} {guessed:.3f}{also} by what the client's own nodes next to them have"
     if layers:
         result += "; from one message embeddings that enter " + ", ".join(str(each) for each in layers)
         baseline += "; " + ", ".join(f"layer {each.layer}: cosine {each.guess:.2f}" for each in layers)
-        baseline += " by the mean embedding of the site's own"
+        baseline += " by the mean embedding of the client's own"
 
     if gained and read > 0.5:
         verdict = "leaks: of most nodes what enters the first layer is computed, not guessed"
     elif gained:
-        verdict = "leaks: rows of several evaluations tell more than a site's own nodes do"
+        verdict = "leaks: rows of several evaluations tell more than a client's own nodes do"
     else:
         verdict = "this attack finds no more than the guess, which does not prove that there is no more"
     exact = [str(each.layer) for each in layers if each.exact > 0.5]
@@ -481,8 +481,8 @@ def bootstrap(values: np.ndarray) -> tuple[float, float]:
 
 CHECK = Check(
     name="fedgraph_embeddings",
-    tests="features and embeddings of other sites' nodes, from the rows that cross",
-    attacker="each site alone: the rows that it gets in evaluations, and the weights that all sites are sent",
+    tests="features and embeddings of other clients' nodes, from the rows that cross",
+    attacker="each client alone: the rows that it gets in evaluations, and the weights that all clients get",
     run=run,
     methods=("fedgraph",),
 )

@@ -1,4 +1,4 @@
-"""FedGraph: what sites get from each other in evaluations, and what it was made of, in a run made again.
+"""FedGraph: what clients get from each other in evaluations, and what it was made of, in a run made again.
 
 Predictions on validation nodes are made with the weights that the server has just sent, with all
 neighbours and without dropout. So whoever gets a row knows exactly by which weights it was made."""
@@ -59,7 +59,7 @@ class _Listening(Federation):
 class Opened:
     """A run after set-up: its places, its state and settings, and the rows and silos of all clients.
 
-    receiver, node [M]: of each want, the site that has it, and the row of the node at its owner;
+    receiver, node [M]: of each want, the client that has it, and the row of the node at its owner;
     crossing: of each layer that rows cross for in an evaluation, in order, which wants these are, ascending
     [m] (a layer of which none do is left out)."""
 
@@ -97,17 +97,17 @@ def opened(audited: AuditedRun) -> Opened:
             _, wanted = choose(silo, layer.parts[0].out, None, training.sampler, number, True, 0)
             if bool(wanted.any()):
                 crossing[number] = wanted.nonzero()[:, 0]
-    # A node may be at several sites: its row at the one that is asked.
+    # A node may be at several clients: its row at the one that is asked.
     ids, place = torch.unique(torch.cat([cohort.id, wants.ids]), return_inverse=True)
     held = cohort.client * len(ids) + place[: cohort.num_rows]
     order = held.argsort()
-    at = torch.searchsorted(held[order], wants.site * len(ids) + place[cohort.num_rows :])
+    at = torch.searchsorted(held[order], wants.owner * len(ids) + place[cohort.num_rows :])
     return Opened(fed, state, training, cohort, silo, wants.client, order[at], crossing)
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """S receiving sites, each with one node elsewhere: receiver, node [S] (a row of the cohort)."""
+    """S receiving clients, each with one node elsewhere: receiver, node [S] (a row of the cohort)."""
 
     receiver: Tensor
     node: Tensor
@@ -115,8 +115,8 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What S sites get of one node each in T evaluations, rows [T, S, H] for one layer; weights: that all
-    sites were sent for each; last: in the last one, the rows [m, H] of each layer that all sites get."""
+    """What S clients get of one node each in T evaluations, rows [T, S, H] for one layer; weights: that all
+    clients were sent for each; last: in the last one, the rows [m, H] of each layer that all clients get."""
 
     rows: Tensor
     weights: tuple[dict[str, Tensor], ...]
@@ -175,7 +175,7 @@ def features(cohort: Cohort) -> Any:
 
 
 def first_adjacency(silo: ClientGraph) -> sp.csr_matrix:
-    """Q(v, u) of the first layer over neighbours at the same site, themselves included, [N, N]."""
+    """Q(v, u) of the first layer over neighbours at the same client, themselves included, [N, N]."""
     entry = ranges(silo.starts, silo.inner)
     parts = (silo.first[entry].double(), silo.column[entry], torch.cat([silo.inner[:1] * 0, silo.inner]))
     values, columns, counts = (part.cpu().numpy() for part in parts)
@@ -183,7 +183,7 @@ def first_adjacency(silo: ClientGraph) -> sp.csr_matrix:
 
 
 def true_sums(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
-    """What the first layer adds up for each pair's node, [S, F]: its neighbours' features at its site,
+    """What the first layer adds up for each pair's node, [S, F]: its neighbours' features at its client,
     weighted by Q(u, v); own: only the node's own features, as they are."""
     at = pairs.node.cpu().numpy()
     x = features(again.cohort)
@@ -205,9 +205,9 @@ def guesses(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
 
 
 def edges_to(cohort: Cohort, receiver: int, node: int) -> Tensor:
-    """The edges, of those that lead to other sites, from a receiver to one node."""
-    site, name = cohort.clients[int(cohort.client[node])], cohort.id[node]
-    there = (cohort.cross_client == site) & (cohort.cross_id == name)
+    """The edges, of those that lead to other clients, from a receiver to one node."""
+    owner, name = cohort.clients[int(cohort.client[node])], cohort.id[node]
+    there = (cohort.cross_client == owner) & (cohort.cross_id == name)
     return (there & (cohort.client[cohort.cross_row] == receiver)).nonzero()[:, 0]
 
 

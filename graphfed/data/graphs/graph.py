@@ -58,15 +58,15 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Which site's own files list what, where several sites may list the same.
+    """Which client's own files list what, where several clients may list the same.
 
-    site, node: int64 [M], a row for each node that a site lists, sorted by (site, node).
-    owner: bool [M], whether the site knows its label (every holder, where none does).
-    edge_client, edge: int64 [E], a row for each edge that a site lists, by its number in the graph's `edges`;
-    sorted by (site, edge). A site lists both ends of its edges.
+    client, node: int64 [M], a row for each node that a client lists, sorted by (client, node).
+    owner: bool [M], whether the client knows its label (every holder, where none does).
+    edge_client, edge: int64 [E], a row for each edge that a client lists, by its number in the graph's
+    `edges`; sorted by (client, edge). A client lists both ends of its edges.
     """
 
-    site: np.ndarray
+    client: np.ndarray
     node: np.ndarray
     owner: np.ndarray
     edge_client: np.ndarray
@@ -81,11 +81,12 @@ class Graph:
     y: [N] int64, the class of each node, -1 where unknown.
     edges: [2, m] int64, every undirected edge once, u < v, sorted by (u, v), no self loops.
     edge_weight: [m] float32, positive; None where every edge weighs 1.
-    sites: [N] int64, where each node is by the data itself, with one of `client_names` for each site; None
-    where the data says nothing of sites, or may have a node at several: then `held` says who holds what.
+    clients: [N] int64, where each node is by the data itself, with one of `client_names` for each client;
+    None
+    where the data says nothing of clients, or may have a node at several: then `held` says who holds what.
     ids: the user's own ids, a pyarrow array of N texts, None where the nodes are called 0..N-1.
     keys: what every reader of the user's files knows each node by, a pyarrow array of N texts: its id, or its
-    site and its id; None where a node is known by its number.
+    client and its id; None where a node is known by its number.
     dropped: what the reader of the data found and left out, a phrase for each (`graphfed.data.dropped`).
     The arrays are shared, not copied: treat them as read-only.
     """
@@ -99,7 +100,7 @@ class Graph:
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
     edge_weight: np.ndarray | None = None
-    sites: np.ndarray | None = None
+    clients: np.ndarray | None = None
     client_names: tuple[str, ...] = ()
     ids: Any = None
     held: Held | None = None
@@ -123,8 +124,8 @@ class Graph:
 
     @property
     def names_clients(self) -> bool:
-        """Whether the data itself says which sites there are."""
-        return self.sites is not None or self.held is not None
+        """Whether the data itself says which clients there are."""
+        return self.clients is not None or self.held is not None
 
     @cached_property
     def stable_ids(self) -> np.ndarray | None:

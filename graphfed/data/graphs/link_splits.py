@@ -132,7 +132,7 @@ def training_graph(graph: Graph, split: EdgeSplit) -> Graph:
     if held is not None:
         kept = split.train[held.edge]
         number = np.cumsum(split.train) - 1
-        held = Held(held.site, held.node, held.owner, held.edge_client[kept], number[held.edge[kept]])
+        held = Held(held.client, held.node, held.owner, held.edge_client[kept], number[held.edge[kept]])
     weight = graph.edge_weight
     return replace(
         graph,
@@ -144,12 +144,12 @@ def training_graph(graph: Graph, split: EdgeSplit) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class ScoredPairs:
-    """The scored pairs and who scores them, sorted by (site, id, other_id).
+    """The scored pairs and who scores them, sorted by (client, id, other_id).
 
-    site, id [L]: of the node at the client that scores the pair; other_client, other_id [L]: of the other
+    client, id [L]: of the node at the client that scores the pair; other_client, other_id [L]: of the other
     node; label [L] bool: whether it is an edge; part [L] uint8 (`PARTS`)."""
 
-    site: np.ndarray
+    client: np.ndarray
     id: np.ndarray
     other_client: np.ndarray
     other_id: np.ndarray

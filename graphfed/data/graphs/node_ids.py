@@ -1,4 +1,4 @@
-"""Ids of nodes that sites work out alone: who has a node has the same id for it.
+"""Ids of nodes that clients work out alone: who has a node has the same id for it.
 
 The first 63 bits of the SHA-256 of the id's text. It is no secret: who can guess the text can check the
 guess. Methods that name nodes to a server by more than this say so (`graphfed.crypto.keyed_ids`).
@@ -26,7 +26,7 @@ def node_ids(texts: Sequence[str]) -> np.ndarray:
         if one != two:
             raise InputError(
                 f"the nodes {shown(one)} and {shown(two)} have the same hash, by a chance of one in "
-                "billions; give one of them another id, at every site that has it"
+                "billions; give one of them another id, at every client that has it"
             )
     return ids
 

@@ -1,6 +1,6 @@
 """What a graph and its partition look like, in numbers and as a small drawing: plain data for people to read.
 
-Shapes: N nodes, m edges, C classes, K sites.
+Shapes: N nodes, m edges, C classes, K clients.
 """
 
 from collections.abc import Mapping
@@ -16,28 +16,28 @@ from graphfed.data.seeding import generator
 
 __all__ = ["MAX_CLIENTS", "client_facts", "client_names", "graph_facts", "overview"]
 
-#: Sites that are listed one by one, and nodes and edges that are drawn.
+#: Clients that are listed one by one, and nodes and edges that are drawn.
 MAX_CLIENTS = 200
 DRAWN_NODES, DRAWN_EDGES, DRAWN_CLIENTS = 240, 700, 12
-#: Sites with no more nodes than this are devices; so many of them are drawn.
+#: Clients with no more nodes than this are devices; so many of them are drawn.
 DEVICE, DRAWN_DEVICES = 2, 60
 
 
 def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> dict[str, Any]:
-    """Plain JSON: the graph as a whole, its sites (the largest MAX_CLIENTS), and a drawing of a sample.
+    """Plain JSON: the graph as a whole, its clients (the largest MAX_CLIENTS), and a drawing of a sample.
 
     degrees["histogram"]: [lowest, highest, nodes] for the degrees 0, 1, 2-3, 4-7, 8-15, ...
     missing: what methods do without: nodes without label, in no part of the split, or with nothing but
     zeros for features; and features that are the same at every node (the first MAX_CLIENTS by name).
-    client_sizes: nodes that the smallest and the largest site hold, and the one divided by the other.
-    shared: nodes and edges that several sites have (copies that count as different nodes, too).
-    cross_client_edges: the graph's edges that lie inside no site, and their share; where sites share nodes,
-    an edge that one site lacks may lie inside another.
+    client_sizes: nodes that the smallest and the largest client hold, and the one divided by the other.
+    shared: nodes and edges that several clients have (copies that count as different nodes, too).
+    cross_client_edges: the graph's edges that lie inside no client, and their share; where clients share
+    nodes, an edge that one client lacks may lie inside another.
     homophily: share of the edges between nodes of known class that join equal classes (edge homophily).
     pairs: with a split of the edges, how many pairs are scored in validation and test; `graph` has the
-    training edges then, no node is in a part, and a site's train, val and test are edges it has and pairs
-    it scores. label_skew: mean over sites, by owned nodes, of the total variation distance between a
-    site's classes and all nodes' (0: every site is like the whole; 1: no class in common)."""
+    training edges then, no node is in a part, and a client's train, val and test are edges it has and pairs
+    it scores. label_skew: mean over clients, by owned nodes, of the total variation distance between a
+    client's classes and all nodes' (0: every client is like the whole; 1: no class in common)."""
     n = graph.num_nodes
     pairs = None
     if isinstance(split, EdgeSplit):
@@ -70,7 +70,7 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
             "histogram": _histogram(degree),
         },
         "homophily": _homophily(graph.y[u], graph.y[v]),
-        **_sites(graph, split, partition, pairs),
+        **_clients(graph, split, partition, pairs),
         "drawing": _drawing(graph, partition, degree),
     }
 
@@ -116,20 +116,20 @@ def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def client_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """An overview's numbers of the sites together, in words and for people."""
+    """An overview's numbers of the clients together, in words and for people."""
     cut, skew = told["cross_client_edges"], told["label_skew"]
     # Overviews that earlier versions wrote have neither.
     shared, sizes = told.get("shared") or {"nodes": 0}, told.get("client_sizes") or {"ratio": None}
-    facts = [("sites", f"{told['num_clients']:,}")]
+    facts = [("clients", f"{told['num_clients']:,}")]
     if sizes["ratio"] is not None and told["num_clients"] > 1:
         facts.append(
-            ("smallest / largest site", "{ratio:.2f} ({smallest:,} / {largest:,} nodes)".format(**sizes))
+            ("smallest / largest client", "{ratio:.2f} ({smallest:,} / {largest:,} nodes)".format(**sizes))
         )
     if shared["nodes"]:
-        facts.append(("at several sites", f"{shared['nodes']:,} nodes, {shared['edges']:,} edges"))
+        facts.append(("at several clients", f"{shared['nodes']:,} nodes, {shared['edges']:,} edges"))
     return [
         *facts,
-        ("edges inside no site (cut)", f"{cut['count']:,} ({_percent(cut['share'])})"),
+        ("edges inside no client (cut)", f"{cut['count']:,} ({_percent(cut['share'])})"),
         ("label skew (0 even, 1 disjoint)", "-" if skew is None else f"{skew:.2f}"),
     ]
 
@@ -139,12 +139,12 @@ def _percent(share: float | None) -> str:
 
 
 def client_names(graph: Graph, partition: Partition) -> tuple[str, ...]:
-    """The data's own names of the sites, () where the partition's sites are not those of the data."""
-    site, node = partition.held_client, partition.held_node
+    """The data's own names of the clients, () where the partition's clients are not those of the data."""
+    client, node = partition.held_client, partition.held_node
     if graph.held is not None:
-        same = np.array_equal(graph.held.site, site) and np.array_equal(graph.held.node, node)
+        same = np.array_equal(graph.held.client, client) and np.array_equal(graph.held.node, node)
     else:
-        same = graph.sites is not None and np.array_equal(graph.sites[node], site)
+        same = graph.clients is not None and np.array_equal(graph.clients[node], client)
     return graph.client_names if same and len(graph.client_names) == partition.num_clients else ()
 
 
@@ -205,8 +205,8 @@ def _homophily(y: np.ndarray, other: np.ndarray) -> float | None:
     return float((y == other)[known].mean()) if known.any() else None
 
 
-def _sites(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs | None) -> dict[str, Any]:
-    """sites, cross_client_edges and label_skew."""
+def _clients(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs | None) -> dict[str, Any]:
+    """clients, cross_client_edges and label_skew."""
     k, p = partition.num_clients, partition
     owned_client, owned = p.held_client[p.held_owner], p.held_node[p.held_owner]
     y = graph.y[owned]
@@ -220,8 +220,8 @@ def _sites(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs 
         distance = np.abs(share - classes.sum(0) / total).sum(1) / 2
         skew = float((distance * size).sum() / total)
 
-    def count(sites: np.ndarray) -> np.ndarray:
-        return np.bincount(sites, minlength=k)
+    def count(clients: np.ndarray) -> np.ndarray:
+        return np.bincount(clients, minlength=k)
 
     columns = {
         "nodes": count(p.held_client),
@@ -232,12 +232,12 @@ def _sites(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs 
     }
     if pairs is not None:
         columns["train"] = columns["edges"] + columns["cross_client_edges"]
-        columns |= {name: count(pairs.site[pairs.part == part]) for part, name in enumerate(PARTS)}
+        columns |= {name: count(pairs.client[pairs.part == part]) for part, name in enumerate(PARTS)}
     listed = np.argsort(-columns["owned"], kind="stable")[:MAX_CLIENTS]
     named = client_names(graph, partition)
     rows = [
         {
-            "site": int(s),
+            "client": int(s),
             "name": _name(named, s),
             **{key: int(column[s]) for key, column in columns.items()},
             "classes": classes[s].tolist(),
@@ -251,7 +251,7 @@ def _sites(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs 
     smallest, largest = int(size.min(initial=size.max(initial=0))), int(size.max(initial=0))
     return {
         "num_clients": k,
-        "sites": rows,
+        "clients": rows,
         "client_sizes": {
             "smallest": smallest,
             "largest": largest,
@@ -264,44 +264,44 @@ def _sites(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs 
 
 
 def _edges_inside(graph: Graph, partition: Partition) -> tuple[int, int]:
-    """How many of the graph's edges lie inside a site, each counted once, and how many inside several."""
+    """How many of the graph's edges lie inside a client, each counted once, and how many inside several."""
     if np.bincount(partition.held_node, minlength=graph.num_nodes).max(initial=0) <= 1:
         return len(partition.edge_client), 0
     ends = _ends(partition)
     keys = np.sort(ends.min(0) * graph.num_nodes + ends.max(0))
     first = np.flatnonzero(np.diff(keys, prepend=-1))
-    sites = np.diff(first, append=len(keys))
-    return len(first), int((sites > 1).sum())
+    clients = np.diff(first, append=len(keys))
+    return len(first), int((clients > 1).sum())
 
 
 def _ends(partition: Partition) -> np.ndarray:
-    """The nodes at both ends of the edges inside sites, [2, E]."""
+    """The nodes at both ends of the edges inside clients, [2, E]."""
     return partition.node_of(np.stack((partition.edge_u, partition.edge_v)))
 
 
 def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str, Any]:
-    """A sample of the largest sites: each a disc on a circle, its nodes of highest degree in the middle.
+    """A sample of the largest clients: each a disc on a circle, its nodes of highest degree in the middle.
 
     Nodes are taken that have most edges to those already taken, so that edges are seen. positions in
-    [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where no site has the edge."""
+    [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where no client has the edge."""
     owner = _one_owner(graph, partition)
     size = np.bincount(owner[owner >= 0], minlength=partition.num_clients)
     if size.max(initial=0) > DEVICE:
-        sites = np.sort(np.argsort(-size, kind="stable")[:DRAWN_CLIENTS])
-        sites = sites[size[sites] > 0]
-        taken = _neighbourhood(graph, owner, sites, degree, DRAWN_NODES)
+        clients = np.sort(np.argsort(-size, kind="stable")[:DRAWN_CLIENTS])
+        clients = clients[size[clients] > 0]
+        taken = _neighbourhood(graph, owner, clients, degree, DRAWN_NODES)
     else:  # devices: those that hold some neighbourhood, for the largest of them say nothing
         nobody = np.where(owner >= 0, 0, -1)
         taken = _neighbourhood(graph, nobody, np.zeros(1, dtype=np.int64), degree, DRAWN_DEVICES)
-        sites = np.unique(owner[taken])
+        clients = np.unique(owner[taken])
     chosen: list[np.ndarray] = []
     positions: list[np.ndarray] = []
-    for place, site in enumerate(sites):
-        mine = np.flatnonzero(taken & (owner == site))
+    for place, client in enumerate(clients):
+        mine = np.flatnonzero(taken & (owner == client))
         mine = mine[np.argsort(-degree[mine], kind="stable")]
-        angle = 2 * np.pi * place / max(1, len(sites))
-        middle = (0.0, 0.0) if len(sites) == 1 else (0.72 * np.cos(angle), 0.72 * np.sin(angle))
-        radius = 0.9 if len(sites) == 1 else min(0.26, 0.6 * np.sin(np.pi / len(sites)))
+        angle = 2 * np.pi * place / max(1, len(clients))
+        middle = (0.0, 0.0) if len(clients) == 1 else (0.72 * np.cos(angle), 0.72 * np.sin(angle))
+        radius = 0.9 if len(clients) == 1 else min(0.26, 0.6 * np.sin(np.pi / len(clients)))
         rank = np.arange(len(mine))
         # A sunflower: even spacing, without a force layout.
         r, turn = radius * np.sqrt((rank + 0.5) / max(1, len(mine))), rank * np.pi * (3 - np.sqrt(5))
@@ -319,16 +319,16 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
     return {
         "nodes": nodes.tolist(),
         "positions": points.round(4).tolist(),
-        "sites": owner[nodes].tolist(),
+        "clients": owner[nodes].tolist(),
         "edges": np.stack((*ends, across.astype(np.int64)), 1).tolist(),
         "sampled": len(nodes) < graph.num_nodes or len(ends[0]) < graph.num_edges,
     }
 
 
 def _one_owner(graph: Graph, partition: Partition) -> np.ndarray:
-    """A site that owns each node, -1 for none, [N] int64; of several owners each stands for as many."""
-    node, site = (column[partition.held_owner] for column in (partition.held_node, partition.held_client))
-    by_node = site[np.argsort(node, kind="stable")]
+    """A client that owns each node, -1 for none, [N] int64; of several owners each stands for as many."""
+    node, client = (column[partition.held_owner] for column in (partition.held_node, partition.held_client))
+    by_node = client[np.argsort(node, kind="stable")]
     owners = np.bincount(node, minlength=graph.num_nodes)
     chosen = np.cumsum(owners) - owners + np.arange(graph.num_nodes) % np.maximum(owners, 1)
     owner = np.full(graph.num_nodes, -1)
@@ -337,7 +337,7 @@ def _one_owner(graph: Graph, partition: Partition) -> np.ndarray:
 
 
 def _inside(partition: Partition, place_of: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Which of the drawn edges [2, m] (positions among the drawn nodes) some site has, [m] bool."""
+    """Which of the drawn edges [2, m] (positions among the drawn nodes) some client has, [m] bool."""
     theirs = place_of[_ends(partition)]
     theirs = theirs[:, (theirs >= 0).all(0)]
     width = 1 + max(int(ends.max(initial=0)), int(theirs.max(initial=0)))
@@ -347,20 +347,20 @@ def _inside(partition: Partition, place_of: np.ndarray, ends: np.ndarray) -> np.
 
 
 def _neighbourhood(
-    graph: Graph, owner: np.ndarray, sites: np.ndarray, degree: np.ndarray, most: int
+    graph: Graph, owner: np.ndarray, clients: np.ndarray, degree: np.ndarray, most: int
 ) -> np.ndarray:
-    """At most `most` nodes of the sites, as many of each, bool [N]: the one of highest degree of each
-    site, and those with most edges to the taken ones, four times as many in every pass."""
+    """At most `most` nodes of the clients, as many of each, bool [N]: the one of highest degree of each
+    client, and those with most edges to the taken ones, four times as many in every pass."""
     u, v = graph.edges
-    n, each = graph.num_nodes, max(1, most // max(1, len(sites)))
+    n, each = graph.num_nodes, max(1, most // max(1, len(clients)))
     taken = np.zeros(n, dtype=bool)
     quota = 1
     while True:
         links = np.bincount(v[taken[u]], minlength=n) + np.bincount(u[taken[v]], minlength=n)
-        for site in sites:
-            left = np.flatnonzero((owner == site) & ~taken)
+        for client in clients:
+            left = np.flatnonzero((owner == client) & ~taken)
             order = np.lexsort((left, -degree[left], -links[left]))
-            missing = quota - int((taken & (owner == site)).sum())
+            missing = quota - int((taken & (owner == client)).sum())
             taken[left[order[:missing]]] = True
         if quota == each:
             return taken

@@ -39,11 +39,11 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
 
 
 def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
-    """The part of each node by its id alone: [n] int8, 0 train, 1 val, 2 test, 3 none. Sites that share a
+    """The part of each node by its id alone: [n] int8, 0 train, 1 val, 2 test, 3 none. Clients that share a
     node agree on its part without a word, whatever else they hold.
 
     ids: [n] int64. spec: "random:A,B,C" or "random_plain:A,B,C", both here the chances of each part, whatever
-    the class (a site does not see how many nodes of a class the others have); "default" is
+    the class (a client does not see how many nodes of a class the others have); "default" is
     "random:0.5,0.25,0.25". Raises InputError for the splits that must see the whole graph."""
     import torch
 
@@ -52,7 +52,7 @@ def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
     kind, numbers = _parsed(spec)
     if kind not in ("default", "random", "random_plain"):
         raise InputError(
-            f"split {_brief(spec)} cannot be drawn where every site sees its own nodes only; give the "
+            f"split {_brief(spec)} cannot be drawn where every client sees its own nodes only; give the "
             "nodes a column of parts ('split: COLUMN' in the description), or use 'random:0.5,0.25,0.25'"
         )
     fractions = fractions_in(spec, numbers or "0.5,0.25,0.25")

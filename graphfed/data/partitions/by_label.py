@@ -38,9 +38,9 @@ def label_dirichlet(graph: Graph, clients: int, seed: int, beta: float, kind: st
     # The nodes of each class, in random order, go to clients 0, 1, ... by the counts.
     shuffled = rng.permutation(graph.num_nodes)
     by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
-    site = np.empty(graph.num_nodes, dtype=np.int64)
-    site[by_class] = np.repeat(np.tile(np.arange(clients), len(class_size)), counts.ravel())
-    return from_assignment(graph, site, num_clients=clients)
+    client = np.empty(graph.num_nodes, dtype=np.int64)
+    client[by_class] = np.repeat(np.tile(np.arange(clients), len(class_size)), counts.ravel())
+    return from_assignment(graph, client, num_clients=clients)
 
 
 def _partition_proportions(
@@ -96,13 +96,15 @@ def _partition_hsu(
 
 
 def label_skew(graph: Graph, clients: int, seed: int, alpha: float, nodes: str) -> Partition:
-    """SAPGNN's label skew: blocks of classes, then a fraction of each site spread over the others.
+    """SAPGNN's label skew: blocks of classes, then a fraction of each client spread over the others.
 
-    The classes, in order, are cut into K blocks of (nearly) equally many classes; site k gets block k. Then a
-    random fraction `alpha` of each site's nodes is dealt evenly over the other sites: 0 is the most
+    The classes, in order, are cut into K blocks of (nearly) equally many classes; client k gets block k.
+    Then a
+    random fraction `alpha` of each client's nodes is dealt evenly over the other clients: 0 is the most
     skewed, (K-1)/K is even. Nodes of unknown class (-1) are dealt uniformly from the start.
-    nodes: "own", a site holds what it was dealt, and an edge between sites is cut; "all", every site also
-    holds every other node, without label or edges (what PPGNN needs), and an edge between sites is at none.
+    nodes: "own", a client holds what it was dealt, and an edge between clients is cut; "all", every client
+    also
+    holds every other node, without label or edges (what PPGNN needs), and an edge between clients is at none.
 
     Raises InputError when alpha is not in [0, 1] or there are more clients than classes.
     """
@@ -119,21 +121,21 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float, nodes: str) 
     rng = generator(seed, "partition/label_skew")
     blocks = [len(block) for block in np.array_split(np.arange(graph.num_classes), clients)]
     block = np.repeat(np.arange(clients), blocks)
-    site = np.where(graph.y >= 0, block[graph.y], rng.integers(clients, size=graph.num_nodes))
+    client = np.where(graph.y >= 0, block[graph.y], rng.integers(clients, size=graph.num_nodes))
     if clients > 1:
-        # Each site's nodes in random order: the first alpha of them move, to the other sites in turn.
+        # Each client's nodes in random order: the first alpha of them move, to the other clients in turn.
         order = rng.permutation(graph.num_nodes)
-        order = order[np.argsort(site[order], kind="stable")]
-        size = np.bincount(site, minlength=clients)
+        order = order[np.argsort(client[order], kind="stable")]
+        size = np.bincount(client, minlength=clients)
         rank = np.arange(graph.num_nodes) - np.repeat(np.cumsum(size) - size, size)
-        moves = rank < np.rint(alpha * size)[site[order]]
-        first = rng.integers(clients - 1, size=clients)  # no site is favoured by the remainder
-        step = 1 + (rank + first[site[order]]) % (clients - 1)
-        site[order] = np.where(moves, (site[order] + step) % clients, site[order])
-    dealt = from_assignment(graph, site, num_clients=clients)
+        moves = rank < np.rint(alpha * size)[client[order]]
+        first = rng.integers(clients - 1, size=clients)  # no client is favoured by the remainder
+        step = 1 + (rank + first[client[order]]) % (clients - 1)
+        client[order] = np.where(moves, (client[order] + step) % clients, client[order])
+    dealt = from_assignment(graph, client, num_clients=clients)
     if nodes == "own":
         return dealt
     held_id = np.tile(np.arange(graph.num_nodes), clients)
     held_client = np.repeat(np.arange(clients), graph.num_nodes)
-    held = (held_client, held_id, site[held_id] == held_client)
+    held = (held_client, held_id, client[held_id] == held_client)
     return without_cross(graph, held, (dealt.edge_client, dealt.edge_u, dealt.edge_v), num_clients=clients)

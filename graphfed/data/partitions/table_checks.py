@@ -19,11 +19,11 @@ Tables = Mapping[str, np.ndarray]
 COLUMNS = {
     "held": ("held_client", "held_id", "held_node", "held_owner"),
     "edges": ("edge_client", "edge_u", "edge_v"),
-    "cut": ("cross_local_client", "cross_id", "cross_remote_client", "cross_remote_id"),
+    "cross": ("cross_local_client", "cross_id", "cross_remote_client", "cross_remote_id"),
 }
-ROW_KEY = {"held": COLUMNS["held"][:2], "edges": COLUMNS["edges"], "cut": COLUMNS["cut"]}
-LIMIT = 2**31  # of sites, ids and nodes: the product of two must not leave 64 bits
-SPARE_CLIENTS = 10**6  # a site may hold nothing, but not nearly all of them
+ROW_KEY = {"held": COLUMNS["held"][:2], "edges": COLUMNS["edges"], "cross": COLUMNS["cross"]}
+LIMIT = 2**31  # of clients, ids and nodes: the product of two must not leave 64 bits
+SPARE_CLIENTS = 10**6  # a client may hold nothing, but not nearly all of them
 NAME = 200  # characters
 FORMAT = "the docstring of Partition has the format"
 
@@ -58,9 +58,9 @@ def _is_option(value: Any) -> bool:
 def check_tables(tables: Tables, num_clients: int, where: str) -> None:
     """Raises InputError, which starts with `where`, for tables that are no partition of any graph.
 
-    tables: the eleven columns of a Partition by name. Checked: types and lengths; sites, ids and nodes in
-    range; order without repetition; one node and an owner for each id; edges between ids of their site; cut
-    rows from an id of the site to one that the remote site owns, and back if no node is shared or
+    tables: the eleven columns of a Partition by name. Checked: types and lengths; clients, ids and nodes in
+    range; order without repetition; one node and an owner for each id; edges between ids of their client; cut
+    rows from an id of the client to one that the remote client owns, and back if no node is shared or
     copied.
     """
     _check_types(tables, where)
@@ -71,10 +71,10 @@ def check_tables(tables: Tables, num_clients: int, where: str) -> None:
         _refuse(where, table, unsorted, why)
     _check_ids(tables, where)
     held = _Held(tables)
-    site, u, v = (tables[column] for column in COLUMNS["edges"])
+    client, u, v = (tables[column] for column in COLUMNS["edges"])
     for end, id_ in (("edge_u", u), ("edge_v", v)):
-        missing = held.row(site, id_) < 0
-        _refuse(where, "edges", missing, end + " {id} is not held by site {site}", id=id_, site=site)
+        missing = held.row(client, id_) < 0
+        _refuse(where, "edges", missing, end + " {id} is not held by client {client}", id=id_, client=client)
     _refuse(where, "edges", u >= v, "edge_u {u} is not below edge_v {v}", u=u, v=v)
     _check_cross(tables, held, where)
 
@@ -89,17 +89,17 @@ def check_against_graph(tables: Tables, graph: Graph, where: str) -> None:
     known = graph.edges[0] * n + graph.edges[1]  # ascending, as the edges are sorted
     ends = {
         "edges": (("edge_client", "edge_u"), ("edge_client", "edge_v")),
-        "cut": (("cross_local_client", "cross_id"), ("cross_remote_client", "cross_remote_id")),
+        "cross": (("cross_local_client", "cross_id"), ("cross_remote_client", "cross_remote_id")),
     }
     for table, columns in ends.items():
-        a, b = (node[held.row(tables[site], tables[id_])] for site, id_ in columns)
+        a, b = (node[held.row(tables[client], tables[id_])] for client, id_ in columns)
         key = np.minimum(a, b) * n + np.maximum(a, b)
         why = "the graph has no edge between nodes {a} and {b}"
         _refuse(where, table, _position(known, key) < 0, why, a=a, b=b)
 
 
 class _Held:
-    """Where in the table `held` a site's id is."""
+    """Where in the table `held` a client's id is."""
 
     def __init__(self, tables: Tables) -> None:
         self.width = int(tables["held_id"].max(initial=0)) + 1
@@ -107,10 +107,10 @@ class _Held:
             tables["held_client"] * self.width + tables["held_id"]
         )  # ascending, as the rows are sorted
 
-    def row(self, site: np.ndarray, id_: np.ndarray) -> np.ndarray:
-        """The row of each site's id, -1 where the site does not hold it; [n] int64."""
-        # An id beyond all held ones must not pass for a small id of the next site.
-        return np.where(id_ < self.width, _position(self.codes, site * self.width + id_), -1)
+    def row(self, client: np.ndarray, id_: np.ndarray) -> np.ndarray:
+        """The row of each client's id, -1 where the client does not hold it; [n] int64."""
+        # An id beyond all held ones must not pass for a small id of the next client.
+        return np.where(id_ < self.width, _position(self.codes, client * self.width + id_), -1)
 
 
 def _position(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -144,7 +144,7 @@ def _check_ranges(tables: Tables, num_clients: int, where: str) -> None:
             if column == "held_owner":
                 continue
             values = tables[column]
-            limit = num_clients if column.endswith("site") else LIMIT
+            limit = num_clients if column.endswith("client") else LIMIT
             why = f"{column} {{value}} is not in 0..{limit - 1}"
             _refuse(where, table, (values < 0) | (values >= limit), why, value=values)
 
@@ -155,31 +155,32 @@ def _check_ids(tables: Tables, where: str) -> None:
     ids, which = np.unique(tables["held_id"], return_inverse=True)
     node_of = np.empty(len(ids), dtype=np.int64)
     node_of[which[::-1]] = node[::-1]  # the first row of an id counts
-    why = "id {id} stands for node {node} here, and for node {other} at another site"
+    why = "id {id} stands for node {node} here, and for node {other} at another client"
     other = node_of[which]
     _refuse(where, "held", node != other, why, id=tables["held_id"], node=node, other=other)
     owners = np.bincount(which[owner], minlength=len(ids))[which]
-    why = "id {id} has no owner; at least one site owns it"
+    why = "id {id} has no owner; at least one client owns it"
     _refuse(where, "held", owners == 0, why, id=tables["held_id"])
 
 
 def _check_cross(tables: Tables, held: _Held, where: str) -> None:
-    site, id_, remote_client, remote_id = (tables[column] for column in COLUMNS["cut"])
-    columns = {"site": site, "id": id_, "remote_client": remote_client, "remote_id": remote_id}
-    _refuse(where, "cut", site == remote_client, "both ends are at site {site}", **columns)
-    own, remote = held.row(site, id_), held.row(remote_client, remote_id)
-    _refuse(where, "cut", own < 0, "cross_id {id} is not held by site {site}", **columns)
+    client, id_, remote_client, remote_id = (tables[column] for column in COLUMNS["cross"])
+    columns = {"client": client, "id": id_, "remote_client": remote_client, "remote_id": remote_id}
+    _refuse(where, "cross", client == remote_client, "both ends are at client {client}", **columns)
+    own, remote = held.row(client, id_), held.row(remote_client, remote_id)
+    _refuse(where, "cross", own < 0, "cross_id {id} is not held by client {client}", **columns)
     owned = np.append(tables["held_owner"], False)[remote]  # row -1 is none
-    why = "cross_remote_id {remote_id} is not owned by site {remote_client}"
-    _refuse(where, "cut", ~owned, why, **columns)
+    why = "cross_remote_id {remote_id} is not owned by client {remote_client}"
+    _refuse(where, "cross", ~owned, why, **columns)
     if tables["held_owner"].all() and (tables["held_id"] == tables["held_node"]).all():
         rows = len(held.codes)
         no_way_back = _position(own * rows + remote, remote * rows + own) < 0
         why = (
-            "site {remote_client} has no row for its end {remote_id} of the edge to {id}; without copies an "
-            "edge between sites has a row in each direction"
+            "client {remote_client} has no row for its end {remote_id} of the edge to {id}; without "
+            "copies an "
+            "edge between clients has a row in each direction"
         )
-        _refuse(where, "cut", no_way_back, why, **columns)
+        _refuse(where, "cross", no_way_back, why, **columns)
 
 
 def _in_order(columns: list[np.ndarray]) -> np.ndarray:

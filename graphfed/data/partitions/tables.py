@@ -1,15 +1,15 @@
-"""The one partition format: tables that say which site holds which nodes and edges.
+"""The one partition format: tables that say which client holds which nodes and edges.
 
-    held   one row for each node a site holds, and whether the site owns it
-    edges  one row for each undirected edge inside a site
-    cut    one row, seen from a site, for each edge that leaves it
+    held   one row for each node a client holds, and whether the client owns it
+    edges  one row for each undirected edge inside a client
+    cut    one row, seen from a client, for each edge that leaves it
 
-A node is labelled and scored only where it is owned, and every id has an owner; several sites that know
+A node is labelled and scored only where it is owned, and every id has an owner; several clients that know
 its label own it together. Ids are the graph's node numbers, except where a partition makes copies that
 count as different nodes (FedGraph): there every copy has an id of its own, and `held_node` says whose
 copy it is.
 
-Shapes: N nodes, M held rows, E rows of edges, C rows of cut, K sites.
+Shapes: N nodes, M held rows, E rows of edges, C rows of cut, K clients.
 """
 
 import json
@@ -32,19 +32,19 @@ __all__ = ["Option", "Partition", "cross_rows", "from_assignment", "order_by_cli
 
 Option = int | float | str
 
-FORMAT = "graphfed.partition/1"
+FORMAT = "graphfed.partition/2"
 WRITE_ONE = "write one with 'graphfed data partition', or Partition.save"
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Who holds what. Sites are 0..num_clients-1; a site may hold nothing.
+    """Who holds what. Clients are 0..num_clients-1; a client may hold nothing.
 
-    held_client, held_id, held_node: int64 [M], held_owner: bool [M]; sorted by (site, id).
-    edge_client, edge_u, edge_v: int64 [E], u < v are ids held by the site; sorted by (site, u, v).
-    cross_local_client, cross_id, cross_remote_client, cross_remote_id: int64 [C]; the site's own id and the
+    held_client, held_id, held_node: int64 [M], held_owner: bool [M]; sorted by (client, id).
+    edge_client, edge_u, edge_v: int64 [E], u < v are ids held by the client; sorted by (client, u, v).
+    cross_local_client, cross_id, cross_remote_client, cross_remote_id: int64 [C]; the client's own id and the
     id at the other
-    end, which the remote site owns; sorted. Without copies every edge between sites has a row in each
+    end, which the remote client owns; sorted. Without copies every edge between clients has a row in each
     direction.
     name, options, seed: what it was made with; printable text of at most 200 characters and finite numbers.
     """
@@ -70,12 +70,14 @@ class Partition:
     def tables(self) -> dict[str, np.ndarray]:
         """The eleven columns by name."""
         return {
-            f.name: getattr(self, f.name) for f in fields(self) if f.name.startswith(("held", "edge", "cut"))
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name.startswith(("held", "edge", "cross"))
         }
 
     @cached_property
     def hash(self) -> str:
-        """sha256 (hex) of the tables, the number of sites and the graph's hash.
+        """sha256 (hex) of the tables, the number of clients and the graph's hash.
 
         Two recipes that deal the same way have the same hash: name, options and seed do not count.
         """
@@ -163,49 +165,49 @@ class Partition:
 
 def from_assignment(
     graph: Graph,
-    site: np.ndarray,
+    client: np.ndarray,
     *,
     num_clients: int | None = None,
     name: str = "assignment",
     options: dict[str, Option] | None = None,
     seed: int = 0,
 ) -> Partition:
-    """The partition that gives every node to exactly one site; edges between sites become cut rows.
+    """The partition that gives every node to exactly one client; edges between clients become cut rows.
 
-    site: [N] integers, the site of each node. num_clients: K; by default the largest site plus one.
-    Raises InputError when `site` has the wrong length or type, or leaves 0..num_clients-1.
+    client: [N] integers, the client of each node. num_clients: K; by default the largest client plus one.
+    Raises InputError when `client` has the wrong length or type, or leaves 0..num_clients-1.
     """
-    site = np.asarray(site)
-    if site.shape != (graph.num_nodes,) or not np.issubdtype(site.dtype, np.integer):
+    client = np.asarray(client)
+    if client.shape != (graph.num_nodes,) or not np.issubdtype(client.dtype, np.integer):
         raise InputError(
-            f"the assignment has dtype {site.dtype} and shape {site.shape}; expected one integer site "
+            f"the assignment has dtype {client.dtype} and shape {client.shape}; expected one integer client "
             f"for each of the {graph.num_nodes} nodes of {graph.name!r}"
         )
-    site = site.astype(np.int64)
+    client = client.astype(np.int64)
     if num_clients is None:
-        num_clients = int(site.max(initial=-1)) + 1
-    outside = np.flatnonzero((site < 0) | (site >= num_clients))
+        num_clients = int(client.max(initial=-1)) + 1
+    outside = np.flatnonzero((client < 0) | (client >= num_clients))
     if outside.size:
         raise InputError(
-            f"node {outside[0]} is assigned to site {site[outside[0]]}; sites are 0..{num_clients - 1} "
+            f"node {outside[0]} is assigned to client {client[outside[0]]}; clients are 0..{num_clients - 1} "
             f"({outside.size} such nodes)"
         )
-    held = order_by_client(site, num_clients)
+    held = order_by_client(client, num_clients)
     u, v = graph.edges
-    inside = site[u] == site[v]
+    inside = client[u] == client[v]
     crossing = ~inside
     edge_u, edge_v = u[inside], v[inside]
-    order = order_by_client(site[edge_u], num_clients)
+    order = order_by_client(client[edge_u], num_clients)
     ends = np.concatenate((u[crossing], v[crossing])), np.concatenate((v[crossing], u[crossing]))
     return Partition(
-        held_client=site[held],
+        held_client=client[held],
         held_id=held,
         held_node=held.copy(),
         held_owner=np.ones(len(held), dtype=bool),
-        edge_client=site[edge_u][order],
+        edge_client=client[edge_u][order],
         edge_u=edge_u[order],
         edge_v=edge_v[order],
-        **cross_rows(site[held], held, *ends),
+        **cross_rows(client[held], held, *ends),
         num_clients=num_clients,
         graph_hash=graph.hash,
         name=name,
@@ -221,11 +223,11 @@ def without_cross(
     *,
     num_clients: int,
 ) -> Partition:
-    """The partition of sites that may share nodes and edges, where an edge that a site lacks is only
+    """The partition of clients that may share nodes and edges, where an edge that a client lacks is only
     unknown there: no edge is cut.
 
-    held: site, node and owner [M], sorted by (site, node); edges: site, u and v [E], sorted by (site, u,
-    v)."""
+    held: client, node and owner [M], sorted by (client, node); edges: client, u and v [E], sorted by
+    (client, u, v)."""
     none = np.zeros(0, dtype=np.int64)
     return Partition(
         held_client=held[0],
@@ -244,25 +246,25 @@ def without_cross(
     )
 
 
-def order_by_client(site: np.ndarray, num_clients: int) -> np.ndarray:
-    """The stable order [n] int64 of rows by site [n]. Rows sorted by id become sorted by (site, id)."""
+def order_by_client(client: np.ndarray, num_clients: int) -> np.ndarray:
+    """The stable order [n] int64 of rows by client [n]. Rows sorted by id become sorted by (client, id)."""
     # numpy sorts 16-bit integers by radix, about ten times faster than wider ones.
-    narrow = site.astype(np.uint16) if num_clients <= 2**16 else site
+    narrow = client.astype(np.uint16) if num_clients <= 2**16 else client
     return np.argsort(narrow, kind="stable")
 
 
 def cross_rows(
     held_client: np.ndarray, held_id: np.ndarray, own: np.ndarray, remote: np.ndarray
 ) -> dict[str, Any]:
-    """The four cut columns, sorted by (site, id, remote site, remote id).
+    """The four cut columns, sorted by (client, id, remote client, remote id).
 
-    held_client, held_id: [M] sorted by (site, id), each id held once.
+    held_client, held_id: [M] sorted by (client, id), each id held once.
     own, remote: [C] ids at both ends, in any order.
     """
     rows = len(held_id)
     row_of = np.empty(rows, dtype=np.int64)
     row_of[held_id] = np.arange(rows)
-    # The row of an id orders as (site, id), so one sort of row pairs sorts all four columns.
+    # The row of an id orders as (client, id), so one sort of row pairs sorts all four columns.
     key = row_of[own] * rows + row_of[remote]
     key.sort()
     own_row, remote_row = (key // rows, key % rows) if rows else (key, key)

@@ -104,11 +104,11 @@ def agree_on_exchange_route(
     requests: dict[Pair, Message] = {}
     for b, want in local.items():
         check_wants(want, places.workers[b], places.num_clients, name)
-        owner = worker_of.to(want.site.device)[want.site]
+        owner = worker_of.to(want.owner.device)[want.owner]
         asker = want.client + places.workers[b][0]
         for a in workers:
             place[a, b] = (owner == a).nonzero()[:, 0]
-            requests[b, a] = Message(tuple(column[place[a, b]] for column in (want.site, want.ids, asker)))
+            requests[b, a] = Message(tuple(column[place[a, b]] for column in (want.owner, want.ids, asker)))
     # Ids are sent from who wants a row to who owns it: the other way round from the rows themselves.
     pairs = [(b, a) for a in workers for b in workers if a in local or b in local]
     got = delivery.deliver(requests, pairs, delivery.next_key(name))
@@ -118,17 +118,17 @@ def agree_on_exchange_route(
         for b in workers:
             if places.is_elsewhere(b) and not wants_fit(got[b, a].payload, places.workers[b]):
                 raise delivery.refusal(b, name, "wants that are none of its clients'")
-            site, ids, asker = got[b, a].payload
-            rows = find_rows(held, places.workers[a], site, ids, name, places.name_of(b))
+            owner, ids, asker = got[b, a].payload
+            rows = find_rows(held, places.workers[a], owner, ids, name, places.name_of(b))
             if len(rows):
                 send[a, b] = rows
-                links[a, b] = link_codes(site, asker, places.num_clients)
+                links[a, b] = link_codes(owner, asker, places.num_clients)
     for b, want in local.items():
         for a in workers:
             rows = place[a, b]
             if a not in local and len(rows):
                 receiver = want.client[rows] + places.workers[b][0]
-                links[a, b] = link_codes(want.site[rows], receiver, places.num_clients)
+                links[a, b] = link_codes(want.owner[rows], receiver, places.num_clients)
     return _exchange_route(delivery, [(a, b) for b, a in pairs], send, place, links, name, protection)
 
 

@@ -64,21 +64,23 @@ Clients = tuple[Client, ...]
 
 def messages(name: str, when: str, what: str) -> dict[str, str]:
     """The transfers of a sum called `name`, in words (see `Sent.messages`). when: begins each sentence;
-    what: of a site is summed."""
+    what: of a client is summed."""
     return {
-        f"{name}/keys": f"{when}: two public keys of each site, made for this sum. They say nothing of its "
+        f"{name}/keys": f"{when}: two public keys of each client, made for this sum. They say nothing of its "
         "data.",
-        f"{name}/all_keys": f"{when}: the public keys of all sites that take part, from the server to each.",
-        f"{name}/sealed_shares": f"{when}: for every other site a share of this site's two secrets of the "
+        f"{name}/all_keys": f"{when}: the public keys of all clients that take part, from the server to "
+        f"each.",
+        f"{name}/sealed_shares": f"{when}: for every other client a share of this client's two secrets "
+        f"of the "
         "sum, sealed for it. The server passes them on and cannot open them.",
-        f"{name}/forwarded_shares": f"{when}, from the server: the shares that the other sites sealed "
+        f"{name}/forwarded_shares": f"{when}, from the server: the shares that the other clients sealed "
         f"for this one. "
-        "Fewer than the threshold of them (more than two thirds of the sites) say nothing.",
-        f"{name}/masked": f"{when}: {what}, under masks that cancel in the sum over the sites. The server "
-        "learns the sum and no site's own; with protocols=simulated there are no masks, and it reads them.",
+        "Fewer than the threshold of them (more than two thirds of the clients) say nothing.",
+        f"{name}/masked": f"{when}: {what}, under masks that cancel in the sum over the clients. The server "
+        "learns the sum and no client's own; with protocols=simulated there are no masks, and it reads them.",
         f"{name}/survivors": f"{when}, from the server: whose masked numbers have come.",
         f"{name}/unmask": f"{when}: the shares that open the masks left over in the sum. The server can take "
-        "them off the sum, and off no single site's numbers.",
+        "them off the sum, and off no single client's numbers.",
     }
 
 

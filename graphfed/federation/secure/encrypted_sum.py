@@ -74,7 +74,7 @@ def wants_key(clients: Tensor) -> ExchangeIds:
     other = (clients != 0).nonzero()[:, 0]
     held = (clients == 0).nonzero()[:, 0]
     nil = torch.zeros_like(other)
-    return ExchangeIds(site=nil, ids=nil, client=other, held_ids=torch.zeros_like(held), held_client=held)
+    return ExchangeIds(owner=nil, ids=nil, client=other, held_ids=torch.zeros_like(held), held_client=held)
 
 
 def key_of(made: AnyKeyOwner | None, received: Tensor, chosen: str, simulated: bool) -> AnyKeyOwner:

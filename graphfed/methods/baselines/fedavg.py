@@ -209,22 +209,23 @@ def predict(fed: Federation, state: State, config: GraphTraining, target: str) -
 
 #: Shared by every method whose optimiser can run at the server.
 GRADIENT_MESSAGES = {
-    "gradient": "With one local step (optimizer_at=server) and aggregation=plaintext: each site's gradient "
-    "of its loss, which the server averages by the number of training nodes. The server reads each site's "
+    "gradient": "With one local step (optimizer_at=server) and aggregation=plaintext: each client's gradient "
+    "of its loss, which the server averages by the number of training nodes. The server reads each client's "
     "gradient; from one of few training nodes, their features and labels can be worked out.",
     **messages(
         "gradient",
         "With one local step (optimizer_at=server) and aggregation=secure, in every round",
-        "a site's gradient, times its number of training nodes",
+        "a client's gradient, times its number of training nodes",
     ),
 }
 #: Shared by every method that averages weights.
 WEIGHT_MESSAGES = {
-    "training_counts": "How many training nodes each site has: one number, which the server reads.",
-    "model": "The shared model's weights, from the server to every site.",
-    "update": "With several local steps (optimizer_at=clients) and aggregation=plaintext: each site's model "
+    "training_counts": "How many training nodes each client has: one number, which the server reads.",
+    "model": "The shared model's weights, from the server to every client.",
+    "update": "With several local steps (optimizer_at=clients) and aggregation=plaintext: each client's "
+    "model "
     "weights after local training, which the server averages by the number of training nodes. The server "
-    "reads each site's weights; from weights, features and labels of training nodes can in part be "
+    "reads each client's weights; from weights, features and labels of training nodes can in part be "
     "inferred.",
     **averaging.MESSAGES,
 }

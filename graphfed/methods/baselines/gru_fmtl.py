@@ -242,9 +242,10 @@ METHOD = Method(
         protection="none: in clear",
         messages={
             **MESSAGES,
-            "neighbours": "Once, from the server: the weights of the edges that leave a site's sensor.",
-            "wanted": "Once: whose weights a site asks for, which each of its neighbours reads.",
-            "neighbour_weights": "All weights of a site after its training, to every neighbour that asks, in "
+            "neighbours": "Once, from the server: the weights of the edges that leave a client's sensor.",
+            "wanted": "Once: whose weights a client asks for, which each of its neighbours reads.",
+            "neighbour_weights": "All weights of a client after its training, to every neighbour that "
+            "asks, in "
             "every round. Each reads them; from weights, readings can in part be inferred.",
         },
     ),

@@ -57,7 +57,7 @@ def init(key: int, hidden: int = 64, width: int = 256, out: int = 128, layers: i
     for layer in range(layers):
         inputs = {
             "edge": 2 * node + edge + shared,
-            "node": node + out + shared,
+            "vertex": node + out + shared,
             "global": 2 * out + shared,
         }
         for part, fan_in in inputs.items():
@@ -123,7 +123,7 @@ def _layers(weights: Weights, hidden: int) -> list[_LayerWeights]:
             below.append(layer.third[0] @ part)
             bias = bias + layer.third[1] @ part
         edge = (receiver, sender, weight[0], shared, bias, below, second, third)
-        others = (_mlp_weights(weights, f"{path}.{part}") for part in ("node", "global"))
+        others = (_mlp_weights(weights, f"{path}.{part}") for part in ("vertex", "global"))
         layers.append(_LayerWeights(*edge, *others))
     return layers
 

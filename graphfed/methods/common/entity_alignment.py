@@ -83,7 +83,7 @@ def names_of_ids(cohort: Cohort, config: AlignmentSettings) -> Tensor:
     if config.node_ids == "plain":
         return cohort.id
     ids, place = np.unique(cohort.id.cpu().numpy(), return_inverse=True)
-    hashed = keyed_names(secret(config), "node", (str(i).encode() for i in ids.tolist()))
+    hashed = keyed_names(secret(config), "vertex", (str(i).encode() for i in ids.tolist()))
     if len(np.unique(hashed)) < len(hashed):
         raise InputError("two nodes have one name under the holders' key; agree on another key")
     return torch.from_numpy(hashed[place]).to(cohort.id.device)
@@ -236,7 +236,7 @@ def align(fed: Federation, data: Located, task: Task, config: AlignmentSettings)
 
     InputError for a holder without nodes or with features of another width, a missing key or another than
     the other holders', and a node with other features at one holder than at another."""
-    fed.begin("finding the nodes that sites have in common")
+    fed.begin("finding the nodes that clients have in common")
     holders = fed.clients.run(prepare, data, task, config)
     protection = protection_of(config)
     if config.node_ids == "keyed":

@@ -85,13 +85,13 @@ STATISTICS = {
     **messages(
         "statistics",
         "With aggregation=secure, once",
-        "how many training readings a site has, their sum and the sum of their squares",
+        "how many training readings a client has, their sum and the sum of their squares",
     ),
 }
 MESSAGES = {
     **STATISTICS,
     "scaler": "The common scale: the mean of all sensors' training readings and their standard deviation, "
-    "from the server to every site.",
+    "from the server to every client.",
 }
 #: Of methods in which places go through the windows together.
 WINDOWS = {

@@ -223,6 +223,6 @@ def round_at_server(
 
 
 MESSAGES = {
-    "nodes": "The ids of a site's nodes, by which the server knows them: it learns which nodes "
+    "nodes": "The ids of a client's nodes, by which the server knows them: it learns which nodes "
     "there are and who has them.",
 }

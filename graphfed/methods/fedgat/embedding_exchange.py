@@ -91,12 +91,12 @@ def exchange(
 
 
 MESSAGES: Mapping[str, str] = {
-    "fedgat/far_ids": "With later=exchange, once: the ids of a site's neighbours at other sites.",
-    "fedgat/requested_ids": "With later=exchange, once, from the server: which of a site's nodes another "
-    "site "
+    "fedgat/far_ids": "With later=exchange, once: the ids of a client's neighbours at other clients.",
+    "fedgat/requested_ids": "With later=exchange, once, from the server: which of a client's nodes another "
+    "client "
     "asks for.",
     "fedgat/embeddings": "With later=exchange, in every round and evaluation: of the nodes that are asked "
     "for, what leaves each layer but the last, which the server reads.",
     "fedgat/neighbour_embeddings": "With later=exchange, from the server, in every round and evaluation: "
-    "of a site's neighbours at other sites, what leaves each layer but the last, which the site reads.",
+    "of a client's neighbours at other clients, what leaves each layer but the last, which the client reads.",
 }

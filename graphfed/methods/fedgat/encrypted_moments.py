@@ -12,7 +12,7 @@ M1, M2 and K2 of the vector form are linear in the features: 6 B rows of a node'
 4. The clients decrypt. K1 and the decoders have nothing of the features: the server sends them in clear.
 
 What it protects: the features, from a server that follows the protocol and is curious. It has the graph (who
-is whose neighbour, at which site), its own matrices, and ciphertexts. From the clients it protects nothing:
+is whose neighbour, at which client), its own matrices, and ciphertexts. From the clients it protects nothing:
 they get the message that they get in clear, and can work out every neighbour's features (`audit`).
 
 - **All clients have one key. A client that colludes with the server reads the features of every node.**
@@ -311,17 +311,18 @@ def encrypted_rows(
 
 #: With exchange=encrypted, in place of `fedgat/features`, `fedgat/sums` and `fedgat/scores`.
 MESSAGES: Mapping[str, str] = {
-    "fedgat/encrypted/key_request": "A site's request for the sites' key. It says nothing.",
-    "fedgat/encrypted/secret_key": "The key that all sites encrypt and decrypt with, from one site to the "
-    "others. Who has it, and what the server receives, reads everything: a site that colludes with the "
-    "server reads the features of every site.",
+    "fedgat/encrypted/key_request": "A client's request for the clients' key. It says nothing.",
+    "fedgat/encrypted/secret_key": "The key that all clients encrypt and decrypt with, from one client "
+    "to the "
+    "others. Who has it, and what the server receives, reads everything: a client that colludes with the "
+    "server reads the features of every client.",
     "fedgat/encrypted/public_context": "The parameters of the encryption, without a key. Public.",
-    "fedgat/encrypted/features": "Encrypted, the features of all nodes of a site. The server multiplies "
+    "fedgat/encrypted/features": "Encrypted, the features of all nodes of a client. The server multiplies "
     "them by its random matrices and reads none; with protocols=simulated it could.",
     "fedgat/encrypted/keys": "From the server, once, of each node of `fedgat/neighbourhood_ids`: K1, "
     "which has "
     "nothing of the features. It shows where a neighbour's features are in the products.",
     "fedgat/encrypted/products": "Encrypted, from the server, once, of each of these nodes: M1, M2 and "
-    "K2, sums of the neighbours' features under random vectors. The site decrypts them, and can work out "
+    "K2, sums of the neighbours' features under random vectors. The client decrypts them, and can work out "
     "every neighbour's features.",
 }

@@ -110,7 +110,7 @@ def round(fed: Federation, state: State, config: FedGATLdpConfig, number: int) -
 
 METHOD = Method(
     name="fedgat_ldp",
-    summary="FedGAT on features that clients noised: what sites work out is private to epsilon",
+    summary="FedGAT on features that clients noised: what clients work out is private to epsilon",
     paper="ours, on Ambekar, Yao, Li, Joe-Wong: FedGAT, and the propagation of Sajadmanesh, Gatica-Perez: "
     "Locally private graph neural networks. CCS 2021, arXiv:2006.05535",
     config=FedGATLdpConfig,
@@ -136,7 +136,7 @@ METHOD = Method(
                 for name, words in fedgat.METHOD.sends.messages.items()
                 if name != "fedgat/features" and not name.startswith(ENCRYPTED)
             },
-            "fedgat_ldp/features": "Once, the features of all nodes of a site with Gaussian noise: each "
+            "fedgat_ldp/features": "Once, the features of all nodes of a client with Gaussian noise: each "
             "node's are (epsilon, delta)-private. With a noise_seed the noise is simulated and the server "
             "could take it off.",
         },

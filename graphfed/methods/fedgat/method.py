@@ -149,8 +149,8 @@ def check(fed: Federation, config: AnyFedGATConfig) -> None:
     """InputError, before anything crosses, for what these places cannot do."""
     if config.evaluation == "direct" and fed.link is not None:
         raise InputError(
-            "evaluation=direct is a simulation: it shows a site the features of other sites' nodes; use "
-            "evaluation=message where sites are apart"
+            "evaluation=direct is a simulation: it shows a client the features of other clients' nodes; use "
+            "evaluation=message where clients are apart"
         )
     check_sums(fed, config.aggregation, clients_in_round(config, fed.num_clients))
 
@@ -238,26 +238,27 @@ def round(fed: Federation, state: State, config: AnyFedGATConfig, number: int) -
 
 #: Beside those of averaging.
 MESSAGES: Mapping[str, str] = {
-    "nodes": "The ids of a site's nodes: the server learns who has which.",
-    "fedgat/features": "The features of all nodes of a site, which the server reads.",
-    "fedgat/edges": "For every edge of a site's nodes, the node: with `fedgat/neighbours` the server "
+    "nodes": "The ids of a client's nodes: the server learns who has which.",
+    "fedgat/features": "The features of all nodes of a client, which the server reads.",
+    "fedgat/edges": "For every edge of a client's nodes, the node: with `fedgat/neighbours` the server "
     "learns the whole graph.",
-    "fedgat/neighbours": "For every edge of a site's nodes, the neighbour, here or at another site.",
-    "fedgat/border_ids": "With more than two layers: the ids of nodes elsewhere whose neighbours a site "
+    "fedgat/neighbours": "For every edge of a client's nodes, the neighbour, here or at another client.",
+    "fedgat/border_ids": "With more than two layers: the ids of nodes elsewhere whose neighbours a client "
     "needs.",
     "fedgat/neighbour_counts": "With more than two layers, from the server: how many neighbours these have.",
-    "fedgat/neighbourhood_edges": "With more than two layers, from the server: who they are. A site "
+    "fedgat/neighbourhood_edges": "With more than two layers, from the server: who they are. A client "
     "learns the graph "
     "around its own nodes.",
-    "fedgat/neighbourhood_ids": "The ids of a site's nodes and of those within L - 1 hops, of L layers.",
+    "fedgat/neighbourhood_ids": "The ids of a client's nodes and of those within L - 1 hops, of L layers.",
     "fedgat/sizes": "From the server: how many neighbours each of these nodes has, with itself.",
     "fedgat/size": "From the server: how many bytes, or ciphertexts, the message before training has in all.",
     "fedgat/score_range": "From the server, in every round: whether scores of the first layer have left the "
-    "domain of the polynomial, and the whole number above the largest. It follows from all sites' features.",
+    "domain of the polynomial, and the whole number above the largest. It follows from all clients' "
+    "features.",
     "fedgat/sums": "From the server, once, of each of these nodes: K1 and K2, sums of the neighbours' "
-    "features under random vectors. From these messages a site can work out every neighbour's features.",
+    "features under random vectors. From these messages a client can work out every neighbour's features.",
     "fedgat/scores": "From the server, once, of each of these nodes: M1 and M2, from which attention is "
-    "worked out. From these messages a site can work out every neighbour's features.",
+    "worked out. From these messages a client can work out every neighbour's features.",
     "fedgat/decoders": "From the server, once, of each of these nodes, with form=vector: R_0 to R_p. They "
     "show which numbers of `fedgat/sums` are a neighbour's features.",
     **embedding_exchange.MESSAGES,
@@ -284,9 +285,9 @@ METHOD = Method(
     sends=Sent(
         summary="features and edges to the server, moments of neighbourhoods back, once; gradients (rule: or "
         "weights), every round; with later=exchange embeddings of neighbours too",
-        protection="none: the server reads the graph, and a curious site every neighbour's features; with "
+        protection="none: the server reads the graph, and a curious client every neighbour's features; with "
         "exchange=encrypted the server reads the edges and no features, under one key of the clients; with "
-        "aggregation=secure the server reads the sum of the weights, not each site's",
+        "aggregation=secure the server reads the sum of the weights, not each client's",
         messages={**aggregation_rules.MESSAGES, **MESSAGES},
     ),
     defaults={

@@ -180,7 +180,7 @@ def foretell(fed: Federation, pooled: Located, asked: "Asked", task: Task, confi
     told = fed.control(message_bytes, pooled, table, task, config, together, name="fedgat/size")
     memory = memory_of(told["once"], told["sent"], together)
     fed.log(
-        f"the message before training: {told['sent'] / 2**30:.2f} GiB to all sites, about "
+        f"the message before training: {told['sent'] / 2**30:.2f} GiB to all clients, about "
         f"{memory / 2**30:.2f} GiB of memory at the server's process"
         if config.evaluation == "message"
         else f"the message before training would take {told['sent'] / 2**30:.2f} GiB; it is simulated"

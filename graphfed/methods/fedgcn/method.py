@@ -347,36 +347,40 @@ def rows_of_ids(x: Rows, have: RouteTable, want: RouteTable) -> Rows:
 
 #: Beside those of averaging.
 MESSAGES = {
-    "fedgcn/closure_ids": "The ids of a site's nodes and of their neighbours at other sites: the server "
-    "learns which site touches which node.",
-    "fedgcn/local_ids": "The ids of a site's own nodes: the server learns who owns which node.",
+    "fedgcn/closure_ids": "The ids of a client's nodes and of their neighbours at other clients: the server "
+    "learns which client touches which node.",
+    "fedgcn/local_ids": "The ids of a client's own nodes: the server learns who owns which node.",
     "fedgcn/partial_sums": "For every node of that list, the sum of the features of its neighbours at this "
-    "site. The server reads each sum; a sum over one node is that node's features exactly.",
-    "fedgcn/neighbour_counts": "For every node of that list, how many neighbours it has at this site (in a "
+    "client. The server reads each sum; a sum over one node is that node's features exactly.",
+    "fedgcn/neighbour_counts": "For every node of that list, how many neighbours it has at this client (in a "
     "weighted graph, the sum of its edges' weights), which the server reads.",
-    "fedgcn/degrees": "From the server: how many neighbours each node of a site's list has in the whole "
+    "fedgcn/degrees": "From the server: how many neighbours each node of a client's list has in the whole "
     "graph (in a weighted graph, the sum of its edges' weights).",
     "fedgcn/aggregates": "From the server: for each node, the sum of its neighbours' features over all "
-    "sites. The site reads it; for a node with one neighbour elsewhere it is that neighbour's features.",
+    "clients. The client reads it; for a node with one neighbour elsewhere it is that neighbour's features.",
     # With exchange=encrypted, in place of all of the above:
-    "fedgcn/encrypted/key_request": "A site's request for the sites' key. It says nothing.",
-    "fedgcn/encrypted/secret_key": "The key that all sites encrypt and decrypt with, from one site to the "
-    "others. Who has it, and what the server receives, reads everything: a site that colludes with the "
-    "server reads the sums of every site.",
+    "fedgcn/encrypted/key_request": "A client's request for the clients' key. It says nothing.",
+    "fedgcn/encrypted/secret_key": "The key that all clients encrypt and decrypt with, from one client "
+    "to the "
+    "others. Who has it, and what the server receives, reads everything: a client that colludes with the "
+    "server reads the sums of every client.",
     "fedgcn/encrypted/public_context": "The parameters of the encryption, without a key. Public.",
-    "fedgcn/encrypted/ids": "The ids of a site's nodes that have neighbours at other sites, and of those "
-    "neighbours: the server learns which site touches which of these.",
-    "fedgcn/encrypted/wanted_ids": "The ids of the site's own among them: the server learns who owns which.",
+    "fedgcn/encrypted/ids": "The ids of a client's nodes that have neighbours at other clients, and of those "
+    "neighbours: the server learns which client touches which of these.",
+    "fedgcn/encrypted/wanted_ids": "The ids of the client's own among them: the server learns who owns "
+    "which.",
     "fedgcn/encrypted/packing": "From the server, where several nodes fit into a ciphertext: which of a "
-    "site's nodes share one. The site learns which of them the same sites touch, and not which sites.",
-    "fedgcn/encrypted/ciphertext_ids": "A site's ciphertexts, named by a node in each: the server knows "
+    "client's nodes share one. The client learns which of them the same clients touch, and not which "
+    "clients.",
+    "fedgcn/encrypted/ciphertext_ids": "A client's ciphertexts, named by a node in each: the server knows "
     "them already.",
-    "fedgcn/encrypted/wanted_ciphertext_ids": "Those of them that have the site's own nodes, likewise.",
+    "fedgcn/encrypted/wanted_ciphertext_ids": "Those of them that have the client's own nodes, likewise.",
     "fedgcn/encrypted/rows": "Encrypted, for every node of that list: the sum of the features of its "
-    "neighbours at this site, and how many they are. The server adds what the sites sent and reads none of "
+    "neighbours at this client, and how many they are. The server adds what the clients sent and reads "
+    "none of "
     "it; with protocols=simulated it could.",
     "fedgcn/encrypted/sums": "Encrypted, from the server: for each node, the sum of its neighbours' "
-    "features over all sites, and their number. The site decrypts it; for a node with one neighbour "
+    "features over all clients, and their number. The client decrypts it; for a node with one neighbour "
     "elsewhere it is that neighbour's features.",
 }
 
@@ -399,7 +403,7 @@ METHOD = Method(
     sends=Sent(
         summary="feature sums of neighbours, once; weights, every round",
         protection="none: in clear; with exchange=encrypted the sums are, under one key of the clients; with "
-        "aggregation=secure the server reads the sum of the weights, not each site's",
+        "aggregation=secure the server reads the sum of the weights, not each client's",
         messages={**aggregation_rules.MESSAGES, **MESSAGES},
     ),
 )

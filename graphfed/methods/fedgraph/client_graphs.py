@@ -110,9 +110,9 @@ class ClientGraph:
 def _wanted(cohort: Cohort) -> tuple[Tensor, Tensor]:
     """The first cut edge of each want, [M], by client; and the want of each cut edge, [C]."""
     known, place = torch.unique(cohort.cross_id, return_inverse=True)
-    sites = int(cohort.cross_client.max()) + 1 if len(cohort.cross_client) else 1
+    clients = int(cohort.cross_client.max()) + 1 if len(cohort.cross_client) else 1
     client = cohort.client[cohort.cross_row]
-    codes = (client * sites + cohort.cross_client) * max(len(known), 1) + place
+    codes = (client * clients + cohort.cross_client) * max(len(known), 1) + place
     wants, of_edge = torch.unique(codes, return_inverse=True)
     edges = torch.arange(len(codes), device=codes.device)
     first = edges.new_full((len(wants),), len(codes)).scatter_reduce(0, of_edge, edges, "amin")
@@ -123,7 +123,7 @@ def wants_of(cohort: Cohort) -> ExchangeIds:
     """The neighbours of a cohort's rows at other clients, each once for every client."""
     first, _ = _wanted(cohort)
     return ExchangeIds(
-        site=cohort.cross_client[first],
+        owner=cohort.cross_client[first],
         ids=cohort.cross_id[first],
         client=cohort.client[cohort.cross_row[first]],
         held_ids=cohort.id,

@@ -26,7 +26,7 @@ Predictions are made with the shared weights and all neighbours, and embeddings 
 **No formal guarantee.** The paper argues that features are hard to infer from embeddings. A row that crosses
 is a sum over few nodes where the degree is low, the receiver knows the weights (in evaluations exactly,
 and other ones each time), and with layers of equal width the embeddings themselves can be solved for:
-`graphfed audit` finds most of the features around other sites' nodes after a hundred rounds.
+`graphfed audit` finds most of the features around other clients' nodes after a hundred rounds.
 
 Differs from the paper: Q has the degrees of all edges, but in the first layer, which sums over the client's
 own neighbours only, the degrees of these (the paper: first_degrees=all, by which a node whose neighbours
@@ -492,24 +492,28 @@ def predict(fed: Federation, state: State, config: FedGraphConfig, target: str) 
 MESSAGES: Mapping[str, str] = {
     "training_counts": fedavg.MESSAGES["training_counts"],
     **fedavg.GRADIENT_MESSAGES,
-    "fedgraph/neighbours": "Once, between sites with share=hidden or all: the ids of a site's neighbours at "
+    "fedgraph/neighbours": "Once, between clients with share=hidden or all: the ids of a client's "
+    "neighbours at "
     "another one. Each learns which of its nodes the other has an edge to.",
     "model": fedavg.MESSAGES["model"],
-    "fedgraph/policy": "From the server, in every round, to each site: how many training nodes to take, "
+    "fedgraph/policy": "From the server, in every round, to each client: how many training nodes to take, "
     "and how much to sample in each layer.",
-    "fedgraph/wanted": "Between sites, in every local step (refresh=round: once in a round) and evaluation: "
-    "which of these neighbours are in a site's sample.",
-    "fedgraph/embeddings": "Between sites, likewise: of each neighbour that is asked for, what leaves a "
-    "layer times the weights of the next, which the other site reads. No formal guarantee: from many rounds "
+    "fedgraph/wanted": "Between clients, in every local step (refresh=round: once in a round) and "
+    "evaluation: "
+    "which of these neighbours are in a client's sample.",
+    "fedgraph/embeddings": "Between clients, likewise: of each neighbour that is asked for, what leaves a "
+    "layer times the weights of the next, which the other client reads. No formal guarantee: from many "
+    "rounds "
     "much of the features around a node can be worked out (`graphfed audit`).",
-    "fedgraph/transformed_features": "Between sites, only with share=all: of each neighbour that is asked "
-    "for its features times the first layer's weights, which the other site reads and knows: as good as "
+    "fedgraph/transformed_features": "Between clients, only with share=all: of each neighbour that is asked "
+    "for its features times the first layer's weights, which the other client reads and knows: as good as "
     "the features, up to the width of the layer, and after some rounds as good as all of them.",
     "update": "With several local steps (optimizer_at=clients), or a policy learned by DDPG, and "
-    "aggregation=plaintext: each site's model weights after local training, averaged at the server by the "
-    "size of the batches. The server reads each site's weights; from weights, features and labels of "
+    "aggregation=plaintext: each client's model weights after local training, averaged at the server by the "
+    "size of the batches. The server reads each client's weights; from weights, features and labels of "
     "training nodes can in part be inferred.",
-    "fedgraph/seconds": "In every round: how long it takes a site by the time model, one number. It follows "
+    "fedgraph/seconds": "In every round: how long it takes a client by the time model, one number. It "
+    "follows "
     "from the size of its sample, its neighbours' features and what crossed.",
     **averaging.MESSAGES,
 }
@@ -528,7 +532,7 @@ METHOD = Method(
         facts="facts",
     ),
     sends=Sent(
-        summary="transformed embeddings of neighbours between sites, every step; weights, every round",
+        summary="transformed embeddings of neighbours between clients, every step; weights, every round",
         protection=averaging.PROTECTION,
         messages=MESSAGES,
     ),

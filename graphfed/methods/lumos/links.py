@@ -70,8 +70,8 @@ def scored_ends(devices: Devices, ids: Tensor, target: str) -> ExchangeIds:
     links = devices.cohort.links
     assert links is not None
     which = devices.cohort.pairs(target)
-    site, everyone = links.site[which], torch.arange(len(ids), device=ids.device)
-    return ExchangeIds(site, site, links.row[which], ids, everyone)
+    client, everyone = links.client[which], torch.arange(len(ids), device=ids.device)
+    return ExchangeIds(client, client, links.row[which], ids, everyone)
 
 
 def rows_to_send(devices: Devices, h: Tensor) -> Tensor:

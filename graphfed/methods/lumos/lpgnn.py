@@ -372,7 +372,7 @@ MESSAGES = {
     "lpgnn/neighbours": "The ids of each node's neighbours. The server reads them and so knows the whole "
     "graph: LPGNN does not hide edges.",
     "lpgnn/edge_weights": "Only of a graph with edge weights: the weight of each of these edges, in clear.",
-    "lpgnn/predictions": "From the server: a score of every class for each of a site's nodes.",
+    "lpgnn/predictions": "From the server: a score of every class for each of a client's nodes.",
 }
 
 METHOD = Method(

@@ -374,9 +374,9 @@ MESSAGES = {
     "naive_fedgnn/labels": "The class of every training node, once, after randomised response; with a "
     "noise_seed simulated. The server learns which nodes are trained on.",
     "naive_fedgnn/scored_pairs": "Only to predict links, once for each part: the ids of both nodes of "
-    "every pair that a site scores. The server learns which pairs those are, and not which are edges.",
+    "every pair that a client scores. The server learns which pairs those are, and not which are edges.",
     "naive_fedgnn/embeddings": "Only to predict links, from the server: the embeddings of those nodes.",
-    "naive_fedgnn/predictions": "From the server: a score of every class for each of a site's nodes.",
+    "naive_fedgnn/predictions": "From the server: a score of every class for each of a client's nodes.",
 }
 
 METHOD = Method(

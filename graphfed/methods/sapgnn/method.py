@@ -569,7 +569,7 @@ METHOD = Method(
     memory=memory,
     requires=Requirements(
         other=(
-            "both ends of an edge at one site",
+            "both ends of an edge at one client",
             "no edge weights",
         ),
         nodes_per_client="at least one",

@@ -97,9 +97,11 @@ class GraphInputs:
                 f"gives none to client {int(here.argmin())}; use fewer clients or another partition"
             )
         clients = 1 if config.method.pooled else self.partition.num_clients
-        if config.sites is not None and config.sites > clients:  # known before, but for the partition 'ego'
+        # Known before, except with the partition 'ego'.
+        if config.workers is not None and config.workers > clients:
             raise InputError(
-                f"{config.sites} sites cannot hold {clients} clients; use at most as many sites as clients"
+                f"{config.workers} workers cannot hold {clients} clients; use at most as many workers as "
+                "clients"
             )
         from graphfed.nn.backbones import BACKBONES
 
@@ -136,7 +138,7 @@ class GraphInputs:
                 "options": self.partition.options,
                 "seed": config.partition_seed,
                 "file": None if config.partition_file is None else str(config.partition_file),
-                "sites": self.partition.num_clients,
+                "clients": self.partition.num_clients,
                 "client_names": client_names(graph, self.partition),
             },
         }
@@ -213,7 +215,7 @@ class GraphInputs:
     def part_of_server(self, config: RunConfig) -> None:
         """The server has no data."""
 
-    def save_for_site(self, part: "Cohort", path: Path) -> None:
+    def save_for_client(self, part: "Cohort", path: Path) -> None:
         from graphfed.federation.cohort import Names, save_cohort
 
         save_cohort(part, path, Names(tuple(self.graph.feature_names), tuple(self.graph.class_names)))

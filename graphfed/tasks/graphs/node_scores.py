@@ -54,19 +54,19 @@ __all__ = [
 ]
 
 MESSAGES = {
-    "val_classes": "With aggregation=plaintext, once: how many of a site's validation nodes are of each "
-    "class, which val_scores says too. The server reads each site's counts.",
+    "val_classes": "With aggregation=plaintext, once: how many of a client's validation nodes are of each "
+    "class, which val_scores says too. The server reads each client's counts.",
     "selection": "Once, from the server: the metric that rounds are selected by, and which of two classes is "
     "the positive one. Public.",
-    "val_scores": "With aggregation=plaintext, in every evaluated round: how many of a site's validation "
+    "val_scores": "With aggregation=plaintext, in every evaluated round: how many of a client's validation "
     "nodes of each class are predicted as which class, and their summed loss; where rounds are selected "
     "by the order of scores, also how many nodes of each class have a score in which bin. The server "
-    "reads each site's table.",
+    "reads each client's table.",
     "final_val_scores": "With aggregation=plaintext: the table of val_scores with the bins of scores, for "
     "the chosen model, once.",
-    "final_test_scores": "With aggregation=plaintext, once: how many of a site's test nodes of each class "
+    "final_test_scores": "With aggregation=plaintext, once: how many of a client's test nodes of each class "
     "are predicted as which class, their summed loss, and how many of each class have a score in which bin. "
-    "The server reads each site's table.",
+    "The server reads each client's table.",
 }
 
 #: What a node counts for in scores. A node that several clients own counts once, each one's prediction
