@@ -262,3 +262,14 @@ def test_fedgraphs_silos_predict_what_one_party_does_before_their_rounds_are_tim
         assert set(row["ms"]) == set(row["round / central epoch"])
         # A sample takes a client less than everything does.
         assert row["modelled_ms"]["constant"] < row["modelled_ms"]["full"]
+
+
+def test_the_attacks_on_unprotected_messages_find_everything_and_noise_stops_them(tmp_path: Path) -> None:
+    cases = run("audits", tmp_path / "audits.json")["cases"]
+    for name in ("fedgat_vector", "fedgat_matrix", "fedgat_drop_single"):
+        assert cases[name]["fedgat_features"]["value"] == 1
+    assert cases["sapgnn_identity"]["split_features"]["value"] == 1
+    assert cases["sapgnn_server"]["split_labels"]["value"] == 1
+    noised = [case["fedgat_ldp_features"] for case in cases.values() if case["method"] == "fedgat_ldp"]
+    assert len(noised) == 10
+    assert all(found["details"]["recovered"] == 0 for found in noised)
