@@ -28,10 +28,10 @@ ALL, INTERNAL = {"first_degrees": "all"}, {"first_degrees": "internal"}
 
 @dataclass(frozen=True)
 class Case:
-    """Runs of one row of the record.
+    """Runs of one case of the record.
 
     Attributes:
-        name: What the row shows.
+        name: Of the case in the record.
         data: The data set.
         settings: Beside those of the paper.
     """
@@ -42,14 +42,14 @@ class Case:
 
 
 CASES = (
-    Case("every node at one client, degrees of all edges", "cora", {**ONE_COPY, **ALL}),
-    Case("every node at one client, degrees of internal edges", "cora", {**ONE_COPY, **INTERNAL}),
-    Case("copies, degrees of all edges", "cora", ALL),
-    Case("copies, degrees of internal edges", "cora", INTERNAL),
-    Case("every node at one client, degrees of all edges", "dblp", {**ONE_COPY, **ALL}),
-    Case("every node at one client, degrees of internal edges", "dblp", {**ONE_COPY, **INTERNAL}),
-    Case("FastGCN, 256 draws", "cora", {**ALL, "policy": "fastgcn"}),
-    Case("FastGCN, 1024 draws", "cora", {**ALL, "policy": "fastgcn", "layer_size": 1024}),
+    Case("cora_one_copy_all", "cora", {**ONE_COPY, **ALL}),
+    Case("cora_one_copy_internal", "cora", {**ONE_COPY, **INTERNAL}),
+    Case("cora_copies_all", "cora", ALL),
+    Case("cora_copies_internal", "cora", INTERNAL),
+    Case("dblp_one_copy_all", "dblp", {**ONE_COPY, **ALL}),
+    Case("dblp_one_copy_internal", "dblp", {**ONE_COPY, **INTERNAL}),
+    Case("fastgcn_256", "cora", {**ALL, "policy": "fastgcn"}),
+    Case("fastgcn_1024", "cora", {**ALL, "policy": "fastgcn", "layer_size": 1024}),
 )
 
 
@@ -65,11 +65,10 @@ def measure(case: Case, *, tiny: bool) -> dict[str, Any]:
             100
             * graphfed.run("fedgraph", seed=seed, settings=settings, out=False, **options).test["accuracy"]
         )
-    print(f"{case.data}, {case.name}: {statistics.mean(found):.2f}", file=sys.stderr)
+    print(f"{case.name}: {statistics.mean(found):.2f}", file=sys.stderr)
     spread = statistics.stdev(found) if len(found) > 1 else None
     return {
         "data": options["data"],
-        "case": case.name,
         "settings": dict(case.settings),
         "accuracy": {"mean": statistics.mean(found), "std": spread, "values": found},
     }
@@ -81,8 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     began, load_before = time.perf_counter(), load_average()
-    rows = [measure(case, tiny=options.tiny) for case in CASES]
-    finish(options.out, began, load_before, {"rows": rows})
+    cases = {case.name: measure(case, tiny=options.tiny) for case in CASES}
+    finish(options.out, began, load_before, {"cases": cases})
 
 
 if __name__ == "__main__":

@@ -56,28 +56,43 @@ CORA = {
 CONSTANT = {"policy": "constant"}
 
 CASES = (
-    Case("encodings as they are", "cnfgnn", "cnfgnn_inputs", ROADS, ROADS_SETTINGS),
-    Case("8 bits", "cnfgnn", "cnfgnn_inputs", ROADS, {**ROADS_SETTINGS, **COARSE}),
-    Case("noise 1", "cnfgnn", "cnfgnn_inputs", ROADS, {**ROADS_SETTINGS, **NOISE}),
+    Case("cnfgnn_roads", "cnfgnn", "cnfgnn_inputs", ROADS, ROADS_SETTINGS),
+    Case("cnfgnn_8_bits", "cnfgnn", "cnfgnn_inputs", ROADS, {**ROADS_SETTINGS, **COARSE}),
+    Case("cnfgnn_noise_1", "cnfgnn", "cnfgnn_inputs", ROADS, {**ROADS_SETTINGS, **NOISE}),
     Case(
-        "noise 1, 20 rounds", "cnfgnn", "cnfgnn_inputs", {**ROADS, "rounds": 20}, {**ROADS_SETTINGS, **NOISE}
+        "cnfgnn_noise_1_20_rounds",
+        "cnfgnn",
+        "cnfgnn_inputs",
+        {**ROADS, "rounds": 20},
+        {**ROADS_SETTINGS, **NOISE},
     ),
-    Case("noise 5", "cnfgnn", "cnfgnn_inputs", ROADS, {**ROADS_SETTINGS, **STRONG_NOISE}),
-    Case("own weights", "cnfgnn", "cnfgnn_inputs", ROADS, {**ROADS_SETTINGS, **OWN_WEIGHTS}),
-    Case("10 rounds", "fedgraph", "fedgraph_embeddings", {**CORA, "rounds": 10}, CONSTANT),
-    Case("100 rounds", "fedgraph", "fedgraph_embeddings", {**CORA, "rounds": 100}, CONSTANT),
-    Case("300 rounds", "fedgraph", "fedgraph_embeddings", {**CORA, "rounds": 300}, CONSTANT),
-    Case("3 layers", "fedgraph", "fedgraph_embeddings", {**CORA, "rounds": 100}, {**CONSTANT, "layers": 3}),
+    Case("cnfgnn_noise_5", "cnfgnn", "cnfgnn_inputs", ROADS, {**ROADS_SETTINGS, **STRONG_NOISE}),
+    Case("cnfgnn_own_weights", "cnfgnn", "cnfgnn_inputs", ROADS, {**ROADS_SETTINGS, **OWN_WEIGHTS}),
+    Case("fedgraph_10_rounds", "fedgraph", "fedgraph_embeddings", {**CORA, "rounds": 10}, CONSTANT),
+    Case("fedgraph_100_rounds", "fedgraph", "fedgraph_embeddings", {**CORA, "rounds": 100}, CONSTANT),
+    Case("fedgraph_300_rounds", "fedgraph", "fedgraph_embeddings", {**CORA, "rounds": 300}, CONSTANT),
+    Case(
+        "fedgraph_3_layers",
+        "fedgraph",
+        "fedgraph_embeddings",
+        {**CORA, "rounds": 100},
+        {**CONSTANT, "layers": 3},
+    ),
 )
 TINY = (
     Case(
-        "encodings as they are",
+        "cnfgnn_roads",
         "cnfgnn",
         "cnfgnn_inputs",
         {"data": "roads", "rounds": 2},
         {"data.sensors": 6, "data.weeks": 1, "hidden": 16},
     ),
-    Case("10 rounds", "fedgraph", "fedgraph_embeddings", {"data": "digits", "clients": 3, "rounds": 10}),
+    Case(
+        "fedgraph_10_rounds",
+        "fedgraph",
+        "fedgraph_embeddings",
+        {"data": "digits", "clients": 3, "rounds": 10},
+    ),
 )
 
 
@@ -91,7 +106,6 @@ def measure(case: Case) -> dict[str, Any]:
         finding = audit(run).findings[case.check]
     print(f"{case.method}, {case.name}: {finding.result}", file=sys.stderr)
     return {
-        "case": case.name,
         "method": case.method,
         "check": case.check,
         "options": dict(case.options),
@@ -115,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     began, load_before = time.perf_counter(), load_average()
     cases = [case for case in (TINY if options.tiny else CASES) if options.method in (None, case.method)]
     assert all(case.check in CHECKS for case in cases)
-    finish(options.out, began, load_before, {"cases": [measure(case) for case in cases]})
+    finish(options.out, began, load_before, {"cases": {case.name: measure(case) for case in cases}})
 
 
 if __name__ == "__main__":
