@@ -1,6 +1,7 @@
 """What the attacks of `graphfed audit` find in runs of the papers' methods: the figures of docs/papers.
 
-Each case is one run, seed 0, and one check of its audit. The audit runs in this process, after the run.
+Each case is one run, seed 0, and one check of its audit. The audit runs in this process, after the run. The
+record of a method is results/audit_<method>.json.
 """
 
 import argparse
@@ -46,14 +47,14 @@ NOISE = {"clip": 1.0, "noise_multiplier": 1.0}
 STRONG_NOISE = {"clip": 1.0, "noise_multiplier": 5.0}
 OWN_WEIGHTS = {"strategy": "at", "data.sensors": 8, "data.weeks": 1}
 
-#: The federation of FedGraph's Figs. 6 to 10, with the settings of the method's defaults.
+#: The federation of FedGraph's Figs. 6 to 10.
 CORA = {
     "data": "cora",
     "clients": 20,
     "partition": "overlapping",
     "split": "random_plain:0.6,0.2,0.2",
 }
-CONSTANT = {"policy": "constant"}
+CONSTANT = {"preset": "paper", "policy": "constant"}
 
 CASES = (
     Case("cnfgnn_roads", "cnfgnn", "cnfgnn_inputs", ROADS, ROADS_SETTINGS),
@@ -78,6 +79,7 @@ CASES = (
         {**CORA, "rounds": 100},
         {**CONSTANT, "layers": 3},
     ),
+    Case("fedgraph_defaults", "fedgraph", "fedgraph_embeddings", CORA),
 )
 TINY = (
     Case(
@@ -122,14 +124,17 @@ def measure(case: Case) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    add_common_options(parser, "paper_audits")
-    parser.add_argument("--method", help="the cases of this method only")
+    parser.add_argument("method", choices=("cnfgnn", "fedgraph"))
+    add_common_options(parser, "audit")
     options = parser.parse_args(arguments)
+    out = (
+        options.out.with_name(f"audit_{options.method}.json") if options.out.stem == "audit" else options.out
+    )
     torch.set_num_threads(options.threads)
     began, load_before = time.perf_counter(), load_average()
-    cases = [case for case in (TINY if options.tiny else CASES) if options.method in (None, case.method)]
+    cases = [case for case in (TINY if options.tiny else CASES) if case.method == options.method]
     assert all(case.check in CHECKS for case in cases)
-    finish(options.out, began, load_before, {"cases": {case.name: measure(case) for case in cases}})
+    finish(out, began, load_before, {"cases": {case.name: measure(case) for case in cases}})
 
 
 if __name__ == "__main__":
