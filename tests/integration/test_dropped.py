@@ -228,7 +228,5 @@ def test_data_named_by_a_config_file_tells_which_of_its_keys_only_config_reads(
 def test_a_site_that_starts_tells_its_operator(tmp_path: Path) -> None:
     path = write_tables(tmp_path / "own", [*RING, (5, 5)], "classes: [c0, c1]\n")
     told = checked_file(path, ("north",), "north")
-    assert told.startswith(
-        f"{N} vertices, {N} edges, 2 features, 2 classes (c0, c1); not used: the direction"
-    )
+    assert told.startswith(f"{N} nodes, {N} edges, 2 features, 2 classes (c0, c1); not used: the direction")
     assert "1 self loop; 1 column of the nodes ('opened')" in told

@@ -219,7 +219,7 @@ def test_a_method_s_page_says_its_paper_its_needs_what_crosses_and_every_setting
     assert told["paper"]
     assert told["crosses"]
     assert told["protection"]
-    assert ("each vertex at one client" in told["needs"]) == method.requires.disjoint
+    assert ("each node at one client" in told["needs"]) == method.requires.disjoint
     assert ("every client in every round" in told["needs"]) == (not method.dropouts and not method.pooled)
     default = method.config(**first_task(method).settings_of(method))
     assert {s["name"]: s["default"] for s in told["settings"]} == {

@@ -72,7 +72,7 @@ def test_a_comparison_has_every_section_chart_and_figure(compared: Path) -> None
     assert titles == [
         "accuracy by round", "test accuracy against bytes", "confusion matrix", "accuracy of each site",
         "the graph and its sites", "classes of each site",
-        "neighbours of a vertex", "bytes by link",
+        "neighbours of a node", "bytes by link",
     ]  # fmt: skip
     content = json.loads((compared / "comparison.json").read_text())
     for row in content["rows"]:
@@ -180,7 +180,7 @@ def test_an_audit_is_added_to_the_page_and_the_card_of_the_run(
     found = json.loads((run / "audit.json").read_text())["checks"]
     assert {check["check"] for check in found} >= {"membership", "fedgcn_features"}
     for check in found:
-        if check["check"] != "clear_transfers":
+        if check["check"] != "plaintext_transfers":
             for text in (check["tests"], check["result"], check["verdict"]):
                 assert text in page.text
                 assert text in card
@@ -221,8 +221,8 @@ def test_the_accuracy_of_each_site_is_that_of_the_predictions(compared: Path) ->
 
     run = read_subject([compared / "fedavg-seed0"]).first
     table = pq.read_table(compared / "fedavg-seed0/predictions.parquet").to_pylist()
-    for site, (accuracy, count) in run.site_accuracy.items():
-        rows = [row for row in table if row["split"] == "test" and str(row["site"]) == site]
+    for site, (accuracy, count) in run.client_accuracy.items():
+        rows = [row for row in table if row["split"] == "test" and str(row["client"]) == site]
         assert count == len(rows)
         assert accuracy == pytest.approx(sum(r["label"] == r["prediction"] for r in rows) / count)
 
@@ -239,7 +239,7 @@ def test_text_of_the_files_stays_text(tmp_path: Path) -> None:
         name=evil,
         class_names=names,
         sites=graph.y % 3,
-        site_names=tuple(f"{evil}{s}" for s in range(3)),
+        client_names=tuple(f"{evil}{s}" for s in range(3)),
     )
     rows = [{"method": "fedavg", "label": "<b>bold $x_1$"}]
     graphfed.compare(rows, data=graph, rounds=2, seeds=(0,), out=tmp_path / "t", command=f"graphfed {evil}")
@@ -274,7 +274,7 @@ def test_a_folder_without_an_overview_says_so(compared: Path, tmp_path: Path) ->
     assert "This folder has no overview.json" in page_of(folder)[1].text
 
 
-def test_a_class_without_test_vertices_has_dashes_and_not_zero_percent() -> None:
+def test_a_class_without_test_nodes_has_dashes_and_not_zero_percent() -> None:
     drawn = svg_element("counts", [[charts.confusion([[3, 1, 0], [0, 0, 0]], ["known", "absent"])]])
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
     assert "absent (none)" in texts

@@ -459,7 +459,7 @@ def test_the_card_tells_errors_in_their_unit_and_what_is_trained(compared: Path)
         assert f"| {name}, miles per hour | {val[metric]:.3f} | {test[metric]:.3f} |" in card
     assert "12 sensors of speed (miles per hour), 2016 steps of 5 minutes" in card
     assert "6 of the 12 sensors take part" in card
-    for words in ("vertices", "classes", "accuracy"):
+    for words in ("nodes", "classes", "accuracy"):
         assert words not in card.lower()
     assert "none: nothing is trained" in write_card(compared / "last_value-seed0").read_text()
 
