@@ -46,6 +46,7 @@ EXTENSIONS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/
 OTHER_FENCES = {
     "text",
     "{eval-rst}",
+    "{flow-picture}",
     "{help-pages}",
     "{include}",
     "{messages-table}",
