@@ -27,8 +27,17 @@ PACKAGE = Path(graphfed.__file__).parent
 
 
 def page(name: str) -> str:
-    """The text of a page with every run of blanks and line ends as one space."""
-    return " ".join((ROOT / "docs" / name).read_text().split())
+    """The text of a page with the figures of the records, and every run of blanks as one space."""
+    pytest.importorskip("jmespath", reason="the extra 'docs' is not installed")
+    sys.path.insert(0, str(ROOT / "docs/_ext"))
+    from recorded_figures import Records
+
+    records = Records(ROOT / "benchmarks/results")
+    text = (ROOT / "docs" / name).read_text()
+    filled = re.sub(
+        r"\{\{(.*?)\}\}", lambda found: str(records.evaluate(found[1].strip())), text, flags=re.DOTALL
+    )
+    return " ".join(filled.split())
 
 
 # ---- choosing ----------------------------------------------------------------------------------------------
