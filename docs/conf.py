@@ -18,6 +18,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_gallery.gen_gallery",
     "from_the_program",
+    "flow_picture",
     "records",
 ]
 exclude_patterns = [

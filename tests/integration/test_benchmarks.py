@@ -273,3 +273,23 @@ def test_the_attacks_on_unprotected_messages_find_everything_and_noise_stops_the
     noised = [case["fedgat_ldp_features"] for case in cases.values() if case["method"] == "fedgat_ldp"]
     assert len(noised) == 10
     assert all(found["details"]["recovered"] == 0 for found in noised)
+
+
+@pytest.mark.parametrize("method", ["cnfgnn", "fedgraph"])
+def test_the_audits_of_papers_have_a_figure_and_the_one_without_information(
+    method: str, tmp_path: Path
+) -> None:
+    result = run("paper_audits", tmp_path / "audits.json", method)
+    assert result["cases"]
+    for case in result["cases"].values():
+        assert case["method"] == method
+        assert 0 <= case["no_signal"] <= 1
+        assert 0 <= case["value"] <= 1
+
+
+def test_the_record_of_fedgraphs_settings_has_both_degrees_of_the_first_layer(
+    tmp_path: Path,
+) -> None:
+    cases = run("fedgraph_settings", tmp_path / "settings.json")["cases"]
+    assert {case["settings"]["first_degrees"] for case in cases.values()} == {"all", "internal"}
+    assert all(0 <= case["accuracy"]["mean"] <= 100 for case in cases.values())

@@ -46,6 +46,7 @@ EXTENSIONS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/
 OTHER_FENCES = {
     "text",
     "{eval-rst}",
+    "{flow-picture}",
     "{help-pages}",
     "{include}",
     "{messages-table}",
@@ -297,117 +298,6 @@ def test_the_audit_page_lists_every_check_and_no_other() -> None:
 
     text = (ROOT / "docs/audit.md").read_text()
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == [*CHECKS]
-
-
-@pytest.mark.parametrize("paper", ["fedgcn", "lumos"])
-def test_the_page_of_a_paper_has_every_item_of_a_record_that_this_program_made(paper: str) -> None:
-    """The tables are made from the record (docs/_ext/records.py). Here the record has the rows, the seeds and
-    the printed figures of the program, and the page has a table of every item."""
-    import json
-
-    from graphfed.reproductions.base import Runs
-    from graphfed.reproductions.reproduce import find_paper
-
-    recorded = json.loads((ROOT / f"benchmarks/results/reproduce_{paper}.json").read_text())
-    text = (ROOT / f"docs/papers/{paper}.md").read_text()
-    items = find_paper(paper).by_name
-    assert [item["item"] for item in recorded["items"]] == [*items]
-    for item in recorded["items"]:
-        asked = items[item["item"]]
-        assert f"```{{reproduction-table}} {paper}/{asked.name}\n```" in text
-        assert [row["label"] for row in item["rows"]] == [row.label for row in asked.rows]
-        if not isinstance(asked, Runs):
-            continue
-        compared = False
-        for row, wanted in zip(item["rows"], asked.rows, strict=True):
-            assert tuple(row["seeds"]) == tuple(asked.seeds_of(wanted))
-            for metric, there in row["printed"].items():
-                printed = wanted.printed.get(metric)
-                assert there == (printed and {"mean": printed.mean, "std": printed.std})
-            for there, of in zip(row["relative"] if wanted.relative else [], wanted.relative, strict=True):
-                compared = True
-                assert there["to"] == of.to
-                assert there["printed"] == {metric: of.printed.get(metric) for metric in there["printed"]}
-        relative = f"```{{reproduction-table}} {paper}/{asked.name}\n:relative:\n```"
-        assert (relative in text) == compared
-
-
-def test_the_figures_of_fedgraph_are_those_of_the_recorded_runs_and_what_is_printed() -> None:
-    """Those of the tables; test_page_facts.py holds the prose to the record."""
-    import json
-
-    from graphfed.reproductions.reproduce import find_paper
-    from graphfed.reproductions.tables import figure_text
-
-    recorded = json.loads((ROOT / "benchmarks/results/reproduce_fedgraph.json").read_text())
-    text = (
-        (ROOT / "docs/reproduce.md")
-        .read_text()
-        .partition("## FedGraph")[2]
-        .partition("## Your own tables")[0]
-    )
-    asked = find_paper("fedgraph").by_name
-    items = {item["item"]: item for item in recorded["items"]}
-    assert [*items] == [*asked] == [*recorded["commits"]]
-    for name, item in items.items():
-        assert [row["label"] for row in item["rows"]] == [row.label for row in asked[name].rows]
-        for row in item["rows"]:
-            if item["kind"] == "returns":
-                told = [f"{row[key]:.1f}" for key in ("first", "last", "final")]
-            else:
-                told = [figure_text(row["ours"][metric], metric) for metric in item["metrics"]]
-            assert f"| {row['label']} | {' | '.join(told)} |" in text, (name, row["label"])
-
-
-def test_the_figures_of_cnfgnn_are_those_of_the_recorded_runs_and_what_is_printed() -> None:
-    import json
-
-    from graphfed.reproductions.reproduce import find_paper
-
-    recorded = json.loads((ROOT / "benchmarks/results/reproduce_cnfgnn.json").read_text())
-    text = (
-        (ROOT / "docs/reproduce.md").read_text().partition("## CNFGNN")[2].partition("## Your own tables")[0]
-    )
-    items = find_paper("cnfgnn").by_name
-    for item in recorded["items"]:
-        if item["kind"] != "runs":
-            continue
-        rows = items[item["item"]].rows
-        assert [(row["label"], tuple(row["seeds"])) for row in item["rows"]] == [
-            (row.label, items[item["item"]].seeds_of(row)) for row in rows
-        ]
-        for row in item["rows"]:
-            for ours in row["ours"].values():
-                spread = "" if ours["std"] is None else f" ± {ours['std']:.2f}"
-                assert f"{ours['mean']:.2f}{spread}" in text, (item["item"], row["label"])
-            for there in row["relative"]:
-                for gain in there["ours"].values():
-                    assert f"{gain['mean']:.2f}" in text, (item["item"], row["label"], there["to"])
-
-
-@pytest.mark.parametrize("paper", ["sapgnn", "fedgat"])
-def test_the_page_of_a_paper_shows_every_item_of_its_record_which_are_those_of_the_program(
-    paper: str,
-) -> None:
-    import json
-
-    from graphfed.reproductions.reproduce import find_paper
-
-    recorded = json.loads((ROOT / f"benchmarks/results/reproduce_{paper}.json").read_text())
-    text = (ROOT / f"docs/papers/{paper}.md").read_text()
-    items = find_paper(paper).by_name
-    assert {item["item"] for item in recorded["items"]} == {*items} == {*recorded["commits"]}
-    for item in recorded["items"]:
-        assert re.search(rf"^```{{reproduction-(table|plot)}} {paper}/{item['item']}$", text, re.MULTILINE)
-        rows = items[item["item"]].rows
-        assert [row["label"] for row in item["rows"]] == [row.label for row in rows]
-        if item["kind"] != "runs":
-            continue
-        for row, asked in zip(item["rows"], rows, strict=True):
-            assert tuple(row["seeds"]) == tuple(items[item["item"]].seeds_of(asked))
-            for metric, printed in row["printed"].items():
-                there = asked.printed.get(metric)
-                assert printed == (None if there is None else {"mean": there.mean, "std": there.std})
 
 
 # ---- the site ----------------------------------------------------------------------------------------------
