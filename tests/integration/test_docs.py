@@ -35,18 +35,27 @@ from graphfed.runs import train
 from graphfed.tasks.registry import first_task
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+PAGES = sorted(
+    path.relative_to(ROOT / "docs").as_posix()
+    for path in (ROOT / "docs").rglob("*.md")
+    if not path.relative_to(ROOT / "docs").parts[0].startswith("_")
+)
 TEXTS = [*(f"docs/{page}" for page in PAGES), "README.md", "CONTRIBUTING.md"]
+EXTENSIONS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/_ext").glob("*.py"))
 #: Blocks that are not code a reader could type: output, and what Sphinx fills in.
 OTHER_FENCES = {
     "text",
     "{eval-rst}",
+    "{flow-picture}",
     "{help-pages}",
     "{include}",
     "{messages-table}",
     "{description-keys}",
     "{methods-table}",
     "{toctree}",
+    "{reproduction-table}",
+    "{reproduction-plot}",
+    "{claim}",
 }
 BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE
@@ -246,7 +255,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("name", [*TEXTS, "docs/tutorial/three_banks.py", "docs/_ext/from_the_program.py"])
+@pytest.mark.parametrize("name", [*TEXTS, "docs/tutorial/three_banks.py", *EXTENSIONS])
 def test_every_name_of_the_package_that_is_written_down_exists(name: str) -> None:
     written_by_the_reader = {"graphfed.methods.skeleton"}
     groups_of_entry_points = {"graphfed.datasets", "graphfed.partitions", "graphfed.audits"}
@@ -291,132 +300,6 @@ def test_the_audit_page_lists_every_check_and_no_other() -> None:
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == [*CHECKS]
 
 
-def test_the_figures_of_reproduce_are_those_of_the_recorded_run_and_what_is_printed() -> None:
-    import json
-
-    from graphfed.reproductions.reproduce import find_paper
-
-    recorded = json.loads((ROOT / "benchmarks/results/reproduce_fedgcn.json").read_text())
-    text = (ROOT / "docs/reproduce.md").read_text()
-    items = find_paper("fedgcn").by_name
-    for item in recorded["items"]:
-        for row, asked in zip(item["rows"], items[item["item"]].rows, strict=True):
-            there = asked.printed.get("accuracy")
-            printed = None if there is None else {"mean": there.mean, "std": there.std}
-            assert (row["label"], row["printed"]["accuracy"]) == (asked.label, printed)
-            if item["item"] == "library":
-                continue
-            for told in (row["ours"]["accuracy"], row["printed"]["accuracy"]):
-                assert told is None or f"{told['mean']:.2f} ± {told['std']:.2f}" in text
-
-
-def test_the_figures_of_fedgraph_are_those_of_the_recorded_runs_and_what_is_printed() -> None:
-    """Those of the tables; test_page_facts.py holds the prose to the record."""
-    import json
-
-    from graphfed.reproductions.reproduce import find_paper
-    from graphfed.reproductions.tables import figure_text
-
-    recorded = json.loads((ROOT / "benchmarks/results/reproduce_fedgraph.json").read_text())
-    text = (
-        (ROOT / "docs/reproduce.md")
-        .read_text()
-        .partition("## FedGraph")[2]
-        .partition("## Your own tables")[0]
-    )
-    asked = find_paper("fedgraph").by_name
-    items = {item["item"]: item for item in recorded["items"]}
-    assert [*items] == [*asked] == [*recorded["commits"]]
-    for name, item in items.items():
-        assert [row["label"] for row in item["rows"]] == [row.label for row in asked[name].rows]
-        for row in item["rows"]:
-            if item["kind"] == "returns":
-                told = [f"{row[key]:.1f}" for key in ("first", "last", "final")]
-            else:
-                told = [figure_text(row["ours"][metric], metric) for metric in item["metrics"]]
-            assert f"| {row['label']} | {' | '.join(told)} |" in text, (name, row["label"])
-
-
-def test_the_figures_of_lumos_are_those_of_the_recorded_run_and_what_is_printed() -> None:
-    """Means in percent, with deviations where there are several seeds; and how rows compare, with what is
-    printed."""
-    import json
-
-    from graphfed.reproductions.reproduce import find_paper
-
-    recorded = json.loads((ROOT / "benchmarks/results/reproduce_lumos.json").read_text())
-    text = (
-        (ROOT / "docs/reproduce.md").read_text().partition("## Lumos")[2].partition("## Your own tables")[0]
-    )
-    items = find_paper("lumos").by_name
-    assert [item["item"] for item in recorded["items"]] == [*items]
-    for item in recorded["items"]:
-        rows = items[item["item"]].rows
-        assert [row["label"] for row in item["rows"]] == [row.label for row in rows]
-        if item["item"] not in ("fig3", "fig4", "fig5", "fig6"):
-            continue
-        for row, asked in zip(item["rows"], rows, strict=True):
-            assert tuple(row["seeds"]) == items[item["item"]].seeds_of(asked)
-            ((_, ours),) = row["ours"].items()
-            spread = "" if ours["std"] is None else f" ± {ours['std']:.2f}"
-            assert f"{ours['mean']:.2f}{spread}" in text, row["label"]
-            for there in row["relative"]:
-                ((_, gain),) = there["ours"].items()
-                # Of fig3 and fig4 the page has them for our decoding only.
-                told = f"{gain['mean']:.2f}" in text
-                assert told or (item["item"] in ("fig3", "fig4") and "decoding" in row["label"]), row["label"]
-
-
-def test_the_figures_of_cnfgnn_are_those_of_the_recorded_runs_and_what_is_printed() -> None:
-    import json
-
-    from graphfed.reproductions.reproduce import find_paper
-
-    recorded = json.loads((ROOT / "benchmarks/results/reproduce_cnfgnn.json").read_text())
-    text = (
-        (ROOT / "docs/reproduce.md").read_text().partition("## CNFGNN")[2].partition("## Your own tables")[0]
-    )
-    items = find_paper("cnfgnn").by_name
-    for item in recorded["items"]:
-        if item["kind"] != "runs":
-            continue
-        rows = items[item["item"]].rows
-        assert [(row["label"], tuple(row["seeds"])) for row in item["rows"]] == [
-            (row.label, items[item["item"]].seeds_of(row)) for row in rows
-        ]
-        for row in item["rows"]:
-            for ours in row["ours"].values():
-                spread = "" if ours["std"] is None else f" ± {ours['std']:.2f}"
-                assert f"{ours['mean']:.2f}{spread}" in text, (item["item"], row["label"])
-            for there in row["relative"]:
-                for gain in there["ours"].values():
-                    assert f"{gain['mean']:.2f}" in text, (item["item"], row["label"], there["to"])
-
-
-def test_the_figures_of_fedgat_are_those_of_the_recorded_runs_and_what_is_printed() -> None:
-    import json
-
-    from graphfed.reproductions.reproduce import find_paper
-
-    recorded = json.loads((ROOT / "benchmarks/results/reproduce_fedgat.json").read_text())
-    text = (
-        (ROOT / "docs/reproduce.md").read_text().partition("## FedGAT")[2].partition("## Your own tables")[0]
-    )
-    items = find_paper("fedgat").by_name
-    assert {item["item"] for item in recorded["items"]} == {*items} == {*recorded["commits"]}
-    for item in recorded["items"]:
-        rows = items[item["item"]].rows
-        assert [(row["label"], tuple(row["seeds"])) for row in item["rows"]] == [
-            (row.label, items[item["item"]].seeds_of(row)) for row in rows
-        ]
-        for row, asked in zip(item["rows"], rows, strict=True):
-            ((metric, ours),) = row["ours"].items()
-            spread = "" if ours["std"] is None else f" ± {ours['std']:.2f}"
-            assert f"{ours['mean']:.2f}{spread}" in text, (item["item"], row["label"])
-            if metric in asked.printed:
-                assert f"| {asked.printed[metric].mean:.1f} |" in text
-
-
 # ---- the site ----------------------------------------------------------------------------------------------
 
 
@@ -426,8 +309,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writes beside its sources, so that a copy of them is built."""
     pytest.importorskip("sphinx", reason="the extra 'docs' is not installed")
     folder = tmp_path_factory.mktemp("site")
-    made = shutil.ignore_patterns("_tutorial", "sg_execution_times.rst")
+    made = shutil.ignore_patterns("_tutorial", "_plots", "sg_execution_times.rst")
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=made)
+    shutil.copytree(ROOT / "benchmarks/results", folder / "benchmarks/results")
     shutil.copy(ROOT / "CONTRIBUTING.md", folder)
     (folder / "temporary").mkdir()
     told = subprocess.run(
