@@ -60,8 +60,8 @@ def test_graphfed_and_the_pyg_programs_take_the_same_steps(tax):
 def test_the_unpruned_central_baseline_computes_every_row_and_the_pruned_one_fewer(tax):
     every = tax["cases"]["central, 1 step, every row"]["step"]["rows"]
     pruned = tax["cases"]["central, 1 step"]["step"]["rows"]
-    assert every == [tax["graph"]["vertices"]] * 3
-    assert pruned[-1] == tax["graph"]["training_vertices"]
+    assert every == [tax["graph"]["nodes"]] * 3
+    assert pruned[-1] == tax["graph"]["training_nodes"]
     assert all(a < b for a, b in zip(pruned, every, strict=True))
 
 
@@ -90,13 +90,13 @@ def test_a_difference_between_the_sides_stops_a_benchmark():
 def test_growth_measures_every_size_in_a_process_of_its_own_and_reports_exponents(tmp_path):
     result = run("growth", tmp_path / "growth.json")
     group = result["groups"]["fedavg, 10 clients"]
-    assert [row["vertices"] for row in group["rows"]] == [200, 400]
+    assert [row["nodes"] for row in group["rows"]] == [200, 400]
     assert [row["edges"] for row in group["rows"]] == [1000, 2000]
     assert set(group["exponents"][0]) == {"from", "to", "round", "setup", "memory above the imports"}
     assert all(row["peak_mb"]["run"] > row["peak_mb"]["imports"] > 0 for row in group["rows"])
     assert group["rows"][-1]["profile"]["python"]
-    # Every vertex its own client.
-    assert "failed" not in result["groups"]["fedavg, one client a vertex"]["rows"][0]
+    # Every node its own client.
+    assert "failed" not in result["groups"]["fedavg, one client a node"]["rows"][0]
 
 
 @pytest.mark.on_demand
@@ -114,6 +114,20 @@ def test_the_comparison_of_methods_has_the_mean_and_deviation_of_each(tmp_path: 
     found = run("comparison", tmp_path / "comparison.json")
     assert set(found["accuracy"]) == {"central", "isolated", "fedavg", "fedgcn"}
     assert all(0 < figure["mean"] < 100 and figure["std"] >= 0 for figure in found["accuracy"].values())
+
+
+def test_audits_of_baselines_fedgcn_and_lumos_have_a_finding_of_every_attack(tmp_path: Path) -> None:
+    cases = run("baseline_audits", tmp_path / "audits.json")["cases"]
+    assert all("membership" in case for case in cases.values())
+    assert 0 < cases["fedgcn_1"]["fedgcn_features"]["value"] <= 1
+    assert 0 <= cases["lumos_2"]["lumos_features"]["value"] <= 1
+
+
+@pytest.mark.on_demand
+def test_fedgats_message_is_measured_with_and_without_encryption(tmp_path: Path) -> None:
+    pytest.importorskip("tenseal", reason="tenseal is not installed: pip install 'graphfed[secure]'")
+    rows = run("fedgat_encrypted", tmp_path / "encrypted.json")["rows"]
+    assert rows["encrypted"]["bytes_before_training"] > rows["plaintext"]["bytes_before_training"] > 0
 
 
 def test_three_holders_of_split_learning_compute_what_one_does_before_they_are_timed(tmp_path: Path) -> None:
@@ -243,8 +257,39 @@ def test_fedgraphs_silos_predict_what_one_party_does_before_their_rounds_are_tim
     found = run("fedgraph", tmp_path / "fedgraph.json")
     assert found["float64_logits_differ_by"] <= 1e-10
     disjoint, copies = found["rows"]
-    assert disjoint["vertices"] < copies["vertices"]
+    assert disjoint["nodes"] < copies["nodes"]
     for row in (disjoint, copies):
         assert set(row["ms"]) == set(row["round / central epoch"])
         # A sample takes a client less than everything does.
         assert row["modelled_ms"]["constant"] < row["modelled_ms"]["full"]
+
+
+def test_the_attacks_on_unprotected_messages_find_everything_and_noise_stops_them(tmp_path: Path) -> None:
+    cases = run("audits", tmp_path / "audits.json")["cases"]
+    for name in ("fedgat_vector", "fedgat_matrix", "fedgat_drop_single"):
+        assert cases[name]["fedgat_features"]["value"] == 1
+    assert cases["sapgnn_identity"]["split_features"]["value"] == 1
+    assert cases["sapgnn_server"]["split_labels"]["value"] == 1
+    noised = [case["fedgat_ldp_features"] for case in cases.values() if case["method"] == "fedgat_ldp"]
+    assert len(noised) == 10
+    assert all(found["details"]["recovered"] == 0 for found in noised)
+
+
+@pytest.mark.parametrize("method", ["cnfgnn", "fedgraph"])
+def test_the_audits_of_papers_have_a_figure_and_the_one_without_information(
+    method: str, tmp_path: Path
+) -> None:
+    result = run("paper_audits", tmp_path / "audits.json", method)
+    assert result["cases"]
+    for case in result["cases"].values():
+        assert case["method"] == method
+        assert 0 <= case["no_signal"] <= 1
+        assert 0 <= case["value"] <= 1
+
+
+def test_the_record_of_fedgraphs_settings_has_both_degrees_of_the_first_layer(
+    tmp_path: Path,
+) -> None:
+    cases = run("fedgraph_settings", tmp_path / "settings.json")["cases"]
+    assert {case["settings"]["first_degrees"] for case in cases.values()} == {"all", "internal"}
+    assert all(0 <= case["accuracy"]["mean"] <= 100 for case in cases.values())
