@@ -47,7 +47,7 @@ docs: $(READY)
 	@echo "build/docs/index.html"
 
 clean:
-	rm -rf $(VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_tutorial docs/sg_execution_times.rst
+	rm -rf $(VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_tutorial docs/_plots docs/sg_execution_times.rst
 	find graphfed tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is made last, so an installation that was cut short starts again.

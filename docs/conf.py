@@ -19,6 +19,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "from_the_program",
     "flow_picture",
+    "records",
 ]
 exclude_patterns = [
     "_build",
@@ -27,6 +28,8 @@ exclude_patterns = [
     "_tutorial/sg_execution_times.rst",
     "sg_execution_times.rst",
 ]
+myst_enable_extensions = ["dollarmath", "substitution"]
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"graphfed {version}"
 html_show_copyright = False

@@ -72,7 +72,7 @@ class MethodsTable(Directive):
             (m.name, m.summary, "; ".join(first_task(m).requirements(m)), m.sends.summary, m.sends.protection)
             for m in methods
         ]
-        return [_table(rows)]
+        return [text_table(rows)]
 
 
 class MessagesTable(Directive):
@@ -101,7 +101,7 @@ class MessagesTable(Directive):
         for title, messages in tables:
             found.append(nodes.rubric(text=title))
             if messages:
-                found.append(_table([("transfer", "what it is, and who can read it"), *messages]))
+                found.append(text_table([("transfer", "what it is, and who can read it"), *messages]))
             else:
                 found.append(nodes.paragraph(text="Training sends nothing."))
         return found
@@ -117,10 +117,10 @@ class DescriptionKeys(Directive):
         rows = [("key", "what it is", "default")]
         for key, field in keys_of(model).items():
             rows.append((key, field.description or "", "" if not field.default else str(field.default)))
-        return [_table(rows)]
+        return [text_table(rows)]
 
 
-def _table(rows: Sequence[Sequence[str]]) -> nodes.table:
+def text_table(rows: Sequence[Sequence[str]]) -> nodes.table:
     """A table of texts; the first row is its head."""
     group = nodes.tgroup(cols=len(rows[0]))
     group += [nodes.colspec(colwidth=1) for _ in rows[0]]

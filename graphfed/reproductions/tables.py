@@ -11,7 +11,16 @@ from graphfed.terminal import make_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["axis_of", "figure_text", "name_of", "place_name", "relative_table_of", "table_of"]
+__all__ = [
+    "axis_of",
+    "cells_of",
+    "figure_text",
+    "name_of",
+    "place_name",
+    "relative_cells",
+    "relative_table_of",
+    "table_of",
+]
 
 
 def table_of(paper: str, item: Item, found: Found, hints: Sequence[str]) -> "Table":
@@ -23,13 +32,22 @@ def table_of(paper: str, item: Item, found: Found, hints: Sequence[str]) -> "Tab
         found: What was found.
         hints: Lines below the table, before the source.
     """
-    if isinstance(item, Measured):
-        columns, lines = item.cells(found)
-    else:
-        columns, lines = _curves_cells(found) if isinstance(item, Curves) else _runs_cells(found)
+    columns, lines = cells_of(item, found)
     notes = [*hints, *_targets(found), f"printed: {found['source']}", *found["notes"]]
     title = f"{paper}/{found['item']}: {found['title']}"
     return make_table(columns, lines, numbers=columns[1:], title=title, caption="\n".join(notes))
+
+
+def cells_of(item: Item, found: Found) -> Cells:
+    """Return the columns and lines of an item's table.
+
+    Args:
+        item: What was asked.
+        found: What was found.
+    """
+    if isinstance(item, Measured):
+        return item.cells(found)
+    return _curves_cells(found) if isinstance(item, Curves) else _runs_cells(found)
 
 
 def _targets(found: Found) -> list[str]:
@@ -45,6 +63,18 @@ def _targets(found: Found) -> list[str]:
 
 def relative_table_of(paper: str, found: Found) -> "Table":
     """Return a rich table of how rows compare with each other."""
+    columns, lines = relative_cells(found)
+    return make_table(
+        columns,
+        lines,
+        numbers=columns[1:],
+        title=f"{paper}/{found['item']}, relative: {found['title']}",
+        caption="by how many percent of the other row's figure: over the seeds that both rows have",
+    )
+
+
+def relative_cells(found: Found) -> Cells:
+    """Return the columns and lines of the table of how rows compare with each other."""
     metrics = found["metrics"]
     comparisons = [(row["label"], there) for row in found["rows"] for there in row["relative"]]
     printed = [m for m in metrics if any(there["printed"][m] is not None for _, there in comparisons)]
@@ -61,13 +91,7 @@ def relative_table_of(paper: str, found: Found) -> "Table":
                 figure = there["printed"][metric]
                 line.append("-" if figure is None else f"{figure:+.2f} %")
         lines.append(line)
-    return make_table(
-        columns,
-        lines,
-        numbers=columns[1:],
-        title=f"{paper}/{found['item']}, relative: {found['title']}",
-        caption="by how many percent of the other row's figure: over the seeds that both rows have",
-    )
+    return columns, lines
 
 
 def _runs_cells(found: Found) -> Cells:
@@ -138,14 +162,21 @@ def axis_of(found: Found, metric: str, part: str = "test") -> str:
     return f"{part} {name_of(found, metric)}{' (%)' if metric in PERCENT else ''}"
 
 
-def figure_text(figure: Mapping[str, Any] | None, metric: str) -> str:
+def figure_text(figure: Mapping[str, Any] | None, metric: str, decimals: int | None = None) -> str:
     """Return ``80.69 ± 0.65`` of a share in percent, else ``11.487 ± 0.021``; a whole number as it is. Where
-    not all runs reached a target: ``not reached (1 of 3 did)``."""
+    not all runs reached a target: ``not reached (1 of 3 did)``.
+
+    Args:
+        figure: Its mean and standard deviation, which may be None.
+        metric: What it is of.
+        decimals: How many there are, other than these.
+    """
     if figure is not None and "reached" in figure and figure["reached"] < len(figure["values"]):
         return f"not reached ({figure['reached']} of {len(figure['values'])} did)"
     if figure is None or figure["mean"] is None:
         return "-"
-    decimals = _decimals(figure["mean"], metric) if figure["std"] is None else _decimals(0.5, metric)
+    if decimals is None:
+        decimals = _decimals(figure["mean"], metric) if figure["std"] is None else _decimals(0.5, metric)
     text = f"{figure['mean']:.{decimals}f}"
     return text if figure["std"] is None else f"{text} ± {figure['std']:.{decimals}f}"
 

@@ -110,6 +110,12 @@ def test_the_whole_command_is_measured_from_outside_with_its_imports_and_memory(
         assert result["memory_mb"]["run"] > result["memory_mb"]["python"]
 
 
+def test_the_comparison_of_methods_has_the_mean_and_deviation_of_each(tmp_path: Path) -> None:
+    found = run("comparison", tmp_path / "comparison.json")
+    assert set(found["accuracy"]) == {"central", "isolated", "fedavg", "fedgcn"}
+    assert all(0 < figure["mean"] < 100 and figure["std"] >= 0 for figure in found["accuracy"].values())
+
+
 def test_three_holders_of_split_learning_compute_what_one_does_before_they_are_timed(tmp_path: Path) -> None:
     (graph,) = run("split_learning", tmp_path / "split.json")["graphs"]
     assert graph["largest_differences"]["three holders and one"] <= 1e-9

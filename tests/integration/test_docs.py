@@ -35,8 +35,13 @@ from graphfed.runs import train
 from graphfed.tasks.registry import first_task
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+PAGES = sorted(
+    path.relative_to(ROOT / "docs").as_posix()
+    for path in (ROOT / "docs").rglob("*.md")
+    if not path.relative_to(ROOT / "docs").parts[0].startswith("_")
+)
 TEXTS = [*(f"docs/{page}" for page in PAGES), "README.md", "CONTRIBUTING.md"]
+EXTENSIONS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/_ext").glob("*.py"))
 #: Blocks that are not code a reader could type: output, and what Sphinx fills in.
 OTHER_FENCES = {
     "text",
@@ -48,6 +53,9 @@ OTHER_FENCES = {
     "{description-keys}",
     "{methods-table}",
     "{toctree}",
+    "{reproduction-table}",
+    "{reproduction-plot}",
+    "{claim}",
 }
 BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE
@@ -247,7 +255,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("name", [*TEXTS, "docs/tutorial/three_banks.py", "docs/_ext/from_the_program.py"])
+@pytest.mark.parametrize("name", [*TEXTS, "docs/tutorial/three_banks.py", *EXTENSIONS])
 def test_every_name_of_the_package_that_is_written_down_exists(name: str) -> None:
     written_by_the_reader = {"graphfed.methods.skeleton"}
     groups_of_entry_points = {"graphfed.datasets", "graphfed.partitions", "graphfed.audits"}
@@ -427,8 +435,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writes beside its sources, so that a copy of them is built."""
     pytest.importorskip("sphinx", reason="the extra 'docs' is not installed")
     folder = tmp_path_factory.mktemp("site")
-    made = shutil.ignore_patterns("_tutorial", "sg_execution_times.rst")
+    made = shutil.ignore_patterns("_tutorial", "_plots", "sg_execution_times.rst")
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=made)
+    shutil.copytree(ROOT / "benchmarks/results", folder / "benchmarks/results")
     shutil.copy(ROOT / "CONTRIBUTING.md", folder)
     (folder / "temporary").mkdir()
     told = subprocess.run(

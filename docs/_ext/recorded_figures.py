@@ -1,0 +1,329 @@
+"""Figures of the records in benchmarks/results, by the names that pages use.
+
+A page never has a number of ours typed by hand. It calls one of these functions, and so do the checks of
+README.md and the template of benchmarks/README.md. `item` is a paper and its table or figure,
+"lumos/fig3". `row` is a row's label; for a row that is a point of a line it may be "PANEL | SERIES" (or
+"SERIES") with `x=` for the place on that line. Every name that a record does not have is a RecordError that
+says what was asked, and the nearest name."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import jmespath
+
+from graphfed.errors import did_you_mean, shown
+from graphfed.reproductions.base import PERCENT, Item
+from graphfed.reproductions.reproduce import find_paper
+from graphfed.reproductions.tables import figure_text
+
+__all__ = ["RecordError", "Records"]
+
+Found = Mapping[str, Any]
+Figure = Mapping[str, Any]
+
+#: What a picture or table has from the program instead of the record.
+WORDS = ("title", "source", "called", "x", "against")
+JINJA = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+
+
+class RecordError(Exception):
+    """A page asks for something that no record has."""
+
+
+class Records:
+    """The records of a folder.
+
+    Args:
+        folder: benchmarks/results, or a copy of it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # ---- what pages call ----------------------------------------------------------------------------------
+
+    @property
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The functions by the names that pages use."""
+        texts = (self.ours, self.printed, self.difference, self.relative, self.value, self.spread)
+        numbers = (self.count_seeds, self.mean, self.sd, self.printed_mean, self.relative_mean)
+        several = (self.number, self.means, self.gaps)
+        own = {function.__name__: function for function in (*texts, *numbers, *several)}
+        return {**own, "min": min, "max": max, "abs": abs, "len": len}
+
+    def evaluate(self, expression: str) -> Any:
+        """Return the value of a jinja expression of these functions."""
+        try:
+            return JINJA.compile_expression(expression, undefined_to_none=False)(**self.functions)
+        except (jinja2.TemplateError, TypeError) as error:
+            raise RecordError(f"{expression}: {error}") from None
+
+    def render(self, template: str) -> str:
+        """Return a text with the values of its `{{ expressions }}`."""
+        return JINJA.from_string(template).render(self.functions)
+
+    def ours(self, item: str, row: str, metric: str, places: int | None = None, **where: Any) -> str:
+        """Return our figure, mean ± standard deviation over the seeds: ``44.7 ± 0.3``."""
+        figure = self._ours(item, row, metric, **where)
+        return figure_text(figure, metric, _places(metric, places, figure))
+
+    def printed(self, item: str, row: str, metric: str, places: int | None = None, **where: Any) -> str:
+        """Return the paper's figure, with as many decimals as the record has: ``80.69 ± 0.65``."""
+        figure = self._printed(item, row, metric, **where)
+        if places is None:
+            known = [figure[key] for key in ("mean", "std") if figure[key] is not None]
+            places = max(len(str(number).partition(".")[2]) for number in known)
+        return figure_text(figure, metric, places)
+
+    def difference(self, item: str, row: str, metric: str, places: int | None = None, **where: Any) -> str:
+        """Return our mean less the printed one, with its sign: ``-0.8``."""
+        gap = self.mean(item, row, metric, **where) - self.printed_mean(item, row, metric, **where)
+        decimals = _places(metric, places)
+        return f"{round(gap, decimals) + 0.0:+.{decimals}f}"  # never -0.0
+
+    def relative(self, item: str, row: str, to: str, metric: str, places: int = 1, **where: Any) -> str:
+        """Return by how many percent of another row's figure this row's lies above or below it:
+        ``+12.3 ± 0.5``."""
+        figure = self._relative(item, row, to, metric, **where)
+        spread = "" if figure["std"] is None else f" ± {figure['std']:.{places}f}"
+        return f"{figure['mean']:+.{places}f}{spread}"
+
+    def value(self, name: str, path: str, form: str = "", *, per: float = 1) -> str:
+        """Return any text or number of a record.
+
+        Args:
+            name: The record, such as "split_learning".
+            path: Where in it, as a JMESPath.
+            form: How a number is written, such as ".2f"; with "_", thousands are set apart.
+            per: What a number is divided by, such as 1e6.
+        """
+        found = self._search(name, path)
+        if isinstance(found, str):
+            return found
+        return format(self.number(name, path) / per if per != 1 else found, form).replace("_", " ")
+
+    def spread(self, name: str, path: str, places: int = 1) -> str:
+        """Return what a record has as a mean and a standard deviation: ``81.3 ± 0.5``.
+
+        Args:
+            name: The record.
+            path: Where in it, as a JMESPath; an object with "mean" and "std".
+            places: How many decimals there are.
+        """
+        mean, std = (self.number(name, f"{path}.{key}") for key in ("mean", "std"))
+        return figure_text({"mean": mean, "std": std}, "", places)
+
+    def number(self, name: str, path: str) -> float:
+        """Return a number of a record (`value`)."""
+        found = self._search(name, path)
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise RecordError(f"{name}: {path} is {shown(found)}, no number")
+        return found
+
+    def count_seeds(self, item: str, row: str, **where: Any) -> int:
+        """Return how many seeds a row has."""
+        return len(self.row(item, row, **where)["seeds"])
+
+    def mean(self, item: str, row: str, metric: str, **where: Any) -> float:
+        """Return our mean over the seeds."""
+        return self._known(item, row, metric, self._ours(item, row, metric, **where), "mean")
+
+    def sd(self, item: str, row: str, metric: str, **where: Any) -> float:
+        """Return our standard deviation over the seeds."""
+        return self._known(item, row, metric, self._ours(item, row, metric, **where), "std")
+
+    def printed_mean(self, item: str, row: str, metric: str, **where: Any) -> float:
+        """Return the paper's mean."""
+        return self._known(item, row, metric, self._printed(item, row, metric, **where), "mean")
+
+    def relative_mean(self, item: str, row: str, to: str, metric: str, **where: Any) -> float:
+        """Return the mean of `relative`."""
+        return float(self._relative(item, row, to, metric, **where)["mean"])
+
+    def means(self, item: str, pattern: str, metric: str) -> list[float]:
+        """Return our means of every row whose label matches a regular expression."""
+        labels = [row["label"] for row in self.item(item)["rows"] if re.search(pattern, row["label"])]
+        if not labels:
+            raise RecordError(f"{item}: no row matches {shown(pattern)}")
+        return [self.mean(item, label, metric) for label in labels]
+
+    def gaps(self, item: str, series: str, other: str, metric: str) -> list[float]:
+        """Return by how much a series ("PANEL | SERIES") is above another, at every x that both have."""
+        one, two = (self._points(item, name) for name in (series, other))
+        common = [x for x in one if x in two]
+        if not common:
+            raise RecordError(f"{item}: {shown(series)} and {shown(other)} have no x in common")
+        return [self.mean(item, one[x], metric) - self.mean(item, two[x], metric) for x in common]
+
+    # ---- where they find it -------------------------------------------------------------------------------
+
+    def record(self, name: str) -> dict[str, Any]:
+        """Return a record by the name of its file."""
+        path = self.folder / f"{name}.json"
+        if not path.is_file():
+            names = [each.stem for each in self.folder.glob("*.json")]
+            raise RecordError(f"no record {shown(name)} in {self.folder.name}; {did_you_mean(name, names)}")
+        return _content(path, path.stat().st_mtime_ns)
+
+    def _search(self, name: str, path: str) -> Any:
+        try:
+            found = jmespath.search(_unescaped(path), self.record(name))
+        except jmespath.exceptions.JMESPathError as error:
+            raise RecordError(f"{name}: {path} is no JMESPath: {error}") from None
+        if found is None or isinstance(found, list | dict):
+            what = "nothing" if found is None else f"a {type(found).__name__} of {len(found)}"
+            raise RecordError(f"{name}: {what} at {path}; a figure is one number or text")
+        return found
+
+    def item(self, name: str) -> dict[str, Any]:
+        """Return an item of a paper's record; its title and words are those of the program."""
+        paper, asked = self.asked(name)
+        (found,) = [each for each in self.record(f"reproduce_{paper}")["items"] if each["item"] == asked.name]
+        words = {key: getattr(asked, key) for key in WORDS if hasattr(asked, key)}
+        return {**found, **words, "rows": [_completed(row) for row in found["rows"]]}
+
+    def asked(self, name: str) -> tuple[str, Item]:
+        """Return the paper of an item, and the item as the program has it."""
+        paper, _, item = name.partition("/")
+        recorded = [each["item"] for each in self.record(f"reproduce_{paper}")["items"]]
+        if item not in recorded:
+            nearest = did_you_mean(item, recorded)
+            raise RecordError(f"no item {shown(item)} in the record of {paper}; {nearest}")
+        return paper, find_paper(paper).by_name[item]
+
+    def row(self, item: str, row: str, *, panel: str | None = None, x: float | None = None) -> dict[str, Any]:
+        """Return a row of an item, by its label, or by its panel, series and x."""
+        rows, row = self.item(item)["rows"], _unescaped(row)
+        within, bar, name = row.rpartition(" | ")
+        panel = within if bar else panel
+        matching = [
+            each
+            for each in rows
+            if (panel is None or _plain(each.get("panel")) == _plain(panel))
+            and name in (each["label"], each.get("series"))
+            and (x is None or each.get("x") == x)
+        ]
+        exact = [each for each in matching if each["label"] == name]
+        if len(exact or matching) != 1:
+            asked = " | ".join([*([panel] if panel is not None else []), name]) + (
+                "" if x is None else f" at x = {x:g}"
+            )
+            if matching:
+                labels = ", ".join(shown(each["label"]) for each in matching[:4])
+                raise RecordError(f"{item}: {shown(asked)} is {len(matching)} rows, such as {labels}; add x=")
+            nearest = did_you_mean(name, [each["label"] for each in rows])
+            raise RecordError(f"{item}: no row {shown(asked)}; {nearest}")
+        (found,) = exact or matching
+        return dict(found)
+
+    def _points(self, item: str, series: str) -> dict[float, str]:
+        """The labels of a series' rows by x."""
+        panel, bar, name = _unescaped(series).rpartition(" | ")
+        rows = [
+            row
+            for row in self.item(item)["rows"]
+            if row.get("series") == name and (not bar or _plain(row["panel"]) == _plain(panel))
+        ]
+        if not rows:
+            every = [row for row in self.item(item)["rows"] if row.get("series")]
+            names = {f"{row['panel']} | {row['series']}" for row in every}
+            raise RecordError(f"{item}: no series {shown(series)}; {did_you_mean(series, names)}")
+        points = {row["x"]: row["label"] for row in rows}
+        if len(points) < len(rows):
+            raise RecordError(f"{item}: several panels have {shown(series)}; name one: PANEL | SERIES")
+        return points
+
+    def _ours(self, item: str, row: str, metric: str, **where: Any) -> Figure:
+        return self._figure(item, self.row(item, row, **where), metric, "ours")
+
+    def _printed(self, item: str, row: str, metric: str, **where: Any) -> Figure:
+        return self._figure(item, self.row(item, row, **where), metric, "printed")
+
+    def _figure(self, item: str, row: Found, metric: str, which: str) -> Figure:
+        """Our figure or the printed one; a measured number is a figure without a deviation."""
+        kept = row.get(which)
+        figures: dict[str, Any] = dict(kept) if isinstance(kept, Mapping) else {}
+        if which == "ours":
+            if "chosen" in row:
+                figures |= {self.item(item)["metrics"][0]: row["chosen"], "best_round": row["best_round"]}
+            figures = {**_numbers(row), **figures}
+        if not isinstance(kept, Mapping) and kept is not None:
+            figures[self.item(item)["kind"]] = kept
+        if metric not in figures:
+            nearest = did_you_mean(metric, [*figures])
+            raise RecordError(f"{item}: {shown(row['label'])} has no {which} {shown(metric)}; {nearest}")
+        found = figures[metric]
+        if found is None:
+            raise RecordError(f"{item}: nothing is {which} for {metric} of {shown(row['label'])}")
+        return found if isinstance(found, Mapping) else {"mean": found, "std": None}
+
+    def _relative(self, item: str, row: str, to: str, metric: str, **where: Any) -> Figure:
+        found = self.row(item, row, **where)
+        compared = {there["to"]: there["ours"] for there in found["relative"]}
+        if to not in compared or metric not in compared[to]:
+            nearest = did_you_mean(to, [*compared]) if compared else "it is compared with none"
+            raise RecordError(f"{item}: {shown(row)} is not compared with {shown(to)} by {metric}; {nearest}")
+        figure: Figure = compared[to][metric]
+        return figure
+
+    def _known(self, item: str, row: str, metric: str, figure: Figure, key: str) -> float:
+        if figure[key] is None:
+            raise RecordError(f"{item}: {metric} of {shown(row)} has no {key} (not every run reached it?)")
+        return float(figure[key])
+
+
+@cache
+def _content(path: Path, changed: int) -> dict[str, Any]:
+    """A file's content, read once unless it changed."""
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def _completed(row: Found) -> dict[str, Any]:
+    """A row with what records of earlier versions of `graphfed reproduce` lack."""
+    older: dict[str, Any] = {"relative": []}
+    if "chosen" in row:  # a curve by rounds
+        older |= {"x": row.get("rounds"), "best_x": row.get("best_round")}
+    return {**older, **row}
+
+
+def _unescaped(text: str) -> str:
+    """A text whose bars were escaped, as they must be in the cell of a table."""
+    return text.replace("\\|", "|")
+
+
+def _plain(panel: str | None) -> str:
+    """A panel without commas: "Cora, P=2" is the panel "Cora P=2"."""
+    return (panel or "").replace(",", "")
+
+
+def _numbers(row: Found) -> dict[str, float]:
+    """What a row has as plain numbers."""
+    return {
+        key: value
+        for key, value in row.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and key not in ("x", "difference")
+    }
+
+
+def _places(metric: str, places: int | None, figure: Figure | None = None) -> int:
+    """How many decimals a figure has in a sentence, unless the page says."""
+    if places is not None:
+        return places
+    if metric in PERCENT:
+        return 1
+    whole = figure is not None and figure["std"] is None and float(figure["mean"] or 0.5).is_integer()
+    return 0 if whole else 2
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return ``0-9`` of successive whole numbers, else ``0, 2``."""
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > 1 and list(numbers) == list(range(first, last + 1)):
+        return f"{first}-{last}"
+    return ", ".join(str(number) for number in numbers)
