@@ -2,14 +2,14 @@
 share of what plain products of the same shapes reach, and beside a loop over clients.
 
     client step    encode 12 steps, decode 12, mean squared error, gradients of all weights; 128 windows
-    server step    the graph network on 207 vertices and 1722 edges, gradients of its weights and its input
+    server step    the graph network on 207 nodes and 1722 edges, gradients of its weights and its input
     whole round    a round of the method on 128 windows of a generated road network: sensors' training, their
                    average, encodings, the server's training in batches of 48, embeddings; no evaluation
 
 A peak is the best rate of plain products of the shapes that the step's products have: forward, and back to
 the left factor and the right one, of all rows at once. GFLOP/s count two operations for each multiplication
 of a matrix product that is carried out, and nothing else. The graph network carries out fewer than its
-equations spell out (edges share the products of their vertices); what the equations spell out is told beside.
+equations spell out (edges share the products of their nodes); what the equations spell out is told beside.
 
 First, in float64, clients stacked give the gradients of torch.nn.GRU modules client by client, and the graph
 network those of its equations on every edge. OMP_NUM_THREADS must not be less than --threads: it bounds the
@@ -189,19 +189,19 @@ class Loop:
 class Server:
     """The graph network on random features of a random road graph with METR-LA's number of edges."""
 
-    def __init__(self, vertices: int, edges: int, windows: int, widths: tuple[int, int, int]) -> None:
+    def __init__(self, nodes: int, edges: int, windows: int, widths: tuple[int, int, int]) -> None:
         torch.manual_seed(0)
         rng = np.random.default_rng(0)
-        code = rng.choice(vertices * (vertices - 1), edges - vertices, replace=False)
-        row, column = code // (vertices - 1), code % (vertices - 1)
+        code = rng.choice(nodes * (nodes - 1), edges - nodes, replace=False)
+        row, column = code // (nodes - 1), code % (nodes - 1)
         column = column + (column >= row)  # no self loop among these
-        row, column = (np.concatenate([x, np.arange(vertices)]) for x in (row, column))
-        weight = np.concatenate([rng.random(edges - vertices) + 0.1, np.ones(vertices)]).astype(np.float32)
-        self.edges: Edges = make_edges(sp.csr_matrix((weight, (row, column)), shape=(vertices, vertices)))
+        row, column = (np.concatenate([x, np.arange(nodes)]) for x in (row, column))
+        weight = np.concatenate([rng.random(edges - nodes) + 0.1, np.ones(nodes)]).astype(np.float32)
+        self.edges: Edges = make_edges(sp.csr_matrix((weight, (row, column)), shape=(nodes, nodes)))
         self.widths = widths
         self.weights = graph_network.init(0, *widths)
-        self.v = torch.randn(vertices, windows, widths[0])
-        self.upstream = torch.randn(vertices, windows, widths[0])
+        self.v = torch.randn(nodes, windows, widths[0])
+        self.upstream = torch.randn(nodes, windows, widths[0])
 
     def step(
         self,
@@ -218,22 +218,22 @@ class Server:
     def flops(self) -> dict[str, int]:
         """Of the products carried out, and of those that the equations spell out."""
         hidden, width, out = self.widths
-        edge, vertex, spelt_edge, spelt_vertex = 0, 0, 0, 0
+        edge, node, spelt_edge, spelt_node = 0, 0, 0, 0
         for layer in range(2):
             h = hidden + layer * out
             # Per edge the second layer of its MLP and what the next layer of the network reads of it.
             edge += (1 + layer) * width * width
             mlp = width * width + width * out
-            # Of every vertex what it gives to its edges, both ways; the sums' last linear map; its own MLP.
-            vertex += 2 * h * width + width * out + (h + out) * width + mlp
+            # Of every node what it gives to its edges, both ways; the sums' last linear map; its own MLP.
+            node += 2 * h * width + width * out + (h + out) * width + mlp
             spelt_edge += (3 * h + 1 + layer * out) * width + mlp
-            spelt_vertex += (h + out + h) * width + mlp
-        vertex += (hidden + 2 * out) * hidden
-        spelt_vertex += (hidden + 2 * out) * hidden
-        vertices, windows = self.v.shape[:2]
+            spelt_node += (h + out + h) * width + mlp
+        node += (hidden + 2 * out) * hidden
+        spelt_node += (hidden + 2 * out) * hidden
+        nodes, windows = self.v.shape[:2]
         return {
-            "carried out": 6 * windows * (self.edges.count * edge + vertices * vertex),
-            "of the equations": 6 * windows * (self.edges.count * spelt_edge + vertices * spelt_vertex),
+            "carried out": 6 * windows * (self.edges.count * edge + nodes * node),
+            "of the equations": 6 * windows * (self.edges.count * spelt_edge + nodes * spelt_node),
         }
 
     def peak(self, dtype: torch.dtype) -> tuple[Callable[[], None], int]:
@@ -257,7 +257,7 @@ def on_every_edge(weights: Weights, v: Tensor, edges: Edges, products: None) -> 
         path, each = f"layers.{layer}", u.expand(edges.count, *u.shape)
         new_e = mlp(f"{path}.edge", v[edges.receiver], v[edges.sender], e, each)
         received = v.new_zeros(len(v), *new_e.shape[1:]).index_add(0, edges.receiver, new_e)
-        new_v = mlp(f"{path}.vertex", v, received, u.expand(len(v), *u.shape))
+        new_v = mlp(f"{path}.node", v, received, u.expand(len(v), *u.shape))
         new_u = mlp(f"{path}.global", new_v.sum(0), new_e.sum(0), u)
         v, e, u = torch.cat([new_v, v], -1), torch.cat([new_e, e], -1), torch.cat([new_u, u], -1)
     return v @ weights["out.weight"] + weights["out.bias"] + 0 * u.sum()
@@ -339,9 +339,9 @@ def client_step(clients: int, windows: int, repeats: int) -> dict[str, Any]:
     return {"cases": found, "ratios": {f"{name} / loop": ratio(times[name], loops) for name in pairs}}
 
 
-def server_step(windows: int, repeats: int, vertices: int = 207, edges: int = 1722) -> dict[str, Any]:
+def server_step(windows: int, repeats: int, nodes: int = 207, edges: int = 1722) -> dict[str, Any]:
     """The graph network in both precisions beside plain products and its equations on every edge."""
-    server = Server(vertices, edges, windows, (64, 256, 128))
+    server = Server(nodes, edges, windows, (64, 256, 128))
     spelt, every = server.flops["of the equations"], "equations on every edge"
     cases: dict[str, Callable[[], object]] = {every: lambda: server.step(network=on_every_edge)}
     flops, pairs = {every: spelt}, {}

@@ -26,7 +26,7 @@ from measure import add_common_options, finish, load_average, ratio, summary
 
 import graphfed
 from graphfed.errors import GraphfedError
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 from graphfed.runtime.nvflare.loopback import Loopback, free_port
 from graphfed.runtime.nvflare.project import Project, Site, Timing
 
@@ -46,9 +46,9 @@ class Light(Loopback):
         program = "import sys; from pathlib import Path; import graphfed.runtime.nvflare.process as process; "
         program += "process.run_parent(Path(sys.argv[1]), allow=['deployment_places'])"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        with (self.kits[name] / "terminal.txt").open("ab") as log:
+        with (self.startup_kits[name] / "terminal.txt").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                [sys.executable, "-c", program, str(self.kits[name])],
+                [sys.executable, "-c", program, str(self.startup_kits[name])],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -64,11 +64,11 @@ class Federation:
         project = Project("benchmark", names, port=free_port(), timing=PATIENT)
         began = time.perf_counter()
         self._folder, self.sites = folder, sites
-        self.loopback = kind(project, folder / "kits", {}, allow=["deployment_places"])
+        self.loopback = kind(project, folder / "startup_kits", {}, allow=["deployment_places"])
         with_kits = self.loopback.__enter__()
         try:
             self._coordinator = with_kits.coordinator()
-            self._coordinator.wait_for_sites(lambda news: None, Wish())
+            self._coordinator.wait_for_sites(lambda news: None, StopRequest())
         except BaseException:
             self.__exit__()
             raise
@@ -95,7 +95,7 @@ class Federation:
             for name, plan in zip(events, plans, strict=True)
         ]
 
-        def on_news(news: str) -> None:
+        def on_message(news: str) -> None:
             print(news, file=sys.stderr)
             if "their processes start" in news:
                 self.jobs += 1
@@ -108,8 +108,8 @@ class Federation:
             outcomes = self._coordinator.run(
                 runs,
                 on_event=lambda run, event: events[run].append(event),
-                on_news=on_news,
-                wish=Wish(),
+                on_message=on_message,
+                stop_request=StopRequest(),
                 kept=Path(kept),
             )
         if [outcome["kind"] for outcome in outcomes] != ["done"] * len(runs):

@@ -16,7 +16,7 @@ from nvflare.collab import collab
 from nvflare.collab.api.context import get_call_context
 
 from graphfed.federation import Federation
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.runtime.nvflare.place import Place
 
 __all__ = ["round_trips"]
@@ -26,7 +26,7 @@ CALL = 300.0
 
 
 def round_trips(
-    fed: Federation, arguments: Mapping[str, Any], tell: Callable[[Any], None], place: Place
+    fed: Federation, arguments: Mapping[str, Any], log: Callable[[Any], None], place: Place
 ) -> None:
     """arguments: run; plan; port, of the bare sockets, None where the plan has none. The server tells
     {"way", "bytes", "seconds"} of every line of the plan, when all sites have answered for the first time
@@ -34,27 +34,27 @@ def round_trips(
     processes = _processes()
     for pid in processes.values():
         Path(f"/proc/{pid}/clear_refs").write_text("5")  # forget the peak so far
-    if fed.server_ends:
-        _server(fed, arguments, tell, place, processes)
+    if fed.server_participants:
+        _server(fed, arguments, log, place, processes)
     else:
-        fed.link.send(SERVER_END, "processes", json.dumps(list(processes.values())).encode())
+        fed.link.send(SERVER_INDEX, "processes", json.dumps(list(processes.values())).encode())
         _site(fed, arguments, place)
     used = {name: _memory(pid) for name, pid in processes.items()}
-    if fed.server_ends:
-        told = [json.loads(fed.link.recv(end, "memory")) for end in range(len(fed.hosts))]
-        tell({"memory": {"server": used, **{f"site-{i}": site for i, site in enumerate(told)}}})
+    if fed.server_participants:
+        told = [json.loads(fed.link.recv(end, "memory")) for end in range(len(fed.workers))]
+        log({"memory": {"server": used, **{f"site-{i}": site for i, site in enumerate(told)}}})
     else:
-        fed.link.send(SERVER_END, "memory", json.dumps(used).encode())
+        fed.link.send(SERVER_INDEX, "memory", json.dumps(used).encode())
 
 
 def _server(
     fed: Federation,
     arguments: Mapping[str, Any],
-    tell: Callable[[Any], None],
+    log: Callable[[Any], None],
     place: Place,
     processes: Mapping[str, int],
 ) -> None:
-    sites = range(len(fed.hosts))
+    sites = range(len(fed.workers))
 
     def by_link(message: bytes, key: str) -> list[bytes]:
         for end in sites:
@@ -65,12 +65,12 @@ def _server(
         return [found for _, found in collab.clients(timeout=CALL).start(request=message)]
 
     by_link(b"?", "first")
-    tell({"answered": time.time()})
+    log({"answered": time.time()})
     everybody = [*processes.values()]
     for end in sites:
         everybody += json.loads(fed.link.recv(end, "processes"))
     port = arguments["port"]
-    sockets = None if port is None else tls_sockets.Server(place.kit, port, len(fed.hosts))
+    sockets = None if port is None else tls_sockets.Server(place.startup_kit, port, len(fed.workers))
     for number, (way, size, warm, times) in enumerate(arguments["plan"]):
         before = _processor_seconds(everybody)
         if way == "site to site":
@@ -81,7 +81,7 @@ def _server(
                 ways["socket"] = lambda message, key: sockets.round_trip(message)
             seconds = _timed(ways[way], size, warm, times, str(number))
         spent = (_processor_seconds(everybody) - before) / (warm + times)
-        tell({"way": way, "bytes": size, "seconds": seconds, "processor": spent})
+        log({"way": way, "bytes": size, "seconds": seconds, "processor": spent})
     if sockets is not None:
         sockets.__exit__()
 
@@ -89,16 +89,16 @@ def _server(
 def _site(fed: Federation, arguments: Mapping[str, Any], place: Place) -> None:
     (me,) = fed.here
     if arguments["port"] is not None:
-        tls_sockets.echo_until_closed(place.kit, arguments["port"])
+        tls_sockets.echo_until_closed(place.startup_kit, arguments["port"])
     # A published method of the site's app answers the Collab calls while this program runs.
     app = get_call_context().app.obj
     app.start = _echo
     try:
-        _send_back(fed, SERVER_END, "first")
+        _send_back(fed, SERVER_INDEX, "first")
         for number, (way, size, warm, times) in enumerate(arguments["plan"]):
             if way == "link":
                 for i in range(warm + times):
-                    _send_back(fed, SERVER_END, f"{number}/{i}")
+                    _send_back(fed, SERVER_INDEX, f"{number}/{i}")
             elif way == "site to site" and me == 0:
                 seconds = _timed(
                     lambda message, key: [_there_and_back(fed, 1, key, message)],
@@ -107,7 +107,7 @@ def _site(fed: Federation, arguments: Mapping[str, Any], place: Place) -> None:
                     times,
                     str(number),
                 )
-                fed.link.send(SERVER_END, f"{number}/seconds", json.dumps(seconds).encode())
+                fed.link.send(SERVER_INDEX, f"{number}/seconds", json.dumps(seconds).encode())
             elif way == "site to site" and me == 1:
                 for i in range(warm + times):
                     _send_back(fed, 0, f"{number}/{i}")

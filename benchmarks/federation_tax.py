@@ -2,8 +2,8 @@
 training, and beside PyG.
 
 A *round* is everything: broadcast, local steps, averaging, the ledger, and scoring the validation
-vertices. A *central epoch* is one round of the method `central` with as many local steps, so it holds the
-same scoring. Both sides train on the training vertices' receptive field only (`graphfed.nn.batch`), and
+nodes. A *central epoch* is one round of the method `central` with as many local steps, so it holds the
+same scoring. Both sides train on the training nodes' receptive field only (`graphfed.nn.batch`), and
 dropping the cross-client edges makes FedAvg's fields smaller than the central one: part of FedAvg's low
 tax is work that it does not do. Hence two more baselines: central training on every row, unpruned; and
 FedGCN, which keeps all edges, against itself with one client (the pre-aggregated features are denser than
@@ -76,7 +76,7 @@ class Plan:
 
 
 def on_every_row(prepared: Prepared, config: AloneConfig) -> Prepared:
-    """The same training with nothing pruned: every row is computed, the training vertices alone have
+    """The same training with nothing pruned: every row is computed, the training nodes alone have
     weight."""
     view, train = prepared.view, prepared.targets["train"]
     make_block = config.network.blocks(view.ids, view.degree, config.heads, config.layers)
@@ -104,7 +104,7 @@ def central_on_every_row() -> Method:
 
 
 def logits_of(outcome: Outcome) -> torch.Tensor:
-    """Every owned vertex's logits, in client order."""
+    """Every owned node's logits, in client order."""
     return torch.cat([logits for _, logits in outcome.predictions.parts])
 
 
@@ -265,7 +265,7 @@ def ratios_of(plan: Plan) -> dict[str, tuple[str, str]]:
 
 def measure(plan: Plan) -> dict[str, Any]:
     """Check, then time in turns."""
-    print(f"\n{plan.title}: {plan.graph.num_nodes} vertices, {plan.graph.num_edges} edges", flush=True)
+    print(f"\n{plan.title}: {plan.graph.num_nodes} nodes, {plan.graph.num_edges} edges", flush=True)
     with float64():
         gaps = check_pyg(plan)
         gaps |= check_placements(
@@ -304,10 +304,10 @@ def measure(plan: Plan) -> dict[str, Any]:
     return {
         "graph": {
             "title": plan.title,
-            "vertices": plan.graph.num_nodes,
+            "nodes": plan.graph.num_nodes,
             "edges": plan.graph.num_edges,
             "features": plan.graph.num_features,
-            "training_vertices": int(plan.split.train.sum()),
+            "training_nodes": int(plan.split.train.sum()),
         },
         "repeats": plan.repeats,
         "rounds": plan.rounds,
@@ -328,7 +328,7 @@ def plans(full: bool, tiny: bool) -> list[Plan]:
     large = load("social", num_nodes=100_000)
     assert isinstance(large, Graph)
     split = make_split(large, "random:0.5,0.25,0.25", 0)
-    title = "generated graph, half of the vertices for training"
+    title = "generated graph, half of the nodes for training"
     clients: Sequence[int] = (1, 10, 100, 1000) if full else (10, 1000)
     gcn_clients: Sequence[int] = (1, 10) if full else ()
     return [small, Plan(title, large, split, tuple(clients), tuple(gcn_clients), (1,), 3, 5, 1)]
@@ -339,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_common_options(parser, "federation_tax")
-    parser.add_argument("--small-only", action="store_true", help="leave out the graph of 10^5 vertices")
+    parser.add_argument("--small-only", action="store_true", help="leave out the graph of 10^5 nodes")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     began, load_before = time.perf_counter(), load_average()

@@ -4,8 +4,8 @@ epoch of central GAT in the same process; and memory, foretold and taken, for ve
 matrices with what a run with them is told.
 
     Cora  public split, 10 clients, label_dirichlet with beta 10000: nearly uniform, most edges cross
-    DBLP  10 % of the vertices for training, 10 % for validation; 2 clients, louvain: few edges cross, for
-          the message of every vertex within a hop of both is sent twice
+    DBLP  10 % of the nodes for training, 10 % for validation; 2 clients, louvain: few edges cross, for
+          the message of every node within a hop of both is sent twice
 
 GAT with 8 heads of 8, features of length 1, degree 16, no dropout. A round is training and averaging, without
 scoring. Every graph has a process of its own, in which the cases take turns, and one in which only
@@ -42,7 +42,7 @@ from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining
-from graphfed.methods.fedgat.receptive_fields import first_hood
+from graphfed.methods.fedgat.receptive_fields import first_neighbourhood
 from graphfed.methods.registry import get_method
 from graphfed.runtime.local import stacked
 from graphfed.tasks.registry import default_settings
@@ -116,15 +116,15 @@ class Case:
 
 def places(inputs: Inputs, config: Any) -> tuple[Federation, Located, Task]:
     """All clients of a graph, stacked."""
-    fed = stacked(inputs.partition.num_sites)
-    cohort = make_cohort(inputs.graph, inputs.split, inputs.partition, fed.hosts[0])
+    fed = stacked(inputs.partition.num_clients)
+    cohort = make_cohort(inputs.graph, inputs.split, inputs.partition, fed.workers[0])
     data = fed.locate(CLIENTS, "data", [as_configured(cohort, config)])
     return fed, data, Task(inputs.graph.num_features, inputs.graph.num_classes)
 
 
 def pooled(inputs: Inputs) -> Inputs:
     """The same graph at one party."""
-    whole = from_assignment(inputs.graph, np.zeros(inputs.graph.num_nodes, dtype=int), num_sites=1)
+    whole = from_assignment(inputs.graph, np.zeros(inputs.graph.num_nodes, dtype=int), num_clients=1)
     return replace(inputs, partition=whole)
 
 
@@ -156,7 +156,7 @@ def foretold(inputs: Inputs, form: str) -> dict[str, float]:
     fed, data, task = places(inputs, config)
     data = fed.clients.run(fedgat.kept_edges, data, config)
     _, graph = pretraining.upload(fed, data, task)
-    asked = pretraining.ask(fed, graph, fed.clients.run(first_hood, data, config.layers))
+    asked = pretraining.ask(fed, graph, fed.clients.run(first_neighbourhood, data, config.layers))
     table = fed.table(asked.route)
     told = fed.control(pretraining.message_bytes, graph, table, task, config, True, name="fedgat/size")
     memory = pretraining.memory_of(told["once"], told["sent"], True)
@@ -203,9 +203,9 @@ def measure(world: World, folder: str | None) -> dict[str, Any]:
     free, _ = memory_bytes()
     found: dict[str, Any] = {
         **{name: value for name, value in vars(world).items() if name not in ("turns", "rounds")},
-        "vertices": graph.num_nodes,
+        "nodes": graph.num_nodes,
         "edges": graph.num_edges,
-        "edges that cross": round(len(dealt.cut_id) / 2 / graph.num_edges, 3),
+        "edges that cross": round(len(dealt.cross_id) / 2 / graph.num_edges, 3),
         "features": graph.num_features,
         "foretold_gib": sizes,
         "free_gib": None if free is None else round(free / GIB, 1),

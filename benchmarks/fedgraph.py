@@ -2,13 +2,13 @@
 training on the same data in the same run; seconds of an episode of 300 rounds, which learning a policy needs
 hundreds of; with --full, seconds and memory of a graph of Reddit's size.
 
-    Cora, disjoint   every vertex at one silo, most edges cross; the epoch is of Cora
-    Cora, copies     every silo has a part of all vertices, as in the paper; the epoch is of the graph of all
-                     copies, with the edges that silos have: as many vertices and edges as the round sees
-    social           232 965 vertices of average degree 100 with 602 dense features, 20 silos: sampled
+    Cora, disjoint   every node at one silo, most edges cross; the epoch is of Cora
+    Cora, copies     every silo has a part of all nodes, as in the paper; the epoch is of the graph of all
+                     copies, with the edges that silos have: as many nodes and edges as the round sees
+    social           232 965 nodes of average degree 100 with 602 dense features, 20 silos: sampled
 
-GCN of 16 hidden units, dropout 0.5, Adam; 60 % of the vertices for training, 20 % for validation. Rounds and
-epochs include scoring the validation vertices. Cases take turns.
+GCN of 16 hidden units, dropout 0.5, Adam; 60 % of the nodes for training, 20 % for validation. Rounds and
+epochs include scoring the validation nodes. Cases take turns.
 
 First, in float64 on a small generated graph, three silos that share all layers predict what one party does
 with the same weights and all edges: to 1e-10. Needs the files of Cora (GRAPHFED_DATA), else a generated graph
@@ -71,7 +71,7 @@ def check_in_float64() -> float:
         inputs = Inputs(graph, split, partition(graph, "random", 3, 0))
         config = FEDGRAPH.config(**default_settings(FEDGRAPH, preset="paper") | {"rounds": 5, "share": "all"})
         outcome = run(FEDGRAPH, inputs, config)
-        whole = from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64), num_sites=1)
+        whole = from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64), num_clients=1)
         cohort = make_cohort(graph, split, whole, [0])
         prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
         central = predict_shared(prepared, dict(outcome.state.weights.parts[0]), config, "all")
@@ -85,16 +85,14 @@ def of_copies(inputs: Inputs) -> Inputs:
     """The graph of all copies, with the edges that silos have, at one party."""
     graph, dealt = inputs.graph, inputs.partition
     edges = np.concatenate(
-        [np.stack([dealt.edge_u, dealt.edge_v]), np.stack([dealt.cut_id, dealt.cut_remote_id])], 1
+        [np.stack([dealt.edge_u, dealt.edge_v]), np.stack([dealt.cross_id, dealt.cross_remote_id])], 1
     )
     assert graph.x is not None
     place = np.full(int(dealt.held_id.max()) + 1, -1)
     place[dealt.held_id] = np.arange(len(dealt.held_id))
-    vertex, split = dealt.held_vertex, inputs.split
-    copies = make_graph(
-        "copies", graph.x[vertex], graph.y[vertex], place[edges], num_classes=graph.num_classes
-    )
-    masks = Split(split.name, split.train[vertex], split.val[vertex], split.test[vertex])
+    node, split = dealt.held_node, inputs.split
+    copies = make_graph("copies", graph.x[node], graph.y[node], place[edges], num_classes=graph.num_classes)
+    masks = Split(split.name, split.train[node], split.val[node], split.test[node])
     return Inputs(copies, masks, partition(copies, "random", 1, 0))
 
 
@@ -124,7 +122,7 @@ def world(copies: str, graph: Graph, split: Split) -> Inputs:
 
 
 def episode(inputs: Inputs, rounds: int) -> dict[str, float]:
-    """Seconds of an episode's rounds, with a score of the validation vertices after each: with the threads of
+    """Seconds of an episode's rounds, with a score of the validation nodes after each: with the threads of
     the other cases, and with one for each core."""
     config = FEDGRAPH.config(**{**SETTINGS, "policy": "constant", "rounds": rounds})
     threads, cores = torch.get_num_threads(), os.cpu_count() or 1
@@ -154,9 +152,9 @@ def large(nodes: int, degree: float, rounds: int) -> dict[str, Any]:
     outcome = run(FEDGRAPH, inputs, FEDGRAPH.config(**{**SETTINGS, **settings}))
     ends = [line["seconds"] for line in outcome.history[:-1]]
     return {
-        "vertices": graph.num_nodes,
+        "nodes": graph.num_nodes,
         "edges": graph.num_edges,
-        "edges that cross": round(len(inputs.partition.cut_id) / 2 / graph.num_edges, 3),
+        "edges that cross": round(len(inputs.partition.cross_id) / 2 / graph.num_edges, 3),
         "settings": settings,
         "made_s": round(made, 1),
         "setup_s": round(outcome.seconds["setup"], 1),
@@ -189,22 +187,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.tiny:
         loaded = load("social", num_nodes=300)
         assert isinstance(loaded, Graph)
-        graph, name = loaded, "300 generated vertices"
+        graph, name = loaded, "300 generated nodes"
     else:
         graph, _, name = cora_or_social()
     split = make_split(graph, "random:0.6,0.2,0.2", 0)
     rounds, turns = (8, 2) if options.tiny else (25, 4)
     disjoint, copies = world("one", graph, split), world("many", graph, split)
     whole = Inputs(
-        graph, split, from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64), num_sites=1)
+        graph, split, from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64), num_clients=1)
     )
     rows = []
     for label, dealt, pooled in (("disjoint", disjoint, whole), ("copies", copies, of_copies(copies))):
         row = {
             "case": label,
-            "vertices": len(dealt.partition.held_id),
+            "nodes": len(dealt.partition.held_id),
             "edges": len(dealt.partition.edge_u),
-            "cut": len(dealt.partition.cut_id),
+            "cut": len(dealt.partition.cross_id),
             **timed_policies(dealt, pooled, rounds, turns),
             "episode": episode(dealt, rounds if options.tiny else EPISODE),
         }

@@ -1,11 +1,11 @@
 """How time and memory grow with the graph: the generated network `social` of 10^4, 10^5 and 10^6
-vertices.
+nodes.
 
-Average degree 10, 128 sparse features, half of the vertices for training (so that nearly every row
+Average degree 10, 128 sparse features, half of the nodes for training (so that nearly every row
 matters), the setting W1 with one local step. Every case runs in a process of its own, so that its peak
-memory is its own. Vertices and edges grow together; an exponent of 1 between two sizes is linear growth.
+memory is its own. Nodes and edges grow together; an exponent of 1 between two sizes is linear growth.
 
-The cases: FedAvg with 100 clients, central training beside it, FedAvg with one client for every vertex,
+The cases: FedAvg with 100 clients, central training beside it, FedAvg with one client for every node,
 and FedGCN, whose clients hold copies of their neighbours with denser features.
 """
 
@@ -40,15 +40,15 @@ WARM_UP, ROUNDS = 2, 6
 
 @dataclass(frozen=True)
 class Case:
-    """clients: None for one client a vertex (`ego`)."""
+    """clients: None for one client a node (`ego`)."""
 
     method: str
     clients: int | None
-    vertices: int
+    nodes: int
 
     @property
     def name(self) -> str:
-        dealt = "one client a vertex" if self.clients is None else f"{self.clients} clients"
+        dealt = "one client a node" if self.clients is None else f"{self.clients} clients"
         return self.method if self.method == "central" else f"{self.method}, {dealt}"
 
 
@@ -73,7 +73,7 @@ def measure(case: Case, profile: bool) -> dict[str, Any]:
         peaks[name] = peak_mb()
         return result
 
-    graph = timed("generate", lambda: load("social", num_nodes=case.vertices))
+    graph = timed("generate", lambda: load("social", num_nodes=case.nodes))
     assert isinstance(graph, Graph)
     split = timed("split", lambda: make_split(graph, "random:0.5,0.25,0.25", 0))
     method = get_method(case.method)
@@ -93,7 +93,7 @@ def measure(case: Case, profile: bool) -> dict[str, Any]:
     peaks["run"] = peak_mb()
     ends = np.array([line["seconds"] for line in outcome.history])
     result = {
-        "vertices": graph.num_nodes,
+        "nodes": graph.num_nodes,
         "edges": graph.num_edges,
         "seconds": seconds,
         "round_ms": summary((np.diff(ends)[WARM_UP - 1 :] * 1e3).tolist()),
@@ -131,7 +131,7 @@ def profiled(method: Any, inputs: Inputs, config: Any) -> dict[str, list[str]]:
 
 
 def in_own_process(case: Case, threads: int, profile: bool) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one", json.dumps([case.method, case.clients, case.vertices])]
+    command = [sys.executable, __file__, "--one", json.dumps([case.method, case.clients, case.nodes])]
     command += ["--threads", str(threads), *(["--profile"] if profile else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -143,12 +143,12 @@ def in_own_process(case: Case, threads: int, profile: bool) -> dict[str, Any]:
 
 
 def exponents(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
-    """d log(cost) / d log(vertices + edges) between neighbouring sizes."""
+    """d log(cost) / d log(nodes + edges) between neighbouring sizes."""
     found = []
     for a, b in pairwise(rows):
         if "failed" in a or "failed" in b:
             continue
-        larger = math.log((b["vertices"] + b["edges"]) / (a["vertices"] + a["edges"]))
+        larger = math.log((b["nodes"] + b["edges"]) / (a["nodes"] + a["edges"]))
 
         def exponent(x: float, y: float, larger: float = larger) -> float:
             return round(math.log(max(y, 1e-9) / max(x, 1e-9)) / larger, 2)
@@ -156,8 +156,8 @@ def exponents(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
         memory = [r["peak_mb"]["run"] - r["peak_mb"]["imports"] for r in (a, b)]
         found.append(
             {
-                "from": a["vertices"],
-                "to": b["vertices"],
+                "from": a["nodes"],
+                "to": b["nodes"],
                 "round": exponent(a["round_ms"]["median"], b["round_ms"]["median"]),
                 "setup": exponent(a["seconds"]["setup"], b["seconds"]["setup"]),
                 "memory above the imports": exponent(*memory),
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     began, load_before = time.perf_counter(), load_average()
     groups: dict[str, Any] = {}
     parts = ("generate", "split", "deal", "stack clients", "setup", "predict and score")
-    print(f"{'case':32s} {'vertices':>9s} {'ms a round':>11s} {'peak MB':>9s}  seconds: {', '.join(parts)}")
+    print(f"{'case':32s} {'nodes':>9s} {'ms a round':>11s} {'peak MB':>9s}  seconds: {', '.join(parts)}")
     for group in cases(options.full, options.tiny):
         rows = []
         for case in group:
@@ -202,15 +202,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             row = in_own_process(case, options.threads, wanted)
             rows.append(row)
             if "failed" in row:
-                print(f"{case.name:32s} {case.vertices:9d} failed: {row['failed']}", flush=True)
+                print(f"{case.name:32s} {case.nodes:9d} failed: {row['failed']}", flush=True)
                 continue
             told = ", ".join(f"{row['seconds'][p]:.2f}" for p in parts)
             round_ms, peak = row["round_ms"]["median"], row["peak_mb"]["run"]
-            print(f"{case.name:32s} {case.vertices:9d} {round_ms:11.1f} {peak:9.0f}  {told}", flush=True)
+            print(f"{case.name:32s} {case.nodes:9d} {round_ms:11.1f} {peak:9.0f}  {told}", flush=True)
         growth = exponents(rows)
         for e in growth:
             told = ", ".join(f"{k} {e[k]}" for k in ("round", "setup", "memory above the imports"))
-            print(f"    exponents from {e['from']} to {e['to']} vertices: {told}")
+            print(f"    exponents from {e['from']} to {e['to']} nodes: {told}")
         for kind, lines in rows[-1].get("profile", {}).items():
             print(f"    where {WARM_UP + ROUNDS} rounds and their set-up go, {kind}:")
             print("\n".join(f"        {line}" for line in lines))

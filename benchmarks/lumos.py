@@ -49,8 +49,8 @@ def peak_mb() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)
 
 
-def graph_of(data: str, vertices: int | None, folder: str | None) -> Graph:
-    options = {} if vertices is None else {"num_nodes": vertices}
+def graph_of(data: str, nodes: int | None, folder: str | None) -> Graph:
+    options = {} if nodes is None else {"num_nodes": nodes}
     graph = load(data, folder, **options)
     assert isinstance(graph, Graph)
     return graph
@@ -61,10 +61,10 @@ def config_of(**settings: Any) -> LumosConfig:
 
 
 def devices_of(graph: Graph) -> tuple[Federation, Located, Task]:
-    """Every vertex a client, stacked."""
+    """Every node a client, stacked."""
     split = make_split(graph, "random:0.5,0.25,0.25", 0)
     fed = stacked(graph.num_nodes, simulated=True)
-    cohort = make_cohort(graph, split, partition(graph, "ego", None, 0), fed.hosts[0])
+    cohort = make_cohort(graph, split, partition(graph, "ego", None, 0), fed.workers[0])
     data = fed.locate(CLIENTS, "data", [cohort])
     return fed, data, Task(graph.num_features, graph.num_classes)
 
@@ -92,9 +92,9 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.perf_counter() - began
 
 
-def measure(data: str, vertices: int | None, settings: dict[str, Any], folder: str | None) -> dict[str, Any]:
+def measure(data: str, nodes: int | None, settings: dict[str, Any], folder: str | None) -> dict[str, Any]:
     """One case, in this process."""
-    graph = graph_of(data, vertices, folder)
+    graph = graph_of(data, nodes, folder)
     config = config_of(**settings)
     (fed, located, task), deal = timed(lambda: devices_of(graph))
     rows = fed.clients.run(lumos.neighbour_rows, located)

@@ -1,4 +1,4 @@
-"""Who keeps which edge in Lumos, by every balancer, on graphs with a device for each vertex: the largest
+"""Who keeps which edge in Lumos, by every balancer, on graphs with a device for each node: the largest
 workload, and what it costs in comparisons, rounds, bytes and seconds.
 
 Comparisons are simulated: the same outcomes and the same bytes as by the protocol, none of its time. Every
@@ -103,7 +103,7 @@ def of_graph(graph: Graph, name: str, full: bool, tiny: bool) -> dict[str, Any]:
         "largest_degree": int(torch.bincount(rows.client).max()),
         "optimum": {
             "largest": exact.maximum,
-            "dense_part": {"vertices": int(exact.dense.sum()), "edges": inside},
+            "dense_part": {"nodes": int(exact.dense.sum()), "edges": inside},
             "processor_seconds": round(spent, 3),
         },
         "rows": [measured(graph, rows, exact.maximum, told) for told in settings(name, full, tiny)],

@@ -86,12 +86,12 @@ def cora_or_social(seed: int = 0) -> tuple[Graph, Split, str]:
         return graph, make_split(graph, "public", seed), "Cora, public split"
     graph = load("social", num_nodes=2708, communities=7, features=1433, average_degree=3.9)
     assert isinstance(graph, Graph)
-    name = "generated graph of Cora's size (GRAPHFED_DATA is not set), 20 vertices a class"
+    name = "generated graph of Cora's size (GRAPHFED_DATA is not set), 20 nodes a class"
     return graph, make_split(graph, "per_class", seed), name
 
 
 def make_inputs(graph: Graph, split: Split, clients: int, seed: int = 0) -> Inputs:
-    """Vertices dealt uniformly over the clients: the hardest deal, most edges cross."""
+    """Nodes dealt uniformly over the clients: the hardest deal, most edges cross."""
     return Inputs(graph, split, partition(graph, "random", clients, seed))
 
 
@@ -103,8 +103,8 @@ def config_of(method: Method, **settings: Any) -> Any:
 def run(method: Method, inputs: Inputs, config: Any, *, each_alone: bool = False) -> Outcome:
     """One whole run in this process; `each_alone`: one client after the other instead of all stacked."""
     place = one_at_a_time if each_alone else stacked
-    fed = place(inputs.partition.num_sites, simulated=config.simulated)
-    cohorts = [make_cohort(inputs.graph, inputs.split, inputs.partition, host) for host in fed.hosts]
+    fed = place(inputs.partition.num_clients, simulated=config.simulated)
+    cohorts = [make_cohort(inputs.graph, inputs.split, inputs.partition, worker) for worker in fed.workers]
     task = Task(inputs.graph.num_features, inputs.graph.num_classes)
     return train(fed, method, fed.locate(CLIENTS, "data", cohorts), task, config)
 

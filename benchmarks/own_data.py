@@ -1,8 +1,8 @@
-"""A graph of one's own, 10^6 vertices and 10^7 edges: seconds and peak memory to load it and to deal it.
+"""A graph of one's own, 10^6 nodes and 10^7 edges: seconds and peak memory to load it and to deal it.
 
 The tables are generated in a temporary folder, in a process of its own; each format is then read in a fresh
 one, Parquet also with the edges' weights, and as the files of three sites: each lists a third of the edges,
-with their ends, and a third of the vertices. What is compared: the peak of resident memory with the bytes
+with their ends, and a third of the nodes. What is compared: the peak of resident memory with the bytes
 that the loaded arrays have."""
 
 import argparse
@@ -20,7 +20,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from measure import add_common_options, finish, load_average
 
-#: Vertices and edges.
+#: Nodes and edges.
 TINY, SMALL, FULL = (1_000, 10_000), (100_000, 1_000_000), (1_000_000, 10_000_000)
 FEATURES, SITES, HOLDERS = 8, 20, 3
 
@@ -47,30 +47,32 @@ arrays = sum(a.nbytes for a in arrays + ([] if weight is None else [graph.edge_w
 tables = sum(getattr(dealt, key).nbytes for key in dealt.tables)
 print(json.dumps({"load_s": loaded - began, "deal_s": done - loaded, "imports_mb": base,
     "load_peak_mb": loaded_peak, "peak_mb": peak(), "arrays_mb": arrays / 1e6,
-    "tables_mb": tables / 1e6, "vertices": graph.num_nodes,
-    "edges": graph.num_edges, "sites": dealt.num_sites, "cut": int(len(dealt.cut_site) // 2)}))
+    "tables_mb": tables / 1e6, "nodes": graph.num_nodes,
+    "edges": graph.num_edges, "sites": dealt.num_clients, "cut": int(len(dealt.cross_local_client) // 2)}))
 """
 
 
-def generate(folder: Path, vertices: int, edges: int) -> None:
+def generate(folder: Path, nodes: int, edges: int) -> None:
     """nodes and edges in both formats; three of four edges stay within their site."""
     rng = np.random.default_rng(0)
-    ids = np.char.add("acct", rng.permutation(vertices).astype(str))
-    site = rng.integers(SITES, size=vertices)
-    columns: dict[str, Any] = {"id": ids, "site": np.char.add("site", site.astype(str))}
-    columns["label"] = rng.integers(2, size=vertices)
-    columns |= {f"f{j}": rng.normal(size=vertices).round(4) for j in range(FEATURES)}
-    order = np.argsort(site, kind="stable")
-    start = np.searchsorted(site[order], np.arange(SITES + 1))
-    u = rng.integers(vertices, size=edges)
-    near = order[start[site[u]] + (rng.random(edges) * (start[site[u] + 1] - start[site[u]])).astype(int)]
-    v = np.where(rng.random(edges) < 0.75, near, rng.integers(vertices, size=edges))
+    ids = np.char.add("acct", rng.permutation(nodes).astype(str))
+    client = rng.integers(SITES, size=nodes)
+    columns: dict[str, Any] = {"id": ids, "site": np.char.add("site", client.astype(str))}
+    columns["label"] = rng.integers(2, size=nodes)
+    columns |= {f"f{j}": rng.normal(size=nodes).round(4) for j in range(FEATURES)}
+    order = np.argsort(client, kind="stable")
+    start = np.searchsorted(client[order], np.arange(SITES + 1))
+    u = rng.integers(nodes, size=edges)
+    near = order[
+        start[client[u]] + (rng.random(edges) * (start[client[u] + 1] - start[client[u]])).astype(int)
+    ]
+    v = np.where(rng.random(edges) < 0.75, near, rng.integers(nodes, size=edges))
     amount = rng.lognormal(size=edges).round(3) + 0.001
     ends = {"source": ids[u], "target": ids[v], "amount": amount}
     tables = {"nodes": pa.table(columns), "edges": pa.table(ends)}
     for s in range(HOLDERS):
         listed = np.arange(s, edges, HOLDERS)
-        mine = np.unique(np.concatenate((u[listed], v[listed], np.arange(s, vertices, HOLDERS))))
+        mine = np.unique(np.concatenate((u[listed], v[listed], np.arange(s, nodes, HOLDERS))))
         tables |= {f"nodes{s}": tables["nodes"].take(mine), f"edges{s}": tables["edges"].take(listed)}
     for name, table in tables.items():
         pq.write_table(table, folder / f"{name}.parquet")
@@ -103,7 +105,7 @@ def main() -> None:
             case = f"{ending}, weighted" if weight else f"{ending}, three sites" if holders else ending
             results[case] = {key: round(value, 2) for key, value in row.items()}
             print(case, json.dumps(results[case]), flush=True)
-    for key in ("vertices", "edges"):
+    for key in ("nodes", "edges"):
         assert len({row[key] for row in results.values()}) == 1, "every way gives the same graph"
     finish(options.out, began, load_before, results)
 

@@ -91,18 +91,18 @@ class CentralLoop:
 
 class FederatedLoop:
     """FedAvg as a loop over clients: each trains on its own subgraph, then the server averages by n_k and
-    scores the validation vertices on the whole graph."""
+    scores the validation nodes on the whole graph."""
 
     def __init__(self, inputs: Inputs, *, steps: int, p: float, input_dropout: bool) -> None:
-        graph, split, site = inputs.graph, inputs.split, _assignment(inputs)
+        graph, split, client = inputs.graph, inputs.split, _assignment(inputs)
         x, y, train = _dense(graph), torch.from_numpy(graph.y), torch.from_numpy(split.train)
         place = np.zeros(graph.num_nodes, dtype=np.int64)
-        inside = graph.edges[:, site[graph.edges[0]] == site[graph.edges[1]]]
+        inside = graph.edges[:, client[graph.edges[0]] == client[graph.edges[1]]]
         self.clients: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-        for k in range(inputs.partition.num_sites):
-            mine = np.flatnonzero(site == k)
+        for k in range(inputs.partition.num_clients):
+            mine = np.flatnonzero(client == k)
             place[mine] = np.arange(len(mine))
-            edges = _both_ways(place[inside[:, site[inside[0]] == k]])
+            edges = _both_ways(place[inside[:, client[inside[0]] == k]])
             self.clients.append((x[mine], edges, y[mine], train[mine]))
         self.x, self.y, self.edges = x, y, _both_ways(graph.edges)
         self.val = torch.from_numpy(split.val)
@@ -138,10 +138,10 @@ class FederatedLoop:
 
 
 def _assignment(inputs: Inputs) -> np.ndarray:
-    """The client of every vertex, [N]."""
-    site = np.empty(inputs.graph.num_nodes, dtype=np.int64)
-    site[inputs.partition.held_vertex] = inputs.partition.held_site
-    return site
+    """The client of every node, [N]."""
+    client = np.empty(inputs.graph.num_nodes, dtype=np.int64)
+    client[inputs.partition.held_node] = inputs.partition.held_client
+    return client
 
 
 def _timed(step: Callable[[], None], count: int, warm_up: int) -> list[float]:

@@ -1,7 +1,7 @@
 """SAPGNN's claim, on real data: the number of holders changes nothing.
 
 In float64 with gradients in clear, 1 to 4 holders end with the same metrics, seed by seed, in the paper's
-recipe (two layers, Adam 0.01, at most 300 epochs, early stopping on the validation vertices). And what
+recipe (two layers, Adam 0.01, at most 300 epochs, early stopping on the validation nodes). And what
 float32 and secret sharing change: the difference of the validation loss to the float64 run of one holder,
 epoch by epoch, drawn beside the result file."""
 

@@ -29,7 +29,7 @@ from graphfed.federation.cohort import make_cohort
 from graphfed.methods.base import Task
 from graphfed.methods.registry import get_method
 from graphfed.runs.processes import train_in_processes
-from graphfed.runtime.processes import Sites
+from graphfed.runtime.processes import Workers
 from graphfed.tasks.registry import default_settings
 
 WIDTHS = (4, 8, 16, 32)
@@ -144,16 +144,16 @@ def comparisons(folder: Path, count: int, pairs: int, repeats: int) -> dict[str,
 # ---- maxima ------------------------------------------------------------------------------------------------
 
 
-def holdings(holders: int, vertices: int, width: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Words [P * U, H], whose vertex each row is, and their two shares."""
+def holdings(holders: int, nodes: int, width: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Words [P * U, H], whose node each row is, and their two shares."""
     draw = np.random.default_rng(holders)
-    words = draw.integers(-(2**25), 2**25, (holders * vertices, width), dtype=np.int64).astype(np.int32)
+    words = draw.integers(-(2**25), 2**25, (holders * nodes, width), dtype=np.int64).astype(np.int32)
     drawn = draw.integers(0, 2**32, words.shape, dtype=np.uint64).astype(np.uint32)
-    return words, np.tile(np.arange(vertices), holders), [words.view(np.uint32) - drawn, drawn]
+    return words, np.tile(np.arange(nodes), holders), [words.view(np.uint32) - drawn, drawn]
 
 
-def pool(end: End, first: bool, holders: int, vertices: int, width: int) -> dict[str, Any]:
-    _, group, shares = holdings(holders, vertices, width)
+def pool(end: End, first: bool, holders: int, nodes: int, width: int) -> dict[str, Any]:
+    _, group, shares = holdings(holders, nodes, width)
     session = ran(end, maximum.open_session(first=first, simulated=False)).result
     plan = maximum.make_plan(group)
     forward, seconds, spent = clocked(end, maximum.maxima(session, plan, shares[0 if first else 1]))
@@ -171,14 +171,14 @@ def second_pools(end: End, **options: int) -> dict[str, Any]:
     return pool(end, False, **options)
 
 
-def maxima(folder: Path, vertices: int, width: int, holders: Sequence[int]) -> list[dict[str, Any]]:
+def maxima(folder: Path, nodes: int, width: int, holders: Sequence[int]) -> list[dict[str, Any]]:
     rows = []
     for count in holders:
-        size = {"holders": count, "vertices": vertices, "width": width}
+        size = {"holders": count, "nodes": nodes, "width": width}
         mine, theirs = run_apart(
             folder, lambda end, s=size: pool(end, True, **s), "secure:second_pools", **size
         )
-        words = holdings(**size)[0].reshape(count, vertices, width)
+        words = holdings(**size)[0].reshape(count, nodes, width)
         assert np.array_equal(mine["found"], words.max(0))
         won = np.arange(count)[:, None, None] == words.argmax(0)
         assert np.array_equal((mine["routed"] + theirs["routed"]).reshape(won.shape), won)
@@ -211,8 +211,8 @@ def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, An
             "pooling": pooling,
         }
         config = method.config(**{**default_settings(method, preset="paper"), **settings})
-        with Sites([(0,), (1,)]) as sites:
-            outcome, ledger = train_in_processes(method, cohorts, task, config, sites=sites)
+        with Workers([(0,), (1,)]) as clients:
+            outcome, ledger = train_in_processes(method, cohorts, task, config, clients=clients)
         times[case] = [[outcome.seconds["train"] / rounds]]
         trained = [entry for entry in ledger.entries if entry.phase == "train"]
         crossed[case] = sum(entry.bytes for entry in trained) // rounds

@@ -204,12 +204,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     session(Terms.usual("warm-up", clients), width, 0)
     peak = {"imports": before, "a session of all clients": peak_rss_mb()}
     found = [measure_round(clients, width, dropped, repeats) for dropped in (0, gone)]
-    sites = 5 if options.tiny else 10
+    clients = 5 if options.tiny else 10
     training = {
         "graph": name,
-        "clients": sites,
-        "largest_differences": check_training(graph, name, split, sites, 5),
-        **measure_training(graph, split, sites, rounds, repeats),
+        "clients": clients,
+        "largest_differences": check_training(graph, name, split, clients, 5),
+        **measure_training(graph, split, clients, rounds, repeats),
     }
     content = {
         "rounds": found,

@@ -26,7 +26,7 @@ from measure import (
     summary,
 )
 
-from graphfed.crypto.ckks import PARAMETERS, Evaluator, Grid, KeyHolder
+from graphfed.crypto.ckks import PARAMETERS, Evaluator, Grid, KeyOwner
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.graphs.splits import make_split
@@ -60,7 +60,7 @@ def units(name: str, vectors: int, repeats: int) -> dict[str, Any]:
     sizes: dict[str, int] = {}
     errors: dict[str, float] = {}
     for _ in range(repeats):
-        seconds, holder = timed(lambda: KeyHolder.make(name))
+        seconds, holder = timed(lambda: KeyOwner.make(name))
         evaluator = Evaluator.load(name, holder.public())
         steps = {"make a key": seconds}
         steps["encrypt"], sealed = timed(lambda h=holder: h.encrypt(x))
@@ -95,8 +95,8 @@ def gap(a: np.ndarray, b: np.ndarray) -> float:
 def exchange(inputs: Inputs, way: str) -> tuple[float, list[torch.Tensor], Federation]:
     """Seconds of the whole exchange with two hops, from the partial sums to the aggregates at the clients;
     what came out; and the federation with its ledger."""
-    fed = stacked(inputs.partition.num_sites, simulated=way == "simulated")
-    cohorts = [make_cohort(inputs.graph, inputs.split, inputs.partition, host) for host in fed.hosts]
+    fed = stacked(inputs.partition.num_clients, simulated=way == "simulated")
+    cohorts = [make_cohort(inputs.graph, inputs.split, inputs.partition, worker) for worker in fed.workers]
     data = fed.locate(CLIENTS, "data", cohorts)
     protection: Literal["plaintext", "encrypted"] = "plaintext" if way == "clear" else "encrypted"
     config = fedgcn.FedGCNConfig(exchange=protection)
@@ -109,7 +109,7 @@ def exchange(inputs: Inputs, way: str) -> tuple[float, list[torch.Tensor], Feder
 
 def exchanges(inputs: Inputs, repeats: int) -> dict[str, Any]:
     """The exchange in all forms, in turns, after it was seen that they give the same."""
-    clients = inputs.partition.num_sites
+    clients = inputs.partition.num_clients
     times: dict[str, list[list[float]]] = {"clear": [], "simulated": [], "encrypted": []}
     found: dict[str, list[torch.Tensor]] = {}
     crossed: dict[str, int] = {}

@@ -3,7 +3,7 @@ everything, and what secret sharing adds.
 
 An epoch is a round without scoring: every layer's uploads, pooling at the server, downloads, and the same
 backwards; every holder computes its own part, one cohort after all in one process. Edges are dealt uniformly,
-every vertex is at every holder, so three holders map three times as many rows as one.
+every node is at every holder, so three holders map three times as many rows as one.
 
 First, in float64 with the gradients in clear, three holders and one give the same logits; with shares they
 differ by the rounding of the shares."""
@@ -57,9 +57,9 @@ def dealt(graph: Graph, split: Split, holders: int) -> Inputs:
     return Inputs(graph, split, partition(graph, "edges_uniform", holders, 0))
 
 
-def logits_of(outcome: Outcome, vertices: int) -> dict[str, torch.Tensor]:
-    """The first holder's logits of every vertex."""
-    return {"logits": outcome.predictions.parts[0][1][:vertices]}
+def logits_of(outcome: Outcome, nodes: int) -> dict[str, torch.Tensor]:
+    """The first holder's logits of every node."""
+    return {"logits": outcome.predictions.parts[0][1][:nodes]}
 
 
 def check(graph: Graph, split: Split, rounds: int) -> dict[str, float]:
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"== {name}", file=sys.stderr)
         told.append(
             {
-                "graph": {"name": name, "vertices": graph.num_nodes, "edges": graph.num_edges},
+                "graph": {"name": name, "nodes": graph.num_nodes, "edges": graph.num_edges},
                 "largest_differences": check(graph, split, 2 if large else 5),
                 **measure(graph, split, rounds, repeats),
             }

@@ -14,9 +14,9 @@ _LENGTH = 8
 PATIENCE = 60.0
 
 
-def _context(kit: Path, purpose: ssl.Purpose, name: str) -> ssl.SSLContext:
+def _context(startup_kit: Path, purpose: ssl.Purpose, name: str) -> ssl.SSLContext:
     """Both sides show a certificate of the project's authority, as FLARE's do."""
-    startup = kit / "startup"
+    startup = startup_kit / "startup"
     context = ssl.create_default_context(purpose, cafile=startup / "rootCA.pem")
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
@@ -48,8 +48,8 @@ def _fill(connection: ssl.SSLSocket, buffer: bytearray) -> bytearray | None:
 class Server:
     """Waits for so many clients at a port of this machine. Use as a context manager."""
 
-    def __init__(self, kit: Path, port: int, clients: int) -> None:
-        context = _context(kit, ssl.Purpose.CLIENT_AUTH, "server")
+    def __init__(self, startup_kit: Path, port: int, clients: int) -> None:
+        context = _context(startup_kit, ssl.Purpose.CLIENT_AUTH, "server")
         self._connections: list[ssl.SSLSocket] = []
         with socket.create_server(("127.0.0.1", port)) as listener:
             listener.settimeout(PATIENCE)
@@ -77,9 +77,9 @@ class Server:
         return list(self._threads.map(one, self._connections))
 
 
-def echo_until_closed(kit: Path, port: int) -> threading.Thread:
+def echo_until_closed(startup_kit: Path, port: int) -> threading.Thread:
     """A client that sends back whole messages, in a thread that ends when the server closes."""
-    context = _context(kit, ssl.Purpose.SERVER_AUTH, "client")
+    context = _context(startup_kit, ssl.Purpose.SERVER_AUTH, "client")
 
     def work() -> None:
         with context.wrap_socket(_connected(port)) as connection:

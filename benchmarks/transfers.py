@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graphfed.federation import CLIENTS, SERVER, Federation, Located
-from graphfed.federation.route import PeerIds, RowIds
+from graphfed.federation.route import ExchangeIds, RowIds
 
 REPEATS, CALLS = 15, 300
 
@@ -39,8 +39,8 @@ def transfers(clients: int, rows_each: int, width: int) -> dict[str, tuple[Calla
     ids = torch.arange(n) % max(n // 2, 1)
     route = fed.route(fed.locate(CLIENTS, "ids", [RowIds(ids, client)]), name="ids")
     wanted = (torch.arange(n) + rows_each) % n
-    wants = PeerIds(client[wanted], wanted, client, torch.arange(n), client)
-    peer = fed.peer_route(fed.locate(CLIENTS, "wants", [wants]), name="wants")
+    wants = ExchangeIds(client[wanted], wanted, client, torch.arange(n), client)
+    peer = fed.exchange_route(fed.locate(CLIENTS, "wants", [wants]), name="wants")
     x = fed.locate(CLIENTS, "x", [torch.randn(n, width)])
     u = fed.sum(x, route, name="sum")
     own = fed.locate(CLIENTS, "own", [torch.randn(clients, width)])

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 
 
-def healthy(kit: Path) -> bool:
+def healthy(startup_kit: Path) -> bool:
     """Whether the kit's own process has the connection that it must have."""
-    told = json.loads((kit / "kit.json").read_text())
+    told = json.loads((startup_kit / "kit.json").read_text())
     port = told["project"]["server"]["port"]
     connections = psutil.net_connections(kind="tcp")
     if told["kind"] == "server":

@@ -1,7 +1,7 @@
 """Counter-based random draws for training: a draw is a function of its key, never of storage order.
 
 A key comes from (seed, purpose, round, step, ...); a draw from the key, a stable row id and a column. So a
-vertex gets the same draw wherever its row is stored: clients stacked, one at a time, or in separate
+node gets the same draw wherever its row is stored: clients stacked, one at a time, or in separate
 processes; and a copy of a row at another client draws the same (methods that need different copies put the
 client's stable id into the key).
 

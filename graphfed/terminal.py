@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["make_table", "markup", "open_standard_streams", "printable", "say", "tell"]
+__all__ = ["make_table", "markup", "open_standard_streams", "print_line", "printable", "say"]
 
 
 def open_standard_streams() -> None:
@@ -87,7 +87,7 @@ def make_table(
     return table
 
 
-def tell(text: object = "") -> None:
+def print_line(text: object = "") -> None:
     """Print a result on stdout."""
     if sys.stdout is not None:
         print(printable(text), flush=True)

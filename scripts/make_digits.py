@@ -30,8 +30,8 @@ def make_digits() -> dict[str, np.ndarray]:
     distance = squared[:, None] + squared[None, :] - 2 * pixels @ pixels.T
     np.fill_diagonal(distance, np.iinfo(np.int64).max)
     neighbour = np.argsort(distance, axis=1, kind="stable")[:, :K].ravel()
-    vertex = np.repeat(np.arange(n), K)
-    key = np.unique(np.minimum(vertex, neighbour) * n + np.maximum(vertex, neighbour))
+    node = np.repeat(np.arange(n), K)
+    key = np.unique(np.minimum(node, neighbour) * n + np.maximum(node, neighbour))
     return {
         "pixels": pixels.astype(np.uint8),
         "labels": digits.target.astype(np.uint8),

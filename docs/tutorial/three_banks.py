@@ -35,9 +35,9 @@ print(*(folder / "accounts.csv").read_text().splitlines()[:4], sep="\n")
 
 found = gf.inspect(folder / "bank.yaml")
 for row in found.overview["sites"]:
-    edges = f"{row['edges']:4} transfers inside, {row['cut_edges']:4} to others"
-    print(f"{row['name']:14} {row['vertices']:4} accounts, {edges}")
-cut = found.overview["cut_edges"]
+    edges = f"{row['edges']:4} transfers inside, {row['cross_client_edges']:4} to others"
+    print(f"{row['name']:14} {row['nodes']:4} accounts, {edges}")
+cut = found.overview["cross_client_edges"]
 print(f"{cut['count']} of {found.overview['edges']} edges join two banks")
 
 # %%
@@ -100,7 +100,7 @@ for entry in ledger["entries"]:
 from graphfed.audit.run import audit
 
 for name, finding in audit(folder / "run").findings.items():
-    if name != "clear_transfers":  # the list above again
+    if name != "plaintext_transfers":  # the list above again
         print(f"{name}:", *textwrap.wrap(finding.result, 100), sep="\n    ")
 
 # %%
@@ -110,7 +110,7 @@ for name, finding in audit(folder / "run").findings.items():
 
 table = gf.predict(folder / "run")
 for row in table.slice(0, 5).to_pylist():
-    print(f"{row['id']}  {row['site_name']:14} {row['prediction_name']:4} {row['probability']:.2f}")
+    print(f"{row['id']}  {row['client_name']:14} {row['prediction_name']:4} {row['probability']:.2f}")
 
 # %%
 # The same as one page for people who were not there: ``graphfed report`` writes ``report.html`` into the

@@ -30,7 +30,7 @@ data:
   nodes: accounts.csv
   edges: transfers.csv
   id: account
-  site: bank
+  client: bank
   label: fraud
   split: part
   source: payer

@@ -23,7 +23,7 @@ PEOPLE, TRANSFERS = 900, 2200
 COLUMNS = ("customer", "age", "years_here", "income", "cash_business", "suspicious", "part")
 #: The description that graphfed reads: each bank's files, then the columns, which are the same in all.
 CONFIG = """\
-sites:
+clients:
   Northbank: {nodes: northbank/customers.csv, edges: northbank/transfers.csv}
   Harbour Trust: {nodes: harbour_trust/customers.csv, edges: harbour_trust/transfers.csv}
   Union Savings: {nodes: union_savings/customers.csv, edges: union_savings/transfers.csv}

@@ -22,10 +22,10 @@ __all__ = ["AuditedRun", "Check", "Finding", "Scored"]
 
 @dataclass(frozen=True)
 class Scored:
-    """Rows of predictions.parquet: vertex and label [n] int64 (-1 unknown), part [n] ("train", "val", "test",
+    """Rows of predictions.parquet: node and label [n] int64 (-1 unknown), part [n] ("train", "val", "test",
     "none"), probability [n, C]."""
 
-    vertex: np.ndarray
+    node: np.ndarray
     label: np.ndarray
     part: np.ndarray
     probability: np.ndarray
@@ -54,10 +54,10 @@ class AuditedRun:
     def predictions(self) -> Scored:
         """predictions.parquet."""
         classes = [f"probability_{c}" for c in range(self.inputs.task(self.config.task).num_classes)]
-        kinds = {"vertex": "integer", "label": "integer", "split": "text"}
+        kinds = {"node": "integer", "label": "integer", "split": "text"}
         table = files.read_predictions(self.folder, kinds | dict.fromkeys(classes, "number"))
         return Scored(
-            vertex=table["vertex"].to_numpy(),
+            node=table["node"].to_numpy(),
             label=table["label"].fill_null(-1).to_numpy().astype(np.int64),
             part=np.array(table["split"].to_pylist()),
             probability=np.stack([table[name].to_numpy() for name in classes], axis=1),

@@ -30,7 +30,7 @@ def prepared_data(fed: Federation, config: RunConfig, inputs: Inputs) -> tuple[A
 
     Returns:
         The data at the clients, and the task."""
-    parts = inputs.parts(config, fed.hosts)
+    parts = inputs.parts(config, fed.workers)
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)
     training: Any = config.training

@@ -8,7 +8,7 @@ __all__ = ["CHECKS"]
 
 #: The names, in the order of the table on the screen; each is that of the module whose CHECK it is.
 _OWN = {
-    "clear_transfers": "clear_transfers",
+    "plaintext_transfers": "plaintext_transfers",
     "membership": "membership",
     "training_counts": "training_counts",
     "label_histogram": "label_histogram",

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from graphfed.tasks.inputs import Inputs
     from graphfed.tasks.run_config import RunConfig
 
-__all__ = ["Crossing", "Transcript", "dense_rows", "record_first_round"]
+__all__ = ["ObservedTransfer", "Transcript", "dense_rows", "record_first_round"]
 
 
 @dataclass(frozen=True, eq=False)
-class Crossing:
+class ObservedTransfer:
     """One transfer between the clients, stacked in one cohort, and the server.
 
     to_server: its direction; payload: as it crossed, in client order; present [K] bool: who took part."""
@@ -45,12 +45,12 @@ class Transcript:
     which is what the experimenter knows and the server does not; its features are those that the method was
     given (`prepared_data`)."""
 
-    crossings: tuple[Crossing, ...]
+    observed_transfers: tuple[ObservedTransfer, ...]
     cohort: Cohort
 
-    def first(self, name: str, phase: str, *, to_server: bool = True) -> Crossing:
+    def first(self, name: str, phase: str, *, to_server: bool = True) -> ObservedTransfer:
         """The first crossing of that name; GraphfedError when there is none."""
-        for crossing in self.crossings:
+        for crossing in self.observed_transfers:
             if (crossing.name, crossing.phase, crossing.to_server) == (name, phase, to_server):
                 return crossing
         raise GraphfedError(f"the run made again has no transfer {name!r} in phase {phase!r}")
@@ -61,14 +61,16 @@ class _Recording(Federation):
 
     def __init__(self, num_clients: int, device: str, *, simulated: bool = False) -> None:
         super().__init__([tuple(range(num_clients))], device=device, simulated=simulated)
-        self.crossings: list[Crossing] = []
+        self.observed_transfers: list[ObservedTransfer] = []
         self.observe(self._keep)
 
     def _keep(self, name: str, messages: Mapping[Pair, Message]) -> None:
         # There is one host, and it is at one end of every message.
         for (_, to), message in messages.items():
-            up = to in self.server_ends
-            self.crossings.append(Crossing(name, self.ledger.phase, up, message.payload, self.roster.copy()))
+            up = to in self.server_participants
+            self.observed_transfers.append(
+                ObservedTransfer(name, self.ledger.phase, up, message.payload, self.roster.copy())
+            )
 
 
 def record_first_round(config: "RunConfig", inputs: "Inputs") -> Transcript:
@@ -80,13 +82,13 @@ def record_first_round(config: "RunConfig", inputs: "Inputs") -> Transcript:
 
     clients, simulated = inputs.clients_of(config.method), config.training.simulated
     fed = _Recording(clients, config.device, simulated=simulated)
-    parts = inputs.parts(config, fed.hosts)
+    parts = inputs.parts(config, fed.workers)
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     training = dataclasses.replace(config.training, rounds=1)
     train(fed, config.method, data, inputs.task(config.task), training)
     # What train() agrees on stays inside it, so the cohort is prepared once more.
     prepared, _ = prepared_data(local_federation(config, inputs), config, inputs)
-    return Transcript(tuple(fed.crossings), prepared.parts[0])
+    return Transcript(tuple(fed.observed_transfers), prepared.parts[0])
 
 
 def dense_rows(rows: torch.Tensor | SparseMatrix, index: np.ndarray) -> torch.Tensor:

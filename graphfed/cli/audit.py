@@ -8,7 +8,7 @@ import typer
 from graphfed.cli.options import DataDir, Json, Plugins
 from graphfed.cli.output import print_json, show
 from graphfed.cli.values import run_folders
-from graphfed.terminal import tell
+from graphfed.terminal import print_line
 
 __all__ = ["audit"]
 
@@ -49,4 +49,4 @@ def audit(
         print_json(found.to_json(), folder / "audit.json")
     else:
         show(found.table())
-        tell(f"files: {folder / 'audit.json'}")
+        print_line(f"files: {folder / 'audit.json'}")

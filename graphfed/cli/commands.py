@@ -24,7 +24,7 @@ from graphfed.cli.training import compare, resume, run
 from graphfed.cli.values import SETTINGS
 from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError
 from graphfed.runtime.interrupts import stopping
-from graphfed.terminal import open_standard_streams, tell
+from graphfed.terminal import open_standard_streams, print_line
 
 __all__ = ["app", "main"]
 
@@ -68,7 +68,7 @@ as_manual(app)
 @app.callback(invoke_without_command=True)
 def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        tell(f"graphfed {__version__}")
+        print_line(f"graphfed {__version__}")
         raise typer.Exit
 
 

@@ -12,7 +12,7 @@ from graphfed.cli.output import print_json, show
 from graphfed.cli.values import DATA_SETS, choices, data_setting_keys
 from graphfed.errors import InputError
 from graphfed.tasks.run_options import RunOptions
-from graphfed.terminal import make_table, tell
+from graphfed.terminal import make_table, print_line
 
 if TYPE_CHECKING:
     from graphfed.runs.inspect import Inspection
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="""Look at graphs and deal them over sites, before anything is trained.
+    help="""Look at graphs and deal them over clients, before anything is trained.
 
     Examples:
         graphfed data list
         graphfed data inspect bank.yaml
-        graphfed data partition cora --clients 10 --out sites.safetensors
-        graphfed data deal cora --clients 3 --out sites
+        graphfed data partition cora --clients 10 --out clients.safetensors
+        graphfed data export cora --clients 3 --out clients
     See also:
         graphfed run; docs/data.md
     """,
     rich_markup_mode="markdown",
 )
 
-#: Sites and classes that are printed one by one.
+#: Clients and classes that are printed one by one.
 LISTED = 20
 
 DataArgument = Annotated[
@@ -93,9 +93,10 @@ def data_inspect(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Look at a graph or at sensors before training: numbers, sites, and which methods can use it.
+    """Look at a graph or at sensors before training: numbers, clients, and which methods can use it.
 
-    The sites are those that the data names, or those that --partition and --clients ask for; of sensors each
+    The clients are those that the data names, or those that --partition and --clients ask for; of sensors
+    each
     is one. Nothing is trained, and nothing is written but the picture. A table with an empty cell among its
     features is refused while it is read, as it is by a run; among readings of sensors it is a gap.
 
@@ -121,7 +122,7 @@ def data_inspect(
         print_json(found.to_json())
         return
     _print(found)
-    tell(f"\npicture: {out}" if out is not None else "\ndraw it with: --out FILE.svg (or .png)")
+    print_line(f"\npicture: {out}" if out is not None else "\ndraw it with: --out FILE.svg (or .png)")
 
 
 @app.command("partition")
@@ -135,13 +136,13 @@ def data_partition(
     ],
     settings: DataSettings = None,
 ) -> None:
-    """Deal a graph over sites and keep the deal in a file, for any number of runs with --partition FILE.
+    """Deal a graph over clients and keep the deal in a file, for any number of runs with --partition FILE.
 
-    The file says which site holds which vertices and edges, and names the graph by its hash; it holds no
+    The file says which client holds which nodes and edges, and names the graph by its hash; it holds no
     features and no labels.
 
     Examples:
-        graphfed data partition cora --clients 10 --out sites.safetensors
+        graphfed data partition cora --clients 10 --out clients.safetensors
         graphfed data partition cora --partition louvain --out l.safetensors
     See also:
         graphfed data inspect DATA --partition FILE --out PICTURE, to draw it; graphfed run; docs/data.md
@@ -154,28 +155,29 @@ def data_partition(
     assert found.partition is not None
     with writing(out):
         found.partition.save(out)
-    _print_sites(found)
-    tell(f"\npartition: {out}\nuse it with: --partition {out}")
+    _print_clients(found)
+    print_line(f"\npartition: {out}\nuse it with: --partition {out}")
 
 
-@app.command("deal")
+@app.command("export")
 @with_options("out", "clients", "partition", "split", "seed", "settings", "data_dir", "plugin")
-def data_deal(
+def data_export(
     data: DataArgument,
     *,
     shared: SharedOptions,
     out: Annotated[Path, typer.Option(metavar="FOLDER", show_default=False, help="The new folder.")],
     settings: DataSettings = None,
 ) -> None:
-    """Deal a graph over sites and write a file for each: all that the site reads in a trial of a deployment.
+    """Deal a graph over clients and write a file for each: all that the client reads in a trial of a
+    deployment.
 
-    A file is named after its site. It holds the site's vertices with their features, the labels and parts of
-    the split that the site owns, its edges, and the ids at the other ends of its edges to other sites. Hand
-    each site its own file and no other.
+    A file is named after its client. It holds the client's nodes with their features, the labels and parts of
+    the split that the client owns, its edges, and the ids at the other ends of its edges to other clients.
+    Hand each client its own file and no other.
 
     Examples:
-        graphfed data deal cora --clients 3 --out sites
-        graphfed data deal bank.yaml --out banks
+        graphfed data export cora --clients 3 --out clients
+        graphfed data export bank.yaml --out banks
     See also:
         graphfed data partition, graphfed data inspect; docs/data.md
     """
@@ -190,10 +192,10 @@ def data_deal(
     assert found.parts is not None
     assert found.partition is not None
     files = write_cohorts(found.data, found.parts, found.partition, out)
-    _print_sites(found)
-    tell("\nthe sites' files, in the order of the clients:")
+    _print_clients(found)
+    print_line("\nthe clients' files, in the order of the clients:")
     for name, file in files.items():
-        tell(f"{name}: {file}")
+        print_line(f"{name}: {file}")
 
 
 # ---- the data ----------------------------------------------------------------------------------------------
@@ -250,11 +252,11 @@ def _print(found: "Inspection") -> None:
     _facts(told["name"], [*facts, ("split", split)])
     if not found.of_sensors:
         _print_degrees(told["degrees"]["histogram"])
-        parts = ("vertices", "train", "val", "test")
+        parts = ("nodes", "train", "val", "test")
         rows = [(row["name"], *(f"{row[part]:,}" for part in parts)) for row in told["classes"]]
         _listed(("class", *parts), rows, "classes", len(rows), title="classes")
     if found.partition is not None:
-        _print_sites(found)
+        _print_clients(found)
     _print_methods(found)
 
 
@@ -268,41 +270,41 @@ def _listed(
     """Print a table of the first LISTED rows of `count`."""
     if not rows:
         return
-    numbers = set(columns) - {"class", "site", "most of class"}
-    tell()
+    numbers = set(columns) - {"class", "client", "most of class"}
+    print_line()
     show(make_table(columns, rows[:LISTED], numbers=numbers, title=title, plain=True))
     if count > LISTED:
-        tell(f"... {count - LISTED:,} more {what}")
+        print_line(f"... {count - LISTED:,} more {what}")
 
 
 def _print_degrees(histogram: list[list[int]]) -> None:
     from rich.bar import Bar
 
     most = max((count for *_, count in histogram), default=1)
-    table = make_table(("neighbours", "vertices", " "), (), numbers=("neighbours", "vertices"), plain=True)
+    table = make_table(("neighbours", "nodes", " "), (), numbers=("neighbours", "nodes"), plain=True)
     for low, high, count in histogram:
         table.add_row(f"{low:,}" if low == high else f"{low:,}-{high:,}", f"{count:,}", Bar(most, 0, count))
-    tell()
+    print_line()
     show(table)
 
 
-def _print_sites(found: "Inspection") -> None:
-    from graphfed.data.graphs.overview import site_facts
+def _print_clients(found: "Inspection") -> None:
+    from graphfed.data.graphs.overview import client_facts
 
     told = found.overview
     assert found.partition is not None
-    tell()
+    print_line()
     chosen = ", ".join([found.partition.name, *(f"{k}={v}" for k, v in found.partition.options.items())])
-    _facts("sites", [("partition", chosen), *site_facts(told)])
+    _facts("clients", [("partition", chosen), *client_facts(told)])
     names = [str(row["name"]) for row in told["classes"]]
-    keys = ("vertices", "edges", "cut_edges", "train", "val", "test")
+    keys = ("nodes", "edges", "cross_client_edges", "train", "val", "test")
     rows = []
-    for row in told["sites"][:LISTED]:
+    for row in told["clients"][:LISTED]:
         count, name = max(zip(row["classes"], names, strict=True), default=(0, ""))
         most = f"{name} ({100 * count / sum(row['classes']):.0f} %)" if count else "-"
         rows.append((row["name"], *(f"{row[key]:,}" for key in keys), most))
-    columns = ("site", "vertices", "edges", "to others", "train", "val", "test", "most of class")
-    _listed(columns, rows, "sites", told["num_sites"])
+    columns = ("client", "nodes", "edges", "to others", "train", "val", "test", "most of class")
+    _listed(columns, rows, "clients", told["num_clients"])
 
 
 def _print_methods(found: "Inspection") -> None:
@@ -316,5 +318,5 @@ def _print_methods(found: "Inspection") -> None:
     rows += [(", ".join(names), problem) for problem, names in reasons.items()]
     if len(reasons) == 1 and not able:
         rows = [("none", next(iter(reasons)))]
-    tell()
+    print_line()
     _facts("methods", rows)

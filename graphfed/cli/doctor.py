@@ -22,7 +22,7 @@ from graphfed.cli.options import Json
 from graphfed.cli.output import fill, show
 from graphfed.errors import DONE, FAILED
 from graphfed.memory import memory_bytes
-from graphfed.terminal import make_table, markup, tell
+from graphfed.terminal import make_table, markup, print_line
 
 __all__ = ["EXTRAS", "Finding", "checkup", "doctor"]
 
@@ -262,12 +262,12 @@ def doctor(
     counts = {level: sum(one.level == level for one in findings) for level in ("problem", "warning")}
     possible = not counts["problem"]
     if as_json:
-        tell(json.dumps({"ok": possible, "checks": [asdict(finding) for finding in findings]}))
+        print_line(json.dumps({"ok": possible, "checks": [asdict(finding) for finding in findings]}))
     else:
         _print(findings)
         told = ", ".join(f"{n} {level}{'s' * (n != 1)}" for level, n in counts.items())
         end = "runs are possible" if possible else "no run is possible until the problems are fixed"
-        tell("\n" + fill(f"{told}: {end}"))
+        print_line("\n" + fill(f"{told}: {end}"))
     raise typer.Exit(DONE if possible else FAILED)
 
 
@@ -280,5 +280,5 @@ def _print(findings: list[Finding]) -> None:
                 hint = f"\n{'hint' if one.level == 'ok' else 'fix'}: {one.fix}" * bool(one.fix)
                 cells = (one.level, one.what, f"{one.found}{hint}")
                 table.add_row(*map(markup, cells), style=colours.get(one.level))
-        tell()
+        print_line()
         show(table)

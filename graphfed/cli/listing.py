@@ -8,7 +8,7 @@ import typer
 from graphfed.cli.options import Json, Plugins
 from graphfed.cli.output import show
 from graphfed.cli.values import method_names
-from graphfed.terminal import make_table, tell
+from graphfed.terminal import make_table, print_line
 
 __all__ = ["methods"]
 
@@ -39,11 +39,11 @@ def methods(
     if name is not None:
         method = describe_method(name)
         if as_json:
-            tell(json.dumps(method))
+            print_line(json.dumps(method))
         else:
             _page(method)
     elif as_json:
-        tell(json.dumps({"methods": describe_every_method()}))
+        print_line(json.dumps({"methods": describe_every_method()}))
     else:
         _table(describe_every_method())
 
@@ -87,7 +87,7 @@ def _page(method: dict[str, Any]) -> None:
     table.columns[0].no_wrap, table.columns[0].style = True, "bold"
     show(table)
     if method["messages"]:
-        tell()
+        print_line()
         columns = ("transfer", "what it is, and who can read it")
         title = "what crosses, transfer by transfer"
         show(make_table(columns, method["messages"].items(), title=title))
@@ -102,5 +102,5 @@ def _page(method: dict[str, Any]) -> None:
         title="settings (--set NAME=VALUE); * of this method alone, or with a default of its own",
     )
     table.columns[0].no_wrap = True
-    tell()
+    print_line()
     show(table)

@@ -95,7 +95,7 @@ Partition = Annotated[
         rich_help_panel=DATA_PANEL,
         help=f"How the graph is dealt: {', '.join(PARTITIONS)}; or a file of 'graphfed data partition' "
         "(default: column, the sites of the data, where it names them; else what the method is for: ego, one "
-        "site for each vertex, or label_dirichlet with partition.beta=10000, which is even). Readings of "
+        "site for each node, or label_dirichlet with partition.beta=10000, which is even). Readings of "
         "sensors have one: sensors, a site each.",
     ),
 ]
@@ -117,7 +117,7 @@ Task = Annotated[
         metavar="TASK",
         autocompletion=choices(TASKS),
         rich_help_panel=TRAINING_PANEL,
-        help="What is learnt: classification of the vertices, link_prediction, which pairs are edges, or "
+        help="What is learnt: classification of the nodes, link_prediction, which pairs are edges, or "
         "forecasting, what sensors read next, for the methods that can (default: the method's first).",
     ),
 ]
@@ -186,12 +186,12 @@ Runtime = Annotated[
         metavar="NAME",
         autocompletion=choices(RUNTIMES),
         rich_help_panel=MACHINE_PANEL,
-        help="local: all in this process; processes: one process per client, or --sites of them; nvflare: a "
-        "federation over NVIDIA FLARE, on this machine or, with --kit, on several "
+        help="local: all in this process; processes: one process per client, or --workers of them; nvflare: "
+        "a federation over NVIDIA FLARE, on this machine or, with --startup-kit, on several "
         f"(default: {RunOptions.runtime}).",
     ),
 ]
-Sites = Annotated[
+Workers = Annotated[
     int | None,
     typer.Option(
         parser=whole_number,
@@ -278,7 +278,7 @@ class SharedOptions:
     split: Split = None
     task: Task = None
     runtime: Runtime = None
-    sites: Sites = None
+    workers: Workers = None
     placement: Placement = None
     device: Device = None
     threads: Threads = None

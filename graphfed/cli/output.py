@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from graphfed.terminal import printable, say, tell
+from graphfed.terminal import print_line, printable, say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "command_line",
     "fill",
-    "interruption_told",
+    "interruption_logged",
     "one_line",
     "print_json",
     "print_outcome",
@@ -74,7 +74,7 @@ def summary(result: "Result") -> str:
 
 
 @contextmanager
-def interruption_told() -> Iterator[None]:
+def interruption_logged() -> Iterator[None]:
     """In this block an interruption is one line on stderr and exit code 130."""
     import typer
 
@@ -89,7 +89,7 @@ def print_json(content: Mapping[str, Any], files: Path | None = None) -> None:
     """The object of a result on stdout, and on stderr where its files are."""
     if files is not None:
         say(f"files: {files}")
-    tell(json.dumps(content, allow_nan=False))
+    print_line(json.dumps(content, allow_nan=False))
 
 
 class Outcome(Protocol):
@@ -109,7 +109,7 @@ def print_outcome(outcome: Outcome, as_json: bool, *shown: "Table | str") -> Non
         print_json(outcome.to_json(), outcome.folder)
         return
     for one in shown:
-        tell(one) if isinstance(one, str) else show(one)
+        print_line(one) if isinstance(one, str) else show(one)
 
 
 def width() -> int:

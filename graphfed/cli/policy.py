@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from graphfed.cli.options import OUTPUT_PANEL, TRAINING_PANEL, SharedOptions, whole_number, with_options
-from graphfed.cli.output import command_line, interruption_told, print_outcome
+from graphfed.cli.output import command_line, interruption_logged, print_outcome
 from graphfed.cli.values import POLICIES, choices, policy_setting_keys
 
 __all__ = ["policy"]
@@ -70,7 +70,7 @@ def policy(
 ) -> None:
     """Learn how much every site of fedgraph is to sample, and write the policy into a file for runs.
 
-    A policy is rewarded for accuracy on the validation vertices, and pays for the modelled time of a round:
+    A policy is rewarded for accuracy on the validation nodes, and pays for the modelled time of a round:
     what clients on machines of their own would need. Where one machine does the work of all, sampling saves
     much less wall time, or none. ddpg sees every site's weights after each round; bandit sees nothing. It
     ends with the settings by which runs use the policy. Needs the extra 'rl'.
@@ -91,7 +91,7 @@ def policy(
     from graphfed.runs.config import parse_settings
     from graphfed.studies.policy_learning import learn_policy
 
-    with interruption_told():
+    with interruption_logged():
         learned = learn_policy(
             kind,
             **shared.run_options(episodes=episodes, rounds=rounds, out=out),

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from graphfed.cli.options import DataDir, Plugins
-from graphfed.cli.output import interruption_told
+from graphfed.cli.output import interruption_logged
 from graphfed.cli.values import DATA_SETS, choices, run_folders
 from graphfed.errors import InputError
-from graphfed.terminal import tell
+from graphfed.terminal import print_line
 
 __all__ = ["predict"]
 
@@ -32,7 +32,7 @@ def predict(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="CSV or Parquet file whose first column has the ids of the vertices to predict.",
+            help="CSV or Parquet file whose first column has the ids of the nodes to predict.",
         ),
     ] = None,
     absent: Annotated[
@@ -52,10 +52,10 @@ def predict(
     data_dir: DataDir = None,
     plugin: Plugins = None,
 ) -> None:
-    """Predict with a finished run's model: a class and a probability for every vertex.
+    """Predict with a finished run's model: a class and a probability for every node.
 
-    Of a deployed run ('graphfed run --kit') all places predict together, on what the sites' data is now; each
-    site keeps its own predictions.
+    Of a deployed run ('graphfed run --startup-kit') all places predict together, on what the sites' data is
+    now; each site keeps its own predictions.
 
     Examples:
         graphfed predict runs/fedgcn-cora-20260131-120000
@@ -81,9 +81,9 @@ def predict(
                 )
         from graphfed.deployment.deploy import predict_at_sites
 
-        with interruption_told():
+        with interruption_logged():
             kept = predict_at_sites(folder, progress=True)
-        tell(f"predictions: {kept} in the kit of each site")
+        print_line(f"predictions: {kept} in the kit of each site")
         return
     path = folder.with_name(f"{folder.name}-predictions.csv") if out is None else out
     check_new_file(path, TABLES)
@@ -91,4 +91,4 @@ def predict(
     away = [] if absent is None else [name.strip() for name in absent.split(",")]
     table = predict_with(folder, data=data, nodes=wanted, absent=away, data_dir=data_dir)
     write_table(path, table)
-    tell(f"{table.num_rows} predictions: {path}")
+    print_line(f"{table.num_rows} predictions: {path}")

@@ -7,7 +7,7 @@ import typer
 
 from graphfed.cli.options import Plugins
 from graphfed.cli.values import choices, run_folders
-from graphfed.terminal import tell
+from graphfed.terminal import print_line
 
 __all__ = ["report", "track"]
 
@@ -32,7 +32,7 @@ def report(
         int | None,
         typer.Option(
             metavar="NUMBER",
-            help="The client shown by itself, where there is one for each vertex (default: the one whose "
+            help="The client shown by itself, where there is one for each node (default: the one whose "
             "features are protected least).",
         ),
     ] = None,
@@ -50,12 +50,12 @@ def report(
     See also:
         docs/report.md
     """
-    from graphfed.report.page import tell_device, write_report
+    from graphfed.report.page import log_device, write_report
 
     path = write_report(folders, out, device=device)
     if device is not None and len(folders) == 1:
-        tell("\n".join(tell_device(folders[0], device)))
-    tell(f"report: {path}")
+        print_line("\n".join(log_device(folders[0], device)))
+    print_line(f"report: {path}")
 
 
 def track(
@@ -100,4 +100,4 @@ def track(
     from graphfed.studies.track import track as hand_on
 
     for run, is_new in hand_on(folders, to, out=out, uri=uri):
-        tell(f"{run.name}: {f'{len(run.points)} points' if is_new else 'there already'}")
+        print_line(f"{run.name}: {f'{len(run.points)} points' if is_new else 'there already'}")

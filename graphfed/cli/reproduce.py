@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from graphfed.cli.options import DataDir, Json, Progress, whole_number
-from graphfed.cli.output import command_line, interruption_told, print_outcome, say, show
+from graphfed.cli.output import command_line, interruption_logged, print_outcome, say, show
 from graphfed.cli.values import DATA_SETS, choices
 from graphfed.terminal import make_table
 
@@ -82,7 +82,7 @@ def reproduce(
     if as_list or paper is None:
         _print_list(data_dir)
         return
-    with interruption_told():
+    with interruption_logged():
         found = run_reproduction(
             paper,
             item,
@@ -93,7 +93,7 @@ def reproduce(
             out=out,
             data_dir=data_dir,
             progress=progress,
-            tell=say,
+            log=say,
             command=command_line(),
         )
     print_outcome(found, as_json, *found.tables(), f"files: {found.folder}")

@@ -13,7 +13,7 @@ import typer
 from graphfed.cli.options import Json, whole_number
 from graphfed.cli.output import fill, show
 from graphfed.errors import GraphfedError, InputError, did_you_mean
-from graphfed.terminal import make_table, tell
+from graphfed.terminal import make_table, print_line
 
 __all__ = ["app"]
 
@@ -23,17 +23,19 @@ app = typer.Typer(
     Examples:
         graphfed site init --sites bank_a,bank_b,bank_c
         graphfed site provision
-        graphfed site check kits/bank_a --data accounts.yaml
-        graphfed site start kits/bank_a --data accounts.yaml
-        graphfed site status kits/coordinator
-        graphfed site sent kits/bank_a
+        graphfed site check startup_kits/bank_a --data accounts.yaml
+        graphfed site start startup_kits/bank_a --data accounts.yaml
+        graphfed site status startup_kits/coordinator
+        graphfed site sent startup_kits/bank_a
     See also:
         graphfed run
     """,
     rich_markup_mode="markdown",
 )
 
-Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The kit's folder, from 'graphfed site provision'.")]
+StartupKit = Annotated[
+    Path, typer.Argument(metavar="KIT", help="The kit's folder, from 'graphfed site provision'.")
+]
 Data = Annotated[
     Path | None,
     typer.Option(
@@ -115,8 +117,8 @@ def site_init(
     project = make_project(content, "the project")
     write_project(project, out)
     if project.host != "localhost" and ipaddress.ip_address(project.listen).is_loopback:
-        tell(f"the server listens at {listen}, so only to its own machine; --listen says where else")
-    tell(f"{out}: next, make the kits: graphfed site provision {out}")
+        print_line(f"the server listens at {listen}, so only to its own machine; --listen says where else")
+    print_line(f"{out}: next, make the kits: graphfed site provision {out}")
 
 
 @app.command("provision")
@@ -125,7 +127,9 @@ def site_provision(
         "graphfed-project.yaml"
     ),
     *,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The new folder for the kits.")] = Path("kits"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The new folder for the kits.")] = Path(
+        "startup_kits"
+    ),
 ) -> None:
     """Make a start-up kit for the server, for each site and for the coordinator, who starts runs.
 
@@ -136,22 +140,22 @@ def site_provision(
         graphfed site provision
         graphfed site provision fraud.yaml --out fraud-kits
     Files:
-        kits/server, kits/coordinator, kits/NAME of each site, kits/authority
+        startup_kits/server, startup_kits/coordinator, startup_kits/NAME of each site, startup_kits/authority
     See also:
         graphfed site init, graphfed site start
     """
-    from graphfed.runtime.nvflare.kits import AUTHORITY, provision
     from graphfed.runtime.nvflare.project import load_project
+    from graphfed.runtime.nvflare.startup_kits import AUTHORITY, provision
 
-    kits = provision(load_project(project), out)
-    for kit in kits.values():
-        tell(kit)
-    tell(f"{out / AUTHORITY}: keep this one safe; it can make kits of anybody's name")
+    startup_kits = provision(load_project(project), out)
+    for startup_kit in startup_kits.values():
+        print_line(startup_kit)
+    print_line(f"{out / AUTHORITY}: keep this one safe; it can make kits of anybody's name")
 
 
 @app.command("start")
 def site_start(
-    kit: Kit,
+    startup_kit: StartupKit,
     *,
     data: Data = None,
     threads: Annotated[
@@ -177,9 +181,9 @@ def site_start(
     no commands. Its data stays in the files that --data names.
 
     Examples:
-        graphfed site start kits/server
-        graphfed site start kits/bank_a --data accounts.yaml
-        graphfed site start kits/bank_a --data mine.yaml --methods sapgnn
+        graphfed site start startup_kits/server
+        graphfed site start startup_kits/bank_a --data accounts.yaml
+        graphfed site start startup_kits/bank_a --data mine.yaml --methods sapgnn
     Environment:
         GRAPHFED_HOLDERS_KEY   the holders' key, for runs that need one
     Files:
@@ -200,31 +204,31 @@ def site_start(
         given += [word for module in allow or () for word in ("--allow", module)]
         # Apart, because this process stays for as long as the site, and reading data loads torch.
         checked = subprocess.run(
-            [sys.executable, "-m", "graphfed", "site", "check", str(kit), *given], check=False
+            [sys.executable, "-m", "graphfed", "site", "check", str(startup_kit), *given], check=False
         )
         if checked.returncode < 0:
             raise GraphfedError(
-                f"reading what {kit} is started with was ended by signal {-checked.returncode} "
+                f"reading what {startup_kit} is started with was ended by signal {-checked.returncode} "
                 f"({signal.strsignal(-checked.returncode)}); start again; if it was for want of memory, "
                 "give the machine more"
             )
         if checked.returncode:
             raise typer.Exit(checked.returncode)
     run_parent(
-        kit,
+        startup_kit,
         data=data,
         threads=threads or 1,
         device=device,
         allow=allow or (),
         methods=_named_methods(methods),
         forbid=forbid or (),
-        say=tell,
+        say=print_line,
     )
 
 
 @app.command("check")
 def site_check(
-    kit: Kit,
+    startup_kit: StartupKit,
     *,
     data: Data = None,
     device: Device = "cpu",
@@ -235,16 +239,16 @@ def site_check(
     """Check what a site is to be started with: read its data as a run would, and say what is in it.
 
     Examples:
-        graphfed site check kits/bank_a --data accounts.yaml
+        graphfed site check startup_kits/bank_a --data accounts.yaml
     See also:
         graphfed site start
     """
     from graphfed.deployment.site_files import checked_file
     from graphfed.methods.registry import get_method
     from graphfed.runs.config import checked_device
-    from graphfed.runtime.nvflare.kits import load_kit
+    from graphfed.runtime.nvflare.startup_kits import load_startup_kit
 
-    loaded = load_kit(kit)
+    loaded = load_startup_kit(startup_kit)
     checked_device(device)
     named = _named_methods(methods)
     for name in named if not allow else ():
@@ -253,7 +257,7 @@ def site_check(
         _check_forbidden(pair)
     if data is None:
         return
-    tell(f"{loaded.name}: {checked_file(data, loaded.project.roster, loaded.name)}")
+    print_line(f"{loaded.name}: {checked_file(data, loaded.project.roster, loaded.name)}")
 
 
 def _named_methods(methods: str | None) -> list[str]:
@@ -288,19 +292,19 @@ def _check_forbidden(pair: str) -> None:
 
 
 @app.command("status")
-def site_status(kit: Kit, *, as_json: Json = False) -> None:
+def site_status(startup_kit: StartupKit, *, as_json: Json = False) -> None:
     """Ask the server, with the coordinator's kit, which sites are connected and which runs are going on.
 
     Examples:
-        graphfed site status kits/coordinator
+        graphfed site status startup_kits/coordinator
     See also:
         graphfed site start
     """
     from graphfed.runtime.nvflare.status import status
 
-    found = status(kit)
+    found = status(startup_kit)
     if as_json:
-        tell(json.dumps(found.to_json()))
+        print_line(json.dumps(found.to_json()))
         return
     rows = [
         (name, "yes" if heard else "no", f"{heard:%H:%M:%S} UTC" if heard else "")
@@ -308,12 +312,12 @@ def site_status(kit: Kit, *, as_json: Json = False) -> None:
     ]
     title = f"server {found.address}, started {found.started:%Y-%m-%d %H:%M:%S} UTC"
     show(make_table(("site", "connected", "last heard"), rows, title=title))
-    tell(f"runs: {', '.join(found.runs) or 'none'}")
+    print_line(f"runs: {', '.join(found.runs) or 'none'}")
 
 
 @app.command("sent")
 def site_sent(
-    kit: Kit,
+    startup_kit: StartupKit,
     run: Annotated[
         str | None,
         typer.Argument(metavar="RUN", help="A run's name (default: the last one that has ended here)."),
@@ -326,7 +330,7 @@ def site_sent(
     It is read from the site's own ledger, KIT/runs/RUN/ledger.json.
 
     Examples:
-        graphfed site sent kits/bank_a
+        graphfed site sent startup_kits/bank_a
     See also:
         graphfed site start, graphfed report
     """
@@ -335,15 +339,17 @@ def site_sent(
     from graphfed.report.sent import last_run, sent_in
     from graphfed.runs.progress import human_bytes
 
-    folder = last_run(kit / "runs", run)
+    folder = last_run(startup_kit / "runs", run)
     sent = sent_in(folder)
     if as_json:
-        tell(json.dumps([asdict(line) for line in sent]))
+        print_line(json.dumps([asdict(line) for line in sent]))
         return
     total = sum(line.bytes for line in sent)
-    tell(fill(f"{folder.name}: {len(sent)} kinds of values left this site, {human_bytes(total)} in all"))
+    print_line(
+        fill(f"{folder.name}: {len(sent)} kinds of values left this site, {human_bytes(total)} in all")
+    )
     for line in sent:
-        tell()
-        tell(fill(f"{line.name}: {human_bytes(line.bytes)} to the {line.to} ({line.phases})"))
-        tell(fill(line.words, "  "))
-        tell(fill(f"protection: {line.protection}", "  "))
+        print_line()
+        print_line(fill(f"{line.name}: {human_bytes(line.bytes)} to the {line.to} ({line.phases})"))
+        print_line(fill(line.words, "  "))
+        print_line(fill(f"protection: {line.protection}", "  "))

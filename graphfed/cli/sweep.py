@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from graphfed.cli.options import Method, SharedOptions, read_seedless_config, whole_number, with_options
-from graphfed.cli.output import command_line, interruption_told, print_outcome
+from graphfed.cli.output import command_line, interruption_logged, print_outcome
 from graphfed.cli.values import setting_keys
 from graphfed.errors import InputError, shown
 
@@ -57,7 +57,7 @@ def sweep(
         ),
     ] = None,
 ) -> None:
-    """Try settings of a method and choose those that are best on the validation vertices.
+    """Try settings of a method and choose those that are best on the validation nodes.
 
     Every trial of a seed has the same graph, split and partition. Test scores are shown for the chosen
     settings only: the best of many test scores would promise too much.
@@ -76,7 +76,7 @@ def sweep(
     tried = _values("--grid", grid or (), ",", written, "give all its values at once")
     written = "key=low:high, as in --range lr=0.01:1:log"
     drawn = _values("--range", ranges or (), ":", written, "give it once")
-    with interruption_told():
+    with interruption_logged():
         finished = run_sweep(
             options.pop("method", None),
             **options,

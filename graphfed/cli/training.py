@@ -14,10 +14,10 @@ from graphfed.cli.options import (
     read_seedless_config,
     with_options,
 )
-from graphfed.cli.output import command_line, interruption_told, print_outcome, say, summary
+from graphfed.cli.output import command_line, interruption_logged, print_outcome, say, summary
 from graphfed.cli.values import method_names, run_folders
 from graphfed.errors import InputError
-from graphfed.terminal import tell
+from graphfed.terminal import print_line
 
 if TYPE_CHECKING:
     from graphfed.runs.run import Result
@@ -27,15 +27,15 @@ __all__ = ["compare", "resume", "run"]
 
 
 @with_options(
-    "data", "config", "clients", "partition", "rounds", "seed", "split", "task", "runtime", "sites", "kit",
-    "placement", "device", "threads", "data_dir", "plugin", "out", "checkpoint_every", "settings",
-    "show_config", "as_json", "report", "progress",
+    "data", "config", "clients", "partition", "rounds", "seed", "split", "task", "runtime", "workers",
+    "startup_kit", "placement", "device", "threads", "data_dir", "plugin", "out", "checkpoint_every",
+    "settings", "show_config", "as_json", "report", "progress",
 )  # fmt: skip
 def run(
     method: Method = None,
     *,
     shared: SharedOptions,
-    kit: Annotated[
+    startup_kit: Annotated[
         Path | None,
         typer.Option(
             metavar="KIT",
@@ -63,7 +63,7 @@ def run(
 ) -> None:
     """Train one method on data dealt over sites, and say what it cost and what left each site.
 
-    The result is scored on the test vertices once, at the round that was best on the validation vertices.
+    The result is scored on the test nodes once, at the round that was best on the validation nodes.
 
     Examples:
         graphfed run fedavg
@@ -74,7 +74,7 @@ def run(
         graphfed run --config experiment.yaml --rounds 20 --json
         graphfed run fedgcn --data cora --show-config > experiment.yaml
         graphfed run fedavg --clients 3 --runtime nvflare
-        graphfed run sapgnn --runtime nvflare --kit kits/coordinator
+        graphfed run sapgnn --startup-kit startup_kits/coordinator
     Files:
         manifest.json        what was asked, seeds, hashes, versions
         metrics.jsonl        a line a round
@@ -87,25 +87,25 @@ def run(
     """
     from graphfed.runs.config import read_config
 
-    config = {} if shared.config is None else read_config(shared.config, extra=("kit",))
-    options, settings = shared.merged(config, method=method, kit=kit, out=out)
+    config = {} if shared.config is None else read_config(shared.config, extra=("startup_kit",))
+    options, settings = shared.merged(config, method=method, startup_kit=startup_kit, out=out)
     if show_config:
         _show_config(options, settings)
         return
-    act = _deployed if "kit" in options else _here
-    with interruption_told():
+    act = _deployed if "startup_kit" in options else _here
+    with interruption_logged():
         result = act(options, settings=settings, progress=shared.progress, command=command_line())
     _print_result(result, shared)
 
 
 def _show_config(options: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Print a run as a config file and load nothing; --out and --kit stay as they were given."""
+    """Print a run as a config file and load nothing; --out and --startup-kit stay as they were given."""
     from graphfed.plain_yaml import dump_yaml
     from graphfed.runs.config import make_config
 
-    kept = {key: str(options.pop(key)) for key in ("out", "kit") if key in options}
+    kept = {key: str(options.pop(key)) for key in ("out", "startup_kit") if key in options}
     config = make_config(options.pop("method", None), **options, settings=settings)
-    tell(dump_yaml(config.to_options() | kept).rstrip())
+    print_line(dump_yaml(config.to_options() | kept).rstrip())
 
 
 def _here(options: dict[str, Any], **more: Any) -> "Result":
@@ -130,7 +130,7 @@ def _print_result(result: "Result", shared: SharedOptions) -> None:
 
 
 @with_options(
-    "data", "config", "clients", "partition", "rounds", "seeds", "split", "task", "runtime", "sites",
+    "data", "config", "clients", "partition", "rounds", "seeds", "split", "task", "runtime", "workers",
     "placement", "device", "threads", "data_dir", "plugin", "out", "checkpoint_every", "settings", "as_json",
     "report", "progress",
 )  # fmt: skip
@@ -183,7 +183,7 @@ def compare(
 
     rows, common = _compare_files(config or [], shared.run_options())
     options, settings = shared.merged(common, seeds=shared.seeds, out=out)
-    with interruption_told():
+    with interruption_logged():
         comparison = compare_methods(
             [*(methods or ()), *rows],
             **options,
@@ -251,7 +251,7 @@ def resume(
     from graphfed.studies.policy_learning import LearnedPolicy
     from graphfed.studies.sweep import Sweep
 
-    with interruption_told():
+    with interruption_logged():
         ended = go_on(folder, data_dir=shared.data_dir, progress=shared.progress)
     if isinstance(ended, Result):
         _print_result(ended, shared)

@@ -100,9 +100,9 @@ class Terms:
     threshold: int
 
     def __post_init__(self) -> None:
-        if not FEWEST_CLIENTS <= self.clients <= shamir.MOST_PARTIES:
+        if not FEWEST_CLIENTS <= self.clients <= shamir.MAX_PARTIES:
             raise InputError(
-                f"secure aggregation needs {FEWEST_CLIENTS} to {shamir.MOST_PARTIES} clients in a round, and "
+                f"secure aggregation needs {FEWEST_CLIENTS} to {shamir.MAX_PARTIES} clients in a round, and "
                 f"here are {self.clients}: of two clients each could subtract its own part from the sum, and "
                 "the sum of one is its own; use more clients, a larger fraction, or aggregation=plaintext"
             )
@@ -124,7 +124,7 @@ class Terms:
             "keys": _TAG_BYTES + _KEYS_BYTES,
             "all_keys": _TAG_BYTES + _KEYS_BYTES * self.clients,
             "sealed_shares": sealed,
-            "for_you": sealed,
+            "forwarded_shares": sealed,
             "masked": _TAG_BYTES + 8 * width,
             "survivors": _TAG_BYTES + self.clients,
             "unmask": _TAG_BYTES + _SECRET_BYTES * self.clients,
@@ -254,7 +254,7 @@ class Client(_Machine):
         if vector.ndim != 1 or vector.dtype not in (np.int64, np.uint64):
             raise ValueError(f"expected a vector of 64-bit words, got {vector.dtype} {vector.shape}")
         with self._step(2, "the shares for this client"):
-            body = self._body(message, "for_you", self.party)
+            body = self._body(message, "forwarded_shares", self.party)
             sealed = _rows(body, _SEALED_BYTES, self._others())
             if strangers := sealed.keys() - self._keys.keys():
                 raise ProtocolError(f"a share of client {min(strangers)}, which has advertised no keys")
@@ -434,7 +434,7 @@ class Server(_Machine):
             for party in sealed:
                 others = [p for p in range(self.terms.clients) if p != party]
                 rows = b"".join(sealed[p][party] if p in sealed else none for p in others)
-                told[party] = self._tag("for_you", party) + rows
+                told[party] = self._tag("forwarded_shares", party) + rows
             return told
 
     def add_masked(self, party: int, message: bytes) -> None:

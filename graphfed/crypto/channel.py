@@ -106,11 +106,11 @@ class Identity:
     _key: _PrivateKey = field(repr=False)
 
     @classmethod
-    def load(cls, kit: str | Path) -> "Identity":
+    def load(cls, startup_kit: str | Path) -> "Identity":
         """The site of a start-up kit: a folder with client.key, client.crt and rootCA.pem, or with these in
         its folder startup. InputError as `from_files`."""
-        kit = Path(kit)
-        folder = kit / "startup" if (kit / "startup").is_dir() else kit
+        startup_kit = Path(startup_kit)
+        folder = startup_kit / "startup" if (startup_kit / "startup").is_dir() else startup_kit
         return cls.from_files(folder / "client.key", folder / "client.crt", folder / "rootCA.pem")
 
     @classmethod
@@ -267,20 +267,20 @@ class Handshake:
             )
         return cls(identity, peer, session, X25519PrivateKey.generate())
 
-    def finish(self, peer_offer: bytes) -> "Channel":
+    def finish(self, remote_offer: bytes) -> "Channel":
         """The channel to the peer, from its offer; the handshake's key is dropped.
 
         ChannelError for an offer that the peer did not make for this site and session, and for a second
         channel from one handshake, whose nonces would be those of the first."""
         if self._ephemeral is None:
             raise ChannelError("this handshake has given its channel; begin another one")
-        public = self._checked(peer_offer)
+        public = self._checked(remote_offer)
         try:
             shared = self._ephemeral.exchange(public)
         except ValueError:  # all zero
             raise self._refused("its key is a point of low order, which keeps no secret") from None
         # The same at both ends: ordered by name.
-        offers = sorted([(self.identity.name, self.offer), (self.peer, peer_offer)])
+        offers = sorted([(self.identity.name, self.offer), (self.peer, remote_offer)])
         both = hashlib.sha256(_joined(*(offer for _, offer in offers))).digest()
         secret = HKDF(hashes.SHA256(), 32, salt=both, info=_PROTOCOL).derive(shared)
         self._ephemeral = None

@@ -4,7 +4,7 @@ TenSEAL.
 Those who hold one secret key encrypt and decrypt; a server without it adds ciphertexts and multiplies them by
 its own numbers:
 
-    holder = KeyHolder.make("sum")                    # one client; holder.secret() goes to the other clients
+    holder = KeyOwner.make("sum")                    # one client; holder.secret() goes to the other clients
     sealed = holder.encrypt(slots)                    # every client
     sums = Evaluator.load("sum", holder.public()).add(sealed, group, count)     # the server
     values = holder.decrypt(sums)                     # the clients the sums are for
@@ -58,7 +58,7 @@ __all__ = [
     "SMALLEST_WEIGHT",
     "Evaluator",
     "Grid",
-    "KeyHolder",
+    "KeyOwner",
     "Layout",
     "Parameters",
     "cell_body",
@@ -350,7 +350,7 @@ def _load_vector(chosen: Parameters, context: Any, cell: np.ndarray) -> tuple[An
 # ---- who holds the key -------------------------------------------------------------------------------------
 
 
-class KeyHolder:
+class KeyOwner:
     """One who has the secret key: the one who made it, and all it gave it to."""
 
     protection = "encrypted"
@@ -359,13 +359,13 @@ class KeyHolder:
         self.parameters, self._context = chosen, context
 
     @classmethod
-    def make(cls, name: str) -> "KeyHolder":
+    def make(cls, name: str) -> "KeyOwner":
         """A new key of the parameter set `name`."""
         chosen = parameters(name)
         return cls(chosen, _new_context(chosen))
 
     @classmethod
-    def from_secret(cls, name: str, secret: np.ndarray) -> "KeyHolder":
+    def from_secret(cls, name: str, secret: np.ndarray) -> "KeyOwner":
         """The holder of the key that `secret` gave, [secret_bytes] uint8. ProtocolError for other bytes."""
         chosen = parameters(name)
         what = "a secret key"
@@ -414,7 +414,7 @@ class Evaluator:
 
     @classmethod
     def load(cls, name: str, public: np.ndarray) -> "Evaluator":
-        """From `KeyHolder.public`. ProtocolError for other bytes, and for a context with a secret key: the
+        """From `KeyOwner.public`. ProtocolError for other bytes, and for a context with a secret key: the
         server must be unable to decrypt."""
         chosen = parameters(name)
         what = "a server's context"
@@ -423,7 +423,7 @@ class Evaluator:
         if context.has_secret_key():
             raise ProtocolError(
                 "the context for the server carries a secret key, with which it could read everything; send "
-                "it KeyHolder.public(), and make a new key"
+                "it KeyOwner.public(), and make a new key"
             )
         return cls(chosen, context)
 

@@ -16,11 +16,11 @@ from graphfed.crypto.ckks import (
 )
 from graphfed.crypto.errors import ProtocolError
 
-__all__ = ["IdealEvaluator", "IdealKeyHolder", "read_in_clear"]
+__all__ = ["IdealEvaluator", "IdealKeyOwner", "read_plaintext"]
 
 
-class IdealKeyHolder:
-    """`KeyHolder` without encryption: as many bytes, and the numbers are readable in them."""
+class IdealKeyOwner:
+    """`KeyOwner` without encryption: as many bytes, and the numbers are readable in them."""
 
     protection = "simulated"
 
@@ -28,11 +28,11 @@ class IdealKeyHolder:
         self.parameters = parameters(name)
 
     @classmethod
-    def make(cls, name: str) -> "IdealKeyHolder":
+    def make(cls, name: str) -> "IdealKeyOwner":
         return cls(name)
 
     @classmethod
-    def from_secret(cls, name: str, secret: np.ndarray) -> "IdealKeyHolder":
+    def from_secret(cls, name: str, secret: np.ndarray) -> "IdealKeyOwner":
         cell_body(secret, (parameters(name).secret_bytes,), "a secret key")
         return cls(name)
 
@@ -44,14 +44,14 @@ class IdealKeyHolder:
 
     def encrypt(self, slots: np.ndarray) -> np.ndarray:
         check_size(slots, self.parameters.largest, "encrypted")
-        return _in_clear(slots, self.parameters.ciphertext_bytes)
+        return _plaintext(slots, self.parameters.ciphertext_bytes)
 
     def decrypt(self, sealed: np.ndarray) -> np.ndarray:
-        return read_in_clear(self.parameters, sealed)
+        return read_plaintext(self.parameters, sealed)
 
 
 class IdealEvaluator:
-    """`Evaluator` on what `IdealKeyHolder` gives."""
+    """`Evaluator` on what `IdealKeyOwner` gives."""
 
     protection = "simulated"
 
@@ -64,33 +64,33 @@ class IdealEvaluator:
         return cls(name)
 
     def add(self, sealed: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
-        slots = read_in_clear(self.parameters, sealed)
+        slots = read_plaintext(self.parameters, sealed)
         sums = [slots[members].sum(0) for members in members_of(group, count)]
-        return _in_clear(np.array(sums).reshape(count, slots.shape[1]), self.parameters.ciphertext_bytes)
+        return _plaintext(np.array(sums).reshape(count, slots.shape[1]), self.parameters.ciphertext_bytes)
 
     def weighted(self, sealed: np.ndarray, weights: sp.csr_matrix) -> np.ndarray:
         matrix = checked_weights(self.parameters, weights, len(sealed))
         assert self.parameters.product_bytes is not None
-        return _in_clear(matrix @ read_in_clear(self.parameters, sealed), self.parameters.product_bytes)
+        return _plaintext(matrix @ read_plaintext(self.parameters, sealed), self.parameters.product_bytes)
 
     def weighted_rows(
         self, sealed: np.ndarray, weights: sp.csr_matrix, unit: np.ndarray, place: np.ndarray, layout: Layout
     ) -> np.ndarray:
         matrix = checked_weights(self.parameters, weights, len(sealed) // layout.pieces)
         assert self.parameters.product_bytes is not None
-        slots = read_in_clear(self.parameters, sealed).reshape(-1, layout.pieces * layout.slots)
+        slots = read_plaintext(self.parameters, sealed).reshape(-1, layout.pieces * layout.slots)
         count = int(unit.max()) + 1 if len(unit) else 0
         packed = layout.pack(matrix @ slots[:, : layout.width], unit, place, count)
-        return _in_clear(packed, self.parameters.product_bytes)
+        return _plaintext(packed, self.parameters.product_bytes)
 
 
-def _in_clear(slots: np.ndarray, size: int) -> np.ndarray:
+def _plaintext(slots: np.ndarray, size: int) -> np.ndarray:
     rows = [padded_cells(np.ascontiguousarray(row, dtype="<f8").tobytes(), size) for row in slots]
     return np.array(rows, dtype=np.uint8).reshape(len(slots), size)
 
 
-def read_in_clear(chosen: Parameters, sealed: np.ndarray) -> np.ndarray:
-    """The numbers [m, slots] in what `IdealKeyHolder` or `IdealEvaluator` gave; ProtocolError for other
+def read_plaintext(chosen: Parameters, sealed: np.ndarray) -> np.ndarray:
+    """The numbers [m, slots] in what `IdealKeyOwner` or `IdealEvaluator` gave; ProtocolError for other
     bytes."""
     sizes = (chosen.ciphertext_bytes, *([] if chosen.product_bytes is None else [chosen.product_bytes]))
     rows = np.empty((len(sealed), chosen.slots), dtype=np.float64)

@@ -1,11 +1,11 @@
-"""Names for vertices that holders of the same key agree on and nobody else can turn back.
+"""Names for nodes that holders of the same key agree on and nobody else can turn back.
 
-Holders of overlapping graphs send a server names to align their vertices by. A plain hash would not do: ids
+Holders of overlapping graphs send a server names to align their nodes by. A plain hash would not do: ids
 (customer numbers, card numbers) are few enough to try them all. With a key that the server does not have, a
 name is a pseudorandom function of the id: keyed BLAKE2b (RFC 7693), here cut to 64 bits. The server sees who
-holds a vertex of the same name, and can link names between runs under one key, and nothing else.
+holds a node of the same name, and can link names between runs under one key, and nothing else.
 
-Two of n vertices get one name with probability about n^2 / 2^65: 3e-8 for a million.
+Two of n nodes get one name with probability about n^2 / 2^65: 3e-8 for a million.
 
 The holders agree on the key outside of graphfed, as 64 hexadecimal digits in the environment variable
 GRAPHFED_HOLDERS_KEY of every holder's process. A `simulated` key is worked out of the run's seed, which the
@@ -20,14 +20,14 @@ import numpy as np
 
 from graphfed.errors import InputError
 
-__all__ = ["KEY", "holders_key", "keyed_names", "simulated_key"]
+__all__ = ["KEY", "clients_key", "keyed_names", "simulated_key"]
 
 #: The environment variable that holds the holders' key.
 KEY = "GRAPHFED_HOLDERS_KEY"
 _KEY_BYTES = 32
 
 
-def holders_key() -> bytes:
+def clients_key() -> bytes:
     """The key in this process's environment, 32 bytes; InputError where it is missing or no key."""
     text = os.environ.get(KEY, "").strip()
     fix = (
@@ -35,7 +35,7 @@ def holders_key() -> bytes:
         f'know; one of them makes it: python -c "import secrets; print(secrets.token_hex({_KEY_BYTES}))"'
     )
     if not text:
-        raise InputError(f"vertex_ids=keyed needs the holders' key, and {KEY} is not set; {fix}")
+        raise InputError(f"node_ids=keyed needs the holders' key, and {KEY} is not set; {fix}")
     try:
         key = bytes.fromhex(text)
     except ValueError:

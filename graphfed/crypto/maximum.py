@@ -8,8 +8,8 @@ shares of the maxima to the server, which learns them, and not whose they are: w
 the two and, one level after the other, chooses the way of the gradient (eq. 19). A holder gets both shares of
 its own gradient and adds them up.
 
-Who sees what. The server: the maxima, which holders have which vertex, and nothing else. The helper: which
-rows of two holders are of one vertex, not which vertex, and nothing of numbers or gradients but its own as a
+Who sees what. The server: the maxima, which holders have which node, and nothing else. The helper: which
+rows of two holders are of one node, not which node, and nothing of numbers or gradients but its own as a
 holder. A holder: the gradient of its numbers, which is 0 where it lost; of equal numbers the one of the
 holder with the lowest id counts. By design a maximum is a number of one of the holders: of two holders, the
 one whose number it is not would know the other's if it were told the maximum (SAPGNN's holders are told what
@@ -102,7 +102,7 @@ def decode_gradient(words: Tensor, dtype: torch.dtype) -> Tensor:
 class Plan:
     """Who meets whom. Nodes 0..M-1 are the rows; each level's winners are the next nodes, in order.
 
-    levels: of each, the nodes that meet, left and right [n]; roots [U]: the last node of each vertex."""
+    levels: of each, the nodes that meet, left and right [n]; roots [U]: the last node of each node."""
 
     rows: int
     levels: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]
@@ -110,22 +110,22 @@ class Plan:
 
 
 def make_plan(group: NDArray[np.int64]) -> Plan:
-    """The tournament of M rows, group [M] from 0 on: the vertex of each; rows of one vertex keep their
+    """The tournament of M rows, group [M] from 0 on: the node of each; rows of one node keep their
     order."""
     nodes = np.argsort(group, kind="stable")
-    vertex, following = group[nodes], len(group)
+    node, following = group[nodes], len(group)
     levels: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     while True:
-        starts = np.flatnonzero(np.r_[True, vertex[1:] != vertex[:-1]]) if len(vertex) else np.zeros(0, int)
-        place = np.arange(len(vertex)) - np.repeat(starts, np.diff(np.r_[starts, len(vertex)]))
-        left = np.flatnonzero((place % 2 == 0) & np.r_[vertex[1:] == vertex[:-1], False])
+        starts = np.flatnonzero(np.r_[True, node[1:] != node[:-1]]) if len(node) else np.zeros(0, int)
+        place = np.arange(len(node)) - np.repeat(starts, np.diff(np.r_[starts, len(node)]))
+        left = np.flatnonzero((place % 2 == 0) & np.r_[node[1:] == node[:-1], False])
         if not len(left):
             return Plan(len(group), tuple(levels), nodes)
         levels.append((nodes[left], nodes[left + 1]))
         nodes = nodes.copy()
         nodes[left] = np.arange(following, following + len(left))
         following += len(left)
-        nodes, vertex = np.delete(nodes, left + 1), np.delete(vertex, left + 1)
+        nodes, node = np.delete(nodes, left + 1), np.delete(node, left + 1)
 
 
 def open_session(*, first: bool, simulated: bool) -> Party[TwoParty | Simulated]:

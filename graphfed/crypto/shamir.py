@@ -20,11 +20,11 @@ from functools import lru_cache
 
 from graphfed.crypto.errors import ProtocolError
 
-__all__ = ["ELEMENT_BYTES", "MOST_PARTIES", "combine", "split"]
+__all__ = ["ELEMENT_BYTES", "MAX_PARTIES", "combine", "split"]
 
 ELEMENT_BYTES = 16
 #: Indices of shares have 16 bits, and there is none for 0, where the secret is.
-MOST_PARTIES = 2**16 - 1
+MAX_PARTIES = 2**16 - 1
 #: x^128 + x^7 + x^2 + x + 1
 _POLYNOMIAL = 2**128 + 0b10000111
 #: An element, and room for what a product with an index overflows it by.
@@ -37,7 +37,7 @@ def split(secret: bytes, threshold: int, parties: int) -> list[bytes]:
     ValueError for another length, and unless 1 <= threshold <= parties < 2^16."""
     if not secret or len(secret) % ELEMENT_BYTES:
         raise ValueError(f"a secret has a multiple of {ELEMENT_BYTES} bytes, got {len(secret)}")
-    if not 1 <= threshold <= parties <= MOST_PARTIES:
+    if not 1 <= threshold <= parties <= MAX_PARTIES:
         raise ValueError(f"threshold {threshold} of {parties}: expected 1 <= threshold <= parties < 2^16")
     lanes = len(secret) // ELEMENT_BYTES
     coefficients = [_lanes(os.urandom(len(secret))) for _ in range(threshold - 1)] + [_lanes(secret)]
@@ -59,7 +59,7 @@ def combine(shares: Sequence[tuple[int, bytes]], threshold: int) -> bytes:
     indices = [index for index, _ in shares]
     if len(shares) != threshold:
         raise ProtocolError(f"{len(shares)} shares, and exactly {threshold} open the secret")
-    if len({*indices}) != threshold or not all(1 <= index <= MOST_PARTIES for index in indices):
+    if len({*indices}) != threshold or not all(1 <= index <= MAX_PARTIES for index in indices):
         raise ProtocolError(f"shares of the parties {indices[:8]}: each has one, numbered from 1")
     sizes = sorted({len(share) for _, share in shares})
     if len(sizes) != 1 or not sizes[0] or sizes[0] % ELEMENT_BYTES:

@@ -120,7 +120,7 @@ def _traffic(name: str, title: str) -> DatasetSpec:
 
 _OWN: dict[str, DatasetSpec] = {
     "digits": DatasetSpec(
-        title="handwritten digits as a nearest-neighbour graph: 1 797 vertices, 64 features, 10 classes",
+        title="handwritten digits as a nearest-neighbour graph: 1 797 nodes, 64 features, 10 classes",
         task="classification",
         load=load_digits,
         default_split="per_class",
@@ -135,29 +135,29 @@ _OWN: dict[str, DatasetSpec] = {
         source="generated",
         citation="degree-corrected block model: Karrer, Newman, Physical Review E 83, 2011",
     ),
-    "cora": _planetoid("Cora", "citations: 2 708 vertices, 1 433 features, 7 classes"),
-    "citeseer": _planetoid("CiteSeer", "citations: 3 327 vertices, 3 703 features, 6 classes"),
-    "pubmed": _planetoid("PubMed", "citations: 19 717 vertices, 500 features, 3 classes"),
+    "cora": _planetoid("Cora", "citations: 2 708 nodes, 1 433 features, 7 classes"),
+    "citeseer": _planetoid("CiteSeer", "citations: 3 327 nodes, 3 703 features, 6 classes"),
+    "pubmed": _planetoid("PubMed", "citations: 19 717 nodes, 500 features, 3 classes"),
     "facebook": _npz(
         "facebook",
-        "pages that like each other: 22 470 vertices, 4 714 features, 4 classes",
+        "pages that like each other: 22 470 nodes, 4 714 features, 4 classes",
         "Rozemberczki, Allen, Sarkar: Multi-Scale Attributed Node Embedding, 2021 (GPL-3.0)",
     ),
     "lastfm": _npz(
         "lastfm",
-        "listeners in Asia: 7 624 vertices, 18 countries; features incomplete, structure only",
+        "listeners in Asia: 7 624 nodes, 18 countries; features incomplete, structure only",
         "Rozemberczki, Sarkar: Characteristic Functions on Graphs, CIKM 2020 (GPL-3.0)",
-        # The smallest class has 16 vertices, too few for 20 a class.
+        # The smallest class has 16 nodes, too few for 20 a class.
         default_split="random:0.5,0.25,0.25",
     ),
     "dblp": _npz(
         "dblp",
-        "citations: 17 716 vertices, 1 639 features, 4 classes",
+        "citations: 17 716 nodes, 1 639 features, 4 classes",
         "Pan et al.: Tri-Party Deep Network Representation, IJCAI 2016 (MIT)",
     ),
     "physics": _npz(
         "physics",
-        "co-authors in physics: 34 493 vertices, 8 415 features, 5 classes",
+        "co-authors in physics: 34 493 nodes, 8 415 features, 5 classes",
         "Shchur et al.: Pitfalls of Graph Neural Network Evaluation, 2018 (MIT)",
     ),
     "roads": DatasetSpec(

@@ -27,14 +27,14 @@ from graphfed.plugins import Plugin, check_plugins
 from graphfed.runs import folder as files
 from graphfed.runs.config import checked_training
 from graphfed.runs.folder_schema import LedgerFile
-from graphfed.runs.progress import show_news, show_progress
+from graphfed.runs.progress import show_message, show_progress
 from graphfed.runs.reopen import read_manifest
 from graphfed.runs.run import Result, now, peak_rss_mb, versions, write_manifest
 from graphfed.runs.train import Event
-from graphfed.runtime.interrupts import Interrupted, Wish, listening
+from graphfed.runtime.interrupts import Interrupted, StopRequest, listening
 from graphfed.runtime.nvflare.coordinator import Coordinator
-from graphfed.runtime.nvflare.kits import Kit, load_kit
 from graphfed.runtime.nvflare.project import Project
+from graphfed.runtime.nvflare.startup_kits import StartupKit, load_startup_kit
 from graphfed.tasks.registry import first_task, get_task
 from graphfed.tasks.run_options import RunOptions
 
@@ -47,7 +47,7 @@ AT_THE_SITES = ("data", "clients", "partition", "placement", "device", "threads"
 def deploy(
     method: str,
     *,
-    kit: str | Path,
+    startup_kit: str | Path,
     rounds: int | None = None,
     seed: int = 0,
     split: str = "default",
@@ -101,14 +101,14 @@ def deploy(
             "noise_seed hides nothing from real parties: whoever knows it takes the noise off; leave it out, "
             "and the noise comes from each machine's entropy"
         )
-    loaded = load_kit(Path(kit))
+    loaded = load_startup_kit(Path(startup_kit))
     folder = files.chosen_folder(out, f"{chosen.name}-{loaded.project.name}")
     assert folder is not None
     begun = True  # the places may have something of it, unless they refused it
     with files.open_folder(folder, keep=lambda path: begun and (path / "manifest.json").exists()):
         asked = {
             "run": _unique(chosen.name),
-            "kit": str(loaded.folder),
+            "startup_kit": str(loaded.folder),
             "split": split,
             "split_seed": split_seed,
             "checkpoint_every": checkpoint_every,
@@ -128,10 +128,10 @@ def resume_deployment(
     sites, so nothing that says where data is has a use here."""
     if (folder / "result.json").exists():
         return Result.read(folder)
-    asked, method, config, kit = _asked(folder, manifest)
+    asked, method, config, startup_kit = _asked(folder, manifest)
     with files.open_folder(folder, resume=True):
         write_manifest(folder, {**manifest, "resumed": [*manifest.get("resumed", []), {"at": now()}]})
-        return _see_through(folder, method, config, kit, asked, progress)
+        return _see_through(folder, method, config, startup_kit, asked, progress)
 
 
 def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
@@ -142,31 +142,38 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
     manifest = read_manifest(folder)
     if not (folder / "result.json").exists():
         raise InputError(f"{folder} holds no finished run; go on with it: graphfed resume {folder}")
-    asked, method, config, kit = _asked(folder, manifest)
+    asked, method, config, startup_kit = _asked(folder, manifest)
     check_sets_up_again(method, str(asked["run"]))
     options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
-    wanted = request(kit.project, method, config, **options)
+    wanted = request(startup_kit.project, method, config, **options)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     wanted |= {"program": "predict", "arguments": {**wanted["arguments"], "stamp": stamp}}
-    with tempfile.TemporaryDirectory(prefix="graphfed-") as kept, Coordinator(kit) as coordinator:
+    with tempfile.TemporaryDirectory(prefix="graphfed-") as kept, Coordinator(startup_kit) as coordinator:
         outcomes = coordinator.run(
             [wanted],
             on_event=lambda run, event: None,
-            on_news=lambda news: show_news(f"{method.name} on {kit.project.name}: {news}", progress),
-            wish=Wish(),
+            on_message=lambda news: show_message(
+                f"{method.name} on {startup_kit.project.name}: {news}", progress
+            ),
+            stop_request=StopRequest(),
             kept=Path(kept),
         )
     check_outcome(outcomes)
     return f"runs/{asked['run']}/predictions-{stamp}.parquet"
 
 
-def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, CommonSettings, Kit]:
+def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, CommonSettings, StartupKit]:
     """What a deployed run was asked; InputError for a damaged manifest, and a kit that is gone."""
     asked, config = manifest["deployment"], manifest["config"]
     check_plugins(config.get("plugins", ()), folder)
     method = get_method(config["method"])
     try:
-        return asked, method, method.config(**config["training"]), load_kit(Path(asked["kit"]))
+        return (
+            asked,
+            method,
+            method.config(**config["training"]),
+            load_startup_kit(Path(asked["startup_kit"])),
+        )
     except (TypeError, ValueError) as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
 
@@ -197,9 +204,15 @@ def request(
         "wait": project.timing.give_up,
         "trial": trial,
     }
-    hosts = [list(host) for host in project.hosts]
+    workers = [list(worker) for worker in project.workers]
     simulated = config.simulated  # only in a rehearsal
-    return {"run": run, "program": "train", "arguments": arguments, "hosts": hosts, "simulated": simulated}
+    return {
+        "run": run,
+        "program": "train",
+        "arguments": arguments,
+        "workers": workers,
+        "simulated": simulated,
+    }
 
 
 def _named(plugin: Plugin | None) -> dict[str, str] | None:
@@ -227,18 +240,18 @@ def _see_through(
     folder: Path,
     method: Method,
     config: CommonSettings,
-    kit: Kit,
+    startup_kit: StartupKit,
     asked: JsonObject,
     progress: bool,
 ) -> Result:
     """Run it at all places, and write what the server has of it."""
     options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
-    wanted = request(kit.project, method, config, **options)
-    label = f"{method.name} on {kit.project.name}"
+    wanted = request(startup_kit.project, method, config, **options)
+    label = f"{method.name} on {startup_kit.project.name}"
     with (
         tempfile.TemporaryDirectory(prefix="graphfed-") as kept,
-        Coordinator(kit) as coordinator,
-        listening() as wish,
+        Coordinator(startup_kit) as coordinator,
+        listening() as stop_request,
         show_progress(label, progress) as show,
     ):
 
@@ -246,12 +259,14 @@ def _see_through(
             if show is not None:
                 show(Event(**event))
 
-        def on_news(news: str) -> None:
-            show_news(f"{label}: {news}", progress)
+        def on_message(news: str) -> None:
+            show_message(f"{label}: {news}", progress)
 
-        outcomes = coordinator.run([wanted], on_event=on_event, on_news=on_news, wish=wish, kept=Path(kept))
+        outcomes = coordinator.run(
+            [wanted], on_event=on_event, on_message=on_message, stop_request=stop_request, kept=Path(kept)
+        )
         check_outcome(outcomes)
-        return _write(folder, Path(kept) / asked["run"], method, config, kit, asked)
+        return _write(folder, Path(kept) / asked["run"], method, config, startup_kit, asked)
 
 
 def _write(
@@ -259,7 +274,7 @@ def _write(
     served: Path,
     method: Method,
     config: CommonSettings,
-    kit: Kit,
+    startup_kit: StartupKit,
     asked: JsonObject,
 ) -> Result:
     """The coordinator's files, from the server's (`deployed`), the result last."""
@@ -269,7 +284,7 @@ def _write(
     manifest = read_manifest(folder)
     try:
         manifest["data"] |= first_task(method).data.participants.facts(
-            joined[kit.project.sites[0].name]["schema"]
+            joined[startup_kit.project.sites[0].name]["schema"]
         )
         # What each site says its data's digest is; another secret at each site keys it.
         digest = _digest({name: site["data"] for name, site in joined.items()})
@@ -281,9 +296,9 @@ def _write(
     manifest["hashes"] = {"data": digest, "split": digest, "partition": digest}
     result = Result(
         method=method.name,
-        dataset=kit.project.name,
+        dataset=startup_kit.project.name,
         task=method.tasks[0],
-        clients=len(kit.project.roster),
+        clients=len(startup_kit.project.roster),
         partition="sites",
         rounds=told["rounds"],
         best_round=told["best_round"],
@@ -316,11 +331,11 @@ def _write(
 
 
 def _manifest(
-    method: Method, config: CommonSettings, kit: Kit, asked: JsonObject, command: str
+    method: Method, config: CommonSettings, startup_kit: StartupKit, asked: JsonObject, command: str
 ) -> JsonObject:
     """As of any run, where the coordinator can know it."""
-    project, plugin = kit.project, METHODS.plugin(method.name)
-    unknown = ("vertices", "edges", "features", "classes", "edge_weights")
+    project, plugin = startup_kit.project, METHODS.plugin(method.name)
+    unknown = ("nodes", "edges", "features", "classes", "edge_weights")
     return {
         "command": command,
         "started": now(),
@@ -346,7 +361,7 @@ def _manifest(
             "seed": None,
             "file": None,
             "sites": len(project.roster),
-            "site_names": project.roster,
+            "client_names": project.roster,
         },
         "hashes": {},
         "versions": versions([plugin]),

@@ -9,7 +9,7 @@ from which rounds it can go on, and the server refuses the run where these do no
       checkpoint/         this place's part of the latest rounds
       ledger.json         what left this place and what reached it
       model.safetensors   this place's part of the model
-      predictions.parquet at a site: of its own vertices; predictions-TIME.parquet: of a later prediction
+      predictions.parquet at a site: of its own nodes; predictions-TIME.parquet: of a later prediction
       metrics.jsonl       at the server: a line a round
       result.json         what became of the run, written last
 """
@@ -51,10 +51,10 @@ from graphfed.runs.processes import part_of_run
 from graphfed.runs.run import diagnosed, model_arrays
 from graphfed.runs.settings import has_value
 from graphfed.runs.train import Event, train
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 from graphfed.tasks.base import OwnData
 from graphfed.tasks.evaluation import Predicted
-from graphfed.tasks.inputs import HostPart
+from graphfed.tasks.inputs import WorkerPart
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import first_task, get_task
 from graphfed.terminal import say
@@ -72,7 +72,7 @@ MESSAGES = {
     "names of its columns of features and of its classes (in forecasting how many readings there are, when "
     "they were made and which are trained on), how its clock differs, which rounds it can go on "
     "from, and a digest of its data under a secret of its own, by which the server can tell only that the "
-    "data has changed. Where the run tells the server how many training, validation or test vertices a site "
+    "data has changed. Where the run tells the server how many training, validation or test nodes a site "
     "has, the site declares them here first: no later count may be larger. No data. The server reads it and "
     "tells the coordinator.",
     "agreed": "What all places then agree on: how many features and classes there are, and the round to go "
@@ -97,13 +97,13 @@ class _Part:
     folder: Path
     task: Task
     site: OwnData | None
-    part: "HostPart | None"
+    part: "WorkerPart | None"
     data: TaskData
     agreed: JsonObject
 
 
 def run_place(
-    fed: Federation, arguments: JsonObject, tell: Callable[[JsonObject], None], place: "Place"
+    fed: Federation, arguments: JsonObject, log: Callable[[JsonObject], None], place: "Place"
 ) -> None:
     """This place's part of training. arguments: plain JSON, from the coordinator: run, method, plugin (of
     the method, None for graphfed's own), config, dtype, split, split_seed, sites, roster (the clients'
@@ -111,17 +111,17 @@ def run_place(
 
     InputError where this place cannot take part, said in words that tell nothing of its data; Interrupted
     after saving, when somebody asked to stop."""
-    here = bool(fed.server_ends)
+    here = bool(fed.server_participants)
 
     def on_event(event: Event) -> None:
-        tell(dataclasses.asdict(event))
+        log(dataclasses.asdict(event))
 
     with _taking_part(fed, arguments, place) as part:
         checkpoints = Checkpoints(
             part.folder,
             every=float(arguments["checkpoint_every"]),
             start=part.agreed["start"],
-            wish=place.wish if here else Wish(),
+            stop_request=place.stop_request if here else StopRequest(),
         )
         outcome = train(
             fed,
@@ -138,7 +138,7 @@ def run_place(
 
 
 def predict_place(
-    fed: Federation, arguments: JsonObject, tell: Callable[[JsonObject], None], place: "Place"
+    fed: Federation, arguments: JsonObject, log: Callable[[JsonObject], None], place: "Place"
 ) -> None:
     """This place's part of predicting with a run's model, every part of which stays where it is: the sites'
     present data, set up as for training, and a file of predictions at each site. arguments: as for training,
@@ -202,7 +202,7 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
             _write_manifest(folder, arguments, site, agreed, reports)
         mine = None
         if site is not None:
-            mine = as_configured(kind.part(site, fed.hosts[fed.here[0]], task, fed.device), config)
+            mine = as_configured(kind.part(site, fed.workers[fed.here[0]], task, fed.device), config)
         data = get_task(task.name).data.located(fed, *(([], [of_server]) if site is None else ([mine], [])))
         if not agreed["owners_known"] and isinstance(config, AlignmentSettings):
             assert isinstance(data, Located)
@@ -322,7 +322,7 @@ def _config_hash(config: CommonSettings) -> str:
 def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
     """The same for the same data, and nothing else can be told from it: it is keyed with a secret that stays
     in this site's kit."""
-    secret = place.kit / "digest.key"
+    secret = place.startup_kit / "digest.key"
     if not secret.exists():
         write_bytes(secret, secrets.token_bytes(32), private=True)
     mac = hmac.new(secret.read_bytes(), digestmod="sha256")
@@ -377,17 +377,17 @@ def _join(
             _agree,
             reports,
             tuple(arguments["sites"]),
-            tuple(len(h) for h in fed.hosts),
+            tuple(len(h) for h in fed.workers),
             versions(str(arguments["method"])),
             _config_hash(config),
             tuple(whole_rounds(folder, fed)),
             agree,
-            fed.locate(SERVER, "own", [of_server] if fed.server_ends else []),
+            fed.locate(SERVER, "own", [of_server] if fed.server_participants else []),
             name="agreed",
         )
     said = fed.local_parts(reports)
-    for told_by_all in said:
-        fed.received.declared = _declared(told_by_all)
+    for reported_by_all in said:
+        fed.received.declared = _declared(reported_by_all)
     return agreed, dict(zip(arguments["sites"], said[0], strict=True)) if said else {}
 
 
@@ -481,7 +481,7 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
         "privacy": fed.ledger.statement(),
         "wire": {"total": sum(wire_bytes.values()), "by_transfer": wire_bytes},
     }
-    if fed.server_ends:
+    if fed.server_participants:
         result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
         trust = diagnosed(part.method, part.task.name, part.config, outcome, ())
         result |= {"details": {**outcome.details, **trust}, "task": dict(part.agreed)}
@@ -491,7 +491,7 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
         ledger=fed.ledger.to_json(),
         result=result,
         weights=model_arrays(part.method, outcome),
-        history=outcome.history if fed.server_ends else None,
+        history=outcome.history if fed.server_participants else None,
         predictions=_tables(part, fed.local_parts(outcome.predictions)) if fed.here else None,
     )
 

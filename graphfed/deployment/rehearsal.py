@@ -9,17 +9,17 @@ from pathlib import Path
 from graphfed.deployment.deploy import check_outcome, request
 from graphfed.deployment.participant import TRIAL
 from graphfed.federation import Ledger, wire
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
 from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS
 from graphfed.runs.processes import put_together
 from graphfed.runs.train import Event
-from graphfed.runtime.interrupts import Wish, listening
+from graphfed.runtime.interrupts import StopRequest, listening
 from graphfed.runtime.nvflare.loopback import Loopback, free_port
 from graphfed.runtime.nvflare.project import Project, Site, Timing
-from graphfed.tasks.inputs import HostPart, Inputs
+from graphfed.tasks.inputs import Inputs, WorkerPart
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
@@ -39,7 +39,7 @@ def loopback_project(clients: Sequence[int], timing: Timing | None = None) -> Pr
 def train_run(
     config: RunConfig,
     inputs: Inputs,
-    parts: Sequence[HostPart],
+    parts: Sequence[WorkerPart],
     folder: Path | None,
     *,
     start: int | None = None,
@@ -56,15 +56,15 @@ def train_run(
         project = loopback_project([len(part.clients) for part in parts])
         data = {site.name: private / f"{site.name}.safetensors" for site in project.sites}
         for path, part in zip(data.values(), parts, strict=True):
-            inputs.save_for_site(part, path)
+            inputs.save_for_client(part, path)
         kind = get_task(config.task).data
         if kind.save_server is not None:
             data["server"] = private / "server.safetensors"
             kind.save_server(inputs.part_of_server(config), data["server"])
-        wish = stack.enter_context(listening())
+        stop_request = stack.enter_context(listening())
         plugin = METHODS.module(config.method.name)
         allow = [plugin] if plugin else []
-        loopback = Loopback(project, home, data, threads=config.site_threads, allow=allow, check_data=False)
+        loopback = Loopback(project, home, data, threads=config.client_threads, allow=allow, check_data=False)
         federation = stack.enter_context(loopback)
         ended = run_on_loopback(
             federation,
@@ -72,7 +72,7 @@ def train_run(
             config.training,
             run="run",
             checkpoint_every=config.checkpoint_every,
-            wish=wish,
+            stop_request=stop_request,
             on_event=on_event,
         )
     if folder is not None:
@@ -87,7 +87,7 @@ def run_on_loopback(
     *,
     run: str,
     checkpoint_every: float,
-    wish: Wish,
+    stop_request: StopRequest,
     on_event: Callable[[Event], None] | None = None,
 ) -> tuple[Outcome, Ledger]:
     """One run of a federation on this machine whose data was dealt: see `train_run`."""
@@ -100,7 +100,11 @@ def run_on_loopback(
 
     with federation.coordinator() as coordinator, tempfile.TemporaryDirectory() as kept:
         outcomes = coordinator.run(
-            [asked], on_event=forward, on_news=lambda news: None, wish=wish, kept=Path(kept)
+            [asked],
+            on_event=forward,
+            on_message=lambda news: None,
+            stop_request=stop_request,
+            kept=Path(kept),
         )
     check_outcome(outcomes)
     return collect(federation, method, run)
@@ -108,8 +112,8 @@ def run_on_loopback(
 
 def collect(federation: Loopback, method: Method, run: str) -> tuple[Outcome, Ledger]:
     """A run of a trial that has ended, from what every place keeps of it."""
-    places = {SERVER_END: "server", **dict(enumerate(site.name for site in federation.project.sites))}
+    places = {SERVER_INDEX: "server", **dict(enumerate(site.name for site in federation.project.sites))}
     parts = {}
     for end, name in places.items():
-        parts[end], _ = wire.decode((federation.kits[name] / "runs" / run / TRIAL).read_bytes())
+        parts[end], _ = wire.decode((federation.startup_kits[name] / "runs" / run / TRIAL).read_bytes())
     return put_together(method, parts)

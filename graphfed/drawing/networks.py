@@ -1,4 +1,4 @@
-"""Nodes and edges on a plane: a graph and its sites, sensors on a map.
+"""Nodes and edges on a plane: a graph and its clients, sensors on a map.
 
 Shapes: N nodes, E edges.
 """

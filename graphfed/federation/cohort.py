@@ -1,5 +1,5 @@
-"""A cohort: the clients one host holds, stacked in flat tensors with a client index, as PyG's Batch does for
-graphs.
+"""A cohort: the clients one worker holds, stacked in flat tensors with a client index, as PyG's Batch does
+for graphs.
 
 One client is a cohort of size one; all clients of a run can be one cohort. Functions run at the clients are
 written for a cohort and never loop over its clients.
@@ -47,14 +47,14 @@ OWNER_UNITS = 720_720
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """The pairs of vertices that K clients score, of link prediction; sorted by (row, id).
+    """The pairs of nodes that K clients score, of link prediction; sorted by (row, id).
 
-    row [L]: the vertex here; site [L]: the client (stable id) that holds the other one, which may be the
-    same, and id [L] the other vertex's stable id; label [L] bool: whether the pair is an edge; part [L]
+    row [L]: the node here; client [L]: the client (stable id) that holds the other one, which may be the
+    same, and id [L] the other node's stable id; label [L] bool: whether the pair is an edge; part [L]
     uint8: 0 validation, 1 test. None of these edges is among those of the cohort."""
 
     row: Tensor
-    site: Tensor
+    client: Tensor
     id: Tensor
     label: Tensor
     part: Tensor
@@ -64,13 +64,14 @@ class Links:
 class Cohort:
     """The rows of K clients, sorted by (client, id).
 
-    clients: stable ids of the clients; client [N] index in the cohort and id [N] stable vertex id of each
+    clients: stable ids of the clients; client [N] index in the cohort and id [N] stable node id of each
     row; x [N, F]; y [N] (-1: unknown, or known to other clients only); edge_index [2, E] (source,
-    destination) rows, both directions, no self loops, inside a client; cut_row [C], cut_client [C] (stable
-    id), cut_id [C]: edges to other clients' vertices; owned, train, val, test [N] bool: a vertex is trained
+    destination) rows, both directions, no self loops, inside a client; cross_row [C], cross_client [C]
+    (stable
+    id), cross_id [C]: edges to other clients' nodes; owned, train, val, test [N] bool: a node is trained
     on and scored where it is owned, which may be at several clients; owners [N]: at how many, of all the
-    run's clients; edge_weight [E] and cut_weight [C]: of a weighted graph, else None; links: what is scored
-    in link prediction, else None, and then no vertex is in a part; class_weights [C]: what a training vertex
+    run's clients; edge_weight [E] and cross_weight [C]: of a weighted graph, else None; links: what is scored
+    in link prediction, else None, and then no node is in a part; class_weights [C]: what a training node
     of each class counts for in the loss (None: 1)."""
 
     clients: tuple[int, ...]
@@ -79,9 +80,9 @@ class Cohort:
     x: Tensor | SparseMatrix | None
     y: Tensor
     edge_index: Tensor
-    cut_row: Tensor
-    cut_client: Tensor
-    cut_id: Tensor
+    cross_row: Tensor
+    cross_client: Tensor
+    cross_id: Tensor
     owned: Tensor
     train: Tensor
     val: Tensor
@@ -89,7 +90,7 @@ class Cohort:
     owners: Tensor
     num_classes: int
     edge_weight: Tensor | None = None
-    cut_weight: Tensor | None = None
+    cross_weight: Tensor | None = None
     links: Links | None = None
     class_weights: Tensor | None = None
 
@@ -106,7 +107,7 @@ class Cohort:
         return 0 if self.x is None else self.x.shape[1]
 
     def rows(self, target: str) -> Tensor:
-        """The rows of "train", "val", "test" or "all" (every owned vertex), ascending [n] int64."""
+        """The rows of "train", "val", "test" or "all" (every owned node), ascending [n] int64."""
         mask = {"train": self.train, "val": self.val, "test": self.test, "all": self.owned}[target]
         return mask.nonzero()[:, 0]
 
@@ -117,14 +118,14 @@ class Cohort:
             return torch.arange(len(self.links.row), device=self.links.row.device)
         return (self.links.part == PARTS.index(target)).nonzero()[:, 0]
 
-    def degree(self, *, with_cut: bool = False) -> Tensor:
+    def degree(self, *, with_cross: bool = False) -> Tensor:
         """Neighbours of every row inside its client, and with the cut ones, [N] int64; in a weighted graph
         the sum of its edges' weights, [N] floats."""
-        ends = torch.cat([self.edge_index[1], self.cut_row]) if with_cut else self.edge_index[1]
+        ends = torch.cat([self.edge_index[1], self.cross_row]) if with_cross else self.edge_index[1]
         if self.edge_weight is None:
             return torch.bincount(ends, minlength=self.num_rows)
-        assert self.cut_weight is not None
-        weight = torch.cat([self.edge_weight, self.cut_weight]) if with_cut else self.edge_weight
+        assert self.cross_weight is not None
+        weight = torch.cat([self.edge_weight, self.cross_weight]) if with_cross else self.edge_weight
         return sums_by(ends, weight, self.num_rows)
 
     def loss_weights(self, rows: Tensor) -> Tensor | None:
@@ -151,8 +152,8 @@ def stable_ids_of(graph: Graph, partition: Partition) -> np.ndarray | None:
     """The ids that every reader of the user's files gives a partition's nodes (`Graph.stable_ids`), so that a
     draw keyed by an id is the same whoever reads the files; None: the partition's own ids. These stand for a
     graph whose nodes are known by number, and for a partition with copies that count as different nodes: no
-    site reads such copies from files of its own."""
-    copies = bool((partition.held_id != partition.held_vertex).any())
+    client reads such copies from files of its own."""
+    copies = bool((partition.held_id != partition.held_node).any())
     return None if copies else graph.stable_ids
 
 
@@ -179,7 +180,7 @@ def with_partition_ids(cohort: Cohort, stable_ids: np.ndarray | None) -> Cohort:
     return replace(
         cohort,
         id=numbers(cohort.id),
-        cut_id=numbers(cohort.cut_id),
+        cross_id=numbers(cohort.cross_id),
         links=None if links is None else replace(links, id=numbers(links.id)),
     )
 
@@ -199,82 +200,85 @@ def make_cohort(
     stable_ids [N]: the ids that the rows have, by the ids of the partition (`stable_ids_of`); None: those of
     the partition.
 
-    Raises InputError for clients that are not sites of the partition, ascending, each once."""
-    if list(clients) != sorted({*clients} & {*range(partition.num_sites)}):
+    Raises InputError for clients that are not clients of the partition, ascending, each once."""
+    if list(clients) != sorted({*clients} & {*range(partition.num_clients)}):
         raise InputError(
-            f"clients must be some of the partition's sites 0..{partition.num_sites - 1}, ascending, each "
+            f"clients must be some of the partition's clients 0..{partition.num_clients - 1}, ascending, "
+            f"each "
             f"once; got {list(clients)[:10]}"
         )
-    wanted = np.full(partition.num_sites, -1)
+    wanted = np.full(partition.num_clients, -1)
     wanted[list(clients)] = np.arange(len(clients))
-    mine = wanted[partition.held_site] >= 0
-    client, ids = wanted[partition.held_site[mine]], partition.held_id[mine]
-    vertex, owned = partition.held_vertex[mine], partition.held_owner[mine]
+    held = wanted[partition.held_client] >= 0
+    client, ids = wanted[partition.held_client[held]], partition.held_id[held]
+    node, owned = partition.held_node[held], partition.held_owner[held]
     known, which = np.unique(partition.held_id, return_inverse=True)
-    owners = np.bincount(which[partition.held_owner], minlength=len(known))[which[mine]]
+    owners = np.bincount(which[partition.held_owner], minlength=len(known))[which[held]]
     width = int(partition.held_id.max(initial=0)) + 1
     codes = client * width + ids
     place = np.arange(len(codes))
     if stable_ids is not None:
         ids = stable_ids[ids]
         order = np.lexsort((ids, client))
-        client, ids, vertex, owned, owners = (part[order] for part in (client, ids, vertex, owned, owners))
+        client, ids, node, owned, owners = (part[order] for part in (client, ids, node, owned, owners))
         place[order] = np.arange(len(order))
 
-    def row_of(site: np.ndarray, held_id: np.ndarray) -> np.ndarray:
-        rows: np.ndarray = place[np.searchsorted(codes, wanted[site] * width + held_id)]
+    def row_of(holding_client: np.ndarray, held_id: np.ndarray) -> np.ndarray:
+        rows: np.ndarray = place[np.searchsorted(codes, wanted[holding_client] * width + held_id)]
         return rows
 
-    inside = wanted[partition.edge_site] >= 0
-    site = partition.edge_site[inside]
-    u, v = row_of(site, partition.edge_u[inside]), row_of(site, partition.edge_v[inside])
-    outside = wanted[partition.cut_site] >= 0
+    inside = wanted[partition.edge_client] >= 0
+    holding_client = partition.edge_client[inside]
+    u, v = row_of(holding_client, partition.edge_u[inside]), row_of(holding_client, partition.edge_v[inside])
+    outside = wanted[partition.cross_local_client] >= 0
 
-    cut = row_of(partition.cut_site[outside], partition.cut_id[outside])
-    cut_client, remote_id = partition.cut_remote_site[outside], partition.cut_remote_id[outside]
-    cut_id = remote_id if stable_ids is None else stable_ids[remote_id]
+    cross_row = row_of(partition.cross_local_client[outside], partition.cross_id[outside])
+    cross_client, remote_id = partition.cross_remote_client[outside], partition.cross_remote_id[outside]
+    cross_id = remote_id if stable_ids is None else stable_ids[remote_id]
     if stable_ids is not None:  # the partition's order is that of its own ids
         u, v = np.minimum(u, v), np.maximum(u, v)
         order = np.lexsort((v, u))
         u, v = u[order], v[order]
-        order = np.lexsort((cut_id, cut_client, cut))
-        cut, cut_client, cut_id, remote_id = (part[order] for part in (cut, cut_client, cut_id, remote_id))
+        order = np.lexsort((cross_id, cross_client, cross_row))
+        cross_row, cross_client, cross_id, remote_id = (
+            part[order] for part in (cross_row, cross_client, cross_id, remote_id)
+        )
 
     def tensor(array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
-    edge_weight = cut_weight = None
+    edge_weight = cross_weight = None
     if graph.edge_weight is not None:
-        weight = graph.weights_between(vertex[u], vertex[v])
+        weight = graph.weights_between(node[u], node[v])
         edge_weight = tensor(np.concatenate([weight, weight])).to(torch.get_default_dtype())
-        far = partition.vertex_of(remote_id)
-        cut_weight = tensor(graph.weights_between(vertex[cut], far)).to(torch.get_default_dtype())
+        far = partition.node_of(remote_id)
+        cross_weight = tensor(graph.weights_between(node[cross_row], far)).to(torch.get_default_dtype())
 
     x: Tensor | SparseMatrix | None = None
     if graph.x is not None:
-        mine_x = graph.x[vertex]
+        held_x = graph.x[node]
         x = (
-            SparseMatrix.from_scipy(mine_x).to(device)
-            if sp.issparse(mine_x)
-            else tensor(mine_x).to(torch.get_default_dtype())
+            SparseMatrix.from_scipy(held_x).to(device)
+            if sp.issparse(held_x)
+            else tensor(held_x).to(torch.get_default_dtype())
         )
     links = None
     if isinstance(split, EdgeSplit):
         links = _links(scored_pairs(split, partition), wanted, row_of, stable_ids, tensor)
-        parts = np.zeros((3, len(vertex)), dtype=bool)
+        parts = np.zeros((3, len(node)), dtype=bool)
     else:
-        parts = np.stack([mask[vertex] & owned for mask in (split.train, split.val, split.test)])
+        parts = np.stack([mask[node] & owned for mask in (split.train, split.val, split.test)])
 
     return Cohort(
         clients=tuple(int(k) for k in clients),
         client=tensor(client),
         id=tensor(ids),
         x=x,
-        y=tensor(np.where(owned, graph.y[vertex], -1)),
+        y=tensor(np.where(owned, graph.y[node], -1)),
         edge_index=tensor(np.stack([np.concatenate([u, v]), np.concatenate([v, u])])),
-        cut_row=tensor(cut),
-        cut_client=tensor(cut_client),
-        cut_id=tensor(cut_id),
+        cross_row=tensor(cross_row),
+        cross_client=tensor(cross_client),
+        cross_id=tensor(cross_id),
         owned=tensor(owned),
         train=tensor(parts[0]),
         val=tensor(parts[1]),
@@ -282,7 +286,7 @@ def make_cohort(
         owners=tensor(owners),
         num_classes=graph.num_classes,
         edge_weight=edge_weight,
-        cut_weight=cut_weight,
+        cross_weight=cross_weight,
         links=links,
     )
 
@@ -294,17 +298,17 @@ def _links(
     stable_ids: np.ndarray | None,
     tensor: Callable[[np.ndarray], Tensor],
 ) -> Links:
-    """The pairs that the clients of a cohort score. wanted: of each site, its place among these clients, or
-    -1; row_of(site, id): the row; tensor: on the cohort's device."""
-    here = np.flatnonzero(wanted[pairs.site] >= 0)
-    row, other = row_of(pairs.site[here], pairs.id[here]), pairs.other_id[here]
+    """The pairs that the clients of a cohort score. wanted: of each client, its place among these clients, or
+    -1; row_of(client, id): the row; tensor: on the cohort's device."""
+    here = np.flatnonzero(wanted[pairs.client] >= 0)
+    row, other = row_of(pairs.client[here], pairs.id[here]), pairs.other_id[here]
     if stable_ids is not None:
         other = stable_ids[other]
         order = np.lexsort((other, row))
         here, row, other = here[order], row[order], other[order]
     return Links(
         row=tensor(row),
-        site=tensor(pairs.other_site[here]),
+        client=tensor(pairs.other_client[here]),
         id=tensor(other),
         label=tensor(pairs.label[here]),
         part=tensor(pairs.part[here]),
@@ -312,7 +316,7 @@ def _links(
 
 
 def with_unit_features(cohort: Cohort) -> Cohort:
-    """With the features of every vertex scaled to length 1; those that are all 0 stay so."""
+    """With the features of every node scaled to length 1; those that are all 0 stay so."""
     x = cohort.x
     if isinstance(x, SparseMatrix):
         length = sums_by(x.row, x.values**2, x.shape[0]).sqrt()
@@ -330,16 +334,16 @@ _PLAIN = (
     "id",
     "y",
     "edge_index",
-    "cut_row",
-    "cut_client",
-    "cut_id",
+    "cross_row",
+    "cross_client",
+    "cross_id",
     "owned",
     "train",
     "val",
     "test",
     "owners",
 )
-_WEIGHTS = ("edge_weight", "cut_weight")
+_WEIGHTS = ("edge_weight", "cross_weight")
 #: The key of the names among a file's texts, and of the names of the rows among its arrays: JSON in UTF-8, as
 #: texts are to be short.
 _NAMES, _NODES = "names", "node_names"
@@ -366,8 +370,8 @@ def cohort_arrays(cohort: Cohort) -> dict[str, np.ndarray]:
 
 
 def save_cohort(cohort: Cohort, path: Path, names: Names | None = None) -> None:
-    """Write a cohort as one safetensors file: what a site's process reads, and all it reads. names: go along
-    as text."""
+    """Write a cohort as one safetensors file: what a client's process reads, and all it reads. names: go
+    along as text."""
     told, arrays = None, cohort_arrays(cohort)
     if names is not None:
         told = {_NAMES: json.dumps({"features": names.features, "classes": names.classes})}
@@ -397,7 +401,7 @@ def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
         x=x,
         num_classes=int(arrays["num_classes"][0]),
         edge_weight=t.get("edge_weight"),
-        cut_weight=t.get("cut_weight"),
+        cross_weight=t.get("cross_weight"),
         links=Links(**{name[6:]: t[name] for name in LINKS}) if {*LINKS} & {*t} else None,
         **{name: t[name] for name in _PLAIN},
     )

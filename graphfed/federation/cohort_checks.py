@@ -12,7 +12,7 @@ from graphfed.errors import InputError
 __all__ = ["LINKS", "check_arrays"]
 
 #: The columns of `cohort.Links` in a file.
-LINKS = ("links_row", "links_site", "links_id", "links_label", "links_part")
+LINKS = ("links_row", "links_client", "links_id", "links_label", "links_part")
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -21,12 +21,12 @@ _COLUMNS = {
     "clients": ("i", "clients"),
     **dict.fromkeys(("client", "id", "y", "owners"), ("i", "rows")),
     **dict.fromkeys(("owned", "train", "val", "test"), ("b", "rows")),
-    **dict.fromkeys(("cut_row", "cut_client", "cut_id"), ("i", "cut edges")),
+    **dict.fromkeys(("cross_row", "cross_client", "cross_id"), ("i", "cut edges")),
     "edge_weight": ("f", "edges"),
-    "cut_weight": ("f", "cut edges"),
+    "cross_weight": ("f", "cut edges"),
 }
 #: Columns that point into something.
-_POINTERS = {"client": "clients", "edge_index": "rows", "cut_row": "rows"}
+_POINTERS = {"client": "clients", "edge_index": "rows", "cross_row": "rows"}
 
 
 def check_arrays(arrays: Arrays, where: str) -> None:
@@ -43,7 +43,7 @@ def _columns(arrays: Arrays) -> str | None:
     if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind != "i" or classes.shape != (1,):
         return f"edge_index has dtype {edges.dtype} and shape {edges.shape}, num_classes {classes.shape}"
     size = {"rows": arrays["id"].size, "edges": edges.shape[1]}
-    size |= {"cut edges": arrays["cut_row"].size, "clients": arrays["clients"].size}
+    size |= {"cut edges": arrays["cross_row"].size, "clients": arrays["clients"].size}
     for name, (kind, of) in _COLUMNS.items():
         array = arrays.get(name)
         if array is not None and (array.dtype.kind != kind or array.shape != (size[of],)):
@@ -71,14 +71,14 @@ def _labels(arrays: Arrays) -> str | None:
     if y.min(initial=-1) < -1 or y.max(initial=-1) >= classes:
         return f"a label is beyond its {classes} classes"
     if ((arrays["train"] | arrays["val"] | arrays["test"]) & (y < 0)).any():
-        return "a vertex without a label is in a part of the split"
+        return "a node without a label is in a part of the split"
     if arrays["owners"].min(initial=1) < 1:
-        return "a vertex has no owner"
+        return "a node has no owner"
     return None
 
 
 def _features(arrays: Arrays) -> str | None:
-    rows, weights = arrays["id"].size, [arrays.get(name) for name in ("edge_weight", "cut_weight")]
+    rows, weights = arrays["id"].size, [arrays.get(name) for name in ("edge_weight", "cross_weight")]
     if (weights[0] is None) != (weights[1] is None):
         return "it has the weights of some edges only"
     if not all(w is None or (np.isfinite(w) & (w > 0)).all() for w in weights):
@@ -97,15 +97,15 @@ def _links(arrays: Arrays) -> str | None:
     kinds = "".join(column.dtype.kind for column in there)
     if kinds != "iiibu" or any(column.shape != (there[0].size,) for column in there):
         return f"its scored pairs lack a column of {', '.join(LINKS)}, or these do not go together"
-    row, site, other, _, part = there
+    row, client, other, _, part = there
     if row.max(initial=-1) >= arrays["id"].size or part.max(initial=0) > 1:
-        return "a scored pair is of no vertex here, or in no part"
+        return "a scored pair is of no node here, or in no part"
     step = np.diff(row)
     ascending = (step > 0) | ((step == 0) & (other[1:] > other[:-1]))
-    if min(row.min(initial=0), site.min(initial=0), other.min(initial=0)) < 0 or not ascending.all():
-        return "its scored pairs are not sorted by vertex, each once"
+    if min(row.min(initial=0), client.min(initial=0), other.min(initial=0)) < 0 or not ascending.all():
+        return "its scored pairs are not sorted by node, each once"
     if any(arrays[name].any() for name in ("train", "val", "test")):
-        return "it has scored pairs and vertices in parts of a split"
+        return "it has scored pairs and nodes in parts of a split"
     return None
 
 

@@ -19,7 +19,7 @@ from graphfed.federation.operations import backward, control, routing, transfers
 from graphfed.federation.operations.delivery import Delivery
 from graphfed.federation.operations.places import Places
 from graphfed.federation.operations.running import Place
-from graphfed.federation.route import PeerIds, PeerRoute, Route, RouteTable, RowIds, everyone
+from graphfed.federation.route import ExchangeIds, ExchangeRoute, Route, RouteTable, RowIds, everyone
 from graphfed.federation.transfer import Ideal, Options
 from graphfed.federation.values import ABSENT, CLIENTS, SERVER, Located, OfTheProgram, check_arguments
 from graphfed.files import JsonObject
@@ -35,31 +35,31 @@ class Federation(OfTheProgram):
     """One run of K clients and a server, seen from one process.
 
     The same calls serve every placement: all clients stacked in one cohort, one client at a time, and places
-    in processes of their own. A host is a group of clients stacked in one cohort.
+    in processes of their own. A worker is a group of clients stacked in one cohort.
 
     Transfers move payloads: a tensor, or tensors in dictionaries and tuples. Their keyword arguments are
     `Options`: the name of the transfer, and how it is protected, wrapped and checked.
 
     Args:
-        hosts: The ids of the clients of each host of the run, ascending over all hosts.
-        here: The hosts in this process, ascending (None: all).
+        workers: The ids of the clients of each worker of the run, ascending over all workers.
+        here: The workers in this process, ascending (None: all).
         server_here: Whether the server is in this process.
         link: How to reach the other processes (None when everything is here).
         device: Where values live.
-        names: What messages call each host (None: by its clients).
+        names: What messages call each worker (None: by its clients).
         simulated: Whether secure protocols are simulated: the same numbers and bytes, and nothing hidden.
 
     Attributes:
         clients, server: The places where functions run (`Place.run`).
         received: The checks of what comes from other processes.
         held: [K] bool, the clients in this process.
-        on_news: Called with what a person should know while a program works (see `tell`).
+        on_message: Called with what a person should know while a program works (see `tell`).
         on_stage: Called with what a program works on (see `begin`).
     """
 
     def __init__(
         self,
-        hosts: Sequence[Sequence[int]],
+        workers: Sequence[Sequence[int]],
         *,
         here: Sequence[int] | None = None,
         server_here: bool = True,
@@ -69,15 +69,19 @@ class Federation(OfTheProgram):
         simulated: bool = False,
     ) -> None:
         self.device = torch.device(device)
-        self._places = places = Places(hosts, here, server_here, names, self.device)
-        self.hosts, self.here, self.server_ends = places.hosts, places.here, places.server_ends
+        self._places = places = Places(workers, here, server_here, names, self.device)
+        self.workers, self.here, self.server_participants = (
+            places.workers,
+            places.here,
+            places.server_participants,
+        )
         self.num_clients, self.held = places.num_clients, places.held
         self.link = link
         self._simulated = simulated
         self._delivery = Delivery(places, Ledger(self.num_clients), link)
         self.received = self._delivery.received
         self.clients, self.server = Place(CLIENTS, self._delivery), Place(SERVER, self._delivery)
-        self.on_news: Callable[[str], None] | None = None
+        self.on_message: Callable[[str], None] | None = None
         self.on_stage: Callable[[str], None] | None = None
 
     # ---- secure protocols ----------------------------------------------------------------------------------
@@ -126,14 +130,14 @@ class Federation(OfTheProgram):
         with self.ledger.in_phase(name):
             yield
 
-    def tell(self, news: str) -> None:
+    def log(self, news: str) -> None:
         """Report to whoever watches this process what is about to take long, or much.
 
         Args:
             news: What every place knows, never a value of one.
         """
-        if self.on_news is not None:
-            self.on_news(news)
+        if self.on_message is not None:
+            self.on_message(news)
 
     def begin(self, stage: str) -> None:
         """Report what the program works on from now on. Whoever watches is shown it where it takes long.
@@ -157,12 +161,12 @@ class Federation(OfTheProgram):
 
     def present(self) -> Located[Tensor]:
         """Return which of a cohort's clients take part, at the clients: [K_h] bool."""
-        parts = [torch.tensor(self.roster[list(self.hosts[h])], device=self.device) for h in self.here]
+        parts = [torch.tensor(self.roster[list(self.workers[h])], device=self.device) for h in self.here]
         return Located(CLIENTS, "present", tuple(parts))
 
     def client_ids(self) -> Located[Tensor]:
         """Return the ids of a cohort's clients, at the clients: [K_h] int64."""
-        ends = [(self.hosts[h][0], self.hosts[h][-1] + 1) for h in self.here]
+        ends = [(self.workers[h][0], self.workers[h][-1] + 1) for h in self.here]
         parts = [torch.arange(first, stop, device=self.device) for first, stop in ends]
         return Located(CLIENTS, "client ids", tuple(parts))
 
@@ -170,7 +174,7 @@ class Federation(OfTheProgram):
         """Return how many bytes each client sent and received in set-up and training so far, at the clients:
         [K_h] int64."""
         counted = self.ledger.bytes_of_clients()
-        parts = [torch.from_numpy(counted[list(self.hosts[h])]).to(self.device) for h in self.here]
+        parts = [torch.from_numpy(counted[list(self.workers[h])]).to(self.device) for h in self.here]
         return Located(CLIENTS, "traffic", tuple(parts))
 
     def locate(self, place: str, name: str, parts: Sequence[T]) -> Located[T]:
@@ -179,17 +183,17 @@ class Federation(OfTheProgram):
         Args:
             place: `CLIENTS` or `SERVER`.
             name: What messages call the value.
-            parts: One for each host of the place in this process.
+            parts: One for each worker of the place in this process.
         """
         ends = self._places.ends(place)
         if place not in (CLIENTS, SERVER) or len(parts) != len(ends):
             raise PlaceError(
-                f"{name!r} at {place}: got {len(parts)} parts for the {len(ends)} hosts of this process"
+                f"{name!r} at {place}: got {len(parts)} parts for the {len(ends)} workers of this process"
             )
         return Located(place, name, tuple(parts))
 
     def keep_absent(self, new: Located[T], old: Located) -> Located[T]:
-        """Return `new` at hosts with a client that takes part, and `old` at the others: state that absent
+        """Return `new` at workers with a client that takes part, and `old` at the others: state that absent
         clients keep."""
         check_arguments(CLIENTS, "keep_absent", (new, old))
         parts = tuple(o if n is ABSENT else n for n, o in zip(new.parts, old.parts, strict=True))
@@ -225,17 +229,17 @@ class Federation(OfTheProgram):
         return control.decide(self._delivery, self.server, fn, arguments, name)
 
     def report(self, x: Located, *, name: str) -> Located[list[Any]]:
-        """Send plain JSON that each host says of itself to the server.
+        """Send plain JSON that each worker says of itself to the server.
 
         For what must be known before tensors can be sent: versions, names of columns. The ledger counts a
-        host's text at its first client.
+        worker's text at its first client.
 
         Args:
-            x: At the clients, what each host says.
+            x: At the clients, what each worker says.
             name: The name of the transfer.
 
         Returns:
-            A list in the order of the hosts, at the server.
+            A list in the order of the workers, at the server.
 
         Raises:
             StageError: When something is not JSON, or longer than `control.MAX_REPORT`.
@@ -250,13 +254,13 @@ class Federation(OfTheProgram):
         A set-up transfer of 8 bytes an id. The server then knows who has which ids, and nothing more.
 
         Args:
-            ids: At the clients, the ids of each host's rows.
+            ids: At the clients, the ids of each worker's rows.
         """
         return routing.agree_on_route(self._delivery, ids, name, protection)
 
     def table(self, route: Route) -> Located[RouteTable]:
         """Return what the server knows of a route, at the server."""
-        return Located(SERVER, f"{route.name} table", (route.table,) * len(self.server_ends))
+        return Located(SERVER, f"{route.name} table", (route.table,) * len(self.server_participants))
 
     def expand_route(
         self, route: Route, at_clients: Located[Tensor], at_server: Located[Tensor], *, name: str
@@ -267,7 +271,7 @@ class Federation(OfTheProgram):
 
         Args:
             route: The route with one row for each id.
-            at_clients: [M_h] int64, how many rows each row of a host becomes.
+            at_clients: [M_h] int64, how many rows each row of a worker becomes.
             at_server: [U] int64, the same of every id.
 
         Raises:
@@ -275,22 +279,24 @@ class Federation(OfTheProgram):
         """
         return routing.expand_route(self._delivery, route, at_clients, at_server, name)
 
-    def peer_route(self, wants: Located[PeerIds], *, name: str, protection: str = "clear") -> PeerRoute:
+    def exchange_route(
+        self, wants: Located[ExchangeIds], *, name: str, protection: str = "clear"
+    ) -> ExchangeRoute:
         """Agree which rows travel between clients: every client sends the ids it wants to their owners.
 
         Costs 8 bytes an id, from client to client. Who asks and who is asked can be seen from the outside.
 
         Args:
-            wants: At the clients, the ids each host's clients want and hold.
+            wants: At the clients, the ids each worker's clients want and hold.
 
         Raises:
             InputError: When an owner has no such row.
         """
-        return routing.agree_on_peer_route(self._delivery, wants, name, protection)
+        return routing.agree_on_exchange_route(self._delivery, wants, name, protection)
 
     def restrict_route(
-        self, route: PeerRoute, wanted: Located[Tensor], *, name: str, protection: str = "clear"
-    ) -> tuple[PeerRoute, Located[Tensor]]:
+        self, route: ExchangeRoute, wanted: Located[Tensor], *, name: str, protection: str = "clear"
+    ) -> tuple[ExchangeRoute, Located[Tensor]]:
         """Agree on the part of a route that clients want now: they send the ids to their owners again, 8
         bytes each.
 
@@ -299,14 +305,14 @@ class Federation(OfTheProgram):
             wanted: [M_h] bool at the clients, which of their wants.
 
         Returns:
-            The restricted route, on which each host sends a row for every row it is asked for; and at the
+            The restricted route, on which each worker sends a row for every row it is asked for; and at the
             clients [A_h] int64, which of the rows it holds these are.
         """
         return routing.restrict_route(self._delivery, route, wanted, name, protection)
 
-    def everyone(self) -> PeerRoute:
+    def everyone(self) -> ExchangeRoute:
         """Return the route of a row from every client to every other one (see `route.everyone`)."""
-        return everyone(self.hosts, self.here, self.held)
+        return everyone(self.workers, self.here, self.held)
 
     # ---- transfers: clients to server ----------------------------------------------------------------------
 
@@ -314,7 +320,7 @@ class Federation(OfTheProgram):
         """Send the rows of a route from the clients to the server.
 
         Args:
-            x: [M_h, ...] at each host, a row for every id of the route.
+            x: [M_h, ...] at each worker, a row for every id of the route.
 
         Returns:
             [M, ...] at the server, in client order.
@@ -326,7 +332,7 @@ class Federation(OfTheProgram):
         some may be absent.
 
         Args:
-            x: [K_h, ...] at each host, a row for each client.
+            x: [K_h, ...] at each worker, a row for each client.
 
         Returns:
             [K, ...] at the server, in client order.
@@ -340,7 +346,7 @@ class Federation(OfTheProgram):
         """Gather one value from every client that takes part at the server.
 
         Args:
-            x: [P_h, ...] at each host, a row for each client that takes part.
+            x: [P_h, ...] at each worker, a row for each client that takes part.
 
         Returns:
             [P, ...] at the server, in client order.
@@ -351,8 +357,8 @@ class Federation(OfTheProgram):
         """Add up at the server what the clients send. With protection `clear` the server sees each part.
 
         Args:
-            x: With a route, [M_h, ...] rows at each host: rows of the same id are added. Without one, each
-                host's total over its clients that take part, of one shape everywhere; the ledger counts a
+            x: With a route, [M_h, ...] rows at each worker: rows of the same id are added. Without one, each
+                worker's total over its clients that take part, of one shape everywhere; the ledger counts a
                 part for every client.
             route: Which ids the rows have.
 
@@ -372,7 +378,7 @@ class Federation(OfTheProgram):
         server sees each row; `secure.maximum.secure_max` shows it the maximum only.
 
         Args:
-            x: [M_h, H] at each host, a row for every id of the route.
+            x: [M_h, H] at each worker, a row for every id of the route.
 
         Returns:
             [U, H] at the server, in the order of the route's table.
@@ -393,7 +399,7 @@ class Federation(OfTheProgram):
         sent in full, client by client.
 
         Args:
-            x: Each client's own value: [K_h, ...] tensors or `SparseWeights` at each host.
+            x: Each client's own value: [K_h, ...] tensors or `SparseWeights` at each worker.
             weights: [K] at the server, constants. A client of weight 0 does not count.
             otherwise: The result, at the server, where all that take part have weight 0.
 
@@ -411,7 +417,7 @@ class Federation(OfTheProgram):
         """Send the same payload from the server to every client that takes part.
 
         Raises:
-            PlaceError: For a wrapper around gradients: these are the sums over the clients of each host.
+            PlaceError: For a wrapper around gradients: these are the sums over the clients of each worker.
         """
         return transfers.broadcast(self._delivery, x, options)
 
@@ -424,7 +430,7 @@ class Federation(OfTheProgram):
             route: The route whose rows are returned.
 
         Returns:
-            At each host [P_h, ...], or [M_h, ...] with a route.
+            At each worker [P_h, ...], or [M_h, ...] with a route.
         """
         return transfers.scatter(self._delivery, x, route, options)
 
@@ -438,7 +444,7 @@ class Federation(OfTheProgram):
             ideal: What the ledger counts in the place of a simulated download, as `simulated`.
 
         Returns:
-            [M_h, ...] at each host, a row for every id of the route.
+            [M_h, ...] at each worker, a row for every id of the route.
 
         Raises:
             PlaceError: For a simulated download where a place is in another process, which would see what it
@@ -446,14 +452,14 @@ class Federation(OfTheProgram):
         """
         return transfers.download(self._delivery, x, route, ideal, options)
 
-    def exchange(self, x: Located[T], route: PeerRoute, **options: Unpack[Options]) -> Located[T]:
+    def exchange(self, x: Located[T], route: ExchangeRoute, **options: Unpack[Options]) -> Located[T]:
         """Send rows from client to client.
 
         Args:
-            x: [N_h, ...] at each host, the rows it holds.
+            x: [N_h, ...] at each worker, the rows it holds.
 
         Returns:
-            [M_h, ...] at each host, in the order of its clients' wants.
+            [M_h, ...] at each worker, in the order of its clients' wants.
         """
         return transfers.exchange(self._delivery, x, route, options)
 
@@ -472,30 +478,31 @@ class Federation(OfTheProgram):
         The ledger counts the protocol's messages each way, or what a simulated one declares.
 
         Args:
-            at_server, at_clients: The two parties, as functions run there return them; those of other hosts
+            at_server, at_clients: The two parties, as functions run there return them; those of other workers
                 are not used.
 
         Returns:
-            The results at the server and at the clients (None at the hosts of other clients).
+            The results at the server and at the clients (None at the workers of other clients).
         """
         return two_party.run_with_first_client(self._delivery, at_server, at_clients, name, protection)
 
-    def run_host_protocols(
+    def run_worker_protocols(
         self, at_clients: Located[dict[int, Party[Result]]], *, name: str
     ) -> Located[dict[int, Result]]:
-        """Run two-party protocols between hosts of clients, all at the same time.
+        """Run two-party protocols between workers of clients, all at the same time.
 
         The ledger counts nothing here: many pairs of clients may share a message, so the caller records what
         the protocols' own messages weigh.
 
         Args:
-            at_clients: {the other host: the party} at each host; each of the two hosts has a party for the
+            at_clients: {the other worker: the party} at each worker; each of the two workers has a party
+            for the
                 other.
 
         Returns:
-            {the other host: the party's result} at each host.
+            {the other worker: the party's result} at each worker.
         """
-        return two_party.run_between_hosts(self._delivery, at_clients, name)
+        return two_party.run_between_workers(self._delivery, at_clients, name)
 
     # ---- gradients -----------------------------------------------------------------------------------------
 
@@ -513,7 +520,7 @@ class Federation(OfTheProgram):
         """Record that `z` was made from `x` by transfers that record nothing themselves.
 
         Args:
-            x, z: A floating tensor at each host of their places.
+            x, z: A floating tensor at each worker of their places.
             back: The program that brings gradients back: it gets that of z, at the place of z, and returns
                 that of x, at the place of x.
 
@@ -531,7 +538,7 @@ class Federation(OfTheProgram):
         make it depend on the data.
 
         Args:
-            loss: A scalar at every host of its place.
+            loss: A scalar at every worker of its place.
 
         Raises:
             PlaceError: Outside `tape`, or for the second time on one tape.

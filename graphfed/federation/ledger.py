@@ -1,4 +1,4 @@
-"""The ledger: what left each site, counted where it crosses and nowhere else.
+"""The ledger: what left each client, counted where it crosses and nowhere else.
 
 One entry for each named transfer (and phase, direction and protection), with totals and one number per
 client: never one object per message, because a run can send tens of millions. Bytes are payload bytes
@@ -256,7 +256,7 @@ class Entry:
 
 
 class Ledger:
-    """Counts the transfers of one run at the places this process hosts.
+    """Counts the transfers of one run at the places this process workers.
 
     `record` is called by the federation only; methods never count their own bytes."""
 
@@ -364,7 +364,7 @@ class Ledger:
             ledger._entries[entry.phase, entry.name, entry.direction, entry.protection] = entry
         return ledger
 
-    def add_peers(self, other: "Ledger") -> None:
+    def add_remote(self, other: "Ledger") -> None:
         """Add what clients sent to each other as another process counted it: the server does not see those
         transfers."""
         for key, theirs in other._entries.items():

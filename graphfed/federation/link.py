@@ -12,10 +12,10 @@ import graphfed.federation.payload as pay
 from graphfed.federation.wire import WireError, decode, encode
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = ["SERVER_END", "Link", "Message", "Pair", "deliver"]
+__all__ = ["SERVER_INDEX", "Link", "Message", "Pair", "deliver"]
 
-#: An end of a message is the index of a host of clients, or this: the server.
-SERVER_END = -1
+#: An end of a message is the index of a worker of clients, or this: the server.
+SERVER_INDEX = -1
 #: (source end, destination end)
 Pair = tuple[int, int]
 
@@ -24,7 +24,7 @@ class Link(Protocol):
     """Messages between processes. A message is found by its key, so the order of arrival does not matter.
 
     Every process sends all its messages of a transfer before it receives any: `send` must not wait for the
-    receiver to call `recv`, or two hosts that exchange rows wait for each other."""
+    receiver to call `recv`, or two workers that exchange rows wait for each other."""
 
     def send(self, to: int, key: str, message: bytes) -> None: ...
 

@@ -2,7 +2,7 @@
 
 A place trusts its own process and nobody else's. Of every payload it checks that it is one (tensors in the
 structure, dtype and shape that the transfer has, as many rows as were agreed) and that its numbers can be
-computed with. A transfer may bring a rule of its own (`Transfer.accept`): no count is above what the site
+computed with. A transfer may bring a rule of its own (`Transfer.accept`): no count is above what the client
 declared when it joined. The refusal names the place that sent the payload, and the transfer. What nobody can
 tell from the numbers, as an update that is plausible and wrong, passes (docs/security.md).
 
@@ -22,9 +22,9 @@ from torch import Tensor
 import graphfed.federation.payload as pay
 from graphfed.errors import GraphfedError
 from graphfed.federation.ledger import Shape
-from graphfed.federation.link import SERVER_END, Pair
+from graphfed.federation.link import SERVER_INDEX, Pair
 from graphfed.federation.payload import Leaf, Payload
-from graphfed.federation.transfer import Transfer, tell
+from graphfed.federation.transfer import Transfer, describe_value
 from graphfed.nn.sparse import SparseMatrix
 
 __all__ = ["Received", "ReceivedError", "magnitude"]
@@ -43,14 +43,14 @@ class ReceivedError(GraphfedError):
 @dataclass
 class Received:
     """The checks of one process. name_of: what an end is called; declared: by part of the split ("train",
-    "val", "test"), how many vertices each client has said that it has, [K], where that was asked for; hosts:
+    "val", "test"), how many nodes each client has said that it has, [K], where that was asked for; workers:
     the clients of each.
 
     notes: by transfer, whose numbers have been far from everybody else's: nothing to refuse, and where to
     look once training has diverged."""
 
     name_of: Callable[[int], str]
-    hosts: Sequence[Sequence[int]]
+    workers: Sequence[Sequence[int]]
     declared: dict[str, np.ndarray] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -95,9 +95,9 @@ class Received:
         )
 
     def _declared_by(self, end: int) -> dict[str, np.ndarray]:
-        if end == SERVER_END:
+        if end == SERVER_INDEX:
             return {}
-        return {part: counts[list(self.hosts[end])] for part, counts in self.declared.items()}
+        return {part: counts[list(self.workers[end])] for part, counts in self.declared.items()}
 
     def _check_form(
         self,
@@ -134,7 +134,7 @@ class Received:
         # Only averages are of several tensors with a row for each client; all others are rows.
         for leaf in pay.leaves(payload) if transfer.kind == "average" else [payload]:
             if not isinstance(leaf, Tensor | SparseMatrix) or leaf.shape[:1] != (expected,):
-                why = f"{tell(leaf)} where {expected} rows are expected"
+                why = f"{describe_value(leaf)} where {expected} rows are expected"
                 raise self.refusal(pair[0], transfer.name, round_number, why)
 
     def check_numbers(

@@ -14,25 +14,26 @@ from graphfed.federation.ledger import Flow
 from graphfed.federation.link import Pair
 from graphfed.nn.sparse import SparseMatrix, ranges
 
-__all__ = ["PeerIds", "PeerRoute", "Route", "RouteTable", "RowIds", "everyone"]
+__all__ = ["ExchangeIds", "ExchangeRoute", "Route", "RouteTable", "RowIds", "everyone"]
 
 
 @dataclass(frozen=True)
 class RowIds:
-    """The ids of the rows a host's clients send or want, in row order: ids [M] int64, client [M] int64 (index
-    in the cohort, ascending: rows of one client stand together)."""
+    """The ids of the rows a worker's clients send or want, in row order: ids [M] int64, client [M] int64
+    (index in the cohort, ascending: rows of one client stand together)."""
 
     ids: Tensor
     client: Tensor
 
 
 @dataclass(frozen=True)
-class PeerIds:
-    """What a host's clients want from other clients: site [M] the owner's client id, ids [M] the wanted ids,
+class ExchangeIds:
+    """What a worker's clients want from other clients: client [M] the owner's client id, ids [M] the wanted
+    ids,
     client [M] who wants (index in the cohort); and what they hold: held_ids [N] and held_client [N] of the
     cohort's rows."""
 
-    site: Tensor
+    owner: Tensor
     ids: Tensor
     client: Tensor
     held_ids: Tensor
@@ -60,7 +61,7 @@ class RouteTable:
 
 @dataclass(frozen=True)
 class Route:
-    """Rows between the clients and the server. sizes: rows of each host (of those here; of all at the
+    """Rows between the clients and the server. sizes: rows of each worker (of those here; of all at the
     server); flow: rows of each client whose traffic this process sees, upwards; table: at the server only."""
 
     name: str
@@ -70,8 +71,9 @@ class Route:
 
 
 @dataclass(frozen=True)
-class PeerRoute:
-    """Rows between clients, for every pair (sending host a, receiving host b) with rows of which one is here.
+class ExchangeRoute:
+    """Rows between clients, for every pair (sending worker a, receiving worker b) with rows of which one is
+    here.
 
     send[a, b] [m_ab]: rows of a's cohort that b wants (a is here); order[b] [M_b]: of the rows that reach b,
     sender after sender, the one that answers each want (b is here; None: as they come). So that some of the
@@ -87,7 +89,7 @@ class PeerRoute:
     links: dict[Pair, Tensor] = field(default_factory=dict)
 
 
-def everyone(hosts: Sequence[tuple[int, ...]], here: Sequence[int], held: np.ndarray) -> PeerRoute:
+def everyone(workers: Sequence[tuple[int, ...]], here: Sequence[int], held: np.ndarray) -> ExchangeRoute:
     """A row from every client to every other one. It follows from who takes part, so nothing crosses for it.
 
     Rows to send: [K_h * K, ...], by sender and receiver (a client's row to itself stays); they arrive as
@@ -96,8 +98,8 @@ def everyone(hosts: Sequence[tuple[int, ...]], here: Sequence[int], held: np.nda
     pairs: list[Pair] = []
     send: dict[Pair, Tensor] = {}
     arriving: dict[int, list[np.ndarray]] = {b: [] for b in here}
-    for a, senders in enumerate(hosts):
-        for b, receivers in enumerate(hosts):
+    for a, senders in enumerate(workers):
+        for b, receivers in enumerate(workers):
             if a not in here and b not in here:
                 continue
             sender, receiver = (grid.ravel() for grid in np.meshgrid(senders, receivers, indexing="ij"))
@@ -116,7 +118,7 @@ def everyone(hosts: Sequence[tuple[int, ...]], here: Sequence[int], held: np.nda
     }
     sender, receiver = np.nonzero(~np.eye(num_clients, dtype=bool))
     links = np.stack([sender, receiver, np.ones(len(sender), dtype=np.int64)], 1)
-    return PeerRoute("everyone", tuple(pairs), send, dict(order), Flow.peer(links, held))
+    return ExchangeRoute("everyone", tuple(pairs), send, dict(order), Flow.peer(links, held))
 
 
 def row_counts(rows: RowIds, num_clients: int, name: str) -> np.ndarray:
@@ -138,7 +140,8 @@ def row_counts(rows: RowIds, num_clients: int, name: str) -> np.ndarray:
 
 
 def ids_fit(payload: object, num_clients: int) -> bool:
-    """Whether a host's payload is ids [M] int64 and how many of them each of its clients has, [K_h] int64."""
+    """Whether a worker's payload is ids [M] int64 and how many of them each of its clients has, [K_h]
+    int64."""
     vectors = _int_vectors(payload)
     if len(vectors) != 2:
         return False
@@ -147,14 +150,14 @@ def ids_fit(payload: object, num_clients: int) -> bool:
     return fit and int(counts.sum()) == len(ids)
 
 
-def wants_fit(payload: object, host: tuple[int, ...]) -> bool:
-    """Whether what a host asks another one for is owners, ids and askers, [m] int64 each, and the askers are
-    its clients."""
+def wants_fit(payload: object, worker: tuple[int, ...]) -> bool:
+    """Whether what a worker asks another one for is owners, ids and askers, [m] int64 each, and the askers
+    are its clients."""
     vectors = _int_vectors(payload)
     if len(vectors) != 3 or len({len(vector) for vector in vectors}) > 1:
         return False
     asker = vectors[2]
-    return not len(asker) or (int(asker.min()) >= host[0] and int(asker.max()) <= host[-1])
+    return not len(asker) or (int(asker.min()) >= worker[0] and int(asker.max()) <= worker[-1])
 
 
 def _int_vectors(payload: object) -> list[Tensor]:
@@ -166,7 +169,7 @@ def _int_vectors(payload: object) -> list[Tensor]:
 
 
 def make_table(arrived: list[tuple[Tensor, Tensor]]) -> tuple[RouteTable, np.ndarray]:
-    """The server's table from every host's (ids, rows of each of its clients), and every client's rows
+    """The server's table from every worker's (ids, rows of each of its clients), and every client's rows
     [K]."""
     unique, index = torch.unique(torch.cat([ids for ids, _ in arrived]), return_inverse=True)
     every = torch.cat([counts for _, counts in arrived])
@@ -174,36 +177,36 @@ def make_table(arrived: list[tuple[Tensor, Tensor]]) -> tuple[RouteTable, np.nda
     return RouteTable(unique, index, client.to(unique.device)), every.cpu().numpy()
 
 
-def check_wants(wants: PeerIds, host: tuple[int, ...], num_clients: int, name: str) -> None:
-    """Raises PlaceError when what a host's clients want is out of range, or is their own."""
-    site, client = wants.site, wants.client
-    if not site.shape == wants.ids.shape == client.shape or site.ndim != 1:
-        raise PlaceError(f"route {name!r}: site, ids and client must be vectors of one length")
-    if not len(site):
+def check_wants(wants: ExchangeIds, worker: tuple[int, ...], num_clients: int, name: str) -> None:
+    """Raises PlaceError when what a worker's clients want is out of range, or is their own."""
+    owner, client = wants.owner, wants.client
+    if not owner.shape == wants.ids.shape == client.shape or owner.ndim != 1:
+        raise PlaceError(f"route {name!r}: client, ids and client must be vectors of one length")
+    if not len(owner):
         return
-    if int(site.min()) < 0 or int(site.max()) >= num_clients:
+    if int(owner.min()) < 0 or int(owner.max()) >= num_clients:
         raise PlaceError(
-            f"route {name!r}: rows are wanted from clients {int(site.min())}..{int(site.max())}, "
+            f"route {name!r}: rows are wanted from clients {int(owner.min())}..{int(owner.max())}, "
             f"but the clients are 0..{num_clients - 1}"
         )
-    if int(client.min()) < 0 or int(client.max()) >= len(host):
-        raise PlaceError(f"route {name!r}: client must index the cohort, 0..{len(host) - 1}")
-    if bool((site == client + host[0]).any()):
-        own = int(site[site == client + host[0]][0])
+    if int(client.min()) < 0 or int(client.max()) >= len(worker):
+        raise PlaceError(f"route {name!r}: client must index the cohort, 0..{len(worker) - 1}")
+    if bool((owner == client + worker[0]).any()):
+        own = int(owner[owner == client + worker[0]][0])
         raise PlaceError(f"route {name!r}: client {own} wants a row of its own; what it holds does not cross")
 
 
 def find_rows(
-    held: PeerIds, host: tuple[int, ...], site: Tensor, ids: Tensor, name: str, asked_by: str
+    held: ExchangeIds, worker: tuple[int, ...], owner: Tensor, ids: Tensor, name: str, asked_by: str
 ) -> Tensor:
     """The rows of a cohort that hold the wanted (client, id) pairs, [m]; asked_by: for messages.
 
-    Raises InputError when a client of this host is asked for a vertex it does not hold."""
-    client = site - host[0]
+    Raises InputError when a client of this worker is asked for a node it does not hold."""
+    client = owner - worker[0]
     # Ids may be any numbers up to 2^63: a code has the id's place among those held.
     known, place = torch.unique(held.held_ids, return_inverse=True)
     wanted_place = torch.searchsorted(known, ids).clamp(max=max(len(known) - 1, 0))
-    wrong = (client < 0) | (client >= len(host))
+    wrong = (client < 0) | (client >= len(worker))
     wrong = wrong | (known[wanted_place] != ids if len(known) else torch.ones_like(wrong))
     codes = held.held_client * len(known) + place
     order = torch.argsort(codes)
@@ -215,7 +218,7 @@ def find_rows(
     if bool(wrong.any()):
         first = int(wrong.nonzero()[0])
         raise InputError(
-            f"route {name!r}: client {int(site[first])} is asked for vertex {int(ids[first])}, "
+            f"route {name!r}: client {int(owner[first])} is asked for node {int(ids[first])}, "
             f"which it does not hold, by {asked_by}"
         )
     return row
@@ -265,8 +268,8 @@ def link_codes(sender: Tensor, receiver: Tensor, num_clients: int) -> Tensor:
 
 
 def traffic(links: Tensor, num_clients: int) -> np.ndarray:
-    """The pairs of clients with traffic, from the links of each row [m] (`PeerRoute.links`): [P, 3] (sender,
-    receiver, rows)."""
+    """The pairs of clients with traffic, from the links of each row [m] (`ExchangeRoute.links`): [P, 3]
+    (sender, receiver, rows)."""
     if num_clients**2 <= max(len(links), 1000):
         rows = torch.bincount(links, minlength=num_clients**2)
         codes = rows.nonzero()[:, 0]

@@ -1,7 +1,7 @@
-"""What forecasting runs on: the series of the sensors that one host holds, one a client, and at the server
+"""What forecasting runs on: the series of the sensors that one worker holds, one a client, and at the server
 the network of all sensors.
 
-The clients of a host are stacked as those of a `Cohort` are. A window is never stored: it is a view of a
+The clients of a worker are stacked as those of a `Cohort` are. A window is never stored: it is a view of a
 series. All sensors read at the same times.
 
 Shapes: K clients, T steps, W windows, m lags, n horizon, S sensors of the whole run, E edges."""
@@ -102,7 +102,7 @@ class Series:
 @dataclass(frozen=True, eq=False)
 class Network:
     """What the server knows of the sensors, and nothing that they have read: edges, self loops among them,
-    whose vertices are the clients; split, whose `observed` [S] says which take part in training and
+    whose nodes are the clients; split, whose `observed` [S] says which take part in training and
     validation; and the times of the readings (see `Series`)."""
 
     edges: Edges
@@ -113,14 +113,14 @@ class Network:
 
 @dataclass(frozen=True)
 class SensorData:
-    """What a run of forecasting is given. series: a `Series` at each host of clients; network: a `Network` at
-    the server."""
+    """What a run of forecasting is given. series: a `Series` at each worker of clients; network: a
+    `Network` at the server."""
 
     series: Located["Series"]
     network: Located["Network"]
 
 
-#: What a program is given, by the kind of its data: a `Cohort` at each host of clients, or `SensorData`.
+#: What a program is given, by the kind of its data: a `Cohort` at each worker of clients, or `SensorData`.
 TaskData: TypeAlias = "Located[Cohort] | SensorData"
 
 
@@ -190,7 +190,7 @@ _SPLIT = ("lags", "horizon", "every", "train", "val", "test")
 
 
 def save_series(series: Series, path: Path) -> None:
-    """Write the series of a host as one safetensors file."""
+    """Write the series of a worker as one safetensors file."""
     arrays = {
         "readings": series.readings.cpu().numpy(),
         "missing": series.missing.cpu().numpy(),
@@ -250,7 +250,7 @@ def load_series(path: Path, *, device: torch.device | str = "cpu") -> Series:
 def save_network(network: Network, path: Path) -> None:
     """Write the server's network as one safetensors file."""
     arrays = {name: getattr(network.edges, name).cpu().numpy() for name in ("sender", "receiver", "weight")}
-    told = {"vertices": network.edges.num_vertices, **_times(network)}
+    told = {"nodes": network.edges.num_nodes, **_times(network)}
     write_tensors(path, {**arrays, "observed": network.split.observed}, {"network": json.dumps(told)})
 
 
@@ -258,7 +258,7 @@ def load_network(path: Path, *, device: torch.device | str = "cpu") -> Network:
     """Read what `save_network` wrote. Raises InputError for any other file, and for one whose columns do not
     go together."""
     arrays, told = _read(path, "network", _NETWORK)
-    sensors, edges = told.get("vertices"), len(arrays["sender"])
+    sensors, edges = told.get("nodes"), len(arrays["sender"])
     ends, split = (arrays["sender"], arrays["receiver"]), _split_from(told, arrays["observed"])
     fits = (
         isinstance(sensors, int)

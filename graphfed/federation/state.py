@@ -57,7 +57,7 @@ def _fill(path: str, stored: Mapping[str, Tensor]) -> Any:
 
 
 def _places(fed: Federation, place: str) -> list[str]:
-    return ["server"] * len(fed.server_ends) if place == SERVER else [f"host{h}" for h in fed.here]
+    return ["server"] * len(fed.server_participants) if place == SERVER else [f"worker{h}" for h in fed.here]
 
 
 def arrays_of(fed: Federation, values: Mapping[str, Located]) -> dict[str, np.ndarray]:
@@ -95,7 +95,7 @@ def values_from(
             held = roster_of(code, fed.num_clients)
         parts = []
         for position, part in enumerate(_places(fed, place)):
-            if place != SERVER and held is not None and not held[list(fed.hosts[fed.here[position]])].any():
+            if place != SERVER and held is not None and not held[list(fed.workers[fed.here[position]])].any():
                 parts.append(ABSENT)
             else:
                 parts.append(_fill(f"{name}/{part}", stored))

@@ -25,9 +25,9 @@ __all__ = [
     "Transfer",
     "answer",
     "check_rows",
+    "describe_value",
     "gradients_for",
     "pack",
-    "tell",
     "tensors_asked",
     "unpack",
     "unpack_arrived",
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-#: A transfer's own rule for what comes from another process: gets a host's payload, and what the host's
+#: A transfer's own rule for what comes from another process: gets a worker's payload, and what the worker's
 #: clients have declared, [K_h] by part of the split ({} where nothing was asked for). Returns what was sent
 #: that cannot be used, in words that go on "it sent"; empty where nothing is wrong.
 Accept = Callable[[Any, Mapping[str, np.ndarray]], str]
@@ -131,7 +131,7 @@ def unpack_arrived(message: Message, wrap: Wrapper | None) -> Any:
     leaves = pay.leaves(message.payload)
     kinds = (Tensor,) if wrap is not None else (Tensor, SparseMatrix)
     if not all(isinstance(x, kinds) for x in leaves):
-        raise WireError(f"what is no payload of tensors: {tell(message.payload)}")
+        raise WireError(f"what is no payload of tensors: {describe_value(message.payload)}")
     if len(message.dtypes) != (0 if wrap is None else len(leaves)):
         raise WireError("a payload in another wrapper than the receiver's")
     try:
@@ -160,7 +160,7 @@ def unpack(message: Message, wrap: Wrapper | None) -> Any:
 def check_rows(rows: object, expected: int, what: str, why: str) -> Rows:
     """The rows; PlaceError unless there are as many as expected."""
     if not isinstance(rows, Tensor | SparseMatrix) or not len(rows.shape) or rows.shape[0] != expected:
-        raise PlaceError(f"{what} is {tell(rows)} where {why} {expected}")
+        raise PlaceError(f"{what} is {describe_value(rows)} where {why} {expected}")
     return rows
 
 
@@ -214,12 +214,12 @@ def gradients_for(tensors: Sequence[Tensor], arrived: object, wrap: Wrapper | No
     return tuple(arrived)
 
 
-def tell(x: object) -> str:
+def describe_value(x: object) -> str:
     """A value as an error message shows it: shapes, never contents."""
     if isinstance(x, Tensor):
         return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
     if isinstance(x, SparseMatrix):
         return f"sparse {str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
     if isinstance(x, dict):
-        return "{" + ", ".join(f"{key}: {tell(item)}" for key, item in list(x.items())[:8]) + "}"
+        return "{" + ", ".join(f"{key}: {describe_value(item)}" for key, item in list(x.items())[:8]) + "}"
     return repr(x) if isinstance(x, int | float | str | bool | None) else type(x).__name__

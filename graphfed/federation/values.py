@@ -1,8 +1,9 @@
 """Values that live at a place.
 
-A `Located` value has a place (`clients` or `server`) and one part for every host of that place in this
-process: stacked, all clients are one host; one at a time, every client is a host; in separate processes, each
-process has its own host's part and nothing else. Only functions run at the place see the parts.
+A `Located` value has a place (`clients` or `server`) and one part for every worker of that place in this
+process: stacked, all clients are one worker; one at a time, every client is a worker; in separate
+processes, each
+process has its own worker's part and nothing else. Only functions run at the place see the parts.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ CLIENTS, SERVER = "clients", "server"
 
 
 class _Absent:
-    """The part of a host none of whose clients take part in this round."""
+    """The part of a worker none of whose clients take part in this round."""
 
     def __repr__(self) -> str:
         return "ABSENT"
@@ -63,7 +64,7 @@ class OfTheProgram:
 
 @dataclass(frozen=True, eq=False)
 class Located(OfTheProgram, Generic[Content_co]):
-    """A value at `place`; `parts` holds one entry for each host of that place in this process.
+    """A value at `place`; `parts` holds one entry for each worker of that place in this process.
 
     The type argument is the type of a part, as functions run at the place get it; it may be left out.
     `members` [K] bool are the clients that have the value (None: all of them, or the server). The program

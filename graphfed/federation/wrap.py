@@ -24,7 +24,7 @@ class Wrapper(Protocol):
     """Noise, compression or encryption around a payload.
 
     So that no placement changes a result, an encoding keeps the first dimension, and row i of it depends on
-    row i alone: the first dimension of a payload counts rows or clients, and a host holds any number of
+    row i alone: the first dimension of a payload counts rows or clients, and a worker holds any number of
     them."""
 
     @property

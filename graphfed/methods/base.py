@@ -6,7 +6,7 @@
         one communication round, counted from 1
     predict(fed, state, config, target) -> Located
         at the clients, with only what the method's protocol lets it see at prediction time: to classify
-        vertices logits [n, C] of cohort.rows(target); to predict links scores [n] of cohort.pairs(target),
+        nodes logits [n, C] of cohort.rows(target); to predict links scores [n] of cohort.pairs(target),
         any real numbers, the larger the likelier (h_u . h_v); to forecast [P, W, n], of the P sensors that
         take part, of series.starts(target), in the unit of the readings; target is "val", "test" or "all"
         (both)
@@ -135,7 +135,7 @@ class Method:
     paper: str = ""
     #: The tasks it can do (names in `tasks.registry.TASKS`); the first is the one it does unless it is asked.
     tasks: tuple[str, ...] = (CLASSIFICATION,)
-    #: The partition where the user names none, and the data names no sites.
+    #: The partition where the user names none, and the data names no clients.
     partition: str = "label_dirichlet"
     #: Whether it trains on the pooled graph as one client: the reference that no federation sees.
     pooled: bool = False
@@ -172,9 +172,9 @@ class Method:
         """What a run of this method asks for beyond what its task needs, in a few words each."""
         requires = self.requires
         asked = ["all data at one party"] if self.pooled else []
-        asked += ["each vertex at one client"] if requires.disjoint else []
-        asked += ["one vertex at every client"] if requires.nodes_per_client == "one" else []
-        asked += ["vertices numbered from 0"] if requires.numbered else []
-        asked += ["a vertex at every client"] if requires.nodes_per_client == "at least one" else []
+        asked += ["each node at one client"] if requires.disjoint else []
+        asked += ["one node at every client"] if requires.nodes_per_client == "one" else []
+        asked += ["nodes numbered from 0"] if requires.numbered else []
+        asked += ["a node at every client"] if requires.nodes_per_client == "at least one" else []
         asked += [] if self.dropouts or self.pooled else ["every client in every round"]
         return [*asked, *requires.other]

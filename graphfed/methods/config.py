@@ -132,7 +132,7 @@ class GraphSettings:
     select: Select = Field(
         default="auto",
         description="the validation metric that rounds are selected by; auto: accuracy, or where one class "
-        "has more than 80 percent of the validation vertices average_precision (two classes) or "
+        "has more than 80 percent of the validation nodes average_precision (two classes) or "
         "balanced_accuracy",
     )
 
@@ -173,7 +173,7 @@ class ClassWeightSettings:
     class_weights: Literal["none", "balanced"] = Field(
         default="none",
         description="weight of each class in the training loss: all equal, or balanced: inversely "
-        "proportional to how many training vertices of all clients it has",
+        "proportional to how many training nodes of all clients it has",
     )
 
 

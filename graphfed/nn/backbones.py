@@ -149,7 +149,7 @@ def sage_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
 
 def sage_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
     """Edges weighted w_ij / d_i, with d_i = sum_j w_ij: the (weighted) mean over the neighbours, zero for a
-    vertex without any."""
+    node without any."""
     share = torch.where(degree > 0, degree, 1).double().reciprocal()
 
     def make(
@@ -302,7 +302,7 @@ def maxpool_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> Block
 
 
 def maxpool_aggregate(view: View) -> Tensor | SparseMatrix:
-    """x_i || max_j x_j [N, 2 F], over the neighbours j; zero for a vertex without any."""
+    """x_i || max_j x_j [N, 2 F], over the neighbours j; zero for a node without any."""
     source, target = view.edges[0]
     (n, features), x = view.x.shape, view.x
     if isinstance(x, SparseMatrix):

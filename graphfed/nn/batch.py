@@ -2,7 +2,7 @@
 
 A graph network's output at some target rows depends only on their receptive field. `make_batch` keeps exactly
 those rows: layer l of L takes the rows N_l and gives the rows N_{l+1}, with N_L = the targets. Training on
-few labelled vertices, or a client whose cross edges are dropped, then costs what its field costs. Exact:
+few labelled nodes, or a client whose cross edges are dropped, then costs what its field costs. Exact:
 every dropped row has no influence on the targets.
 """
 
@@ -194,7 +194,7 @@ def make_batch(
         if view.far is not None and far is not None:
             rows, whose = ((~view.far).cumsum(0) - 1)[rows[far.near]], whose[far.near]
         some = rows if len(rows) < len(view.moments.size) else None
-        # Laid out once for training; predictions gather a few vertices at a time.
+        # Laid out once for training; predictions gather a few nodes at a time.
         moments = (
             view.moments.prepared(whose if apart else None, view.num_clients, some)
             if per_client

@@ -1,7 +1,7 @@
-"""A layer of graph attention whose scores are polynomials, from moments of every vertex's neighbourhood
+"""A layer of graph attention whose scores are polynomials, from moments of every node's neighbourhood
 (FedGAT): what a client computes from what the server sent it.
 
-A vertex i has B neighbours, itself among them, and scores x_ij = b1 . h_i + b2 . h_j. Wanted is
+A node i has B neighbours, itself among them, and scores x_ij = b1 . h_i + b2 . h_j. Wanted is
 sum_j e(x_ij) W h_j / sum_j e(x_ij) for a polynomial e of degree p. In 2 B *slots* the server has hidden the
 neighbours: K2 has a row of F numbers in each slot, K1 one number. A client works out coefficients r of the
 slots with r . K1 = sum_j e(x_ij) and r . K2 = sum_j e(x_ij) h_j:
@@ -31,10 +31,10 @@ FETCH = 64
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What the server sent of M vertices, one after the other: S = sum 2 B slots, Q = sum (2 B)^2 entries.
+    """What the server sent of M nodes, one after the other: S = sum 2 B slots, Q = sum (2 B)^2 entries.
 
     size [M]: B of each; sums [S, 1 + F]: K1 | K2; scores: M1 | M2, in the matrix form [Q, 2 F], of the
-    entries of every vertex's matrices, row by row, in the vector form [S, 2 F]; decoders [Q, p + 1]: R_0 ..
+    entries of every node's matrices, row by row, in the vector form [S, 2 F]; decoders [Q, p + 1]: R_0 ..
     R_p entry by entry in the vector form, else None; heads: of the layer's attention."""
 
     size: Tensor
@@ -44,8 +44,8 @@ class Moments:
     heads: int
 
     def prepared(self, client: Tensor | None, num_clients: int, rows: Tensor | None = None) -> "MomentRows":
-        """Those of the vertices `rows` [n] (None: of all), copied and ready for products. client [n]
-        ascending: whose weights each vertex meets; None: shared ones."""
+        """Those of the nodes `rows` [n] (None: of all), copied and ready for products. client [n]
+        ascending: whose weights each node meets; None: shared ones."""
         slots, entries = 2 * self.size, (2 * self.size) ** 2
         first_slot, first_entry = slots.cumsum(0) - slots, entries.cumsum(0) - entries
         size = self.size
@@ -77,7 +77,7 @@ class Moments:
         )
 
     def in_parts(self, rows: Tensor) -> "MomentParts":
-        """Those of the vertices `rows` [n], copied when they are used, a few at a time."""
+        """Those of the nodes `rows` [n], copied when they are used, a few at a time."""
         size = self.size[rows]
         order = torch.argsort(size, stable=True)
         per_slot, per_entry = self.sums.shape[1], 0
@@ -124,7 +124,7 @@ class Laid:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The n vertices whose neighbourhoods are padded to the same w slots.
+    """The n nodes whose neighbourhoods are padded to the same w slots.
 
     keys [n, w]: K1; scores: of every slot [n, w], or entry [n, w, w] in the matrix form, its row among the
     scores, their number where there is none; decoders [n, w, w (p + 1)], in the vector form: of r's slot, and
@@ -138,7 +138,7 @@ class Group:
 def _groups(
     size: Tensor, keys: Tensor, first_decoder: Tensor, decoders: Tensor | None
 ) -> tuple[tuple[Group, ...], Tensor]:
-    """Sizes are padded to 1, 2, 3, 4, 6, 8, 12, ... first_decoder [n]: where each vertex's entries begin
+    """Sizes are padded to 1, 2, 3, 4, 6, 8, 12, ... first_decoder [n]: where each node's entries begin
     among the decoders. Also: where every slot is [S] in the groups' padded slots, group after group."""
     slots, entries = 2 * size, (2 * size) ** 2
     first_slot, first_entry = slots.cumsum(0) - slots, entries.cumsum(0) - entries
@@ -176,7 +176,7 @@ def _with_zero(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class MomentParts:
-    """`Moments` of the n vertices `rows`, laid out part by part as they are used. parts: which of the n."""
+    """`Moments` of the n nodes `rows`, laid out part by part as they are used. parts: which of the n."""
 
     moments: Moments
     rows: Tensor
@@ -196,7 +196,7 @@ class MomentParts:
 
 @dataclass(frozen=True, eq=False)
 class MomentRows:
-    """`Moments` of M vertices, laid out. keys [S]: K1; sums: K2; place [S]: of every slot in the groups;
+    """`Moments` of M nodes, laid out. keys [S]: K1; sums: K2; place [S]: of every slot in the groups;
     slots [heads * M, heads * S]: whose each slot is, once per head along a diagonal."""
 
     keys: Tensor
@@ -275,5 +275,5 @@ def _terms(y: Tensor, there: Tensor, series: Series) -> Tensor:
 def _of_vectors(terms: Tensor, group: Group) -> Tensor:
     """r [n, w, heads] from q_n y^n of every slot [n w, p + 1, heads]."""
     assert group.decoders is not None
-    of_vertex = terms.view(len(group.keys), -1, terms.shape[-1])
-    return torch.bmm(of_vertex.transpose(1, 2), group.decoders.transpose(1, 2)).transpose(1, 2)
+    of_node = terms.view(len(group.keys), -1, terms.shape[-1])
+    return torch.bmm(of_node.transpose(1, 2), group.decoders.transpose(1, 2)).transpose(1, 2)

@@ -1,6 +1,6 @@
 """Sparse matrices with a static pattern, and the per-client weights that they multiply.
 
-Shape letters, here and in the whole package: N rows (vertices), E stored entries (edges), F features, H
+Shape letters, here and in the whole package: N rows (nodes), E stored entries (edges), F features, H
 hidden width, C classes, K clients of a cohort, P (client, feature) pairs that occur.
 
 The differentiable operations treat the pattern as fixed: `spmm` multiplies, `entry_sums` gives every stored

@@ -18,7 +18,7 @@ from graphfed.privacy.local import check_bounds, coins, dense_rows, rare
 from graphfed.privacy.noise import Mechanism, Noise, chunks
 from graphfed.random import words32
 
-__all__ = ["Accounting", "Bins", "bin_mechanism", "budget_of", "deal_bins", "encode_bins"]
+__all__ = ["Accounting", "Bins", "assign_bins", "bin_mechanism", "budget_of", "encode_bins"]
 
 Accounting = Literal["per_receiver", "coalition"]
 
@@ -47,7 +47,7 @@ class Bins:
         return self.order.shape[1]
 
 
-def deal_bins(key: int, ids: Tensor, width: int, receivers: Tensor) -> Bins:
+def assign_bins(key: int, ids: Tensor, width: int, receivers: Tensor) -> Bins:
     """Deal d = `width` coordinates of the devices with ids [N] over receivers [N] bins each, by random orders
     drawn from a public key.
 
@@ -93,7 +93,7 @@ def bin_mechanism(accounting: Accounting, epsilon: float, receivers: int) -> Mec
     return Mechanism(
         "one-bit in bins",
         joint,
-        f"every coordinate of a vertex once, dealt over {receivers} receivers that put theirs together "
+        f"every coordinate of a node once, dealt over {receivers} receivers that put theirs together "
         f"({accounting}, epsilon {epsilon:g}): private between any two feature vectors within the bounds",
     )
 

@@ -106,7 +106,7 @@ def gaussian_mechanism(epsilon: float, delta: float, width: int, low: float, hig
     return Mechanism(
         "Gaussian",
         epsilon,
-        f"all {width} features of a vertex: private between any two feature vectors within the bounds",
+        f"all {width} features of a node: private between any two feature vectors within the bounds",
         delta,
         (high - low) * math.sqrt(width),
     )
@@ -131,7 +131,7 @@ def in_ball_mechanism(epsilon: float, delta: float, width: int) -> Mechanism:
     return Mechanism(
         "Gaussian",
         epsilon,
-        f"all {width} features of a vertex: private between any two feature vectors of length at most 1",
+        f"all {width} features of a node: private between any two feature vectors of length at most 1",
         delta,
         2.0,
     )

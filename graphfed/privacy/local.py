@@ -109,7 +109,7 @@ def multi_bit_mechanism(epsilon: float, width: int) -> Mechanism:
     return Mechanism(
         "multi-bit",
         epsilon,
-        f"{count} of the {width} coordinates of a vertex, drawn at random, with a bit each at epsilon "
+        f"{count} of the {width} coordinates of a node, drawn at random, with a bit each at epsilon "
         f"{epsilon / count:g}: private between any two feature vectors within the bounds",
     )
 
@@ -157,7 +157,7 @@ def label_mechanism(epsilon: float, num_classes: int) -> Mechanism:
     return Mechanism(
         "randomised response",
         epsilon,
-        f"the class of a vertex, one of {num_classes}: private between any two classes; that the vertex has "
+        f"the class of a node, one of {num_classes}: private between any two classes; that the node has "
         "a label is not hidden",
     )
 
@@ -198,14 +198,14 @@ def randomised_response(
 
 
 def check_bounds(x: Tensor, ids: Tensor, low: float, high: float) -> None:
-    """InputError where one of the values x [n, d] of vertices with ids [n] is outside [low, high]."""
+    """InputError where one of the values x [n, d] of nodes with ids [n] is outside [low, high]."""
     outside = ~((x >= low) & (x <= high))
     if bool(outside.any()):
         row, column = outside.nonzero()[0].tolist()
         raise InputError(
-            f"vertex {int(ids[row])} has {float(x[row, column]):g} in feature {column}, outside "
+            f"node {int(ids[row])} has {float(x[row, column]):g} in feature {column}, outside "
             f"feature_low={low:g} .. feature_high={high:g}, which the noise is made for; scale the features, "
-            "or set bounds that hold for every vertex (public, not taken from private data)"
+            "or set bounds that hold for every node (public, not taken from private data)"
         )
 
 

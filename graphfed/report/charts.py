@@ -8,7 +8,7 @@ from graphfed.drawing.canvas import DASHES, MUTED, WIDTH, short, svg_element
 from graphfed.drawing.charts import XY, Axis, Bars, Series, Shares
 from graphfed.report.device import Accounts
 from graphfed.report.figures import Errors, Figures
-from graphfed.report.overviews import class_bars, degree_bars, site_network
+from graphfed.report.overviews import class_bars, client_network, degree_bars
 from graphfed.report.read import Run, Subject
 from graphfed.report.results import best_row, class_names, confusion_of, followed_metric, metric_name
 from graphfed.runs.overview_schema import GraphOverview
@@ -17,10 +17,10 @@ from graphfed.tasks.registry import task_or_default
 
 __all__ = ["DOTS", "byte_axis", "confusion", "lines", "result_charts"]
 
-#: Points of a cumulative distribution, and marks of sites.
+#: Points of a cumulative distribution, and marks of clients.
 POINTS, DOTS = 200, 500
 #: Links of the ledger, in the words of the charts.
-LINKS = {"up": "site to server", "down": "server to site", "peer": "site to site"}
+LINKS = {"up": "client to server", "down": "server to client", "peer": "client to client"}
 #: Transfers that have a bar.
 DRAWN_TRANSFERS = 12
 SENT = "bytes of set-up and training"
@@ -57,12 +57,12 @@ def result_charts(subject: Subject, figures: Figures) -> dict[str, str]:
     drawn = {**_score_charts(subject, figures), **_byte_charts(subject), **_account_charts(subject)}
     told = subject.first.overview
     if isinstance(told, GraphOverview):
-        if told.drawing.vertices:
-            drawn["partition"] = svg_element("the graph and its sites", [[site_network(told)]])
-        if any(sum(site.classes) for site in told.sites):
-            drawn["classes"] = svg_element("classes of each site", [[class_bars(told)]])
-        if told.vertices:
-            drawn["degrees"] = svg_element("neighbours of a vertex", [[degree_bars(told)]])
+        if told.drawing.nodes:
+            drawn["partition"] = svg_element("the graph and its clients", [[client_network(told)]])
+        if any(sum(client.classes) for client in told.clients):
+            drawn["classes"] = svg_element("classes of each client", [[class_bars(told)]])
+        if told.nodes:
+            drawn["degrees"] = svg_element("neighbours of a node", [[degree_bars(told)]])
     return drawn
 
 
@@ -97,11 +97,13 @@ def _score_charts(subject: Subject, figures: Figures) -> dict[str, str]:
     if counts is not None:
         chart = confusion(counts, class_names(subject.first, len(counts)))
         drawn["confusion"] = svg_element("confusion matrix", [[chart]], width=chart.height / 0.86)
-    dots = {label: runs[0].site_accuracy for label, runs in subject.rows.items() if runs[0].site_accuracy}
-    # Of one vertex a site is right or wrong: nothing to draw.
-    of_several = any(max(n for _, n in sites.values()) > 1 and len(sites) > 1 for sites in dots.values())
+    dots = {label: runs[0].client_accuracy for label, runs in subject.rows.items() if runs[0].client_accuracy}
+    # Of one node a client is right or wrong: nothing to draw.
+    of_several = any(
+        max(n for _, n in clients.values()) > 1 and len(clients) > 1 for clients in dots.values()
+    )
     if of_several and figures.metric == "accuracy":
-        drawn["sites"] = svg_element("accuracy of each site", [[_site_dots(dots)]])
+        drawn["clients"] = svg_element("accuracy of each client", [[_client_dots(dots)]])
     return drawn
 
 
@@ -180,18 +182,18 @@ def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> Shares
     return Shares(shares, x, y, texts=texts, height=0.86 * min(WIDTH, 2.2 + 0.42 * size))
 
 
-def _site_dots(rows: Mapping[str, Mapping[str, tuple[float, int]]]) -> XY:
-    """Draw the test accuracy of every site, (accuracy, test nodes) by label and site: a dot each, its area by
-    the nodes; of more than DOTS sites those with the most."""
-    most = max((count for sites in rows.values() for _, count in sites.values()), default=1)
+def _client_dots(rows: Mapping[str, Mapping[str, tuple[float, int]]]) -> XY:
+    """Draw the test accuracy of every client, (accuracy, test nodes) by label and client: a dot each, its
+    area by the nodes; of more than DOTS clients those with the most."""
+    most = max((count for clients in rows.values() for _, count in clients.values()), default=1)
     series = []
-    for place, sites in enumerate(rows.values()):
-        drawn = sorted(sites.values(), key=lambda site: -site[1])[:DOTS]
+    for place, clients in enumerate(rows.values()):
+        drawn = sorted(clients.values(), key=lambda client: -client[1])[:DOTS]
         values = [100 * accuracy for accuracy, _ in drawn]
         size = np.sqrt([12 + 90 * count / most for _, count in drawn])
         series.append(Series("", values, [place] * len(values), place=place, size=size, alpha=0.55))
     y = Axis(ticks={i: short(label) for i, label in enumerate(rows)}, low=len(rows) - 0.5, high=-0.5)
-    x = Axis("test accuracy, percent; larger mark: more test vertices")
+    x = Axis("test accuracy, percent; larger mark: more test nodes")
     return XY(series, x, y, height=0.9 + 0.42 * len(rows))
 
 

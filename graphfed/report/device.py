@@ -1,5 +1,5 @@
 """One device of a run that has per-client statistics (`Method.client_statistics`): what it sent to whom, and
-what it disclosed. Of many sites a page can only show sums; this is the line of one."""
+what it disclosed. Of many clients a page can only show sums; this is the line of one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ def _device(label: str, run: Run, accounts: Accounts, wanted: int | None) -> Dev
     lines = [
         _line(run, line, accounts, own)
         for line in left(label, run).out
-        if len(line.sites) > device and line.sites[device]
+        if len(line.clients) > device and line.clients[device]
     ]
     training = run.manifest.config.training
     seeded = training.get("noise_seed") is not None
@@ -103,7 +103,7 @@ def _line(run: Run, line: Line, accounts: Accounts, own: Mapping[str, float]) ->
     column = "" if method is None else method.sends.recipients.get(line.name, "")
     everyone: int | None = None
     count, receivers = 0.0, "others"
-    if line.link == "site to server":
+    if line.link == "client to server":
         count, everyone, receivers = 1, len(accounts["client"]), "server"
     elif column in own:
         count, everyone, receivers = own[column], int(accounts[column].sum()), column
@@ -112,4 +112,4 @@ def _line(run: Run, line: Line, accounts: Accounts, own: Mapping[str, float]) ->
     if everyone is not None:
         exact = line.messages == line.times * everyone
         (messages,) = sentences("messages", count=int(line.times * count), exact=exact)
-    return DeviceLine(line, to, human_bytes(line.sites[int(own["client"])]), messages)
+    return DeviceLine(line, to, human_bytes(line.clients[int(own["client"])]), messages)

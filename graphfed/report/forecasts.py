@@ -114,7 +114,7 @@ def readings(subject: Subject, errors: Errors, tested: SensorErrors | None) -> R
 
 
 def tested(run: Run) -> SensorErrors | None:
-    """The test errors of a run's sensors; None where the sites have the forecasts, or the sensors are not
+    """The test errors of a run's sensors; None where the clients have the forecasts, or the sensors are not
     known."""
     told = sensors_of(run)
     if told is None or run.deployed:
@@ -142,7 +142,7 @@ def bytes_by_round(subject: Subject) -> dict[str, list[int]]:
 
 #: The two ends of a transfer in the ledger -> words.
 DIRECTIONS = {
-    ("clients", "server"): "from the sites",
-    ("server", "clients"): "to the sites",
-    ("clients", "clients"): "between sites",
+    ("clients", "server"): "from the clients",
+    ("server", "clients"): "to the clients",
+    ("clients", "clients"): "between clients",
 }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from graphfed import __version__
-from graphfed.data.graphs.overview import graph_facts, site_facts
+from graphfed.data.graphs.overview import client_facts, graph_facts
 from graphfed.data.sensors.overview import sensor_facts
 from graphfed.errors import InputError
 from graphfed.files import write_bytes, writing
@@ -39,7 +39,7 @@ from graphfed.runs.progress import human_bytes
 from graphfed.tasks.headline import NAMES, headline, name_of
 from graphfed.tasks.registry import task_or_default
 
-__all__ = ["tell_device", "write_card", "write_report"]
+__all__ = ["log_device", "write_card", "write_report"]
 
 
 def write_report(
@@ -72,7 +72,7 @@ def write_report(
     return path
 
 
-def tell_device(folder: str | Path, device: int) -> list[str]:
+def log_device(folder: str | Path, device: int) -> list[str]:
     """What one device of the run in a folder (of a comparison: of its first that keeps an account of each)
     sent and gave away, in sentences; raises what `write_report` raises."""
     return devices(read_subject([folder]), device)[0].sentences
@@ -226,10 +226,10 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         return []
     told = run.overview.model_dump()
     if isinstance(run.overview, GraphOverview):
-        return [*graph_facts(told), *site_facts(told)]
+        return [*graph_facts(told), *client_facts(told)]
     observed = run.overview.sensors.observed
     trained = [("sensors trained on", f"{sum(observed):,} of {len(observed):,}")] * (not all(observed))
-    return [*sensor_facts(told), *trained, ("sites", f"{run.result.clients:,}")]
+    return [*sensor_facts(told), *trained, ("clients", f"{run.result.clients:,}")]
 
 
 def _audited(subject: Subject) -> list[tuple[str, Run]]:

@@ -31,7 +31,7 @@ __all__ = ["Run", "Subject", "Transfer", "read_subject"]
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run. site_accuracy: site -> (test accuracy, test vertices), empty where no vertices are
+    """One finished run. client_accuracy: client -> (test accuracy, test nodes), empty where no nodes are
     classified or predictions are elsewhere; accounts: what the clients say of themselves, columns [K] by
     name, `client` among them; overview, accounts, audit: None in a folder that has none."""
 
@@ -40,14 +40,14 @@ class Run:
     manifest: RunManifest | DeployedManifest
     history: Sequence[MetricsLine]
     entries: Sequence[Transfer]
-    site_accuracy: Mapping[str, tuple[float, int]]
+    client_accuracy: Mapping[str, tuple[float, int]]
     overview: GraphOverview | SensorOverview | None
     audit: AuditFile | None
     accounts: Mapping[str, np.ndarray] | None = None
 
     @property
     def deployed(self) -> bool:
-        """Whether the sites had the data on machines of their own."""
+        """Whether the clients had the data on machines of their own."""
         return isinstance(self.manifest, DeployedManifest)
 
 
@@ -108,7 +108,7 @@ def _read_run(folder: Path) -> Run:
     except InputError as error:
         say(f"warning: {error}; until then the report does not say what its messages are")
     kind = DeployedManifest if "deployment" in manifest else RunManifest
-    # The sites have the predictions of a deployed run.
+    # The clients have the predictions of a deployed run.
     classified = result.task == CLASSIFICATION and kind is RunManifest
     return Run(
         folder,
@@ -116,7 +116,7 @@ def _read_run(folder: Path) -> Run:
         kind.model_validate(manifest),
         [MetricsLine.model_validate(line) for line in read_lines(folder / "metrics.jsonl", MetricsLine)],
         LedgerFile.model_validate(read_json(folder / "ledger.json", LedgerFile)).entries,
-        _site_accuracy(folder) if classified else {},
+        _client_accuracy(folder) if classified else {},
         _overview(folder, result.task),
         _audit(folder),
         _accounts(folder, result.clients),
@@ -154,13 +154,15 @@ def _audit(folder: Path) -> AuditFile | None:
         raise InputError(f"{error}; make it again: graphfed audit {folder}") from None
 
 
-def _site_accuracy(folder: Path) -> dict[str, tuple[float, int]]:
+def _client_accuracy(folder: Path) -> dict[str, tuple[float, int]]:
     path = folder / "predictions.parquet"
-    kinds = {"split": "text", "label": "integer", "prediction": "integer", "site": "integer"}
-    table = read_table(path, kinds, optional={"site_name": "text"})
+    kinds = {"split": "text", "label": "integer", "prediction": "integer", "client": "integer"}
+    table = read_table(path, kinds, optional={"client_name": "text"})
     test = np.array(table["split"].to_pylist()) == "test"
     hit = table["label"].to_numpy()[test] == table["prediction"].to_numpy()[test]
-    sites = table["site_name" if "site_name" in table.column_names else "site"].to_numpy()[test].astype(str)
-    names, index = np.unique(sites, return_inverse=True)
+    clients = (
+        table["client_name" if "client_name" in table.column_names else "client"].to_numpy()[test].astype(str)
+    )
+    names, index = np.unique(clients, return_inverse=True)
     count, hits = np.bincount(index, minlength=len(names)), np.bincount(index, hit, len(names))
     return {str(name): (float(h / c), int(c)) for name, h, c in zip(names, hits, count, strict=True)}

@@ -77,7 +77,7 @@ def class_names(run: Run, count: int) -> list[str]:
 
 
 def class_rows(subject: Subject, figures: Figures) -> list[tuple[str, ...]]:
-    """Of each class of the confusion matrix that is shown: its name, its test vertices, those predicted to be
+    """Of each class of the confusion matrix that is shown: its name, its test nodes, those predicted to be
     of it, how many of these are right, precision and recall."""
     shown = subject.rows[best_row(subject, figures)][0]
     counts, scores = confusion_of(shown), shown.result.details.get("test_classes")
@@ -110,7 +110,7 @@ def best_row(subject: Subject, figures: Figures) -> str:
 
 
 def _is_federated(row: ComparedRow) -> bool:
-    """Whether something crosses between the sites of a row in training, and they keep their data."""
+    """Whether something crosses between the clients of a row in training, and they keep their data."""
     known = METHODS.find(row["method"])
     return bool(row["bytes"]["mean"]) and not (known is not None and known.pooled)
 
@@ -131,9 +131,9 @@ class Opening:
     """The row that the report on a comparison opens with.
 
     Attributes:
-        label: The row with the best test metric of those in which sites work together, or of all.
+        label: The row with the best test metric of those in which clients work together, or of all.
         figure: Its metric, with the spread.
-        federated: Whether sites work together in some row.
+        federated: Whether clients work together in some row.
         others: Labels and figures of the rows in which they do not.
         smaller: Those of them whose error is smaller.
     """

@@ -1,4 +1,4 @@
-"""What left one site of a deployment in a run: its own ledger, in words, for whoever must answer for it."""
+"""What left one client of a deployment in a run: its own ledger, in words, for whoever must answer for it."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ __all__ = ["Sent", "last_run", "sent_in"]
 
 @dataclass(frozen=True)
 class Sent:
-    """One transfer that left a site. words: what it is, and what its receiver can read from it; to: whom it
+    """One transfer that left a client. words: what it is, and what its receiver can read from it; to: whom it
     reached; bytes: of payload; phases: in which parts of the run; read: whether nothing keeps the receiver
     from reading it."""
 
@@ -32,7 +32,7 @@ def last_run(runs: Path, name: str | None = None) -> Path:
     """The folder of a run in a kit's `runs`, by its name, or of the last one that has ended there."""
     ended = {path.parent.name: path.parent for path in runs.glob("*/ledger.json")}
     if not ended:
-        raise InputError(f"no run has ended in {runs.parent}; name the kit of a site in which one has")
+        raise InputError(f"no run has ended in {runs.parent}; name the kit of a client in which one has")
     if name is None:
         return max(ended.values(), key=lambda folder: (folder / "ledger.json").stat().st_mtime)
     if name not in ended:
@@ -41,7 +41,7 @@ def last_run(runs: Path, name: str | None = None) -> Path:
 
 
 def sent_in(folder: Path) -> list[Sent]:
-    """What left the site in the run of a folder, the largest first: set-up, training and all that stands
+    """What left the client in the run of a folder, the largest first: set-up, training and all that stands
     beside; predictions made later are in ledgers of their own and added.
 
     InputError for a folder that holds no such run."""
@@ -58,13 +58,13 @@ def sent_in(folder: Path) -> list[Sent]:
         Sent(
             line.name,
             line.description,
-            line.link.removeprefix("site to "),
-            sum(line.sites),
+            line.link.removeprefix("client to "),
+            sum(line.clients),
             line.protected_by,
             line.phases,
             line.open,
         )
         for line in lines_of(entries, str(asked.get("method", "")))
-        if line.leaves and any(line.sites)
+        if line.leaves and any(line.clients)
     ]
     return sorted(sent, key=lambda one: -one.bytes)

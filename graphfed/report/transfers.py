@@ -1,4 +1,4 @@
-"""What left the sites of a run, from its ledger: a line for each named transfer."""
+"""What left the clients of a run, from its ledger: a line for each named transfer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ PROTECTION = {
     "keyed hash": "a keyed hash: the receiver can compare, not read",
     "simulated": "simulated: nothing is hidden in this run",
 }
-#: Of more sites than this, which have a column in the table of what each sent.
-SITE_COLUMNS = 12
-SHOWN_SITES = ("smallest", "median", "largest")
+#: Of more clients than this, which have a column in the table of what each sent.
+CLIENT_COLUMNS = 12
+SHOWN_CLIENTS = ("smallest", "median", "largest")
 #: The two ends of a transfer in the ledger -> words.
 LINKS = {
-    ("clients", "server"): "site to server",
-    ("server", "clients"): "server to site",
-    ("clients", "clients"): "site to site",
+    ("clients", "server"): "client to server",
+    ("server", "clients"): "server to client",
+    ("clients", "clients"): "client to client",
 }
 
 
@@ -48,7 +48,7 @@ class Line:
         protection: As the ledger has it.
         phases: In which parts of the run.
         bytes: Of payload.
-        sites: Bytes of each site: sent, or received from the server.
+        clients: Bytes of each client: sent, or received from the server.
         times: How often it was made.
         messages: Of how many messages all of these were.
     """
@@ -60,13 +60,13 @@ class Line:
     protection: str
     phases: str
     bytes: int
-    sites: list[int]
+    clients: list[int]
     times: int
     messages: int
 
     @property
     def leaves(self) -> bool:
-        """Whether the sites send it."""
+        """Whether the clients send it."""
         return not self.link.startswith("server")
 
     @property
@@ -109,7 +109,7 @@ def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
             protection,
             ", ".join(dict.fromkeys(entry.phase for entry in group)),
             sum(entry.bytes for entry in group),
-            [sum(each) for each in zip(*(_of_sites(entry) for entry in group), strict=True)],
+            [sum(each) for each in zip(*(_of_clients(entry) for entry in group), strict=True)],
             sum(entry.transfers for entry in group),
             sum(entry.messages for entry in group),
         )
@@ -117,18 +117,18 @@ def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
     ]
 
 
-def _of_sites(entry: Transfer) -> Sequence[int]:
+def _of_clients(entry: Transfer) -> Sequence[int]:
     return entry.received if entry.sender == "server" else entry.sent
 
 
 @dataclass(frozen=True)
 class Left:
-    """What left the sites of a run, and what reached them.
+    """What left the clients of a run, and what reached them.
 
     Attributes:
         label: The row of the run.
         run: The run.
-        out: What the sites sent.
+        out: What the clients sent.
         back: What they received from the server.
     """
 
@@ -151,29 +151,29 @@ class Left:
 
     @property
     def many(self) -> bool:
-        """Whether there are too many sites for a column each."""
-        return self.run.result.clients > SITE_COLUMNS
+        """Whether there are too many clients for a column each."""
+        return self.run.result.clients > CLIENT_COLUMNS
 
     @property
     def columns(self) -> Sequence[str]:
-        """The sites, or of many which of them are shown; none where there is nothing to show."""
+        """The clients, or of many which of them are shown; none where there is nothing to show."""
         count = self.run.result.clients
-        if not self.out or self.pooled or any(len(line.sites) != count for line in self.out):
+        if not self.out or self.pooled or any(len(line.clients) != count for line in self.out):
             return ()
-        named = self.run.manifest.partition.site_names
-        names = named if len(named) == count else [f"site {k}" for k in range(count)]
-        return SHOWN_SITES if self.many else names
+        named = self.run.manifest.partition.client_names
+        names = named if len(named) == count else [f"client {k}" for k in range(count)]
+        return SHOWN_CLIENTS if self.many else names
 
     def cells(self, line: Line | None = None) -> list[str]:
-        """Return the bytes in the columns: of a transfer, or of all that left the sites."""
+        """Return the bytes in the columns: of a transfer, or of all that left the clients."""
         lines = self.out if line is None else [line]
-        each = [sum(amounts) for amounts in zip(*(one.sites for one in lines), strict=True)]
+        each = [sum(amounts) for amounts in zip(*(one.clients for one in lines), strict=True)]
         shown = (min(each), median(each), max(each)) if self.many else each
         return [human_bytes(amount) for amount in shown]
 
 
 def left(label: str, run: Run) -> Left:
-    """Return what left the sites of a run."""
+    """Return what left the clients of a run."""
     lines = lines_of(run.entries, run.result.method)
     out = [line for line in lines if line.leaves]
     return Left(label, run, out, [line for line in lines if not line.leaves])

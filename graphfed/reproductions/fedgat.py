@@ -72,13 +72,13 @@ def table1(data: str) -> Runs:
         notes=paragraphs("""
             5 seeds where the paper has 10 runs (--seeds 0-9 runs as many). Degree 16, 2 layers, 8 heads of
             8, no dropout. The paper's learning rate and weight decay are lost; ours are Adam 0.02 and 5e-3
-            for every GAT, the round that is best on the validation vertices, and unit-length features.
+            for every GAT, the round that is best on the validation nodes, and unit-length features.
 
             Every GAT here, and FedGCN, has rule=fedsgd, as the authors' program - the clients' gradients are
             averaged and the server takes the step of Adam. So FedGAT with every edge takes the steps of a
-            central GAT with the same polynomial, however vertices are dealt.
+            central GAT with the same polynomial, however nodes are dealt.
 
-            FedGAT as printed does without the only neighbour elsewhere of a vertex that has one
+            FedGAT as printed does without the only neighbour elsewhere of a node that has one
             (drop_single, Algorithm 1). The rows with every edge keep it. All neighbours that are left can be
             read from the message (docs/security.md); what the rule costs is the difference.
 
@@ -301,13 +301,13 @@ NOISE = Runs(
     title="Accuracy on noised features (fedgat_ldp) against epsilon, 10 clients",
     source="ours; the paper has no noise",
     notes=paragraphs("""
-        Features of length 1 with Gaussian noise at their site, (epsilon, 1e-5)-private for a vertex,
+        Features of length 1 with Gaussian noise at their site, (epsilon, 1e-5)-private for a node,
         smoothed k_x times over the graph by the server; then FedGAT with every edge, as in table1. The noise
         is drawn anew in every run.
 
         At epsilon 0.01 there is nothing left of the features (AUC 0.51 in graphfed audit; noise is 500 times
         as long as a feature vector and more). What remains is the graph alone, in which smoothed noise tells
-        vertices apart. So what a line is above its left end is what features add.
+        nodes apart. So what a line is above its left end is what features add.
 
         Evaluated directly, a simulation with the results of the message before training and its bytes.
     """),

@@ -80,12 +80,12 @@ PAPER = Paper(
                 decay 5e-4 and dropout 0.5 of the authors' program.
 
                 The authors' program scores the last round. Ours takes the round that is best on the
-                validation vertices and scores the test vertices once.
+                validation nodes and scores the test nodes once.
 
                 Ours exchanges the sums that the paper describes, so with 1 hop its second layer has no rows
-                of other clients' vertices; the authors' program copies raw features of the hops instead.
+                of other clients' nodes; the authors' program copies raw features of the hops instead.
 
-                FedAvg and FedGCN weight clients by their training vertices; the authors' program takes the
+                FedAvg and FedGCN weight clients by their training nodes; the authors' program takes the
                 plain mean.
 
                 even is label_dirichlet with beta 10000, skewed with beta 1.

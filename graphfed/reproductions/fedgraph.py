@@ -133,9 +133,9 @@ def fig6(data: str) -> Measured:
 
             A return is discounted (gamma 0.99, ours) over the 300 rounds of an episode. The target Lambda is
             the paper's, Cora 0.9016 and CiteSeer 0.879; of DBLP, which takes PubMed's place, what central
-            training reaches on the validation vertices.
+            training reaches on the validation nodes.
 
-            The reward is of the validation vertices, where the paper takes the test vertices, and of
+            The reward is of the validation nodes, where the paper takes the test nodes, and of
             modelled seconds, as a share of those of a round with full batches, where the paper has its
             testbed's.
 
@@ -221,9 +221,9 @@ def fig7(data: str) -> Runs:
                 Hidden width 16, dropout 0.5, Adam 0.01, 1 local step, 300 rounds; weight decay 5e-4, our
                 default, as the paper states none (Cora, full batches, seed 0 - best validation accuracy 88.9
                 %, and 88.5 % without). Scored on the weights of the round that is best on the validation
-                vertices.
+                nodes.
 
-                Vertices are split 60/20/20 once, before they are dealt, so that all copies of one are in the
+                Nodes are split 60/20/20 once, before they are dealt, so that all copies of one are in the
                 same part; the paper splits at every client. FedGraph is the policy by DDPG, the actor after
                 the ten episodes in a row with the largest mean return (ours; the paper does not say which it
                 takes), tuned constant the one by the bandit (ours), chosen by the discounted return like the
@@ -302,7 +302,7 @@ FIG12 = Runs(
         FedGraph's policy is learned for this deal in 20 episodes where the paper has 300; the tuned constant
         is the one found with all classes. Otherwise as fig7.
 
-        Every client has vertices of 3 of the 7 classes; how many the paper takes it does not say.
+        Every client has nodes of 3 of the 7 classes; how many the paper takes it does not say.
         Predictions are scored at the clients, so a client is asked about its own classes only, though the
         model does not know which these are.
 
@@ -370,7 +370,7 @@ FIG9 = Runs(
     metrics=(NEAR, NEAR_WALL, "accuracy"),
     called={NEAR: "modelled s to the target", NEAR_WALL: "wall s to the target"},
     targets={"near": Target(row="central", less=0.02)},
-    x="variance of the clients' share of the vertices",
+    x="variance of the clients' share of the nodes",
     seeds=range(3),
     options={**RUN, "data": "cora", "clients": 20},
     settings=DRAWN_ONCE,
@@ -462,7 +462,7 @@ def fig10(data: str) -> Runs:
                 as in fig7, and full batches. Otherwise as fig7.
 
                 hidden is FedGraph, all its allShare, which sends the features' first transformation too,
-                none its nonShare, whose clients see the edges among their own vertices only, in predictions
+                none its nonShare, whose clients see the edges among their own nodes only, in predictions
                 too.
 
                 Whether the paper's 10 % are points or percent of the accuracy it does not say; percent here.
@@ -492,10 +492,10 @@ def fig10(data: str) -> Runs:
 FIG10_DISJOINT = Runs(
     name="fig10_disjoint",
     title=(
-        "Accuracy against modelled time by what neighbours at other clients see, every vertex at one of 20 "
+        "Accuracy against modelled time by what neighbours at other clients see, every node at one of 20 "
         "clients, Cora"
     ),
-    source="ours; the paper's clients have copies of Cora's vertices, and 0.67 of these each",
+    source="ours; the paper's clients have copies of Cora's nodes, and 0.67 of these each",
     notes=paragraphs("""
         As fig10 with full batches, but dealt without copies, so that most edges join two clients. Where
         every client has two thirds of the graph, as in fig10, it lacks little.

@@ -83,7 +83,7 @@ def returns_cells(found: Found) -> Cells:
         if best is None:
             kept = f"the actor after episode {row['kept']}"
         else:
-            kept = f"{best['share']:g} of the vertices, chance {best['chance']:g}"
+            kept = f"{best['share']:g} of the nodes, chance {best['chance']:g}"
         settled = "-" if row["settled"] is None else str(row["settled"])
         hours = f"{row['seconds'] / 3600:.2f}"
         lines.append([row["label"], row["kind"], str(len(row["returns"])), *ends, settled, kept, hours])

@@ -73,7 +73,7 @@ def metric_of(result: Result, metric: str, targets: Targets | None = None) -> fl
     Raises:
         InputError: The run has no such metric.
     """
-    moment = _moment_of(metric)
+    moment = _snapshot_of(metric)
     if moment is not None:
         return _place_at(result, moment, targets or {})
     if metric == SCORE:
@@ -128,7 +128,7 @@ def check_metrics(item: Runs, result: Result) -> None:
 
 
 @dataclass(frozen=True)
-class _Moment:
+class _Snapshot:
     """The round in which a run first reached a target, or its last round (target None), and the place that
     is asked for there."""
 
@@ -136,14 +136,14 @@ class _Moment:
     target: str | None
 
 
-def _moment_of(metric: str) -> _Moment | None:
+def _snapshot_of(metric: str) -> _Snapshot | None:
     """None for a metric that is no place in a run."""
     kind, _, rest = metric.partition(".")
     if kind == LAST:
-        return _Moment(rest, None)
+        return _Snapshot(rest, None)
     if kind == TO_TARGET:
         target, _, place = rest.partition(".")
-        return _Moment(place, target)
+        return _Snapshot(place, target)
     return None
 
 
@@ -181,7 +181,7 @@ def _at(line: MetricsLine, place: str) -> float:
     return found
 
 
-def _place_at(result: Result, moment: _Moment, targets: Targets) -> float | None:
+def _place_at(result: Result, moment: _Snapshot, targets: Targets) -> float | None:
     """Where the run was. None where it never reached its target, has no such place, or was not written
     down."""
     if moment.target is not None and moment.target not in targets:
@@ -218,7 +218,7 @@ def _target_share(target: Target | None, results: Sequence[Result]) -> float | N
 def _num_reached(metric: str, results: Sequence[Result], targets: Targets) -> int | None:
     """How many of the runs of a row reached the target that a metric asks for; None where it asks for none,
     or the runs have no such place."""
-    moment = _moment_of(metric)
+    moment = _snapshot_of(metric)
     if moment is None or moment.target is None or targets[moment.target] is None:
         return None
     if not _has_place(results[0], moment.place):

@@ -82,12 +82,12 @@ FIG3_GAT = compared("accuracy", {"GAT, central": -16.30, "GAT, LPGNN": 5.10, "GA
 
 FIG3 = Runs(
     name="fig3",
-    title="Accuracy on Facebook, a device for each vertex, epsilon 2",
+    title="Accuracy on Facebook, a device for each node, epsilon 2",
     source="the text on Fig. 3, which prints how far Lumos is from the others, and no accuracy",
     notes=paragraphs("""
-        Half of the vertices are trained on, a quarter decides; 2 layers, 16 hidden units, 4 heads, Adam
-        0.01, as in the paper. Every fifth epoch is scored on the validation vertices, the best one on the
-        test vertices. The paper runs 300 epochs; here a run ends after 40 without a better one, and for time
+        Half of the nodes are trained on, a quarter decides; 2 layers, 16 hidden units, 4 heads, Adam
+        0.01, as in the paper. Every fifth epoch is scored on the validation nodes, the best one on the
+        test nodes. The paper runs 300 epochs; here a run ends after 40 without a better one, and for time
         Lumos with GAT ends after 60. The features are the 4 714 of the raw file; which the paper used it
         does not say.
 
@@ -95,7 +95,7 @@ FIG3 = Runs(
         the paper's decoding take its unbiased one (decode=unbiased), which is what the printed figures are
         of.
 
-        Own features are a network of each vertex's own features, no edge and no message, trained where all
+        Own features are a network of each node's own features, no edge and no message, trained where all
         are; it has the settings of central training. What a row has above it comes from the graph.
 
         Naive FedGNN's noise makes 30 million false edges; with GAT it has 1 seed and 10 epochs, for time.
@@ -130,7 +130,7 @@ FIG4_GAT = compared("auc", {"GAT, central": -9.12, "GAT, naive FedGNN": 22.03})
 
 FIG4 = Runs(
     name="fig4",
-    title="AUC of link prediction on Facebook, a device for each vertex, epsilon 2",
+    title="AUC of link prediction on Facebook, a device for each node, epsilon 2",
     source="the text on Fig. 4, which prints how far Lumos is from the others, and no AUC",
     notes=paragraphs("""
         80 % of the edges are trained on, 5 % decide, 15 % are tested on, beside as many pairs that are no

@@ -106,7 +106,7 @@ def reproduce(
     out: str | Path | None = None,
     data_dir: str | Path | None = None,
     progress: bool = False,
-    tell: Callable[[str], None] = lambda _: None,
+    log: Callable[[str], None] = lambda _: None,
     command: str = "graphfed.reproduce",
 ) -> Reproduction:
     """Run tables and figures of a paper, and show our figures next to the printed ones.
@@ -152,7 +152,7 @@ def reproduce(
     with files.open_folder(folder, resume=begun, keep=_has_results):
         learnings = to_learn(planned.learnings.values())
         runs = to_run(planned.rows, cache)
-        tell(cost_text(runs, learnings, planned.pending, jobs))
+        log(cost_text(runs, learnings, planned.pending, jobs))
         manifest = {**manifest, "reproduce": asked}
         write_manifest(folder, manifest)
         run_all(learnings, jobs=jobs, cache=cache, command=command, progress=progress)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphfed.data.graphs.overview import site_names
+from graphfed.data.graphs.overview import client_names
 from graphfed.drawing.canvas import Charts
 from graphfed.drawing.charts import Axis, Bars
 from graphfed.reproductions.base import (
@@ -86,16 +86,16 @@ TABLE4 = Runs(
     source="Table IV, means and deviations of 40 runs; of PubMed, which is not here, DBLP takes the place",
     notes=paragraphs("""
         The paper's recipe where it states one, two layers of h' = W (h || max h), Adam 0.01, at most 300
-        epochs, the Planetoid split, every vertex, feature and label at every holder. It does not state
-        dropout (0.5 here), weight decay (5e-3, which is better on the validation vertices than 5e-4), the
+        epochs, the Planetoid split, every node, feature and label at every holder. It does not state
+        dropout (0.5 here), weight decay (5e-3, which is better on the validation nodes than 5e-4), the
         hidden width it found (64) nor what it stops on; ours takes the epoch that is best on the validation
-        vertices. SP and SAPGNN as printed have 10 seeds; PPGNN and local maps 3 or 2, and DBLP one and 75
+        nodes. SP and SAPGNN as printed have 10 seeds; PPGNN and local maps 3 or 2, and DBLP one and 75
         epochs, for time (--seeds 0-39 runs as many as the paper).
 
         SAPGNN as printed sends features as they are (maps=identity, predictor=server). The rows of local
         maps send none and have two more linear maps in each layer and the predictor at the holders.
 
-        SP is every holder alone; its figures are means over holders, each on all test vertices. Its holders
+        SP is every holder alone; its figures are means over holders, each on all test nodes. Its holders
         have 1/P of the edges; the fall from 1 to 2 holders that the paper prints suits holders with three
         quarters of them, as when the two directions of an edge are dealt apart.
 
@@ -172,11 +172,11 @@ FIG4 = Runs(
     notes=paragraphs("""
         alpha runs from 0 (whole classes) to 1 - 1/P (even), in quarters of the way. The paper states no grid
         of alpha. Edges between holders are dropped. 200 epochs and 2 seeds, for time; the best epoch on the
-        validation vertices.
+        validation nodes.
 
         Weight decay is 5e-4 here.
 
-        A vertex that a holder was not dealt stays there without edges and label, as in the paper.
+        A node that a holder was not dealt stays there without edges and label, as in the paper.
 
         {'What the paper finds': 'PPGNN well ahead at alpha 0, equal at small alpha, SAPGNN ahead near the
         even deal.'}
@@ -186,7 +186,7 @@ FIG4 = Runs(
     panels=tuple(f"{name} P={clients}" for name in ("Cora", "CiteSeer") for clients in ALPHAS),
     seeds=range(2),
     options={"partition": "label_skew", "rounds": 200, "split": "public"},
-    settings={"hidden": 64, "partition.vertices": "all", "predictor": "server"},
+    settings={"hidden": 64, "partition.nodes": "all", "predictor": "server"},
     quick=Quick(seeds=(0,), options={"rounds": 10}),
     rows=tuple(
         point(
@@ -218,7 +218,7 @@ def class_counts(item: Measured, place: Place) -> list[dict[str, object]]:
     for row in item.rows:
         inputs = place.inputs(item, row)
         assert isinstance(inputs, GraphInputs), "a method on graphs"
-        clients, split = inputs.partition.num_sites, inputs.split
+        clients, split = inputs.partition.num_clients, inputs.split
         in_split = split.train | split.val | split.test
         counts = {
             "all": count_classes(inputs, np.ones_like(in_split)),
@@ -230,7 +230,7 @@ def class_counts(item: Measured, place: Place) -> list[dict[str, object]]:
             {
                 "label": row.label,
                 "seed": item.seeds_of(row)[0],
-                "holders": site_names(inputs.graph, inputs.partition) or numbers,
+                "holders": client_names(inputs.graph, inputs.partition) or numbers,
                 "classes": list(names),
                 "counts": {key: table.tolist() for key, table in counts.items()},
                 "totals": {key: table.sum(1).tolist() for key, table in counts.items()},
@@ -248,9 +248,9 @@ def count_classes(inputs: GraphInputs, among: np.ndarray) -> np.ndarray:
         among: bool [N], the nodes that count.
     """
     graph, partition = inputs.graph, inputs.partition
-    owned = partition.held_owner & (among & (graph.y >= 0))[partition.held_vertex]
-    cells = partition.held_site[owned] * graph.num_classes + graph.y[partition.held_vertex[owned]]
-    shape = partition.num_sites, graph.num_classes
+    owned = partition.held_owner & (among & (graph.y >= 0))[partition.held_node]
+    cells = partition.held_client[owned] * graph.num_classes + graph.y[partition.held_node[owned]]
+    shape = partition.num_clients, graph.num_classes
     return np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
 
 
@@ -266,7 +266,7 @@ def counts_cells(found: Found) -> Cells:
             totals = [str(row["totals"][key][k]) for key in ("split", "all")]
             lines.append([row["label"], holder, *counts, totals[0], printed, totals[1]])
     names = [f"class {name}" for name in classes]
-    return ["row", "holder", *names, "train, val, test", "printed", "all vertices"], lines
+    return ["row", "holder", *names, "train, val, test", "printed", "all nodes"], lines
 
 
 def draw_counts(found: Found) -> Charts:
@@ -279,8 +279,8 @@ def draw_counts(found: Found) -> Charts:
             for k, holder in enumerate(row["holders"])
         ]
         shares = 100 * counts / np.maximum(counts.sum(0), 1)
-        amount = Axis("share of its vertices (%)", low=0, high=100)
-        title = "holder: vertices" + (" (printed)" if printed else "")
+        amount = Axis("share of its nodes (%)", low=0, high=100)
+        title = "holder: nodes" + (" (printed)" if printed else "")
         names, parts = [str(c) for c in row["classes"]], dict(zip(labels, shares, strict=True))
         charts.append(Bars(names, parts, amount, "class", title=row["label"], legend=title))
     columns = min(3, len(charts))
@@ -296,9 +296,9 @@ FIG3 = Measured(
     measure=class_counts,
     cells=counts_cells,
     draw=draw_counts,
-    title="Vertices of each class at two holders, label skew, Cora",
-    source="Fig. 3; the counts are those of the vertices in train, validation or test",
-    notes=("alpha is the share of each holder's vertices that is spread over the others, 0 to 1 - 1/P.",),
+    title="Nodes of each class at two holders, label skew, Cora",
+    source="Fig. 3; the counts are those of the nodes in train, validation or test",
+    notes=("alpha is the share of each holder's nodes that is spread over the others, 0 to 1 - 1/P.",),
     options={"data": "cora", "split": "public", "partition": "label_skew", "clients": 2},
     rows=tuple(
         Row(

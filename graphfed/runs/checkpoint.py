@@ -25,7 +25,7 @@ import numpy as np
 
 from graphfed.errors import InputError, shown
 from graphfed.federation import SERVER, Federation, Ledger, Located
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.state import arrays_of, members_of, values_from
 from graphfed.files import (
     JsonObject,
@@ -39,7 +39,7 @@ from graphfed.files import (
 from graphfed.methods.base import State
 from graphfed.runs.folder import CHECKPOINTS
 from graphfed.runs.folder_schema import CheckpointFile, check_content
-from graphfed.runtime.interrupts import Wish, listening
+from graphfed.runtime.interrupts import StopRequest, listening
 from graphfed.terminal import say
 
 if TYPE_CHECKING:
@@ -98,43 +98,44 @@ class Snapshot:
     seconds: float = 0.0
 
 
-def process_names(num_hosts: int, separate: bool) -> list[str]:
+def process_names(num_workers: int, separate: bool) -> list[str]:
     """The names of the processes of a run: ``["local"]``, or the server and every host on its own."""
-    return ["server", *(f"host{h}" for h in range(num_hosts))] if separate else ["local"]
+    return ["server", *(f"worker{h}" for h in range(num_workers))] if separate else ["local"]
 
 
 def _process_name(fed: Federation) -> str:
     if fed.link is None:
         return "local"
-    return "server" if SERVER_END in fed.server_ends else f"host{fed.here[0]}"
+    return "server" if SERVER_INDEX in fed.server_participants else f"worker{fed.here[0]}"
 
 
 class Checkpoints:
     """Where and when one process saves its part of a run.
 
     folder: the run's; every: seconds between checkpoints, 0 for every round; start: the round after which to
-    go on (`newest_round`), None to start from the beginning; wish: somebody's wish to stop (None: `listen`
-    hears the signals of this process)."""
+    go on (`newest_round`), None to start from the beginning; stop_request: somebody's stop_request to stop
+    (None: `listen` hears the signals of this process)."""
 
     def __init__(
-        self, folder: Path, *, every: float, start: int | None = None, wish: Wish | None = None
+        self, folder: Path, *, every: float, start: int | None = None, stop_request: StopRequest | None = None
     ) -> None:
         self._folder, self._every, self.start = folder / CHECKPOINTS, every, start
-        self._wish = Wish() if wish is None else wish
-        self._listens = wish is None
+        self._stop_request = StopRequest() if stop_request is None else stop_request
+        self._listens = stop_request is None
         self._last = time.monotonic()
         self._saved: list[Path] = []
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[None]:
-        """In this block SIGINT and SIGTERM are a wish to stop, where nobody else listens for this process."""
-        with listening() if self._listens else contextlib.nullcontext(self._wish) as wish:
-            self._wish = wish
+        """In this block SIGINT and SIGTERM are a stop_request to stop, where nobody else listens for this
+        process."""
+        with listening() if self._listens else contextlib.nullcontext(self._stop_request) as stop_request:
+            self._stop_request = stop_request
             yield
 
     def due(self) -> dict[str, int]:
         """Whether to save now and whether to stop, as 0 or 1: control values whose size tells nothing."""
-        stop = int(self._wish.asked)
+        stop = int(self._stop_request.asked)
         return {"save": int(stop or time.monotonic() - self._last >= self._every), "interrupt": stop}
 
     def save(self, fed: Federation, snapshot: Snapshot) -> None:

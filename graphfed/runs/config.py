@@ -100,8 +100,8 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
     graph = known.value
     _check_kind(known, chosen, task)
     partition = default_partition(chosen, known) if asked.partition is None else asked.partition
-    dealt = _dealing(partition, asked.clients)
-    _check_dealing(dealt, known)
+    dealt = _partitioning(partition, asked.clients)
+    _check_partitioning(dealt, known)
     folder = _folder("data_dir", asked.data_dir)
     if folder is not None:
         search_folders(folder)  # refuses a folder that is not there
@@ -112,7 +112,7 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
     training, rest = _training(chosen, task, given, asked.rounds, seed, _other_names(made, data_defaults))
     if dealt.file is not None and "partition_seed" in rest:
         raise InputError(f"partition_seed has no use here: the partition is in {dealt.file}; leave it out")
-    held = known.num_sites if dealt.name == "column" and dealt.clients is None else dealt.clients
+    held = known.num_clients if dealt.name == "column" and dealt.clients is None else dealt.clients
     runtime: Runtime = _one_of("runtime", asked.runtime, get_args(Runtime))
     if definition.only_simulated and runtime == "nvflare":
         raise InputError(
@@ -138,7 +138,7 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
         split_seed=_integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED),
         seed=seed,
         runtime=runtime,
-        sites=_processes(runtime, asked.sites, 1 if chosen.pooled else held, asked.device),
+        workers=_processes(runtime, asked.workers, 1 if chosen.pooled else held, asked.device),
         placement=_one_of("placement", asked.placement, get_args(Placement)),
         device=checked_device(asked.device),
         threads=None if asked.threads is None else checked_threads(asked.threads),
@@ -432,7 +432,7 @@ def _name_in(key: str, what: str, value: object, table: Collection[str]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Dealing:
+class _Partitioning:
     """A partition by name, to be made, or by file: then with what it was made."""
 
     name: str
@@ -442,8 +442,8 @@ class _Dealing:
     seed: int = 0
 
 
-def _dealing(partition: object, clients: object) -> _Dealing:
-    sites = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
+def _partitioning(partition: object, clients: object) -> _Partitioning:
+    count = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
     if isinstance(partition, Partition):
         raise InputError(
             "a partition in Python cannot be given, as nobody could find it again; save it, as in "
@@ -452,16 +452,16 @@ def _dealing(partition: object, clients: object) -> _Dealing:
     file = partition_file(partition)
     if file is None:
         name = _name_in("partition", "partition", partition, PARTITIONS)
-        if sites is None and PARTITIONS[name].clients_of is None:
-            sites = DEFAULT_CLIENTS
-        return _Dealing(name, sites)
+        if count is None and PARTITIONS[name].clients_of is None:
+            count = DEFAULT_CLIENTS
+        return _Partitioning(name, count)
     recipe = Partition.recipe(file)
-    if sites not in (None, recipe["num_sites"]):
+    if count not in (None, recipe["num_clients"]):
         raise InputError(
-            f"the partition in {file} has {recipe['num_sites']} clients, not {sites}; leave the number of "
+            f"the partition in {file} has {recipe['num_clients']} clients, not {count}; leave the number of "
             "clients out"
         )
-    return _Dealing(recipe["name"], recipe["num_sites"], file, recipe["options"], recipe["seed"])
+    return _Partitioning(recipe["name"], recipe["num_clients"], file, recipe["options"], recipe["seed"])
 
 
 def partition_file(partition: object) -> Path | None:
@@ -510,7 +510,7 @@ def _check_kind(source: DataSource, method: Method, task: str) -> None:
     )
 
 
-def _check_dealing(dealt: _Dealing, source: DataSource) -> None:
+def _check_partitioning(dealt: _Partitioning, source: DataSource) -> None:
     """InputError where a graph's partition deals sensors, or the sensors' one a graph."""
     kind = "graph" if dealt.file else PARTITIONS[dealt.name].data
     if kind == source.kind:
@@ -523,24 +523,26 @@ def _check_dealing(dealt: _Dealing, source: DataSource) -> None:
     raise InputError(f"{what} {fault}; leave it out")
 
 
-def _processes(runtime: Runtime, sites: object, clients: int | None, device: str) -> int | None:
+def _processes(runtime: Runtime, workers: object, clients: int | None, device: str) -> int | None:
     """How many processes hold the clients, None in the runtime "local"; InputError where separate processes
     cannot hold them."""
     if runtime == "local":
-        if sites is not None:
-            raise InputError(f"sites={shown(sites)} has no use with runtime {runtime!r}; leave it out")
+        if workers is not None:
+            raise InputError(f"workers={shown(workers)} has no use with runtime {runtime!r}; leave it out")
         return None
     if device != "cpu":
         raise InputError(
             f"runtime {runtime!r} computes on the CPU here, not on {shown(device)}; use runtime 'local'"
         )
-    count = clients if sites is None else _integer("sites", sites, 1, MAX_PROCESSES)
+    count = clients if workers is None else _integer("workers", workers, 1, MAX_PROCESSES)
     if count is not None and clients is not None and count > clients:
-        raise InputError(f"{count} sites cannot hold {clients} clients; use at most as many sites as clients")
+        raise InputError(
+            f"{count} workers cannot hold {clients} clients; use at most as many workers as clients"
+        )
     if count is None or not 1 <= count <= MAX_PROCESSES:
         raise InputError(
             f"runtime {runtime!r} starts one process per client, at most {MAX_PROCESSES}; give the number of "
-            "sites (--sites), or use runtime 'local'"
+            "workers (--workers), or use runtime 'local'"
         )
     return count
 

@@ -35,7 +35,7 @@ TITLES = {
     "large_loss": "very large loss",
     "central_below_isolated": "pooled training is below training alone",
     "worse_than_last_value": "worse than repeating the last value",
-    "unequal_recipes": "rows with different training settings",
+    "unequal_settings": "rows with different training settings",
 }
 
 #: The share of healthy runs in which noise alone may look like one swing of validation.

@@ -7,7 +7,7 @@
     metrics.jsonl        one line a round
     ledger.json          every named transfer: bytes, messages, protection
     model.safetensors    the best weights (layout: `weight_arrays`); no tensor of a method that has none
-    predictions.parquet  one row for each vertex a site owns; of link prediction, for each scored pair; of
+    predictions.parquet  one row for each node a site owns; of link prediction, for each scored pair; of
                          forecasting, for each sensor and window
     result.json          the result
     report.html          all of it for people, and model_card.md (`graphfed.report`)

@@ -148,7 +148,7 @@ class Details(FileModel):
     @model_validator(mode="after")
     def check_confusion(self) -> "Details":
         table = self.test_confusion or []
-        # The last column counts vertices without a prediction.
+        # The last column counts nodes without a prediction.
         if any(len(row) != len(table) + 1 for row in table):
             raise ValueError("test_confusion must have a row for each class and a column more")
         return self
@@ -339,7 +339,7 @@ class _AnyConfig(_Config):
     partition_file: str | None = None
     split: str
     split_seed: Integer
-    sites: Count | None
+    workers: Count | None
     placement: str
     device: str
     threads: Count | None
@@ -353,7 +353,7 @@ class _Resumed(FileModel):
 class _DataFacts(FileModel):
     name: str
     split: str
-    vertices: Count | None = None
+    nodes: Count | None = None
     edges: Count | None = None
     features: Count | None = None
     classes: Count | None = None
@@ -366,7 +366,7 @@ class _PartitionFacts(FileModel):
     name: str
     options: JsonObject
     file: str | None
-    site_names: list[str] = []
+    client_names: list[str] = []
 
 
 class AnyManifest(FileModel):
@@ -397,7 +397,7 @@ class RunManifest(_OneRun):
 
 class _Asked(FileModel):
     run: Annotated[str, Field(pattern=r"^[\w.-]{1,200}$")]
-    kit: str
+    startup_kit: str
     split: str
     split_seed: Integer
     checkpoint_every: Amount

@@ -150,7 +150,7 @@ def _graph(source: DataSource, config: RunConfig) -> tuple[Graph, str | None]:
 
 
 def _split(graph: Graph, name: str, seed: int) -> tuple[Split, str | None]:
-    """The split, and why it cannot be used: then one without vertices."""
+    """The split, and why it cannot be used: then one without nodes."""
     try:
         split = make_split(graph, name, seed)
         check_split(graph, split)

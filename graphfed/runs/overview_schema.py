@@ -11,7 +11,7 @@ __all__ = ["GraphOverview", "ReadingsOverview", "SensorOverview"]
 
 class _Class(FileModel):
     name: str
-    vertices: Count
+    nodes: Count
     train: Count
     val: Count
     test: Count
@@ -32,7 +32,7 @@ class _Missing(FileModel):
 class _Components(FileModel):
     count: Count
     largest: Count
-    isolated_vertices: Count
+    isolated_nodes: Count
 
 
 class _Degrees(FileModel):
@@ -44,12 +44,12 @@ class _Degrees(FileModel):
     histogram: list[Annotated[list[Count], Field(min_length=3, max_length=3)]]
 
 
-class _Site(FileModel):
-    site: Count
+class _Client(FileModel):
+    client: Count
     name: str
     owned: Count
     edges: Count
-    cut_edges: Count
+    cross_client_edges: Count
     train: Count
     val: Count
     test: Count
@@ -74,7 +74,7 @@ class _Sizes(FileModel):
 
 
 class _Shared(FileModel):
-    vertices: Count
+    nodes: Count
     edges: Count
 
 
@@ -84,19 +84,19 @@ class _Cut(FileModel):
 
 
 class _Drawing(FileModel):
-    vertices: list[Count]
+    nodes: list[Count]
     positions: list[Annotated[list[Real], Field(min_length=2, max_length=2)]]
-    sites: list[Count]
+    clients: list[Count]
     edges: list[Annotated[list[Count], Field(min_length=3, max_length=3)]]
     sampled: bool
 
     @model_validator(mode="after")
     def check_drawing(self) -> "_Drawing":
-        count = len(self.vertices)
-        if not count == len(self.positions) == len(self.sites):
-            raise ValueError("vertices, positions and sites must have the same length")
+        count = len(self.nodes)
+        if not count == len(self.positions) == len(self.clients):
+            raise ValueError("nodes, positions and sites must have the same length")
         if any(end >= count for *ends, _ in self.edges for end in ends):
-            raise ValueError(f"an edge ends at none of the {count} vertices")
+            raise ValueError(f"an edge ends at none of the {count} nodes")
         return self
 
 
@@ -106,7 +106,7 @@ class GraphOverview(FileModel):
     kind: Literal["graph"] = "graph"
     name: str
     dropped: list[str] = Field(default_factory=list)
-    vertices: Count
+    nodes: Count
     edges: Count
     features: Count
     classes: list[_Class]
@@ -116,18 +116,18 @@ class GraphOverview(FileModel):
     components: _Components
     degrees: _Degrees
     homophily: Real | None
-    num_sites: Count
-    sites: list[_Site]
-    site_sizes: _Sizes | None = None
+    num_clients: Count
+    clients: list[_Client]
+    client_sizes: _Sizes | None = None
     shared: _Shared | None = None
-    cut_edges: _Cut
+    cross_client_edges: _Cut
     label_skew: Real | None
     drawing: _Drawing
 
     @model_validator(mode="after")
     def check_classes(self) -> "GraphOverview":
-        for number, site in enumerate(self.sites):
-            if len(site.classes) != len(self.classes):
+        for number, client in enumerate(self.clients):
+            if len(client.classes) != len(self.classes):
                 raise ValueError(f"sites.{number}.classes must have {len(self.classes)} numbers")
         return self
 

@@ -50,7 +50,7 @@ def predict(
     predictions.parquet (`predictions_table`).
 
     data: another graph (all that `run` takes), with the features the model was trained on, in the same order,
-    or other sensors, split as the run's were; None: the run's own. nodes: ids of the vertices or sensors to
+    or other sensors, split as the run's were; None: the run's own. nodes: ids of the nodes or sensors to
     predict (numbers where the graph has no ids), in the order they are wanted; None: all. absent: ids of
     sensors that send nothing; the others forecast without them. data_dir: where data files are now.
 
@@ -58,7 +58,7 @@ def predict(
     the predictions are those that the run wrote, of its own graph.
 
     Raises InputError for a run that has not ended, a graph that does not fit the model, an id that is not in
-    the graph, absent vertices, absent sensors that leave none, and another graph where every client has a
+    the graph, absent nodes, absent sensors that leave none, and another graph where every client has a
     model of its own or noised values were released."""
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -178,7 +178,7 @@ def _predict(
 
     method, evaluation = config.method, get_task(config.task).evaluation
     fed = local_federation(config, inputs)
-    parts = inputs.parts(config, fed.hosts)
+    parts = inputs.parts(config, fed.workers)
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)
     if "classes" in known:  # another graph may lack some
@@ -273,15 +273,13 @@ def _stored_rows(like: "SparseWeights", full: "Tensor") -> "SparseWeights":
 
 
 def _chosen(table: "pa.Table", graph: str, nodes: Iterable[object]) -> "pa.Table":
-    """The rows of some vertices of the graph of that name, or of some sensors, in the order they are asked
+    """The rows of some nodes of the graph of that name, or of some sensors, in the order they are asked
     for."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     forecast = "sensor" in table.column_names
-    names = table["sensor" if forecast else "id" if "id" in table.column_names else "vertex"].cast(
-        pa.string()
-    )
+    names = table["sensor" if forecast else "id" if "id" in table.column_names else "node"].cast(pa.string())
     here = set(names.to_pylist())
     texts = [str(node) for node in nodes]
     if not here.issuperset(texts):
@@ -292,9 +290,9 @@ def _chosen(table: "pa.Table", graph: str, nodes: Iterable[object]) -> "pa.Table
     missing = np.flatnonzero(pc.is_null(known).to_numpy(zero_copy_only=False))
     if missing.size:
         raise InputError(
-            f"{'sensor' if forecast else 'vertex'} {shown(wanted[int(missing[0])].as_py())} is not in "
+            f"{'sensor' if forecast else 'node'} {shown(wanted[int(missing[0])].as_py())} is not in "
             f"{graph!r} ({missing.size} of {len(wanted)} are not); give ids of its "
-            f"{'sensors' if forecast else 'vertices'}"
+            f"{'sensors' if forecast else 'nodes'}"
         )
     if forecast:  # each has a row for every window
         return pa.concat_tables(table.filter(pc.equal(names, name)) for name in wanted)

@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 
 from graphfed.federation import CLIENTS, SERVER, Federation, Ledger, Located
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.payload import Payload, part_of, stack
 from graphfed.federation.series import Network
 from graphfed.files import JsonObject
@@ -25,9 +25,9 @@ from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import load_plugins
 from graphfed.runs.checkpoint import Checkpoints
 from graphfed.runs.train import Event, train
-from graphfed.runtime.interrupts import Interrupted, Wish, listening
-from graphfed.runtime.processes import Sites
-from graphfed.tasks.inputs import HostPart, Inputs
+from graphfed.runtime.interrupts import Interrupted, StopRequest, listening
+from graphfed.runtime.processes import Workers
+from graphfed.tasks.inputs import Inputs, WorkerPart
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
@@ -39,7 +39,7 @@ T = TypeVar("T")
 PROGRAM = "graphfed.runs.processes:run_site"
 
 
-def run_site(fed: Federation, arguments: JsonObject, tell: Callable[[JsonObject], None]) -> JsonObject:
+def run_site(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject], None]) -> JsonObject:
     """One process's part of a run: plain arguments in, and out what the caller of a trial asks for.
 
     Every site hands its predictions (rows [n], logits [n, C]) and its own weights to the caller. That is the
@@ -59,16 +59,16 @@ def run_site(fed: Federation, arguments: JsonObject, tell: Callable[[JsonObject]
     data = kind.located(fed, *((mine, []) if fed.here else ([], mine)))
 
     def on_event(event: Event) -> None:
-        tell(dataclasses.asdict(event))
+        log(dataclasses.asdict(event))
 
-    here = bool(fed.server_ends)
+    here = bool(fed.server_participants)
     try:
-        # The caller passes the wish to stop on to the server's process, and to nobody else's.
-        with listening() if here else contextlib.nullcontext(Wish()) as wish:
+        # The caller passes the stop_request to stop on to the server's process, and to nobody else's.
+        with listening() if here else contextlib.nullcontext(StopRequest()) as stop_request:
             checkpoints = None
             if arguments["checkpoints"] is not None:
                 folder, every, start = arguments["checkpoints"]
-                checkpoints = Checkpoints(Path(folder), every=every, start=start, wish=wish)
+                checkpoints = Checkpoints(Path(folder), every=every, start=start, stop_request=stop_request)
             outcome = train(
                 fed,
                 method,
@@ -90,7 +90,7 @@ def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> JsonObject
     # As text: lists stay lists, and the ledger arrives as it was written.
     plain = json.dumps({name: getattr(outcome, name) for name in _PLAIN})
     return {
-        "outcome": plain if fed.server_ends else None,
+        "outcome": plain if fed.server_participants else None,
         "model": {
             name: _whole(value, fed, name in method.state.replicated)
             for name, value in model.items()
@@ -121,14 +121,14 @@ def _whole(value: Located[Payload], fed: Federation, replicated: bool) -> Payloa
     (weights,) = fed.local_parts(value)
     if value.place == SERVER or replicated:
         return weights
-    each: list[Payload] = [part_of(weights, i) for i in range(len(fed.hosts[fed.here[0]]))]
+    each: list[Payload] = [part_of(weights, i) for i in range(len(fed.workers[fed.here[0]]))]
     return stack(each)
 
 
 def train_run(
     config: RunConfig,
     inputs: Inputs,
-    parts: Sequence[HostPart],
+    parts: Sequence[WorkerPart],
     folder: Path | None,
     *,
     start: int | None = None,
@@ -154,35 +154,35 @@ def train_run(
         config.training,
         of_server=inputs.part_of_server(config),
         on_event=on_event,
-        threads=config.site_threads,
+        threads=config.client_threads,
         checkpoints=None if folder is None else (folder, config.checkpoint_every, start),
     )
 
 
 def train_in_processes(
     method: Method,
-    parts: Sequence[HostPart],
+    parts: Sequence[WorkerPart],
     task: Task,
     config: CommonSettings,
     *,
     of_server: Network | None = None,
     on_event: Callable[[Event], None] | None = None,
-    sites: Sites | None = None,
+    running: Workers | None = None,
     threads: int = 1,
     checkpoints: tuple[Path, float, int | None] | None = None,
 ) -> tuple[Outcome, Ledger]:
     """Train with one process for each host and one for the server: what `train` gives, and the ledger of all
     places. parts: what each host has of its own (a `Cohort`, a `Series`), of_server: what the server has.
 
-    `sites`: processes that already run (with these hosts);
+    `running`: processes that already run (with these hosts);
     without it they are started for this run, with `threads` threads each, and stopped after it.
     `checkpoints`: folder, seconds between them and the round after which to go on (None: the beginning), as
     in `Checkpoints`.
 
     The raw data is in a private temporary folder from the moment every process is started until each site has
-    read its own file. Raises what `Sites` and `Sites.run` raise, and Interrupted when SIGINT or SIGTERM came
-    while they trained, after every process has saved."""
-    kind, hosts = get_task(task.name).data, [list(part.clients) for part in parts]
+    read its own file. Raises what `Workers` and `Sites.run` raise, and Interrupted when SIGINT or SIGTERM
+    came while they trained, after every process has saved."""
+    kind, workers = get_task(task.name).data, [list(part.clients) for part in parts]
     plugin = METHODS.plugin(method.name)
     common = {
         "method": method.name,
@@ -198,21 +198,21 @@ def train_in_processes(
             on_event(Event(**event))
 
     with contextlib.ExitStack() as stack:
-        if sites is None:
-            sites = stack.enter_context(Sites(hosts, threads=threads))
+        if running is None:
+            running = stack.enter_context(Workers(workers, threads=threads))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="graphfed-"))
-        arguments = {SERVER_END: {**common, "data": None}}
+        arguments = {SERVER_INDEX: {**common, "data": None}}
         if kind.save_server is not None:
             path = Path(folder) / "server.safetensors"
             kind.save_server(of_server, path)
-            arguments[SERVER_END] = {**common, "data": str(path)}
+            arguments[SERVER_INDEX] = {**common, "data": str(path)}
         for h, part in enumerate(parts):
             path = Path(folder) / f"site{h}.safetensors"
             kind.save(part, path)
             arguments[h] = {**common, "data": str(path)}
         saves = checkpoints is not None
-        with listening(sites.interrupt) if saves else contextlib.nullcontext():
-            results = sites.run(PROGRAM, arguments, simulated=config.simulated, on_event=forward)
+        with listening(running.interrupt) if saves else contextlib.nullcontext():
+            results = running.run(PROGRAM, arguments, simulated=config.simulated, on_event=forward)
     for result in results.values():
         if "interrupted" in result:
             raise Interrupted(result["interrupted"])
@@ -221,8 +221,8 @@ def train_in_processes(
 
 def put_together(method: Method, parts: Mapping[int, JsonObject]) -> tuple[Outcome, Ledger]:
     """What `train` gives, and the ledger of all places, from every process's `part_of_run`, by end."""
-    at_server = parts[SERVER_END]
-    clients = [parts[h] for h in sorted(parts) if h != SERVER_END]
+    at_server = parts[SERVER_INDEX]
+    clients = [parts[h] for h in sorted(parts) if h != SERVER_INDEX]
     values = {
         name: Located(SERVER, name, (at_server["model"][name],))
         if name in at_server["model"]
@@ -240,5 +240,5 @@ def put_together(method: Method, parts: Mapping[int, JsonObject]) -> tuple[Outco
     # The server sees everything but what clients send each other; that is in the clients' own ledgers.
     ledger = Ledger.from_json(json.loads(at_server["ledger"]))
     for r in clients:
-        ledger.add_peers(Ledger.from_json(json.loads(r["ledger"])))
+        ledger.add_remote(Ledger.from_json(json.loads(r["ledger"])))
     return outcome, ledger

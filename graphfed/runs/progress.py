@@ -18,7 +18,7 @@ __all__ = [
     "human_bytes",
     "human_seconds",
     "show_dropped",
-    "show_news",
+    "show_message",
     "show_progress",
     "stages_of",
 ]
@@ -93,7 +93,7 @@ def show_progress(label: str, enabled: bool = True, stream: TextIO | None = None
             lines.stop_waiting()
 
 
-def show_news(text: str, enabled: bool = True) -> None:
+def show_message(text: str, enabled: bool = True) -> None:
     """A line on stderr; a bar that is shown there moves on below it."""
     if enabled:
         say(text)
@@ -102,7 +102,7 @@ def show_news(text: str, enabled: bool = True) -> None:
 def show_dropped(name: str, dropped: Sequence[str], enabled: bool = True) -> None:
     """A line on stderr for what the reader of the data left out, none where it left out nothing. name: of the
     data; dropped: as of `graphfed.data.graphs.graph.Graph`."""
-    show_news(f"{name}: {in_one_line(dropped)}", enabled and bool(dropped))
+    show_message(f"{name}: {in_one_line(dropped)}", enabled and bool(dropped))
 
 
 class Expected:

@@ -170,7 +170,9 @@ def go_on(
 
     with files.open_folder(folder, resume=True):
         manifest = read_manifest(folder)
-        start = find_start(folder, manifest, process_names(config.sites or 1, config.runtime == "processes"))
+        start = find_start(
+            folder, manifest, process_names(config.workers or 1, config.runtime == "processes")
+        )
         if config.runtime == "local":
             # The bits depend on the number of threads, and the default on the machine.
             config = dataclasses.replace(config, threads=manifest.get("threads"))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from graphfed.methods.config import CommonSettings
     from graphfed.runs.train import Event
     from graphfed.tasks.evaluation import Predicted
-    from graphfed.tasks.inputs import HostPart
+    from graphfed.tasks.inputs import WorkerPart
     from graphfed.tasks.outcome import Outcome
 
 __all__ = [
@@ -64,7 +64,7 @@ class Result:
     """What a run found, under the names of result.json.
 
     best_round: None where every client has a best round of its own.
-    val, test: metrics at the best round, which is chosen on validation; over all vertices of all clients.
+    val, test: metrics at the best round, which is chosen on validation; over all nodes of all clients.
     bytes: payload bytes of set-up and training. seconds: setup, train, total, per_round.
     folder: where the files are, None when nothing was written."""
 
@@ -112,7 +112,7 @@ def run(
     seed: int = 0,
     split: str = "default",
     runtime: str = "local",
-    sites: int | None = None,
+    workers: int | None = None,
     placement: str = "stacked",
     device: str = "cpu",
     threads: int | None = None,
@@ -126,7 +126,7 @@ def run(
 ) -> Result:
     """Train `method` on `data` dealt over `clients` sites, and write the run's folder.
 
-    task: "classification" of vertices, "link_prediction" or "forecasting"; default the method's first.
+    task: "classification" of nodes, "link_prediction" or "forecasting"; default the method's first.
     data: the name of a data set (`graphfed data list`; default "digits", of forecasting "roads"), the path of
     a description of one's own files (.yaml, see `graphfed.data.user_files.graph_description`) or of a whole
     graph (.pt, .graphml), a description as a mapping, a `graphfed.data.graphs.graph.Graph`, a PyG `Data`, a
@@ -139,7 +139,7 @@ def run(
     "edges:0.8,0.05,0.15", which is its default; in forecasting "time:0.7,0.1,0.2", its default, or
     "inductive:0.5".
     runtime: "local", "processes", or "nvflare": a federation over NVIDIA FLARE on this machine; in these two
-    the clients are dealt over `sites` processes (default: one each). A federation on several machines:
+    the clients are dealt over `workers` processes (default: one each). A federation on several machines:
     `graphfed.deploy`.
     placement, of the local runtime: "stacked", or "one-at-a-time", the slow and plain one to debug with.
     threads: default one for a small graph, every core for a large one; of each process in "processes", one.
@@ -161,7 +161,7 @@ def run(
         seed=seed,
         split=split,
         runtime=runtime,
-        sites=sites,
+        workers=workers,
         placement=placement,
         device=device,
         threads=threads,
@@ -228,7 +228,7 @@ def check_memory(config: RunConfig, inputs: Inputs) -> int | None:
     """
     if config.device != "cpu":
         return None
-    processes = 0 if config.sites is None else config.sites + 1
+    processes = 0 if config.workers is None else config.workers + 1
     needed = inputs.memory_needed(config) + processes * MEMORY_OF_PROCESS
     available, _ = memory_bytes()
     if available is not None and needed > ACCURACY * available:
@@ -369,7 +369,7 @@ def manifest_of(config: RunConfig, inputs: Inputs, command: str) -> JsonObject:
         "hashes": inputs.hashes,
         "versions": versions(config.plugins),
         "device": config.device,
-        "threads": _threads_of(config, inputs) if config.runtime == "local" else config.site_threads,
+        "threads": _threads_of(config, inputs) if config.runtime == "local" else config.client_threads,
         "placement": config.placement if config.runtime == "local" else None,
     }
 
@@ -423,7 +423,7 @@ class _Trained:
     outcome: "Outcome"
     ledger: "Ledger"
     weights: dict[str, np.ndarray]
-    predicted: "list[tuple[HostPart, Predicted]]"
+    predicted: "list[tuple[WorkerPart, Predicted]]"
     accounts: dict[str, np.ndarray] | None
 
 
@@ -452,7 +452,7 @@ def _train(
         # One party's data is one cohort.
         together = config.placement == "stacked" or method.pooled
         fed = local_federation(config, inputs, together=together)
-        parts = inputs.parts(config, fed.hosts)
+        parts = inputs.parts(config, fed.workers)
         data = get_task(task.name).data.located(fed, parts, [inputs.part_of_server(config)])
         checkpoints = None
         if folder is not None:
@@ -465,8 +465,8 @@ def _train(
 
 def process_blocks(config: RunConfig, clients: int) -> list[list[int]]:
     """The clients of every process, in the runtimes that have some."""
-    assert config.sites is not None
-    return [block.tolist() for block in np.array_split(np.arange(clients), config.sites)]
+    assert config.workers is not None
+    return [block.tolist() for block in np.array_split(np.arange(clients), config.workers)]
 
 
 def _accounts(outcome: "Outcome") -> dict[str, np.ndarray] | None:

@@ -277,7 +277,7 @@ SYNONYMS: dict[str, str] = {
 OPTION_WORDS: dict[str, str] = {
     other: name
     for name, others in {
-        "clients": "clients num_clients n_clients n_trainers num_trainers sites num_sites k",
+        "clients": "clients num_clients n_clients n_trainers num_trainers sites num_clients k",
         "task": "task task_name task_type problem",
         "seed": "seed random_seed random_state manual_seed",
         "data": "data dataset data_name",

@@ -303,7 +303,7 @@ def train(
     _check_protocols(fed, config)
     evaluation = get_task(task.name).evaluation
     watch = _Watch(fed, config, on_event, time.perf_counter())
-    fed.on_news = partial(watch.report, "note", 0, None)
+    fed.on_message = partial(watch.report, "note", 0, None)
     fed.on_stage = partial(watch.report, "stage", 0, None)
     fed.begin(f"setting up {method.name}")
     with fed.phase("eval"):

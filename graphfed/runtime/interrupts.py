@@ -1,5 +1,5 @@
-"""SIGINT and SIGTERM: a wish that training hears between two rounds, so that everything is saved first, or
-KeyboardInterrupt at once."""
+"""SIGINT and SIGTERM: a stop_request that training hears between two rounds, so that everything is saved
+first, or KeyboardInterrupt at once."""
 
 import contextlib
 import signal
@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["Interrupted", "Wish", "heard_since", "listening", "remember_stop_requests", "stopping"]
+__all__ = ["Interrupted", "StopRequest", "heard_since", "listening", "remember_stop_requests", "stopping"]
 
 #: The signals that ask a program to end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -32,7 +32,7 @@ def heard_since(moment: float) -> bool:
     return _Ear.last > moment
 
 
-class Wish:
+class StopRequest:
     """Whether somebody asked to stop."""
 
     def __init__(self) -> None:
@@ -40,17 +40,18 @@ class Wish:
 
 
 @contextlib.contextmanager
-def listening(on_ask: Callable[[], None] | None = None) -> Iterator[Wish]:
-    """In this block the first signal is a wish (`on_ask` is called at once), a second one KeyboardInterrupt.
+def listening(on_ask: Callable[[], None] | None = None) -> Iterator[StopRequest]:
+    """In this block the first signal is a stop_request (`on_ask` is called at once), a second one
+    KeyboardInterrupt.
 
     A signal that is ignored stays so: that is how a shell keeps Ctrl-C from programs in the background.
     Outside the main thread nothing is listened to."""
-    wish = Wish()
+    stop_request = StopRequest()
 
     def ask() -> None:
-        if wish.asked:
+        if stop_request.asked:
             raise KeyboardInterrupt
-        wish.asked = True
+        stop_request.asked = True
         if on_ask is not None:
             on_ask()
 
@@ -58,7 +59,7 @@ def listening(on_ask: Callable[[], None] | None = None) -> Iterator[Wish]:
         if _Ear.pending:
             _Ear.pending = False
             ask()
-        yield wish
+        yield stop_request
 
 
 def remember_stop_requests() -> None:

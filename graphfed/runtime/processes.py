@@ -5,7 +5,8 @@ It proves that a method's one program projects onto separate processes: each pro
 holds its own data and nothing else, and everything that crosses is bytes that `federation.wire` made and
 checked. Deployment on real machines is the `nvflare` runtime; this one is for tests and for trying out.
 
-`Sites` starts the processes once and runs many programs in them. A program is named by "module:function" and
+`Workers` starts the processes once and runs many programs in them. A program is named by "module:function"
+and
 called as ``function(fed, arguments, tell)``: arguments are plain JSON values, `tell` sends a plain value to
 the caller while it works, and the result is a payload (tensors and plain values). Nothing is pickled.
 
@@ -36,13 +37,13 @@ import torch
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation, wire
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.files import JsonObject
 from graphfed.runtime.failures import MAX_TEXT, what_failed
 from graphfed.runtime.interrupts import remember_stop_requests
 from graphfed.runtime.mailbox import MAX_MESSAGE, PATIENCE, Mailbox, PeerLost, ProcessError, check_size
 
-__all__ = ["PipeLink", "Sites"]
+__all__ = ["PipeLink", "Workers"]
 
 #: Bytes of the longest key of a message.
 _MAX_KEY = 1 << 12
@@ -102,7 +103,7 @@ class PipeLink:
         return self._mailbox.take(sender, key, _name(sender))
 
 
-class Sites:
+class Workers:
     """The processes of a federation: the server and one per host. Use as a context manager; leaving it stops
     them all.
 
@@ -114,20 +115,20 @@ class Sites:
     Nothing stays behind then."""
 
     def __init__(
-        self, hosts: Sequence[Sequence[int]], *, threads: int = 1, patience: float = PATIENCE
+        self, workers: Sequence[Sequence[int]], *, threads: int = 1, patience: float = PATIENCE
     ) -> None:
         if threads < 1:
             raise InputError(f"threads must be at least 1, got {threads}")
         if not 0 < patience <= 1e6:
             raise InputError(f"patience must be above 0 and at most 1000000 seconds, got {patience}")
-        self.hosts = [list(h) for h in hosts]
-        Federation(self.hosts)  # refuses bad hosts before anything is started
+        self.workers = [list(h) for h in workers]
+        Federation(self.workers)  # refuses bad hosts before anything is started
         self._threads, self._patience = threads, patience
         self._runs = 0
         self._sending = self._stop_asked = False
         self._control: dict[int, Connection] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        ends = [SERVER_END, *range(len(self.hosts))]
+        ends = [SERVER_INDEX, *range(len(self.workers))]
         # The connections between the processes. Made when the first of two is started and closed here as soon
         # as the second has its own, so at most about a quarter of n^2 ends are open here at once.
         links: dict[int, dict[int, socket.socket]] = {end: {} for end in ends}
@@ -184,7 +185,8 @@ class Sites:
         on_event: Callable[[Any], None] | None = None,
     ) -> dict[int, Any]:
         """Run "module:function" in every process, each with its own plain `arguments` (keyed by host; the
-        server is `SERVER_END`). Returns every process's result; `on_event` gets what they tell while working.
+        server is `SERVER_INDEX`). Returns every process's result; `on_event` gets what they tell while
+        working.
         simulated: whether their federation simulates secure protocols.
 
         InputError as it happened in a process; ProcessError when a process failed, died (it names the host
@@ -192,10 +194,10 @@ class Sites:
         a ProcessError."""
         if not self._processes:
             raise ProcessError(
-                "the processes were stopped, by close() or an earlier error; start new ones with Sites(...)"
+                "the processes were stopped, by close() or an earlier error; start new ones with Workers(...)"
             )
         self._runs += 1
-        common = {"run": self._runs, "hosts": self.hosts, "simulated": simulated, "program": program}
+        common = {"run": self._runs, "workers": self.workers, "simulated": simulated, "program": program}
         jobs = {end: json.dumps({**common, "arguments": arguments[end]}).encode() for end in self._control}
         results: dict[int, Any] = {}
         try:
@@ -230,9 +232,9 @@ class Sites:
 
     def _send_stop(self) -> None:
         self._stop_asked = False
-        if SERVER_END in self._control:
+        if SERVER_INDEX in self._control:
             with contextlib.suppress(OSError):  # the process is gone, which `run` says
-                self._control[SERVER_END].send_bytes(_STOP)
+                self._control[SERVER_INDEX].send_bytes(_STOP)
 
     def _take(
         self,
@@ -293,7 +295,7 @@ class Sites:
                 process.wait()
             self._control, self._processes = {}, {}
 
-    def __enter__(self) -> "Sites":
+    def __enter__(self) -> "Workers":
         return self
 
     def __exit__(
@@ -303,7 +305,7 @@ class Sites:
 
 
 def _name(end: int) -> str:
-    return "the server" if end == SERVER_END else f"host {end}"
+    return "the server" if end == SERVER_INDEX else f"worker {end}"
 
 
 def _close_all(peers: dict[int, socket.socket]) -> None:
@@ -362,22 +364,22 @@ def _serve(told: JsonObject) -> None:
         with contextlib.suppress(OSError):  # the caller is gone: the watching thread ends this process
             control.send_bytes(message)
 
-    def tell(value: object) -> None:
+    def log(value: object) -> None:
         report(value, kind="event")
 
     while True:
         job = json.loads(jobs.get())
         link.begin(str(job["run"]))
         fed = Federation(
-            job["hosts"],
-            here=[] if end == SERVER_END else [end],
-            server_here=end == SERVER_END,
+            job["workers"],
+            here=[] if end == SERVER_INDEX else [end],
+            server_here=end == SERVER_INDEX,
             link=link,
             simulated=job["simulated"],
         )
         try:
             module, _, name = job["program"].partition(":")
-            report(getattr(importlib.import_module(module), name)(fed, job["arguments"], tell), kind="result")
+            report(getattr(importlib.import_module(module), name)(fed, job["arguments"], log), kind="result")
         except InputError as error:
             report(str(error)[:MAX_TEXT], kind="input")
         except PeerLost as error:

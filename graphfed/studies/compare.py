@@ -161,7 +161,7 @@ def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
             )
     recipes: dict[str, set[str]] = {}
     for result in finished:
-        recipes.setdefault(result.method, set()).add(_recipe_key(result))
+        recipes.setdefault(result.method, set()).add(_settings_key(result))
     rows: dict[str, dict[int, Result]] = {}
     for result in finished:
         label = result.method
@@ -361,5 +361,5 @@ def _row(label: str, results: list[Result]) -> ComparedRow:
     }
 
 
-def _recipe_key(result: Result) -> str:
+def _settings_key(result: Result) -> str:
     return json.dumps([result.details.get(key, {}) for key in ("recipe", "training")], sort_keys=True)

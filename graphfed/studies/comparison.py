@@ -114,7 +114,7 @@ class Comparison:
                 cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
             cells.append(human_bytes(row["bytes"]["mean"] or 0.0))
             cells.append(human_seconds(row["seconds"]["mean"] or 0.0))
-            marks = ("*" if self._own_recipe(row) else "") + ("!" if row["label"] in doubted else "")
+            marks = ("*" if self._own_settings(row) else "") + ("!" if row["label"] in doubted else "")
             table.add_row(markup(row["label"]) + marks, *cells)
         return table
 
@@ -128,15 +128,15 @@ class Comparison:
         Console(file=page, width=80, emoji=False).print(self.table())
         return page.getvalue().rstrip()
 
-    def _shared_recipe(self) -> JsonObject:
+    def _shared_settings(self) -> JsonObject:
         """What differs from the default recipe in every row alike."""
         first = self.rows[0]["recipe"]
         return {k: v for k, v in first.items() if all(r["recipe"].get(k, _ABSENT) == v for r in self.rows)}
 
-    def _own_recipe(self, row: ComparedRow) -> JsonObject:
+    def _own_settings(self, row: ComparedRow) -> JsonObject:
         """What differs from the default recipe in this row and not in all, and what differs from the values
         that most rows have, whose defaults may differ between methods."""
-        shared = self._shared_recipe()
+        shared = self._shared_settings()
         own = {key: value for key, value in row["recipe"].items() if key not in shared}
         return own | unequal_settings(self.rows).get(row["label"], {})
 
@@ -145,7 +145,7 @@ class Comparison:
         own)."""
         found: dict[str, list[str]] = {}
         for warning in self.warnings:
-            for label in warning.rows if warning.code != "unequal_recipes" else ():
+            for label in warning.rows if warning.code != "unequal_settings" else ():
                 found.setdefault(label, []).append(TITLES[warning.code])
         return found
 
@@ -166,10 +166,10 @@ class Comparison:
             lines.append(f"added for reference: {', '.join(self.added)}")
         if self.missing:
             lines.append(f"reference rows missing here: {', '.join(self.missing)}")
-        shared = self._shared_recipe()
+        shared = self._shared_settings()
         if shared:
             lines.append(f"every row differs from the default recipe in {settings_text(shared)}")
-        own = {row["label"]: recipe for row in self.rows if (recipe := self._own_recipe(row))}
+        own = {row["label"]: recipe for row in self.rows if (recipe := self._own_settings(row))}
         if own:
             lines.append("* training settings that not all rows have, so compare with care:")
             lines += [f"* {label}: {settings_text(recipe)}" for label, recipe in own.items()]

@@ -40,7 +40,7 @@ from graphfed.runs import folder as files
 from graphfed.runs.checkpoint import read_part, write_part
 from graphfed.runs.progress import OnEvent, human_seconds
 from graphfed.runs.train import Event, agree_before_setup
-from graphfed.runtime.interrupts import Interrupted, Wish
+from graphfed.runtime.interrupts import Interrupted, StopRequest
 from graphfed.studies.folder_schema import EpisodeLine, LearningCheckpoint
 from graphfed.studies.policy_settings import Question
 from graphfed.tasks.inputs import Inputs, local_federation
@@ -64,7 +64,7 @@ def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
     fed = local_federation(config, inputs)
     check_sums(fed, training.aggregation, fed.num_clients)
     task = inputs.task(config.task)
-    parts = inputs.parts(config, fed.hosts)
+    parts = inputs.parts(config, fed.workers)
     data = get_task(task.name).data.located(fed, parts, [inputs.part_of_server(config)])
     data, _ = agree_before_setup(fed, data, config.method, task, training)
     assert isinstance(data, Located)
@@ -85,15 +85,15 @@ def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
 class Learning:
     """What every kind of learning works with.
 
-    wish: somebody's request to stop; lines: of the episodes that are done, as in episodes.jsonl; tensors: of
-    the newest checkpoint."""
+    stop_request: somebody's request to stop; lines: of the episodes that are done, as in episodes.jsonl;
+    tensors: of the newest checkpoint."""
 
     question: Question
     federation: PreparedFederation
     reward: Reward
     folder: Path
     on_event: OnEvent | None = None
-    wish: Wish = field(default_factory=Wish)
+    stop_request: StopRequest = field(default_factory=StopRequest)
     lines: list[JsonObject] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     _done: int = 0
@@ -123,7 +123,7 @@ class Learning:
 
     def stop_if_asked(self) -> None:
         """Interrupted where somebody asked to stop."""
-        if self.wish.asked:
+        if self.stop_request.asked:
             raise Interrupted(f"stopped after episode {len(self.lines)}")
 
     def after_round(self) -> None:

@@ -107,7 +107,7 @@ class LearnedPolicy:
         ]
         if self.kind == "bandit":
             best = self.details["best"]
-            lines.append(f"best: {best['share']:g} of the training vertices, chance {best['chance']:g}")
+            lines.append(f"best: {best['share']:g} of the training nodes, chance {best['chance']:g}")
         else:
             size = max(1, min(WINDOW, len(self.episodes) // 2))
             ends = (self.episodes[:size], self.episodes[-size:])
@@ -292,7 +292,7 @@ def _learn(
             write_manifest(folder, manifest)
             keep_partition(folder, config, inputs)
         with files.writing_into(folder):
-            with listening() as work.wish:
+            with listening() as work.stop_request:
                 policy, details = learn(work)
                 final = final_episode(work, policy)
             work.write_lines()

@@ -1,4 +1,4 @@
-"""One method over many settings: the same inputs for each seed, chosen on the validation vertices alone.
+"""One method over many settings: the same inputs for each seed, chosen on the validation nodes alone.
 
     manifest.json                what is tried, on what
     trials/0001.json             one trial: settings, validation metrics, rounds and seconds of each seed
@@ -164,7 +164,7 @@ def sweep(
     **options: Any,
 ) -> Sweep:
     """Try settings of a method, choose those of the highest mean validation metric over seeds, and score
-    these on the test vertices.
+    these on the test nodes.
 
     grid: values by setting, as in {"lr": [0.1, 0.5], "hidden": [16, 32]}; every combination is tried.
     trials: search instead, so many trials, with Optuna's TPE sampler, seeded with the first seed. ranges:

@@ -33,7 +33,7 @@ def check_comparison(task: str, metric: str, rows: Sequence[ComparedRow]) -> lis
         )
         found.append(
             ResultWarning(
-                "unequal_recipes",
+                "unequal_settings",
                 f"Rows differ in training settings that others have too ({listed}), so the table compares "
                 "settings as well as methods. Give every row the same ones, as in --set lr=0.01.",
                 tuple(unequal),

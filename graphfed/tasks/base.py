@@ -58,14 +58,15 @@ class ParticipantFiles(Generic[Own, Part, OwnServer, ServerPart]):
     """What the participants of a deployment read from their own files, and what they must agree on.
 
     Attributes:
-        read: (arguments, path, site) -> a site's own data.
-        agree: (schemas, server) -> what all participants agree on, from what each site says of its data.
+        read: (arguments, path, client) -> a client's own data.
+        agree: (schemas, server) -> what all participants agree on, from what each client says of its data.
         task: (agreed) -> what everyone knows beforehand.
         facts: (schema) -> facts of the data, for the run's manifest.
-        arrays: (own) -> what a digest of a site's data is made of.
+        arrays: (own) -> what a digest of a client's data is made of.
         part: (own, clients, task, device) -> what its host trains on.
-        table: (own, part, predicted) -> predictions.parquet at the site.
-        declared: (own, method, config) -> how many nodes of each part of the split each of the site's clients
+        table: (own, part, predicted) -> predictions.parquet at the client.
+        declared: (own, method, config) -> how many nodes of each part of the split each of the client's
+        clients
             has, [K_h] by part, as far as the run shows them to the server anyway.
         read_server: (arguments, path) -> the server's own data; None where it has none.
         server_part: (server, agreed) -> what the server trains with; None where it has no data.

@@ -32,8 +32,8 @@ HIDDEN_SCORES = "scores"
 SECURE_MESSAGES = messages(
     HIDDEN_SCORES,
     "With aggregation=secure, in every evaluation",
-    "what a site's predictions are worth, as counts, and once, before training, how many of its validation "
-    "vertices are of each class",
+    "what a client's predictions are worth, as counts, and once, before training, how many of its validation "
+    "nodes are of each class",
 )
 
 

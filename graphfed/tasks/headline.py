@@ -21,7 +21,7 @@ COLUMNS = {
 RANK_NOTE = {
     "average_precision": "AP: average precision of the rarer class",
     "auc": "AUC: area under the ROC curve",
-    "recall_at_1_percent": "recall@1%: share of the rarer class among the 1 % of vertices that score highest",
+    "recall_at_1_percent": "recall@1%: share of the rarer class among the 1 % of nodes that score highest",
     "balanced_accuracy": "balanced: balanced accuracy, the mean recall of the classes",
 }
 

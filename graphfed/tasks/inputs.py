@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from graphfed.federation.cohort import Cohort
     from graphfed.federation.series import Network, Series
 
-__all__ = ["HostPart", "Inputs", "local_federation"]
+__all__ = ["Inputs", "WorkerPart", "local_federation"]
 
 #: What a host of clients has of its own.
-HostPart: TypeAlias = "Cohort | Series"
+WorkerPart: TypeAlias = "Cohort | Series"
 
 
 class Inputs(Protocol):
@@ -78,7 +78,7 @@ class Inputs(Protocol):
     def clients_of(self, method: Method) -> int:
         """How many clients a method's federation has."""
 
-    def parts(self, config: RunConfig, hosts: Sequence[Sequence[int]]) -> Sequence[HostPart]:
+    def parts(self, config: RunConfig, workers: Sequence[Sequence[int]]) -> Sequence[WorkerPart]:
         """What each host has of its own, by the clients it holds."""
 
     def part_of_server(self, config: RunConfig) -> "Network | None":
@@ -91,8 +91,8 @@ class Inputs(Protocol):
         """Which clients take part in predicting, [K] bool, where those of some ids are absent; None:
         everyone. Raises InputError for an id that no client has."""
 
-    def save_for_site(self, part: Any, path: Path) -> None:
-        """Write a host's part as the file that a site of a rehearsal is started with."""
+    def save_for_client(self, part: Any, path: Path) -> None:
+        """Write a host's part as the file that a client of a rehearsal is started with."""
 
     def tables(
         self,

@@ -96,12 +96,12 @@ def check_settings(settings: Mapping[str, object]) -> None:
 
 TASK = TaskDefinition(
     name=LINK_PREDICTION,
-    predicted="which pairs of vertices are edges",
+    predicted="which pairs of nodes are edges",
     scored="pairs",
     metric="auc",
     metric_name="AUC",
     needs=("features",),
-    output="an embedding of every vertex; of two vertices its product, the larger the likelier an edge",
+    output="an embedding of every node; of two nodes its product, the larger the likelier an edge",
     data=GRAPHS,
     load=load,
     evaluation=LINKS,
@@ -119,10 +119,9 @@ TASK = TaskDefinition(
         "select": "auto",  # the shared one selects by the accuracy of classes
     },
     check_settings=check_settings,
-    only_own="predicts links: it scores the pairs of its own split, and no other graph's nor chosen "
-    "vertices'",
+    only_own="predicts links: it scores the pairs of its own split, and no other graph's nor chosen nodes'",
     own_partition="deals all edges, those of validation and test too; name a partition to deal the training "
     "edges with, as 'label_dirichlet'",
-    only_simulated="link prediction cannot be deployed: sites that read their own files alone cannot draw "
+    only_simulated="link prediction cannot be deployed: clients that read their own files alone cannot draw "
     "pairs that are no edge anywhere",
 )

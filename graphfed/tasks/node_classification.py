@@ -24,7 +24,7 @@ from graphfed.tasks.graphs.inputs import (
     pooled_partition,
 )
 from graphfed.tasks.graphs.kind import GRAPHS
-from graphfed.tasks.graphs.node_scores import VERTICES, choose_selection
+from graphfed.tasks.graphs.node_scores import NODES, choose_selection
 from graphfed.tasks.graphs.node_table import cohort_predictions, predictions_table
 from graphfed.tasks.graphs.pooled_score import pooled_score
 from graphfed.tasks.run_config import RunConfig, no_stages
@@ -118,18 +118,18 @@ def check_labels(config: RunConfig, graph: Graph) -> None:
 
 
 def check_split(graph: Graph, split: Split) -> None:
-    """Raises InputError for a part without vertices, and for one with vertices whose class is unknown."""
+    """Raises InputError for a part without nodes, and for one with nodes whose class is unknown."""
     for part in ("train", "val", "test"):
         if not getattr(split, part).any():
             raise InputError(
-                f"split {split.name!r} of {graph.name!r} has no {part} vertex; every part needs one: "
+                f"split {split.name!r} of {graph.name!r} has no {part} node; every part needs one: "
                 "use another split, as in 'random:0.5,0.25,0.25'"
             )
     blind = np.flatnonzero((graph.y < 0) & (split.train | split.val | split.test))
     if blind.size:
         raise InputError(
-            f"vertex {graph.vertex_name(int(blind[0]))} of {graph.name!r} is in split {split.name!r} and has "
-            f"no label ({blind.size} such vertices); take it out of the split, or label it"
+            f"node {graph.node_name(int(blind[0]))} of {graph.name!r} is in split {split.name!r} and has "
+            f"no label ({blind.size} such nodes); take it out of the split, or label it"
         )
 
 
@@ -171,19 +171,19 @@ def other_inputs(config: RunConfig, known: JsonObject) -> NodeInputs:
 
 TASK = TaskDefinition(
     name=CLASSIFICATION,
-    predicted="the class of every vertex",
-    scored="vertices",
+    predicted="the class of every node",
+    scored="nodes",
     metric="accuracy",
     metric_name="accuracy",
     needs=("features", "classes"),
     data=GRAPHS,
     load=load,
-    evaluation=VERTICES,
+    evaluation=NODES,
     agree=agree_class_weights,
     messages=CLASS_WEIGHT_MESSAGES,
     groups=GRAPH_GROUPS,
     paper_settings=PAPER_SETTINGS,
     headline=headline,
     other_inputs=other_inputs,
-    drop_elsewhere=("split", "site", "label"),
+    drop_elsewhere=("split", "client", "label"),
 )

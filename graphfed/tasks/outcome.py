@@ -20,7 +20,7 @@ class Outcome:
     """What a run gave. best_round: None where every client has its own; val, test and test_confusion [C, C +
     1] (class, prediction, none; None where no classes are predicted) are known where the server is, None
     elsewhere; state: of the best round; predictions: at the clients, (rows [n], logits [n, C]) of every owned
-    vertex, or (pairs [n], scores [n]) of every scored pair; accounts: at the clients, what each says of its
+    node, or (pairs [n], scores [n]) of every scored pair; accounts: at the clients, what each says of its
     own part (`Method.client_statistics`); details: more of the test, in link prediction
     test_roc, points [false positive rate, true positive rate]; scaling: what the features are scaled by, None
     where they are not, or every client has a scaling of its own."""

@@ -26,9 +26,9 @@ __all__ = ["MANY_ENTRIES", "RunConfig", "default_threads", "no_stages", "threads
 class RunConfig:
     """One run, every choice made and checked.
 
-    clients: None only where the partition fixes it and the data must be read to know it (one per vertex).
+    clients: None only where the partition fixes it and the data must be read to know it (one per node).
     partition_file: where the partition is saved, None where it is made; partition, its options and seed are
-    then those it was made with. sites: processes of clients in the runtimes "processes" and "nvflare", None
+    then those it was made with. workers: processes of clients in the runtimes "processes" and "nvflare", None
     in "local"."""
 
     method: Method
@@ -46,7 +46,7 @@ class RunConfig:
     split_seed: int
     seed: int
     runtime: Runtime
-    sites: int | None
+    workers: int | None
     placement: Placement
     device: str
     threads: int | None
@@ -54,7 +54,7 @@ class RunConfig:
     training: CommonSettings
 
     @property
-    def site_threads(self) -> int:
+    def client_threads(self) -> int:
         """Threads that each process computes with, where there are several: one, unless a number was
         given."""
         return 1 if self.threads is None else self.threads

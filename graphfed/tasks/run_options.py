@@ -37,7 +37,7 @@ class RunOptions:
         seed: Of weights, samples, partition and split.
         split: How nodes, edges or windows are split into training, validation and test.
         runtime: One of `Runtime`.
-        sites: Processes that hold the clients in the runtimes "processes" and "nvflare"; None for one each.
+        workers: Processes that hold the clients in the runtimes "processes" and "nvflare"; None for one each.
         placement: One of `Placement`.
         device: A device of torch.
         threads: None for one on a small graph and every core on a large one; with separate processes those of
@@ -57,7 +57,7 @@ class RunOptions:
     seed: int = 0
     split: str = "default"
     runtime: str = "local"
-    sites: int | None = None
+    workers: int | None = None
     placement: str = "stacked"
     device: str = "cpu"
     threads: int | None = None

@@ -49,18 +49,18 @@ class DataSource:
 
     @property
     def default_partition(self) -> str:
-        """A client for each sensor; of a graph the sites that the data names, else an even deal."""
+        """A client for each sensor; of a graph the clients that the data names, else an even deal."""
         if self.kind == "sensors":
             return "sensors"
-        named = isinstance(self.value, Graph | Description) and self.value.names_sites
+        named = isinstance(self.value, Graph | Description) and self.value.names_clients
         return "column" if named else "label_dirichlet"
 
     @property
-    def num_sites(self) -> int | None:
-        """How many sites the data names, None where it names none or only reading it will tell."""
+    def num_clients(self) -> int | None:
+        """How many clients the data names, None where it names none or only reading it will tell."""
         if isinstance(self.value, Description):
-            return len(self.value.sites) or None
-        return len(self.value.site_names) or None if isinstance(self.value, Graph) else None
+            return len(self.value.clients) or None
+        return len(self.value.client_names) or None if isinstance(self.value, Graph) else None
 
 
 def data_source(data: object) -> DataSource:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import graphfed
-from graphfed.audit.attacks.clear_transfers import disagreements
 from graphfed.audit.attacks.fedgcn import lone_shares
 from graphfed.audit.attacks.fedgcn import run as fedgcn_features
 from graphfed.audit.attacks.label_histogram import correlation_and_baseline, estimate_shares
 from graphfed.audit.attacks.membership import membership_auc
+from graphfed.audit.attacks.plaintext_transfers import disagreements
 from graphfed.audit.base import AuditedRun
 from graphfed.audit.registry import CHECKS
 from graphfed.audit.run import audit
@@ -91,7 +91,7 @@ def test_a_model_that_never_saw_a_label_does_not_leak(tmp_path: Path):
     assert "no leak found" in finding.verdict
 
 
-# ---- the classes of a client's training vertices ----
+# ---- the classes of a client's training nodes ----
 
 
 def test_one_step_from_even_predictions_gives_the_shares_exactly():
@@ -163,12 +163,14 @@ def test_with_a_fraction_of_the_clients_only_those_of_the_round_are_looked_at(tm
 
 
 def path_graph(weights: tuple[float, ...] | None = None) -> Graph:
-    """0 - 1 - 2 - 3, with sites {0, 1}, {2} and {3}."""
+    """0 - 1 - 2 - 3, with clients {0, 1}, {2} and {3}."""
     split = Split("toy", *(np.isin(np.arange(4), part) for part in ([0], [1, 2], [3])))
     x = np.array([[1, 0, 0, 2], [0, 1, 0, 3], [0, 0, 1, 5], [1, 1, 1, 7]], dtype=np.float32)
     edges = np.array([[0, 1, 2], [1, 2, 3]])
     graph = make_graph("path", x=x, y=np.array([0, 1, 0, 1]), edges=edges, edge_weight=weights)
-    return dataclasses.replace(graph, split=split, sites=np.array([0, 0, 1, 2]), site_names=("a", "b", "c"))
+    return dataclasses.replace(
+        graph, split=split, clients=np.array([0, 0, 1, 2]), client_names=("a", "b", "c")
+    )
 
 
 def opened(folder: Path, hops: int, weights: tuple[float, ...] | None = None) -> AuditedRun:
@@ -180,22 +182,23 @@ def opened(folder: Path, hops: int, weights: tuple[float, ...] | None = None) ->
 
 @pytest.mark.parametrize("weights", [None, (2.0, 0.25, 7.0)], ids=["plain", "weighted"])
 @pytest.mark.parametrize("hops", [1, 2])
-def test_on_a_path_the_server_reads_the_vertices_that_a_drawing_shows(
+def test_on_a_path_the_server_reads_the_nodes_that_a_drawing_shows(
     hops: int, weights: tuple[float, ...] | None, tmp_path: Path
 ):
-    """By hand. Site a uploads shares of 0 (x0, x1), 1 (x0, x1) and 2 (x1 alone). Site b: of 1 and 3 (x2
-    alone), and of its own 2, without neighbours at home (x2 alone). Site c: of its own 3 and of 2 (x3 alone).
+    """By hand. Client a uploads shares of 0 (x0, x1), 1 (x0, x1) and 2 (x1 alone). Client b: of 1 and 3 (x2
+    alone), and of its own 2, without neighbours at home (x2 alone). Client c: of its own 3 and of 2 (x3
+    alone).
     So x1, x2 and x3 lie alone in a share, x0 never does; only those of 2 and 3 are own shares, which the
     server can tell with the neighbour counts that two hops send."""
     audited = opened(tmp_path / "run", hops, weights)
     finding = fedgcn_features(audited)
-    assert (finding.details["recovered"], finding.details["vertices"]) == (3, 4)
+    assert (finding.details["recovered"], finding.details["nodes"]) == (3, 4)
     assert finding.details["known_to_the_server"] == (2 if hops == 2 else 0)
     assert finding.details["shares"] == 6
     _, source, own, _ = lone_shares(audited.transcript.cohort)
     cohort = audited.transcript.cohort
-    sites = cohort.client.numpy()[source]
-    assert sorted(zip(sites.tolist(), own.tolist(), strict=True)) == [
+    clients = cohort.client.numpy()[source]
+    assert sorted(zip(clients.tolist(), own.tolist(), strict=True)) == [
         (0, False), (1, False), (1, False), (1, True), (2, False), (2, True)
     ]  # fmt: skip
 
@@ -203,10 +206,16 @@ def test_on_a_path_the_server_reads_the_vertices_that_a_drawing_shows(
 def test_a_share_that_is_not_what_it_seems_is_not_counted(tmp_path: Path):
     """Counted are shares that agree with the features, not those that should."""
     audited = opened(tmp_path / "run", 2)
-    at = next(i for i, c in enumerate(audited.transcript.crossings) if c.name == "fedgcn/partial_sums")
-    crossings = list(audited.transcript.crossings)
-    crossings[at] = dataclasses.replace(crossings[at], payload=crossings[at].payload + 0.01)
-    audited.__dict__["transcript"] = dataclasses.replace(audited.transcript, crossings=tuple(crossings))
+    at = next(
+        i for i, c in enumerate(audited.transcript.observed_transfers) if c.name == "fedgcn/partial_sums"
+    )
+    observed_transfers = list(audited.transcript.observed_transfers)
+    observed_transfers[at] = dataclasses.replace(
+        observed_transfers[at], payload=observed_transfers[at].payload + 0.01
+    )
+    audited.__dict__["transcript"] = dataclasses.replace(
+        audited.transcript, observed_transfers=tuple(observed_transfers)
+    )
     assert fedgcn_features(audited).details["recovered"] == 0
 
 
@@ -226,7 +235,7 @@ def test_a_ledger_that_was_changed_does_not_add_up(overfit: Path, tmp_path: Path
 
 def test_every_clear_transfer_of_the_ledger_is_named(tmp_path: Path):
     graphfed.run("fedgcn", clients=2, rounds=1, threads=1, out=tmp_path / "run")
-    finding = audit(tmp_path / "run").findings["clear_transfers"]
+    finding = audit(tmp_path / "run").findings["plaintext_transfers"]
     entries = json.loads((tmp_path / "run/ledger.json").read_text())["entries"]
     clear = [entry for entry in entries if entry["protection"] == "clear"]
     assert len(clear) == finding.value
@@ -236,9 +245,9 @@ def test_every_clear_transfer_of_the_ledger_is_named(tmp_path: Path):
 
 def test_what_is_made_for_other_methods_is_skipped_with_the_reason(overfit: Path):
     found = audit(overfit)
-    assert list(found.findings) == ["clear_transfers", "membership"]
+    assert list(found.findings) == ["plaintext_transfers", "membership"]
     # Where nothing is trained together, the counts that metrics are made of still cross.
-    sent = {entry["name"] for entry in found.findings["clear_transfers"].details["clear"]}
+    sent = {entry["name"] for entry in found.findings["plaintext_transfers"].details["clear"]}
     assert sent == {"val_classes", "val_scores", "final_val_scores", "final_test_scores"}
     assert found.skipped["fedgcn_features"] == "made for fedgcn"
     assert "training_counts" in found.skipped["label_histogram"]

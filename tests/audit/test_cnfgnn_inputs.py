@@ -88,9 +88,9 @@ def test_the_noise_of_many_rounds_averages_out(trained: AuditedRun) -> None:
 
 def test_of_a_run_of_forecasting_the_audit_says_which_checks_are_not_for_it(trained: AuditedRun) -> None:
     whole = audit(trained.folder)
-    assert [*whole.findings] == ["clear_transfers", "cnfgnn_inputs"]
-    assert whole.findings["clear_transfers"].leaks
-    assert "hidden (train, to the server" in whole.findings["clear_transfers"].result
+    assert [*whole.findings] == ["plaintext_transfers", "cnfgnn_inputs"]
+    assert whole.findings["plaintext_transfers"].leaks
+    assert "hidden (train, to the server" in whole.findings["plaintext_transfers"].result
     assert whole.skipped["membership"] == "made for classification"
     assert (trained.folder / "audit.json").exists()
 

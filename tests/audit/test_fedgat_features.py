@@ -56,12 +56,12 @@ def config(form: str) -> FedGATConfig:
 
 
 def neighbourhoods(b: int, count: int = 20, features: int = 30, seed: int = 0) -> tuple[Pooled, Tensor]:
-    """Vertices with B neighbours each, drawn anew: what the server has, and the features [n, B, F]."""
+    """Nodes with B neighbours each, drawn anew: what the server has, and the features [n, B, F]."""
     rng = np.random.default_rng(seed)
     x = torch.from_numpy(rng.standard_normal((count * b, features)))
     ids = torch.from_numpy(rng.permutation(10 * count)[:count]).sort()[0]
-    hoods = Neighbourhoods(ids, torch.full((count,), b), torch.arange(count * b))
-    return Pooled(x, hoods), x.view(count, b, features)
+    neighbourhoods = Neighbourhoods(ids, torch.full((count,), b), torch.arange(count * b))
+    return Pooled(x, neighbourhoods), x.view(count, b, features)
 
 
 @pytest.mark.parametrize(("form", "attack"), ATTACKS)
@@ -79,13 +79,13 @@ def test_every_neighbours_features_come_out(form: str, attack: Attack, b: int) -
 def test_in_float32_they_come_out_to_its_precision(form: str, attack: Attack) -> None:
     """Eigenvectors and vectors to 1e-5; power sums, which are ill conditioned, to 1e-3 for 5 neighbours."""
     pooled, truth = neighbourhoods(5)
-    single = Pooled(pooled.x.float(), pooled.hoods)  # type: ignore[union-attr]
+    single = Pooled(pooled.x.float(), pooled.neighbourhoods)  # type: ignore[union-attr]
     off = errors(attack(message_of(single, torch.arange(20), config(form))), truth)
     assert float(off.max()) < (1e-3 if attack is by_moments else 1e-5)
 
 
 @pytest.mark.parametrize(("form", "attack"), [("vector", by_keys), ("matrix", by_eigenvectors)])
-def test_vertices_alike_and_vertices_without_features_come_out_too(form: str, attack: Attack) -> None:
+def test_nodes_alike_and_nodes_without_features_come_out_too(form: str, attack: Attack) -> None:
     """Equal eigenvalues, and eigenvalues of 0."""
     pooled, truth = neighbourhoods(4)
     assert isinstance(pooled.x, Tensor)
@@ -93,12 +93,13 @@ def test_vertices_alike_and_vertices_without_features_come_out_too(form: str, at
     x[1::4] = x[::4]
     x[2::4] = 0
     off = errors(
-        attack(message_of(Pooled(x, pooled.hoods), torch.arange(20), config(form))), x.view(truth.shape)
+        attack(message_of(Pooled(x, pooled.neighbourhoods), torch.arange(20), config(form))),
+        x.view(truth.shape),
     )
     assert float(off.max()) < 1e-6
 
 
-def test_of_a_vertex_with_168_neighbours_all_come_out() -> None:
+def test_of_a_node_with_168_neighbours_all_come_out() -> None:
     """As many as the largest neighbourhood of Cora has: 338 eigenvalues."""
     pooled, truth = neighbourhoods(169, count=1)
     off = errors(by_eigenvectors(message_of(pooled, torch.arange(1), config("matrix"))), truth)
@@ -141,7 +142,7 @@ def found(folder: Path, **options: object) -> Finding:
 
 
 @pytest.mark.parametrize("form", ["vector", "matrix"])
-def test_the_audit_of_a_run_reads_every_neighbour_at_another_site(form: str, tmp_path: Path) -> None:
+def test_the_audit_of_a_run_reads_every_neighbour_at_another_client(form: str, tmp_path: Path) -> None:
     """Also of a run that was evaluated directly: the message that it stands for is made."""
     finding = found(tmp_path, form=form)
     assert finding.value == 1
@@ -160,7 +161,7 @@ def test_the_audit_of_a_run_reads_every_neighbour_at_another_site(form: str, tmp
     ],
 )
 def test_all_of_coras_neighbours_come_out(form: str, attack: Attack, largest: int, real_data: Path) -> None:
-    """In float64, of all 2 708 vertices, the one with 168 neighbours too. Each counts itself: with both ends
+    """In float64, of all 2 708 nodes, the one with 168 neighbours too. Each counts itself: with both ends
     of 5 278 edges, 13 264. The quick one of the matrices stops at neighbourhoods of 6."""
     graph = load("cora", data_dir=real_data)
     assert isinstance(graph, Graph)
@@ -170,14 +171,14 @@ def test_all_of_coras_neighbours_come_out(form: str, attack: Attack, largest: in
     order = np.argsort(centre, kind="stable")
     size = torch.from_numpy(np.bincount(centre))
     x = SparseMatrix.from_scipy(graph.x)
-    hoods = Neighbourhoods(torch.from_numpy(every), size, torch.from_numpy(member[order]))
-    pooled, starts = Pooled(x, hoods), size.cumsum(0) - size
+    neighbourhoods = Neighbourhoods(torch.from_numpy(every), size, torch.from_numpy(member[order]))
+    pooled, starts = Pooled(x, neighbourhoods), size.cumsum(0) - size
     assert int(size.max()) == 169
     assert int(size.sum()) == 13_264
     worst, neighbours = 0.0, 0
     for b in torch.unique(size[size <= largest]).tolist():
         for rows in (size == b).nonzero()[:, 0].split(max(1, 2**24 // (8 * x.shape[1] * b * b))):
-            members = torch.cat([hoods.member[starts[i] : starts[i] + b] for i in rows.tolist()])
+            members = torch.cat([neighbourhoods.member[starts[i] : starts[i] + b] for i in rows.tolist()])
             truth = x.select_rows(members).to_dense().view(len(rows), b, -1)
             off = errors(attack(message_of(pooled, rows, config(form))), truth)
             worst, neighbours = max(worst, float(off.max())), neighbours + off.numel()

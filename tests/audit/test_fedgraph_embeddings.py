@@ -1,5 +1,5 @@
-"""What sites find in FedGraph's rows: planted cases whose answer is known, and that the attack's model is of
-what crosses."""
+"""What clients find in FedGraph's rows: planted cases whose answer is known, and that the attack's model is
+of what crosses."""
 
 import dataclasses
 from pathlib import Path
@@ -53,17 +53,17 @@ FEATURES, ROUNDS = 60, 50
 # ---- planted cases -----------------------------------------------------------------------------------------
 
 
-def planted(width: int, sent: int, rounds: int = ROUNDS, vertices: int = 12) -> tuple[Seen, Known, Tensor]:
-    """Rows of vertices with few of 60 features each, by weights that are other ones in every round, and what
+def planted(width: int, sent: int, rounds: int = ROUNDS, nodes: int = 12) -> tuple[Seen, Known, Tensor]:
+    """Rows of nodes with few of 60 features each, by weights that are other ones in every round, and what
     their receivers know: a guess of which most is wrong."""
     random = torch.Generator().manual_seed(width + sent)
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=random, dtype=torch.float64)
 
-    sums = draw(vertices, FEATURES).abs() * (draw(vertices, FEATURES) > 1.4)
-    guess = (0.3 * sums + 0.1 * draw(vertices, FEATURES).abs()).roll(1, 0) + 0.05
-    tau = torch.tensor([2.0, 3.0, 4.0, 7.0] * (vertices // 4), dtype=torch.float64).rsqrt()
+    sums = draw(nodes, FEATURES).abs() * (draw(nodes, FEATURES) > 1.4)
+    guess = (0.3 * sums + 0.1 * draw(nodes, FEATURES).abs()).roll(1, 0) + 0.05
+    tau = torch.tensor([2.0, 3.0, 4.0, 7.0] * (nodes // 4), dtype=torch.float64).rsqrt()
     rows, weights = [], []
     for _ in range(rounds):
         first, bias, second = draw(FEATURES, width), 0.3 * draw(width), draw(width, sent)
@@ -75,7 +75,7 @@ def planted(width: int, sent: int, rounds: int = ROUNDS, vertices: int = 12) -> 
 
 
 @pytest.mark.parametrize(("width", "sent"), [(8, 8), (8, 4)], ids=["square", "narrowing"])
-def test_from_enough_rounds_the_sums_of_all_vertices_come_out(width: int, sent: int) -> None:
+def test_from_enough_rounds_the_sums_of_all_nodes_come_out(width: int, sent: int) -> None:
     """To 1 % of their length, scale included; the guess is of no use."""
     seen, known, sums = planted(width, sent)
     assert cosines(known.guess, sums).max() < 0.7
@@ -101,7 +101,7 @@ def test_features_that_may_be_negative_come_out_too() -> None:
 
 
 @pytest.mark.parametrize("attack", [solve, solve_linear])
-def test_rows_of_other_vertices_say_nothing_of_a_vertex(attack: Any) -> None:
+def test_rows_of_other_nodes_say_nothing_of_a_node(attack: Any) -> None:
     """The measure is of what crosses, not of the guess."""
     seen, known, sums = planted(8, 0 if attack is solve_linear else 8)
     other = attack(dataclasses.replace(seen, rows=seen.rows.roll(1, 1)), known)
@@ -234,17 +234,17 @@ def heard(again: Opened, rounds: int) -> tuple[Pairs, Seen]:
     layer = min(again.crossing)
     which = drawn(again, layer)
     wants = again.crossing[layer][which]
-    pairs = Pairs(again.receiver[wants], again.vertex[wants])
+    pairs = Pairs(again.receiver[wants], again.node[wants])
     return pairs, overhear(again, layer, which, list(range(1, rounds + 1)))
 
 
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
 def test_with_the_true_sums_the_attackers_model_is_what_crosses(settings: dict[str, Any]) -> None:
-    """And with another vertex's it is not; the scale is within the bounds that receivers know."""
+    """And with another node's it is not; the scale is within the bounds that receivers know."""
     again = opened(at(3, **settings))
     pairs, seen = heard(again, 3)
     linear = settings.get("share") == "all"
-    sums, tau = true_sums(again, pairs, own=linear), again.silo.scale[pairs.vertex].double()
+    sums, tau = true_sums(again, pairs, own=linear), again.silo.scale[pairs.node].double()
     known = what_is_known(again, pairs, own=linear)
     assert len(sums) >= 8
     assert (tau <= known.most + 1e-6).all()
@@ -259,17 +259,17 @@ def test_with_the_true_sums_the_attackers_model_is_what_crosses(settings: dict[s
 
 
 @pytest.mark.parametrize("settings", [{}, {"share": "all"}, {"partition": "overlapping"}])
-def test_a_receivers_guess_is_made_of_its_own_vertices_alone(settings: dict[str, Any]) -> None:
-    """By a plain loop: the mean over the edges that it has to the vertex, and one of all its vertices."""
+def test_a_receivers_guess_is_made_of_its_own_nodes_alone(settings: dict[str, Any]) -> None:
+    """By a plain loop: the mean over the edges that it has to the node, and one of all its nodes."""
     again = opened(at(1, **settings))
     own = settings.get("share") == "all"
     pairs, _ = heard(again, 1)
     every = torch.arange(again.cohort.num_rows)
     of_row = true_sums(again, Pairs(again.cohort.client, every), own=own)
     found = guesses(again, pairs, own=own)
-    for row, receiver, vertex in zip(found, pairs.receiver.tolist(), pairs.vertex.tolist(), strict=True):
+    for row, receiver, node in zip(found, pairs.receiver.tolist(), pairs.node.tolist(), strict=True):
         mine = of_row[again.cohort.client == receiver].mean(0)
-        near = [of_row[int(again.cohort.cut_row[edge])] for edge in edges_to(again.cohort, receiver, vertex)]
+        near = [of_row[int(again.cohort.cross_row[edge])] for edge in edges_to(again.cohort, receiver, node)]
         assert near
         torch.testing.assert_close(row, torch.stack([mine, *near]).mean(0))
 
@@ -322,10 +322,10 @@ def test_a_run_of_many_rounds_gives_features_away_and_its_figures_are_fractions(
         assert finding.details["read"] == 1
     else:
         assert finding.details["read"] > finding.details["read_by_guess"]
-    assert sum(group["vertices"] for group in finding.details["by_neighbours"].values()) > 10
+    assert sum(group["nodes"] for group in finding.details["by_neighbours"].values()) > 10
 
 
-def test_messages_of_other_vertices_are_no_leak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_other_nodes_are_no_leak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def mixed(*args: Any) -> Seen:
         seen = overhear(*args)
         return dataclasses.replace(seen, rows=seen.rows.roll(seen.rows.shape[1] // 2, 1))
@@ -336,20 +336,20 @@ def test_messages_of_other_vertices_are_no_leak(tmp_path: Path, monkeypatch: pyt
     assert "does not prove" in finding.verdict
 
 
-def test_without_rows_between_sites_there_is_nothing_to_find(tmp_path: Path) -> None:
-    for settings, why in (({"share": "none"}, "share=none"), ({"layers": 1}, "between these sites")):
+def test_without_rows_between_clients_there_is_nothing_to_find(tmp_path: Path) -> None:
+    for settings, why in (({"share": "none"}, "share=none"), ({"layers": 1}, "between these clients")):
         finding = found(tmp_path / why, **settings)
         assert finding.leaks is False
         assert why in finding.result
         assert "there are none" in finding.verdict
 
 
-def test_where_no_validation_vertex_has_a_neighbour_elsewhere_nothing_is_measured(tmp_path: Path) -> None:
-    """Two triangles at two sites, with one edge between training vertices."""
+def test_where_no_validation_node_has_a_neighbour_elsewhere_nothing_is_measured(tmp_path: Path) -> None:
+    """Two triangles at two clients, with one edge between training nodes."""
     edges = np.array([[0, 1, 2, 3, 4, 5, 0], [1, 2, 0, 4, 5, 3, 3]])
     split = Split("toy", *(np.isin(np.arange(6), part) for part in ([0, 3], [1, 4], [2, 5])))
     graph = make_graph("triangles", x=np.eye(6, dtype=np.float32), y=np.arange(6) % 2, edges=edges)
-    graph = dataclasses.replace(graph, split=split, sites=np.arange(6) // 3, site_names=("a", "b"))
+    graph = dataclasses.replace(graph, split=split, clients=np.arange(6) // 3, client_names=("a", "b"))
     graphfed.run("fedgraph", data=graph, partition="column", rounds=1, threads=1, out=tmp_path / "run")
     finding = audit(tmp_path / "run", data=graph).findings["fedgraph_embeddings"]
     assert finding.leaks is None

@@ -151,4 +151,4 @@ def test_no_check_sets_up_a_method_that_releases_noise_but_the_one_that_says_so(
 
     monkeypatch.setattr("graphfed.audit.base.record_first_round", refuse)
     findings = audit(tmp_path / "run").findings
-    assert set(findings) - {"lumos_features"} == {"clear_transfers", "membership"}
+    assert set(findings) - {"lumos_features"} == {"plaintext_transfers", "membership"}

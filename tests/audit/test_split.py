@@ -26,7 +26,7 @@ def test_the_papers_identity_messages_give_every_vertexs_features_away(tmp_path:
     finding = found(tmp_path, "sapgnn", "split_features", maps="identity")
     assert finding.value == 1
     assert finding.leaks
-    assert finding.details["recovered"] == finding.details["vertices"] == 1797
+    assert finding.details["recovered"] == finding.details["nodes"] == 1797
 
 
 @pytest.mark.parametrize("update", ["tropical", "product"])
@@ -35,8 +35,8 @@ def test_identity_messages_leak_with_other_updates_too(update: str, tmp_path: Pa
     assert finding.value == 1
 
 
-def test_as_many_maps_as_features_hide_nothing_from_a_server_that_knows_some_vertices(tmp_path: Path) -> None:
-    """64 mixtures of 64 features: from 180 known vertices nearly all of the others follows."""
+def test_as_many_maps_as_features_hide_nothing_from_a_server_that_knows_some_nodes(tmp_path: Path) -> None:
+    """64 mixtures of 64 features: from 180 known nodes nearly all of the others follows."""
     wide = found(tmp_path / "wide", "sapgnn", "split_features", hidden=64)
     narrow = found(tmp_path / "narrow", "sapgnn", "split_features", hidden=4)
     assert wide.value is not None
@@ -83,7 +83,7 @@ def test_features_that_have_nothing_to_do_with_the_uploads_are_not_reconstructed
 
 
 def test_the_maxima_of_secure_pooling_give_away_what_the_maxima_in_clear_do(tmp_path: Path) -> None:
-    """A vertex's own part is the same at all its holders: pooling hides neighbours and whose they are, not
+    """A node's own part is the same at all its holders: pooling hides neighbours and whose they are, not
     that."""
     pytest.importorskip("cryptography", reason="secure pooling needs the extra 'secure'")
     clear, secure = (

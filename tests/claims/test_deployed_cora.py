@@ -16,7 +16,7 @@ from graphfed.federation.payload import leaves
 from graphfed.methods.base import Task
 from graphfed.methods.registry import get_method
 from graphfed.runs.train import train
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.tasks.outcome import Outcome
 
@@ -47,7 +47,7 @@ def deployed(cora, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[
     torch.set_default_dtype(torch.float64)
     folder, (graph, split, dealt) = tmp_path_factory.mktemp("cora"), cora
     project = loopback_project([1, 1, 1])
-    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
+    data = {client.name: folder / f"{client.name}.safetensors" for client in project.clients}
     for k, path in enumerate(data.values()):
         save_cohort(make_cohort(graph, split, dealt, [k]), path)
     asked = [
@@ -58,11 +58,15 @@ def deployed(cora, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[
         for name in RUNS
     ]  # fmt: skip
     with (
-        Loopback(project, folder / "kits", data, check_data=False) as federation,
+        Loopback(project, folder / "startup_kits", data, check_data=False) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(
-            asked, on_event=lambda *_: None, on_news=lambda _: None, wish=Wish(), kept=folder / "kept"
+            asked,
+            on_event=lambda *_: None,
+            on_message=lambda _: None,
+            stop_request=StopRequest(),
+            kept=folder / "kept",
         )
         for outcome in outcomes:
             check_outcome([outcome])
@@ -73,7 +77,7 @@ def run_here(cora, name: str, place) -> tuple[Outcome, Federation]:
     torch.set_default_dtype(torch.float64)
     graph, split, dealt = cora
     fed = place(3, "cpu")
-    cohorts = [make_cohort(graph, split, dealt, host) for host in fed.hosts]
+    cohorts = [make_cohort(graph, split, dealt, worker) for worker in fed.workers]
     data = fed.locate("clients", "data", cohorts)
     return train(fed, get_method(name), data, Task(graph.num_features, 7), config_of(name)), fed
 

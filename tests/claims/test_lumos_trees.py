@@ -30,7 +30,7 @@ def graph(request: pytest.FixtureRequest, real_data: Path) -> Graph:
 
 
 def balanced(graph: Graph, **settings: object) -> tuple[Balance, Kept, PairRows]:
-    """A device for every vertex, all in one cohort."""
+    """A device for every node, all in one cohort."""
     own, other = np.concatenate([graph.edges, graph.edges[::-1]], axis=1)
     order = np.lexsort((other, own))
     rows = PairRows(torch.from_numpy(own[order]), torch.from_numpy(other[order]))

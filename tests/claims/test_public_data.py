@@ -79,7 +79,7 @@ def test_the_pooled_score_of_fedavg_is_another_number_and_higher(cora):
 
 def test_a_fedgcn_client_predicts_what_the_pooled_graph_would(cora):
     """Two hops make a two-layer GCN exact at prediction: the federated and the pooled scores are the same
-    vertices."""
+    nodes."""
     assert cora["fedgcn"]["test_pooled"]["accuracy"] == cora["fedgcn"]["test"]["accuracy"]
 
 
@@ -88,13 +88,13 @@ def test_the_bytes_of_fedgcns_exchange_on_cora_equal_the_formula(real_data):
     edges."""
     graph = load("cora", real_data)
     dealt = partition(graph, "label_dirichlet", 10, 0)
-    site = np.empty(graph.num_nodes, dtype=int)
-    site[dealt.held_vertex] = dealt.held_site
+    client = np.empty(graph.num_nodes, dtype=int)
+    client[dealt.held_node] = dealt.held_client
     u, v = graph.edges
     holds = np.zeros((10, graph.num_nodes), dtype=bool)  # holds[k, i]: client k has i or a neighbour of i
-    holds[site, np.arange(graph.num_nodes)] = True
-    holds[site[u], v] = True
-    holds[site[v], u] = True
+    holds[client, np.arange(graph.num_nodes)] = True
+    holds[client[u], v] = True
+    holds[client[v], u] = True
     scalars = int(holds.sum()) * graph.num_features
     # Features as they are: agreeing on their scale is another exchange.
     result = graphfed.run(
@@ -115,7 +115,7 @@ def test_the_same_comparison_runs_on_other_graphs_in_the_same_order(data, real_d
 
 
 def test_physics_trains_too(real_data):
-    """8 415 count features, 34 493 vertices: one short run, better than the largest class (51 %)."""
+    """8 415 count features, 34 493 nodes: one short run, better than the largest class (51 %)."""
     result = graphfed.run(
         "fedavg", data="physics", clients=10, rounds=10, data_dir=real_data, out=False, lr=0.01
     )

@@ -14,7 +14,7 @@ from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.base import Task
 from graphfed.methods.registry import get_method
 from graphfed.runs.processes import train_in_processes
-from graphfed.runtime.processes import Sites
+from graphfed.runtime.processes import Workers
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import default_settings
 
@@ -40,8 +40,8 @@ def trained(cohorts: tuple[list[Cohort], Task], **settings: Any) -> tuple[Outcom
         "eval_every": 5,
     }
     config = method.config(**{**recipe, **settings})
-    with Sites([(0,), (1,)]) as sites:
-        return train_in_processes(method, *cohorts, config, sites=sites)
+    with Workers([(0,), (1,)]) as clients:
+        return train_in_processes(method, *cohorts, config, running=clients)
 
 
 def weights(outcome: Outcome) -> dict[str, torch.Tensor]:

@@ -59,23 +59,23 @@ def pooling(first: bool, group: np.ndarray, shares: np.ndarray, gradient: np.nda
     return {"found": found, "routed": routed, "chosen": np.concatenate(chosen)}
 
 
-def pool_second(end: End, seed: int, holders: int, vertices: int, width: int) -> Arrays:
-    _, group, shares, gradient = pooling_inputs(seed, holders, vertices, width)
+def pool_second(end: End, seed: int, holders: int, nodes: int, width: int) -> Arrays:
+    _, group, shares, gradient = pooling_inputs(seed, holders, nodes, width)
     found: Arrays = ran(end, pooling(False, group, shares[1], 0 * gradient)).result
     return found
 
 
 def pooling_inputs(
-    seed: int, holders: int, vertices: int, width: int
+    seed: int, holders: int, nodes: int, width: int
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray], np.ndarray]:
-    """Numbers [P * U, H] in words, whose vertex each row is, their two shares, and gradients [U, H] in
+    """Numbers [P * U, H] in words, whose node each row is, their two shares, and gradients [U, H] in
     words."""
     draw = np.random.default_rng(seed)
-    words = draw.integers(-(2**25), 2**25, (holders * vertices, width), dtype=np.int64).astype(np.int32)
+    words = draw.integers(-(2**25), 2**25, (holders * nodes, width), dtype=np.int64).astype(np.int32)
     words[draw.random(words.shape) < 0.05] = -(2**30)
-    group = np.tile(np.arange(vertices), holders)
+    group = np.tile(np.arange(nodes), holders)
     drawn = draw.integers(0, 2**32, words.shape, dtype=np.uint64).astype(np.uint32)
-    gradient = draw.integers(-(2**40), 2**40, (vertices, width), dtype=np.int64).view(np.uint64)
+    gradient = draw.integers(-(2**40), 2**40, (nodes, width), dtype=np.int64).view(np.uint64)
     return words, group, [words.view(np.uint32) - drawn, drawn], gradient
 
 

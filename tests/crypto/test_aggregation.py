@@ -26,7 +26,7 @@ from graphfed.errors import InputError
 FORMS = pytest.mark.parametrize("real", [True, False], ids=["real", "ideal"])
 #: What a client sends, in order, and what the server answers.
 SENT = ("keys", "sealed_shares", "masked", "unmask")
-ANSWERED = ("all_keys", "for_you", "survivors")
+ANSWERED = ("all_keys", "forwarded_shares", "survivors")
 #: (kind, party) of a message; the server's to all have party None.
 Tamper = Callable[[str, int | None, bytes], bytes]
 
@@ -65,7 +65,7 @@ class Talk:
         listed = self.carry("all_keys", None, self.server.all_keys(keys))
         sealed = self.upwards(2, lambda c: c.share_keys(listed))
         told = self.server.forward(sealed)
-        told = {party: self.carry("for_you", party, message) for party, message in told.items()}
+        told = {party: self.carry("forwarded_shares", party, message) for party, message in told.items()}
         masked = self.upwards(3, lambda c: c.mask(told[c.party], self.vectors[c.party]))
         for party, message in masked.items():
             self.server.add_masked(party, message)
@@ -143,7 +143,7 @@ def test_every_message_has_the_length_that_the_terms_say(real: bool) -> None:
     sizes = {kind: {len(m) for (k, _), m in talk.sent.items() if k == kind} for kind in (*SENT, *ANSWERED)}
     assert sizes == {kind: {size} for kind, size in terms.sizes(7).items()}
     assert {kind: sum(k == kind for k, _ in talk.sent) for kind in (*SENT, *ANSWERED)} == {
-        **dict.fromkeys(SENT, 5), "all_keys": 1, "for_you": 5, "survivors": 1,
+        **dict.fromkeys(SENT, 5), "all_keys": 1, "forwarded_shares": 5, "survivors": 1,
     }  # fmt: skip
 
 
@@ -341,7 +341,7 @@ def ready(step: int, clients: int = 5, threshold: int = 4) -> Talk:
     if step == 1:
         return talk
     told = talk.server.forward({c.party: c.share_keys(listed) for c in talk.clients})
-    talk.sent |= {("for_you", party): message for party, message in told.items()}
+    talk.sent |= {("forwarded_shares", party): message for party, message in told.items()}
     if step == 2:
         return talk
     for c in talk.clients:
@@ -396,13 +396,13 @@ def test_a_client_refuses_keys_that_cannot_be_the_clients_own(change: Any, why: 
 def test_a_client_refuses_a_mask_key_of_low_order() -> None:
     talk = ready(2)
     talk.clients[1]._keys[2] = talk.clients[1]._keys[2][:32] + (1).to_bytes(32, "little")
-    told = talk.sent["for_you", 1]
+    told = talk.sent["forwarded_shares", 1]
     refused("a point of low order", lambda: talk.clients[1].mask(told, talk.vectors[1]))
 
 
 def test_a_client_refuses_to_mask_among_fewer_than_the_threshold() -> None:
     talk = ready(2)
-    told = talk.sent["for_you", 0]
+    told = talk.sent["forwarded_shares", 0]
     few = told[: 8 + 2 * 80] + bytes(2 * 80)
     refused(
         "only 3 of 5 clients are left that have shared", lambda: talk.clients[0].mask(few, talk.vectors[0])
@@ -422,16 +422,16 @@ def test_a_client_refuses_a_share_of_one_that_advertised_no_keys() -> None:
 def test_a_share_for_somebody_else_does_not_open() -> None:
     """The server swaps the boxes, each under the tag of the other."""
     talk = ready(2)
-    mine, theirs = (talk.sent["for_you", p] for p in (0, 1))
+    mine, theirs = (talk.sent["forwarded_shares", p] for p in (0, 1))
     refused("does not open", lambda: talk.clients[0].mask(mine[:8] + theirs[8:], talk.vectors[0]))
 
 
 def test_a_share_of_another_session_or_of_another_sender_does_not_open() -> None:
     talk, other = ready(2), ready(2)
-    mine, old = talk.sent["for_you", 0], other.sent["for_you", 0]
+    mine, old = talk.sent["forwarded_shares", 0], other.sent["forwarded_shares", 0]
     refused("does not open", lambda: talk.clients[0].mask(mine[:8] + old[8:], talk.vectors[0]))
     other = ready(2)
-    told = other.sent["for_you", 0]
+    told = other.sent["forwarded_shares", 0]
     swapped = told[:8] + told[88:168] + told[8:88] + told[168:]
     refused("does not open", lambda: other.clients[0].mask(swapped, other.vectors[0]))
 
@@ -492,7 +492,7 @@ def test_half_of_the_clients_are_too_few_to_answer_two_requests_with() -> None:
 
 def test_the_server_refuses_a_second_masked_vector_and_one_of_a_stranger() -> None:
     talk = ready(2)
-    told = {p: talk.sent["for_you", p] for p in range(5)}
+    told = {p: talk.sent["forwarded_shares", p] for p in range(5)}
     masked = {c.party: c.mask(told[c.party], talk.vectors[c.party]) for c in talk.clients}
     talk.server.add_masked(1, masked[1])
     refused("a second masked vector of client 1", lambda: talk.server.add_masked(1, masked[1]))
@@ -552,7 +552,7 @@ def test_a_message_that_is_cut_or_replaced_ends_the_session_and_never_gives_anot
     before = session_of(clients)
     before.run()
     # The last client is gone when its shares come.
-    places = sorted(before.sent.keys() - {("for_you", clients - 1)}, key=str)
+    places = sorted(before.sent.keys() - {("forwarded_shares", clients - 1)}, key=str)
     target = data.draw(st.sampled_from(places))
     instead = data.draw(st.sampled_from([place for place in places if place != target]))
     number = data.draw(st.integers(0, 10**6))
@@ -573,7 +573,7 @@ def test_a_message_that_is_cut_or_replaced_ends_the_session_and_never_gives_anot
 
 
 @settings(max_examples=100)
-@given(data=st.data(), kind=st.sampled_from(["keys", "all_keys", "sealed_shares", "for_you"]))
+@given(data=st.data(), kind=st.sampled_from(["keys", "all_keys", "sealed_shares", "forwarded_shares"]))
 def test_one_altered_bit_of_a_key_or_of_a_sealed_share_is_noticed(data: st.DataObject, kind: str) -> None:
     """By the client whose key it is, or to whom the share is."""
     party = None if kind == "all_keys" else data.draw(st.integers(0, 2))
@@ -614,7 +614,7 @@ def test_ends_with_other_terms_do_not_understand_each_other(other: Terms) -> Non
 STEPS: list[Callable[[Talk], Any]] = [
     lambda talk: talk.clients[0].advertise(),
     lambda talk: talk.clients[0].share_keys(talk.sent.get(("all_keys", None), b"")),
-    lambda talk: talk.clients[0].mask(talk.sent.get(("for_you", 0), b""), talk.vectors[0]),
+    lambda talk: talk.clients[0].mask(talk.sent.get(("forwarded_shares", 0), b""), talk.vectors[0]),
     lambda talk: talk.clients[0].unmask(asked(talk, [1] * 5)),
 ]
 
@@ -663,7 +663,7 @@ def test_a_machine_is_neither_copied_nor_pickled(real: bool) -> None:
 def test_a_vector_of_other_than_64_bit_words_is_a_mistake(vector: np.ndarray) -> None:
     talk = ready(2)
     with pytest.raises(ValueError, match="expected a vector of 64-bit words"):
-        talk.clients[0].mask(talk.sent["for_you", 0], vector)
+        talk.clients[0].mask(talk.sent["forwarded_shares", 0], vector)
 
 
 # ---- the library -------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def key_of(kind: str):
     return ec.generate_private_key({"p384": ec.SECP384R1()}.get(kind, ec.SECP256R1()))
 
 
-def site(name: str, kind: str = "", by: Authority | None = None, names=None, **how) -> Identity:
+def client(name: str, kind: str = "", by: Authority | None = None, names=None, **how) -> Identity:
     """A site's identity as if loaded, so that a test can give it what `load` would refuse."""
     by = by or authority()
     key = key_of(kind or f"p256 of {name}")
@@ -131,7 +131,7 @@ def write_kit(folder: Path, identity: Identity) -> Path:
 
 @cache
 def bank(name: str) -> Identity:
-    return site(name)
+    return client(name)
 
 
 def shaken(a: Identity, b: Identity, session: str = "run 1") -> tuple[Channel, Channel]:
@@ -343,7 +343,7 @@ def test_neither_a_channel_nor_a_handshake_can_be_copied(copied) -> None:
 
 @pytest.mark.parametrize("kinds", [("rsa", "p256"), ("p384", "rsa"), ("p256", "p384")])
 def test_sites_with_keys_of_any_two_kinds_shake_hands(kinds: tuple[str, str]) -> None:
-    a, b = site("a", kinds[0]), site("b", kinds[1])
+    a, b = client("a", kinds[0]), client("b", kinds[1])
     left, right = shaken(a, b)
     assert right.open("x", left.seal("x", b"from a")) == b"from a"
     assert left.open("x", right.seal("x", b"from b")) == b"from b"
@@ -439,33 +439,33 @@ def test_a_point_of_low_order_is_refused_even_from_the_peer_itself(point: bytes)
     ],
 )
 def test_a_certificate_that_does_not_speak_for_the_peer_is_refused(how: dict, told: str) -> None:
-    der = site("north", **how).certificate.public_bytes(serialization.Encoding.DER)
+    der = client("north", **how).certificate.public_bytes(serialization.Encoding.DER)
     assert re.search(told, refusal(offer_of(bank("north"), certificate=der)))
 
 
 def test_a_root_of_the_same_name_with_another_key_vouches_for_nobody() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     twin = Authority(key, certificate(["bank_project"], key.public_key(), "bank_project", key, ca=True))
-    assert "does not vouch for it" in refusal(offer_of(site("north", by=twin)))
+    assert "does not vouch for it" in refusal(offer_of(client("north", by=twin)))
 
 
 def test_a_root_that_has_expired_vouches_for_nobody_any_more() -> None:
     old = authority("old_project", -0.5)
-    told = refusal(offer_of(site("north", by=old)), identity=site("south", by=old))
+    told = refusal(offer_of(client("north", by=old)), identity=client("south", by=old))
     assert "the root's certificate is valid from" in told
 
 
 def test_a_site_cannot_vouch_for_another_name() -> None:
     """A certificate signed by a site's key instead of the root's."""
     east = bank("east")
-    fake = site("north", by=Authority(east._key, east.certificate))
+    fake = client("north", by=Authority(east._key, east.certificate))
     assert "does not vouch for it" in refusal(offer_of(fake))
 
 
 @pytest.mark.parametrize("kind", ["p256", "rsa"])
 def test_an_offer_with_any_bit_flipped_is_refused(kind: str) -> None:
     """Every bit. Some flips make a certificate that the library warns of, and warnings are errors here."""
-    offer = Handshake.begin(site("north", kind), "south", "run 1").offer
+    offer = Handshake.begin(client("north", kind), "south", "run 1").offer
     south = Handshake.begin(bank("south"), "north", "run 1")
     for bit in range(8 * len(offer)):
         with pytest.raises(ChannelError, match="what came as the offer of 'north' is refused: "):
@@ -593,7 +593,7 @@ def test_the_keys_of_rfc_7748_give_what_the_description_says() -> None:
     alice = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
     bob = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
     shared = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
-    a, b = site("alice"), site("bob")
+    a, b = client("alice"), client("bob")
     left = Handshake(a, "bob", "run 1", X25519PrivateKey.from_private_bytes(alice))
     right = Handshake(b, "alice", "run 1", X25519PrivateKey.from_private_bytes(bob))
     at_alice, at_bob = left.finish(right.offer), right.finish(left.offer)
@@ -621,7 +621,7 @@ def test_the_keys_of_rfc_7748_give_what_the_description_says() -> None:
 @pytest.mark.parametrize("kind", ["rsa", "p256", "p384"])
 @pytest.mark.parametrize("within", [".", "startup"])
 def test_an_identity_is_read_from_a_kit_and_shakes_hands(kind: str, within: str, tmp_path: Path) -> None:
-    write_kit(tmp_path / within, site("north", kind))
+    write_kit(tmp_path / within, client("north", kind))
     north = Identity.load(tmp_path)
     assert north.name == "north"
     left, right = shaken(north, bank("south"))
@@ -629,7 +629,7 @@ def test_an_identity_is_read_from_a_kit_and_shakes_hands(kind: str, within: str,
 
 
 def test_an_identity_does_not_show_its_key(tmp_path: Path) -> None:
-    north = Identity.load(write_kit(tmp_path, site("north", "rsa")))
+    north = Identity.load(write_kit(tmp_path, client("north", "rsa")))
     assert "PrivateKey" in repr(north._key)
     assert "PrivateKey" not in repr(north)
     with pytest.raises(TypeError):
@@ -638,30 +638,30 @@ def test_an_identity_does_not_show_its_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["client.key", "client.crt", "rootCA.pem"])
 def test_a_file_that_is_missing_or_something_else_is_named(missing: str, tmp_path: Path) -> None:
-    kit = write_kit(tmp_path, bank("north"))
-    (kit / missing).unlink()
+    startup_kit = write_kit(tmp_path, bank("north"))
+    (startup_kit / missing).unlink()
     with pytest.raises(InputError, match=f"{missing} cannot be read .*start-up kit has client.key"):
-        Identity.load(kit)
+        Identity.load(startup_kit)
     for content in (b"", b"\xff" * 99, b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
-        (kit / missing).write_bytes(content)
+        (startup_kit / missing).write_bytes(content)
         with pytest.raises(InputError, match=f"{missing} is not a .* in PEM form"):
-            Identity.load(kit)
+            Identity.load(startup_kit)
 
 
 def test_a_key_that_is_not_the_certificates_or_cannot_be_used_is_refused(tmp_path: Path) -> None:
-    kit = write_kit(tmp_path, bank("north"))
+    startup_kit = write_kit(tmp_path, bank("north"))
     key = key_of("rsa")
     PKCS8 = serialization.PrivateFormat.PKCS8
-    (kit / "client.key").write_bytes(key.private_bytes(PEM, PKCS8, serialization.NoEncryption()))
+    (startup_kit / "client.key").write_bytes(key.private_bytes(PEM, PKCS8, serialization.NoEncryption()))
     with pytest.raises(InputError, match="is not the one of the certificate"):
-        Identity.load(kit)
+        Identity.load(startup_kit)
     hidden = serialization.BestAvailableEncryption(b"password")
-    (kit / "client.key").write_bytes(key.private_bytes(PEM, PKCS8, hidden))
+    (startup_kit / "client.key").write_bytes(key.private_bytes(PEM, PKCS8, hidden))
     with pytest.raises(InputError, match="has a passphrase; give it without one"):
-        Identity.load(kit)
-    write_kit(kit, site("north", "ed25519"))
+        Identity.load(startup_kit)
+    write_kit(startup_kit, client("north", "ed25519"))
     with pytest.raises(InputError, match=r"the private key .* is neither RSA nor EC"):
-        Identity.load(kit)
+        Identity.load(startup_kit)
 
 
 @pytest.mark.parametrize(
@@ -677,14 +677,14 @@ def test_a_certificate_that_peers_would_refuse_is_refused_at_home(
     how: dict, told: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=f"client.crt cannot be used: .*{told}"):
-        Identity.load(write_kit(tmp_path, site("north", **how)))
+        Identity.load(write_kit(tmp_path, client("north", **how)))
 
 
 def test_a_certificate_of_another_projects_root_is_refused_at_home(tmp_path: Path) -> None:
-    kit = write_kit(tmp_path, bank("north"))
-    (kit / "rootCA.pem").write_bytes(authority("other_project").certificate.public_bytes(PEM))
+    startup_kit = write_kit(tmp_path, bank("north"))
+    (startup_kit / "rootCA.pem").write_bytes(authority("other_project").certificate.public_bytes(PEM))
     with pytest.raises(InputError, match=r"client.crt cannot be used: the project's root does not vouch"):
-        Identity.load(kit)
+        Identity.load(startup_kit)
 
 
 def test_without_the_library_the_module_says_what_to_install() -> None:
@@ -711,13 +711,13 @@ def test_sites_with_kits_that_nvflare_made_shake_hands_and_the_server_is_no_site
     for name in ("site-1", "site_2"):
         project.add_client(name, "org", {})
     made = Provisioner(str(tmp_path), [WorkspaceBuilder(), CertBuilder()]).provision(project)
-    kits = Path(made.get_result_location())
+    startup_kits = Path(made.get_result_location())
 
-    one, two = Identity.load(kits / "site-1"), Identity.load(kits / "site_2")
+    one, two = Identity.load(startup_kits / "site-1"), Identity.load(startup_kits / "site_2")
     assert (one.name, two.name) == ("site-1", "site_2")
     left, right = shaken(one, two)
     assert right.open("x", left.seal("x", b"m")) == b"m"
-    startup = kits / "server.example" / "startup"
+    startup = startup_kits / "server.example" / "startup"
     server = Identity.from_files(startup / "server.key", startup / "server.crt", startup / "rootCA.pem")
     claimed = offer_of(server, sender=b"site-1", receiver=b"site_2")
     with pytest.raises(ChannelError, match=r"its certificate is that of 'server.example'"):

@@ -14,12 +14,12 @@ from graphfed.crypto.ckks import (
     PUBLIC_BYTES,
     Evaluator,
     Grid,
-    KeyHolder,
+    KeyOwner,
     Layout,
     members_of,
     parameters,
 )
-from graphfed.crypto.ckks_ideal import IdealEvaluator, IdealKeyHolder, read_in_clear
+from graphfed.crypto.ckks_ideal import IdealEvaluator, IdealKeyOwner, read_plaintext
 from graphfed.crypto.errors import ProtocolError
 from graphfed.errors import InputError
 
@@ -30,12 +30,12 @@ SUM, PRODUCT = PARAMETERS["sum"], PARAMETERS["product"]
 
 
 @pytest.fixture(scope="module")
-def holders() -> dict[str, KeyHolder]:
-    return {name: KeyHolder.make(name) for name in NAMES}
+def holders() -> dict[str, KeyOwner]:
+    return {name: KeyOwner.make(name) for name in NAMES}
 
 
 @pytest.fixture(scope="module")
-def evaluators(holders: dict[str, KeyHolder]) -> dict[str, Evaluator]:
+def evaluators(holders: dict[str, KeyOwner]) -> dict[str, Evaluator]:
     return {name: Evaluator.load(name, holder.public()) for name, holder in holders.items()}
 
 
@@ -102,7 +102,7 @@ def test_results_do_not_depend_on_the_key_or_the_noise():
     x = np.random.default_rng(1).normal(size=(6, SUM.slots))
     grid, found = Grid(3), []
     for _ in range(2):
-        holder = KeyHolder.make("sum")
+        holder = KeyOwner.make("sum")
         sums = Evaluator.load("sum", holder.public()).add(holder.encrypt(grid.round(x)), np.arange(6) % 2, 2)
         found.append(holder.decrypt(sums))
     assert (found[0] != found[1]).any(), "with the noise they differ"
@@ -112,16 +112,16 @@ def test_results_do_not_depend_on_the_key_or_the_noise():
 def test_the_ideal_form_gives_the_same_sums_to_the_bit_and_the_same_number_of_bytes(holders, evaluators):
     grid, group = Grid(4), np.array([0, 1, 0, 2, 1, 0])
     x = grid.round(np.random.default_rng(2).normal(size=(6, SUM.slots)))
-    ideal = IdealKeyHolder.make("sum")
+    ideal = IdealKeyOwner.make("sum")
     real_sums = evaluators["sum"].add(holders["sum"].encrypt(x), group, 3)
     ideal_sums = IdealEvaluator.load("sum", ideal.public()).add(ideal.encrypt(x), group, 3)
     assert real_sums.shape == ideal_sums.shape
     assert (grid.settle(holders["sum"].decrypt(real_sums)) == grid.settle(ideal.decrypt(ideal_sums))).all()
     for name, holder in holders.items():
-        ideal = IdealKeyHolder.make(name)
+        ideal = IdealKeyOwner.make(name)
         assert ideal.secret().shape == holder.secret().shape
         assert ideal.public().shape == holder.public().shape
-    assert (KeyHolder.protection, IdealKeyHolder.protection) == ("encrypted", "simulated")
+    assert (KeyOwner.protection, IdealKeyOwner.protection) == ("encrypted", "simulated")
     assert (Evaluator.protection, IdealEvaluator.protection) == ("encrypted", "simulated")
 
 
@@ -138,7 +138,7 @@ def test_weighted_sums_are_within_the_stated_error_and_the_ideal_form_of_them_to
     assert sealed.shape == (5, PRODUCT.product_bytes)
     allowed = 2e-7 * (abs(weights) @ np.abs(x)) + 1e-8 * np.diff(weights.tocsr().indptr)[:, None]
     assert (np.abs(holders["product"].decrypt(sealed) - weights @ x) <= allowed).all()
-    ideal = IdealKeyHolder.make("product")
+    ideal = IdealKeyOwner.make("product")
     same = IdealEvaluator.load("product", ideal.public()).weighted(ideal.encrypt(x), weights)
     assert same.shape == sealed.shape
     assert np.abs(ideal.decrypt(same) - weights @ x).max() < 1e-9
@@ -196,7 +196,7 @@ def test_there_are_no_other_parameters():
     }
     # The homomorphic encryption standard's table for 128 bits of security.
     assert all(sum(p.primes) <= {4096: 109, 8192: 218}[p.degree] for p in PARAMETERS.values())
-    for make in (KeyHolder.make, IdealKeyHolder.make, parameters):
+    for make in (KeyOwner.make, IdealKeyOwner.make, parameters):
         with pytest.raises(InputError, match=r"no parameter set 'summ'; did you mean 'sum'\?"):
             make("summ")
 
@@ -213,10 +213,10 @@ def test_a_context_that_carries_a_secret_key_is_refused_by_the_server(name, hold
 @pytest.mark.parametrize("name", NAMES)
 def test_the_servers_context_opens_nothing_and_is_the_same_for_every_key(name, holders, evaluators):
     with pytest.raises(ProtocolError):
-        KeyHolder.from_secret(name, holders[name].public())
-    assert (holders[name].public() == KeyHolder.make(name).public()).all()
+        KeyOwner.from_secret(name, holders[name].public())
+    assert (holders[name].public() == KeyOwner.make(name).public()).all()
     sealed = holders[name].encrypt(np.zeros((1, parameters(name).slots)))
-    opened = KeyHolder(parameters(name), evaluators[name]._context)
+    opened = KeyOwner(parameters(name), evaluators[name]._context)
     with pytest.raises(ValueError, match="doesn't hold a secret_key"):
         opened.decrypt(sealed)
 
@@ -230,12 +230,12 @@ def test_two_encryptions_of_the_same_numbers_have_nothing_in_common(holders):
 
 
 def test_a_secret_goes_to_another_holder_and_any_other_secret_gives_an_error_not_numbers(holders):
-    other = KeyHolder.from_secret("sum", holders["sum"].secret())
+    other = KeyOwner.from_secret("sum", holders["sum"].secret())
     x = Grid(1).round(np.random.default_rng(5).normal(size=(1, SUM.slots)))
     sealed = other.encrypt(x)
     assert (Grid(1).settle(holders["sum"].decrypt(sealed)) == x).all()
     with pytest.raises(ProtocolError, match="damaged or of another key"):
-        Grid(1).settle(KeyHolder.make("sum").decrypt(sealed))
+        Grid(1).settle(KeyOwner.make("sum").decrypt(sealed))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -319,7 +319,7 @@ def test_a_damaged_context_is_refused_or_has_the_same_parameters(what, part, pos
         if what == "public":
             context = Evaluator.load("sum", cell)._context
         else:
-            context = KeyHolder.from_secret("sum", cell)._context
+            context = KeyOwner.from_secret("sum", cell)._context
     except ProtocolError:
         return
     assert context.has_secret_key() == (what == "secret")
@@ -328,7 +328,7 @@ def test_a_damaged_context_is_refused_or_has_the_same_parameters(what, part, pos
 
 def test_messages_of_the_other_set_are_refused(holders, evaluators):
     with pytest.raises(ProtocolError, match="a secret key of 197500 bytes"):
-        KeyHolder.from_secret("sum", holders["product"].secret())
+        KeyOwner.from_secret("sum", holders["product"].secret())
     with pytest.raises(ProtocolError, match="other parameters than the set 'sum'"):
         Evaluator.load("sum", holders["product"].public())
     (sealed,) = holders["product"].encrypt(np.zeros((1, PRODUCT.slots)))
@@ -372,7 +372,7 @@ def test_no_ciphertexts_are_no_sums(holders, evaluators):
     none = holders["sum"].encrypt(np.zeros((0, SUM.slots)))
     assert evaluators["sum"].add(none, np.zeros(0, int), 0).shape == (0, SUM.ciphertext_bytes)
     assert holders["sum"].decrypt(none).shape == (0, SUM.slots)
-    ideal = IdealKeyHolder.make("sum")
+    ideal = IdealKeyOwner.make("sum")
     none = ideal.encrypt(np.zeros((0, SUM.slots)))
     sums = IdealEvaluator.load("sum", ideal.public()).add(none, np.zeros(0, int), 0)
     assert none.shape == sums.shape == (0, SUM.ciphertext_bytes)
@@ -381,15 +381,15 @@ def test_no_ciphertexts_are_no_sums(holders, evaluators):
 def test_a_real_ciphertext_is_no_simulated_one_and_the_other_way_round(holders):
     x = np.ones((1, SUM.slots))
     with pytest.raises(ProtocolError):
-        read_in_clear(SUM, holders["sum"].encrypt(x))
+        read_plaintext(SUM, holders["sum"].encrypt(x))
     with pytest.raises(ProtocolError):
-        holders["sum"].decrypt(IdealKeyHolder.make("sum").encrypt(x))
+        holders["sum"].decrypt(IdealKeyOwner.make("sum").encrypt(x))
 
 
 def test_the_ideal_form_refuses_what_the_real_one_refuses():
-    ideal = IdealKeyHolder.make("sum")
+    ideal = IdealKeyOwner.make("sum")
     with pytest.raises(ProtocolError, match="a secret key of 197500 bytes"):
-        IdealKeyHolder.from_secret("sum", IdealKeyHolder.make("product").secret())
+        IdealKeyOwner.from_secret("sum", IdealKeyOwner.make("product").secret())
     with pytest.raises(ProtocolError, match=r"a server's context of .* bytes"):
         IdealEvaluator.load("sum", ideal.public()[:-1])
     with pytest.raises(InputError, match="cannot be encrypted"):
@@ -438,4 +438,4 @@ def test_importing_graphfed_and_running_a_simulation_do_not_load_the_library():
 def test_without_the_library_a_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "tenseal", None)
     with pytest.raises(InputError, match=r"pip install 'graphfed\[secure\]'"):
-        KeyHolder.make("sum")
+        KeyOwner.make("sum")

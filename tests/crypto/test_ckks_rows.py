@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from graphfed.crypto.ckks import PARAMETERS, Evaluator, Grid, KeyHolder, Layout, padded_cells
-from graphfed.crypto.ckks_ideal import IdealEvaluator, IdealKeyHolder
+from graphfed.crypto.ckks import PARAMETERS, Evaluator, Grid, KeyOwner, Layout, padded_cells
+from graphfed.crypto.ckks_ideal import IdealEvaluator, IdealKeyOwner
 from graphfed.crypto.errors import ProtocolError
 from graphfed.errors import InputError
 
@@ -17,8 +17,8 @@ WIDTHS = pytest.mark.parametrize("width", [12, 1100, 4096, 4100])
 
 
 @pytest.fixture(scope="module")
-def real() -> tuple[KeyHolder, Evaluator]:
-    holder = KeyHolder.make("product")
+def real() -> tuple[KeyOwner, Evaluator]:
+    holder = KeyOwner.make("product")
     return holder, Evaluator.load("product", holder.public())
 
 
@@ -41,7 +41,7 @@ def test_packed_sums_are_within_the_stated_error_and_the_ideal_form_of_them_too(
     exact = weights @ x
     allowed = 2e-7 * (abs(weights) @ np.abs(x)) + 1e-8 * 6
     assert (np.abs(summed(real, x, weights, layout) - exact) <= allowed).all()
-    ideal = IdealKeyHolder.make("product")
+    ideal = IdealKeyOwner.make("product")
     parties = ideal, IdealEvaluator.load("product", ideal.public())
     assert np.abs(summed(parties, x, weights, layout) - exact).max() < 1e-9
 
@@ -66,7 +66,7 @@ def test_a_row_without_weights_and_weights_that_are_too_large_are_refused(real):
 
 
 def test_sums_are_bytes_and_of_no_rows_there_are_none(real):
-    ideal = IdealKeyHolder.make("product")
+    ideal = IdealKeyOwner.make("product")
     for holder, evaluator in (real, (ideal, IdealEvaluator.load("product", ideal.public()))):
         layout, nothing = Layout(12, PRODUCT.slots), np.empty(0, dtype=np.int64)
         sealed = holder.encrypt(layout.repeat(np.ones((2, 12))))
@@ -77,7 +77,7 @@ def test_sums_are_bytes_and_of_no_rows_there_are_none(real):
 
 
 def test_a_sum_of_ciphertexts_is_bytes():
-    holder = KeyHolder.make("sum")
+    holder = KeyOwner.make("sum")
     sealed = holder.encrypt(np.ones((2, PARAMETERS["sum"].slots)))
     made = Evaluator.load("sum", holder.public()).add(sealed, np.zeros(2, dtype=int), 1)
     assert (made.dtype, made.shape) == (np.uint8, (1, PARAMETERS["sum"].ciphertext_bytes))

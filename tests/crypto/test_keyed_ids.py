@@ -1,22 +1,22 @@
-"""Holders of one key give a vertex one name; who lacks the key cannot tell whose it is."""
+"""Holders of one key give a node one name; who lacks the key cannot tell whose it is."""
 
 import numpy as np
 import pytest
 
-from graphfed.crypto.keyed_ids import KEY, holders_key, keyed_names, simulated_key
+from graphfed.crypto.keyed_ids import KEY, clients_key, keyed_names, simulated_key
 from graphfed.errors import InputError
 
 GOOD = "5f" * 32
 
 
-def names(key: bytes, purpose: str = "vertex", count: int = 1000) -> np.ndarray:
+def names(key: bytes, purpose: str = "node", count: int = 1000) -> np.ndarray:
     return keyed_names(key, purpose, (str(i).encode() for i in range(count)))
 
 
 def test_equal_items_have_equal_names_under_one_key_and_one_purpose() -> None:
     key = bytes.fromhex(GOOD)
     assert np.array_equal(names(key), names(key))
-    again = keyed_names(key, "vertex", [b"7", b"3"])
+    again = keyed_names(key, "node", [b"7", b"3"])
     assert again.tolist() == names(key)[[7, 3]].tolist()
 
 
@@ -38,7 +38,7 @@ def test_names_look_uniform() -> None:
 
 def test_the_holders_key_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, f" {GOOD}\n")
-    assert holders_key() == bytes.fromhex(GOOD)
+    assert clients_key() == bytes.fromhex(GOOD)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_missing_or_short_key_is_told_with_the_way_to_make_one_and_is_not_show
     if text is not None:
         monkeypatch.setenv(KEY, text)
     with pytest.raises(InputError, match=message) as caught:
-        holders_key()
+        clients_key()
     assert not text or text not in str(caught.value)
 
 

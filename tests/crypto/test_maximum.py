@@ -20,7 +20,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import RowIds
-from graphfed.federation.secure.maximum import deal, hear_plan, open_helped, plan_meeting, secure_max
+from graphfed.federation.secure.maximum import deal, open_helped, plan_meeting, receive_plan, secure_max
 from graphfed.runtime.local import one_at_a_time, stacked
 
 Place = Callable[[int, str], Federation]
@@ -77,12 +77,12 @@ def test_maxima_and_the_rows_that_won_are_those_of_the_plain_maximum_with_the_fi
     one, other = run_both(party(True), party(False))
     assert (one.sent, one.received) == (other.received, other.sent)
     routed = one.result[1] + other.result[1]
-    for vertex in range(group.max() + 1):
-        rows = np.flatnonzero(group == vertex)
-        assert np.array_equal(one.result[0][vertex].view(np.int32), words[rows].max(0))
+    for node in range(group.max() + 1):
+        rows = np.flatnonzero(group == node)
+        assert np.array_equal(one.result[0][node].view(np.int32), words[rows].max(0))
         won = rows[words[rows].argmax(0)]  # the first of equals
         expected = np.zeros((len(rows), width), dtype=np.uint64)
-        expected[won[None] == rows[:, None]] = np.broadcast_to(gradient[vertex], expected.shape)[
+        expected[won[None] == rows[:, None]] = np.broadcast_to(gradient[node], expected.shape)[
             won[None] == rows[:, None]
         ]
         assert np.array_equal(routed[rows], expected)
@@ -93,12 +93,12 @@ def test_maxima_and_the_rows_that_won_are_those_of_the_plain_maximum_with_the_fi
 )
 def test_a_plan_that_does_not_fit_is_refused(plan: bytes) -> None:
     with pytest.raises(ProtocolError, match="the plan of a maximum"):
-        run_one(hear_plan(2), lambda _: None, lambda: plan)
+        run_one(receive_plan(2), lambda _: None, lambda: plan)
 
 
 # ---- over places -------------------------------------------------------------------------------------------
 
-#: (client, vertex): three clients hold vertex 5, two hold 7, one each 8 and 9.
+#: (client, node): three clients hold node 5, two hold 7, one each 8 and 9.
 HELD = [(0, 5), (0, 7), (0, 8), (1, 5), (2, 5), (2, 7), (2, 9)]
 
 
@@ -109,10 +109,10 @@ def pooled(place: Place, *, simulated: bool) -> tuple[Federation, torch.Tensor, 
     client, ids = torch.tensor(HELD).T
     x = torch.randn(len(HELD), 2, generator=torch.Generator().manual_seed(0)).double()
     x[0, 0] = -torch.inf
-    mine = [torch.isin(client, torch.tensor(h)) for h in fed.hosts]
+    mine = [torch.isin(client, torch.tensor(h)) for h in fed.workers]
     rows = fed.locate(
         "clients", "ids",
-        [RowIds(ids[m], client[m] - h[0]) for m, h in zip(mine, fed.hosts, strict=True)],
+        [RowIds(ids[m], client[m] - h[0]) for m, h in zip(mine, fed.workers, strict=True)],
     )  # fmt: skip
     meeting = plan_meeting(fed, fed.route(rows, name="ids"), open_helped(fed, name="pool"))
     with fed.tape():
@@ -133,8 +133,8 @@ def test_the_server_gets_the_maxima_and_the_winners_their_gradients(place: Place
     torch.set_default_dtype(torch.float64)
     _, x, top, gradient = pooled(place, simulated=simulated)
     ids = torch.tensor(HELD)[:, 1]
-    for row, vertex in enumerate((5, 7, 8, 9)):
-        these = (ids == vertex).nonzero()[:, 0]
+    for row, node in enumerate((5, 7, 8, 9)):
+        these = (ids == node).nonzero()[:, 0]
         assert torch.allclose(top[row], x[these].amax(0), rtol=0, atol=2.0**-17)
         won = x[these] == x[these].amax(0)
         assert torch.allclose(gradient[these], won * (row + 1) * top[row], rtol=0, atol=2.0**-40)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from graphfed.crypto.errors import ProtocolError
-from graphfed.crypto.shamir import MOST_PARTIES, combine, split
+from graphfed.crypto.shamir import MAX_PARTIES, combine, split
 
 HALVES = (slice(0, 16), slice(16, 32))
 
@@ -106,7 +106,7 @@ def test_a_secret_of_another_length_is_refused(size: int) -> None:
         split(bytes(size), 2, 3)
 
 
-@pytest.mark.parametrize(("threshold", "parties"), [(0, 3), (4, 3), (1, 0), (2, MOST_PARTIES + 1)])
+@pytest.mark.parametrize(("threshold", "parties"), [(0, 3), (4, 3), (1, 0), (2, MAX_PARTIES + 1)])
 def test_a_threshold_that_cannot_be_is_refused(threshold: int, parties: int) -> None:
     with pytest.raises(ValueError, match=rf"threshold {threshold} of {parties}: expected 1 <= threshold"):
         split(bytes(16), threshold, parties)
@@ -122,7 +122,7 @@ A, B, C = split(b"k" * 32, 3, 3)
         ([(1, A), (2, B), (3, C), (4, C)], "4 shares, and exactly 3"),
         ([(1, A), (2, B), (2, B)], r"shares of the parties \[1, 2, 2\]: each has one"),
         ([(0, A), (2, B), (3, C)], r"shares of the parties \[0, 2, 3\]: each has one, numbered from 1"),
-        ([(1, A), (2, B), (MOST_PARTIES + 1, C)], "numbered from 1"),
+        ([(1, A), (2, B), (MAX_PARTIES + 1, C)], "numbered from 1"),
         ([(1, A), (2, B), (3, C[:-1])], "shares have one length, a multiple of 16 bytes"),
         ([(1, A[:24]), (2, B[:24]), (3, C[:24])], "shares have one length, a multiple of 16 bytes"),
         ([(1, b""), (2, b""), (3, b"")], "shares have one length, a multiple of 16 bytes"),

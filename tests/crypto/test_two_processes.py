@@ -38,7 +38,7 @@ def test_every_pair_up_to_8_bits_and_100_000_of_10_16_and_32_have_the_right_outc
 def test_maxima_of_2708_by_64_numbers_and_the_way_of_their_gradients_are_right_and_stay_shared(
     certificates: Path, holders: int
 ) -> None:
-    size = {"seed": holders, "holders": holders, "vertices": 2708, "width": 64}
+    size = {"seed": holders, "holders": holders, "nodes": 2708, "width": 64}
     words, group, shares, gradient = pooling_inputs(**size)
     mine, theirs = run_apart(
         certificates,

@@ -18,7 +18,7 @@ from graphfed.files import read_tensors
 
 BUILT_IN = [name for name, spec in DATASETS.items() if spec.built_in]
 
-# name: vertices, undirected edges, features, classes, as the description of the real data states them
+# name: nodes, undirected edges, features, classes, as the description of the real data states them
 STATED = {
     "cora": (2708, 5278, 1433, 7),
     "citeseer": (3327, 4552, 3703, 6),
@@ -56,7 +56,7 @@ def test_stated_details_of_the_npz_sets(real_data):
     assert np.bincount(facebook.y).tolist() == [6495, 6880, 5768, 3327]
     assert facebook.x.nnz == 314583
     assert set(facebook.x.data) == {1.0}
-    assert len(np.unique(facebook.edges)) == 22470  # every vertex has an edge
+    assert len(np.unique(facebook.edges)) == 22470  # every node has an edge
     assert np.bincount(dblp.y).tolist() == [7920, 5645, 1982, 2169]
     assert dblp.x.nnz == 92192
     assert physics.x.nnz == 1137311
@@ -142,7 +142,7 @@ class TestNpzFiles:
             ({"labels": None}, "array 'labels' cannot be read"),
             ({"edges": None}, "array 'edges' cannot be read"),
             ({"labels": np.array([0, {}, 1], dtype=object)}, "array 'labels' cannot be read"),
-            ({"feat_indptr": None}, "lacks the features of its 3 vertices"),
+            ({"feat_indptr": None}, "lacks the features of its 3 nodes"),
             ({"feat_indices": np.array([0, 9, 1])}, r"features are damaged \(column 9 is outside 0\.\.3"),
             ({"feat_indices": np.array([0, -1, 1])}, "column -1 is outside"),
             # 2^32 would become 0, and 1.9 would become 1.
@@ -169,21 +169,21 @@ class TestNpzFiles:
             ({"label_names": np.array("a")}, r"array 'label_names' has dtype <U1 and shape \(\)"),
             ({"label_names": np.array([1, 2])}, "array 'label_names' has dtype int64"),
             ({"label_names": np.array([["a", "b"]])}, "array 'label_names'"),
-            ({"label_names": np.array(["a"] * 9)}, "at most one for each of the 3 vertices"),
+            ({"label_names": np.array(["a"] * 9)}, "at most one for each of the 3 nodes"),
             ({"label_names": np.array(["a"])}, "class 1, but there are 1 classes"),
             ({"labels": np.array(1)}, r"array 'labels' has dtype int64 and shape \(\)"),
             ({"labels": np.array([0.0, 1.0, 1.0])}, "array 'labels' has dtype float64"),
             ({"labels": np.array([[0, 1, 1]])}, "array 'labels' has dtype int64 and shape"),
-            ({"labels": np.array([0, 1, 10**12])}, "vertex 2 has class 1000000000000"),
+            ({"labels": np.array([0, 1, 10**12])}, "node 2 has class 1000000000000"),
             ({"edges": np.array([0, 1])}, "array 'edges' has dtype int64 and shape"),
             (
                 {"edges": np.array([[0, 1, 2], [1, 2, 0]])},
                 r"array 'edges' has shape \(2, 3\); expected \[m, 2",
             ),
             ({"edges": np.array([[0.0, 1.0]])}, "array 'edges' has dtype float64"),
-            ({"edges": np.array([[0, 2**64 - 1]], dtype=np.uint64)}, "there are 3 vertices"),
+            ({"edges": np.array([[0, 2**64 - 1]], dtype=np.uint64)}, "there are 3 nodes"),
             ({"feat_indptr": np.array([0, 2, 3])}, "the features are damaged"),
-            ({"edges": np.array([[0, 5]])}, "there are 3 vertices"),
+            ({"edges": np.array([[0, 5]])}, "there are 3 nodes"),
         ],
     )
     def test_a_damaged_file_is_refused(self, tmp_path, changes, message):
@@ -261,7 +261,7 @@ class TestNpzFiles:
             load("lastfm", tmp_path)
         for damaged in (np.array(3), np.array([1, {}], dtype=object)):
             np.savez(beside, feat_indptr=damaged)
-            with pytest.raises(InputError, match="features of its 3 vertices; nothing can be trained"):
+            with pytest.raises(InputError, match="features of its 3 nodes; nothing can be trained"):
                 load("lastfm", tmp_path)
 
 

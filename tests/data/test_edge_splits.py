@@ -27,7 +27,7 @@ def graph_of(pairs: set[tuple[int, int]], n: int) -> Graph:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """A graph of 8 to 14 vertices, of whose pairs at least 10, and at most every other one, are edges."""
+    """A graph of 8 to 14 nodes, of whose pairs at least 10, and at most every other one, are edges."""
     n = draw(st.integers(8, 14))
     every = list(combinations(range(n), 2))
     size = draw(st.integers(10, len(every) // 2))
@@ -66,12 +66,12 @@ def test_the_training_graph_has_the_training_edges_and_nothing_else_changes(grap
     assert kept.y is heavy.y
 
 
-def test_the_edges_that_sites_list_are_renumbered_with_the_training_edges() -> None:
+def test_the_edges_that_clients_list_are_renumbered_with_the_training_edges() -> None:
     pairs = {(u, v) for u, v in combinations(range(8), 2) if (u + v) % 2}
     graph = graph_of(pairs, 8)
-    m, sites = graph.num_edges, np.repeat([0, 1], 8)
+    m, clients = graph.num_edges, np.repeat([0, 1], 8)
     held = Held(
-        sites,
+        clients,
         np.tile(np.arange(8), 2),
         np.ones(16, dtype=bool),
         np.repeat([0, 1], m),
@@ -80,8 +80,8 @@ def test_the_edges_that_sites_list_are_renumbered_with_the_training_edges() -> N
     split = make_edge_split(graph, "default", 3)
     kept = training_graph(replace(graph, held=held), split)
     assert kept.held is not None
-    for site in (0, 1):
-        listed = kept.edges[:, kept.held.edge[kept.held.edge_site == site]]
+    for client in (0, 1):
+        listed = kept.edges[:, kept.held.edge[kept.held.edge_client == client]]
         assert np.array_equal(listed, graph.edges[:, split.train])
 
 
@@ -105,8 +105,8 @@ def test_a_seed_decides_the_split() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("public", "'public' is of vertices, and link prediction deals the edges; use 'edges:0.8,0.05,0.15'"),
-        ("random:0.5,0.25,0.25", "is of vertices"),
+        ("public", "'public' is of nodes, and link prediction deals the edges; use 'edges:0.8,0.05,0.15'"),
+        ("random:0.5,0.25,0.25", "is of nodes"),
         ("edges:0.5,0.5", "write three fractions, as in 'edges:0.8,0.05,0.15'"),
         ("edges:0,0.5,0.5", "more than 0 for training"),
         ("edges:0.9,0.2,0.2", "their sum at most 1"),
@@ -122,7 +122,7 @@ def test_a_split_that_cannot_be_is_refused(spec: str, message: str) -> None:
 
 @pytest.mark.parametrize("n", [6, 9])
 def test_a_complete_graph_has_no_pair_to_tell_edges_from(n: int) -> None:
-    with pytest.raises(InputError, match="has 0 pairs of vertices that are no edge, fewer than the"):
+    with pytest.raises(InputError, match="has 0 pairs of nodes that are no edge, fewer than the"):
         make_edge_split(graph_of(set(combinations(range(n), 2)), n), "edges:0.5,0.25,0.25", 0)
 
 
@@ -139,13 +139,13 @@ def test_a_split_of_edges_classifies_nothing() -> None:
 
 @settings(max_examples=30)
 @given(graphs(), st.integers(1, 4), st.integers(0, 9))
-def test_every_pair_is_scored_once_where_one_of_its_vertices_is(graph: Graph, sites: int, seed: int) -> None:
+def test_every_pair_is_scored_once_where_one_of_its_nodes_is(graph: Graph, clients: int, seed: int) -> None:
     split = make_edge_split(graph, "edges:0.5,0.25,0.25", seed)
-    site = np.random.default_rng(seed).integers(0, sites, graph.num_nodes)
-    dealt = from_assignment(training_graph(graph, split), site, num_sites=sites)
+    client = np.random.default_rng(seed).integers(0, clients, graph.num_nodes)
+    dealt = from_assignment(training_graph(graph, split), client, num_clients=clients)
     pairs = scored_pairs(split, dealt)
-    assert np.array_equal(pairs.site, site[pairs.id])
-    assert np.array_equal(pairs.other_site, site[pairs.other_id])
+    assert np.array_equal(pairs.client, client[pairs.id])
+    assert np.array_equal(pairs.other_client, client[pairs.other_id])
     got = [
         (*sorted(ends), label, part)
         for *ends, label, part in zip(pairs.id, pairs.other_id, pairs.label, pairs.part, strict=True)
@@ -166,9 +166,9 @@ def test_neither_end_of_a_pair_scores_it_more_often() -> None:
 
 
 @pytest.mark.parametrize("name", ["edges_uniform", "overlapping"])
-def test_vertices_at_several_clients_are_refused(name: str) -> None:
+def test_nodes_at_several_clients_are_refused(name: str) -> None:
     graph = graph_of(set(list(combinations(range(20), 2))[::3]), 20)
     split = make_edge_split(graph, "default", 0)
     dealt = partition(training_graph(graph, split), name, 3, 0)
-    with pytest.raises(InputError, match="link prediction needs every vertex at one client"):
+    with pytest.raises(InputError, match="link prediction needs every node at one client"):
         scored_pairs(split, dealt)

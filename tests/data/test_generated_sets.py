@@ -20,7 +20,7 @@ class TestSocial:
 
     def test_degrees_have_a_heavy_tail(self):
         degree = np.bincount(load("social", num_nodes=20_000).edges.ravel())
-        # A Poisson degree of mean 10 exceeds 40 with probability 1e-12; here one vertex in a hundred does.
+        # A Poisson degree of mean 10 exceeds 40 with probability 1e-12; here one node in a hundred does.
         assert 0.003 < (degree > 40).mean() < 0.03
         assert degree.max() > 200
 
@@ -36,7 +36,7 @@ class TestSocial:
         assert abs(inside[1] - (0.5 + 0.5 * (share**2).sum())) < 0.05
         assert inside[2] > 0.88
 
-    def test_features_are_binary_sparse_and_every_vertex_has_one(self):
+    def test_features_are_binary_sparse_and_every_node_has_one(self):
         graph = load("social")
         assert sp.issparse(graph.x)
         assert graph.x.shape == (2000, 128)
@@ -70,7 +70,7 @@ class TestSocial:
         assert graph.x.dtype == np.float32
         assert graph.x.shape == (20_000, 30)
         mean = np.stack([graph.x[graph.y == c].mean(0) for c in range(5)])
-        # Directions have length 2. A mean over 2000 or more vertices errs by 0.022 in each of 30 features, so
+        # Directions have length 2. A mean over 2000 or more nodes errs by 0.022 in each of 30 features, so
         # its length by about that; 6 of it, 5 lengths: false alarm below 1e-7.
         assert abs(np.linalg.norm(mean, axis=1) - 2).max() < 6 * 0.023
         noise = graph.x - mean[graph.y]
@@ -102,12 +102,12 @@ class TestSocial:
         assert first.hash == same.hash
         assert (first.x != other.x).mean() > 0.99
 
-    def test_vertex_numbers_do_not_tell_the_community(self):
+    def test_node_numbers_do_not_tell_the_community(self):
         y = load("social", num_nodes=10_000).y
         # Under random numbering the correlation of class and number is about N(0, 1/10000): 5.5 of it, 4e-8.
         assert abs(np.corrcoef(np.arange(10_000), y)[0, 1]) < 0.055
 
-    def test_every_community_has_a_vertex_even_when_there_are_as_many(self):
+    def test_every_community_has_a_node_even_when_there_are_as_many(self):
         assert sorted(load("social", num_nodes=8, average_degree=1).y) == list(range(8))
 
     def test_another_seed_is_another_graph(self):
@@ -125,7 +125,7 @@ class TestSocial:
             ({"features": -1}, "features=-1"),
             ({"communities": 9, "num_nodes": 8}, "9 communities need at least as many num_nodes"),
             ({"average_degree": -1.0}, "average_degree=-1 "),
-            ({"num_nodes": 11, "average_degree": 6.0}, r"half of the other vertices \(5 for num_nodes=11\)"),
+            ({"num_nodes": 11, "average_degree": 6.0}, r"half of the other nodes \(5 for num_nodes=11\)"),
             ({"homophily": 2.0}, "homophily=2 "),
             ({"seed": -1}, "seed -1"),
             ({"num_nodes": 10**11}, "num_nodes=100000000000 is too many; use at most 10000000"),

@@ -79,9 +79,9 @@ def test_weights_are_content_and_weights_of_one_are_none():
 @pytest.mark.parametrize(
     ("weights", "told"),
     [
-        ([1, 0, 2], "between vertices 1 and 2 weighs 0; a weight must be a positive finite number"),
-        ([1, 2, -3], "between vertices 2 and 3 weighs -3"),
-        ([np.nan, 2, 3], "between vertices 0 and 1 weighs nan"),
+        ([1, 0, 2], "between nodes 1 and 2 weighs 0; a weight must be a positive finite number"),
+        ([1, 2, -3], "between nodes 2 and 3 weighs -3"),
+        ([np.nan, 2, 3], "between nodes 0 and 1 weighs nan"),
         ([1, 2, np.inf], "weighs inf"),
         ([1, 2, 1e39], "weighs inf"),
         ([1, 2, 1e-60], "weighs 0"),
@@ -104,7 +104,7 @@ def test_sorted_unique_equals_numpys_unique(keys):
     assert sorted_unique(keys).tolist() == np.unique(keys).tolist()
 
 
-def test_a_graph_may_have_no_edges_and_no_vertices():
+def test_a_graph_may_have_no_edges_and_no_nodes():
     assert small(edges=np.zeros((2, 0), int)).num_edges == 0
     empty = make_graph("empty", np.zeros((0, 3)), np.zeros(0, int), [])
     assert (empty.num_nodes, empty.num_features, empty.num_classes) == (0, 3, 0)
@@ -161,38 +161,38 @@ def test_a_splits_hash_depends_on_its_masks_only():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": np.eye(3)}, r"features have shape \(3, 3\).* 4 vertices"),
+        ({"x": np.eye(3)}, r"features have shape \(3, 3\).* 4 nodes"),
         ({"x": np.zeros(4)}, "expected one row for each"),
-        ({"x": np.where(np.eye(4) == 0, 0, np.nan)}, "vertex 0 has a feature that is not a finite number"),
-        ({"x": sp.csr_matrix(([np.inf], ([2], [1])), shape=(4, 5))}, "vertex 2 .* not a finite number"),
+        ({"x": np.where(np.eye(4) == 0, 0, np.nan)}, "node 0 has a feature that is not a finite number"),
+        ({"x": sp.csr_matrix(([np.inf], ([2], [1])), shape=(4, 5))}, "node 2 .* not a finite number"),
         ({"x": np.full((4, 1), "a")}, "expected numbers"),
-        ({"y": [0.5, 1, 0, 1]}, "one integer a vertex"),
-        ({"y": [[0, 1, 0, 1]]}, "one integer a vertex"),
-        ({"y": [0, -2, 0, 1]}, "vertex 1 has class -2"),
-        ({"y": [0, 7, 0, 1], "num_classes": 2}, "vertex 1 has class 7.*there are 2 classes"),
-        ({"edges": [[0, 1], [1, 4]]}, "edge 1 joins vertices 1 and 4, but there are 4 vertices"),
-        ({"edges": [[0, -1], [1, 2]]}, "edge 1 joins vertices -1 and 2"),
+        ({"y": [0.5, 1, 0, 1]}, "one integer a node"),
+        ({"y": [[0, 1, 0, 1]]}, "one integer a node"),
+        ({"y": [0, -2, 0, 1]}, "node 1 has class -2"),
+        ({"y": [0, 7, 0, 1], "num_classes": 2}, "node 1 has class 7.*there are 2 classes"),
+        ({"edges": [[0, 1], [1, 4]]}, "edge 1 joins nodes 1 and 4, but there are 4 nodes"),
+        ({"edges": [[0, -1], [1, 2]]}, "edge 1 joins nodes -1 and 2"),
         ({"edges": [[0, 1, 2]]}, r"expected integers \[2, m\]"),
         ({"edges": [[0.0, 1.0], [1.0, 2.0]]}, r"expected integers \[2, m\]"),
         ({"class_names": ("a",)}, "class 1.*there are 1 classes"),
         ({"class_names": ("a", "b", "c"), "num_classes": 2}, "3 class names for 2 classes"),
-        ({"split": Split("s", *np.zeros((3, 5), dtype=bool))}, "split 's' is for 5 vertices"),
-        ({"x": np.full((4, 1), 1e300)}, "vertex 0 has a feature that is not a finite number in float32"),
-        ({"x": np.full((4, 1), -np.inf)}, "vertex 0 has a feature that is not a finite number"),
-        ({"x": sp.csr_matrix(np.full((4, 1), 1e300))}, "vertex 0 .* not a finite number in float32"),
+        ({"split": Split("s", *np.zeros((3, 5), dtype=bool))}, "split 's' is for 5 nodes"),
+        ({"x": np.full((4, 1), 1e300)}, "node 0 has a feature that is not a finite number in float32"),
+        ({"x": np.full((4, 1), -np.inf)}, "node 0 has a feature that is not a finite number"),
+        ({"x": sp.csr_matrix(np.full((4, 1), 1e300))}, "node 0 .* not a finite number in float32"),
         ({"x": np.full((4, 1), 1j)}, "features have dtype complex128; expected numbers"),
         ({"x": sp.csr_matrix(np.full((4, 1), 1j))}, "features have dtype complex128; expected numbers"),
         ({"x": np.zeros((4, 1), dtype="m8[s]")}, "features have dtype timedelta64"),
-        ({"x": sp.csr_matrix(np.eye(3))}, r"features have shape \(3, 3\).* 4 vertices"),
+        ({"x": sp.csr_matrix(np.eye(3))}, r"features have shape \(3, 3\).* 4 nodes"),
         ({"x": np.zeros((4, 2, 2))}, "expected one row for each"),
         ({"x": [[1, 2], [3], [4], [5]]}, "features are no array"),
         ({"x": torch.eye(4, requires_grad=True)}, "features are no array .*detach"),
         ({"y": [0, [1], 0, 1]}, "classes are no array"),
-        ({"y": 3}, "one integer a vertex"),
-        ({"y": None}, "one integer a vertex"),
-        ({"y": np.zeros(4, dtype="m8[s]")}, "one integer a vertex"),
-        ({"y": [0, 10**12, 0, 1]}, "vertex 1 has class 1000000000000, but there are only 4 vertices"),
-        ({"y": np.array([0, 1, 2**64 - 1, 1], dtype=np.uint64)}, "vertex 2 has class 9223372036854775807"),
+        ({"y": 3}, "one integer a node"),
+        ({"y": None}, "one integer a node"),
+        ({"y": np.zeros(4, dtype="m8[s]")}, "one integer a node"),
+        ({"y": [0, 10**12, 0, 1]}, "node 1 has class 1000000000000, but there are only 4 nodes"),
+        ({"y": np.array([0, 1, 2**64 - 1, 1], dtype=np.uint64)}, "node 2 has class 9223372036854775807"),
         ({"num_classes": -1}, "num_classes=-1 must be a whole number"),
         ({"num_classes": 2.5}, "num_classes=2.5 must be a whole number"),
         ({"num_classes": "2"}, "num_classes='2' must be a whole number"),
@@ -204,7 +204,7 @@ def test_a_splits_hash_depends_on_its_masks_only():
         ({"edges": [[True, False], [False, True]]}, "edges have dtype bool"),
         (
             {"edges": np.array([[0], [2**64 - 1]], dtype=np.uint64)},
-            "edge 0 joins vertices 0 and 92233720368547",
+            "edge 0 joins nodes 0 and 92233720368547",
         ),
     ],
 )
@@ -214,13 +214,13 @@ def test_unusable_input_is_refused_with_the_reason(changes, message):
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_a_graph_of_no_or_one_vertex_and_at_most_one_class_is_a_graph(n):
+def test_a_graph_of_no_or_one_node_and_at_most_one_class_is_a_graph(n):
     graph = make_graph("tiny", np.ones((n, 2)), np.zeros(n, int), np.zeros((2, n), int))
     assert (graph.num_nodes, graph.num_edges, graph.num_classes) == (n, 0, n)
     assert len(graph.hash) == 64
 
 
-def test_a_named_number_of_classes_may_exceed_the_vertices():
+def test_a_named_number_of_classes_may_exceed_the_nodes():
     assert small(num_classes=5000).num_classes == 5000
     assert type(small(num_classes=np.int64(3)).num_classes) is int
 
@@ -228,7 +228,7 @@ def test_a_named_number_of_classes_may_exceed_the_vertices():
 def test_a_split_whose_parts_overlap_is_refused():
     masks = np.eye(3, 4, dtype=bool)
     masks[2, 1] = True
-    with pytest.raises(InputError, match="vertex 1 is in two parts"):
+    with pytest.raises(InputError, match="node 1 is in two parts"):
         Split("bad", *masks)
     with pytest.raises(InputError, match="the val mask has dtype int64"):
         Split("bad", masks[0], masks[1].astype(int), masks[2])
@@ -279,7 +279,7 @@ class TestFromPyG:
             from_pyg(self.data(train_mask=torch.ones(4).bool()))
         with pytest.raises(InputError, match=r"one column a split.*data.val_mask\[:, 0\]"):
             from_pyg(self.data(**self.masks() | {"val_mask": torch.zeros(4, 10).bool()}))
-        with pytest.raises(InputError, match="one integer a vertex"):
+        with pytest.raises(InputError, match="one integer a node"):
             from_pyg(self.data(y=torch.rand(4, 3)))
 
     def test_bfloat16_compressed_and_differentiable_features_are_understood(self):
@@ -307,7 +307,7 @@ class TestFromPyG:
         numbers = {key: mask.to(torch.uint8) for key, mask in self.masks().items()}
         assert from_pyg(self.data(**numbers)).split.hash == from_pyg(self.data(**self.masks())).split.hash
 
-    def test_no_vertices_and_one_vertex_are_graphs(self):
+    def test_no_nodes_and_one_node_are_graphs(self):
         both = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
         heavy = from_pyg(self.data(edge_index=both, edge_weight=torch.tensor([2.0, 2.0, 0.5, 1.5])))
         assert heavy.edge_weight.tolist() == [2, 1], "both directions are one edge: the mean"
@@ -321,20 +321,20 @@ class TestFromPyG:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"x": torch.full((4, 2), torch.nan)}, "vertex 0 has a feature that is not a finite number"),
-            ({"x": torch.full((4, 2), torch.inf)}, "vertex 0 has a feature that is not a finite number"),
-            ({"x": torch.full((4, 2), torch.nan).to_sparse_coo()}, "vertex 0 has a feature that is not"),
+            ({"x": torch.full((4, 2), torch.nan)}, "node 0 has a feature that is not a finite number"),
+            ({"x": torch.full((4, 2), torch.inf)}, "node 0 has a feature that is not a finite number"),
+            ({"x": torch.full((4, 2), torch.nan).to_sparse_coo()}, "node 0 has a feature that is not"),
             ({"x": torch.zeros(4, 2, dtype=torch.complex64)}, "features have dtype complex64"),
             ({"x": torch.zeros(3, 2)}, r"features have shape \(3, 2\)"),
             ({"x": torch.zeros(4)}, r"features have shape \(4,\)"),
             ({"x": torch.zeros(4, 2, 2).to_sparse_coo()}, "x of the Data object, a Tensor, cannot be read"),
             ({"x": torch.zeros(4, 2, device="meta")}, "x of the Data object, a Tensor, cannot be read"),
             ({"x": [[1, 2], [3], [4], [5]]}, "x of the Data object, a list, cannot be read"),
-            ({"y": torch.tensor([0.0, 1.0, 0.0, 1.0])}, "one integer a vertex"),
-            ({"y": torch.tensor(3)}, "one integer a vertex"),
-            ({"y": torch.tensor([0, -7, 0, 1])}, "vertex 1 has class -7"),
-            ({"y": torch.eye(4).long().to_sparse_coo()}, "one integer a vertex"),
-            ({"edge_index": torch.tensor([[0, 4], [1, 2]])}, "edge 1 joins vertices 4 and 2"),
+            ({"y": torch.tensor([0.0, 1.0, 0.0, 1.0])}, "one integer a node"),
+            ({"y": torch.tensor(3)}, "one integer a node"),
+            ({"y": torch.tensor([0, -7, 0, 1])}, "node 1 has class -7"),
+            ({"y": torch.eye(4).long().to_sparse_coo()}, "one integer a node"),
+            ({"edge_index": torch.tensor([[0, 4], [1, 2]])}, "edge 1 joins nodes 4 and 2"),
             ({"edge_index": torch.tensor([[0.0], [1.0]])}, "edges have dtype float32"),
             ({"edge_index": torch.tensor([[0, 1], [1, 2], [2, 3]])}, "transpose it"),
             ({"edge_index": torch.eye(4).to_sparse_coo()}, "edges have dtype object"),
@@ -347,13 +347,13 @@ class TestFromPyG:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"train_mask": torch.tensor([0, 2])}, r"train_mask has dtype int64 and 2 entries; .*4 vertices"),
-            ({"train_mask": torch.tensor([0, 1, 2, 3])}, "not a list of vertices"),
+            ({"train_mask": torch.tensor([0, 2])}, r"train_mask has dtype int64 and 2 entries; .*4 nodes"),
+            ({"train_mask": torch.tensor([0, 1, 2, 3])}, "not a list of nodes"),
             ({"val_mask": torch.tensor([0, torch.nan, 0, 0])}, "val_mask has dtype float32"),
             ({"test_mask": torch.ones(3).bool()}, "test_mask has dtype bool and 3 entries"),
-            ({"test_mask": torch.tensor([True, False, False, False])}, "vertex 0 is in two parts"),
+            ({"test_mask": torch.tensor([True, False, False, False])}, "node 0 is in two parts"),
         ],
     )
-    def test_a_mask_that_marks_no_part_of_the_vertices_is_refused(self, changes, message):
+    def test_a_mask_that_marks_no_part_of_the_nodes_is_refused(self, changes, message):
         with pytest.raises(InputError, match=message):
             from_pyg(self.data(**self.masks() | changes))

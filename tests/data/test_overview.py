@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphfed.data.graphs.graph import Graph, Split, make_graph
-from graphfed.data.graphs.overview import overview, site_facts
+from graphfed.data.graphs.overview import client_facts, overview
 from graphfed.data.partitions.partition import Partition, from_assignment, partition
 
 
@@ -22,23 +22,23 @@ def world(n: int, m: int, clients: int, seed: int) -> tuple[Graph, Split, Partit
     return (
         graph,
         Split("s", part == 0, part == 1, part == 2),
-        from_assignment(graph, rng.integers(clients, size=n), num_sites=clients),
+        from_assignment(graph, rng.integers(clients, size=n), num_clients=clients),
     )
 
 
 @settings(max_examples=50)
 @given(n=st.integers(1, 50), m=st.integers(0, 120), clients=st.integers(1, 9), seed=st.integers(0, 2**31))
-def test_sites_add_up_to_the_graph_and_a_slow_count_agrees(n: int, m: int, clients: int, seed: int) -> None:
+def test_clients_add_up_to_the_graph_and_a_slow_count_agrees(n: int, m: int, clients: int, seed: int) -> None:
     graph, split, dealt = world(n, m, clients, seed)
     told = overview(graph, split, dealt)
     json.dumps(told, allow_nan=False)
     slow = nx.Graph()
     slow.add_nodes_from(range(n))
     slow.add_edges_from(graph.edges.T.tolist())
-    site = dict(zip(dealt.held_vertex.tolist(), dealt.held_site.tolist(), strict=True))
+    client = dict(zip(dealt.held_node.tolist(), dealt.held_client.tolist(), strict=True))
     assert told["components"]["count"] == nx.number_connected_components(slow)
     assert told["components"]["largest"] == max(map(len, nx.connected_components(slow)))
-    assert told["components"]["isolated_vertices"] == nx.number_of_isolates(slow)
+    assert told["components"]["isolated_nodes"] == nx.number_of_isolates(slow)
     degrees = [d for _, d in slow.degree()]
     assert (told["degrees"]["min"], told["degrees"]["max"]) == (min(degrees), max(degrees))
     for low, high, count in told["degrees"]["histogram"]:
@@ -46,26 +46,26 @@ def test_sites_add_up_to_the_graph_and_a_slow_count_agrees(n: int, m: int, clien
     assert sum(count for *_, count in told["degrees"]["histogram"]) == n
     assert told["missing"]["labels"] == int((graph.y < 0).sum())
     assert told["missing"]["split"] == sum(not (split.train | split.val | split.test)[v] for v in range(n))
-    cut = sum(site[u] != site[v] for u, v in slow.edges)
-    assert told["cut_edges"]["count"] == cut
-    assert sum(row["edges"] for row in told["sites"]) == graph.num_edges - cut
-    assert sum(row["cut_edges"] for row in told["sites"]) == 2 * cut
-    assert sum(row["owned"] for row in told["sites"]) == n
-    sizes = [list(site.values()).count(k) for k in range(clients)]
-    assert (told["site_sizes"]["smallest"], told["site_sizes"]["largest"]) == (min(sizes), max(sizes))
-    assert told["site_sizes"]["ratio"] == min(sizes) / max(sizes)
+    cut = sum(client[u] != client[v] for u, v in slow.edges)
+    assert told["cross_client_edges"]["count"] == cut
+    assert sum(row["edges"] for row in told["clients"]) == graph.num_edges - cut
+    assert sum(row["cross_client_edges"] for row in told["clients"]) == 2 * cut
+    assert sum(row["owned"] for row in told["clients"]) == n
+    sizes = [list(client.values()).count(k) for k in range(clients)]
+    assert (told["client_sizes"]["smallest"], told["client_sizes"]["largest"]) == (min(sizes), max(sizes))
+    assert told["client_sizes"]["ratio"] == min(sizes) / max(sizes)
     for c, row in enumerate(told["classes"]):
-        assert row["vertices"] == sum(s["classes"][c] for s in told["sites"]) == int((graph.y == c).sum())
+        assert row["nodes"] == sum(s["classes"][c] for s in told["clients"]) == int((graph.y == c).sum())
     known = [(graph.y[u], graph.y[v]) for u, v in slow.edges if graph.y[u] >= 0 and graph.y[v] >= 0]
     equal = [a == b for a, b in known]
     assert told["homophily"] == (pytest.approx(np.mean(equal)) if known else None)
     assert told["label_skew"] is None or 0 <= told["label_skew"] <= 1
     drawing = told["drawing"]
-    assert len(drawing["vertices"]) == len(drawing["positions"]) == len(drawing["sites"])
+    assert len(drawing["nodes"]) == len(drawing["positions"]) == len(drawing["clients"])
     for i, j, crosses in drawing["edges"]:
-        u, v = drawing["vertices"][i], drawing["vertices"][j]
+        u, v = drawing["nodes"][i], drawing["nodes"][j]
         assert slow.has_edge(u, v)
-        assert crosses == (site[u] != site[v])
+        assert crosses == (client[u] != client[v])
     if clients == 1:
         assert told["label_skew"] in (None, 0)
     assert told == overview(graph, split, dealt)
@@ -78,48 +78,48 @@ def test_sites_add_up_to_the_graph_and_a_slow_count_agrees(n: int, m: int, clien
     m=st.integers(0, 80),
     seed=st.integers(0, 2**31),
 )
-def test_where_sites_share_vertices_an_edge_is_cut_if_no_site_has_both_ends_of_it(
+def test_where_clients_share_nodes_an_edge_is_cut_if_no_client_has_both_ends_of_it(
     name: str, clients: int, m: int, seed: int
 ) -> None:
     graph, split, _ = world(20, m, 1, seed)
     options = {"mean": 0.5} if name == "overlapping" else {"overlap": 0.5 if clients > 1 else 0.0}
     dealt = partition(graph, name, clients, seed, **options)
-    vertex = dict(zip(dealt.held_id.tolist(), dealt.held_vertex.tolist(), strict=True))
+    node = dict(zip(dealt.held_id.tolist(), dealt.held_node.tolist(), strict=True))
     inside = {
-        frozenset((vertex[u], vertex[v]))
+        frozenset((node[u], node[v]))
         for u, v in zip(dealt.edge_u.tolist(), dealt.edge_v.tolist(), strict=True)
     }
     cut = sum(frozenset(edge) not in inside for edge in graph.edges.T.tolist())
-    assert overview(graph, split, dealt)["cut_edges"] == {
+    assert overview(graph, split, dealt)["cross_client_edges"] == {
         "count": cut,
         "share": cut / max(1, graph.num_edges),
     }
     assert name == "overlapping" or cut == 0
 
 
-def test_the_smallest_site_is_told_beside_the_largest_where_there_are_several() -> None:
+def test_the_smallest_client_is_told_beside_the_largest_where_there_are_several() -> None:
     graph, split, _ = world(60, 80, 1, 0)
     told = overview(graph, split, from_assignment(graph, np.repeat([0, 1, 2], [10, 10, 40])))
-    assert ("smallest / largest site", "0.25 (10 / 40 vertices)") in site_facts(told)
-    del told["site_sizes"]
-    assert "smallest / largest site" not in dict(site_facts(told)), "an overview of an earlier version"
+    assert ("smallest / largest client", "0.25 (10 / 40 nodes)") in client_facts(told)
+    del told["client_sizes"]
+    assert "smallest / largest client" not in dict(client_facts(told)), "an overview of an earlier version"
     alone = overview(graph, split, from_assignment(graph, np.zeros(60, int)))
-    assert "smallest / largest site" not in dict(site_facts(alone))
+    assert "smallest / largest client" not in dict(client_facts(alone))
 
 
-def test_sites_of_one_class_each_are_as_skewed_as_can_be() -> None:
+def test_clients_of_one_class_each_are_as_skewed_as_can_be() -> None:
     graph, split, _ = world(60, 80, 1, 0)
     y = np.arange(60) % 3
     graph = make_graph("g", np.ones((60, 1)), y, graph.edges)
     assert overview(graph, split, from_assignment(graph, y))["label_skew"] == pytest.approx(2 / 3)
 
 
-def test_an_edge_between_owners_is_drawn_as_cut_only_where_no_site_has_it() -> None:
-    """Where sites share vertices, the ends of an edge that a site has may be owned by others."""
+def test_an_edge_between_owners_is_drawn_as_cut_only_where_no_client_has_it() -> None:
+    """Where clients share nodes, the ends of an edge that a client has may be owned by others."""
     graph, split, _ = world(60, 80, 1, 0)
     shared = overview(graph, split, partition(graph, "edges_uniform", 3, 0))
-    assert shared["cut_edges"]["count"] == 0
-    assert len({*shared["drawing"]["sites"]}) == 3
+    assert shared["cross_client_edges"]["count"] == 0
+    assert len({*shared["drawing"]["clients"]}) == 3
     assert shared["drawing"]["edges"]
     assert not any(cut for *_, cut in shared["drawing"]["edges"])
     copies = overview(graph, split, partition(graph, "overlapping", 3, 0, mean=0.5, variance=0.0))
@@ -127,10 +127,11 @@ def test_an_edge_between_owners_is_drawn_as_cut_only_where_no_site_has_it() -> N
 
 
 def test_a_million_devices_are_summed_up(float32_default: None) -> None:
-    """One site for each vertex: the largest are listed, nothing grows with the number of sites but counts."""
+    """One client for each node: the largest are listed, nothing grows with the number of clients but
+    counts."""
     graph, split, _ = world(5000, 10_000, 1, 0)
     told = overview(graph, split, partition(graph, "ego", None, 0))
-    assert told["num_sites"] == 5000
-    assert len(told["sites"]) == 200
-    assert told["cut_edges"] == {"count": graph.num_edges, "share": 1.0}
+    assert told["num_clients"] == 5000
+    assert len(told["clients"]) == 200
+    assert told["cross_client_edges"] == {"count": graph.num_edges, "share": 1.0}
     assert len(json.dumps(told)) < 100_000

@@ -24,7 +24,7 @@ from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
 from graphfed.validation import keys_of
 
-NODES = """id,site,age,balance,label,split
+NODES = """id,client,age,balance,label,split
 a,north,1.5,-2,yes,train
 b,south,2,3e2,no,val
 007,north,0,0,,
@@ -58,8 +58,8 @@ def test_a_table_of_nodes_and_one_of_edges_are_a_graph(folder: Path) -> None:
     assert graph.edges.tolist() == [[0, 2], [1, 3]]
     assert graph.class_names == ("no", "yes")
     assert graph.y.tolist() == [1, 0, -1, 0]
-    assert graph.sites is not None
-    assert (graph.site_names, graph.sites.tolist()) == (("north", "south"), [0, 1, 0, 1])
+    assert graph.clients is not None
+    assert (graph.client_names, graph.clients.tolist()) == (("north", "south"), [0, 1, 0, 1])
     assert graph.split is not None
     assert [np.flatnonzero(m).tolist() for m in (graph.split.train, graph.split.val, graph.split.test)] == [
         [0], [1], [3],
@@ -68,7 +68,8 @@ def test_a_table_of_nodes_and_one_of_edges_are_a_graph(folder: Path) -> None:
 
 def test_columns_are_taken_by_the_names_in_the_description(folder: Path) -> None:
     (folder / "d.yaml").write_text(
-        "nodes: nodes.csv\nedges: edges.csv\nlabel: site\nfeatures: ['b*', age]\nname: mine\nsource: target\n"
+        "nodes: nodes.csv\nedges: edges.csv\nlabel: client\nfeatures: ['b*', age]\nname: mine\nsource: "
+        "target\n"
         "target: source\n"
     )
     graph = load_description(describe_file(folder / "d.yaml")[0])
@@ -91,7 +92,7 @@ def test_the_same_content_in_every_format_is_the_same_graph(folder: Path) -> Non
         other = load(folder, nodes=f"nodes.{ending}", edges=f"edges.{ending}")
         assert other.hash == graph.hash, ending
         assert other.ids.equals(graph.ids), ending
-        assert (other.site_names, other.class_names) == (graph.site_names, graph.class_names)
+        assert (other.client_names, other.class_names) == (graph.client_names, graph.class_names)
 
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz"])
@@ -140,29 +141,31 @@ def test_a_graph_comes_back_from_pyg_networkx_and_graphml(folder: Path) -> None:
     torch.save(data.to_dict(), folder / "d.pt")
     assert read_graph_file(folder / "d.pt").hash == graph.hash
     theirs = nx.Graph()
-    assert graph.sites is not None
+    assert graph.clients is not None
     for i, name in enumerate(graph.ids.to_pylist()):
         label = "" if graph.y[i] < 0 else graph.class_names[graph.y[i]]
-        site = graph.site_names[graph.sites[i]]
-        theirs.add_node(name, age=float(graph.x[i, 0]), balance=float(graph.x[i, 1]), label=label, site=site)
+        client = graph.client_names[graph.clients[i]]
+        theirs.add_node(
+            name, age=float(graph.x[i, 0]), balance=float(graph.x[i, 1]), label=label, client=client
+        )
     ids = graph.ids.to_pylist()
     theirs.add_edges_from((ids[u], ids[v]) for u, v in graph.edges.T)
     assert from_networkx(theirs).hash == graph.hash
     nx.write_graphml(theirs, folder / "g.graphml")
     read = read_graph_file(folder / "g.graphml")
-    assert (read.hash, read.site_names, read.feature_names) == (
+    assert (read.hash, read.client_names, read.feature_names) == (
         graph.hash,
-        graph.site_names,
+        graph.client_names,
         graph.feature_names,
     )
 
 
-def test_ids_that_are_unique_within_a_site_only_are_named_with_the_site(folder: Path) -> None:
-    (folder / "nodes.csv").write_text("id,site,f\n1,x,0\n1,y,1\n2,x,2\n")
+def test_ids_that_are_unique_within_a_client_only_are_named_with_the_client(folder: Path) -> None:
+    (folder / "nodes.csv").write_text("id,client,f\n1,x,0\n1,y,1\n2,x,2\n")
     (folder / "edges.csv").write_text("source,sx,target,tx\n1,x,1,y\n2,x,1,x\n")
     with pytest.raises(InputError, match=r"line 3, column 'id': the id '1' is also in line 2"):
         load(folder)
-    graph = load(folder, source_site="sx", target_site="tx")
+    graph = load(folder, source_client="sx", target_client="tx")
     assert graph.edges.tolist() == [[0, 0], [1, 2]]
 
 
@@ -191,7 +194,7 @@ AMOUNTS = "source,target,amount\na,b,2\nb,a,0.5\n007,7,1\nb,b,9\n7,b,4\n"
     ("repeated", "expected"),
     [(None, [2.5, 4, 1]), ("sum", [2.5, 4, 1]), ("mean", [1.25, 4, 1]), ("max", [2, 4, 1])],
 )
-def test_rows_of_the_same_two_vertices_are_one_edge_and_their_weights_add_up(
+def test_rows_of_the_same_two_nodes_are_one_edge_and_their_weights_add_up(
     folder: Path, repeated: str | None, expected: list[float]
 ) -> None:
     (folder / "edges.csv").write_text(AMOUNTS)
@@ -206,12 +209,12 @@ def test_a_column_called_weight_is_the_weight_unless_its_key_is_left_empty(folde
     (folder / "edges.csv").write_text(AMOUNTS.replace("amount", "weight"))
     assert load(folder).edge_weight is not None
     for description in ("weight:", "weight: null", "weight: ~"):
-        (folder / "d.yaml").write_text(f"nodes: nodes.csv\nedges: edges.csv\n{description}\nsite:\n")
+        (folder / "d.yaml").write_text(f"nodes: nodes.csv\nedges: edges.csv\n{description}\nclient:\n")
         left_out, _ = describe_file(folder / "d.yaml")
         again = describe(left_out.to_json(), folder, "it")
         for graph in (load_description(left_out), load_description(again)):
             assert graph.edge_weight is None
-            assert graph.sites is None
+            assert graph.clients is None
             assert graph.feature_names == ("age", "balance"), "not used is no feature either"
 
 
@@ -329,17 +332,17 @@ def test_every_key_of_a_description_says_what_it_is(model: type[YamlModel]) -> N
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"f": "old"}, "graph 'custom', vertex 'b': f is 'old', not a number; give every vertex a number"),
-        ({}, "vertex 'b': f is None, not a number"),
-        ({"f": 10**400}, "vertex 'b': f is an integer of more than 30 digits, not a number"),
-        ({"f": 1e300}, "vertex 1 has a feature that is not a finite number in float32"),
-        ({"f": 2.0, "split": "tset"}, "vertex 'b': 'tset' is no part of a split; use train, val, test or"),
-        ({"f": 2.0, "site": ""}, "vertex 'b' has no site; give every vertex one"),
+        ({"f": "old"}, "graph 'custom', node 'b': f is 'old', not a number; give every node a number"),
+        ({}, "node 'b': f is None, not a number"),
+        ({"f": 10**400}, "node 'b': f is an integer of more than 30 digits, not a number"),
+        ({"f": 1e300}, "node 1 has a feature that is not a finite number in float32"),
+        ({"f": 2.0, "split": "tset"}, "node 'b': 'tset' is no part of a split; use train, val, test or"),
+        ({"f": 2.0, "client": ""}, "node 'b' has no client; give every node one"),
     ],
 )
-def test_a_vertex_of_networkx_that_cannot_be_used_is_named(attributes: dict[str, Any], message: str) -> None:
+def test_a_node_of_networkx_that_cannot_be_used_is_named(attributes: dict[str, Any], message: str) -> None:
     theirs = nx.Graph()
-    theirs.add_node("a", f=1.0, site="x", split="train")
-    theirs.add_node("b", **{"site": "x", "split": "val", **attributes})
+    theirs.add_node("a", f=1.0, client="x", split="train")
+    theirs.add_node("b", **{"client": "x", "split": "val", **attributes})
     with pytest.raises(InputError, match=message):
         from_networkx(theirs)

@@ -21,8 +21,8 @@ from graphfed.data.graphs.planetoid import PARTS
 from graphfed.data.graphs.planetoid_pickle import read_pickle
 from graphfed.errors import InputError
 
-# A set small enough to check by hand: 505 vertices in allx (2 to train on, 500 for validation, 3 in no part),
-# and test vertices 508, 505, 507 in this order; 506 is in no file.
+# A set small enough to check by hand: 505 nodes in allx (2 to train on, 500 for validation, 3 in no part),
+# and test nodes 508, 505, 507 in this order; 506 is in no file.
 FIRST = 505
 TEST_INDEX = (508, 505, 507)
 
@@ -50,7 +50,7 @@ def py2_csr(matrix: sp.csr_matrix) -> bytes:
 
 
 def raw_files() -> dict[str, bytes]:
-    """The eight files of the small set: vertex i has class i % 3."""
+    """The eight files of the small set: node i has class i % 3."""
     allx = sp.random(FIRST, 6, density=0.3, random_state=0, format="csr", dtype=np.float32)
     tx = sp.csr_matrix(
         np.array([[0, 0, 0, 0, 0, 8], [0, 0, 0, 0, 0, 5], [0, 0, 0, 0, 0, 7]], dtype=np.float32)
@@ -111,7 +111,7 @@ class TestSmallSet:
         x = load("cora", data_dir).x.toarray()
         assert [x[i, 5] for i in (505, 507, 508)] == [5, 7, 8]
 
-    def test_a_vertex_in_no_file_is_isolated_with_no_features_and_class_0(self, data_dir):
+    def test_a_node_in_no_file_is_isolated_with_no_features_and_class_0(self, data_dir):
         graph = load("cora", data_dir)
         assert graph.x[506].nnz == 0
         assert graph.y[506] == 0
@@ -302,22 +302,22 @@ class TestHostileFiles:
         ("part", "content", "why"),
         [
             ("graph", pickle.dumps({0: [2**70]}, 2), "opcode LONG1"),
-            ("graph", pickle.dumps({0: [1, -1]}, 2), "not one of the 509 vertices"),
-            ("graph", pickle.dumps({0: [509]}, 2), "not one of the 509 vertices"),
-            ("graph", pickle.dumps({0: [True]}, 2), "not one of the 509 vertices"),
-            ("graph", pickle.dumps({0: [None]}, 2), "not one of the 509 vertices"),
-            ("graph", pickle.dumps({0: [[1]]}, 2), "not one of the 509 vertices"),
-            ("graph", pickle.dumps({600: [1]}, 2), "entry of vertex '600'"),
-            ("graph", pickle.dumps({0: None}, 2), "entry of vertex '0'"),
-            # One list of 5000 entries for 509 vertices.
+            ("graph", pickle.dumps({0: [1, -1]}, 2), "not one of the 509 nodes"),
+            ("graph", pickle.dumps({0: [509]}, 2), "not one of the 509 nodes"),
+            ("graph", pickle.dumps({0: [True]}, 2), "not one of the 509 nodes"),
+            ("graph", pickle.dumps({0: [None]}, 2), "not one of the 509 nodes"),
+            ("graph", pickle.dumps({0: [[1]]}, 2), "not one of the 509 nodes"),
+            ("graph", pickle.dumps({600: [1]}, 2), "entry of node '600'"),
+            ("graph", pickle.dumps({0: None}, 2), "entry of node '0'"),
+            # One list of 5000 entries for 509 nodes.
             ("graph", pickle.dumps(dict.fromkeys(range(509), [1] * 5000), 2), "2545000 neighbours"),
             ("graph", b"\x80\x02" + py2_array(np.zeros(3)) + b".", "no dict of neighbours"),
-            ("test.index", f"508\n505\n{2**70}\n".encode(), "is not a vertex number"),
+            ("test.index", f"508\n505\n{2**70}\n".encode(), "is not a node number"),
             ("test.index", b"508\n505\n300000000\n", "have numbers in 505..510"),
             ("test.index", b"508\n505\n504\n", "numbers from 504 to 508"),
-            ("test.index", b"508\n505\n-7\n", "'-7' is not a vertex number"),
+            ("test.index", b"508\n505\n-7\n", "'-7' is not a node number"),
             ("test.index", b"508\n505\n505\n", "listed twice"),
-            ("test.index", b"9" * 100_000, "is not a vertex number"),
+            ("test.index", b"9" * 100_000, "is not a node number"),
             ("test.index", b"508\n505\n", "2 numbers for the 3 rows"),
             ("ty", b"\x80\x02" + py2_array(np.eye(3, 4)) + b".", "4 classes, where ind.cora.ally has 3"),
             ("ally", b"\x80\x02" + py2_array(np.zeros(505)) + b".", "no table of classes"),

@@ -55,7 +55,7 @@ def test_the_same_seed_gives_the_same_split_and_another_seed_another(spec):
     assert make_split(graph, spec, 1).hash != make_split(graph, spec, 2).hash
 
 
-def test_random_fractions_are_of_the_vertices_of_known_class():
+def test_random_fractions_are_of_the_nodes_of_known_class():
     split = make_split(graph_of(Y), "random:0.5,0.25,0.25", 0)
     assert (split.train.sum(), split.val.sum(), split.test.sum()) == (
         65,
@@ -72,7 +72,7 @@ def test_random_fractions_are_of_the_vertices_of_known_class():
     seed=st.integers(0, 2**40),
     fractions=st.sampled_from([(0.5, 0.25, 0.25), (0.6, 0.2, 0.2), (0.34, 0.33, 0.2)]),
 )
-def test_every_part_of_a_random_split_has_its_share_of_each_class_within_two_vertices(sizes, seed, fractions):
+def test_every_part_of_a_random_split_has_its_share_of_each_class_within_two_nodes(sizes, seed, fractions):
     y = np.concatenate([np.repeat(np.arange(len(sizes)), sizes), np.arange(10) % len(sizes)])
     split = make_split(graph_of(y), "random:" + ",".join(map(str, fractions)), seed)
     for part, fraction in zip((split.train, split.val, split.test), fractions, strict=True):
@@ -81,7 +81,7 @@ def test_every_part_of_a_random_split_has_its_share_of_each_class_within_two_ver
 
 
 def test_a_class_of_one_percent_is_in_every_part():
-    """Of 20 of 2000 vertices 10, 5 and 5, give or take one, for every seed."""
+    """Of 20 of 2000 nodes 10, 5 and 5, give or take one, for every seed."""
     y = np.arange(2000) < 20
     for seed in range(20):
         split = make_split(graph_of(y.astype(int)), "random:0.5,0.25,0.25", seed)
@@ -90,12 +90,12 @@ def test_a_class_of_one_percent_is_in_every_part():
 
 
 def test_a_plain_random_split_takes_no_notice_of_classes():
-    """The draw that papers were reproduced with: the same vertices for any labels."""
+    """The draw that papers were reproduced with: the same nodes for any labels."""
     one, other = (make_split(graph_of(y), "random_plain:0.5,0.25,0.25", 3) for y in (Y, np.abs(Y) * (Y >= 0)))
     assert one.name == "random_plain:0.5,0.25,0.25"
     labelled = graph_of(np.where(Y >= 0, 0, -1))
     assert one.hash == make_split(labelled, "random_plain:0.5,0.25,0.25", 3).hash
-    assert one.hash != other.hash, "other vertices are labelled"
+    assert one.hash != other.hash, "other nodes are labelled"
 
 
 def test_public_is_the_data_sets_own_and_default_prefers_it():
@@ -116,12 +116,12 @@ def test_public_is_the_data_sets_own_and_default_prefers_it():
         ("per_class:", "no numbers after the colon"),
         ("per_class:20", "three counts"),
         ("per_class:a,b,c", "three counts"),
-        ("per_class:0,5,5", "at least 1 vertex a class"),
+        ("per_class:0,5,5", "at least 1 node a class"),
         (
             "per_class:31,5,5",
-            "class 2 of 'g' has 30 labelled vertices, fewer than the 31 a class.*N at most 30",
+            "class 2 of 'g' has 30 labelled nodes, fewer than the 31 a class.*N at most 30",
         ),
-        ("per_class:20,50,50", "70 vertices left .* fewer than the 50 [+] 50 .*--split"),
+        ("per_class:20,50,50", "70 nodes left .* fewer than the 50 [+] 50 .*--split"),
         ("random:0.5,0.5", "three fractions"),
         ("random:0.6,0.3,0.2", "sum at most 1"),
         ("random:0,0.5,0.5", "more than 0 for training"),
@@ -140,7 +140,7 @@ def test_a_seed_that_is_no_natural_number_is_refused(seed):
         make_split(graph_of(Y), "random:0.5,0.2,0.2", seed)
 
 
-def test_the_suggested_fix_for_too_few_vertices_works():
+def test_the_suggested_fix_for_too_few_nodes_works():
     with pytest.raises(InputError, match="'per_class:20,23,35'"):
         make_split(graph_of(Y), "per_class:20,50,50", 0)
     assert make_split(graph_of(Y), "per_class:20,23,35", 0).test.sum() == 35
@@ -148,7 +148,7 @@ def test_the_suggested_fix_for_too_few_vertices_works():
 
 @pytest.mark.parametrize(("train", "val", "test"), [(29, 5, 5), (30, 50, 50), (33, 0, 5)])
 def test_no_split_with_an_empty_part_is_ever_suggested(train, val, test):
-    """Classes of 30 vertices: of so few left, no third or half is a part."""
+    """Classes of 30 nodes: of so few left, no third or half is a part."""
     y = np.array([0] * 30 + [1] * 30 + [-1] * 4)
     with pytest.raises(InputError) as refusal:
         make_split(graph_of(y), f"per_class:{train},{val},{test}", 0)

@@ -23,9 +23,9 @@ from graphfed.federation.cohort import make_cohort
 from graphfed.federation.series import Network
 from graphfed.nn.edges import make_edges
 from graphfed.runtime.nvflare.place import Place, this_place
+from graphfed.tasks.graphs.client_data import ClientData
 from graphfed.tasks.graphs.kind import agree_on_graphs, graph_arrays
 from graphfed.tasks.graphs.schema import Schema
-from graphfed.tasks.graphs.site import SiteData
 from graphfed.tasks.sensors.kind import agree_on_sensors, network_of, schema_of
 
 __all__ = ["forget_plugins"]
@@ -76,11 +76,11 @@ def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
         ({"clients": 2}, "south holds 2 clients and the project says 1"),
         (
             {"schema": Schema(("age",), ("no", "yes"), False, "id", "column").to_json()},
-            "site 'north' has 2 features and site 'south' has 1",
+            "client 'north' has 2 features and client 'south' has 1",
         ),
         (
             {"schema": Schema(("age", "income"), ("yes", "no"), False, "id", "column").to_json()},
-            "the classes are [no, yes] at site 'north' and [yes, no] at site 'south'",
+            "the classes are [no, yes] at client 'north' and [yes, no] at client 'south'",
         ),
         ({"schema": {"feature_names": ["age"]}}, "what south says of its data must have"),
         *[
@@ -182,7 +182,7 @@ def test_a_site_that_lacks_a_plug_in_says_which_to_install(tmp_path: Path) -> No
 def test_a_module_of_the_operator_s_own_runs_under_the_name_that_it_declares(tmp_path: Path) -> None:
     """A coordinator cannot give it another name, nor its name to another module."""
     write("mild_method", METHOD.format(name="mild"))
-    sys.path.append(str(Path("site").resolve()))
+    sys.path.append(str(Path("modules").resolve()))
     given = {"module": "mild_method", "version": "sha256:0"}
     place = Place("north", tmp_path, allow=("mild_method",))
     assert _accepted({**asked_for("mild"), "plugin": given}, place)[0].name == "mild"
@@ -212,13 +212,13 @@ def asked_for(name: str, **settings: Any) -> dict[str, Any]:
 
 
 def test_a_site_takes_part_only_in_runs_that_its_operator_accepts(tmp_path: Path) -> None:
-    careful = Place("north", tmp_path, methods=("sapgnn",), forbid=("maps=identity", "vertex_ids=plain"))
+    careful = Place("north", tmp_path, methods=("sapgnn",), forbid=("maps=identity", "node_ids=plain"))
     with pytest.raises(InputError, match="north takes part in no run of 'fedavg', only of sapgnn"):
         _accepted(asked_for("fedavg"), careful)
     with pytest.raises(InputError, match="north takes part in no run with maps=identity"):
         _accepted(asked_for("sapgnn", maps="identity"), careful)
-    with pytest.raises(InputError, match="north takes part in no run with vertex_ids=plain"):
-        _accepted(asked_for("sapgnn", vertex_ids="plain"), careful)
+    with pytest.raises(InputError, match="north takes part in no run with node_ids=plain"):
+        _accepted(asked_for("sapgnn", node_ids="plain"), careful)
     assert _accepted(asked_for("sapgnn"), careful)[0].name == "sapgnn"
 
 
@@ -247,12 +247,12 @@ def test_a_forbidden_value_is_compared_as_a_value_and_not_as_a_text(
         _accepted(asked_for("fedavg", **setting), place)
 
 
-def site_data(label: int | None = None) -> SiteData:
+def site_data(label: int | None = None) -> ClientData:
     graph = load("social", None, num_nodes=40)
     if label is not None:
         graph.y[0] = label
     split = make_split(graph, "random:0.5,0.25,0.25", 0)
-    return SiteData(make_cohort(graph, split, partition(graph, "random", 1, 0), [0]), SCHEMA)
+    return ClientData(make_cohort(graph, split, partition(graph, "random", 1, 0), [0]), SCHEMA)
 
 
 def test_a_sites_digest_tells_the_same_data_from_other_data_and_nothing_to_who_lacks_its_secret(
@@ -266,7 +266,7 @@ def test_a_sites_digest_tells_the_same_data_from_other_data_and_nothing_to_who_l
     assert first != _data_digest(graph_arrays(site_data()), there), (
         "equal data at two sites is not to be seen"
     )
-    secret = here.kit / "digest.key"
+    secret = here.startup_kit / "digest.key"
     assert len(secret.read_bytes()) == 32
     assert secret.stat().st_mode & 0o077 == 0
 
@@ -280,9 +280,9 @@ def test_a_sites_digest_tells_the_same_data_from_other_data_and_nothing_to_who_l
 def test_a_process_of_a_run_knows_its_place_from_its_environment(
     name: str, data: str | None, threads: int, allow: list[str]
 ) -> None:
-    place = Place(name, Path("/kits/north"), data and Path(data), threads, "cpu", tuple(allow))  # type: ignore[arg-type]
+    place = Place(name, Path("/startup_kits/north"), data and Path(data), threads, "cpu", tuple(allow))  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         for key, value in place.to_environment().items():
             patch.setenv(key, value)
         read = this_place()
-    assert {**vars(read), "wish": None} == {**vars(place), "wish": None}
+    assert {**vars(read), "stop_request": None} == {**vars(place), "stop_request": None}

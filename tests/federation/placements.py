@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphfed.federation import CLIENTS, SERVER, Federation, Located
-from graphfed.federation.link import SERVER_END
-from graphfed.federation.route import PeerIds, RowIds
+from graphfed.federation.link import SERVER_INDEX
+from graphfed.federation.route import ExchangeIds, RowIds
 
 PATIENCE = 20.0
 
@@ -41,7 +41,7 @@ class MemoryLink:
 
 
 def run_apart(
-    hosts: Sequence[Sequence[int]], program: Callable[[Federation], Any], *, simulated: bool = False
+    workers: Sequence[Sequence[int]], program: Callable[[Federation], Any], *, simulated: bool = False
 ) -> dict[int, tuple[Any, Federation]]:
     """The program at every place apart, a thread each: {end: (its result, its federation)}."""
     mail: dict[tuple[int, int, str], bytes] = {}
@@ -50,15 +50,15 @@ def run_apart(
     failed: dict[int, BaseException] = {}
 
     def life(end: int) -> None:
-        here = [] if end == SERVER_END else [end]
+        here = [] if end == SERVER_INDEX else [end]
         link = MemoryLink(mail, arrived, end)
-        fed = Federation(hosts, here=here, server_here=end == SERVER_END, link=link, simulated=simulated)
+        fed = Federation(workers, here=here, server_here=end == SERVER_INDEX, link=link, simulated=simulated)
         try:
             done[end] = program(fed), fed
         except BaseException as error:
             failed[end] = error
 
-    threads = [threading.Thread(target=life, args=(end,)) for end in (SERVER_END, *range(len(hosts)))]
+    threads = [threading.Thread(target=life, args=(end,)) for end in (SERVER_INDEX, *range(len(workers)))]
     for t in threads:
         t.start()
     for t in threads:
@@ -131,20 +131,20 @@ GATEWAYS = [(0, 1), (2,), (3, 4, 5)]
 
 def at_clients(fed: Federation, name: str, arrays: Sequence[Tensor]) -> Located:
     """One array for each client, one after the other in every cohort."""
-    return fed.locate(CLIENTS, name, [torch.cat([arrays[k] for k in fed.hosts[h]]) for h in fed.here])
+    return fed.locate(CLIENTS, name, [torch.cat([arrays[k] for k in fed.workers[h]]) for h in fed.here])
 
 
 def per_client(fed: Federation, name: str, values: Tensor) -> Located:
     """Row k of `values` [K, ...] belongs to client k."""
-    return fed.locate(CLIENTS, name, [values[list(fed.hosts[h])] for h in fed.here])
+    return fed.locate(CLIENTS, name, [values[list(fed.workers[h])] for h in fed.here])
 
 
 def at_server(fed: Federation, name: str, value: Any) -> Located:
-    return fed.locate(SERVER, name, [value] * len(fed.server_ends))
+    return fed.locate(SERVER, name, [value] * len(fed.server_participants))
 
 
 def client_index(fed: Federation, world: World, h: int) -> Tensor:
-    sizes = torch.tensor([len(world.ids[k]) for k in fed.hosts[h]])
+    sizes = torch.tensor([len(world.ids[k]) for k in fed.workers[h]])
     return torch.repeat_interleave(torch.arange(len(sizes)), sizes)
 
 
@@ -158,13 +158,13 @@ def row_ids(fed: Federation, world: World) -> Located:
 def peer_ids(fed: Federation, world: World) -> Located:
     parts = []
     for h in fed.here:
-        hosted = fed.hosts[h]
+        hosted = fed.workers[h]
         wants = torch.cat([world.wants[k] for k in hosted])
         asker = torch.repeat_interleave(
             torch.arange(len(hosted)), torch.tensor([len(world.wants[k]) for k in hosted])
         )
         held = torch.cat([world.ids[k] for k in hosted])
-        parts.append(PeerIds(wants[:, 0], wants[:, 1], asker, held, client_index(fed, world, h)))
+        parts.append(ExchangeIds(wants[:, 0], wants[:, 1], asker, held, client_index(fed, world, h)))
     return fed.locate(CLIENTS, "wants", parts)
 
 

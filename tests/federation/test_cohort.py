@@ -79,10 +79,10 @@ def test_a_cohort_of_some_clients_holds_their_rows_of_the_whole(graph, split, pa
     inside = mine[whole.edge_index[0]]
     order = edge_set(row[whole.edge_index[:, inside]])
     assert order == edge_set(some.edge_index)
-    cut = mine[whole.cut_row]
-    assert torch.equal(row[whole.cut_row[cut]], some.cut_row)
-    assert torch.equal(whole.cut_client[cut], some.cut_client)
-    assert torch.equal(whole.cut_id[cut], some.cut_id)
+    cut = mine[whole.cross_row]
+    assert torch.equal(row[whole.cross_row[cut]], some.cross_row)
+    assert torch.equal(whole.cross_client[cut], some.cross_client)
+    assert torch.equal(whole.cross_id[cut], some.cross_id)
 
 
 def edge_set(edges):
@@ -90,73 +90,81 @@ def edge_set(edges):
 
 
 def test_rows_edges_and_cuts_are_those_of_the_partition(graph, split, parts):
-    """Checked vertex by vertex: features, labels, edges inside a client in both directions, cut edges by
+    """Checked node by node: features, labels, edges inside a client in both directions, cut edges by
     id."""
     cohort = make_cohort(graph, split, parts, range(CLIENTS))
     keys = list(zip(cohort.client.tolist(), cohort.id.tolist(), strict=True))
     assert keys == sorted(keys)
-    vertex = {
+    node = {
         (s, i): v
         for s, i, v in zip(
-            parts.held_site.tolist(), parts.held_id.tolist(), parts.held_vertex.tolist(), strict=True
+            parts.held_client.tolist(), parts.held_id.tolist(), parts.held_node.tolist(), strict=True
         )
     }
     x = graph.x.toarray() if hasattr(graph.x, "toarray") else graph.x
-    held = [vertex[key] for key in keys]
+    held = [node[key] for key in keys]
     assert np.array_equal(dense(cohort.x).numpy(), x[held])
     assert cohort.y.tolist() == [y if own else -1 for y, own in zip(graph.y[held], cohort.owned, strict=True)]
-    edges = {(s, u, v) for s, u, v in zip(parts.edge_site, parts.edge_u, parts.edge_v, strict=True)}
+    edges = {(s, u, v) for s, u, v in zip(parts.edge_client, parts.edge_u, parts.edge_v, strict=True)}
     got = {(keys[a][0], keys[a][1], keys[b][1]) for a, b in cohort.edge_index.t().tolist()}
     assert got == edges | {(s, v, u) for s, u, v in edges}
-    cut = [(*keys[r], c, i) for r, c, i in zip(cohort.cut_row, cohort.cut_client, cohort.cut_id, strict=True)]
-    expected = zip(parts.cut_site, parts.cut_id, parts.cut_remote_site, parts.cut_remote_id, strict=True)
+    cut = [
+        (*keys[r], c, i)
+        for r, c, i in zip(cohort.cross_row, cohort.cross_client, cohort.cross_id, strict=True)
+    ]
+    expected = zip(
+        parts.cross_local_client,
+        parts.cross_id,
+        parts.cross_remote_client,
+        parts.cross_remote_id,
+        strict=True,
+    )
     assert [tuple(map(int, c)) for c in cut] == [tuple(map(int, c)) for c in expected]
 
 
 def test_weights_go_with_their_edges_inside_and_across(graph, split, parts, tmp_path):
-    """Edge by edge, by the vertices at both ends; and through the file a site reads."""
+    """Edge by edge, by the nodes at both ends; and through the file a client reads."""
     weights = np.arange(1, graph.num_edges + 1, dtype=np.float32)
     heavy = dataclasses.replace(graph, edge_weight=weights)
     weight = {frozenset(edge): w for edge, w in zip(graph.edges.T.tolist(), weights.tolist(), strict=True)}
-    vertex = dict(zip(parts.held_id.tolist(), parts.held_vertex.tolist(), strict=True))
+    node = dict(zip(parts.held_id.tolist(), parts.held_node.tolist(), strict=True))
     for clients in ([1, 3], range(CLIENTS)):
         made = make_cohort(heavy, split, parts, clients)
         save_cohort(made, tmp_path / "cohort.safetensors")
         for cohort in (made, load_cohort(tmp_path / "cohort.safetensors")):
             ids = cohort.id.tolist()
-            ends = [[vertex[ids[row]] for row in edge] for edge in cohort.edge_index.t().tolist()]
+            ends = [[node[ids[row]] for row in edge] for edge in cohort.edge_index.t().tolist()]
             assert cohort.edge_weight.tolist() == [weight[frozenset(edge)] for edge in ends]
-            across = zip(cohort.cut_row.tolist(), cohort.cut_id.tolist(), strict=True)
-            cut = [weight[frozenset((vertex[ids[row]], vertex[far]))] for row, far in across]
-            assert cohort.cut_weight.tolist() == cut
+            across = zip(cohort.cross_row.tolist(), cohort.cross_id.tolist(), strict=True)
+            cut = [weight[frozenset((node[ids[row]], node[far]))] for row, far in across]
+            assert cohort.cross_weight.tolist() == cut
             degree = np.zeros(len(ids))
             np.add.at(degree, cohort.edge_index[1].numpy(), cohort.edge_weight.numpy())
             assert cohort.degree().tolist() == degree.tolist()
-            np.add.at(degree, cohort.cut_row.numpy(), cohort.cut_weight.numpy())
-            assert cohort.degree(with_cut=True).tolist() == degree.tolist()
+            np.add.at(degree, cohort.cross_row.numpy(), cohort.cross_weight.numpy())
+            assert cohort.degree(with_cross=True).tolist() == degree.tolist()
 
 
-def test_every_vertex_is_trained_on_and_scored_at_its_owner_alone(graph, split, parts):
+def test_every_node_is_trained_on_and_scored_at_its_owner_alone(graph, split, parts):
     cohort = make_cohort(graph, split, parts, range(CLIENTS))
     for mask in (cohort.train, cohort.val, cohort.test):
         assert not (mask & ~cohort.owned).any()
     owned_ids = cohort.id[cohort.owned].tolist()
     assert sorted(owned_ids) == sorted(set(parts.held_id.tolist())), "every id has one owner"
-    held = {(s, i): v for s, i, v in zip(parts.held_site, parts.held_id, parts.held_vertex, strict=True)}
+    held = {(s, i): v for s, i, v in zip(parts.held_client, parts.held_id, parts.held_node, strict=True)}
     for name in ("train", "val", "test"):
         rows = cohort.rows(name)
-        vertices = [held[int(cohort.client[r]), int(cohort.id[r])] for r in rows]
-        assert getattr(split, name)[vertices].all()
-        if parts.name != "overlapping":  # there a copy is a vertex of its own
+        nodes = [held[int(cohort.client[r]), int(cohort.id[r])] for r in rows]
+        assert getattr(split, name)[nodes].all()
+        if parts.name != "overlapping":  # there a copy is a node of its own
             assert (
-                sorted(vertices)
-                == np.flatnonzero(getattr(split, name) & np.isin(np.arange(60), vertices)).tolist()
+                sorted(nodes) == np.flatnonzero(getattr(split, name) & np.isin(np.arange(60), nodes)).tolist()
             )
     assert torch.equal(cohort.rows("all"), cohort.owned.nonzero()[:, 0])
 
 
-def test_a_vertex_of_several_owners_is_trained_on_and_scored_at_each_of_them(graph, split):
-    parts = partition(graph, "edges_uniform", CLIENTS, 0, vertices="endpoints")
+def test_a_node_of_several_owners_is_trained_on_and_scored_at_each_of_them(graph, split):
+    parts = partition(graph, "edges_uniform", CLIENTS, 0, nodes="endpoints")
     cohort = make_cohort(graph, split, parts, [0, 2])
     assert cohort.owned.all()
     holders = np.bincount(parts.held_id, minlength=60)
@@ -178,7 +186,7 @@ def test_degrees_and_counts_are_those_of_the_edges(graph, split, parts):
     for row in range(cohort.num_rows):
         inside = int((cohort.edge_index[1] == row).sum())
         assert int(cohort.degree()[row]) == inside
-        assert int(cohort.degree(with_cut=True)[row]) == inside + int((cohort.cut_row == row).sum())
+        assert int(cohort.degree(with_cross=True)[row]) == inside + int((cohort.cross_row == row).sum())
     counts = cohort.counts(cohort.train)
     assert counts.tolist() == [int(cohort.train[cohort.client == k].sum()) for k in range(CLIENTS)]
 
@@ -197,9 +205,9 @@ def test_a_cohort_comes_back_from_its_file(graph, split, parts, clients, tmp_pat
         "id",
         "y",
         "edge_index",
-        "cut_row",
-        "cut_client",
-        "cut_id",
+        "cross_row",
+        "cross_client",
+        "cross_id",
         "owned",
         "train",
         "val",
@@ -210,8 +218,8 @@ def test_a_cohort_comes_back_from_its_file(graph, split, parts, clients, tmp_pat
 
 
 @pytest.mark.parametrize("clients", [[1, 0], [0, 0], [5], [-1]], ids=str)
-def test_clients_are_sites_in_ascending_order(graph, split, parts, clients):
-    with pytest.raises(InputError, match=r"sites 0\.\.4, ascending"):
+def test_clients_are_clients_in_ascending_order(graph, split, parts, clients):
+    with pytest.raises(InputError, match=r"clients 0\.\.4, ascending"):
         make_cohort(graph, split, parts, clients)
 
 
@@ -220,7 +228,7 @@ def test_another_file_is_no_cohort(tmp_path):
     with pytest.raises(InputError, match="is not a cohort file"):
         load_cohort(tmp_path / "x")
     write_tensors(tmp_path / "y", {"clients": np.zeros(1)})
-    with pytest.raises(InputError, match="it lacks client, cut_client"):
+    with pytest.raises(InputError, match="it lacks client, cross_client"):
         load_cohort(tmp_path / "y")
 
 
@@ -255,7 +263,7 @@ def require_same(one, two):
 def test_stable_ids_make_the_cohort_of_a_graph_whose_nodes_have_these_numbers(graph, split, clients):
     """Rows, edges, cut edges and weights, all in the order of the new numbers."""
     rng = np.random.default_rng(1)
-    number, site = rng.permutation(60), rng.integers(0, CLIENTS, 60)
+    number, client = rng.permutation(60), rng.integers(0, CLIENTS, 60)
     weights = 1 + rng.integers(0, 8, graph.num_edges) / 8
     old = np.argsort(number)
     renamed = make_graph(
@@ -263,8 +271,8 @@ def test_stable_ids_make_the_cohort_of_a_graph_whose_nodes_have_these_numbers(gr
     )
     masks = (getattr(split, part)[old] for part in ("train", "val", "test"))
     graph = dataclasses.replace(graph, edge_weight=weights.astype(np.float32))
-    made = make_cohort(graph, split, from_assignment(graph, site), clients, stable_ids=number)
-    parts = from_assignment(renamed, site[old])
+    made = make_cohort(graph, split, from_assignment(graph, client), clients, stable_ids=number)
+    parts = from_assignment(renamed, client[old])
     require_same(made, make_cohort(renamed, Split("renamed", *masks), parts, clients))
 
 
@@ -279,7 +287,7 @@ def test_the_ids_of_the_partition_come_back_in_the_place_of_stable_ones(graph, s
     plain = make_cohort(graph, split, parts, [1, 3])
     made = make_cohort(graph, split, parts, [1, 3], stable_ids=stable)
     back = with_partition_ids(made, stable)
-    ends = [(made, "id"), (made, "cut_id")] + ([(made.links, "id")] if task == "links" else [])
+    ends = [(made, "id"), (made, "cross_id")] + ([(made.links, "id")] if task == "links" else [])
     for holder, name in ends:
         found = getattr(back if holder is made else back.links, name)
         assert stable[found].tolist() == getattr(holder, name).tolist()
@@ -320,7 +328,7 @@ def test_a_client_that_holds_nothing_comes_back_from_its_file(graph, split, task
     if task == "links":
         split = make_edge_split(graph, "edges:0.6,0.2,0.2", 0)
         graph = training_graph(graph, split)
-    parts = from_assignment(graph, np.zeros(60, dtype=int), num_sites=2)
+    parts = from_assignment(graph, np.zeros(60, dtype=int), num_clients=2)
     cohort = make_cohort(graph, split, parts, [1])
     save_cohort(cohort, tmp_path / "cohort")
     back = load_cohort(tmp_path / "cohort")
@@ -347,7 +355,7 @@ DAMAGED = {
     "edges of three ends": ("edge_index", lambda a: np.concatenate([a, a[:1]]), "edge_index has dtype"),
     "an edge beyond the rows": ("edge_index", at((0, 0), 10**6), "edge_index points beyond the"),
     "an edge before the rows": ("edge_index", at((0, 0), -1), "edge_index points beyond the"),
-    "a cut edge beyond the rows": ("cut_row", at(0, 10**6), "cut_row points beyond the"),
+    "a cut edge beyond the rows": ("cross_row", at(0, 10**6), "cross_row points beyond the"),
     "a row of no client": ("client", at(-1, 2), "client points beyond the 2 clients"),
     "clients that descend": ("clients", lambda a: a[::-1], "its clients are not different numbers"),
     "a client twice": ("clients", lambda a: a * 0, "its clients are not different numbers"),
@@ -359,14 +367,14 @@ DAMAGED = {
     "a label to train on that is unknown": (
         "y",
         lambda a: a * 0 - 1,
-        "a vertex without a label is in a part",
+        "a node without a label is in a part",
     ),
-    "a vertex that nobody owns": ("owners", at(0, 0), "a vertex has no owner"),
-    "weights of some edges": ("cut_weight", None, "it has the weights of some edges only"),
+    "a node that nobody owns": ("owners", at(0, 0), "a node has no owner"),
+    "weights of some edges": ("cross_weight", None, "it has the weights of some edges only"),
     "a weight of zero": ("edge_weight", at(0, 0), "the weight of an edge is no positive number"),
     "a negative weight": ("edge_weight", at(0, -1), "the weight of an edge is no positive number"),
     "a weight that is no number": (
-        "cut_weight",
+        "cross_weight",
         at(0, np.nan),
         "the weight of an edge is no positive number",
     ),

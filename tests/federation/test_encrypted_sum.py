@@ -1,4 +1,4 @@
-"""Sums of the rows that clients have of the same vertex, at the clients, through ciphertexts that the server
+"""Sums of the rows that clients have of the same node, at the clients, through ciphertexts that the server
 cannot read: here in the ideal form, which has the same bits, transfers and bytes. The real form is slower:
 papers/test_fedgcn_encrypted.py compares the two."""
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from graphfed.crypto.ckks import PARAMETERS, Grid
 from graphfed.errors import InputError
 from graphfed.federation import CLIENTS, Federation
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.route import RowIds, make_table
 from graphfed.federation.secure import encrypted_sum as module
 from graphfed.federation.secure.encrypted_sum import ciphertext_names, encrypted_sum, places_of
@@ -21,7 +21,7 @@ from graphfed.federation.secure.encrypted_sum import ciphertext_names, encrypted
 SUM = PARAMETERS["sum"]
 CLIENTS_HERE = 4
 HOSTS = [[range(4)], [(k,) for k in range(4)], [(0, 1), (2, 3)]]
-#: Client k has these vertices, ascending: 40 at everybody, some at some, and client 3 has no others.
+#: Client k has these nodes, ascending: 40 at everybody, some at some, and client 3 has no others.
 IDS = [
     np.sort(np.concatenate([np.arange(100, 140), np.array(more, dtype=np.int64)]))
     for more in ([3, 7, 200], [3, 7, 11, 300], [7, 11, 200], [])
@@ -29,7 +29,7 @@ IDS = [
 
 
 def owned(k: int) -> np.ndarray:
-    """Which of its vertices a client wants the sums of."""
+    """Which of its nodes a client wants the sums of."""
     return IDS[k] % CLIENTS_HERE == k
 
 
@@ -39,14 +39,14 @@ def rows(width: int) -> list[Tensor]:
 
 
 def sums(fed: Federation, width: int, wanted: bool) -> list[Tensor]:
-    """The sums of every vertex, or of the owned ones, at each host."""
-    x = fed.locate(CLIENTS, "x", [torch.cat([rows(width)[k] for k in fed.hosts[h]]) for h in fed.here])
+    """The sums of every node, or of the owned ones, at each host."""
+    x = fed.locate(CLIENTS, "x", [torch.cat([rows(width)[k] for k in fed.workers[h]]) for h in fed.here])
     ids, mask = [], []
     for h in fed.here:
-        held = [torch.from_numpy(IDS[k]) for k in fed.hosts[h]]
+        held = [torch.from_numpy(IDS[k]) for k in fed.workers[h]]
         client = torch.cat([torch.full_like(one, i) for i, one in enumerate(held)])
         ids.append(RowIds(torch.cat(held), client))
-        mask.append(torch.cat([torch.from_numpy(owned(k)) for k in fed.hosts[h]]))
+        mask.append(torch.cat([torch.from_numpy(owned(k)) for k in fed.workers[h]]))
     result = encrypted_sum(
         fed,
         x,
@@ -59,12 +59,12 @@ def sums(fed: Federation, width: int, wanted: bool) -> list[Tensor]:
 
 
 def expected(width: int, wanted: bool) -> Tensor:
-    """Client by client and vertex by vertex."""
+    """Client by client and node by node."""
     x, out = rows(width), []
     for k, ids in enumerate(IDS):
-        for vertex, own in zip(ids, owned(k), strict=True):
+        for node, own in zip(ids, owned(k), strict=True):
             if own or not wanted:
-                out.append(sum(x[j][IDS[j] == vertex].sum(0) for j in range(CLIENTS_HERE)))
+                out.append(sum(x[j][IDS[j] == node].sum(0) for j in range(CLIENTS_HERE)))
     return torch.stack(out)
 
 
@@ -78,8 +78,8 @@ def test_every_client_has_the_sums_that_it_wants_to_the_same_bits_in_any_placeme
     width: int, wanted: bool
 ) -> None:
     results, ledgers = [], []
-    for hosts in HOSTS:
-        fed = Federation(hosts, simulated=True)
+    for workers in HOSTS:
+        fed = Federation(workers, simulated=True)
         results.append(torch.cat(sums(fed, width, wanted)))
         ledgers.append(fed.ledger.to_json())
     for got in results:
@@ -95,11 +95,11 @@ def test_places_apart_have_the_sums_and_the_bytes_of_one_process(wanted: bool) -
     apart = run_apart(HOSTS[2], lambda fed: sums(fed, 4, wanted), simulated=True)
     assert all(torch.equal(apart[h][0][0], part) for h, part in enumerate(local))
     between = [e for e in fed.ledger.to_json()["entries"] if e["from"] != e["to"]]
-    assert apart[SERVER_END][1].ledger.to_json()["entries"] == between
+    assert apart[SERVER_INDEX][1].ledger.to_json()["entries"] == between
 
 
-def holders(vertex: int) -> tuple[int, ...]:
-    return tuple(k for k in range(CLIENTS_HERE) if vertex in IDS[k])
+def holders(node: int) -> tuple[int, ...]:
+    return tuple(k for k in range(CLIENTS_HERE) if node in IDS[k])
 
 
 @pytest.mark.parametrize("wanted", [False, True], ids=["all", "owned"])
@@ -108,7 +108,7 @@ def test_the_bytes_are_those_of_the_ciphertexts(width: int, wanted: bool) -> Non
     """Narrow rows of the same senders and receivers share one, which fit; a row that is wide has its own."""
     fed = Federation(HOSTS[0], simulated=True)
     sums(fed, width, wanted)
-    every = sorted({int(vertex) for ids in IDS for vertex in ids})
+    every = sorted({int(node) for ids in IDS for node in ids})
     takers = {v: tuple(k for k in holders(v) if not wanted or v % CLIENTS_HERE == k) for v in every}
     groups = {(holders(v), takers[v], 0 if width == 4 else v) for v in every}
     pieces = 2 if width == 2100 else 1
@@ -133,7 +133,7 @@ def test_the_bytes_are_those_of_the_ciphertexts(width: int, wanted: bool) -> Non
 
 def test_the_cost_is_told_before_anything_is_encrypted() -> None:
     fed, news = Federation(HOSTS[0], simulated=True), []
-    fed.on_news = lambda text: news.append((text, [entry.name for entry in fed.ledger.entries]))
+    fed.on_message = lambda text: news.append((text, [entry.name for entry in fed.ledger.entries]))
     stages: list[str] = []
     fed.on_stage = stages.append
     sums(fed, 1500, False)
@@ -160,15 +160,15 @@ def test_more_ciphertexts_than_a_process_may_hold_are_refused(monkeypatch: pytes
 
 @pytest.mark.parametrize("rows_in_one", [1, 3, 64])
 def test_rows_share_a_ciphertext_in_ascending_order_with_those_of_the_same_clients(rows_in_one: int) -> None:
-    """300 vertices, whose clients send in any order of vertices: by a plain loop."""
+    """300 nodes, whose clients send in any order of nodes: by a plain loop."""
     rng = np.random.default_rng(0)
     held: Sequence[np.ndarray] = [rng.permutation(300)[:250] for _ in range(3)]
     table, _ = make_table([(torch.from_numpy(ids), torch.tensor([len(ids)])) for ids in held])
     names, open_ones = [], {}
-    for vertex in table.ids.tolist():
-        clients = tuple(k for k in range(3) if vertex in held[k])
-        name, count = open_ones.get(clients, (vertex, rows_in_one))
-        name, count = (vertex, 1) if count == rows_in_one else (name, count + 1)
+    for node in table.ids.tolist():
+        clients = tuple(k for k in range(3) if node in held[k])
+        name, count = open_ones.get(clients, (node, rows_in_one))
+        name, count = (node, 1) if count == rows_in_one else (name, count + 1)
         open_ones[clients] = name, count
         names.append(name)
     assert ciphertext_names(table, None, rows_in_one).tolist() == names

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from placements import run_apart
 
 from graphfed.federation import CLIENTS, Federation
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.secure.notice import notify, read_notes
 from graphfed.federation.secure.pairs import PairRows, open_pairs
 from graphfed.federation.wire import WireError
@@ -34,9 +34,9 @@ def told(fed: Federation, ends: Ends, meant: Ends) -> Ends:
     """Who has heard from whom, (client, other) of the rows at the hosts here."""
     rows, which, mine = [], [], []
     for h in fed.here:
-        own = [end for end in ends if end[0] in fed.hosts[h]]
+        own = [end for end in ends if end[0] in fed.workers[h]]
         table = torch.tensor(own, dtype=torch.int64).reshape(-1, 2)
-        rows.append(PairRows(table[:, 0] - fed.hosts[h][0], table[:, 1]))
+        rows.append(PairRows(table[:, 0] - fed.workers[h][0], table[:, 1]))
         which.append(torch.tensor([own.index(end) for end in meant if end in own], dtype=torch.int64))
         mine.append(own)
     pairs = open_pairs(fed, fed.locate(CLIENTS, "rows", rows), name="pairs")
@@ -56,8 +56,8 @@ def check(fed: Federation, heard: Ends, meant: Ends, here: Sequence[int]) -> Non
 
 @given(notes())
 def test_in_one_process_exactly_those_hear_that_are_meant(case: tuple[int, Ends, Ends, list]) -> None:
-    n, ends, meant, hosts = case
-    for placement in ([tuple(range(n))], [(k,) for k in range(n)], hosts):
+    n, ends, meant, workers = case
+    for placement in ([tuple(range(n))], [(k,) for k in range(n)], workers):
         fed = Federation(placement)
         check(fed, told(fed, ends, meant), meant, range(n))
 
@@ -65,11 +65,11 @@ def test_in_one_process_exactly_those_hear_that_are_meant(case: tuple[int, Ends,
 @given(notes())
 @settings(max_examples=30)
 def test_places_apart_hear_the_same(case: tuple[int, Ends, Ends, list]) -> None:
-    _, ends, meant, hosts = case
-    done = run_apart(hosts, lambda fed: told(fed, ends, meant))
+    _, ends, meant, workers = case
+    done = run_apart(workers, lambda fed: told(fed, ends, meant))
     for h, (heard, fed) in done.items():
-        if h != SERVER_END:
-            check(fed, heard, meant, hosts[h])
+        if h != SERVER_INDEX:
+            check(fed, heard, meant, workers[h])
 
 
 @pytest.mark.parametrize("notes", [b"\0\0\0", b"\1\0\0\0", b"\0\0\0\0\0\0\0\0"])
@@ -81,5 +81,5 @@ def test_notes_that_name_no_shared_pair_are_refused(notes: bytes) -> None:
     nobody = torch.zeros(0, dtype=torch.int64)
     known = pairs.at_clients.parts[0]
     assert read_notes(known, nobody, {1: b"\0\0\0\0"}, "cpu")[0].tolist() == [0]
-    with pytest.raises(WireError, match="from host 1 do not name some of the 1 pairs"):
+    with pytest.raises(WireError, match="from worker 1 do not name some of the 1 pairs"):
         read_notes(known, nobody, {1: notes}, "cpu")

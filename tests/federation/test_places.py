@@ -257,12 +257,12 @@ def fails_for_two_rows(x: Tensor, lr: float) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "who"), [([(0,), (1,), (2,)], "client 1"), ([(0, 1), (2,)], r"clients 0\.\.1 \(stacked\)")]
+    ("workers", "who"), [([(0,), (1,), (2,)], "client 1"), ([(0, 1), (2,)], r"clients 0\.\.1 \(stacked\)")]
 )
-def test_a_failure_names_the_client_the_stage_the_phase_the_round_and_the_inputs(hosts, who):
-    fed = Federation(hosts)
-    rows = {1: 2} if len(hosts) == 3 else {0: 2}
-    x = fed.locate(CLIENTS, "x", [torch.ones(rows.get(h, 1), 3) for h in range(len(hosts))])
+def test_a_failure_names_the_client_the_stage_the_phase_the_round_and_the_inputs(workers, who):
+    fed = Federation(workers)
+    rows = {1: 2} if len(workers) == 3 else {0: 2}
+    x = fed.locate(CLIENTS, "x", [torch.ones(rows.get(h, 1), 3) for h in range(len(workers))])
     told = (
         rf"{who} failed in 'fails_for_two_rows' \(phase train, round 7\): RuntimeError: boom; "
         r"inputs: float32 \[2, 3\], 0\.5"
@@ -304,7 +304,7 @@ def test_a_decision_is_plain_json():
 
 
 def test_a_value_has_a_part_for_every_host_of_its_place():
-    with pytest.raises(PlaceError, match="got 1 parts for the 2 hosts"):
+    with pytest.raises(PlaceError, match="got 1 parts for the 2 workers"):
         two_hosts().locate(CLIENTS, "x", [1])
     with pytest.raises(PlaceError):
         two_hosts().locate("clients ", "x", [1])
@@ -386,13 +386,13 @@ def test_settings_that_hold_what_can_change_are_looked_at_every_time():
 
 def test_who_watches_is_shown_what_a_program_says_and_begins_and_nobody_has_to():
     fed, seen = two_hosts(), []
-    fed.tell("unheard")
+    fed.log("unheard")
     fed.begin("unseen")
-    fed.on_news, fed.on_stage = (
+    fed.on_message, fed.on_stage = (
         (lambda news: seen.append(("news", news))),
         (lambda stage: seen.append(("stage", stage))),
     )
-    fed.tell("10 s to go")
+    fed.log("10 s to go")
     fed.begin("training")
     assert seen == [("news", "10 s to go"), ("stage", "training")]
 

@@ -12,9 +12,9 @@ from placements import at_server, per_client
 
 from graphfed.federation import SERVER, Cast, Federation, ReceivedError, as_leaves
 from graphfed.federation.ledger import Flow
-from graphfed.federation.link import SERVER_END, Message
+from graphfed.federation.link import SERVER_INDEX, Message
 from graphfed.federation.received import Received, magnitude
-from graphfed.federation.transfer import Transfer, gradients_for, tell, unpack_arrived
+from graphfed.federation.transfer import Transfer, describe_value, gradients_for, unpack_arrived
 from graphfed.federation.wire import WireError, encode
 from graphfed.nn.sparse import SparseMatrix
 
@@ -38,8 +38,8 @@ class Mail:
 def server_of(*payloads: Any, clients: int = 1) -> Federation:
     """The server's federation, to which host h sends payload h in every transfer; a host holds `clients`
     clients."""
-    hosts = [range(clients * h, clients * (h + 1)) for h in range(len(payloads))]
-    return Federation(hosts, here=[], link=Mail(lambda sender, key: payloads[sender]))
+    workers = [range(clients * h, clients * (h + 1)) for h in range(len(payloads))]
+    return Federation(workers, here=[], link=Mail(lambda sender, key: payloads[sender]))
 
 
 def gathered(fed: Federation, **options: Any) -> Any:
@@ -79,13 +79,15 @@ def test_of_as_many_of_one_form_as_of_another_nobody_is_accused() -> None:
 def test_a_refusal_is_short_however_long_the_form() -> None:
     wide = [{f"tensor {n} of place {h}": row(1) for n in range(50)} for h in range(8)]
     checks = Received(lambda end: f"place {end}", [(h,) for h in range(8)])
-    every = {(h, SERVER_END): payload for h, payload in enumerate(wide)}
+    every = {(h, SERVER_INDEX): payload for h, payload in enumerate(wide)}
     with pytest.raises(ReceivedError) as caught:
         checks.check(transfer_of("sum"), every, {}, {}, None, 0)
     _, _, listed = str(caught.value).partition("are not: ")
     assert len(listed.partition("; at least")[0]) == 2000
     with pytest.raises(ReceivedError) as caught:
-        checks.check(transfer_of("sum"), {(0, SERVER_END): wide[0]}, {(1, SERVER_END): wide[1]}, {}, None, 0)
+        checks.check(
+            transfer_of("sum"), {(0, SERVER_INDEX): wide[0]}, {(1, SERVER_INDEX): wide[1]}, {}, None, 0
+        )
     found, _, expected = str(caught.value).removeprefix("place 0 sent ").partition(" where ")
     assert len(found) == len(expected.partition(" is expected")[0]) == 400
 
@@ -262,7 +264,7 @@ def test_of_the_server_nothing_is_declared() -> None:
     checks = Received(lambda end: "the server", [(0,)], {"train": np.ones(1)})
     seen: list[Any] = []
     rule = transfer_of("rows", accept=lambda payload, declared: seen.append(dict(declared)) or "")
-    checks.check(rule, {(SERVER_END, 0): row(1)}, {}, {}, None, 0)
+    checks.check(rule, {(SERVER_INDEX, 0): row(1)}, {}, {}, None, 0)
     assert seen == [{}]
 
 
@@ -349,4 +351,4 @@ def test_sparse_rows_are_a_payload_without_a_wrapper_and_none_in_one() -> None:
     ids=str,
 )
 def test_an_error_shows_of_data_its_kind_and_shape_and_never_what_it_holds(value: Any, expected: str) -> None:
-    assert tell(value) == expected
+    assert describe_value(value) == expected

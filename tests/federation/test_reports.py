@@ -12,10 +12,10 @@ from placements import MemoryLink, run_apart
 from graphfed.errors import PlaceError
 from graphfed.federation import CLIENTS, Federation, StageError, wire
 from graphfed.federation.ledger import Ledger
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.operations import control as control_module
 from graphfed.federation.wire import WireError
-from graphfed.runtime.processes import Sites
+from graphfed.runtime.processes import Workers
 
 HOSTS = [(0, 1), (2,), (3, 4)]
 #: What the hosts say in turn.
@@ -32,10 +32,10 @@ def say(fed: Federation, told: list[Any]) -> Any:
     """Every host of this process reports what `told` has for it: what the server has then, None elsewhere."""
     with fed.phase("setup", round=0):
         reports = fed.report(fed.locate(CLIENTS, "told", [told[h] for h in fed.here]), name="join")
-    return reports.parts[0] if fed.server_ends else None
+    return reports.parts[0] if fed.server_participants else None
 
 
-def in_a_process(fed: Federation, arguments: Any, tell: Any) -> dict[str, Any]:
+def in_a_process(fed: Federation, arguments: Any, log: Any) -> dict[str, Any]:
     return {"said": json.dumps(say(fed, arguments)), "up": up_bytes(fed.ledger)}
 
 
@@ -44,10 +44,10 @@ def up_bytes(ledger: Ledger) -> list[int]:
     return np.sum([np.zeros(ledger.num_clients), *(e.sent for e in ledger.entries)], axis=0).tolist()
 
 
-def lengths(told: list[Any], hosts: list[tuple[int, ...]]) -> list[int]:
+def lengths(told: list[Any], workers: list[tuple[int, ...]]) -> list[int]:
     """The bytes of every host's JSON, at its first client."""
-    per_client = [0] * sum(map(len, hosts))
-    for h, value in zip(hosts, told, strict=True):
+    per_client = [0] * sum(map(len, workers))
+    for h, value in zip(workers, told, strict=True):
         per_client[h[0]] = len(json.dumps(value))
     return per_client
 
@@ -60,34 +60,34 @@ def lengths(told: list[Any], hosts: list[tuple[int, ...]]) -> list[int]:
 def test_the_server_has_every_hosts_report_in_order_in_one_process_and_apart(told: list[Any]) -> None:
     together = Federation(HOSTS)
     apart = run_apart(HOSTS, lambda fed: say(fed, told))
-    assert say(together, told) == apart[SERVER_END][0] == told
-    assert up_bytes(together.ledger) == up_bytes(apart[SERVER_END][1].ledger) == lengths(told, HOSTS)
+    assert say(together, told) == apart[SERVER_INDEX][0] == told
+    assert up_bytes(together.ledger) == up_bytes(apart[SERVER_INDEX][1].ledger) == lengths(told, HOSTS)
 
 
 def test_a_place_counts_its_own_report_and_the_server_all() -> None:
     apart = run_apart(HOSTS, lambda fed: say(fed, TOLD))
     every = lengths(TOLD, HOSTS)
-    assert up_bytes(apart[SERVER_END][1].ledger) == every
+    assert up_bytes(apart[SERVER_INDEX][1].ledger) == every
     for h, clients in enumerate(HOSTS):
         assert apart[h][0] is None
         own = [every[k] if k in clients else 0 for k in range(5)]
         assert up_bytes(apart[h][1].ledger) == own
 
 
-@pytest.mark.parametrize("hosts", [[(0, 1, 2)], [(0,), (1,), (2,)]], ids=["stacked", "one at a time"])
-def test_a_report_is_of_a_host_and_a_stacked_cohort_makes_one(hosts: list[tuple[int, ...]]) -> None:
-    fed, told = Federation(hosts), [{"host": list(h)} for h in hosts]
+@pytest.mark.parametrize("workers", [[(0, 1, 2)], [(0,), (1,), (2,)]], ids=["stacked", "one at a time"])
+def test_a_report_is_of_a_host_and_a_stacked_cohort_makes_one(workers: list[tuple[int, ...]]) -> None:
+    fed, told = Federation(workers), [{"worker": list(h)} for h in workers]
     assert say(fed, told) == told
-    assert up_bytes(fed.ledger) == lengths(told, hosts)
+    assert up_bytes(fed.ledger) == lengths(told, workers)
 
 
 @pytest.mark.slow
 def test_reports_are_the_same_between_processes() -> None:
-    hosts = [(0, 1), (2,)]
-    with Sites(hosts) as sites:
-        found = sites.run("test_reports:in_a_process", dict.fromkeys([SERVER_END, 0, 1], TOLD[:2]))
-    every = lengths(TOLD[:2], hosts)
-    assert found[SERVER_END] == {"said": json.dumps(TOLD[:2]), "up": tuple(every)}
+    workers = [(0, 1), (2,)]
+    with Workers(workers) as clients:
+        found = clients.run("test_reports:in_a_process", dict.fromkeys([SERVER_INDEX, 0, 1], TOLD[:2]))
+    every = lengths(TOLD[:2], workers)
+    assert found[SERVER_INDEX] == {"said": json.dumps(TOLD[:2]), "up": tuple(every)}
     assert found[0] == {"said": "null", "up": (every[0], 0, 0)}
     assert found[1] == {"said": "null", "up": (0, 0, every[2])}
 
@@ -196,7 +196,7 @@ def test_controls_of_two_names_are_told_apart_on_the_ledger_and_between_places()
     """The names also go into the keys of the messages."""
 
     def program(fed: Federation) -> list[Any]:
-        number = fed.locate("server", "number", [1] * len(fed.server_ends))
+        number = fed.locate("server", "number", [1] * len(fed.server_participants))
         return [fed.control(decide, number), fed.control(decide, number, name="agreed")]
 
     keys: list[str] = []
@@ -209,7 +209,7 @@ def test_controls_of_two_names_are_told_apart_on_the_ledger_and_between_places()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("placements.MemoryLink", Noted)
         apart = run_apart([(0,)], program)
-    assert apart[SERVER_END][0] == apart[0][0] == [{"number": 1}, {"number": 1}]
+    assert apart[SERVER_INDEX][0] == apart[0][0] == [{"number": 1}, {"number": 1}]
     assert keys == ["0/1/control/-1>0", "0/2/agreed/-1>0"]
     for _, fed in apart.values():
         assert {entry["name"] for entry in fed.ledger.to_json()["entries"]} == {"control", "agreed"}

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation import CLIENTS, Federation
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 
 PRESENT = np.array([False, True, False, False, True, True])
 PLACEMENTS = [[range(6)], [(k,) for k in range(6)], GATEWAYS]
@@ -42,9 +42,9 @@ def check_round(fed: Federation, out: dict) -> None:
     torch.testing.assert_close(whole(out["sum"]), sent[1] + sent[4] + sent[5], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
-def test_absent_clients_are_neither_sent_to_nor_recorded_nor_counted(hosts):
-    fed = Federation(hosts)
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
+def test_absent_clients_are_neither_sent_to_nor_recorded_nor_counted(workers):
+    fed = Federation(workers)
     check_round(fed, one_round(fed))
     for entry in fed.ledger.entries:
         moved = entry.received if entry.direction == "down" else entry.sent
@@ -59,15 +59,15 @@ def test_a_smaller_roster_is_the_same_across_a_link():
     local = Federation(GATEWAYS)
     one_round(local)
     apart = run_apart(GATEWAYS, one_round)
-    out, server = apart[SERVER_END]
+    out, server = apart[SERVER_INDEX]
     check_round(server, out)
     assert server.ledger.to_json() == local.ledger.to_json()
     assert [e.name for e in apart[1][1].ledger.entries] == ["control"], "client 2 is absent"
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
-def test_a_value_made_under_a_smaller_roster_is_missing_under_a_larger_one(hosts):
-    fed = Federation(hosts)
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
+def test_a_value_made_under_a_smaller_roster_is_missing_under_a_larger_one(workers):
+    fed = Federation(workers)
     new = one_round(fed)["new"]
     fed.clients.run(torch.neg, new)
     fed.set_roster(np.array([False, True, False, True, True, True]))
@@ -78,9 +78,9 @@ def test_a_value_made_under_a_smaller_roster_is_missing_under_a_larger_one(hosts
         fed.average(new, at_server(fed, "n", torch.ones(6)), name="mean")
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
-def test_state_that_absent_clients_keep_can_be_used_by_everybody(hosts):
-    fed = Federation(hosts)
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
+def test_state_that_absent_clients_keep_can_be_used_by_everybody(workers):
+    fed = Federation(workers)
     old = fed.clients.run(torch.clone, per_client(fed, "old", torch.zeros(6)))
     fed.set_roster(PRESENT)
     new = fed.clients.run(step_where_present, old, fed.present())
@@ -106,9 +106,9 @@ def there_and_back(fed: Federation) -> dict:
     return {"rows": rows, "back": fed.scatter(answers, name="down", protection="encrypted")}
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
-def test_a_row_of_each_client_that_takes_part_goes_up_in_order_and_its_own_comes_back(hosts):
-    fed = Federation(hosts)
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
+def test_a_row_of_each_client_that_takes_part_goes_up_in_order_and_its_own_comes_back(workers):
+    fed = Federation(workers)
     out = there_and_back(fed)
     assert whole(out["rows"]).tolist() == [1, 4, 5]
     assert torch.cat(fed.local_parts(out["back"])).tolist() == [100, 400, 500]
@@ -119,15 +119,15 @@ def test_a_row_of_each_client_that_takes_part_goes_up_in_order_and_its_own_comes
     assert (down.direction, down.protection, down.messages) == ("down", "encrypted", 3)
 
 
-@pytest.mark.parametrize("hosts", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
-def test_rows_of_the_clients_that_take_part_are_the_same_across_a_link(hosts):
-    local = Federation(hosts)
+@pytest.mark.parametrize("workers", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
+def test_rows_of_the_clients_that_take_part_are_the_same_across_a_link(workers):
+    local = Federation(workers)
     there_and_back(local)
-    apart = run_apart(hosts, there_and_back)
-    out, server = apart[SERVER_END]
+    apart = run_apart(workers, there_and_back)
+    out, server = apart[SERVER_INDEX]
     assert whole(out["rows"]).tolist() == [1, 4, 5]
     assert server.ledger.to_json() == local.ledger.to_json()
-    got = [part for h in range(len(hosts)) for part in apart[h][1].local_parts(apart[h][0]["back"])]
+    got = [part for h in range(len(workers)) for part in apart[h][1].local_parts(apart[h][0]["back"])]
     assert torch.cat(got).tolist() == [100, 400, 500]
 
 
@@ -145,7 +145,7 @@ def test_rows_that_are_not_one_for_each_client_that_takes_part_are_refused():
     "transfer",
     [
         "route",
-        "peer_route",
+        "exchange_route",
         "restrict_route",
         "upload",
         "download",
@@ -161,13 +161,13 @@ def test_a_routed_transfer_refuses_absent_clients(transfer):
 
     fed, world = Federation(GATEWAYS), make_world(6, 1)
     route = fed.route(row_ids(fed, world), name="ids")
-    peer = fed.peer_route(peer_ids(fed, world), name="wants")
+    peer = fed.exchange_route(peer_ids(fed, world), name="wants")
     x = fed.locate(CLIENTS, "x", [torch.ones(route.sizes[h], 2) for h in fed.here])
     u = fed.sum(x, route, name="u")
     fed.set_roster(PRESENT)
     arguments = {
         "route": (row_ids(fed, world),),
-        "peer_route": (peer_ids(fed, world),),
+        "exchange_route": (peer_ids(fed, world),),
         "download": (u, route),
         "scatter": (u, route),
         "gather": (x,),

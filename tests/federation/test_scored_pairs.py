@@ -44,11 +44,11 @@ def test_no_cohort_has_an_edge_of_validation_or_test(seed: int, name: str, cut: 
     graph, split, known, dealt = world(seed, name, weights=True)
     hidden = set(map(tuple, graph.edges[:, ~split.train].T.tolist()))
     seen = set()
-    k = dealt.num_sites
+    k = dealt.num_clients
     for cohort in cohorts(split, known, dealt, [g for g in (range(cut), range(cut, k)) if len(g)]):
         ids = cohort.id.numpy()
         inside = ids[cohort.edge_index.numpy()]
-        across = np.stack([ids[cohort.cut_row.numpy()], cohort.cut_id.numpy()])
+        across = np.stack([ids[cohort.cross_row.numpy()], cohort.cross_id.numpy()])
         seen |= {(min(e), max(e)) for e in np.concatenate([inside, across], 1).T.tolist()}
         assert not bool((cohort.train | cohort.val | cohort.test).any())
         assert cohort.edge_weight is not None
@@ -60,7 +60,7 @@ def test_no_cohort_has_an_edge_of_validation_or_test(seed: int, name: str, cut: 
 @given(st.integers(0, 200), st.sampled_from(PARTITIONS), st.integers(1, 3))
 def test_the_clients_of_several_cohorts_score_what_those_of_one_do(seed: int, name: str, cut: int) -> None:
     _, split, known, dealt = world(seed, name)
-    k = dealt.num_sites
+    k = dealt.num_clients
     (whole,) = cohorts(split, known, dealt, [range(k)])
     parts = cohorts(split, known, dealt, [range(cut), range(cut, k)])
 
@@ -69,14 +69,14 @@ def test_the_clients_of_several_cohorts_score_what_those_of_one_do(seed: int, na
         assert links is not None
         assert bool((links.row.diff() >= 0).all())
         first = torch.tensor(cohort.clients)[cohort.client[links.row]]
-        columns = (first, cohort.id[links.row], links.site, links.id, links.label, links.part)
+        columns = (first, cohort.id[links.row], links.client, links.id, links.label, links.part)
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
     assert told(whole) == [pair for part in parts for pair in told(part)]
-    held = dict(zip(dealt.held_id.tolist(), dealt.held_site.tolist(), strict=True))
+    held = dict(zip(dealt.held_id.tolist(), dealt.held_client.tolist(), strict=True))
     edges = set(map(tuple, np.sort(split.edges[:, split.val | split.test], axis=0).T.tolist()))
-    for site, near, other, far, label, _ in told(whole):
-        assert (held[near], held[far]) == (site, other)
+    for client, near, other, far, label, _ in told(whole):
+        assert (held[near], held[far]) == (client, other)
         assert bool(label) == ((min(near, far), max(near, far)) in edges)
 
 
@@ -103,7 +103,7 @@ def test_a_cohort_file_has_the_scored_pairs(tmp_path: Path) -> None:
     back = load_cohort(path)
     assert isinstance(cohort.links, Links)
     assert back.links is not None
-    for name in ("row", "site", "id", "label", "part"):
+    for name in ("row", "client", "id", "label", "part"):
         one, two = getattr(cohort.links, name), getattr(back.links, name)
         assert torch.equal(one, two)
         assert one.dtype == two.dtype
@@ -115,11 +115,11 @@ def test_a_cohort_file_has_the_scored_pairs(tmp_path: Path) -> None:
         ("links_row", lambda row: row[:-1], "its scored pairs lack a column of"),
         ("links_row", None, "its scored pairs lack a column of"),
         ("links_label", lambda label: label.astype(np.int64), "do not go together"),
-        ("links_row", lambda row: row[::-1].copy(), "not sorted by vertex"),
-        ("links_row", lambda row: row + 10_000, "of no vertex here"),
+        ("links_row", lambda row: row[::-1].copy(), "not sorted by node"),
+        ("links_row", lambda row: row + 10_000, "of no node here"),
         ("links_part", lambda part: part + 2, "in no part"),
-        ("links_site", lambda site: site - 9, "not sorted by vertex"),
-        ("train", lambda train: ~train, "scored pairs and vertices in parts"),
+        ("links_client", lambda client: client - 9, "not sorted by node"),
+        ("train", lambda train: ~train, "scored pairs and nodes in parts"),
     ],
 )
 def test_a_file_whose_scored_pairs_are_none_is_refused(

@@ -26,13 +26,13 @@ from graphfed.crypto.ring import bytes_of_subtract, subtract
 from graphfed.crypto.session import Simulated
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation import CLIENTS, Federation, Ledger, Located
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.secure import pair_protocols as module
 from graphfed.federation.secure.compare import at_most_pairs, compare_pairs
 from graphfed.federation.secure.pair_protocols import run_pair_protocols
 from graphfed.federation.secure.pair_transfers import send, swap
 from graphfed.federation.secure.pairs import PairRows, Pairs, open_pairs
-from graphfed.runtime.processes import Sites
+from graphfed.runtime.processes import Workers
 
 Edges = list[tuple[int, int]]
 Hosts = Sequence[tuple[int, ...]]
@@ -81,8 +81,8 @@ def ends_of(edges: Edges, hosted: Sequence[int]) -> Edges:
 def pair_rows(fed: Federation, graph: Graph) -> Located:
     parts = []
     for h in fed.here:
-        told = torch.tensor(ends_of(graph.edges, fed.hosts[h]), dtype=torch.int64).reshape(-1, 2)
-        parts.append(PairRows(told[:, 0] - fed.hosts[h][0], told[:, 1]))
+        told = torch.tensor(ends_of(graph.edges, fed.workers[h]), dtype=torch.int64).reshape(-1, 2)
+        parts.append(PairRows(told[:, 0] - fed.workers[h][0], told[:, 1]))
     return fed.locate(CLIENTS, "pairs", parts)
 
 
@@ -90,8 +90,8 @@ def at_rows(fed: Federation, graph: Graph, edges: Edges) -> Located:
     """Positions of some pairs' rows."""
     parts = []
     for h in fed.here:
-        rows = {pair: row for row, pair in enumerate(ends_of(graph.edges, fed.hosts[h]))}
-        parts.append(torch.tensor([rows[p] for p in ends_of(edges, fed.hosts[h])], dtype=torch.int64))
+        rows = {pair: row for row, pair in enumerate(ends_of(graph.edges, fed.workers[h]))}
+        parts.append(torch.tensor([rows[p] for p in ends_of(edges, fed.workers[h])], dtype=torch.int64))
     return fed.locate(CLIENTS, "which", parts)
 
 
@@ -100,7 +100,7 @@ def of_rows(fed: Federation, edges: Edges, value: Any, dtype: torch.dtype = torc
     like = torch.tensor(value(0, 1), dtype=dtype)[None][:0]
     parts = []
     for h in fed.here:
-        rows = [torch.tensor(value(*pair), dtype=dtype) for pair in ends_of(edges, fed.hosts[h])]
+        rows = [torch.tensor(value(*pair), dtype=dtype) for pair in ends_of(edges, fed.workers[h])]
         parts.append(torch.stack(rows) if rows else like)
     return fed.locate(CLIENTS, "values", parts)
 
@@ -110,7 +110,7 @@ def told(fed: Federation, x: Located) -> list[list[Any]]:
 
 
 def expected(fed: Federation, edges: Edges, value: Any) -> list[list[Any]]:
-    return [[value(*pair) for pair in ends_of(edges, fed.hosts[h])] for h in fed.here]
+    return [[value(*pair) for pair in ends_of(edges, fed.workers[h])] for h in fed.here]
 
 
 def asks(u: int, v: int) -> bool:
@@ -154,8 +154,8 @@ def all_told(fed: Federation, graph: Graph) -> list[Any]:
 def test_simulated_pairs_learn_what_plain_python_says_and_the_ledger_is_the_same_in_any_placement(
     case: tuple[Graph, Hosts],
 ) -> None:
-    graph, hosts = case
-    stacked, fed = (Federation(h, simulated=True) for h in ([range(graph.clients)], hosts))
+    graph, workers = case
+    stacked, fed = (Federation(h, simulated=True) for h in ([range(graph.clients)], workers))
     all_told(stacked, graph)
     all_told(fed, graph)
     assert fed.ledger.to_json() == stacked.ledger.to_json()
@@ -167,19 +167,19 @@ def test_simulated_pairs_learn_what_plain_python_says_and_the_ledger_is_the_same
 def test_real_pairs_of_any_graph_learn_what_plain_python_says_at_the_bytes_of_the_simulation(
     case: tuple[Graph, Hosts],
 ) -> None:
-    graph, hosts = case
-    stacked, fed = Federation([range(graph.clients)], simulated=True), Federation(hosts)
+    graph, workers = case
+    stacked, fed = Federation([range(graph.clients)], simulated=True), Federation(workers)
     all_told(stacked, graph)
     all_told(fed, graph)
     assert renamed(fed.ledger.to_json()) == stacked.ledger.to_json()
 
 
-@pytest.mark.parametrize("hosts", [[range(24)], [range(10), range(10, 24)]], ids=["stacked", "gateways"])
-def test_a_handful_of_many_pairs_is_asked_before_and_after_all_of_them(hosts: Hosts) -> None:
+@pytest.mark.parametrize("workers", [[range(24)], [range(10), range(10, 24)]], ids=["stacked", "gateways"])
+def test_a_handful_of_many_pairs_is_asked_before_and_after_all_of_them(workers: Hosts) -> None:
     every = [(u, v) for u in range(24) for v in range(u + 1, 24)]
     for some in (every[7:9], every[:1], every[100:110]):
         graph = Graph(24, every, [some, every, some])
-        fed = Federation(hosts)
+        fed = Federation(workers)
         pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs")
         for edges in graph.calls:
             x = of_rows(fed, edges, lambda u, v: 100 * u + v)
@@ -187,11 +187,11 @@ def test_a_handful_of_many_pairs_is_asked_before_and_after_all_of_them(hosts: Ho
             assert told(fed, got) == expected(fed, edges, lambda u, v: 100 * v + u)
 
 
-def every_ledger(hosts: Hosts, apart: dict[int, tuple[Any, Federation]]) -> dict[str, Any]:
+def every_ledger(workers: Hosts, apart: dict[int, tuple[Any, Federation]]) -> dict[str, Any]:
     """The ledgers of separate places put together."""
-    merged = apart[SERVER_END][1].ledger
-    for h in range(len(hosts)):
-        merged.add_peers(apart[h][1].ledger)
+    merged = apart[SERVER_INDEX][1].ledger
+    for h in range(len(workers)):
+        merged.add_remote(apart[h][1].ledger)
     return merged.to_json()
 
 
@@ -214,37 +214,39 @@ PLACEMENTS: list[Hosts] = [[range(6)], [(0, 1), (2,), (3, 4, 5)], [(k,) for k in
 
 
 @real
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
-def test_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes(hosts: Hosts, simulated: bool) -> None:
-    stacked, fed = Federation([range(6)], simulated=True), Federation(hosts, simulated=simulated)
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+def test_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes(
+    workers: Hosts, simulated: bool
+) -> None:
+    stacked, fed = Federation([range(6)], simulated=True), Federation(workers, simulated=simulated)
     all_told(stacked, TRIANGLE_AND_TAIL)
     all_told(fed, TRIANGLE_AND_TAIL)
     assert renamed(fed.ledger.to_json()) == stacked.ledger.to_json()
 
 
 @real
-@pytest.mark.parametrize("hosts", PLACEMENTS[1:], ids=["gateways", "one each"])
-def test_in_places_apart_they_learn_the_same_at_the_same_bytes(hosts: Hosts, simulated: bool) -> None:
+@pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["gateways", "one each"])
+def test_in_places_apart_they_learn_the_same_at_the_same_bytes(workers: Hosts, simulated: bool) -> None:
     stacked = Federation([range(6)], simulated=True)
     all_told(stacked, TRIANGLE_AND_TAIL)
-    apart = run_apart(hosts, lambda fed: all_told(fed, TRIANGLE_AND_TAIL), simulated=simulated)
-    assert renamed(every_ledger(hosts, apart)) == stacked.ledger.to_json()
+    apart = run_apart(workers, lambda fed: all_told(fed, TRIANGLE_AND_TAIL), simulated=simulated)
+    assert renamed(every_ledger(workers, apart)) == stacked.ledger.to_json()
 
 
 @pytest.mark.slow
 def test_in_processes_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes() -> None:
     pytest.importorskip("cryptography", reason="secure protocols need the extra 'secure'")
-    stacked, hosts = Federation([range(6)], simulated=True), PLACEMENTS[1]
+    stacked, workers = Federation([range(6)], simulated=True), PLACEMENTS[1]
     all_told(stacked, TRIANGLE_AND_TAIL)
-    with Sites(hosts) as sites:
-        found = sites.run("test_secure_compare:in_a_process", dict.fromkeys([SERVER_END, 0, 1, 2]))
-    merged = Ledger.from_json(json.loads(found[SERVER_END]))
+    with Workers(workers) as clients:
+        found = clients.run("test_secure_compare:in_a_process", dict.fromkeys([SERVER_INDEX, 0, 1, 2]))
+    merged = Ledger.from_json(json.loads(found[SERVER_INDEX]))
     for h in range(3):
-        merged.add_peers(Ledger.from_json(json.loads(found[h])))
+        merged.add_remote(Ledger.from_json(json.loads(found[h])))
     assert renamed(merged.to_json()) == stacked.ledger.to_json()
 
 
-def in_a_process(fed: Federation, arguments: Any, tell: Any) -> str:
+def in_a_process(fed: Federation, arguments: Any, log: Any) -> str:
     """It checks there what the pairs learn; the ledger is what comes back."""
     all_told(fed, TRIANGLE_AND_TAIL)
     return json.dumps(fed.ledger.to_json())
@@ -255,8 +257,8 @@ def in_a_process(fed: Federation, arguments: Any, tell: Any) -> str:
 def test_many_pairs_between_two_hosts_take_as_many_messages_as_one(
     simulated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = [(0, 1, 2), (3, 4, 5)]
-    crossing = [(u, v) for u in hosts[0] for v in hosts[1]]
+    workers = [(0, 1, 2), (3, 4, 5)]
+    crossing = [(u, v) for u in workers[0] for v in workers[1]]
     sent: list[list[str]] = []
     plain = MemoryLink.send
 
@@ -268,7 +270,7 @@ def test_many_pairs_between_two_hosts_take_as_many_messages_as_one(
     for edges in (crossing[:1], crossing):
         graph = Graph(6, edges, [edges, edges])
         sent.append([])
-        run_apart(hosts, lambda fed, graph=graph: all_told(fed, graph), simulated=simulated)
+        run_apart(workers, lambda fed, graph=graph: all_told(fed, graph), simulated=simulated)
     assert sorted(sent[0]) == sorted(sent[1])
 
 
@@ -330,7 +332,7 @@ def one_way(fed: Federation, graph: Graph) -> list[list[Any]]:
         given, wanted, rows = fed.clients.run(ends_that_ask, which, asker, x, outputs=3)
         got = send(fed, pairs, rows, given, wanted, name="offer")
         assert told(fed, got) == [
-            [[100 * v + u, 7] for u, v in ends_of(edges, fed.hosts[h]) if not asks(u, v)] for h in fed.here
+            [[100 * v + u, 7] for u, v in ends_of(edges, fed.workers[h]) if not asks(u, v)] for h in fed.here
         ]
         learnt += [told(fed, got)]
     return learnt
@@ -345,20 +347,20 @@ def ends_that_ask(which: torch.Tensor, asker: torch.Tensor, x: torch.Tensor) -> 
 def test_a_row_that_one_end_sends_reaches_the_other_and_costs_one_way_only(
     case: tuple[Graph, Hosts],
 ) -> None:
-    graph, hosts = case
-    stacked, fed = Federation([range(graph.clients)]), Federation(hosts)
+    graph, workers = case
+    stacked, fed = Federation([range(graph.clients)]), Federation(workers)
     one_way(stacked, graph)
     one_way(fed, graph)
     assert fed.ledger.to_json() == stacked.ledger.to_json()
     assert fed.ledger.bytes_of("offer") == 16 * sum(len(edges) for edges in graph.calls)
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS[1:], ids=["gateways", "one each"])
-def test_rows_one_way_are_the_same_in_places_apart(hosts: Hosts) -> None:
+@pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["gateways", "one each"])
+def test_rows_one_way_are_the_same_in_places_apart(workers: Hosts) -> None:
     stacked = Federation([range(6)])
     one_way(stacked, TRIANGLE_AND_TAIL)
-    apart = run_apart(hosts, lambda fed: one_way(fed, TRIANGLE_AND_TAIL))
-    assert every_ledger(hosts, apart) == stacked.ledger.to_json()
+    apart = run_apart(workers, lambda fed: one_way(fed, TRIANGLE_AND_TAIL))
+    assert every_ledger(workers, apart) == stacked.ledger.to_json()
 
 
 def squares(x: torch.Tensor) -> torch.Tensor:
@@ -369,10 +371,10 @@ def leaf(x: torch.Tensor) -> torch.Tensor:
     return x.double().requires_grad_()
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
-def test_the_gradient_of_what_is_told_comes_back_to_who_told_it(hosts: Hosts) -> None:
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+def test_the_gradient_of_what_is_told_comes_back_to_who_told_it(workers: Hosts) -> None:
     """d/dx of the sum of squares of what everybody got: 2 x at each end."""
-    fed, edges = Federation(hosts), TRIANGLE_AND_TAIL.edges
+    fed, edges = Federation(workers), TRIANGLE_AND_TAIL.edges
     pairs = open_pairs(fed, pair_rows(fed, TRIANGLE_AND_TAIL), name="pairs")
     x = fed.clients.run(leaf, of_rows(fed, edges, lambda u, v: [10 * u + v]))
     with fed.tape():
@@ -388,9 +390,9 @@ def subtracting(which: torch.Tensor, numbers: torch.Tensor, first: torch.Tensor)
     return [subtract(Simulated(bool(f)), own) for f, own in zip(first, words, strict=True)]
 
 
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
-def test_pairs_run_any_two_party_protocol(hosts: Hosts) -> None:
-    fed, edges = Federation(hosts), TRIANGLE_AND_TAIL.edges
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+def test_pairs_run_any_two_party_protocol(workers: Hosts) -> None:
+    fed, edges = Federation(workers), TRIANGLE_AND_TAIL.edges
     pairs = open_pairs(fed, pair_rows(fed, TRIANGLE_AND_TAIL), name="pairs")
     which = at_rows(fed, TRIANGLE_AND_TAIL, edges)
     numbers = of_rows(fed, edges, lambda u, _: u * u)
@@ -426,7 +428,7 @@ def all_accepted(fed: Federation, graph: Graph, temperature: float, seed: int = 
             bits=6, asker=asker, temperature=temperature, seed=seed + number, name="move",
         )  # fmt: skip
         for h, part in zip(fed.here, found.parts, strict=True):
-            for (u, v), bit in zip(ends_of(edges, fed.hosts[h]), part.tolist(), strict=True):
+            for (u, v), bit in zip(ends_of(edges, fed.workers[h]), part.tolist(), strict=True):
                 assert learnt.setdefault((number, min(u, v), max(u, v)), bit) == bit
     return learnt
 
@@ -434,8 +436,8 @@ def all_accepted(fed: Federation, graph: Graph, temperature: float, seed: int = 
 @settings(max_examples=40)
 @given(case=placed(), seed=st.integers(0, 2**40))
 def test_simulated_acceptances_are_the_same_in_any_placement(case: tuple[Graph, Hosts], seed: int) -> None:
-    graph, hosts = case
-    stacked, fed = (Federation(h, simulated=True) for h in ([range(graph.clients)], hosts))
+    graph, workers = case
+    stacked, fed = (Federation(h, simulated=True) for h in ([range(graph.clients)], workers))
     assert all_accepted(fed, graph, 9.0, seed) == all_accepted(stacked, graph, 9.0, seed)
     assert fed.ledger.to_json() == stacked.ledger.to_json()
 
@@ -453,12 +455,12 @@ def test_simulated_acceptances_follow_metropolis_and_another_seed_draws_others()
 
 
 @needs_secure
-@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
 @pytest.mark.parametrize(("temperature", "bit"), [(1e9, 1), (0.05, 0)], ids=["hot", "cold"])
 def test_where_no_draw_matters_a_real_acceptance_is_the_simulated_one_at_the_same_bytes(
-    hosts: Hosts, temperature: float, bit: int
+    workers: Hosts, temperature: float, bit: int
 ) -> None:
-    stacked, fed = Federation([range(6)], simulated=True), Federation(hosts)
+    stacked, fed = Federation([range(6)], simulated=True), Federation(workers)
     found = all_accepted(fed, TRIANGLE_AND_TAIL, temperature)
     assert {*found.values()} == {bit}
     assert found == all_accepted(stacked, TRIANGLE_AND_TAIL, temperature)
@@ -467,13 +469,13 @@ def test_where_no_draw_matters_a_real_acceptance_is_the_simulated_one_at_the_sam
 
 @needs_secure
 def test_in_places_apart_both_ends_of_a_real_acceptance_learn_the_same_bit() -> None:
-    hosts = PLACEMENTS[1]
-    apart = run_apart(hosts, lambda fed: all_accepted(fed, TRIANGLE_AND_TAIL, 9.0))
+    workers = PLACEMENTS[1]
+    apart = run_apart(workers, lambda fed: all_accepted(fed, TRIANGLE_AND_TAIL, 9.0))
     for key in {key for h in range(3) for key in apart[h][0]}:
         assert len({apart[h][0][key] for h in range(3) if key in apart[h][0]}) == 1
     stacked = Federation([range(6)], simulated=True)
     all_accepted(stacked, TRIANGLE_AND_TAIL, 9.0)
-    assert renamed(every_ledger(hosts, apart)) == stacked.ledger.to_json()
+    assert renamed(every_ledger(workers, apart)) == stacked.ledger.to_json()
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------
@@ -527,7 +529,7 @@ def test_a_row_that_nobody_expects_is_refused() -> None:
     pairs = open_pairs(fed, pair_rows(fed, Graph(3, [(0, 1), (1, 2)], [])), name="p")
     given, wanted = (fed.locate(CLIENTS, "rows", [torch.tensor(w)]) for w in ([0, 2], [1]))
     x = fed.locate(CLIENTS, "x", [torch.zeros(2)])
-    with pytest.raises(PlaceError, match="2 rows are sent between clients of one host, which expect 1"):
+    with pytest.raises(PlaceError, match="2 rows are sent between clients of one worker, which expect 1"):
         send(fed, pairs, x, given, wanted, name="t")
 
 
@@ -571,9 +573,9 @@ def test_an_acceptance_that_cannot_be_is_bad_input(bits: int, temperature: float
     assert fed.ledger.entries == [], "it is refused before anything is sent"
 
 
-@pytest.mark.parametrize("hosts", [[(0, 1)], [(0,), (1,)]], ids=["one host", "two hosts"])
-def test_of_a_pair_one_end_asks(hosts: Hosts) -> None:
-    fed = Federation(hosts, simulated=True)
+@pytest.mark.parametrize("workers", [[(0, 1)], [(0,), (1,)]], ids=["one worker", "two workers"])
+def test_of_a_pair_one_end_asks(workers: Hosts) -> None:
+    fed = Federation(workers, simulated=True)
     pairs, which = pair_of(fed)
     own, both = (of_rows(fed, PAIR.edges, lambda *_: True, d) for d in (torch.int64, torch.bool))
     with pytest.raises(PlaceError, match="one end asks, and the other does not"):
@@ -590,8 +592,8 @@ def test_who_asks_is_told_where_one_bit_is_opened_and_nowhere_else() -> None:
 
 
 def test_hosts_that_ask_for_other_pairs_are_refused() -> None:
-    """In places apart, of two pairs between them one host asks for both and the other for one."""
-    graph, hosts = Graph(3, [(0, 1), (0, 2)], []), [(0,), (1, 2)]
+    """In places apart, of two pairs between them one worker asks for both and the other for one."""
+    graph, workers = Graph(3, [(0, 1), (0, 2)], []), [(0,), (1, 2)]
 
     def program(fed: Federation) -> None:
         pairs = open_pairs(fed, pair_rows(fed, graph), name="p")
@@ -600,14 +602,14 @@ def test_hosts_that_ask_for_other_pairs_are_refused() -> None:
         compare_pairs(fed, pairs, numbers, at_rows(fed, graph, edges), bits=4, reveal="order", name="c")
 
     with pytest.raises(ProtocolError, match="is asked for other pairs"):
-        run_apart(hosts, program, simulated=True)
+        run_apart(workers, program, simulated=True)
 
 
 @needs_secure
 def test_what_takes_long_is_told_beforehand_with_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONG_SECONDS", 0.03)
     fed, heard = Federation([(0, 1)]), []
-    fed.on_news = heard.append
+    fed.on_message = heard.append
     pairs, which = pair_of(fed)
     for _ in range(2):
         compared(fed, pairs, which, 3, 5, None)

@@ -15,14 +15,14 @@ from torch import Tensor
 from graphfed.crypto.aggregation import Server, Terms
 from graphfed.errors import InputError
 from graphfed.federation import CLIENTS, Federation, Located, StageError
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.secure import aggregation as module
 from graphfed.federation.secure.aggregation import secure_sum
 from graphfed.nn.sparse import SparseWeights
 
 EVERYONE = (True,) * 6
 SOME = (True, False, True, False, True, True)
-STEPS = ["all_keys", "for_you", "keys", "masked", "sealed_shares", "survivors", "unmask"]
+STEPS = ["all_keys", "forwarded_shares", "keys", "masked", "sealed_shares", "survivors", "unmask"]
 
 
 def numbers(clients: int = 6) -> dict[str, Tensor]:
@@ -45,7 +45,7 @@ def likeness(x: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def add_up(fed: Federation, present: Sequence[bool] = EVERYONE) -> Located:
     full = numbers(fed.num_clients)
-    x = fed.locate(CLIENTS, "x", [{n: v[list(fed.hosts[h])] for n, v in full.items()} for h in fed.here])
+    x = fed.locate(CLIENTS, "x", [{n: v[list(fed.workers[h])] for n, v in full.items()} for h in fed.here])
     scale = per_client(fed, "n", counts(fed.num_clients))
     fed.set_roster(np.array(present))
     like = at_server(fed, "like", likeness(full))
@@ -63,11 +63,11 @@ def in_fixed_point(present: Sequence[bool]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("present", [EVERYONE, SOME], ids=["everyone", "some"])
 @pytest.mark.parametrize("simulated", [True, False], ids=["simulated", "secure"])
-@pytest.mark.parametrize("hosts", [[tuple(range(6))], [(k,) for k in range(6)], GATEWAYS])
+@pytest.mark.parametrize("workers", [[tuple(range(6))], [(k,) for k in range(6)], GATEWAYS])
 def test_the_sum_over_who_takes_part_has_the_same_bits_in_every_placement(
-    hosts: list[tuple[int, ...]], simulated: bool, present: Sequence[bool]
+    workers: list[tuple[int, ...]], simulated: bool, present: Sequence[bool]
 ) -> None:
-    fed = Federation(hosts, simulated=simulated)
+    fed = Federation(workers, simulated=simulated)
     (total,) = add_up(fed, present).parts
     expected = in_fixed_point(present)
     assert list(total) == sorted(expected), "in the form of what the server has"
@@ -83,10 +83,10 @@ def test_the_ideal_form_and_the_real_one_agree_for_any_roster_and_hosts(
     clients = len(present)
     present = present if sum(present) >= 3 else [True] * clients
     cuts = sorted(data.draw(st.sets(st.integers(1, clients - 1))))
-    hosts = [tuple(range(a, b)) for a, b in zip([0, *cuts], [*cuts, clients], strict=True)]
+    workers = [tuple(range(a, b)) for a, b in zip([0, *cuts], [*cuts, clients], strict=True)]
     results, ledgers = [], []
     for simulated in (True, False):
-        fed = Federation(hosts, simulated=simulated)
+        fed = Federation(workers, simulated=simulated)
         results.append(add_up(fed, present).parts[0])
         ledgers.append(
             sorted(
@@ -102,7 +102,7 @@ def test_across_a_link_it_is_the_same_sum_and_the_same_ledger(simulated: bool) -
     local = Federation(GATEWAYS, simulated=simulated)
     (total,) = add_up(local, SOME).parts
     apart = run_apart(GATEWAYS, lambda fed: add_up(fed, SOME), simulated=simulated)
-    out, server = apart[SERVER_END]
+    out, server = apart[SERVER_INDEX]
     assert all(torch.equal(out.parts[0][name], total[name]) for name in total)
     assert server.ledger.to_json() == local.ledger.to_json()
     assert all(not apart[h][0].parts for h in range(len(GATEWAYS))), "no client has the sum"
@@ -116,19 +116,21 @@ def test_every_transfer_costs_what_is_written_and_says_what_protects_it() -> Non
     told = {e.name.removeprefix("update/"): e for e in fed.ledger.entries}
     assert sorted(told) == STEPS
     each = {
-        "keys": 72, "all_keys": 8 + 4 * 64, "sealed_shares": 8 + 3 * 80, "for_you": 8 + 3 * 80,
+        "keys": 72, "all_keys": 8 + 4 * 64, "sealed_shares": 8 + 3 * 80, "forwarded_shares": 8 + 3 * 80,
         "masked": 8 + 10 * 8, "survivors": 8 + 4, "unmask": 8 + 4 * 32,
     }  # fmt: skip
     for step, size in each.items():
-        moved = told[step].received if step in ("all_keys", "for_you", "survivors") else told[step].sent
+        down = step in ("all_keys", "forwarded_shares", "survivors")
+        moved = told[step].received if down else told[step].sent
         assert moved.tolist() == [size * taking_part for taking_part in SOME], step
     up = sum(each[s] for s in ("keys", "sealed_shares", "masked", "unmask"))
-    down = sum(each[s] for s in ("all_keys", "for_you", "survivors"))
+    down = sum(each[s] for s in ("all_keys", "forwarded_shares", "survivors"))
     n, w = 4, 10
     assert (up, down) == (112 * n + 8 * w + 16, 145 * n - 56), "as the module says"
     assert {step: e.protection for step, e in told.items()} == {
         "keys": "public", "all_keys": "public", "survivors": "public",
-        "sealed_shares": "encrypted", "for_you": "encrypted", "masked": "aggregate", "unmask": "shared",
+        "sealed_shares": "encrypted", "forwarded_shares": "encrypted", "masked": "aggregate",
+        "unmask": "shared",
     }  # fmt: skip
     fed = Federation(GATEWAYS, simulated=True)
     add_up(fed, SOME)

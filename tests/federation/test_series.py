@@ -245,8 +245,8 @@ def test_a_series_of_no_sensor_and_a_network_of_another_number_of_them_are_refus
     write_tensors(saved["series"], {name: a[:0] for name, a in arrays.items()}, texts)
     refused("series", saved["series"], TOGETHER)
     arrays, texts = read_tensors(saved["network"])
-    for vertices in (5, 3, "four", None):
-        metadata = json.dumps({**json.loads(texts["network"]), "vertices": vertices})
+    for nodes in (5, 3, "four", None):
+        metadata = json.dumps({**json.loads(texts["network"]), "nodes": nodes})
         write_tensors(saved["network"], arrays, {"network": metadata})
         refused("network", saved["network"], TOGETHER)
 

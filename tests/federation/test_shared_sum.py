@@ -18,7 +18,7 @@ PLACES = [stacked, one_at_a_time]
 
 def added(place: Any, full: dict[str, torch.Tensor]) -> tuple[Federation, tuple[Any, ...]]:
     fed = place(len(full["a"]), "cpu")
-    parts = [{name: x[list(h)] for name, x in full.items()} for h in fed.hosts]
+    parts = [{name: x[list(h)] for name, x in full.items()} for h in fed.workers]
     return fed, shared_sum(fed, fed.locate("clients", "x", parts), name="grad").parts
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from graphfed.errors import PlaceError
 from graphfed.federation import CLIENTS, SERVER, Federation, Located, as_leaves
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 
 Weights = dict[str, Tensor]
 
@@ -70,7 +70,7 @@ def program(fed: Federation, world: World, layers: int = 3) -> dict[str, Located
     )
     width = world.w.shape[0]
     route = fed.route(row_ids(fed, world), name="ids")
-    peer = fed.peer_route(peer_ids(fed, world), name="wants")
+    peer = fed.exchange_route(peer_ids(fed, world), name="wants")
     with fed.tape():
         weights = fed.server.run(as_leaves, at_server(fed, "w", weights_of(width, layers)))
         own = fed.clients.run(as_leaves, per_client(fed, "own", own_values))
@@ -145,36 +145,36 @@ def check(got: dict[str, Located], expected: dict[str, Any], tolerance: float = 
 @settings(max_examples=40)
 @given(placed_worlds(), st.integers(2, 4))
 def test_gradients_through_chains_of_transfers_equal_plain_autograd(placed, layers):
-    world, hosts = placed
-    check(program(Federation(hosts), world, layers), plain(world, layers))
+    world, workers = placed
+    check(program(Federation(workers), world, layers), plain(world, layers))
 
 
 @settings(max_examples=20)
 @given(placed_worlds())
 def test_gradients_weigh_the_same_in_any_placement(placed):
-    world, hosts = placed
-    fed, stacked = Federation(hosts), Federation([range(world.num_clients)])
+    world, workers = placed
+    fed, stacked = Federation(workers), Federation([range(world.num_clients)])
     program(fed, world)
     program(stacked, world)
     assert fed.ledger.to_json() == stacked.ledger.to_json()
 
 
-@pytest.mark.parametrize("hosts", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
+@pytest.mark.parametrize("workers", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
 @pytest.mark.parametrize("seed", range(3))
-def test_separate_places_compute_the_gradients_of_one_process(seed, hosts):
+def test_separate_places_compute_the_gradients_of_one_process(seed, workers):
     world = make_world(6, seed)
-    local = Federation(hosts)
+    local = Federation(workers)
     expected = program(local, world)
-    apart = run_apart(hosts, lambda fed: program(fed, world))
+    apart = run_apart(workers, lambda fed: program(fed, world))
     check(expected, plain(world))
     for name, value in expected.items():
-        ends = [SERVER_END] if value.place == SERVER else range(len(hosts))
+        ends = [SERVER_INDEX] if value.place == SERVER else range(len(workers))
         for end, part in zip(ends, value.parts, strict=True):
             (got,) = apart[end][0][name].parts
             torch.testing.assert_close(got, part, rtol=1e-12, atol=1e-12)
-    merged = apart[SERVER_END][1].ledger
-    for h in range(len(hosts)):
-        merged.add_peers(apart[h][1].ledger)
+    merged = apart[SERVER_INDEX][1].ledger
+    for h in range(len(workers)):
+        merged.add_remote(apart[h][1].ledger)
     assert merged.to_json() == local.ledger.to_json()
 
 

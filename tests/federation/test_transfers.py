@@ -24,8 +24,8 @@ from torch import Tensor
 
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation import CLIENTS, SERVER, Federation, Ideal, Located, ReceivedError
-from graphfed.federation.link import SERVER_END, Message
-from graphfed.federation.route import PeerIds, RouteTable, RowIds
+from graphfed.federation.link import SERVER_INDEX, Message
+from graphfed.federation.route import ExchangeIds, RouteTable, RowIds
 from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
 
@@ -53,12 +53,12 @@ def rows_of_ids(table: RouteTable) -> Tensor:
     return (10 * torch.repeat_interleave(table.ids, counts) + torch.arange(len(first)) - first)[:, None]
 
 
-def wanted_now(wants: PeerIds) -> Tensor:
+def wanted_now(wants: ExchangeIds) -> Tensor:
     """Of the wants those whose id is even."""
     return wants.ids % 2 == 0
 
 
-def none_wanted(wants: PeerIds) -> Tensor:
+def none_wanted(wants: ExchangeIds) -> Tensor:
     return torch.zeros_like(wants.ids, dtype=torch.bool)
 
 
@@ -89,7 +89,7 @@ def every_transfer(fed: Federation, world: World) -> dict[str, Any]:
         table = fed.table(route)
         wide = fed.expand_route(route, counts, fed.server.run(counts_of_ids, table), name="wide")
         out["expanded"] = fed.download(fed.server.run(rows_of_ids, table), wide, name="expanded", grad=False)
-        peer = fed.peer_route(peer_ids(fed, world), name="wants")
+        peer = fed.exchange_route(peer_ids(fed, world), name="wants")
         out["exchange"] = fed.exchange(x, peer, name="exchange")
         some, asked = fed.restrict_route(
             peer, fed.clients.run(wanted_now, peer_ids(fed, world)), name="wanted now"
@@ -134,8 +134,8 @@ def plain(world: World) -> dict[str, Tensor]:
 @settings(max_examples=60)
 @given(placed_worlds())
 def test_every_transfer_equals_the_plain_computation_in_any_placement(placed):
-    world, hosts = placed
-    fed = Federation(hosts)
+    world, workers = placed
+    fed = Federation(workers)
     out, expected = every_transfer(fed, world), plain(world)
     for name in (
         "upload",
@@ -162,47 +162,47 @@ def test_every_transfer_equals_the_plain_computation_in_any_placement(placed):
 @settings(max_examples=40)
 @given(placed_worlds())
 def test_the_ledger_is_the_same_in_any_placement(placed):
-    world, hosts = placed
+    world, workers = placed
     stacked = Federation([range(world.num_clients)])
-    fed = Federation(hosts)
+    fed = Federation(workers)
     every_transfer(stacked, world)
     every_transfer(fed, world)
     assert fed.ledger.to_json() == stacked.ledger.to_json()
     assert fed.ledger.totals() == stacked.ledger.totals()
 
 
-@pytest.mark.parametrize("hosts", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
+@pytest.mark.parametrize("workers", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
 @pytest.mark.parametrize("seed", range(4))
-def test_separate_places_give_the_values_and_the_ledger_of_one_process(seed, hosts):
+def test_separate_places_give_the_values_and_the_ledger_of_one_process(seed, workers):
     """The server's ledger is the local one but for what clients send each other; a client's is its column."""
     world = make_world(6, seed)
-    local = Federation(hosts)
+    local = Federation(workers)
     expected = every_transfer(local, world)
-    apart = run_apart(hosts, lambda fed: every_transfer(fed, world))
+    apart = run_apart(workers, lambda fed: every_transfer(fed, world))
     for name, value in expected.items():
         if not isinstance(value, Located):
             assert all(out[name] == value for out, _ in apart.values())
             continue
         for end, (out, _) in apart.items():
-            parts = int((end == SERVER_END) == (value.place == SERVER))
+            parts = int((end == SERVER_INDEX) == (value.place == SERVER))
             assert (out[name].place, out[name].name, len(out[name].parts)) == (value.place, value.name, parts)
-        ends = [SERVER_END] if value.place == SERVER else range(len(hosts))
+        ends = [SERVER_INDEX] if value.place == SERVER else range(len(workers))
         for end, part in zip(ends, value.parts, strict=True):
             (got,) = apart[end][0][name].parts
             torch.testing.assert_close(got, part, rtol=0, atol=1e-12)
     theirs = local.ledger.to_json()["entries"]
     between = [e for e in theirs if e["from"] != e["to"]]
-    assert apart[SERVER_END][1].ledger.to_json()["entries"] == between
-    for h, hosted in enumerate(hosts):
+    assert apart[SERVER_INDEX][1].ledger.to_json()["entries"] == between
+    for h, hosted in enumerate(workers):
         mine = {(e["phase"], e["name"], e["to"]): e for e in apart[h][1].ledger.to_json()["entries"]}
         for entry in theirs:
             key = (entry["phase"], entry["name"], entry["to"])
             for way in ("sent", "received"):
                 column = [b if k in hosted else 0 for k, b in enumerate(entry[way])]
                 assert (mine[key][way] if key in mine else [0] * 6) == column
-    merged = apart[SERVER_END][1].ledger
-    for h in range(len(hosts)):
-        merged.add_peers(apart[h][1].ledger)
+    merged = apart[SERVER_INDEX][1].ledger
+    for h in range(len(workers)):
+        merged.add_remote(apart[h][1].ledger)
     assert merged.to_json() == local.ledger.to_json()
 
 
@@ -218,8 +218,10 @@ def test_the_ledger_counts_what_the_formulas_say():
     fed.download(u, route, name="down")
     fed.broadcast(at_server(fed, "w", {"a": torch.ones(4, 3), "b": torch.ones(3).double()}), name="model")
     fed.gather(fed.locate(CLIENTS, "n", [torch.tensor([2, 0, 3])]), name="counts")
-    wants = PeerIds(torch.tensor([2, 2, 0]), torch.tensor([7, 1, 5]), torch.tensor([0, 1, 1]), ids, client)
-    peer = fed.peer_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
+    wants = ExchangeIds(
+        torch.tensor([2, 2, 0]), torch.tensor([7, 1, 5]), torch.tensor([0, 1, 1]), ids, client
+    )
+    peer = fed.exchange_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
     fed.exchange(x, peer, name="peers")
     now = fed.locate(CLIENTS, "now", [torch.tensor([True, False, True])])
     some, asked = fed.restrict_route(peer, now, name="wanted now")
@@ -247,12 +249,12 @@ def test_the_ledger_counts_what_the_formulas_say():
     json.dumps(fed.ledger.to_json(), allow_nan=False)
 
 
-@pytest.mark.parametrize("hosts", [[(0, 1, 2)], [(0,), (1,), (2,)], [(0, 1), (2,)]])
-def test_the_lowest_client_wins_a_tied_maximum_and_a_nan_is_not_lost(hosts):
-    fed = Federation(hosts)
+@pytest.mark.parametrize("workers", [[(0, 1, 2)], [(0,), (1,), (2,)], [(0, 1), (2,)]])
+def test_the_lowest_client_wins_a_tied_maximum_and_a_nan_is_not_lost(workers):
+    fed = Federation(workers)
     rows = torch.tensor([[1.0, float("nan")], [1.0, 2.0], [0.0, 3.0]])
     ids = torch.zeros(1, dtype=torch.int64)
-    where = [RowIds(ids.repeat(len(h)), torch.arange(len(h))) for h in fed.hosts]
+    where = [RowIds(ids.repeat(len(h)), torch.arange(len(h))) for h in fed.workers]
     route = fed.route(fed.locate(CLIENTS, "i", where), name="ids")
     with fed.tape():
         x = fed.clients.run(as_leaf, per_client(fed, "x", rows))
@@ -283,7 +285,7 @@ def sparse_world(fed: Federation) -> tuple[Located, Located]:
         [[0.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 3.0], [4.0, 5.0, 0.0]], dtype=torch.float64
     )
     ids = torch.tensor([0, 1, 1, 0])
-    rows = [[2 * k + i for k in h for i in range(2)] for h in fed.hosts]
+    rows = [[2 * k + i for k in h for i in range(2)] for h in fed.workers]
     x = fed.locate(CLIENTS, "x", [SparseMatrix.from_dense(dense[rows[h]]) for h in fed.here])
     where = [RowIds(ids[rows[h]], torch.arange(len(rows[h])) // 2) for h in fed.here]
     return x, fed.locate(CLIENTS, "ids", where)
@@ -297,8 +299,8 @@ def sparse_sums(fed: Federation) -> Located:
 
 def test_sparse_rows_stay_sparse_and_weigh_what_dense_rows_weigh():
     expected = torch.tensor([[4.0, 7, 0], [1, 0, 3], [1, 0, 3], [4, 7, 0]], dtype=torch.float64)
-    for hosts in ([(0, 1)], [(0,), (1,)]):
-        fed = Federation(hosts)
+    for workers in ([(0, 1)], [(0,), (1,)]):
+        fed = Federation(workers)
         assert torch.equal(torch.cat([p.to_dense() for p in sparse_sums(fed).parts]), expected)
         assert fed.ledger.bytes_of("sum") == fed.ledger.bytes_of("down") == 4 * 3 * 8
     apart = run_apart([(0,), (1,)], sparse_sums)
@@ -306,12 +308,12 @@ def test_sparse_rows_stay_sparse_and_weigh_what_dense_rows_weigh():
         (part,) = apart[h][0].parts
         assert isinstance(part, SparseMatrix)
         assert torch.equal(part.to_dense(), expected[2 * h : 2 * h + 2])
-    assert apart[SERVER_END][1].ledger.to_json() == fed.ledger.to_json()
+    assert apart[SERVER_INDEX][1].ledger.to_json() == fed.ledger.to_json()
 
 
 def sparse_weights(fed: Federation, h: int) -> SparseWeights:
     """Client k's weights [4, 2] differ from the others' in its rows k and 3."""
-    hosted = fed.hosts[h]
+    hosted = fed.workers[h]
     pairs = torch.tensor([[i, f] for i, k in enumerate(hosted) for f in sorted({k, 3})])
     values = torch.tensor([[10.0 * hosted[i] + f, -f] for i, f in pairs.tolist()], dtype=torch.float64)
     ghost = torch.arange(8.0).double().reshape(4, 2)
@@ -347,30 +349,30 @@ def test_an_average_of_sparse_weights_equals_that_of_full_ones_in_value_gradient
     squares((parts * torch.tensor([1, 2, 5])[:, None, None] / 8).sum(0)).backward()
     torch.testing.assert_close(gradient.parts[0].values, leaf.grad, rtol=0, atol=1e-12)
     assert stacked.ledger.bytes_of("mean") == stacked.ledger.bytes_of("mean/grad") == 3 * 8 * 8
-    hosts = [(0, 1), (2,)]
-    together = Federation(hosts)
+    workers = [(0, 1), (2,)]
+    together = Federation(workers)
     local_mean, local_gradient = sparse_average(together)
-    apart = run_apart(hosts, sparse_average)
+    apart = run_apart(workers, sparse_average)
     torch.testing.assert_close(whole(local_mean), expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(whole(apart[SERVER_END][0][0]), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(whole(apart[SERVER_INDEX][0][0]), expected, rtol=0, atol=1e-12)
     for h in range(2):
         got = apart[h][0][1].parts[0].values
         torch.testing.assert_close(got, local_gradient.parts[h].values, rtol=0, atol=1e-12)
-    assert apart[SERVER_END][1].ledger.to_json() == stacked.ledger.to_json() == together.ledger.to_json()
+    assert apart[SERVER_INDEX][1].ledger.to_json() == stacked.ledger.to_json() == together.ledger.to_json()
 
 
 def test_a_client_of_weight_zero_does_not_count_even_when_its_values_are_not_finite():
-    for hosts in ([(0, 1)], [(0,), (1,)]):
-        fed = Federation(hosts)
+    for workers in ([(0, 1)], [(0,), (1,)]):
+        fed = Federation(workers)
         x = per_client(fed, "x", torch.tensor([[1.0, 2.0], [float("nan"), 3.0]]))
         mean = fed.average(x, at_server(fed, "n", torch.tensor([4, 0])), name="mean")
         assert whole(mean).tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("hosts", [[(0, 1)], [(0,), (1,)]])
-def test_where_nobody_has_a_weight_the_mean_is_what_stands_in_for_it(hosts):
+@pytest.mark.parametrize("workers", [[(0, 1)], [(0,), (1,)]])
+def test_where_nobody_has_a_weight_the_mean_is_what_stands_in_for_it(workers):
     """It is a value at the server, and is not used where anybody has one."""
-    fed = Federation(hosts)
+    fed = Federation(workers)
     x, before = per_client(fed, "x", torch.ones(2, 3)), at_server(fed, "before", 5 * torch.ones(3))
     for weights, expected in (([0, 0], 5.0), ([0, 2], 1.0)):
         n = at_server(fed, "n", torch.tensor(weights))
@@ -430,12 +432,12 @@ def test_row_ids_that_break_their_contract_are_refused(ids, client):
         fed.route(fed.locate(CLIENTS, "i", [RowIds(torch.tensor(ids), torch.tensor(client))]), name="ids")
 
 
-def ask(fed: Federation, site: list[int], ids: list[int]) -> None:
-    """Client 0 of two asks; client 1 holds vertices 3 and 4, client 0 holds none."""
+def ask(fed: Federation, client: list[int], ids: list[int]) -> None:
+    """Client 0 of two asks; client 1 holds nodes 3 and 4, client 0 holds none."""
     held, holder = torch.tensor([3, 4]), torch.tensor([1, 1])
-    asker = torch.zeros(len(site), dtype=torch.int64)
-    fed.peer_route(
-        fed.locate(CLIENTS, "w", [PeerIds(torch.tensor(site), torch.tensor(ids), asker, held, holder)]),
+    asker = torch.zeros(len(client), dtype=torch.int64)
+    fed.exchange_route(
+        fed.locate(CLIENTS, "w", [ExchangeIds(torch.tensor(client), torch.tensor(ids), asker, held, holder)]),
         name="wants",
     )
 
@@ -450,8 +452,8 @@ def test_a_client_that_asks_again_for_what_it_may_not_is_refused(
 ) -> None:
     """Two rows may be asked for, by their numbers, each once."""
     fed = Federation([(0, 1)], names=["north"])
-    wants = PeerIds(*(torch.tensor(x) for x in ([1, 1], [3, 4], [0, 0], [3, 4], [1, 1])))
-    route = fed.peer_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
+    wants = ExchangeIds(*(torch.tensor(x) for x in ([1, 1], [3, 4], [0, 0], [3, 4], [1, 1])))
+    route = fed.exchange_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
     payload = numbers if isinstance(numbers, str) else torch.tensor(numbers)
     monkeypatch.setattr(fed._delivery, "deliver", lambda *_: {(0, 0): Message(payload)})
     with pytest.raises(ReceivedError, match=r"north sent row numbers that are no part .*\(transfer 'now', "):
@@ -460,50 +462,52 @@ def test_a_client_that_asks_again_for_what_it_may_not_is_refused(
 
 def test_clients_alone_say_which_rows_they_want_now() -> None:
     fed = Federation([(0, 1)])
-    wants = PeerIds(*(torch.tensor(x) for x in ([1, 1], [3, 4], [0, 0], [3, 4], [1, 1])))
-    route = fed.peer_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
+    wants = ExchangeIds(*(torch.tensor(x) for x in ([1, 1], [3, 4], [0, 0], [3, 4], [1, 1])))
+    route = fed.exchange_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
     now = fed.locate(SERVER, "now", [torch.tensor([True, False])])
     with pytest.raises(PlaceError, match="transfer 'now'"):
         fed.restrict_route(route, now, name="now")
 
 
-@pytest.mark.parametrize("hosts", [GATEWAYS, [range(6)], [(k,) for k in range(6)]], ids=str)
-def test_rows_from_everyone_to_everyone_arrive_by_receiver_and_sender(hosts: Any) -> None:
+@pytest.mark.parametrize("workers", [GATEWAYS, [range(6)], [(k,) for k in range(6)]], ids=str)
+def test_rows_from_everyone_to_everyone_arrive_by_receiver_and_sender(workers: Any) -> None:
     """In one process and apart; a client's row to itself stays."""
 
     def program(fed: Federation) -> Located:
-        rows = [[[10 * k + other] for k in fed.hosts[h] for other in range(6)] for h in fed.here]
+        rows = [[[10 * k + other] for k in fed.workers[h] for other in range(6)] for h in fed.here]
         x = fed.locate(CLIENTS, "x", [torch.tensor(part) for part in rows])
         return fed.exchange(x, fed.everyone(), name="all")
 
-    fed = Federation(hosts)
-    expected = [[[10 * other + k] for k in host for other in range(6) if other != k] for host in fed.hosts]
+    fed = Federation(workers)
+    expected = [
+        [[10 * other + k] for k in worker for other in range(6) if other != k] for worker in fed.workers
+    ]
     assert [part.tolist() for part in program(fed).parts] == expected
     (entry,) = fed.ledger.entries
     assert entry.sent.tolist() == entry.received.tolist() == [5 * 8] * 6
-    apart = run_apart(hosts, program)
-    assert [apart[h][0].parts[0].tolist() for h in range(len(hosts))] == expected
+    apart = run_apart(workers, program)
+    assert [apart[h][0].parts[0].tolist() for h in range(len(workers))] == expected
 
 
-@pytest.mark.parametrize("short", ["site", "ids", "client"])
+@pytest.mark.parametrize("short", ["owner", "ids", "client"])
 def test_wants_are_vectors_of_one_length(short: str) -> None:
-    columns = {name: torch.tensor([1, 1]) for name in ("site", "ids")} | {"client": torch.tensor([0, 0])}
+    columns = {name: torch.tensor([1, 1]) for name in ("owner", "ids")} | {"client": torch.tensor([0, 0])}
     held = {"held_ids": torch.tensor([1]), "held_client": torch.tensor([1])}
     for wrong in (columns[short][:1], columns[short][None]):
-        wants = PeerIds(**{**columns, short: wrong}, **held)
+        wants = ExchangeIds(**{**columns, short: wrong}, **held)
         fed = Federation([(0, 1)])
-        with pytest.raises(PlaceError, match="route 'wants': site, ids and client must be vectors of one"):
-            fed.peer_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
-    flat = PeerIds(**{name: x[None] for name, x in columns.items()}, **held)
+        with pytest.raises(PlaceError, match="route 'wants': client, ids and client must be vectors of one"):
+            fed.exchange_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
+    flat = ExchangeIds(**{name: x[None] for name, x in columns.items()}, **held)
     fed = Federation([(0, 1)])
-    with pytest.raises(PlaceError, match="route 'wants': site, ids and client must be vectors of one"):
-        fed.peer_route(fed.locate(CLIENTS, "w", [flat]), name="wants")
+    with pytest.raises(PlaceError, match="route 'wants': client, ids and client must be vectors of one"):
+        fed.exchange_route(fed.locate(CLIENTS, "w", [flat]), name="wants")
 
 
-@pytest.mark.parametrize("vertex", [5, -1, 9, 0])
-def test_a_wanted_row_that_its_owner_lacks_is_bad_input(vertex):
-    with pytest.raises(InputError, match=f"client 1 is asked for vertex {vertex}, which it does not hold"):
-        ask(Federation([(0, 1)]), [1], [vertex])
+@pytest.mark.parametrize("node", [5, -1, 9, 0])
+def test_a_wanted_row_that_its_owner_lacks_is_bad_input(node):
+    with pytest.raises(InputError, match=f"client 1 is asked for node {node}, which it does not hold"):
+        ask(Federation([(0, 1)]), [1], [node])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -518,27 +522,27 @@ def test_ids_may_be_any_numbers_that_63_bits_hold(seed):
         ids=[large(ids) for ids in world.ids],
         wants=[torch.stack([w[:, 0], large(w[:, 1])], 1) for w in world.wants],
     )
-    for hosts in (GATEWAYS, [tuple(range(6))]):
+    for workers in (GATEWAYS, [tuple(range(6))]):
         rows = []
         for each in (world, renamed):
-            fed = Federation(hosts)
-            peer = fed.peer_route(peer_ids(fed, each), name="wants")
+            fed = Federation(workers)
+            peer = fed.exchange_route(peer_ids(fed, each), name="wants")
             rows.append(whole(fed.exchange(at_clients(fed, "x", each.x), peer, name="exchange")))
         assert torch.equal(*rows)
 
 
 @pytest.mark.parametrize(
-    ("site", "problem"), [(0, "a row of its own"), (2, "the clients are 0..1"), (-1, "0..1")]
+    ("client", "problem"), [(0, "a row of its own"), (2, "the clients are 0..1"), (-1, "0..1")]
 )
-def test_a_client_asks_other_clients_only(site, problem):
+def test_a_client_asks_other_clients_only(client, problem):
     with pytest.raises(PlaceError, match=problem):
-        ask(Federation([(0, 1)]), [site], [3])
+        ask(Federation([(0, 1)]), [client], [3])
 
 
-@pytest.mark.parametrize("hosts", [[], [()], [(1,)], [(0, 2)], [(0,), ()], [(1,), (0,)]])
-def test_hosts_hold_the_clients_in_order(hosts):
-    with pytest.raises(ValueError, match="hosts must hold the clients"):
-        Federation(hosts)
+@pytest.mark.parametrize("workers", [[], [()], [(1,)], [(0, 2)], [(0,), ()], [(1,), (0,)]])
+def test_hosts_hold_the_clients_in_order(workers):
+    with pytest.raises(ValueError, match="workers must hold the clients"):
+        Federation(workers)
 
 
 def test_a_place_elsewhere_needs_a_link():
@@ -587,14 +591,14 @@ def test_a_simulated_download_does_not_leave_the_process() -> None:
         ids = fed.server.run(lambda t: t.ids[:, None], fed.table(route))
         fed.download(ids, route, name="ideal", ideal=Ideal(route.flow.back, [7], torch.float32))
 
-    hosts = [[k] for k in range(world.num_clients)]
+    workers = [[k] for k in range(world.num_clients)]
     with pytest.raises(PlaceError, match="cannot go to another process"):
-        run_apart(hosts, program)
+        run_apart(workers, program)
 
 
-@pytest.mark.parametrize("hosts", [[range(6)], GATEWAYS, [(k,) for k in range(6)]], ids=str)
-def test_rows_scattered_along_a_route_come_back_to_where_they_were_uploaded_from(hosts: Any) -> None:
-    fed, world = Federation(hosts), make_world(6, 1)
+@pytest.mark.parametrize("workers", [[range(6)], GATEWAYS, [(k,) for k in range(6)]], ids=str)
+def test_rows_scattered_along_a_route_come_back_to_where_they_were_uploaded_from(workers: Any) -> None:
+    fed, world = Federation(workers), make_world(6, 1)
     route = fed.route(row_ids(fed, world), name="ids")
     x = fed.locate(CLIENTS, "x", [torch.rand(route.sizes[h], 2) for h in fed.here])
     back = fed.scatter(fed.upload(x, route, name="up"), route, name="down")

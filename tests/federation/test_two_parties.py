@@ -10,7 +10,7 @@ from placements import GATEWAYS, at_server, run_apart
 from graphfed.crypto.session import Party
 from graphfed.errors import PlaceError
 from graphfed.federation import CLIENTS, Federation, Located
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 
 #: What the two say in turn, the server first.
 WORDS = [b"a", b"bcd", b"ef", b"ghijk", b""]
@@ -32,38 +32,40 @@ def run_with_server(fed: Federation, protection: str = "encrypted") -> tuple[Loc
     return fed.run_protocol(server, fed.clients.run(speak, False), name="talk", protection=protection)
 
 
-@pytest.mark.parametrize("hosts", [[(0, 1, 2)], [(0,), (1,), (2,)], [(0, 1), (2,)]], ids=str)
-def test_the_server_and_the_first_client_talk_in_one_process_and_apart(hosts: list[tuple[int, ...]]) -> None:
-    expected = {SERVER_END: WORDS[1::2], 0: WORDS[::2]}
-    fed = Federation(hosts)
+@pytest.mark.parametrize("workers", [[(0, 1, 2)], [(0,), (1,), (2,)], [(0, 1), (2,)]], ids=str)
+def test_the_server_and_the_first_client_talk_in_one_process_and_apart(
+    workers: list[tuple[int, ...]],
+) -> None:
+    expected = {SERVER_INDEX: WORDS[1::2], 0: WORDS[::2]}
+    fed = Federation(workers)
     at_server, at_clients = run_with_server(fed)
-    assert at_server.parts == (expected[SERVER_END],)
-    assert at_clients.parts == (expected[0], *[None] * (len(hosts) - 1))
+    assert at_server.parts == (expected[SERVER_INDEX],)
+    assert at_clients.parts == (expected[0], *[None] * (len(workers) - 1))
     up, down = (sum(map(len, words)) for words in (WORDS[1::2], WORDS[::2]))
     volumes = {entry.direction: (entry.sent + entry.received).tolist() for entry in fed.ledger.entries}
     assert volumes == {"up": [up, 0, 0], "down": [down, 0, 0]}
     assert {entry.protection for entry in fed.ledger.entries} == {"encrypted"}
-    apart = run_apart(hosts, run_with_server)
-    assert apart[SERVER_END][1].ledger.to_json() == fed.ledger.to_json()
+    apart = run_apart(workers, run_with_server)
+    assert apart[SERVER_INDEX][1].ledger.to_json() == fed.ledger.to_json()
     for end, ((at_server, at_clients), own) in apart.items():
-        assert at_server.parts == ((expected[SERVER_END],) if end == SERVER_END else ())
-        assert at_clients.parts == (() if end == SERVER_END else (expected.get(end),))
+        assert at_server.parts == ((expected[SERVER_INDEX],) if end == SERVER_INDEX else ())
+        assert at_clients.parts == (() if end == SERVER_INDEX else (expected.get(end),))
         seen = {entry.direction: (entry.sent + entry.received).tolist() for entry in own.ledger.entries}
-        assert seen == (volumes if end in (SERVER_END, 0) else {})
+        assert seen == (volumes if end in (SERVER_INDEX, 0) else {})
 
 
 def pick(parties: dict[int, Any]) -> Any:
     return parties
 
 
-def rooms(talks: set[tuple[int, int]], host: int) -> dict[int, Party[list[bytes]]]:
+def rooms(talks: set[tuple[int, int]], worker: int) -> dict[int, Party[list[bytes]]]:
     """A party of a host for each other one that it talks with; the lower one speaks first."""
-    others = [b if a == host else a for a, b in talks if host in (a, b)]
-    return {other: speak(host < other) for other in others}
+    others = [b if a == worker else a for a, b in talks if worker in (a, b)]
+    return {other: speak(worker < other) for other in others}
 
 
 def run_between(fed: Federation, talks: set[tuple[int, int]]) -> Located:
-    return fed.run_host_protocols(
+    return fed.run_worker_protocols(
         fed.locate(CLIENTS, "parties", [rooms(talks, h) for h in fed.here]), name="talk"
     )
 
@@ -89,7 +91,7 @@ def test_a_host_that_would_talk_with_one_that_would_not_is_refused() -> None:
     with pytest.raises(
         PlaceError, match=r"'talk': client 2 would talk with clients 0\.\.1 \(stacked\), which"
     ):
-        fed.run_host_protocols(parties, name="talk")
+        fed.run_worker_protocols(parties, name="talk")
 
 
 def test_two_party_protocols_need_every_client() -> None:
@@ -98,7 +100,7 @@ def test_two_party_protocols_need_every_client() -> None:
     at = at_server(fed, "party", None)
     fed.set_roster(np.array([True] * 5 + [False]))
     with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client; absent: \[5\]"):
-        fed.run_host_protocols(parties, name="talk")
+        fed.run_worker_protocols(parties, name="talk")
     with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client; absent: \[5\]"):
         fed.run_protocol(at, parties, name="talk", protection="clear")
 
@@ -110,4 +112,4 @@ def test_the_parties_of_a_protocol_live_where_it_runs_them() -> None:
         with pytest.raises(PlaceError, match="transfer 'talk'"):
             fed.run_protocol(one, other, name="talk", protection="clear")
     with pytest.raises(PlaceError, match="transfer 'talk'"):
-        fed.run_host_protocols(at_server(fed, "parties", {}), name="talk")
+        fed.run_worker_protocols(at_server(fed, "parties", {}), name="talk")

@@ -16,7 +16,7 @@ from placements import MemoryLink, at_clients
 from torch import Tensor
 
 from graphfed.federation import Federation, ReceivedError, wire
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.wire import WireError, decode, encode
 from graphfed.nn.sparse import SparseMatrix
 
@@ -238,7 +238,7 @@ def two_places(forge):
         def recv(self, sender, key):
             return forge
 
-    link = Forged({}, threading.Condition(), SERVER_END)
+    link = Forged({}, threading.Condition(), SERVER_INDEX)
     fed = Federation([(0,)], here=[], link=link)
     return fed, at_clients(fed, "x", [])
 

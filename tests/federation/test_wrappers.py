@@ -20,7 +20,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation import CLIENTS, SERVER, Cast, Federation, Located, as_leaves
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.route import RowIds
 from graphfed.federation.wrap import Chained, Quantised, Wrapper
 from graphfed.nn.sparse import SparseMatrix
@@ -39,7 +39,7 @@ def client_part(down: Tensor, x: Tensor, model: Tensor, peers: Tensor) -> Tensor
 
 def wrapped_round(fed: Federation, world: World, wrap: Wrapper) -> dict[str, Located]:
     route = fed.route(row_ids(fed, world), name="ids")
-    peer = fed.peer_route(peer_ids(fed, world), name="wants")
+    peer = fed.exchange_route(peer_ids(fed, world), name="wants")
     plain_gradients = Cast(wrap.dtype) if isinstance(wrap, Cast) else wrap
     with fed.tape():
         x = fed.clients.run(as_leaves, at_clients(fed, "x", world.x))
@@ -60,23 +60,23 @@ def wrapped_round(fed: Federation, world: World, wrap: Wrapper) -> dict[str, Loc
 
 
 @pytest.mark.parametrize("wrap", CASTS, ids=str)
-@pytest.mark.parametrize("hosts", PLACEMENTS[1:], ids=["one at a time", "gateways"])
-def test_a_wrapped_transfer_is_the_same_in_every_placement_and_across_a_link(hosts, wrap):
+@pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["one at a time", "gateways"])
+def test_a_wrapped_transfer_is_the_same_in_every_placement_and_across_a_link(workers, wrap):
     world = make_world(6, 5)
-    stacked, fed = Federation(PLACEMENTS[0]), Federation(hosts)
+    stacked, fed = Federation(PLACEMENTS[0]), Federation(workers)
     expected, got = wrapped_round(stacked, world, wrap), wrapped_round(fed, world, wrap)
     for name, value in expected.items():
         # Gradients meet in another order before they are cast; values do not.
         close = 1e-12 if name not in ("x", "own", "w") or not wrap.gradients else 0.05
         torch.testing.assert_close(whole(got[name]), whole(value), rtol=close, atol=close)
     assert fed.ledger.to_json() == stacked.ledger.to_json()
-    apart = run_apart(hosts, lambda f: wrapped_round(f, world, wrap))
+    apart = run_apart(workers, lambda f: wrapped_round(f, world, wrap))
     for name, value in got.items():
-        ends = [SERVER_END] if value.place == SERVER else range(len(hosts))
+        ends = [SERVER_INDEX] if value.place == SERVER else range(len(workers))
         for end, part in zip(ends, value.parts, strict=True):
             torch.testing.assert_close(apart[end][0][name].parts[0], part, rtol=1e-12, atol=1e-12)
     between = [e for e in fed.ledger.to_json()["entries"] if e["from"] != e["to"]]
-    assert apart[SERVER_END][1].ledger.to_json()["entries"] == between
+    assert apart[SERVER_INDEX][1].ledger.to_json()["entries"] == between
 
 
 def send_up(wrap: Wrapper | None, x: Tensor) -> tuple[Federation, Located, Located]:

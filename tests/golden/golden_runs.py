@@ -28,7 +28,7 @@ RECORD = Path(__file__).with_name("golden.json")
 #: Names of transfers that differ from those in golden.json while the code moves: {recorded: now}.
 RENAMED_TRANSFERS: Mapping[str, str] = {}
 
-#: The key that clients share in runs with vertex_ids=keyed.
+#: The key that clients share in runs with node_ids=keyed.
 CLIENTS_KEY = {"GRAPHFED_HOLDERS_KEY": "5c" * 32}
 
 #: Settings that make a run small, for the methods that have them. The noise of local differential privacy
@@ -92,8 +92,8 @@ def golden_runs() -> list[GoldenRun]:
                     found += [{setting: value, "protocols": form} for form in protocols]
         if protocols and fields["protocols"].default != "real":  # it has protocols whatever its settings
             found.append({"protocols": "real"})
-        if "vertex_ids" in fields:
-            found += [{"vertex_ids": value} for value in typing.get_args(fields["vertex_ids"].annotation)]
+        if "node_ids" in fields:
+            found += [{"node_ids": value} for value in typing.get_args(fields["node_ids"].annotation)]
         runs += [
             GoldenRun(name, method.tasks[0], settings)
             for settings in found

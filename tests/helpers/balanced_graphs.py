@@ -1,4 +1,4 @@
-"""Graphs whose clients hold a vertex each, and who keeps which edge of them, in any placement."""
+"""Graphs whose clients hold a node each, and who keeps which edge of them, in any placement."""
 
 import json
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from graphfed.federation import CLIENTS, Federation, Ledger, Located
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.balancing import balance
 from graphfed.methods.lumos.config import LumosConfig
-from graphfed.runtime.processes import Sites
+from graphfed.runtime.processes import Workers
 
 
 def pair_rows(fed: Federation, edges: np.ndarray, n: int) -> Located:
-    """The neighbours of every client, client i being vertex i."""
+    """The neighbours of every client, client i being node i."""
     codes = np.sort(np.concatenate([edges[0] * n + edges[1], edges[1] * n + edges[0]]))
     own, other = codes // max(n, 1), codes % max(n, 1)
     parts = []
     for h in fed.here:
-        first, last = fed.hosts[h][0], fed.hosts[h][-1]
+        first, last = fed.workers[h][0], fed.workers[h][-1]
         mine = (own >= first) & (own <= last)
         parts.append(PairRows(torch.from_numpy(own[mine] - first), torch.from_numpy(other[mine])))
     return fed.locate(CLIENTS, "pairs", parts)
@@ -53,26 +53,26 @@ class Balanced:
 
 
 def run_here(
-    edges: np.ndarray, hosts: Sequence[Sequence[int]], simulated: bool = True, **settings: Any
+    edges: np.ndarray, workers: Sequence[Sequence[int]], simulated: bool = True, **settings: Any
 ) -> Balanced:
-    fed = Federation(hosts, simulated=simulated)
+    fed = Federation(workers, simulated=simulated)
     return _joined([_run(fed, edges, settings)], fed.ledger.to_json())
 
 
-def run_apart(edges: np.ndarray, sites: Sites, simulated: bool = True, **settings: Any) -> Balanced:
+def run_apart(edges: np.ndarray, clients: Workers, simulated: bool = True, **settings: Any) -> Balanced:
     """In a process for every host."""
     told = {"edges": edges.tolist(), "settings": settings}
-    ends = [-1, *range(len(sites.hosts))]
-    results = sites.run("balanced_graphs:program", dict.fromkeys(ends, told), simulated=simulated)
+    ends = [-1, *range(len(clients.workers))]
+    results = clients.run("balanced_graphs:program", dict.fromkeys(ends, told), simulated=simulated)
     ledger = Ledger.from_json(json.loads(results[-1]["ledger"]))
     for h in ends[1:]:
-        ledger.add_peers(Ledger.from_json(json.loads(results[h]["ledger"])))
-    hosts = [results[h] for h in ends[1:]]
-    hosts[0]["beside"] = results[-1]["beside"]
-    return _joined(hosts, ledger.to_json())
+        ledger.add_remote(Ledger.from_json(json.loads(results[h]["ledger"])))
+    workers = [results[h] for h in ends[1:]]
+    workers[0]["beside"] = results[-1]["beside"]
+    return _joined(workers, ledger.to_json())
 
 
-def program(fed: Federation, arguments: dict[str, Any], tell: Any) -> dict[str, Any]:
+def program(fed: Federation, arguments: dict[str, Any], log: Any) -> dict[str, Any]:
     edges = np.array(arguments["edges"], dtype=np.int64).reshape(2, -1)
     return {**_run(fed, edges, arguments["settings"]), "ledger": json.dumps(fed.ledger.to_json())}
 

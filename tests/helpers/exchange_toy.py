@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import as_leaves
-from graphfed.federation.route import PeerIds
+from graphfed.federation.route import ExchangeIds
 from graphfed.methods.base import Method, Sent, State, Task
 from graphfed.methods.baselines.isolated import AloneConfig
 from graphfed.methods.common.local_training import initial_weights
@@ -30,20 +30,20 @@ class Graphs:
 
 
 def graphs(cohort: Cohort) -> Graphs:
-    n, c = cohort.num_rows, len(cohort.cut_row)
-    degree = (cohort.degree(with_cut=True) + 1).to(torch.get_default_dtype())
+    n, c = cohort.num_rows, len(cohort.cross_row)
+    degree = (cohort.degree(with_cross=True) + 1).to(torch.get_default_dtype())
     own = torch.arange(n)
     to, source = torch.cat([cohort.edge_index[1], own]), torch.cat([cohort.edge_index[0], own])
     inside = (degree[to] * degree[source]).rsqrt()
-    across = degree[cohort.cut_row].rsqrt()
-    if cohort.edge_weight is not None and cohort.cut_weight is not None:
+    across = degree[cohort.cross_row].rsqrt()
+    if cohort.edge_weight is not None and cohort.cross_weight is not None:
         inside[: len(cohort.edge_weight)] *= cohort.edge_weight
-        across = across * cohort.cut_weight
+        across = across * cohort.cross_weight
     first = SparseMatrix.from_coo(to, source, inside, (n, n))
     # The owner scales what it sends by its own degree, so the receiver needs only the degree of its own
-    # vertex.
+    # node.
     second = SparseMatrix.from_coo(
-        torch.cat([to, cohort.cut_row]),
+        torch.cat([to, cohort.cross_row]),
         torch.cat([source, n + torch.arange(c)]),
         torch.cat([inside, across]),
         (n, n + c),
@@ -51,8 +51,10 @@ def graphs(cohort: Cohort) -> Graphs:
     return Graphs(first, second)
 
 
-def wants(cohort: Cohort) -> PeerIds:
-    return PeerIds(cohort.cut_client, cohort.cut_id, cohort.client[cohort.cut_row], cohort.id, cohort.client)
+def wants(cohort: Cohort) -> ExchangeIds:
+    return ExchangeIds(
+        cohort.cross_client, cohort.cross_id, cohort.client[cohort.cross_row], cohort.id, cohort.client
+    )
 
 
 def count(cohort: Cohort) -> Tensor:
@@ -66,7 +68,7 @@ def hidden(cohort: Cohort, graph: Graphs, w: Weights) -> Tensor:
 
 
 def outgoing(cohort: Cohort, h: Tensor, w: Weights) -> Tensor:
-    scale = (cohort.degree(with_cut=True) + 1).to(h.dtype).rsqrt()
+    scale = (cohort.degree(with_cross=True) + 1).to(h.dtype).rsqrt()
     return (h @ w["layers.1.weight"]) * scale[:, None]
 
 
@@ -88,7 +90,7 @@ def rows_of(cohort: Cohort, out: Tensor, target: str) -> Tensor:
 
 def setup(fed: Federation, data: Located, task: Task, config: AloneConfig) -> State:
     graph = fed.clients.run(graphs, data)
-    route = fed.peer_route(fed.clients.run(wants, data), name="toy/wanted_ids")
+    route = fed.exchange_route(fed.clients.run(wants, data), name="toy/wanted_ids")
     total = fed.sum(fed.clients.run(count, data), name="toy/training_count", grad=False)
     total = fed.broadcast(total, name="toy/training_total", grad=False)
     weights = fed.server.run(initial_weights, task, config, str(fed.device))

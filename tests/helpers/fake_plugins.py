@@ -1,4 +1,4 @@
-"""Plug-ins for tests: distributions as a package installer leaves them, in the folder `site` of the test.
+"""Plug-ins for tests: distributions as a package installer leaves them, in the folder `client` of the test.
 
 A test module that imports `forget_plugins` has it run around every test."""
 
@@ -36,8 +36,8 @@ def forget_plugins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
 
 def install(distribution: str, version: str = "1.0", **groups: dict[str, str]) -> None:
     """Install a distribution without modules: what a package installer leaves, first on Python's path."""
-    site = Path("site").resolve()
-    folder = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    client = Path("modules").resolve()
+    folder = client / f"{distribution.replace('-', '_')}-{version}.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
     lines = [
@@ -46,14 +46,14 @@ def install(distribution: str, version: str = "1.0", **groups: dict[str, str]) -
         for line in (f"[graphfed.{group}]", *(f"{name} = {value}" for name, value in points.items()))
     ]
     (folder / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    if str(site) not in sys.path:
-        sys.path.insert(0, str(site))
+    if str(client) not in sys.path:
+        sys.path.insert(0, str(client))
     plugins._entry_points.cache_clear()
 
 
 def write(module: str, text: str) -> Path:
     """Write a module where installed ones are."""
-    path = Path("site").resolve() / f"{module}.py"
+    path = Path("modules").resolve() / f"{module}.py"
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     return path

@@ -1,4 +1,4 @@
-"""Fixtures of the laws and of the papers' tests: float64, and the processes of three sites."""
+"""Fixtures of the laws and of the papers' tests: float64, and the processes of three clients."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from worlds import Gateways
 
-__all__ = ["float64", "three_sites"]
+__all__ = ["float64", "three_clients"]
 
 
 @pytest.fixture(autouse=True)
@@ -17,8 +17,8 @@ def float64(float32_default: None) -> None:
 
 
 @pytest.fixture(scope="session")
-def three_sites() -> Iterator[Gateways]:
-    """A server and three sites, each in a process of its own, for the whole test run."""
+def three_clients() -> Iterator[Gateways]:
+    """A server and three clients, each in a process of its own, for the whole test run."""
     gateways = Gateways()
     try:
         yield gateways

@@ -1,12 +1,12 @@
 """A toy that predicts links between clients: every round changes the weight of each feature, and a pair's
-score is the weighted product of both vertices' features, which cross where the other vertex is elsewhere."""
+score is the weighted product of both nodes' features, which cross where the other node is elsewhere."""
 
 import torch
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.route import PeerIds
+from graphfed.federation.route import ExchangeIds
 from graphfed.methods.base import Method, Sent, State, Task
 from graphfed.methods.baselines.isolated import AloneConfig
 from graphfed.methods.tasks import LINK_PREDICTION
@@ -14,15 +14,17 @@ from graphfed.random import fold, uniform
 
 
 def away(cohort: Cohort) -> Tensor:
-    """Which pairs have their other vertex at another client, [L] bool."""
+    """Which pairs have their other node at another client, [L] bool."""
     assert cohort.links is not None
-    return cohort.links.site != torch.tensor(cohort.clients)[cohort.client[cohort.links.row]]
+    return cohort.links.client != torch.tensor(cohort.clients)[cohort.client[cohort.links.row]]
 
 
-def wants(cohort: Cohort) -> PeerIds:
+def wants(cohort: Cohort) -> ExchangeIds:
     links, far = cohort.links, away(cohort)
     assert links is not None
-    return PeerIds(links.site[far], links.id[far], cohort.client[links.row[far]], cohort.id, cohort.client)
+    return ExchangeIds(
+        links.client[far], links.id[far], cohort.client[links.row[far]], cohort.id, cohort.client
+    )
 
 
 def features(cohort: Cohort) -> Tensor:
@@ -54,7 +56,7 @@ def products(cohort: Cohort, far: Tensor, weights: Tensor, target: str) -> Tenso
 
 
 def setup(fed: Federation, data: Located, task: Task, config: AloneConfig) -> State:
-    route = fed.peer_route(fed.clients.run(wants, data), name="toy/ends")
+    route = fed.exchange_route(fed.clients.run(wants, data), name="toy/ends")
     return State({"weights": fed.server.run(first_weights, task)}, (data, route))
 
 

@@ -36,8 +36,8 @@ class LinkWorld(World):
     def task(self) -> Task:
         return Task(self.graph.num_features, self.graph.num_classes, LINK_PREDICTION)
 
-    def dealt(self, site: np.ndarray, num_sites: int) -> "LinkWorld":
-        return replace(self, partition=from_assignment(self.graph, site, num_sites=num_sites))
+    def dealt(self, client: np.ndarray, num_clients: int) -> "LinkWorld":
+        return replace(self, partition=from_assignment(self.graph, client, num_clients=num_clients))
 
     def as_asked(self, method: Method) -> "LinkWorld":
         """As a method must have it dealt."""
@@ -50,10 +50,10 @@ class LinkWorld(World):
 def link_world(seed: int = 0, **options: Any) -> LinkWorld:
     world: World = make_world(seed, **{"sparse": False, "nodes": 36, **options})
     split = make_edge_split(world.graph, "edges:0.6,0.15,0.25", seed)
-    site = np.empty(world.graph.num_nodes, dtype=np.int64)
-    site[world.partition.held_vertex] = world.partition.held_site
+    client = np.empty(world.graph.num_nodes, dtype=np.int64)
+    client[world.partition.held_node] = world.partition.held_client
     known = training_graph(world.graph, split)
-    return LinkWorld(known, split, from_assignment(known, site, num_sites=world.clients))
+    return LinkWorld(known, split, from_assignment(known, client, num_clients=world.clients))
 
 
 def config_of(method: Method, **settings: Any) -> Any:
@@ -72,7 +72,7 @@ def run_local(
     world = world.as_asked(method)
     config = config_of(method, **settings)
     fed = place(world.clients, simulated=config.simulated)
-    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     data = fed.locate("clients", "data", cohorts)
     return train(fed, method, data, world.task, config, checkpoints=checkpoints), fed
 
@@ -82,10 +82,10 @@ def run_apart(
 ) -> tuple[Outcome, Any]:
     method = get_method(name)
     world = world.as_asked(method)
-    sites = gateways.of(world.clients)
-    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in sites.hosts]
+    clients = gateways.of(world.clients)
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in clients.workers]
     return train_in_processes(
-        method, cohorts, world.task, config_of(method, **settings), sites=sites,
+        method, cohorts, world.task, config_of(method, **settings), running=clients,
         checkpoints=checkpoints,
     )  # fmt: skip
 
@@ -95,7 +95,7 @@ def scores(outcome: Outcome) -> torch.Tensor:
 
 
 def by_pair(outcome: Outcome, world: LinkWorld) -> dict[tuple[int, int], float]:
-    """The score of each pair of vertices, whoever scores it."""
+    """The score of each pair of nodes, whoever scores it."""
     whole = make_cohort(world.graph, world.split, world.partition, range(world.clients))
     assert whole.links is not None
     ends = torch.stack([whole.id[whole.links.row], whole.links.id]).sort(0)[0].t().tolist()

@@ -1,4 +1,4 @@
-"""FedGraph's Algorithms 1 to 3 in plain loops over clients, vertices and neighbours: dictionaries and dense
+"""FedGraph's Algorithms 1 to 3 in plain loops over clients, nodes and neighbours: dictionaries and dense
 rows, none of the package's sparse code. Only the draws are the package's (graphfed.random)."""
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from graphfed.federation.cohort import make_cohort
 from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.random import entry_words, fold, uniform, uniform_entries
 
-Vertices = dict[int, set[int]]
+Nodes = dict[int, set[int]]
 
 
 @dataclass
@@ -22,8 +22,8 @@ class PlainLayer:
     from elsewhere."""
 
     coefficient: dict[int, dict[int, dict[int, float]]] = field(default_factory=dict)
-    enter: Vertices = field(default_factory=dict)
-    wanted: Vertices = field(default_factory=dict)
+    enter: Nodes = field(default_factory=dict)
+    wanted: Nodes = field(default_factory=dict)
 
 
 class Plain:
@@ -31,11 +31,11 @@ class Plain:
 
     def __init__(self, world: World, config: FedGraphConfig) -> None:
         self.config, self.clients = config, range(world.clients)
-        self.held: Vertices = {}
+        self.held: Nodes = {}
         self.x: dict[int, Tensor] = {}
         self.y: dict[int, int] = {}
         self.train: dict[int, list[int]] = {}
-        self.inner: dict[int, dict[int, float]] = {}  # by vertex: its neighbours at its client, with weights
+        self.inner: dict[int, dict[int, float]] = {}  # by node: its neighbours at its client, with weights
         self.outer: dict[int, dict[int, float]] = {}
         self.owner: dict[int, int] = {}
         for k in self.clients:
@@ -49,15 +49,15 @@ class Plain:
             inside = [1.0] * c.edge_index.shape[1] if c.edge_weight is None else c.edge_weight.tolist()
             for (u, v), w in zip(c.edge_index.t().tolist(), inside, strict=True):
                 self.inner[ids[v]][ids[u]] = w
-            across = [1.0] * len(c.cut_row) if c.cut_weight is None else c.cut_weight.tolist()
-            for v, u, w in zip(c.cut_row.tolist(), c.cut_id.tolist(), across, strict=True):
+            across = [1.0] * len(c.cross_row) if c.cross_weight is None else c.cross_weight.tolist()
+            for v, u, w in zip(c.cross_row.tolist(), c.cross_id.tolist(), across, strict=True):
                 self.outer[ids[v]][u] = w
 
     def degree(self, v: int, outer: bool = True) -> float:
         """With the self loop."""
         return 1 + sum(self.inner[v].values()) + (sum(self.outer[v].values()) if outer else 0)
 
-    def sample(self, out: Vertices, decision: dict[int, list[float]] | None, key: int) -> list[PlainLayer]:
+    def sample(self, out: Nodes, decision: dict[int, list[float]] | None, key: int) -> list[PlainLayer]:
         layers: list[PlainLayer] = []
         for number in reversed(range(self.config.layers)):
             shares = self.config.shares(number)
@@ -86,7 +86,7 @@ class Plain:
     def importance_layer(
         self, layer: PlainLayer, k: int, out: set[int], shares: bool, draws: int, key: int, number: int
     ) -> None:
-        """FastGCN: vertices of the layer are drawn, with replacement, in proportion to the sum of Q(v, u)^2
+        """FastGCN: nodes of the layer are drawn, with replacement, in proportion to the sum of Q(v, u)^2
         over the client's own v; an edge to u weighs Q times how often u was drawn over its expectation."""
         wants = {u for v in self.held[k] for u in self.outer[v]} if shares else set()
         mass = {}
@@ -139,7 +139,7 @@ class Plain:
     def forward(
         self, layers: list[PlainLayer], weights: dict[int, dict[str, Tensor]]
     ) -> dict[int, dict[int, Tensor]]:
-        """Every client's logits of its rows, by vertex."""
+        """Every client's logits of its rows, by node."""
         h = {k: {v: self.x[v] for v in layers[0].enter[k]} for k in self.clients}
         for number, layer in enumerate(layers):
             hw = {
@@ -199,9 +199,9 @@ def train(
             for k, rows in logits.items():
                 if not rows:
                     continue
-                vertices = sorted(rows)
-                y = torch.tensor([plain.y[v] for v in vertices])
-                loss = cross_entropy(torch.stack([rows[v] for v in vertices]), y)
+                nodes = sorted(rows)
+                y = torch.tensor([plain.y[v] for v in nodes])
+                loss = cross_entropy(torch.stack([rows[v] for v in nodes]), y)
                 own = weights[k]
                 gradients = torch.autograd.grad(
                     loss, list(own.values()), allow_unused=True, materialize_grads=True

@@ -39,8 +39,8 @@ class SensorWorld:
     def clients(self) -> int:
         return self.sensors.num_sensors
 
-    def series(self, hosts: Sequence[Sequence[int]]) -> list[Series]:
-        return [make_series(self.sensors, self.split, host) for host in hosts]
+    def series(self, workers: Sequence[Sequence[int]]) -> list[Series]:
+        return [make_series(self.sensors, self.split, worker) for worker in workers]
 
     def network(self) -> Network:
         return make_network(self.sensors, self.split)
@@ -101,18 +101,18 @@ def run_local(
     method = get_method(name)
     config = config_of(method, **settings)
     fed = (stacked if method.pooled else place)(world.clients, simulated=config.simulated)
-    data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
+    data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
     return train(fed, method, data, TASK, config, checkpoints=checkpoints), fed
 
 
 def run_apart(
     name: str, world: SensorWorld, gateways: Gateways, checkpoints: Any = None, **settings: Any
 ) -> tuple[Outcome, Ledger]:
-    """Train in a process for each of three sites, with a third of the sensors each."""
-    method, sites = get_method(name), gateways.of(world.clients)
+    """Train in a process for each of three clients, with a third of the sensors each."""
+    method, clients = get_method(name), gateways.of(world.clients)
     return train_in_processes(
-        method, world.series(sites.hosts), TASK, config_of(method, **settings),
-        of_server=world.network(), sites=sites, checkpoints=checkpoints,
+        method, world.series(clients.workers), TASK, config_of(method, **settings),
+        of_server=world.network(), running=clients, checkpoints=checkpoints,
     )  # fmt: skip
 
 

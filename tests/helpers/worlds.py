@@ -21,7 +21,7 @@ from graphfed.methods.registry import get_method
 from graphfed.runs.processes import train_in_processes
 from graphfed.runs.train import train
 from graphfed.runtime.local import one_at_a_time, stacked
-from graphfed.runtime.processes import Sites
+from graphfed.runtime.processes import Workers
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import default_settings
 
@@ -38,7 +38,7 @@ class World:
 
     @property
     def clients(self) -> int:
-        return self.partition.num_sites
+        return self.partition.num_clients
 
     @property
     def task(self) -> Task:
@@ -48,17 +48,17 @@ class World:
 def make_world(
     seed: int = 0, *, clients: int = 3, nodes: int = 60, sparse: bool = True, assignment: Any = None
 ) -> World:
-    """A random graph with classes that show in features and edges, and a few isolated vertices."""
+    """A random graph with classes that show in features and edges, and a few isolated nodes."""
     import scipy.sparse as sp
 
     rng = np.random.default_rng(seed)
     y = rng.integers(0, NUM_CLASSES, nodes)
-    ends = rng.integers(0, nodes - 4, (2, 4 * nodes))  # the last four vertices have no edge
+    ends = rng.integers(0, nodes - 4, (2, 4 * nodes))  # the last four nodes have no edge
     near = (y[ends[0]] == y[ends[1]]) | (rng.random(ends.shape[1]) < 0.2)
     x = (rng.random((nodes, 12)) < 0.15 + 0.3 * (np.arange(12) % NUM_CLASSES == y[:, None])).astype(
         np.float32
     )
-    x[0] = 0  # a vertex without any feature
+    x[0] = 0  # a node without any feature
     graph = make_graph(
         "world",
         sp.csr_matrix(x) if sparse else x + rng.normal(0, 0.1, x.shape),
@@ -68,8 +68,8 @@ def make_world(
     )
     part = rng.permutation(nodes) % 4
     split = Split("random", part < 2, part == 2, part == 3)
-    site = rng.integers(0, clients, nodes) if assignment is None else np.asarray(assignment)
-    return World(graph, split, from_assignment(graph, site, num_sites=clients))
+    client = rng.integers(0, clients, nodes) if assignment is None else np.asarray(assignment)
+    return World(graph, split, from_assignment(graph, client, num_clients=clients))
 
 
 def weighted(world: World, seed: int = 0, *, ones: bool = False) -> World:
@@ -102,8 +102,8 @@ def here(method: Method) -> dict[str, Any]:
 class Watched(Federation):
     """Keeps what is delivered, by name: (ends, payload)."""
 
-    def __init__(self, hosts: Sequence[Sequence[int]], *, simulated: bool = False) -> None:
-        super().__init__(hosts, simulated=simulated)
+    def __init__(self, workers: Sequence[Sequence[int]], *, simulated: bool = False) -> None:
+        super().__init__(workers, simulated=simulated)
         self.seen: list[tuple[str, tuple[int, int], Any]] = []
         self.observe(self._keep)
 
@@ -134,27 +134,27 @@ def pooled(world: World) -> World:
     return World(
         world.graph,
         world.split,
-        from_assignment(world.graph, np.zeros(world.graph.num_nodes, dtype=int), num_sites=1),
+        from_assignment(world.graph, np.zeros(world.graph.num_nodes, dtype=int), num_clients=1),
     )
 
 
-def one_vertex_each(world: World) -> World:
-    """The same world with a client for every vertex: every edge is cut."""
+def one_node_each(world: World) -> World:
+    """The same world with a client for every node: every edge is cut."""
     n = world.graph.num_nodes
     return World(world.graph, world.split, partition(world.graph, "ego", n, 0))
 
 
 def one_each(method: Method) -> bool:
-    """Whether a method is for clients of one vertex, and no others."""
+    """Whether a method is for clients of one node, and no others."""
     return method.requires.nodes_per_client == "one"
 
 
 def as_asked(method: Method, world: World) -> World:
-    """The world as a method must have it dealt: whole, a vertex at every client, or as it is."""
+    """The world as a method must have it dealt: whole, a node at every client, or as it is."""
     if method.pooled:
         return pooled(world)
     whole = one_each(method) and world.clients < world.graph.num_nodes
-    return one_vertex_each(world) if whole else world
+    return one_node_each(world) if whole else world
 
 
 def in_thirds(count: int) -> list[range]:
@@ -163,20 +163,20 @@ def in_thirds(count: int) -> list[range]:
 
 
 class Gateways:
-    """Processes of a server and three sites, by how many clients the sites hold together; started when they
-    are first asked for, and kept."""
+    """Processes of a server and three clients, by how many clients the clients hold together; started when
+    they are first asked for, and kept."""
 
     def __init__(self) -> None:
-        self._sites: dict[int, Sites] = {}
+        self._clients: dict[int, Workers] = {}
 
-    def of(self, clients: int) -> Sites:
-        if clients not in self._sites:
-            self._sites[clients] = Sites(in_thirds(clients))
-        return self._sites[clients]
+    def of(self, clients: int) -> Workers:
+        if clients not in self._clients:
+            self._clients[clients] = Workers(in_thirds(clients))
+        return self._clients[clients]
 
     def close(self) -> None:
-        for sites in self._sites.values():
-            sites.close()
+        for clients in self._clients.values():
+            clients.close()
 
 
 PLACEMENTS: dict[str, Callable[..., Federation]] = {
@@ -194,7 +194,7 @@ def run_local(
     world = as_asked(method, world)
     config = config_of(method, **settings)
     fed = PLACEMENTS[placement](world.clients, simulated=config.simulated)
-    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
     return train(fed, method, data, world.task, config), fed
 
 
@@ -205,19 +205,19 @@ def run_processes(
     checkpoints: tuple[Path, float, int | None] | None = None,
     **settings: Any,
 ) -> tuple[Outcome, Ledger]:
-    """Train in a process for each of three sites: a client each, or a third of the world's vertices."""
+    """Train in a process for each of three clients: a client each, or a third of the world's nodes."""
     method = get_method(name)
     world = as_asked(method, world)
-    sites, config = gateways.of(world.clients), config_of(method, **settings)
+    clients, config = gateways.of(world.clients), config_of(method, **settings)
     return train_in_processes(
-        method, cohorts_of(world, sites.hosts, config), world.task, config, sites=sites,
+        method, cohorts_of(world, clients.workers, config), world.task, config, running=clients,
         checkpoints=checkpoints,
     )  # fmt: skip
 
 
-def cohorts_of(world: World, hosts: Sequence[Sequence[int]], config: Any) -> list[Cohort]:
+def cohorts_of(world: World, workers: Sequence[Sequence[int]], config: Any) -> list[Cohort]:
     """What each host trains on."""
-    made = (make_cohort(world.graph, world.split, world.partition, host) for host in hosts)
+    made = (make_cohort(world.graph, world.split, world.partition, worker) for worker in workers)
     return [as_configured(cohort, config) for cohort in made]
 
 
@@ -226,8 +226,8 @@ def logits(outcome: Outcome) -> Tensor:
     return torch.cat([rows for _, rows in outcome.predictions.parts])
 
 
-def by_vertex(outcome: Outcome, world: World, order: Any = None) -> Tensor:
-    """Logits by vertex id, for worlds without copies. A pooled method's rows are the vertices already."""
+def by_node(outcome: Outcome, world: World, order: Any = None) -> Tensor:
+    """Logits by node id, for worlds without copies. A pooled method's rows are the nodes already."""
     rows = logits(outcome)
     ids = torch.from_numpy(world.partition.held_id[world.partition.held_owner])
     result = rows.new_zeros(world.graph.num_nodes, rows.shape[1]).index_copy_(0, ids, rows)
@@ -237,7 +237,7 @@ def by_vertex(outcome: Outcome, world: World, order: Any = None) -> Tensor:
 
 
 def last_round_stands(world: World) -> World:
-    """The same world without validation vertices: nothing is selected, so every round counts."""
+    """The same world without validation nodes: nothing is selected, so every round counts."""
     none = np.zeros_like(world.split.val)
     split = Split("no validation", world.split.train, none, world.split.test)
     return World(world.graph, split, world.partition)

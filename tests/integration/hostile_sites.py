@@ -20,7 +20,7 @@ def run_name(kind, transfer):
     return f"{kind}{BETWEEN}{transfer.replace('/', SLASH)}"
 
 
-def install(fed, arguments, tell, place):
+def install(fed, arguments, log, place):
     """From now on the hostile site's process sends something else, in runs that are called so."""
     if fed.here != [HOSTILE]:
         return

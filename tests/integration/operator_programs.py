@@ -7,7 +7,7 @@ from nvflare.apis.app_validation import AppValidator
 from graphfed.files import write_json
 
 
-def report_place(fed, arguments, tell, place):
+def report_place(fed, arguments, log, place):
     """Write down the threads and the device that this place computes with."""
     content = {"threads": torch.get_num_threads(), "device": str(fed.device)}
     write_json(place.runs / arguments["run"] / "report.json", content)

@@ -60,8 +60,8 @@ def test_graphfed_and_the_pyg_programs_take_the_same_steps(tax):
 def test_the_unpruned_central_baseline_computes_every_row_and_the_pruned_one_fewer(tax):
     every = tax["cases"]["central, 1 step, every row"]["step"]["rows"]
     pruned = tax["cases"]["central, 1 step"]["step"]["rows"]
-    assert every == [tax["graph"]["vertices"]] * 3
-    assert pruned[-1] == tax["graph"]["training_vertices"]
+    assert every == [tax["graph"]["nodes"]] * 3
+    assert pruned[-1] == tax["graph"]["training_nodes"]
     assert all(a < b for a, b in zip(pruned, every, strict=True))
 
 
@@ -90,13 +90,13 @@ def test_a_difference_between_the_sides_stops_a_benchmark():
 def test_growth_measures_every_size_in_a_process_of_its_own_and_reports_exponents(tmp_path):
     result = run("growth", tmp_path / "growth.json")
     group = result["groups"]["fedavg, 10 clients"]
-    assert [row["vertices"] for row in group["rows"]] == [200, 400]
+    assert [row["nodes"] for row in group["rows"]] == [200, 400]
     assert [row["edges"] for row in group["rows"]] == [1000, 2000]
     assert set(group["exponents"][0]) == {"from", "to", "round", "setup", "memory above the imports"}
     assert all(row["peak_mb"]["run"] > row["peak_mb"]["imports"] > 0 for row in group["rows"])
     assert group["rows"][-1]["profile"]["python"]
-    # Every vertex its own client.
-    assert "failed" not in result["groups"]["fedavg, one client a vertex"]["rows"][0]
+    # Every node its own client.
+    assert "failed" not in result["groups"]["fedavg, one client a node"]["rows"][0]
 
 
 @pytest.mark.on_demand
@@ -243,7 +243,7 @@ def test_fedgraphs_silos_predict_what_one_party_does_before_their_rounds_are_tim
     found = run("fedgraph", tmp_path / "fedgraph.json")
     assert found["float64_logits_differ_by"] <= 1e-10
     disjoint, copies = found["rows"]
-    assert disjoint["vertices"] < copies["vertices"]
+    assert disjoint["nodes"] < copies["nodes"]
     for row in (disjoint, copies):
         assert set(row["ms"]) == set(row["round / central epoch"])
         # A sample takes a client less than everything does.

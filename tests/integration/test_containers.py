@@ -67,7 +67,8 @@ def test_all_that_an_image_copies_is_there_and_reaches_the_builder(image: str) -
 
 @pytest.mark.parametrize(
     "name",
-    ["kits/server/startup/server.key", "kits/authority/cert.json", "banks/northbank/customers.csv",
+    ["startup_kits/server/startup/server.key", "startup_kits/authority/cert.json",
+     "banks/northbank/customers.csv",
      ".git/config", "runs/a/model.safetensors", "graphfed/__pycache__/x.pyc", "docker/compose.yaml"],
 )  # fmt: skip
 def test_no_kit_no_data_and_no_run_reaches_the_builder(name: str) -> None:
@@ -138,7 +139,7 @@ def test_every_service_runs_as_whoever_owns_the_kits_and_cannot_change_its_own_r
         assert service["cap_drop"] == ["ALL"]
         assert service["read_only"] is True
         mounts = dict(volume.split(":", 1) for volume in service["volumes"])
-        own = f"../kits/{name}"
+        own = f"../startup_kits/{name}"
         expected = {own: "/kit"} | {
             f"{own}/{part}": f"/kit/{part}:ro" for part in ("kit.json", "startup", "local")
         }

@@ -27,7 +27,7 @@ from graphfed.files import read_tensors
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs.inspect import inspect
-from graphfed.tasks.graphs.site import read_site
+from graphfed.tasks.graphs.client_data import read_client
 
 
 @pytest.fixture(autouse=True)
@@ -48,12 +48,12 @@ def graph(**changes: Any) -> Graph:
     return dataclasses.replace(made, **{"split": split, **changes})
 
 
-SITES = {"sites": np.arange(60) % 3, "site_names": ("a [bold]", "b", "c")}
+SITES = {"clients": np.arange(60) % 3, "client_names": ("a [bold]", "b", "c")}
 WORLDS: dict[str, tuple[Graph, dict[str, Any]]] = {
     "plain": (graph(), {"clients": 3}),
-    "sites of its own": (graph(**SITES), {}),
+    "clients of its own": (graph(**SITES), {}),
     "overlapping": (graph(), {"clients": 3, "partition": "overlapping"}),
-    "copies of vertices": (graph(), {"clients": 3, "partition": "edges_uniform"}),
+    "copies of nodes": (graph(), {"clients": 3, "partition": "edges_uniform"}),
     "weights": (graph(edge_weight=np.linspace(0.5, 2, graph().num_edges, dtype=np.float32)), {"clients": 2}),
     "no labels": (graph(y=np.full(60, -1)), {"clients": 2, "partition": "random"}),
     "no features": (graph(x=None), {"clients": 2}),
@@ -76,7 +76,7 @@ def test_a_method_can_use_a_graph_exactly_if_a_run_is_not_refused_and_for_that_r
             with pytest.raises(InputError) as refused:
                 graphfed.run(method, data=data, rounds=1, threads=1, out=False, **options)
             assert str(refused.value) == problem
-    some = {"overlapping", "plain", "sites of its own", "copies of vertices", "weights"}
+    some = {"overlapping", "plain", "clients of its own", "copies of nodes", "weights"}
     assert any(problem is None for problem in found.methods.values()) is (world in some)
 
 
@@ -93,14 +93,14 @@ def test_what_is_inspected_is_what_a_run_trains_on() -> None:
     assert {key: json.loads(json.dumps(told[key])) for key in kept} == kept
 
 
-def test_without_sites_of_its_own_a_graph_is_not_dealt_unless_asked() -> None:
+def test_without_clients_of_its_own_a_graph_is_not_dealt_unless_asked() -> None:
     alone, dealt = inspect("digits"), inspect("digits", clients=3)
     assert alone.partition is None
     assert dealt.partition is not None
-    assert dealt.partition.num_sites == 3
-    own = inspect(WORLDS["sites of its own"][0])
+    assert dealt.partition.num_clients == 3
+    own = inspect(WORLDS["clients of its own"][0])
     assert own.partition is not None
-    assert [row["name"] for row in own.overview["sites"]] == ["a [bold]", "b", "c"]
+    assert [row["name"] for row in own.overview["clients"]] == ["a [bold]", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_without_sites_of_its_own_a_graph_is_not_dealt_unless_asked() -> None:
 def test_the_page_fits_a_terminal_and_its_numbers_are_those_of_json(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name = "a very long name of a site, or of a class, as people write it in tables [red]x[/red] " * 2
+    name = "a very long name of a client, or of a class, as people write it in tables [red]x[/red] " * 2
     rows = "".join(f'v{i},"{name}{i % 3}",{i},"{name}{i % 2}"\n' for i in range(30))
-    Path("nodes.csv").write_text("id,site,f,label\n" + rows)
+    Path("nodes.csv").write_text("id,client,f,label\n" + rows)
     Path("edges.csv").write_text("source,target\nv1,v2\n")
     Path("long.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\n")
     assert main(["data", "inspect", *arguments]) == 0
@@ -130,7 +130,7 @@ def test_the_page_fits_a_terminal_and_its_numbers_are_those_of_json(
     for count in (
         (told["steps"], told["summary"]["edges"], told["windows"]["train"])
         if sensors
-        else (told["vertices"], told["edges"], told["num_sites"])
+        else (told["nodes"], told["edges"], told["num_clients"])
     ):
         assert f"{count:,}" in page
     if arguments == ["long.yaml"]:
@@ -139,7 +139,7 @@ def test_the_page_fits_a_terminal_and_its_numbers_are_those_of_json(
 
 def test_a_set_whose_features_are_incomplete_is_looked_at_without_them(real_data: Path) -> None:
     found = inspect("lastfm")
-    assert found.overview["vertices"] == 7624
+    assert found.overview["nodes"] == 7624
     assert found.overview["features"] == 0
     assert all("lacks the features" in str(problem) for problem in found.methods.values())
 
@@ -246,7 +246,7 @@ def test_a_picture_is_drawn_into_a_new_file(ending: str, capsys: pytest.CaptureF
     if ending == "png":
         assert drawn.startswith(b"\x89PNG")
     else:
-        for text in ("digits: 1,797 vertices", "neighbours of a vertex", "edge between two sites", "site"):
+        for text in ("digits: 1,797 nodes", "neighbours of a node", "edge between two clients", "client"):
             assert text in drawn.decode()
     assert main(command) == 2
     assert Path(f"d.{ending}").read_bytes() == drawn
@@ -274,8 +274,8 @@ def test_a_partition_is_written_for_any_number_of_runs(capsys: pytest.CaptureFix
     saved = Partition.load("s.safetensors")
     assert (saved.hash, saved.name, saved.seed, saved.options) == (made.hash, made.name, 5, made.options)
     told = overview(digits, make_split(digits, "default", 5), made)
-    for row in told["sites"]:
-        assert f"{row['vertices']}" in page
+    for row in told["clients"]:
+        assert f"{row['nodes']}" in page
     assert "--partition s.safetensors" in page
     ran = graphfed.run("fedavg", partition="s.safetensors", rounds=1, threads=1, out=False)
     assert ran.hashes["partition"] == made.hash
@@ -296,7 +296,7 @@ def test_a_partition_is_written_for_any_number_of_runs(capsys: pytest.CaptureFix
         (["roads", "--out", "s.safetensors"], "which partitions of graphs do not deal"),
         (["digits", "--clients", "0", "--out", "s.safetensors"], "clients=0 cannot be used"),
         (["digits", "--partition", "colunm", "--out", "s.safetensors"], "did you mean 'column'"),
-        (["digits", "--partition", "column", "--out", "s.safetensors"], "needs a column of sites"),
+        (["digits", "--partition", "column", "--out", "s.safetensors"], "needs a column of clients"),
         (["digits"], "Missing option '--out'"),
         (["digits", "--set", "lr=0.1", "--out", "s.safetensors"], "lr is a setting of training"),
         (
@@ -339,7 +339,7 @@ def test_what_the_disk_refuses_leaves_no_file(
     assert list(Path().iterdir()) == []
 
 
-def test_a_setting_of_the_partition_asks_for_sites_and_the_page_says_how_to_draw(
+def test_a_setting_of_the_partition_asks_for_clients_and_the_page_says_how_to_draw(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = inspect("digits", settings={"partition.beta": 1.0})
@@ -360,20 +360,25 @@ def test_the_list_of_data_sets_fits_a_terminal(capsys: pytest.CaptureFixture[str
         assert spec.title.split(":")[0][:12] in page
 
 
-# ---- a file for each site ----------------------------------------------------------------------------------
+# ---- a file for each client
+# ----------------------------------------------------------------------------------
 
 
-def test_every_site_gets_a_file_with_what_the_partition_gives_it(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["data", "deal", "digits", "--clients", "3", "--partition", "random", "--seed", "4"]
+def test_every_client_gets_a_file_with_what_the_partition_gives_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["data", "export", "digits", "--clients", "3", "--partition", "random", "--seed", "4"]
     assert main([*command, "--split", "random:0.5,0.2,0.3", "--out", "dealt"]) == 0
     page = capsys.readouterr().out
     digits = load("digits")
     assert isinstance(digits, Graph)
     made, split = partition(digits, "random", 3, 4), make_split(digits, "random:0.5,0.2,0.3", 4)
-    assert sorted(path.name for path in Path("dealt").iterdir()) == [f"site{k}.safetensors" for k in range(3)]
+    assert sorted(path.name for path in Path("dealt").iterdir()) == [
+        f"client{k}.safetensors" for k in range(3)
+    ]
     for k in range(3):
-        path = Path(f"dealt/site{k}.safetensors")
-        assert f"site{k}: {path}\n" in page
+        path = Path(f"dealt/client{k}.safetensors")
+        assert f"client{k}: {path}\n" in page
         save_cohort(
             make_cohort(digits, split, made, [k]),
             Path("again"),
@@ -388,16 +393,16 @@ def test_every_site_gets_a_file_with_what_the_partition_gives_it(capsys: pytest.
     assert list(Path().glob(".*")) == []
 
 
-def test_files_are_named_after_the_sites_of_the_data_whatever_they_are_called(
+def test_files_are_named_after_the_clients_of_the_data_whatever_they_are_called(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     names = ["a/../b", "A.. b", "a-..-B", "ärzte", "x" * 300]
     rows = "".join(f'v{i},"{name}",{i},{i % 2},{part}\n' for i, (name, part) in enumerate(
         (name, part) for name in names for part in ("train", "val", "test")))  # fmt: skip
-    Path("nodes.csv").write_text("id,site,f,label,split\n" + rows)
+    Path("nodes.csv").write_text("id,client,f,label,split\n" + rows)
     Path("edges.csv").write_text("source,target\nv1,v2\nv1,v9\n")
     Path("d.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\n")
-    assert main(["data", "deal", "d.yaml", "--out", "dealt"]) == 0
+    assert main(["data", "export", "d.yaml", "--out", "dealt"]) == 0
     page = capsys.readouterr().out
     files = sorted(path.name for path in Path("dealt").iterdir())
     assert len({name.lower() for name in files}) == len(names)
@@ -407,16 +412,16 @@ def test_files_are_named_after_the_sites_of_the_data_whatever_they_are_called(
     roster = [line.partition(": dealt/")[0] for line in page.splitlines() if ": dealt/" in line]
     assert sorted(roster) == sorted(names)
     for line in page.splitlines():
-        site, found, file = line.partition(": dealt/")
+        client, found, file = line.partition(": dealt/")
         if found:
             path = Path("dealt", file)
-            data = read_site(path, split="default", split_seed=0, roster=roster, site=site)
+            data = read_client(path, split="default", split_seed=0, roster=roster, client=client)
             assert data.schema.class_names == ("0", "1")
 
 
 def test_a_folder_that_is_there_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     Path("dealt").mkdir()
-    assert main(["data", "deal", "digits", "--out", "dealt"]) == 2
+    assert main(["data", "export", "digits", "--out", "dealt"]) == 2
     assert capsys.readouterr().err == "error: dealt is there already; remove it, or name another folder\n"
     assert list(Path("dealt").iterdir()) == []
 
@@ -436,7 +441,7 @@ def test_a_folder_that_is_there_is_left_alone(capsys: pytest.CaptureFixture[str]
 def test_what_cannot_be_dealt_leaves_nothing(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["data", "deal", *arguments]) == 2
+    assert main(["data", "export", *arguments]) == 2
     out, error = capsys.readouterr()
     assert out == ""
     assert error.count("\n") == 1
@@ -451,17 +456,17 @@ def test_a_graph_without_features_is_not_dealt() -> None:
     assert list(Path().iterdir()) == []
 
 
-def test_what_the_disk_refuses_leaves_no_file_of_any_site(
+def test_what_the_disk_refuses_leaves_no_file_of_any_client(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     replace = os.replace
 
     def full(source: Any, target: Any) -> None:
-        if str(target).endswith("site1.safetensors"):
+        if str(target).endswith("client1.safetensors"):
             raise OSError(errno.ENOSPC, "No space left on device")
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", full)
-    assert main(["data", "deal", "digits", "--clients", "3", "--out", "dealt"]) == 1
+    assert main(["data", "export", "digits", "--clients", "3", "--out", "dealt"]) == 1
     assert "dealt could not be written: No space left" in capsys.readouterr().err
     assert list(Path().iterdir()) == []

@@ -39,7 +39,7 @@ source: payer
 target: payee
 """
 KEY = secrets.token_hex(32)
-SETTINGS = {"rounds": 5, "dropout": 0.0, "hidden": 8, "aggregation": "plaintext", "vertex_ids": "keyed"}
+SETTINGS = {"rounds": 5, "dropout": 0.0, "hidden": 8, "aggregation": "plaintext", "node_ids": "keyed"}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,9 @@ def banks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop
     files = {bank: data / bank / "bank.yaml" for bank in BANKS}
     key = {"GRAPHFED_HOLDERS_KEY": KEY}
     folder = tmp_path_factory.mktemp("federation")
-    with Loopback(project, folder / "kits", files, environment=dict.fromkeys(BANKS, key)) as federation:
+    with Loopback(
+        project, folder / "startup_kits", files, environment=dict.fromkeys(BANKS, key)
+    ) as federation:
         yield federation
 
 
@@ -70,15 +72,21 @@ def trained(banks: Loopback, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("coordinator")
     settings = "".join(f"  {key}: {value}\n" for key, value in SETTINGS.items())
     (folder / "experiment.yaml").write_text(f"method: sapgnn\nruntime: nvflare\nset:\n{settings}")
-    asked = ["run", "--config", str(folder / "experiment.yaml"), "--kit", str(banks.kits["coordinator"])]
+    asked = [
+        "run",
+        "--config",
+        str(folder / "experiment.yaml"),
+        "--startup-kit",
+        str(banks.startup_kits["coordinator"]),
+    ]
     assert main([*asked, "--out", str(folder / "out"), "--no-progress"]) == DONE
     return folder / "out"
 
 
 def refused(banks: Loopback, out: Path, *options: str) -> bool:
     """Whether a run is refused and leaves nothing at the coordinator."""
-    kit = str(banks.kits["coordinator"])
-    code = main(["run", "fedavg", "--kit", kit, "--out", str(out), "--no-progress", *options])
+    startup_kit = str(banks.startup_kits["coordinator"])
+    code = main(["run", "fedavg", "--startup-kit", startup_kit, "--out", str(out), "--no-progress", *options])
     return code == UNUSABLE and not out.exists()
 
 
@@ -109,7 +117,7 @@ def test_every_bank_has_predictions_for_its_own_customers_and_nobody_elses(
     trained: Path, banks: Loopback, data: Path
 ) -> None:
     for bank in BANKS:
-        table = pq.read_table(banks.kits[bank] / "runs" / run_name(trained) / "predictions.parquet")
+        table = pq.read_table(banks.startup_kits[bank] / "runs" / run_name(trained) / "predictions.parquet")
         told = table["id"].to_pylist()
         assert set(told) <= set(ids(data / bank / "customers.csv"))
         assert len(told) == len(set(told))
@@ -129,7 +137,7 @@ def test_the_coordinator_and_the_server_have_no_customer_and_no_prediction(
 ) -> None:
     """Neither an id of a customer nor a row of predictions is in any of their files."""
     known = {name.encode() for bank in BANKS for name in ids(data / bank / "customers.csv")}
-    for folder in (trained, banks.kits["server"] / "runs" / run_name(trained)):
+    for folder in (trained, banks.startup_kits["server"] / "runs" / run_name(trained)):
         assert not list(folder.rglob("predictions*"))
         for path in folder.rglob("*"):
             if path.is_file():
@@ -141,32 +149,34 @@ def test_what_left_each_bank_is_in_its_own_ledger_and_the_servers_agrees(
     trained: Path, banks: Loopback
 ) -> None:
     run = run_name(trained)
-    server = json.loads((banks.kits["server"] / "runs" / run / "ledger.json").read_text())["entries"]
+    server = json.loads((banks.startup_kits["server"] / "runs" / run / "ledger.json").read_text())["entries"]
     for k, bank in enumerate(BANKS):
-        mine = json.loads((banks.kits[bank] / "runs" / run / "ledger.json").read_text())["entries"]
+        mine = json.loads((banks.startup_kits[bank] / "runs" / run / "ledger.json").read_text())["entries"]
         for entry in mine:
             if entry["kind"] == "peer":
                 continue
             (theirs,) = [e for e in server if (e["phase"], e["name"]) == (entry["phase"], entry["name"])]
             assert entry["sent"][k] == theirs["sent"][k], entry["name"]
-        assert {e["name"] for e in mine} >= {"join", "vertex_ids", "owners/labels", "sapgnn/local_embedding"}
+        assert {e["name"] for e in mine} >= {"join", "node_ids", "owners/labels", "sapgnn/local_embedding"}
 
 
 def test_a_bank_reads_in_words_what_left_it(
     trained: Path, banks: Loopback, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = run_name(trained)
-    ledger = json.loads((banks.kits["northbank"] / "runs" / run / "ledger.json").read_text())["entries"]
-    assert main(["site", "sent", str(banks.kits["northbank"]), run, "--json"]) == DONE
+    ledger = json.loads((banks.startup_kits["northbank"] / "runs" / run / "ledger.json").read_text())[
+        "entries"
+    ]
+    assert main(["site", "sent", str(banks.startup_kits["northbank"]), run, "--json"]) == DONE
     told = json.loads(capsys.readouterr().out)
     assert sum(line["bytes"] for line in told) == sum(
         sum(entry["sent"]) for entry in ledger if entry["from"] == "clients"
     )
     by_name = {line["name"]: line for line in told}
     assert by_name["sapgnn/local_embedding"]["read"]
-    assert not by_name["vertex_ids"]["read"]
+    assert not by_name["node_ids"]["read"]
     assert not [line["name"] for line in told if "has no words" in line["words"]]
-    assert main(["site", "sent", str(banks.kits["northbank"]), "nothing"]) == UNUSABLE
+    assert main(["site", "sent", str(banks.startup_kits["northbank"]), "nothing"]) == UNUSABLE
     assert "no run 'nothing' has ended in" in capsys.readouterr().err
 
 
@@ -178,9 +188,9 @@ def test_the_banks_predict_together_with_the_model_that_nobody_has_alone(
         capsys.readouterr().out.strip().removeprefix("predictions: ").removesuffix(" in the kit of each site")
     )
     for bank in BANKS:
-        kit = banks.kits[bank]
-        again = pq.read_table(kit / path)
-        first = pq.read_table(kit / "runs" / run_name(trained) / "predictions.parquet")
+        startup_kit = banks.startup_kits[bank]
+        again = pq.read_table(startup_kit / path)
+        first = pq.read_table(startup_kit / "runs" / run_name(trained) / "predictions.parquet")
         assert again["id"].to_pylist() == first["id"].to_pylist()
         assert np.allclose(again["probability_1"].to_numpy(), first["probability_1"].to_numpy(), atol=1e-6)
     assert main(["predict", str(trained), "--data", "cora"]) == UNUSABLE
@@ -194,8 +204,8 @@ def test_a_coordinator_names_no_data(
     asked = [
         "run",
         "fedavg",
-        "--kit",
-        str(banks.kits["coordinator"]),
+        "--startup-kit",
+        str(banks.startup_kits["coordinator"]),
         "--out",
         str(tmp_path / "out"),
         *option,
@@ -207,13 +217,13 @@ def test_a_coordinator_names_no_data(
 def test_a_simulated_protection_is_refused_where_parties_are_real(
     banks: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kit, out = str(banks.kits["coordinator"]), tmp_path / "out"
-    assert main(["run", "sapgnn", "--kit", kit, "--out", str(out)]) == UNUSABLE
-    assert "vertex_ids=simulated hides nothing from real parties; choose keyed or plain" in (
+    startup_kit, out = str(banks.startup_kits["coordinator"]), tmp_path / "out"
+    assert main(["run", "sapgnn", "--startup-kit", startup_kit, "--out", str(out)]) == UNUSABLE
+    assert "node_ids=simulated hides nothing from real parties; choose keyed or plain" in (
         capsys.readouterr().err
     )
-    asked = ["--set", "vertex_ids=keyed", "--set", "protocols=simulated"]
-    assert main(["run", "sapgnn", "--kit", kit, "--out", str(out), *asked]) == UNUSABLE
+    asked = ["--set", "node_ids=keyed", "--set", "protocols=simulated"]
+    assert main(["run", "sapgnn", "--startup-kit", startup_kit, "--out", str(out), *asked]) == UNUSABLE
     assert "protocols=simulated hides nothing from real parties; choose real" in capsys.readouterr().err
     assert not out.exists()
 
@@ -225,16 +235,27 @@ def test_data_that_cannot_be_used_is_named_at_its_site_and_quoted_nowhere_else(
     before = path.read_text()
     path.write_text(before.replace(",yes,", ",perhaps,", 1))
     try:
-        kit = str(banks.kits["coordinator"])
+        startup_kit = str(banks.startup_kits["coordinator"])
         assert (
-            main(["run", "fedavg", "--kit", kit, "--out", str(tmp_path / "out"), "--no-progress"]) == UNUSABLE
+            main(
+                [
+                    "run",
+                    "fedavg",
+                    "--startup-kit",
+                    startup_kit,
+                    "--out",
+                    str(tmp_path / "out"),
+                    "--no-progress",
+                ]
+            )
+            == UNUSABLE
         )
     finally:
         path.write_text(before)
     told = capsys.readouterr().err
     assert "the data of harbour_trust cannot be used" in told
     assert "perhaps" not in told
-    assert "perhaps" in (banks.kits["harbour_trust"] / "console.txt").read_text()
+    assert "perhaps" in (banks.startup_kits["harbour_trust"] / "console.txt").read_text()
 
 
 def test_classes_that_differ_are_named_before_training(
@@ -243,9 +264,20 @@ def test_classes_that_differ_are_named_before_training(
     path = data / "union_savings" / "bank.yaml"
     path.write_text(DESCRIPTION.replace('"no", "yes"', '"yes", "no"'))
     try:
-        kit = str(banks.kits["coordinator"])
+        startup_kit = str(banks.startup_kits["coordinator"])
         assert (
-            main(["run", "fedavg", "--kit", kit, "--out", str(tmp_path / "out"), "--no-progress"]) == UNUSABLE
+            main(
+                [
+                    "run",
+                    "fedavg",
+                    "--startup-kit",
+                    startup_kit,
+                    "--out",
+                    str(tmp_path / "out"),
+                    "--no-progress",
+                ]
+            )
+            == UNUSABLE
         )
     finally:
         path.write_text(DESCRIPTION)

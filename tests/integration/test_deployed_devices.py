@@ -29,7 +29,7 @@ def test_gateways_train_what_one_process_trains(runtime: str, tmp_path: Path) ->
     if runtime == "nvflare":
         pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
     together = graphfed.run("lumos", out=tmp_path / "together", **OPTIONS)
-    apart = graphfed.run("lumos", runtime=runtime, sites=3, out=tmp_path / "apart", **OPTIONS)
+    apart = graphfed.run("lumos", runtime=runtime, workers=3, out=tmp_path / "apart", **OPTIONS)
     assert apart.clients == 70
     assert apart.test == pytest.approx(together.test, abs=1e-6)
     assert apart.val == pytest.approx(together.val, abs=1e-6)
@@ -45,7 +45,11 @@ def test_gateways_train_what_one_process_trains(runtime: str, tmp_path: Path) ->
 @pytest.mark.parametrize("runtime", ["local", "processes"])
 def test_a_run_that_goes_on_uses_the_features_that_it_sent(runtime: str, tmp_path: Path) -> None:
     """With noise that nobody can draw again: the same result, and set-up is paid for once."""
-    options: dict[str, Any] = {**OPTIONS, "runtime": runtime, "sites": 3 if runtime == "processes" else None}
+    options: dict[str, Any] = {
+        **OPTIONS,
+        "runtime": runtime,
+        "workers": 3 if runtime == "processes" else None,
+    }
     options["settings"] = {**OPTIONS["settings"], "noise_seed": None}
     folder = tmp_path / "run"
     whole = graphfed.run("lumos", out=folder, checkpoint_every=0, **options)

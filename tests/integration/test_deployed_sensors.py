@@ -18,7 +18,7 @@ from graphfed.data.datasets import load
 from graphfed.data.sensors.series import Sensors
 from graphfed.deployment.site_files import checked_file
 from graphfed.errors import DONE, UNUSABLE, InputError
-from graphfed.tasks.sensors.site import read_readings
+from graphfed.tasks.sensors.client_series import read_readings
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
@@ -74,7 +74,7 @@ def owners(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[L
     project = Project("roads", sites, port=free_port(), timing=timing)
     files = {owner: folder / owner / "sensors.yaml" for owner in OWNERS}
     files["server"] = folder / "network.yaml"
-    with Loopback(project, tmp_path_factory.mktemp("federation") / "kits", files) as federation:
+    with Loopback(project, tmp_path_factory.mktemp("federation") / "startup_kits", files) as federation:
         yield federation
 
 
@@ -82,8 +82,19 @@ def asked(owners: Loopback, out: Path, method: str = "cnfgnn", **settings: objec
     told = {**SETTINGS, **settings}
     rounds = str(told.pop("rounds"))
     pairs = [word for key, value in told.items() for word in ("--set", f"{key}={value}")]
-    kit = str(owners.kits["coordinator"])
-    return ["run", method, "--kit", kit, "--rounds", rounds, *pairs, "--out", str(out), "--no-progress"]
+    startup_kit = str(owners.startup_kits["coordinator"])
+    return [
+        "run",
+        method,
+        "--startup-kit",
+        startup_kit,
+        "--rounds",
+        rounds,
+        *pairs,
+        "--out",
+        str(out),
+        "--no-progress",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +130,7 @@ def test_every_owner_has_the_forecasts_of_its_own_sensors_beside_the_truth(
     run = json.loads((trained / "result.json").read_text())["details"]["run"]
     whole = pq.read_table(together / "predictions.parquet")
     for owner, names in OWNERS.items():
-        table = pq.read_table(owners.kits[owner] / "runs" / run / "predictions.parquet")
+        table = pq.read_table(owners.startup_kits[owner] / "runs" / run / "predictions.parquet")
         mine = whole.filter(pc.is_in(whole["sensor"], pa.array(names)))
         assert table["client"].equals(mine["site"])
         for column in ("sensor", "time", "part", "truth_1", "truth_3"):
@@ -131,9 +142,9 @@ def test_readings_are_at_their_owners_only_and_the_graph_at_the_server(
     trained: Path, owners: Loopback
 ) -> None:
     run = json.loads((trained / "result.json").read_text())["details"]["run"]
-    for place in (trained, owners.kits["server"] / "runs" / run):
+    for place in (trained, owners.startup_kits["server"] / "runs" / run):
         assert not list(place.rglob("predictions*"))
-    ledger = json.loads((owners.kits["city"] / "runs" / run / "ledger.json").read_text())["entries"]
+    ledger = json.loads((owners.startup_kits["city"] / "runs" / run / "ledger.json").read_text())["entries"]
     sent = {entry["name"] for entry in ledger if sum(entry["sent"][:3])}
     scores = {"val_errors", "final_val_errors", "final_test_errors"}
     assert sent == {"join", "statistics", "hidden", "embeddings/grad", "update", *scores}
@@ -142,7 +153,7 @@ def test_readings_are_at_their_owners_only_and_the_graph_at_the_server(
 def test_it_forecasts_again_on_what_the_owners_readings_are_now(trained: Path, owners: Loopback) -> None:
     assert main(["predict", str(trained)]) == DONE
     run = json.loads((trained / "result.json").read_text())["details"]["run"]
-    folder = owners.kits["county"] / "runs" / run
+    folder = owners.startup_kits["county"] / "runs" / run
     (later,) = folder.glob("predictions-*.parquet")
     assert pq.read_table(later).equals(pq.read_table(folder / "predictions.parquet"))
 

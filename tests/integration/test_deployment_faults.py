@@ -23,7 +23,7 @@ from graphfed.federation.payload import leaves
 from graphfed.methods.base import Task
 from graphfed.methods.registry import get_method
 from graphfed.runs.train import train
-from graphfed.runtime.interrupts import Interrupted, Wish
+from graphfed.runtime.interrupts import Interrupted, StopRequest
 from graphfed.runtime.local import stacked
 from graphfed.tasks.outcome import Outcome
 
@@ -59,9 +59,9 @@ class Trial:
         data = {site.name: folder / f"{site.name}.safetensors" for site in self.project.sites}
         for k, path in enumerate(data.values()):
             save_cohort(make_cohort(graph, split, dealt, [k]), path)
-        self.folder, self.wish = folder, Wish()
+        self.folder, self.stop_request = folder, StopRequest()
         self.federation = Loopback(
-            self.project, folder / "kits", data, allow=["deployment_programs"], check_data=False
+            self.project, folder / "startup_kits", data, allow=["deployment_programs"], check_data=False
         )
 
     def run(self, run: str, on_round: Callable[[int], None] = lambda number: None) -> Outcome:
@@ -76,8 +76,8 @@ class Trial:
             outcomes = coordinator.run(
                 [asked],
                 on_event=lambda _, event: on_round(event["round"]),
-                on_news=self.news.append,
-                wish=self.wish,
+                on_message=self.news.append,
+                stop_request=self.stop_request,
                 kept=self.folder / "kept",
             )
         check_outcome(outcomes)
@@ -164,7 +164,7 @@ def test_a_site_that_never_returns_ends_the_run_saved_and_resumable(
         with pytest.raises(GraphfedError, match=r"site-2 did not come back within 25 s; .* is saved"):
             short.run("left", short.killed_at("site-2", 20, back_after=None))
         assert time.monotonic() - began < 180
-        saved = sorted((short.federation.kits["site-0"] / "runs" / "left" / "checkpoint").iterdir())
+        saved = sorted((short.federation.startup_kits["site-0"] / "runs" / "left" / "checkpoint").iterdir())
         assert saved, "nothing was saved"
         short.federation.start("site-2")
         short.wait_until_all_are_there()
@@ -176,11 +176,11 @@ def test_a_wish_to_stop_saves_everywhere_and_the_run_goes_on_later(
 ) -> None:
 
     def stop(number: int) -> None:
-        trial.wish.asked = trial.wish.asked or number >= 10
+        trial.stop_request.asked = trial.stop_request.asked or number >= 10
 
     with pytest.raises(Interrupted):
         trial.run("stopped", stop)
-    trial.wish.asked = False
+    trial.stop_request.asked = False
     assert same(trial.run("stopped"), undisturbed)
 
 
@@ -189,12 +189,16 @@ def test_what_no_honest_place_sends_is_refused_with_its_reason_and_the_run_goes_
     run["hosts"] = [list(host) for host in trial.project.hosts]
     with trial.federation.coordinator() as coordinator:
         outcomes = coordinator.run(
-            [run], on_event=lambda *_: None, on_news=lambda _: None, wish=Wish(), kept=trial.folder / "kept"
+            [run],
+            on_event=lambda *_: None,
+            on_message=lambda _: None,
+            stop_request=StopRequest(),
+            kept=trial.folder / "kept",
         )
     assert [outcome["kind"] for outcome in outcomes] == ["done"], outcomes
     told = {
-        name: json.loads((kit / "runs" / "hostile" / "told.json").read_text())
-        for name, kit in trial.federation.kits.items()
+        name: json.loads((startup_kit / "runs" / "hostile" / "told.json").read_text())
+        for name, startup_kit in trial.federation.startup_kits.items()
         if name != "coordinator"
     }
     refused = told["site-0"]["refused"]
@@ -224,7 +228,11 @@ def test_a_program_that_no_operator_allowed_is_refused(trial: Trial) -> None:
     }
     with trial.federation.coordinator() as coordinator:
         outcomes = coordinator.run(
-            [run], on_event=lambda *_: None, on_news=lambda _: None, wish=Wish(), kept=trial.folder / "kept"
+            [run],
+            on_event=lambda *_: None,
+            on_message=lambda _: None,
+            stop_request=StopRequest(),
+            kept=trial.folder / "kept",
         )
     with pytest.raises(InputError, match="does not run the program 'os:system'; its operator allows it with"):
         check_outcome(outcomes)
@@ -248,11 +256,15 @@ def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_pa
     config = method.config(**{**default_settings(method, preset="paper"), "rounds": 5, "hidden": 8})
     asked = request(project, method, config, run="gateways", checkpoint_every=60, trial=True)
     with (
-        Loopback(project, tmp_path / "kits", data, check_data=False) as federation,
+        Loopback(project, tmp_path / "startup_kits", data, check_data=False) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(
-            [asked], on_event=lambda *_: None, on_news=lambda _: None, wish=Wish(), kept=tmp_path / "kept"
+            [asked],
+            on_event=lambda *_: None,
+            on_message=lambda _: None,
+            stop_request=StopRequest(),
+            kept=tmp_path / "kept",
         )
         check_outcome(outcomes)
         apart, ledger = collect(federation, method, "gateways")

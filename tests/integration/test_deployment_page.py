@@ -56,7 +56,7 @@ class Walk:
     made: dict[Path, bytes] = field(default_factory=dict)
 
     def runs(self, place: str) -> list[Path]:
-        return [path for path in (self.folder / "kits" / place / "runs").iterdir() if path.is_dir()]
+        return [path for path in (self.folder / "startup_kits" / place / "runs").iterdir() if path.is_dir()]
 
 
 def walk() -> list[Block]:
@@ -107,7 +107,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
             if block.language == "yaml":
                 (done.folder / block.mark.removeprefix("file: ")).write_text(block.text)
             for line in console_lines(block):
-                started = re.search(r"graphfed site start kits/(\w+)", line)
+                started = re.search(r"graphfed site start startup_kits/(\w+)", line)
                 if started:
                     with (done.folder / started[1]).open("wb") as file:
                         processes[started[1]] = subprocess.Popen(
@@ -122,7 +122,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
                 if line.startswith("graphfed site init"):
                     use_port(done.folder / "graphfed-project.yaml", free_port())
                 if line.startswith("graphfed site provision"):
-                    done.made = unchanging(done.folder / "kits")
+                    done.made = unchanging(done.folder / "startup_kits")
             if "site start" in block.text:
                 for name, process in processes.items():
                     until_said(done.folder / name, "waiting for", process)
@@ -146,9 +146,13 @@ def use_port(project: Path, port: int) -> None:
     project.write_text(text.replace(f"port: {PORT},", f"port: {port},"))
 
 
-def unchanging(kits: Path) -> dict[Path, bytes]:
+def unchanging(startup_kits: Path) -> dict[Path, bytes]:
     """Certificates, keys, rules and the project in all kits."""
-    parts = [path for kit in kits.iterdir() for path in (kit / "startup", kit / "local", kit / "kit.json")]
+    parts = [
+        path
+        for startup_kit in startup_kits.iterdir()
+        for path in (startup_kit / "startup", startup_kit / "local", startup_kit / "kit.json")
+    ]
     files = [file for path in parts for file in (path.rglob("*") if path.is_dir() else [path])]
     return {file: file.read_bytes() for file in files if file.is_file()}
 
@@ -205,9 +209,9 @@ def test_logs_are_where_the_page_on_visibility_says(walked: Walk) -> None:
     named = re.findall(r"^\| `([\w.]+)` \|", VISIBILITY.partition("| file in a kit |")[2], re.MULTILINE)
     assert named == ["log.txt", "audit.log", "console.txt", "runs"]
     for place in ("server", *SITES):
-        kit = walked.folder / "kits" / place
-        assert [name for name in named if not (kit / name).exists()] == []
-        logs = {path.name for path in kit.iterdir() if path.suffix in (".txt", ".log")}
+        startup_kit = walked.folder / "startup_kits" / place
+        assert [name for name in named if not (startup_kit / name).exists()] == []
+        logs = {path.name for path in startup_kit.iterdir() if path.suffix in (".txt", ".log")}
         assert logs == {*named} - {"runs"}
 
 
@@ -239,7 +243,7 @@ def test_all_certificates_are_valid_for_as_long_as_the_page_says(walked: Walk) -
 def test_no_kit_s_certificates_rules_or_project_change_while_it_is_used(walked: Walk) -> None:
     """So that a container may mount them for reading only."""
     assert len(walked.made) > 40
-    assert unchanging(walked.folder / "kits") == walked.made
+    assert unchanging(walked.folder / "startup_kits") == walked.made
 
 
 def test_the_example_writes_the_description_that_the_page_shows(tmp_path: Path) -> None:

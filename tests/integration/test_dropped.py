@@ -150,7 +150,7 @@ def test_several_sites_files_tell_each_loss_once(tmp_path: Path, capsys: pytest.
         f"  {path.parent.name}: {{nodes: {path.parent}/nodes.csv, edges: {path.parent}/edges.csv}}"
         for path in (north, south)
     )
-    (tmp_path / "all.yaml").write_text(f"sites:\n{files}\nfeatures: [f, g]\n")
+    (tmp_path / "all.yaml").write_text(f"clients:\n{files}\nfeatures: [f, g]\n")
     dropped, _ = dropped_by(tmp_path / "all.yaml", tmp_path / "run", capsys, clients=None, partition=None)
     assert dropped == [
         "the direction of 1 edge",
@@ -228,7 +228,5 @@ def test_data_named_by_a_config_file_tells_which_of_its_keys_only_config_reads(
 def test_a_site_that_starts_tells_its_operator(tmp_path: Path) -> None:
     path = write_tables(tmp_path / "own", [*RING, (5, 5)], "classes: [c0, c1]\n")
     told = checked_file(path, ("north",), "north")
-    assert told.startswith(
-        f"{N} vertices, {N} edges, 2 features, 2 classes (c0, c1); not used: the direction"
-    )
+    assert told.startswith(f"{N} nodes, {N} edges, 2 features, 2 classes (c0, c1); not used: the direction")
     assert "1 self loop; 1 column of the nodes ('opened')" in told

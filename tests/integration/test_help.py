@@ -105,9 +105,9 @@ def test_the_examples_of_run_and_compare_can_be_used_as_they_are(capsys: pytest.
     """Names and settings in them are checked without training: a partition that cannot be comes last."""
     for command in ("run", "compare"):
         for line in examples(page((command,), capsys)):
-            if any(word in line for word in ("--config", "nvflare", "--show-config")):
-                # The file and the kit are the reader's; so many processes are refused elsewhere; what is only
-                # shown loads no data that could have too few nodes.
+            if any(word in line for word in ("--config", "nvflare", "--startup-kit", "--show-config")):
+                # The file and the startup kit are the reader's; so many processes are refused elsewhere;
+                # what is only shown loads no data that could have too few nodes.
                 continue
             words = re.sub(r"--(clients|out) \S+", "", line)
             data, refusal = "digits", "999999 clients cannot share 'digits'"
@@ -219,7 +219,7 @@ def test_a_method_s_page_says_its_paper_its_needs_what_crosses_and_every_setting
     assert told["paper"]
     assert told["crosses"]
     assert told["protection"]
-    assert ("each vertex at one client" in told["needs"]) == method.requires.disjoint
+    assert ("each node at one client" in told["needs"]) == method.requires.disjoint
     assert ("every client in every round" in told["needs"]) == (not method.dropouts and not method.pooled)
     default = method.config(**first_task(method).settings_of(method))
     assert {s["name"]: s["default"] for s in told["settings"]} == {

@@ -17,7 +17,7 @@ from graphfed.deployment.rehearsal import loopback_project
 from graphfed.errors import FAILED, GraphfedError
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.methods.registry import get_method
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
@@ -31,8 +31,8 @@ NOT_FINITE, FORM = "numbers that are not finite", "is expected"
 #: gather, an average, a sum, an upload, the agreement on a route, and one from site to site.
 REFUSED = {
     ("fedavg", "join", "random_bytes"): "what cannot be read",
-    ("fedavg", "training_counts", "times_1e9"): "training vertices, and declared",
-    ("fedavg", "training_counts", "negative"): "where each client's number of training vertices is expected",
+    ("fedavg", "training_counts", "times_1e9"): "training nodes, and declared",
+    ("fedavg", "training_counts", "negative"): "where each client's number of training nodes is expected",
     ("fedavg", "training_counts", "wrong_dtype"): FORM,
     ("fedavg", "training_counts", "wrong_rows"): "where 1 rows are expected",
     ("fedavg", "training_counts", "random_bytes"): "what cannot be read",
@@ -45,7 +45,7 @@ REFUSED = {
     ("fedavg", "update", "wrong_dtype"): FORM,
     ("fedavg", "update", "random_bytes"): "what cannot be read",
     ("fedavg", "update", "text"): "what is no payload of tensors",
-    ("fedavg", "val_scores", "times_1e9"): "vertices of val, and declared",
+    ("fedavg", "val_scores", "times_1e9"): "nodes of val, and declared",
     ("fedavg", "val_scores", "nan"): "a loss that is not finite, with predictions that all are",
     ("fedavg", "val_scores", "wrong_shape"): FORM,
     ("fedgat", "fedgat/features", "nan"): NOT_FINITE,
@@ -97,11 +97,17 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         name = run_name(kind, transfer)
         runs.append(asked(project, chosen, config, run=name, checkpoint_every=60.0))
     with (
-        Loopback(project, folder / "kits", data, allow=["hostile_sites"], check_data=False) as federation,
+        Loopback(
+            project, folder / "startup_kits", data, allow=["hostile_sites"], check_data=False
+        ) as federation,
         federation.coordinator() as coordinator,
     ):
         ended = coordinator.run(
-            runs, on_event=lambda *_: None, on_news=lambda _: None, wish=Wish(), kept=folder / "kept"
+            runs,
+            on_event=lambda *_: None,
+            on_message=lambda _: None,
+            stop_request=StopRequest(),
+            kept=folder / "kept",
         )
     assert ended[0]["kind"] == "done"
     return {outcome["run"]: outcome for outcome in ended}

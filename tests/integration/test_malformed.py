@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from graphfed.cli import main
 
-NODES = ["id,site,age,label,split", "a,x,1,yes,train", "b,y,2,no,val", "c,x,3,yes,test", "d,y,4,no,train"]
+NODES = ["id,client,age,label,split", "a,x,1,yes,train", "b,y,2,no,val", "c,x,3,yes,test", "d,y,4,no,train"]
 EDGES = ["source,target", "a,b", "b,c", "c,d"]
 YAML = "nodes: nodes.csv\nedges: edges.csv\n"
 
@@ -75,9 +75,9 @@ COLUMNS: dict[str, Any] = {
 #: What is done to the good files, and what the message must say beside its file.
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     # ends of edges
-    "an edge from nowhere": (line("edges.csv", 3, "zz,c"), "edges.csv, line 3, column 'source': 'zz' is no vertex"),
-    "an edge to nowhere": (line("edges.csv", 4, "c,A"), "edges.csv, line 4, column 'target': 'A' is no vertex"),
-    "an edge without an end": (line("edges.csv", 2, "a,"), "edges.csv, line 2, column 'target': '' is no vertex"),
+    "an edge from nowhere": (line("edges.csv", 3, "zz,c"), "edges.csv, line 3, column 'source': 'zz' is no node"),
+    "an edge to nowhere": (line("edges.csv", 4, "c,A"), "edges.csv, line 4, column 'target': 'A' is no node"),
+    "an edge without an end": (line("edges.csv", 2, "a,"), "edges.csv, line 2, column 'target': '' is no node"),
     "an id with leading zeros": (line("edges.csv", 2, "a,0b"), "edges.csv, line 2"),
     "an edge of three ends": (line("edges.csv", 2, "a,b,c"), "edges.csv, line 2: 3 values where"),
     "an edge of one end": (line("edges.csv", 3, "b"), "edges.csv, line 3: 1 values where"),
@@ -98,7 +98,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "an empty weight": (
         content("edges.csv", "source,target,weight\na,b,1\nb,c,\n"), "edges.csv, line 3, column 'weight': the value is empty"),
     "weights that add up beyond float32": (
-        content("edges.csv", "source,target,weight\na,b,3e38\nb,a,3e38\n"), "between vertices 0 and 1 weighs inf"),
+        content("edges.csv", "source,target,weight\na,b,3e38\nb,a,3e38\n"), "between nodes 0 and 1 weighs inf"),
     "a column of weights that is not there": (
         yaml(YAML + "weight: amount\n"), "edges.csv has no column 'amount' (weight)"),
     "an unknown rule for repeated edges": (yaml(YAML + "repeated: add\n"), "repeated, the weight of an edge with several rows, is 'add'"),
@@ -121,15 +121,15 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a pattern without a match": (yaml(YAML + "features: ['f_*']\n"), "no column 'f_*'"),
     "a feature that is the label": (yaml(YAML + "features: [label]\n"), "'label' of nodes.csv cannot be a feature"),
     "features that are no list": (yaml(YAML + "features: 3\n"), "features must be a list"),
-    # labels, splits, sites
-    "as many labels as vertices": (
+    # labels, splits, clients
+    "as many labels as nodes": (
         lambda: (content("nodes.csv", "id,age,label\n" + "".join(f"{i},1,{i}\n" for i in range(1200)))(),
                  content("edges.csv", "source,target\n0,1\n")()),
-        "1200 different labels of 1200 vertices are no classes"),
+        "1200 different labels of 1200 nodes are no classes"),
     "labels that are measurements": (
         lambda: (content("nodes.csv", "id,age,label\n" + "".join(f"{i},1,{i // 2 + 0.5}\n" for i in range(49)))(),
                  content("edges.csv", "source,target\n0,1\n")()),
-        "25 different labels of 49 vertices are no classes"),
+        "25 different labels of 49 nodes are no classes"),
     "a label that is no class": (
         yaml(YAML + "classes: ['no', maybe]\n"),
         "nodes.csv, line 2, column 'label': 'yes' is none of the classes; correct it, or name it under 'classes' ('no', 'maybe')"),
@@ -142,17 +142,17 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "no labels at all": (content("nodes.csv", "id,age\na,1\nb,2\nc,3\nd,4\n"), "'nodes' has no labels to train on"),
     "a part that is unknown": (line("nodes.csv", 4, "c,x,3,yes,tset"), "nodes.csv, line 4, column 'split': 'tset' is no part"),
     "nothing to train on": (
-        content("nodes.csv", "\n".join(NODES).replace("train", "")), "split 'own' of 'nodes' has no train vertex"),
+        content("nodes.csv", "\n".join(NODES).replace("train", "")), "split 'own' of 'nodes' has no train node"),
     "nothing to select on": (
-        content("nodes.csv", "\n".join(NODES).replace("val", "")), "split 'own' of 'nodes' has no val vertex"),
-    "a vertex to train on without a label": (
-        line("nodes.csv", 2, "a,x,1,,train"), "vertex 'a' of 'nodes' is in split 'own' and has no label"),
-    "an empty site": (line("nodes.csv", 3, "b,,2,no,val"), "nodes.csv, line 3, column 'site': the value is empty"),
-    "sites of edges without sites": (
+        content("nodes.csv", "\n".join(NODES).replace("val", "")), "split 'own' of 'nodes' has no val node"),
+    "a node to train on without a label": (
+        line("nodes.csv", 2, "a,x,1,,train"), "node 'a' of 'nodes' is in split 'own' and has no label"),
+    "an empty client": (line("nodes.csv", 3, "b,,2,no,val"), "nodes.csv, line 3, column 'client': the value is empty"),
+    "clients of edges without clients": (
         lambda: (content("nodes.csv", "id,age,label\na,1,x\nb,2,y\n")(), content("edges.csv", "source,target,s\na,b,x\n")(),
-                 yaml(YAML + "source_site: s\ntarget_site: s\n")()), "no column 'site' of nodes.csv"),
-    "the site of one end": (
-        lambda: (line("edges.csv", 1, "source,s")(), yaml(YAML + "target: s\nsource_site: s\n")()), "one end of the edges only"),
+                 yaml(YAML + "source_client: s\ntarget_client: s\n")()), "no column 'client' of nodes.csv"),
+    "the client of one end": (
+        lambda: (line("edges.csv", 1, "source,s")(), yaml(YAML + "target: s\nsource_client: s\n")()), "one end of the edges only"),
     # the table itself
     "a row too long": (line("nodes.csv", 4, "c,x,3,yes,test,6"), "nodes.csv, line 4: 6 values where"),
     "a row too short": (line("nodes.csv", 4, "c,x,3"), "nodes.csv, line 4: 3 values where"),
@@ -160,8 +160,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a file of blank lines": (content("nodes.csv", "\n\n\n"), "nodes.csv is empty"),
     "a header alone": (content("nodes.csv", NODES[0] + "\n"), "nodes.csv has no row"),
     "a column twice": (line("nodes.csv", 1, "id,age,age,label,split"), "nodes.csv has two columns called 'age'"),
-    "a column without a name": (line("nodes.csv", 1, "id,site,,label,split"), "nodes.csv: column 3 has no name"),
-    "no column id": (line("nodes.csv", 1, "name,site,age,label,split"), "nodes.csv has no column 'id'"),
+    "a column without a name": (line("nodes.csv", 1, "id,client,,label,split"), "nodes.csv: column 3 has no name"),
+    "no column id": (line("nodes.csv", 1, "name,client,age,label,split"), "nodes.csv has no column 'id'"),
     "UTF-16": (content("nodes.csv", "\n".join(NODES).encode("utf-16")), "nodes.csv is UTF-16"),
     "Latin-1": (
         content("nodes.csv", "\n".join(NODES).replace("c,x", "c,ø").encode("latin-1")),
@@ -230,7 +230,7 @@ def test_broken_files_are_refused_in_one_line_and_nothing_is_written(
     refused(["--data", "d.yaml"], capsys, told)
 
 
-# ---- several sites' files ----------------------------------------------------------------------------------
+# ---- several clients' files ----------------------------------------------------------------------------------
 
 CUSTOMERS = {
     "north": ["id,age,balance,label,split", "a,1,5,yes,train", "b,2,6,no,val", "c,3,7,yes,test"],
@@ -238,12 +238,12 @@ CUSTOMERS = {
 }
 TRANSFERS = {"north": ["source,target", "a,b", "b,c"], "south": ["source,target", "c,d", "b,c"]}
 TWO = (
-    "sites:\n  north: {nodes: north/customers.csv, edges: north/transfers.csv}\n"
+    "clients:\n  north: {nodes: north/customers.csv, edges: north/transfers.csv}\n"
     "  south: {nodes: south/customers.csv, edges: south/transfers.csv}\n"
 )
 
 
-def good_sites() -> None:
+def good_clients() -> None:
     for name, customers in CUSTOMERS.items():
         Path(name).mkdir()
         Path(name, "customers.csv").write_text("\n".join(customers) + "\n")
@@ -260,103 +260,103 @@ def weights(north: str, south: str) -> Callable[[], None]:
 
 
 def renamed(name: str, column: str) -> Callable[[], None]:
-    """A column of customers is called something else at one site."""
+    """A column of customers is called something else at one client."""
     return line(f"{name}/customers.csv", 1, CUSTOMERS[name][0].replace(column, f"{column}_"))
 
 
-#: What is done to the good files of two sites, and what the message must say: site, file, place and value.
+#: What is done to the good files of two clients, and what the message must say: client, file, place and value.
 SITE_CASES: dict[str, tuple[Callable[[], Any], str]] = {
-    # what two sites say of one vertex or edge
+    # what two clients say of one node or edge
     "a holder with features of another width": (
         content("south/customers.csv", "id,age,label,split\nc,3,yes,test\nd,4,no,train\n"),
-        "site 'south': south/customers.csv has other features than north/customers.csv of site 'north': it lacks 'balance'; give"),
+        "client 'south': south/customers.csv has other features than north/customers.csv of client 'north': it lacks 'balance'; give"),
     "a feature more": (
         content("south/customers.csv", "id,age,balance,limit,label,split\nc,3,7,0,yes,test\n"),
-        "of site 'north': it also has 'limit'; give all sites' files the same columns"),
+        "of client 'north': it also has 'limit'; give all clients' files the same columns"),
     "a feature of another name": (renamed("south", "age"), "it lacks 'age' and also has 'age_'"),
-    "a named feature that a site lacks": (
+    "a named feature that a client lacks": (
         lambda: (renamed("south", "age")(), yaml(TWO + "features: [age]\n")()),
-        "site 'south': the data's description d.yaml: south/customers.csv has no column 'age' (features); did you mean 'age_'?"),
-    "two features of one vertex": (
+        "client 'south': the data's description d.yaml: south/customers.csv has no column 'age' (features); did you mean 'age_'?"),
+    "two features of one node": (
         line("south/customers.csv", 2, "c,3,7.5,yes,test"),
-        "site 'south': south/customers.csv, line 2, column 'balance': this feature of vertex 'c' is 7.5 here and 7.0 at site 'north' (north/customers.csv, line 4); a vertex"),
-    "two labels of one vertex": (
+        "client 'south': south/customers.csv, line 2, column 'balance': this feature of node 'c' is 7.5 here and 7.0 at client 'north' (north/customers.csv, line 4); a node"),
+    "two labels of one node": (
         line("south/customers.csv", 4, "b,2,6,yes,"),
-        "site 'south': south/customers.csv, line 4, column 'label': the label of vertex 'b' is 'yes' here and 'no' at site 'north' (north/customers.csv, line 3); correct one"),
-    "two parts of one vertex": (
+        "client 'south': south/customers.csv, line 4, column 'label': the label of node 'b' is 'yes' here and 'no' at client 'north' (north/customers.csv, line 3); correct one"),
+    "two parts of one node": (
         line("south/customers.csv", 4, "b,2,6,,test"),
-        "site 'south': south/customers.csv, line 4, column 'split': part of the split of vertex 'b' is 'test' here and 'val' at site 'north' (north/customers.csv, line 3)"),
+        "client 'south': south/customers.csv, line 4, column 'split': part of the split of node 'b' is 'test' here and 'val' at client 'north' (north/customers.csv, line 3)"),
     "two weights of one edge": (
         weights("a,b,1\nb,c,2\n", "c,d,4\nc,b,1\nb,c,2\n"),
-        "site 'south': south/transfers.csv, line 3, column 'weight': the edge between 'b' and 'c' weighs 3.0 here and 2.0 at site 'north' (north/transfers.csv, line 3); give it one weight"),
-    # one site's files
+        "client 'south': south/transfers.csv, line 3, column 'weight': the edge between 'b' and 'c' weighs 3.0 here and 2.0 at client 'north' (north/transfers.csv, line 3); give it one weight"),
+    # one client's files
     "an empty holder": (
         content("south/customers.csv", CUSTOMERS["south"][0] + "\n"),
-        "site 'south': south/customers.csv has no row; it needs one for each vertex: add them, or leave the site out"),
-    "an edge to another site's vertex": (
+        "client 'south': south/customers.csv has no row; it needs one for each node: add them, or leave the client out"),
+    "an edge to another client's node": (
         line("south/transfers.csv", 2, "c,a"),
-        "site 'south': south/transfers.csv, line 2, column 'target': 'a' is no vertex of south/customers.csv; add the vertex, or drop the edge"),
-    "an id twice at one site": (
-        line("south/customers.csv", 3, "c,3,7,yes,test"), "site 'south': south/customers.csv, line 3, column 'id': the id 'c' is also in line 2"),
-    "a bad number at one site": (
-        line("south/customers.csv", 3, "d,old,8,no,train"), "site 'south': south/customers.csv, line 3, column 'age': 'old' is no number"),
-    "a part that one site calls otherwise": (
-        line("south/customers.csv", 3, "d,4,8,no,training"), "site 'south': south/customers.csv, line 3, column 'split': 'training' is no part"),
-    "a site without its file": (
-        lambda: Path("south/transfers.csv").unlink(), "site 'south': south/transfers.csv cannot be read"),
-    "a site without labels": (
+        "client 'south': south/transfers.csv, line 2, column 'target': 'a' is no node of south/customers.csv; add the node, or drop the edge"),
+    "an id twice at one client": (
+        line("south/customers.csv", 3, "c,3,7,yes,test"), "client 'south': south/customers.csv, line 3, column 'id': the id 'c' is also in line 2"),
+    "a bad number at one client": (
+        line("south/customers.csv", 3, "d,old,8,no,train"), "client 'south': south/customers.csv, line 3, column 'age': 'old' is no number"),
+    "a part that one client calls otherwise": (
+        line("south/customers.csv", 3, "d,4,8,no,training"), "client 'south': south/customers.csv, line 3, column 'split': 'training' is no part"),
+    "a client without its file": (
+        lambda: Path("south/transfers.csv").unlink(), "client 'south': south/transfers.csv cannot be read"),
+    "a client without labels": (
         lambda: (renamed("south", "label")(), yaml(TWO + "features: [age]\n")()),
-        "site 'south': south/customers.csv has no column 'label' (label), and north/customers.csv of site 'north' has one; add it"),
-    "a site with weights": (
+        "client 'south': south/customers.csv has no column 'label' (label), and north/customers.csv of client 'north' has one; add it"),
+    "a client with weights": (
         content("south/transfers.csv", "source,target,weight\nc,d,2\n"),
-        "site 'north': north/transfers.csv has no column 'weight' (weight), and south/transfers.csv of site 'south' has one"),
-    "a site without ids": (renamed("south", "id"), "site 'south': south/customers.csv has no column 'id'"),
+        "client 'north': north/transfers.csv has no column 'weight' (weight), and south/transfers.csv of client 'south' has one"),
+    "a client without ids": (renamed("south", "id"), "client 'south': south/customers.csv has no column 'id'"),
     # the description
-    "sites and nodes": (yaml(TWO + "nodes: nodes.csv\n"), "d.yaml has both 'sites' and 'nodes'"),
-    "sites and edges": (yaml(TWO + "edges: edges.csv\n"), "d.yaml has both 'sites' and 'edges'"),
-    "sites and a column of sites": (yaml(TWO + "site: bank\n"), "d.yaml has both 'sites' and 'site'"),
-    "sites and the sites of ends": (yaml(TWO + "source_site: s\n"), "d.yaml has both 'sites' and 'source_site'"),
-    "sites and the sites of other ends": (yaml(TWO + "target_site: s\n"), "d.yaml has both 'sites' and 'target_site'"),
-    "one site": (yaml("\n".join(TWO.splitlines()[:2])), "d.yaml: sites names 1 site, and it takes two to share a graph"),
-    "no site": (yaml("sites: {}\n"), "d.yaml: sites names 0 sites"),
-    "sites that are a list": (yaml("sites: [north, south]\n"), "d.yaml: sites must map each site's name to its files"),
-    "sites that are empty": (yaml("sites:\n"), "d.yaml: sites must map each site's name to its files"),
-    "a site that is text": (yaml(TWO + "  west: west.csv\n"), "d.yaml, site 'west' must name its files"),
-    "an unknown key of a site": (
-        yaml(TWO + "  west: {nods: west.csv, edges: e.csv}\n"), "d.yaml, site 'west' has an unknown key 'nods'; did you mean 'nodes'?"),
-    "a key of a site that is common": (
-        yaml(TWO + "  west: {nodes: w.csv, edges: e.csv, label: fraud}\n"), "d.yaml, site 'west' has an unknown key 'label'"),
-    "a site without edges": (yaml(TWO + "  west: {nodes: north/customers.csv}\n"), "d.yaml, site 'west' has no 'edges'; give its file of edges"),
-    "a site whose file is a list": (yaml(TWO + "  west: {nodes: [a], edges: e.csv}\n"), "d.yaml, site 'west': nodes must be text"),
-    "a site twice": (yaml(TWO + TWO.splitlines()[1] + "\n"), "d.yaml, line 4: 'north' is given twice"),
-    "a site whose name is no text": (yaml(TWO.replace("north:", "yes:")), "d.yaml: the site True has no name that is text; put it in quotes"),
-    "a site without a name": (yaml(TWO.replace("  north:", "  '':")), "d.yaml: the site '' has no name"),
-    "sites misspelt": (yaml(TWO.replace("sites:", "site_s:")), "d.yaml has an unknown key 'site_s'; did you mean 'sites'?"),
+    "clients and nodes": (yaml(TWO + "nodes: nodes.csv\n"), "d.yaml has both 'clients' and 'nodes'"),
+    "clients and edges": (yaml(TWO + "edges: edges.csv\n"), "d.yaml has both 'clients' and 'edges'"),
+    "clients and a column of clients": (yaml(TWO + "client: bank\n"), "d.yaml has both 'clients' and 'client'"),
+    "clients and the clients of ends": (yaml(TWO + "source_client: s\n"), "d.yaml has both 'clients' and 'source_client'"),
+    "clients and the clients of other ends": (yaml(TWO + "target_client: s\n"), "d.yaml has both 'clients' and 'target_client'"),
+    "one client": (yaml("\n".join(TWO.splitlines()[:2])), "d.yaml: clients names 1 client, and it takes two to share a graph"),
+    "no client": (yaml("clients: {}\n"), "d.yaml: clients names 0 clients"),
+    "clients that are a list": (yaml("clients: [north, south]\n"), "d.yaml: clients must map each client's name to its files"),
+    "clients that are empty": (yaml("clients:\n"), "d.yaml: clients must map each client's name to its files"),
+    "a client that is text": (yaml(TWO + "  west: west.csv\n"), "d.yaml, client 'west' must name its files"),
+    "an unknown key of a client": (
+        yaml(TWO + "  west: {nods: west.csv, edges: e.csv}\n"), "d.yaml, client 'west' has an unknown key 'nods'; did you mean 'nodes'?"),
+    "a key of a client that is common": (
+        yaml(TWO + "  west: {nodes: w.csv, edges: e.csv, label: fraud}\n"), "d.yaml, client 'west' has an unknown key 'label'"),
+    "a client without edges": (yaml(TWO + "  west: {nodes: north/customers.csv}\n"), "d.yaml, client 'west' has no 'edges'; give its file of edges"),
+    "a client whose file is a list": (yaml(TWO + "  west: {nodes: [a], edges: e.csv}\n"), "d.yaml, client 'west': nodes must be text"),
+    "a client twice": (yaml(TWO + TWO.splitlines()[1] + "\n"), "d.yaml, line 4: 'north' is given twice"),
+    "a client whose name is no text": (yaml(TWO.replace("north:", "yes:")), "d.yaml: the client True has no name that is text; put it in quotes"),
+    "a client without a name": (yaml(TWO.replace("  north:", "  '':")), "d.yaml: the client '' has no name"),
+    "clients misspelt": (yaml(TWO.replace("clients:", "client_s:")), "d.yaml has an unknown key 'client_s'; did you mean 'clients'?"),
 }  # fmt: skip
 
 
-def test_the_good_files_of_two_sites_are_good() -> None:
-    good_sites()
+def test_the_good_files_of_two_clients_are_good() -> None:
+    good_clients()
     assert main([*RUN, "--data", "d.yaml"]) == 0
     weights("a,b,1\nb,c,3\n", "c,d,4\nc,b,1\nb,c,2\n")()
     assert main([*RUN, "--data", "d.yaml", "--out", "weighted"]) == 0
 
 
 @pytest.mark.parametrize("case", SITE_CASES)
-def test_broken_files_of_sites_are_refused_in_one_line_and_nothing_is_written(
+def test_broken_files_of_clients_are_refused_in_one_line_and_nothing_is_written(
     case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good_sites()
+    good_clients()
     change, told = SITE_CASES[case]
     change()
     refused(["--data", "d.yaml"], capsys, told)
 
 
-def test_a_method_that_cannot_share_vertices_names_one_that_is_shared(
+def test_a_method_that_cannot_share_nodes_names_one_that_is_shared(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    good_sites()
-    told = "fedgcn needs every vertex at one client only, but partition 'column' gives vertex 'b' to 2"
+    good_clients()
+    told = "fedgcn needs every node at one client only, but partition 'column' gives node 'b' to 2"
     before = sorted(Path().rglob("*"))
     assert main(["run", "fedgcn", "--data", "d.yaml"]) == 2
     assert told in capsys.readouterr().err
@@ -370,7 +370,7 @@ def test_a_method_that_cannot_share_vertices_names_one_that_is_shared(
         ("g.graphml", "<graphml>", "g.graphml is no GraphML"),
         ("g.graphml", "", "g.graphml is no GraphML"),
         ("g.graphml", '<!DOCTYPE x [<!ENTITY a "aaaa">]><graphml/>', "document type definition"),
-        ("g.graphml", "<graphml><graph edgedefault='undirected'><node id='a'/></graph></graphml>", "no vertex attribute"),
+        ("g.graphml", "<graphml><graph edgedefault='undirected'><node id='a'/></graph></graphml>", "no node attribute"),
         ("g.pt", "not a file of torch", "g.pt is no PyG Data"),
         ("g.pt", "", "g.pt is no PyG Data"),
         ("nodes.csv", None, "is one table, and a graph needs two"),
@@ -459,13 +459,13 @@ def test_weights_are_refused_where_the_method_has_no_use_for_them(capsys: pytest
     refused(["--data", "d.yaml", "--set", "backbone=gat"], capsys, told)
 
 
-def test_sites_that_the_data_has_not_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_clients_that_the_data_has_not_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     refused(["--data", "d.yaml", "--clients", "3"], capsys, "has 2 clients for 'nodes', not 3")
-    refused(["--partition", "column"], capsys, "partition 'column' needs a column of sites")
+    refused(["--partition", "column"], capsys, "partition 'column' needs a column of clients")
 
 
 def test_what_looks_odd_and_is_not_wrong_is_read() -> None:
-    """A byte-order mark, blank lines, CRLF, a site with one vertex, isolated vertices, no edges, a label only
+    """A byte-order mark, blank lines, CRLF, a client with one node, isolated nodes, no edges, a label only
     some have."""
     text = "\ufeff" + "\r\n\r\n".join([*NODES, "e,alone,5,,", "f,x,6,no,none"]) + "\r\n"
     Path("nodes.csv").write_bytes(text.encode())

@@ -14,7 +14,7 @@ import torch
 from graphfed.cli import main
 from graphfed.deployment.deploy import check_outcome
 from graphfed.errors import DONE, UNUSABLE, InputError
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 
 pytest.importorskip("nvflare", reason="the extra 'deploy' (NVIDIA FLARE) is not installed")
 
@@ -70,21 +70,39 @@ def project() -> Project:
 @pytest.fixture(scope="module")
 def federation(tables: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     folder = tmp_path_factory.mktemp("federation")
-    with Loopback(project(), folder / "kits", tables, options=RULES) as started:
+    with Loopback(project(), folder / "startup_kits", tables, options=RULES) as started:
         yield started
 
 
 def run(federation: Loopback, out: Path, method: str, *settings: str) -> int:
     """The exit code of the coordinator's command."""
     chosen = [word for setting in settings for word in ("--set", setting)]
-    kit = str(federation.kits["coordinator"])
-    return main(["run", method, "--kit", kit, "--out", str(out), "--rounds", "2", "--no-progress", *chosen])
+    startup_kit = str(federation.startup_kits["coordinator"])
+    return main(
+        [
+            "run",
+            method,
+            "--startup-kit",
+            startup_kit,
+            "--out",
+            str(out),
+            "--rounds",
+            "2",
+            "--no-progress",
+            *chosen,
+        ]
+    )
 
 
 def trained(federation: Loopback) -> list[Path]:
     """The files that only a run that trained leaves at its places."""
     names = ("result.json", "model.safetensors", "metrics.jsonl", "predictions.parquet", "round-*")
-    return [file for kit in federation.kits.values() for name in names for file in kit.rglob(name)]
+    return [
+        file
+        for startup_kit in federation.startup_kits.values()
+        for name in names
+        for file in startup_kit.rglob(name)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +142,11 @@ def program_outcome(federation: Loopback, name: str, kept: Path) -> list[dict[st
     asked["hosts"] = [[0], [1]]
     with federation.coordinator() as coordinator:
         return coordinator.run(
-            [asked], on_event=lambda *_: None, on_news=lambda _: None, wish=Wish(), kept=kept
+            [asked],
+            on_event=lambda *_: None,
+            on_message=lambda _: None,
+            stop_request=StopRequest(),
+            kept=kept,
         )
 
 
@@ -133,7 +155,7 @@ def test_a_program_that_one_site_s_operator_does_not_allow_is_refused_there(
 ) -> None:
     with pytest.raises(InputError, match=f"south does not run the program .*--allow {PROGRAMS}"):
         check_outcome(program_outcome(federation, "foreign", tmp_path))
-    assert not (federation.kits["south"] / "runs" / "foreign").exists()
+    assert not (federation.startup_kits["south"] / "runs" / "foreign").exists()
 
 
 def test_a_site_computes_with_its_operator_s_threads_and_device_and_refuses_a_run_where_it_has_no_data(
@@ -143,10 +165,10 @@ def test_a_site_computes_with_its_operator_s_threads_and_device_and_refuses_a_ru
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rules = {"south": ["--threads", "3", "--device", device]}
     data = {"north": tables["north"]}
-    with Loopback(project(), tmp_path / "kits", data, allow=[PROGRAMS], options=rules) as federation:
+    with Loopback(project(), tmp_path / "startup_kits", data, allow=[PROGRAMS], options=rules) as federation:
         check_outcome(program_outcome(federation, "report", tmp_path / "kept"))
         reports = {
-            name: json.loads((federation.kits[name] / "runs" / "report" / "report.json").read_text())
+            name: json.loads((federation.startup_kits[name] / "runs" / "report" / "report.json").read_text())
             for name in ("server", *SITES)
         }
         assert reports["south"] == {"threads": 3, "device": device}
@@ -162,7 +184,8 @@ def test_a_site_computes_with_its_operator_s_threads_and_device_and_refuses_a_ru
 def test_every_rule_of_an_operator_reaches_the_processes_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over all fields of `Place`, each with another value than its default; a field that is new is in it."""
     others: dict[Any, Any] = {
-        "name": "north", "kit": Path("/kits/north"), "data": Path("/data/north.yaml"), "device": "cuda:1",
+        "name": "north", "startup_kit": Path("/startup_kits/north"), "data": Path("/data/north.yaml"),
+        "device": "cuda:1",
     }  # fmt: skip
     fields = [field for field in dataclasses.fields(Place) if field.name not in PER_RUN]
     for field in fields:

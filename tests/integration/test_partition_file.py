@@ -35,19 +35,19 @@ def digits() -> Graph:
 
 @pytest.fixture
 def saved(digits: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Partition:
-    """Four sites in sites.safetensors, in the folder one works in."""
+    """Four clients in clients.safetensors, in the folder one works in."""
     monkeypatch.chdir(tmp_path)
     made = partition(digits, "label_dirichlet", 4, 7, beta=1.0)
-    made.save("sites.safetensors")
+    made.save("clients.safetensors")
     return made
 
 
 OPTIONS: dict[str, Any] = {"rounds": 2, "threads": 1}
-HERE = Path("sites.safetensors")
+HERE = Path("clients.safetensors")
 
 
 def test_a_run_on_the_file_is_the_run_on_the_recipe_it_was_made_by(saved: Partition) -> None:
-    from_file = graphfed.run("fedavg", partition="sites.safetensors", out="run", **OPTIONS)
+    from_file = graphfed.run("fedavg", partition="clients.safetensors", out="run", **OPTIONS)
     made = graphfed.run(
         "fedavg", clients=4, partition="label_dirichlet", out=False,
         settings={"partition.beta": 1.0, "partition_seed": 7}, **OPTIONS,
@@ -56,15 +56,17 @@ def test_a_run_on_the_file_is_the_run_on_the_recipe_it_was_made_by(saved: Partit
     assert (from_file.test, from_file.bytes) == (made.test, made.bytes)
     assert (from_file.clients, from_file.partition) == (4, "label_dirichlet")
     told = read_manifest("run")["partition"]
-    assert (told["file"], told["options"], told["seed"]) == ("sites.safetensors", saved.options, 7)
+    assert (told["file"], told["options"], told["seed"]) == ("clients.safetensors", saved.options, 7)
 
 
 def test_every_seed_of_a_comparison_has_the_partition_of_the_file_and_it_can_be_gone_on_with(
     saved: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = graphfed.compare(["fedavg"], seeds=[0, 1], partition="sites.safetensors", out="whole", **OPTIONS)
+    whole = graphfed.compare(
+        ["fedavg"], seeds=[0, 1], partition="clients.safetensors", out="whole", **OPTIONS
+    )
     assert {h for row in whole.rows for h in row["hashes"]["partition"]} == {saved.hash}
-    graphfed.compare(["fedavg"], seeds=[0, 1], partition="sites.safetensors", out="part", **OPTIONS)
+    graphfed.compare(["fedavg"], seeds=[0, 1], partition="clients.safetensors", out="part", **OPTIONS)
     for name in ("comparison.json", "fedavg-seed1/result.json"):
         (Path("part") / name).unlink()
     again = graphfed.resume("part")
@@ -75,20 +77,20 @@ def test_a_run_is_used_from_another_folder_as_long_as_the_file_is_the_same(
     saved: Partition, digits: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = Path().absolute()
-    graphfed.run("isolated", partition="sites.safetensors", out="run", **OPTIONS)
+    graphfed.run("isolated", partition="clients.safetensors", out="run", **OPTIONS)
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     assert main(["predict", str(here / "run"), "--out", "p.csv"]) == 0
-    partition(digits, "random", 4, 0).save(here / "sites.safetensors")
+    partition(digits, "random", 4, 0).save(here / "clients.safetensors")
     with pytest.raises(InputError, match="the partition is not the one the run in"):
         reopen(here / "run")
 
 
 def test_a_run_is_used_and_gone_on_with_when_the_file_is_gone(saved: Partition) -> None:
-    whole = graphfed.run("fedavg", partition="sites.safetensors", out="whole", **OPTIONS)
+    whole = graphfed.run("fedavg", partition="clients.safetensors", out="whole", **OPTIONS)
     stopped = {**OPTIONS, "rounds": 6, "checkpoint_every": 0}
-    graphfed.run("fedavg", partition="sites.safetensors", out="part", **stopped)
-    rest = graphfed.run("fedavg", partition="sites.safetensors", out=False, **stopped)
+    graphfed.run("fedavg", partition="clients.safetensors", out="part", **stopped)
+    rest = graphfed.run("fedavg", partition="clients.safetensors", out=False, **stopped)
     HERE.unlink()
     config, inputs = reopen("whole")
     assert (inputs.partition.hash, inputs.hashes) == (saved.hash, whole.hashes)
@@ -100,11 +102,11 @@ def test_a_run_is_used_and_gone_on_with_when_the_file_is_gone(saved: Partition) 
     again = graphfed.resume("part")
     assert isinstance(again, Result)
     assert (again.test, again.bytes, again.hashes) == (rest.test, rest.bytes, rest.hashes)
-    assert read_manifest("part")["partition"]["file"] == "sites.safetensors"
+    assert read_manifest("part")["partition"]["file"] == "clients.safetensors"
 
 
 def test_runs_of_a_comparison_share_one_copy_and_go_on_with_it(saved: Partition) -> None:
-    whole = graphfed.compare(["fedavg"], seeds=[0, 1], partition="sites.safetensors", out="c", **OPTIONS)
+    whole = graphfed.compare(["fedavg"], seeds=[0, 1], partition="clients.safetensors", out="c", **OPTIONS)
     assert [str(path) for path in Path("c").rglob("partition.safetensors")] == ["c/partition.safetensors"]
     HERE.unlink()
     Path("c/comparison.json").unlink()
@@ -119,7 +121,9 @@ def test_runs_of_a_comparison_share_one_copy_and_go_on_with_it(saved: Partition)
 
 def test_a_sweep_goes_on_when_the_file_is_gone(saved: Partition) -> None:
     grid = {"lr": [0.1, 0.5]}
-    whole = graphfed.sweep("fedavg", grid=grid, seeds=[0], partition="sites.safetensors", out="s", **OPTIONS)
+    whole = graphfed.sweep(
+        "fedavg", grid=grid, seeds=[0], partition="clients.safetensors", out="s", **OPTIONS
+    )
     assert [str(path) for path in Path("s").rglob("partition.safetensors")] == ["s/partition.safetensors"]
     HERE.unlink()
     for name in ("sweep.json", "trials/0002.json", "chosen-seed0/result.json"):
@@ -135,22 +139,22 @@ def test_a_sweep_goes_on_when_the_file_is_gone(saved: Partition) -> None:
 
 COPY = Path("run/partition.safetensors")
 LOST: dict[str, tuple[Callable[[Graph], Any], str]] = {
-    "no copy": (lambda _: COPY.unlink(), r"the partition file .*sites.safetensors is not there"),
+    "no copy": (lambda _: COPY.unlink(), r"the partition file .*clients.safetensors is not there"),
     "another partition": (
         lambda g: partition(g, "random", 4, 0).save(COPY), "the partition is not the one the run in run had"),
-    "another number of sites": (
+    "another number of clients": (
         lambda g: partition(g, "random", 3, 0).save(COPY), "partition.safetensors has 3 clients, not 4"),
     "a part of it": (
         lambda _: COPY.write_bytes(COPY.read_bytes()[:-1000]), "run/partition.safetensors is not a part"),
     "a folder": (
-        lambda _: (COPY.unlink(), COPY.mkdir()), r"the partition file .*sites.safetensors is not there"),
+        lambda _: (COPY.unlink(), COPY.mkdir()), r"the partition file .*clients.safetensors is not there"),
 }  # fmt: skip
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
 def test_a_file_that_may_not_be_read_is_refused(saved: Partition) -> None:
     HERE.chmod(0)
-    with pytest.raises(InputError, match=r"sites.safetensors cannot be read: Permission denied"):
+    with pytest.raises(InputError, match=r"clients.safetensors cannot be read: Permission denied"):
         graphfed.run("fedavg", partition=HERE, out=False)
 
 
@@ -158,7 +162,7 @@ def test_a_file_that_may_not_be_read_is_refused(saved: Partition) -> None:
 def test_without_the_file_a_copy_that_is_not_the_runs_partition_is_refused(
     case: str, saved: Partition, digits: Graph
 ) -> None:
-    graphfed.run("isolated", partition="sites.safetensors", out="run", **OPTIONS)
+    graphfed.run("isolated", partition="clients.safetensors", out="run", **OPTIONS)
     HERE.unlink()
     change, told = LOST[case]
     change(digits)
@@ -173,14 +177,14 @@ def test_without_the_file_a_copy_that_is_not_the_runs_partition_is_refused(
 def test_a_copy_is_kept_only_of_a_partition_from_a_file(saved: Partition) -> None:
     graphfed.run("isolated", clients=4, out="made", **OPTIONS)
     assert not Path("made/partition.safetensors").exists()
-    graphfed.run("isolated", partition="sites.safetensors", out="read", **OPTIONS)
+    graphfed.run("isolated", partition="clients.safetensors", out="read", **OPTIONS)
     assert Path("read/partition.safetensors").read_bytes() == HERE.read_bytes()
 
 
 def test_a_config_names_the_file_from_its_own_folder(
     saved: Partition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("e.yaml").write_text("method: fedavg\nrounds: 1\npartition: sites.safetensors\n")
+    Path("e.yaml").write_text("method: fedavg\nrounds: 1\npartition: clients.safetensors\n")
     (tmp_path / "away").mkdir()
     monkeypatch.chdir(tmp_path / "away")
     assert main(["run", "--config", "../e.yaml", "--out", "run", "--no-report"]) == 0
@@ -188,30 +192,32 @@ def test_a_config_names_the_file_from_its_own_folder(
 
 
 REFUSED: dict[str, tuple[Callable[[], Any] | None, list[str], str]] = {
-    "another graph": (None, ["--data", "social"], "in sites.safetensors was made for another graph (hash"),
+    "another graph": (None, ["--data", "social"], "in clients.safetensors was made for another graph (hash"),
     "another number of clients": (None, ["--clients", "5"], "has 4 clients, not 5; leave the number of"),
     "an option of a recipe": (None, ["--set", "partition.beta=2"], "has no setting 'partition.beta'"),
     "a seed": (None, ["--set", "partition_seed=3"], "partition_seed has no use here"),
-    "no file": (HERE.unlink, [], "the partition file sites.safetensors is not there; write one with"),
-    "a folder": (lambda: (HERE.unlink(), HERE.mkdir()), [], "file sites.safetensors is a folder"),
-    "a pipe": (lambda: (HERE.unlink(), os.mkfifo(HERE)), [], "file sites.safetensors is no regular file"),
+    "no file": (HERE.unlink, [], "the partition file clients.safetensors is not there; write one with"),
+    "a folder": (lambda: (HERE.unlink(), HERE.mkdir()), [], "file clients.safetensors is a folder"),
+    "a pipe": (lambda: (HERE.unlink(), os.mkfifo(HERE)), [], "file clients.safetensors is no regular file"),
     "a name that is too long": (None, ["--partition", "s" * 300 + ".s"], "(File name too long)"),
     "a file in a file": (
         None, ["--partition", f"{HERE}/s.safetensors"], f"partition file {HERE}/s.safetensors is not there"),
-    "a path without ending": (None, ["--partition", "./sites"], "the partition file sites is not there"),
-    "an empty file": (lambda: HERE.write_bytes(b""), [], "sites.safetensors is not a partition file"),
-    "text": (lambda: HERE.write_text("site,vertex\n0,1\n"), [], "sites.safetensors is not a partition file"),
+    "a path without ending": (None, ["--partition", "./clients"], "the partition file clients is not there"),
+    "an empty file": (lambda: HERE.write_bytes(b""), [], "clients.safetensors is not a partition file"),
+    "text": (lambda: HERE.write_text("client,node\n0,1\n"), [],
+        "clients.safetensors is not a partition file"),
     "a file cut short": (
-        lambda: HERE.write_bytes(HERE.read_bytes()[:-1000]), [], "sites.safetensors is not a partition file"),
+        lambda: HERE.write_bytes(HERE.read_bytes()[:-1000]), [],
+        "clients.safetensors is not a partition file"),
     "half a header": (lambda: HERE.write_bytes(HERE.read_bytes()[:60]), [], "is not a partition file"),
     "a header of 10^18 bytes": (
         lambda: HERE.write_bytes((10**18).to_bytes(8, "little") + b"{}"), [], "is not a partition file"),
     "a bit that flipped": (
         lambda: HERE.write_bytes(HERE.read_bytes()[:-1] + bytes([HERE.read_bytes()[-1] ^ 1])),
-        [], "sites.safetensors is damaged"),
+        [], "clients.safetensors is damaged"),
     "a model": (
         lambda: graphfed.run("fedavg", out="r", **OPTIONS) and Path("r/model.safetensors").replace(HERE), [],
-        "sites.safetensors is not a partition file"),
+        "clients.safetensors is not a partition file"),
 }  # fmt: skip
 
 
@@ -245,7 +251,7 @@ def test_a_file_that_does_not_fit_is_refused_in_one_line_and_nothing_is_written(
         ("name", ""),
         ("name", "l" * 300),
         ("seed", 2**63),
-        ("num_sites", True),
+        ("num_clients", True),
         ("graph_hash", 5),
     ],
 )

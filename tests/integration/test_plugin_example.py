@@ -64,7 +64,7 @@ def test_the_run_s_manifest_names_the_distribution_and_its_version(trained: Path
     assert manifest["config"]["plugins"] == INSTALLED
     assert manifest["versions"]["graphfed-example"] == "1.0"
     # The report has the method's own words for what its clients send.
-    assert "which the server averages by the number of training vertices" in (
+    assert "which the server averages by the number of training nodes" in (
         (trained / "one/report.html").read_text()
     )
 

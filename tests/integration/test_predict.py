@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(graphfed.__file__).parents[1]
 SMALL = {"clients": 3, "rounds": 3}
-#: One vertex for each client, so few that naive_fedgnn's false edges are few.
+#: One node for each client, so few that naive_fedgnn's false edges are few.
 DEVICES = {"data": "social", "split": "random:0.5,0.25,0.25", "rounds": 2, "settings": {"data.num_nodes": 60}}
 #: A few sensors, and few of their windows.
 SENSORS = {
@@ -132,7 +132,7 @@ def test_predictions_of_chosen_accounts_go_to_a_file_by_their_own_ids(
 
 
 def test_another_graph_is_predicted_by_the_same_network(tmp_path: Path) -> None:
-    """A copy of the graph with its vertices in another order has its predictions in that order."""
+    """A copy of the graph with its nodes in another order has its predictions in that order."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 200)
     x = rng.normal(size=(200, 5)).astype(np.float32) + y[:, None]
@@ -152,14 +152,14 @@ def test_what_does_not_fit_is_refused(bank: Path, tmp_path: Path) -> None:
     run = bank / "run"
     with pytest.raises(InputError, match="takes 5 features, and 'digits' has 64"):
         graphfed.predict(run, data="digits")
-    with pytest.raises(InputError, match="vertex '99999' is not in 'accounts'"):
+    with pytest.raises(InputError, match="node '99999' is not in 'accounts'"):
         graphfed.predict(run, nodes=["00001", "99999"])
     with pytest.raises(InputError, match="holds no finished run"):
         graphfed.predict(_unfinished(tmp_path, run))
     text = (bank / "accounts.csv").read_text().replace("age_days,balance", "balance,age_days")
     (bank / "other.csv").write_text(text)
     description = {"nodes": str(bank / "other.csv"), "edges": str(bank / "transfers.csv"), "id": "account",
-                   "site": "bank",
+                   "client": "bank",
                    "label": "fraud", "split": "part", "source": "payer", "target": "payee"}  # fmt: skip
     with pytest.raises(InputError, match="feature 'age_days' where 'other' has 'balance'"):
         graphfed.predict(run, data=description)
@@ -383,7 +383,7 @@ def _with_logarithms(bank: Path) -> dict[str, Any]:
             logs = {key: math.log1p(float(row[key])) for key in ("age_days", "balance", "monthly_turnover")}
             writer.writerow({**row, **logs})
     return {"nodes": str(bank / "logarithms.csv"), "edges": str(bank / "transfers.csv"), "id": "account",
-            "site": "bank", "label": "fraud", "split": "part", "source": "payer",
+            "client": "bank", "label": "fraud", "split": "part", "source": "payer",
             "target": "payee"}  # fmt: skip
 
 
@@ -421,7 +421,7 @@ def test_the_report_and_the_card_of_the_banks_do_not_lead_with_accuracy(
     assert "accuracy of each site" not in page
     card = write_card(bank / "run").read_text()
     assert "average precision of" in card.splitlines()[2]
-    assert "One class has more than 80 % of the test vertices" in card
+    assert "One class has more than 80 % of the test nodes" in card
 
 
 # ---- methods that released noised values ----
@@ -451,7 +451,7 @@ def test_predicting_with_a_run_that_released_noised_values_releases_nothing(
     written = pq.read_table(folder / "predictions.parquet")
     assert graphfed.predict(folder).equals(written)
     some = graphfed.predict(folder, nodes=["7", 3])
-    assert some["vertex"].to_pylist() == [7, 3]
+    assert some["node"].to_pylist() == [7, 3]
     assert some.equals(written.take([7, 3]))
 
 
@@ -465,7 +465,7 @@ def test_another_graph_is_not_predicted_where_that_would_release_noised_values(
     assert "leave data out" in told
     assert len(told.splitlines()) == 1
     assert not (folder.parent / "new.csv").exists()
-    with pytest.raises(InputError, match="vertex '60' is not in 'social'"):
+    with pytest.raises(InputError, match="node '60' is not in 'social'"):
         graphfed.predict(folder, nodes=[60])
     (folder / "predictions.parquet").write_bytes(b"x" * 100)
     with pytest.raises(InputError, match=r"predictions\.parquet cannot be read"):

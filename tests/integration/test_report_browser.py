@@ -141,7 +141,7 @@ def test_the_names_of_many_sites_stay_apart(tmp_path: Path) -> None:
     rows = [f"{i},branch {i % 40} <b>,{'ab'[i // 40 % 2]},{i % 7}" for i in range(240)]
     (tmp_path / "nodes.csv").write_text("\n".join(["id,site,label,x", *rows]))
     (tmp_path / "edges.csv").write_text("\n".join(["source,target", *(f"{i},{i + 1}" for i in range(239))]))
-    data = {"nodes": "nodes.csv", "edges": "edges.csv", "id": "id", "site": "site", "label": "label"}
+    data = {"nodes": "nodes.csv", "edges": "edges.csv", "id": "id", "client": "client", "label": "label"}
     (tmp_path / "graph.yaml").write_text(json.dumps(data))
     folder = tmp_path / "run"
     graphfed.run("fedavg", data=tmp_path / "graph.yaml", rounds=2, split="random:0.5,0.25,0.25", out=folder)

@@ -19,7 +19,7 @@ from graphfed.drawing.canvas import svg_element
 from graphfed.errors import InputError
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.report import charts
-from graphfed.report.page import tell_device, write_card, write_report
+from graphfed.report.page import log_device, write_card, write_report
 from graphfed.runs.progress import human_bytes
 
 pytestmark = pytest.mark.slow
@@ -95,7 +95,7 @@ def test_receivers_and_messages_are_those_of_the_devices_own_account(run: Path) 
 def test_the_sentences_have_the_figures_of_the_account(run: Path) -> None:
     own = account(run)
     for device in (3, 20, 41):
-        told = " ".join(tell_device(run, device))
+        told = " ".join(log_device(run, device))
         figures = {name: column[device].item() for name, column in own.items()}
         assert f"Device {device} has {figures['neighbours']} neighbour" in told
         assert f"it keeps {figures['kept']} of them, and is kept by {figures['receivers']}." in told
@@ -108,7 +108,7 @@ def test_the_sentences_have_the_figures_of_the_account(run: Path) -> None:
             epsilons = figures["epsilon"], figures["epsilon_colluding"]
             assert "each alone epsilon is {:g}, against all together {:g}.".format(*epsilons) in told
     alone = int(np.flatnonzero(own["receivers"] == 0)[0])
-    assert "No neighbour keeps it, so it sent no bit" in " ".join(tell_device(run, alone))
+    assert "No neighbour keeps it, so it sent no bit" in " ".join(log_device(run, alone))
 
 
 def test_unless_one_is_asked_for_the_device_protected_least_is_shown(run: Path) -> None:
@@ -129,8 +129,8 @@ def test_seeded_noise_is_told_as_no_protection(run: Path, tmp_path: Path) -> Non
     seeded = tmp_path / "run"
     graphfed.run("lumos", **OPTIONS, settings={**SETTINGS, "noise_seed": 1}, out=seeded)
     device = int(account(seeded)["receivers"].argmax())
-    assert "The noise is seeded: simulated, and no protection" in " ".join(tell_device(seeded, device))
-    assert "seeded" not in " ".join(tell_device(run, device))
+    assert "The noise is seeded: simulated, and no protection" in " ".join(log_device(seeded, device))
+    assert "seeded" not in " ".join(log_device(run, device))
     write_report([seeded], device=device)
     assert rows(seeded)["lumos/feature_bits"][5] == "simulated: nothing is hidden in this run"
 
@@ -175,7 +175,7 @@ def test_a_comparison_shows_the_device_of_its_rows_that_keep_an_account(tmp_path
     )
     write_report([folder], device=5)
     assert re.findall(r"<p>Device (\d+) has", section(folder)) == ["5"]
-    assert tell_device(folder, 5)[0].startswith("Device 5 has ")
+    assert log_device(folder, 5)[0].startswith("Device 5 has ")
 
 
 def test_the_page_of_three_thousand_devices_is_hardly_larger_than_that_of_sixty(
@@ -197,7 +197,7 @@ def test_charts_of_many_devices_or_sites_draw_so_many_points_only() -> None:
     )
     assert len(large) < 1.5 * len(small)
     dots = [
-        svg_element("title", [[charts._site_dots({"one": {str(k): (0.5, k) for k in range(n)}})]])
+        svg_element("title", [[charts._client_dots({"one": {str(k): (0.5, k) for k in range(n)}})]])
         for n in (charts.DOTS, 20 * charts.DOTS)
     ]
     assert len(dots[1]) < 1.1 * len(dots[0])

@@ -186,9 +186,9 @@ def test_a_checkpoint_counts_only_when_every_process_has_its_part(tmp_path: Path
     assert main([*arguments, "--out", "whole"]) == 0
     assert main([*arguments, "--out", "run"]) == 0
     Path("run/result.json").unlink()
-    names = ["server", "host0", "host1"]
+    names = ["server", "worker0", "worker1"]
     assert newest_round(Path("run"), names) == (4, [])
-    Path("run/checkpoint/round-00000004/host1.json").unlink()
+    Path("run/checkpoint/round-00000004/worker1.json").unlink()
     assert newest_round(Path("run"), names)[0] == 3
     assert main(["resume", "run", "--no-progress"]) == 0
     assert found(Path("run")) == found(Path("whole"))

@@ -119,8 +119,8 @@ def test_the_label_depends_on_neighbours_that_a_bank_alone_does_not_all_see(grap
     assert together[known].mean() > 0.95
     dealt = partition(graph, "column", None, 0)
     for bank in range(3):
-        own = contact(np.stack((dealt.edge_u, dealt.edge_v))[:, dealt.edge_site == bank]) == suspicious
-        mine = dealt.held_vertex[(dealt.held_site == bank) & dealt.held_owner]
+        own = contact(np.stack((dealt.edge_u, dealt.edge_v))[:, dealt.edge_client == bank]) == suspicious
+        mine = dealt.held_node[(dealt.held_client == bank) & dealt.held_owner]
         assert own[mine[known[mine]]].mean() < 0.9
     assert (cash == suspicious)[known].mean() < 0.65
 
@@ -147,12 +147,12 @@ def test_inspect_names_the_banks_and_counts_what_they_share(
     assert main(["data", "inspect", str(banks / "banks.yaml"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     lists = [{row[0] for row in bank} for bank in files(banks, "customers.csv")]
-    assert [(row["name"], row["vertices"]) for row in told["sites"]] == [
+    assert [(row["name"], row["nodes"]) for row in told["clients"]] == [
         (name, len(mine)) for name, mine in zip(BANKS, lists, strict=True)
     ]
     everyone = set.union(*lists)
-    assert told["vertices"] == len(everyone)
-    assert told["shared"]["vertices"] == sum(sum(p in mine for mine in lists) > 1 for p in everyone)
+    assert told["nodes"] == len(everyone)
+    assert told["shared"]["nodes"] == sum(sum(p in mine for mine in lists) > 1 for p in everyone)
     assert told["partition"]["name"] == "column"
 
 
@@ -164,22 +164,22 @@ def test_predictions_name_the_bank_and_agree_on_a_customer_of_several(ran: Path,
     rows_of: dict[str, set[str]] = {bank: set() for bank in BANKS}
     answers: dict[str, set[str]] = {}
     for row in table:
-        rows_of[row["site_name"]].add(row["id"])
+        rows_of[row["client_name"]].add(row["id"])
         answers.setdefault(row["id"], set()).add(row["prediction_name"])
     for bank, here, known in zip(BANKS, held, labelled, strict=True):
         assert rows_of[bank] == known | (here & nobody)
     assert set(answers) == set.union(*held)
     assert all(len(told) == 1 for told in answers.values())
     again = graphfed.predict(ran)
-    assert again.select(["vertex", "site", "id", "site_name", "prediction"]).to_pylist() == [
-        {key: row[key] for key in ("vertex", "site", "id", "site_name", "prediction")} for row in table
+    assert again.select(["node", "client", "id", "client_name", "prediction"]).to_pylist() == [
+        {key: row[key] for key in ("node", "client", "id", "client_name", "prediction")} for row in table
     ]
 
 
 def test_other_files_of_several_banks_are_predicted_as_one_graph(ran: Path, banks: Path) -> None:
     """A row for each customer, and no bank's name."""
     table = graphfed.predict(ran, data=banks / "banks.yaml")
-    assert "site_name" not in table.column_names
+    assert "client_name" not in table.column_names
     assert len(table) == 900
     there = {row["id"]: row["prediction"] for row in pq.read_table(ran / "predictions.parquet").to_pylist()}
     assert {row["id"]: row["prediction"] for row in table.to_pylist()} == there
@@ -190,9 +190,9 @@ def test_a_run_names_the_files_by_absolute_paths_and_is_reopened_from_anywhere(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     manifest = json.loads((ran / "manifest.json").read_text())
-    assert manifest["partition"]["site_names"] == list(BANKS)
+    assert manifest["partition"]["client_names"] == list(BANKS)
     source = manifest["config"]["data_source"]
-    assert source["sites"]["Harbour Trust"]["nodes"] == str(banks / "harbour_trust/customers.csv")
+    assert source["clients"]["Harbour Trust"]["nodes"] == str(banks / "harbour_trust/customers.csv")
     config, inputs = reopen(ran)
     assert config.to_json() == manifest["config"]
     assert inputs.hashes == manifest["hashes"]
@@ -223,7 +223,7 @@ def test_a_saved_partition_and_a_config_file_work_as_for_one_table(
     config = json.loads(Path("config/result.json").read_text())
     assert config["hashes"] == saved.hashes
     assert config["test"] == saved.to_json()["test"]
-    names = pq.read_table("saved/predictions.parquet")["site_name"].to_pylist()
+    names = pq.read_table("saved/predictions.parquet")["client_name"].to_pylist()
     assert set(names) == set(BANKS), "a saved partition that is the data's own has its names"
     assert graphfed.run(
         "fedgcn", data=banks / "banks.yaml", partition="random", clients=3, out=False, **SHORT

@@ -24,8 +24,8 @@ pytest.importorskip("nvflare", reason="the extra 'deploy' (NVIDIA FLARE) is not 
 
 import psutil
 
-from graphfed.runtime.nvflare.kits import load_kit, provision
 from graphfed.runtime.nvflare.project import Project, Site
+from graphfed.runtime.nvflare.startup_kits import load_startup_kit, provision
 from graphfed.runtime.nvflare.status import open_session, status
 from graphfed.runtime.nvflare.tls import refusal
 
@@ -51,12 +51,12 @@ def until(true: Callable[[], Any], what: str) -> None:
 class Party:
     """`graphfed site start` of one kit, as its party would type it; what it prints is in a file."""
 
-    def __init__(self, kit: Path, *words: str) -> None:
-        self.kit = kit
-        self.output = kit.parent / f"{kit.name}.out"
+    def __init__(self, startup_kit: Path, *words: str) -> None:
+        self.startup_kit = startup_kit
+        self.output = startup_kit.parent / f"{startup_kit.name}.out"
         with self.output.open("ab") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "graphfed", "site", "start", str(kit), *words],
+                [sys.executable, "-m", "graphfed", "site", "start", str(startup_kit), *words],
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
@@ -84,21 +84,21 @@ def all_gone(processes: list[psutil.Process]) -> bool:
 
 
 def make(folder: Path, *sites: str) -> dict[str, Path]:
-    return provision(Project("trial", tuple(map(Site, sites)), port=free_port()), folder / "kits")
+    return provision(Project("trial", tuple(map(Site, sites)), port=free_port()), folder / "startup_kits")
 
 
 @pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def startup_kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return make(tmp_path_factory.mktemp("federation"), "bank_a", "bank_b", "bank_c")
 
 
 @pytest.fixture(scope="module")
-def federation(kits: dict[str, Path]) -> Iterator[dict[str, Party]]:
+def federation(startup_kits: dict[str, Path]) -> Iterator[dict[str, Party]]:
     """The server, bank_a and bank_b; bank_c has not come."""
     parties: dict[str, Party] = {}
     try:
         for name in ("server", "bank_a", "bank_b"):
-            parties[name] = Party(kits[name])
+            parties[name] = Party(startup_kits[name])
         for name in ("bank_a", "bank_b"):
             parties[name].says("connected to localhost:")
             parties["server"].says(f"{name} is connected")
@@ -114,25 +114,25 @@ def federation(kits: dict[str, Path]) -> Iterator[dict[str, Party]]:
 
 
 def test_status_says_who_is_connected_and_who_is_not(
-    federation: dict[str, Party], kits: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    federation: dict[str, Party], startup_kits: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["site", "status", str(kits["coordinator"]), "--json"]) == DONE
+    assert main(["site", "status", str(startup_kits["coordinator"]), "--json"]) == DONE
     told = json.loads(capsys.readouterr().out)
     assert {name: heard is not None for name, heard in told["sites"].items()} == {
         "bank_a": True, "bank_b": True, "bank_c": False,
     }  # fmt: skip
     assert told["runs"] == []
-    assert main(["site", "status", str(kits["coordinator"])]) == DONE
+    assert main(["site", "status", str(startup_kits["coordinator"])]) == DONE
     assert "bank_c" in capsys.readouterr().out
 
 
 def test_status_with_a_site_s_certificate_in_the_coordinator_s_kit_is_refused_in_one_line(
-    kits: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    startup_kits: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mixed = tmp_path / "mixed"
-    shutil.copytree(kits["coordinator"], mixed)
+    shutil.copytree(startup_kits["coordinator"], mixed)
     for name in ("client.crt", "client.key"):
-        shutil.copy(kits["bank_a"] / "startup" / name, mixed / "startup" / name)
+        shutil.copy(startup_kits["bank_a"] / "startup" / name, mixed / "startup" / name)
     assert main(["site", "status", str(mixed)]) == UNUSABLE
     out, err = capsys.readouterr()
     assert out == ""
@@ -142,32 +142,34 @@ def test_status_with_a_site_s_certificate_in_the_coordinator_s_kit_is_refused_in
 
 
 def test_everybody_listens_on_loopback_only_where_nothing_else_was_asked_for(
-    federation: dict[str, Party], kits: dict[str, Path]
+    federation: dict[str, Party], startup_kits: dict[str, Path]
 ) -> None:
     listening = {
         name: [c.laddr for p in party.family() for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
         for name, party in federation.items()
     }
     assert {address.ip for addresses in listening.values() for address in addresses} == {"127.0.0.1"}
-    assert load_kit(kits["server"]).project.port in {address.port for address in listening["server"]}
+    assert load_startup_kit(startup_kits["server"]).project.port in {
+        address.port for address in listening["server"]
+    }
 
 
-def server_of(kits: dict[str, Path]) -> tuple[str, int]:
-    return "127.0.0.1", load_kit(kits["server"]).project.port
+def server_of(startup_kits: dict[str, Path]) -> tuple[str, int]:
+    return "127.0.0.1", load_startup_kit(startup_kits["server"]).project.port
 
 
-def reason(kit: Path, host: str, port: int) -> str:
-    found = refusal(kit / "startup", host, port)
+def reason(startup_kit: Path, host: str, port: int) -> str:
+    found = refusal(startup_kit / "startup", host, port)
     return "" if found is None else found.reason
 
 
 def test_a_connection_without_a_certificate_is_refused(
-    federation: dict[str, Party], kits: dict[str, Path]
+    federation: dict[str, Party], startup_kits: dict[str, Path]
 ) -> None:
-    context = ssl.create_default_context(cafile=kits["bank_a"] / "startup" / "rootCA.pem")
+    context = ssl.create_default_context(cafile=startup_kits["bank_a"] / "startup" / "rootCA.pem")
     context.check_hostname = False
     with (
-        socket.create_connection(server_of(kits), timeout=LIMIT) as plain,
+        socket.create_connection(server_of(startup_kits), timeout=LIMIT) as plain,
         context.wrap_socket(plain) as connection,
         pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"),
     ):
@@ -178,9 +180,9 @@ def test_a_connection_without_a_certificate_is_refused(
     "hello", [b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\n", b"\0" * 64]
 )
 def test_what_is_not_tls_gets_no_answer(
-    hello: bytes, federation: dict[str, Party], kits: dict[str, Path]
+    hello: bytes, federation: dict[str, Party], startup_kits: dict[str, Path]
 ) -> None:
-    with socket.create_connection(server_of(kits), timeout=LIMIT) as connection:
+    with socket.create_connection(server_of(startup_kits), timeout=LIMIT) as connection:
         connection.sendall(hello)
         answer = b""
         with contextlib.suppress(ConnectionResetError):
@@ -192,39 +194,44 @@ def test_what_is_not_tls_gets_no_answer(
 
 
 def test_a_connection_that_says_nothing_does_not_keep_others_out(
-    federation: dict[str, Party], kits: dict[str, Path]
+    federation: dict[str, Party], startup_kits: dict[str, Path]
 ) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(20):
-            stack.enter_context(socket.create_connection(server_of(kits), timeout=LIMIT))
-        assert reason(kits["bank_c"], *server_of(kits)) == ""
-        assert status(kits["coordinator"]).sites["bank_a"] is not None
+            stack.enter_context(socket.create_connection(server_of(startup_kits), timeout=LIMIT))
+        assert reason(startup_kits["bank_c"], *server_of(startup_kits)) == ""
+        assert status(startup_kits["coordinator"]).sites["bank_a"] is not None
 
 
 def test_a_site_with_a_certificate_of_another_authority_is_refused_and_says_so(
-    federation: dict[str, Party], kits: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    federation: dict[str, Party],
+    startup_kits: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It believes in this server, even: only its own certificate is wrong."""
     foreign = make(tmp_path, "bank_c")["bank_c"]
     content = json.loads((foreign / "kit.json").read_text())
-    content["project"]["server"]["port"] = server_of(kits)[1]
+    content["project"]["server"]["port"] = server_of(startup_kits)[1]
     (foreign / "kit.json").write_text(json.dumps(content))
-    (foreign / "startup" / "rootCA.pem").write_bytes((kits["bank_c"] / "startup" / "rootCA.pem").read_bytes())
+    (foreign / "startup" / "rootCA.pem").write_bytes(
+        (startup_kits["bank_c"] / "startup" / "rootCA.pem").read_bytes()
+    )
     assert main(["site", "start", str(foreign)]) == UNUSABLE
     assert "it does not take this kit's certificate" in capsys.readouterr().err
-    assert status(kits["coordinator"]).sites["bank_c"] is None
+    assert status(startup_kits["coordinator"]).sites["bank_c"] is None
 
 
 def test_a_server_of_another_authority_is_not_believed(
-    federation: dict[str, Party], kits: dict[str, Path], tmp_path: Path
+    federation: dict[str, Party], startup_kits: dict[str, Path], tmp_path: Path
 ) -> None:
     stranger = make(tmp_path, "bank_a")["bank_a"]
-    assert "it is not the project's server" in reason(stranger, *server_of(kits))
+    assert "it is not the project's server" in reason(stranger, *server_of(startup_kits))
 
 
-def test_a_site_cannot_pass_for_the_server(kits: dict[str, Path]) -> None:
+def test_a_site_cannot_pass_for_the_server(startup_kits: dict[str, Path]) -> None:
     """Its certificate is of the right authority, but has its own name."""
-    startup = kits["bank_b"] / "startup"
+    startup = startup_kits["bank_b"] / "startup"
     program = (
         "import socket, ssl, sys; c = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH); "
         "c.load_cert_chain(sys.argv[1], sys.argv[2]); s = socket.create_server(('127.0.0.1', 0)); "
@@ -237,20 +244,20 @@ def test_a_site_cannot_pass_for_the_server(kits: dict[str, Path]) -> None:
     ) as pretender:
         assert pretender.stdout is not None
         port = int(pretender.stdout.readline())
-        found = reason(kits["bank_a"], "127.0.0.1", port)
+        found = reason(startup_kits["bank_a"], "127.0.0.1", port)
         pretender.kill()
     assert found == "it is not the project's server, but bank_b"
 
 
 def test_the_coordinator_cannot_read_files_run_commands_or_stop_sites(
-    federation: dict[str, Party], kits: dict[str, Path]
+    federation: dict[str, Party], startup_kits: dict[str, Path]
 ) -> None:
     from nvflare.fuel.flare_api.api_spec import AuthorizationError
 
-    secret = kits["bank_a"] / "secret.txt"
-    secret.write_text("vertex 17")
+    secret = startup_kits["bank_a"] / "secret.txt"
+    secret.write_text("node 17")
     refusals = set()
-    with open_session(load_kit(kits["coordinator"])) as session:
+    with open_session(load_startup_kit(startup_kits["coordinator"])) as session:
         # Of the server, and of the site: what the server lets pass, the site has no ear for.
         for command in (
             "ls server", "cat server kit.json", "shutdown server", "report_env bank_a",
@@ -262,7 +269,7 @@ def test_the_coordinator_cannot_read_files_run_commands_or_stop_sites(
                 answer = json.dumps(session.do_command(command), default=str)
             except AuthorizationError:
                 answer = "not authorized"
-            assert "vertex 17" not in answer
+            assert "node 17" not in answer
             refusals.add(
                 next((word for word in ("not authorized", "invalid_request") if word in answer), answer)
             )
@@ -298,27 +305,27 @@ def job(folder: Path, components: list[dict[str, Any]], **files: str) -> str:
 
 
 def test_a_job_that_names_a_class_of_its_own_choice_is_refused_at_the_site(
-    federation: dict[str, Party], kits: dict[str, Path], tmp_path: Path
+    federation: dict[str, Party], startup_kits: dict[str, Path], tmp_path: Path
 ) -> None:
     """Even inside the arguments of one that is allowed. It is FLARE, in the site's process, that says no."""
     touched = tmp_path / "touched"
     popen = {"path": "subprocess.Popen", "args": {"args": ["touch", str(touched)]}}
     allowed = {"id": "x", "path": "graphfed.runtime.nvflare.apps.SiteApp", "args": {"of": popen}}
-    with open_session(load_kit(kits["coordinator"])) as session:
+    with open_session(load_startup_kit(startup_kits["coordinator"])) as session:
         run = session.submit_job(job(tmp_path / "job", [allowed]))
         until(lambda: session.get_job_status(run).startswith("FINISHED"), "the job's end")
         assert session.get_job_status(run) != "FINISHED:COMPLETED"
     for site in ("bank_a", "bank_b"):
-        told = (kits[site] / run / "log.txt").read_text()
+        told = (startup_kits[site] / run / "log.txt").read_text()
         assert "Component 'subprocess.Popen'" in told
         assert "is not in allow_list" in told
     assert not touched.exists()
 
 
 def test_a_job_with_code_or_with_a_question_about_the_site_starts_nowhere(
-    federation: dict[str, Party], kits: dict[str, Path], tmp_path: Path
+    federation: dict[str, Party], startup_kits: dict[str, Path], tmp_path: Path
 ) -> None:
-    with open_session(load_kit(kits["coordinator"])) as session:
+    with open_session(load_startup_kit(startup_kits["coordinator"])) as session:
         for name, components, files in (
             ("code", [], {"app/custom/code.py": "import os"}),
             ("question", [{"id": "x", "path": "a.{$HOME}", "args": {}}], {}),
@@ -326,34 +333,38 @@ def test_a_job_with_code_or_with_a_question_about_the_site_starts_nowhere(
             run = session.submit_job(job(tmp_path / name, components, **files))
             until(lambda run=run: session.get_job_status(run).startswith("FINISHED"), "the job's end")
             assert session.get_job_status(run) == "FINISHED:FAILED_TO_RUN"
-            assert not (kits["bank_a"] / run).exists()
+            assert not (startup_kits["bank_a"] / run).exists()
 
 
 def test_a_kit_cannot_be_started_twice(
     federation: dict[str, Party], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["site", "start", str(federation["bank_a"].kit)]) == UNUSABLE
+    assert main(["site", "start", str(federation["bank_a"].startup_kit)]) == UNUSABLE
     assert "bank_a runs already" in capsys.readouterr().err
 
 
 def test_the_server_does_not_start_where_something_listens_already(
-    kits: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    startup_kits: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = provision(Project("other", (Site("a"),), port=port), tmp_path / "kits")["server"]
+        server = provision(Project("other", (Site("a"),), port=port), tmp_path / "startup_kits")["server"]
         assert main(["site", "start", str(server)]) == UNUSABLE
     assert f"cannot listen at 127.0.0.1:{port}: address already in use" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("kit", "words", "told"), [
+@pytest.mark.parametrize(("startup_kit", "words", "told"), [
     ("bank_c", ["--data", "missing.yaml"], "missing.yaml cannot be read: No such file"),
     ("coordinator", [], "is the coordinator's kit"),
 ])  # fmt: skip
 def test_what_cannot_be_started_is_refused_at_once(
-    kit: str, words: list[str], told: str, kits: dict[str, Path], capfd: pytest.CaptureFixture[str]
+    startup_kit: str,
+    words: list[str],
+    told: str,
+    startup_kits: dict[str, Path],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["site", "start", str(kits[kit]), *words]) == UNUSABLE
+    assert main(["site", "start", str(startup_kits[startup_kit]), *words]) == UNUSABLE
     assert told in capfd.readouterr().err
 
 
@@ -373,16 +384,16 @@ def test_what_cannot_be_started_is_refused_at_once(
     ],
 )
 def test_a_rule_that_would_protect_nothing_is_refused_before_the_site_starts(
-    words: list[str], told: str, kits: dict[str, Path], capfd: pytest.CaptureFixture[str]
+    words: list[str], told: str, startup_kits: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["site", "start", str(kits["bank_c"]), *words]) == UNUSABLE
+    assert main(["site", "start", str(startup_kits["bank_c"]), *words]) == UNUSABLE
     assert told in capfd.readouterr().err
 
 
 def test_a_rule_is_checked_even_where_the_data_is_not(
-    kits: dict[str, Path], capfd: pytest.CaptureFixture[str]
+    startup_kits: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    start = ["site", "start", str(kits["bank_c"]), "--data", "nothing.yaml"]
+    start = ["site", "start", str(startup_kits["bank_c"]), "--data", "nothing.yaml"]
     assert main([*start, "--no-check-data", "--forbid", "maps=identty"]) == UNUSABLE
     assert "maps='identty' cannot be used" in capfd.readouterr().err
     assert main([*start, "--forbid", "maps=identity"]) == UNUSABLE
@@ -390,14 +401,17 @@ def test_a_rule_is_checked_even_where_the_data_is_not(
 
 
 def test_reading_the_data_that_ends_by_a_signal_is_told(
-    kits: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    startup_kits: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """As where the machine has not enough memory for the data."""
     killed = tmp_path / "killed"
     killed.write_text("#!/bin/sh\nkill -9 $$\n")
     killed.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(killed))
-    assert main(["site", "start", str(kits["bank_c"]), "--data", "any.yaml"]) == FAILED
+    assert main(["site", "start", str(startup_kits["bank_c"]), "--data", "any.yaml"]) == FAILED
     assert "was ended by signal 9 (Killed)" in capfd.readouterr().err
 
 
@@ -441,7 +455,7 @@ def test_a_site_killed_in_a_run_leaves_no_process_is_noticed_and_can_come_again(
 ) -> None:
     made, parties = two
     site = parties["bank_a"]
-    with open_session(load_kit(made["coordinator"])) as session:
+    with open_session(load_startup_kit(made["coordinator"])) as session:
         session.submit_job(job(tmp_path / "job", []))
         site.says("has started")
         family = site.family()

@@ -20,7 +20,7 @@ from graphfed.data.partitions.partition import partition
 from graphfed.deployment.rehearsal import loopback_project, run_on_loopback
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.methods.registry import get_method
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
@@ -70,7 +70,9 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
     for k, path in enumerate(data.values()):
         save_cohort(make_cohort(graph, split, dealt, [k]), path)
-    with Loopback(project, folder / "kits", data, allow=["deployment_programs"], check_data=False) as running:
+    with Loopback(
+        project, folder / "startup_kits", data, allow=["deployment_programs"], check_data=False
+    ) as running:
         for site in data:
             until(lambda site=site: f"{site} is connected" in running.terminal("server"), f"{site} joins")
         yield running
@@ -78,7 +80,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
 
 def connect(federation: Loopback, site: str) -> ssl.SSLSocket:
     """A connection to the server with the certificate of a site."""
-    startup = federation.kits[site] / "startup"
+    startup = federation.startup_kits[site] / "startup"
     context = ssl.create_default_context(cafile=startup / "rootCA.pem")
     context.check_hostname = False
     context.load_cert_chain(startup / "client.crt", startup / "client.key")
@@ -111,7 +113,7 @@ def memory(federation: Loopback) -> int:
 
 def connected(federation: Loopback) -> set[str]:
     """The sites that the server has as connected now."""
-    sites = status(federation.kits["coordinator"]).sites
+    sites = status(federation.startup_kits["coordinator"]).sites
     return {name for name, heard in sites.items() if heard is not None}
 
 
@@ -125,7 +127,7 @@ def train(federation: Loopback, run: str) -> int:
         config,
         run=run,
         checkpoint_every=60.0,
-        wish=Wish(),
+        stop_request=StopRequest(),
         on_event=None,
     )
     return outcome.rounds_run
@@ -175,7 +177,11 @@ def test_what_a_run_asks_may_be_longer_than_the_longest_frame(federation: Loopba
     }
     with federation.coordinator() as coordinator:
         outcomes = coordinator.run(
-            [asked], on_event=lambda *_: None, on_news=lambda _: None, wish=Wish(), kept=tmp_path
+            [asked],
+            on_event=lambda *_: None,
+            on_message=lambda _: None,
+            stop_request=StopRequest(),
+            kept=tmp_path,
         )
     assert outcomes == [{"run": "long", "kind": "done"}]
 

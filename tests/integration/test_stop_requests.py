@@ -21,9 +21,9 @@ from graphfed.errors import DONE, INTERRUPTED
 
 pytest.importorskip("nvflare", reason="the extra 'deploy' (NVIDIA FLARE) is not installed")
 
-from graphfed.runtime.nvflare.kits import provision
 from graphfed.runtime.nvflare.loopback import Loopback, free_port
 from graphfed.runtime.nvflare.project import Project, Site, Timing
+from graphfed.runtime.nvflare.startup_kits import provision
 
 pytestmark = pytest.mark.slow
 
@@ -167,8 +167,8 @@ def project() -> Project:
 def test_a_coordinator_that_waits_for_the_server_ends_at_the_first_signal_and_can_be_resumed(
     number: signal.Signals, start: Callable[..., Command], tmp_path: Path
 ) -> None:
-    kit = provision(project(), tmp_path / "kits")["coordinator"]
-    run = start("run", "fedavg", "--kit", str(kit), "--out", "r")
+    startup_kit = provision(project(), tmp_path / "startup_kits")["coordinator"]
+    run = start("run", "fedavg", "--startup-kit", str(startup_kit), "--out", "r")
     run.says("waiting for the server")
     assert run.ends_by(number) == INTERRUPTED
     assert interrupted_and_resumable(run, tmp_path / "r"), run.lines
@@ -181,8 +181,8 @@ def test_a_coordinator_that_waits_for_the_server_ends_at_the_first_signal_and_ca
 def test_a_site_that_waits_for_the_server_ends_at_the_first_signal_with_all_that_it_started(
     number: signal.Signals, start: Callable[..., Command], tmp_path: Path
 ) -> None:
-    kit = provision(project(), tmp_path / "kits")["north"]
-    site = start("site", "start", str(kit))
+    startup_kit = provision(project(), tmp_path / "startup_kits")["north"]
+    site = start("site", "start", str(startup_kit))
     site.says("(connection refused); trying again")
     family = site.family()
     assert family
@@ -195,10 +195,10 @@ def test_a_question_to_a_server_that_never_answers_ends_at_the_first_signal(
     number: signal.Signals, start: Callable[..., Command], tmp_path: Path
 ) -> None:
     made = project()
-    kit = provision(made, tmp_path / "kits")["coordinator"]
+    startup_kit = provision(made, tmp_path / "startup_kits")["coordinator"]
     with socket.create_server(("127.0.0.1", made.port)) as silent:
         silent.settimeout(LIMIT)
-        status = start("site", "status", str(kit))
+        status = start("site", "status", str(startup_kit))
         with silent.accept()[0]:
             assert status.ends_by(number) == INTERRUPTED
 
@@ -216,19 +216,28 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
         "nodes: nodes.csv\nedges: edges.csv\nid: id\nlabel: y\nclasses: [a, b]\n"
         "source: source\ntarget: target\n"
     )
-    with Loopback(project(), folder / "kits", {"north": folder / "data.yaml"}) as started:
+    with Loopback(project(), folder / "startup_kits", {"north": folder / "data.yaml"}) as started:
         yield started
 
 
 def test_a_coordinator_whose_run_waits_in_the_queue_ends_at_the_first_signal_and_disturbs_no_other(
     federation: Loopback, start: Callable[..., Command], tmp_path: Path
 ) -> None:
-    kit = str(federation.kits["coordinator"])
+    startup_kit = str(federation.startup_kits["coordinator"])
     running = start(
-        "run", "fedavg", "--kit", kit, "--rounds", "1000000", "--set", "patience=null", "--out", "running"
+        "run",
+        "fedavg",
+        "--startup-kit",
+        startup_kit,
+        "--rounds",
+        "1000000",
+        "--set",
+        "patience=null",
+        "--out",
+        "running",
     )
     running.says("accuracy")
-    queued = start("run", "fedavg", "--kit", kit, "--out", "queued")
+    queued = start("run", "fedavg", "--startup-kit", startup_kit, "--out", "queued")
     queued.says("all sites are there")
     assert queued.ends_by(signal.SIGTERM) == INTERRUPTED
     assert interrupted_and_resumable(queued, tmp_path / "queued"), queued.lines
@@ -236,7 +245,7 @@ def test_a_coordinator_whose_run_waits_in_the_queue_ends_at_the_first_signal_and
     running.until(lambda: len(running.lines) > before, "another round of the first run")
     assert running.ends_by(signal.SIGINT) == INTERRUPTED
     assert interrupted_and_resumable(running, tmp_path / "running"), running.lines
-    assert list(federation.kits["north"].glob("runs/*/checkpoint/round-*/host0.json"))
+    assert list(federation.startup_kits["north"].glob("runs/*/checkpoint/round-*/worker0.json"))
 
 
 def test_a_rehearsal_whose_places_have_not_come_yet_ends_at_the_first_signal_with_all_of_them(

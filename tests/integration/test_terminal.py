@@ -194,12 +194,12 @@ def test_a_deployed_site_s_ledger_and_kit_are_printed_without_control_characters
     run.mkdir(parents=True)
     (run / "manifest.json").write_text(json.dumps({"asked": {"method": HOSTILE}}))
     (run / "ledger.json").write_text(json.dumps({"num_clients": 1, "entries": [entry]}))
-    told = printed(["site", "sent", "kit"], capsys)
+    told = printed(["site", "sent", "startup_kit"], capsys)
     assert "owned" in told
     assert not FORBIDDEN.search(told)
     Path("kit/kit.json").write_text(json.dumps({"kind": HOSTILE, "name": HOSTILE, "project": {HOSTILE: 1}}))
     for command in ("status", "start", "check"):
-        assert not FORBIDDEN.search(printed(["site", command, "kit"], capsys))
+        assert not FORBIDDEN.search(printed(["site", command, "startup_kit"], capsys))
 
 
 def test_what_a_deployment_says_of_other_parties_is_cleaned_where_it_is_shown(
@@ -207,12 +207,12 @@ def test_what_a_deployment_says_of_other_parties_is_cleaned_where_it_is_shown(
 ) -> None:
     """A refusal with the keys of a site's answer, news and events reach the coordinator's terminal by these."""
     from graphfed.cli.output import one_line
-    from graphfed.runs.progress import show_news, show_progress
+    from graphfed.runs.progress import show_message, show_progress
     from graphfed.runs.train import Event
     from graphfed.terminal import say
 
     say(f"error: {one_line(HOSTILE)}")
-    show_news(f"waiting for {HOSTILE}")
+    show_message(f"waiting for {HOSTILE}")
     with show_progress(HOSTILE) as on_event:
         assert on_event is not None
         on_event(Event("note", 0, 1, None, 0, 0.0, HOSTILE))
@@ -272,8 +272,8 @@ def bounded() -> Iterator[None]:
     ("p.safetensors", [*RUN, "--data", "digits", "--partition", "p.safetensors"]),
     ("policy.safetensors", ["run", "fedgraph", "--data", "digits", "--set", "policy=ddpg", "--set", "policy_file=policy.safetensors"]),
     ("ids.csv", ["predict", "good", "--nodes", "ids.csv"]),
-    ("kit/kit.json", ["site", "status", "kit"]),
-    ("kit/kit.json", ["site", "start", "kit"]),
+    ("kit/kit.json", ["site", "status", "startup_kit"]),
+    ("kit/kit.json", ["site", "start", "startup_kit"]),
     ("d.yaml", ["site", "check", "good-kit", "--data", "d.yaml"]),
     ("run/result.json", ["report", "run"]),
     ("run/manifest.json", ["resume", "run"]),

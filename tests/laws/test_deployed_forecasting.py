@@ -1,4 +1,4 @@
-"""Every method that forecasts runs over NVIDIA FLARE, a site of one sensor beside gateways of several, and
+"""Every method that forecasts runs over NVIDIA FLARE, a client of one sensor beside gateways of several, and
 gives what it gives in one process."""
 
 from pathlib import Path
@@ -20,7 +20,7 @@ from graphfed.federation import Federation, Ledger
 from graphfed.federation.payload import leaves
 from graphfed.federation.series import save_network, save_series
 from graphfed.methods.registry import get_method
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 from graphfed.tasks.outcome import Outcome
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
@@ -33,7 +33,7 @@ NAMES = [name for name in FORECASTERS if not get_method(name).pooled]
 HOSTS = [(0,), (1, 2, 3), (4, 5)]
 
 
-#: Of the issue's gateway: a hundred sensors at one site, and two sites of one sensor.
+#: Of the issue's gateway: a hundred sensors at one client, and two clients of one sensor.
 CITY = [(0,), tuple(range(1, 101)), (101,)]
 CITY_SETTINGS = {"rounds": 2, "lags": 12, "horizon": 12, "every": 60, "hidden": 16}
 
@@ -41,13 +41,13 @@ Ended = dict[str, tuple[Outcome, Ledger]]
 
 
 def deploy(
-    folder: Path, world: SensorWorld, hosts: list[tuple[int, ...]], names: list[str], **settings: Any
+    folder: Path, world: SensorWorld, workers: list[tuple[int, ...]], names: list[str], **settings: Any
 ) -> Ended:
     """One federation of kits and processes over mutual TLS, and one job in it that runs every method: what
     came out."""
-    project = loopback_project([len(clients) for clients in hosts])
-    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
-    for series, path in zip(world.series(hosts), data.values(), strict=True):
+    project = loopback_project([len(clients) for clients in workers])
+    data = {client.name: folder / f"{client.name}.safetensors" for client in project.clients}
+    for series, path in zip(world.series(workers), data.values(), strict=True):
         save_series(series, path)
     data["server"] = folder / "server.safetensors"
     save_network(world.network(), data["server"])
@@ -59,11 +59,11 @@ def deploy(
         for name in names
     ]  # fmt: skip
     with (
-        Loopback(project, folder / "kits", data, check_data=False) as federation,
+        Loopback(project, folder / "startup_kits", data, check_data=False) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(
-            asked, on_event=lambda run, event: None, on_news=lambda news: None, wish=Wish(),
+            asked, on_event=lambda run, event: None, on_message=lambda news: None, stop_request=StopRequest(),
             kept=folder / "kept",
         )  # fmt: skip
         assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in names], outcomes
@@ -123,13 +123,13 @@ def test_a_gateway_of_a_hundred_sensors_gives_the_metrics_and_the_bytes_of_one_p
     assert forecasts(apart).shape[0] == 102
 
 
-def test_each_site_keeps_the_forecasts_of_its_own_sensors(
+def test_each_client_keeps_the_forecasts_of_its_own_sensors(
     deployed: tuple[Path, Ended],
 ) -> None:
     folder, ended = deployed
     whole = forecasts(ended["last_value"][0])
     for number, clients in enumerate(HOSTS):
-        kept = folder / "kits" / f"site-{number}" / "runs" / "last_value" / "predictions.parquet"
+        kept = folder / "startup_kits" / f"client-{number}" / "runs" / "last_value" / "predictions.parquet"
         table = pq.read_table(kept)
         assert table["client"].to_pylist() == [k for k in clients for _ in range(whole.shape[1])]
         mine = torch.from_numpy(table["forecast_3"].to_numpy().copy()).view(len(clients), -1)

@@ -17,7 +17,7 @@ from worlds import (
     logits,
     make_world,
     one_each,
-    one_vertex_each,
+    one_node_each,
     run_local,
 )
 
@@ -29,7 +29,7 @@ from graphfed.federation.payload import leaves
 from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS as REGISTRY
 from graphfed.methods.registry import get_method
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 from graphfed.tasks.outcome import Outcome
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
@@ -78,24 +78,24 @@ def asked(name: str, project: Project) -> dict[str, Any]:
 
 
 def deploy(names: list[str], small: World, folder: Path) -> Deployed:
-    """One federation of kits and processes over mutual TLS, three sites, and one job in it that runs several
-    methods on one world."""
-    hosts = in_thirds(small.clients)
-    project = loopback_project([len(clients) for clients in hosts])
-    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
-    for clients, path in zip(hosts, data.values(), strict=True):
+    """One federation of kits and processes over mutual TLS, three clients, and one job in it that runs
+    several methods on one world."""
+    workers = in_thirds(small.clients)
+    project = loopback_project([len(clients) for clients in workers])
+    data = {client.name: folder / f"{client.name}.safetensors" for client in project.clients}
+    for clients, path in zip(workers, data.values(), strict=True):
         save_cohort(make_cohort(small.graph, small.split, small.partition, clients), path)
     foreign = [module for name in names if (module := REGISTRY.module(RUNS[name][0]))]
     events: list[tuple[str, dict[str, Any]]] = []
     with (
-        Loopback(project, folder / "kits", data, allow=foreign, check_data=False) as federation,
+        Loopback(project, folder / "startup_kits", data, allow=foreign, check_data=False) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(
             [asked(name, project) for name in names],
             on_event=lambda run, event: events.append((run, event)),
-            on_news=lambda news: None,
-            wish=Wish(),
+            on_message=lambda news: None,
+            stop_request=StopRequest(),
             kept=folder / "kept",
         )
         assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in names], outcomes
@@ -105,12 +105,12 @@ def deploy(names: list[str], small: World, folder: Path) -> Deployed:
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
-    """Every method: those of a client a site, and those of a vertex a client, a third of them at a site."""
+    """Every method: those of a client a client, and those of a node a client, a third of them at a client."""
     torch.set_default_dtype(torch.float64)
     both = [
         deploy(
             [name for name in NAMES if one_each(method_of(name)) is apart],
-            one_vertex_each(world()) if apart else world(),
+            one_node_each(world()) if apart else world(),
             tmp_path_factory.mktemp("deployed"),
         )
         for apart in (False, True)

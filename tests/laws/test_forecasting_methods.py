@@ -1,6 +1,6 @@
 """The laws of every method, on those that forecast: placement, seeds, resumption, selection, words.
 
-On graphs they are in the other files here; what is about classes, edges or vertices has no counterpart."""
+On graphs they are in the other files here; what is about classes, edges or nodes has no counterpart."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ from graphfed.methods.tasks import FORECASTING
 from graphfed.runs.checkpoint import Checkpoints, newest_round, process_names
 from graphfed.runs.config import make_config
 from graphfed.runs.train import CONTROL
-from graphfed.runtime.interrupts import Interrupted, Wish
+from graphfed.runtime.interrupts import Interrupted, StopRequest
 from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.tasks.evaluation import SECURE_MESSAGES
 from graphfed.tasks.outcome import Outcome
@@ -92,10 +92,10 @@ def test_every_placement_gives_what_stacked_gives(
 @pytest.mark.parametrize(("name", "settings"), [case for case in CASES if case[0] in APART], ids=str)
 @pytest.mark.slow
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
-    name: str, settings: dict[str, Any], three_sites: Gateways
+    name: str, settings: dict[str, Any], three_clients: Gateways
 ) -> None:
     world = sensor_world()
-    apart, ledger = run_apart(name, world, three_sites, **settings)
+    apart, ledger = run_apart(name, world, three_clients, **settings)
     together, fed = run_local(name, world, **settings)
     assert torch.allclose(forecasts(apart), forecasts(together), rtol=0, atol=1e-9)
     assert apart.test == pytest.approx(together.test, abs=1e-9)
@@ -267,7 +267,13 @@ def resumed(
 ) -> tuple[Outcome, Federation]:
     """Go on as `graphfed resume` does."""
     start, _ = newest_round(folder, ["local"])
-    return run_local(name, world, place, Checkpoints(folder, every=0, start=start, wish=Wish()), **hard(name))
+    return run_local(
+        name,
+        world,
+        place,
+        Checkpoints(folder, every=0, start=start, stop_request=StopRequest()),
+        **hard(name),
+    )
 
 
 #: Of the places where a run can break, so many are tried, and in the first tier so few.
@@ -297,7 +303,10 @@ def test_a_run_that_breaks_anywhere_goes_on_to_the_same_bits(
     expected = run_local(name, world, **options)
     with crash_at(-1, monkeypatch, where) as count:
         whole = run_local(
-            name, world, checkpoints=Checkpoints(tmp_path / "whole", every=0, wish=Wish()), **options
+            name,
+            world,
+            checkpoints=Checkpoints(tmp_path / "whole", every=0, stop_request=StopRequest()),
+            **options,
         )
     assert_same_bits(expected, whole)
     assert count[0] >= ROUNDS
@@ -305,16 +314,18 @@ def test_a_run_that_breaks_anywhere_goes_on_to_the_same_bits(
         # Half of the places broken before, half after.
         number, folder = 2 * place + place % 2, tmp_path / str(place)
         with crash_at(number, monkeypatch, where), pytest.raises(Crash):
-            run_local(name, world, checkpoints=Checkpoints(folder, every=0, wish=Wish()), **options)
+            run_local(
+                name, world, checkpoints=Checkpoints(folder, every=0, stop_request=StopRequest()), **options
+            )
         start, _ = newest_round(folder, ["local"])
-        going = Checkpoints(folder, every=0, start=start, wish=Wish())
+        going = Checkpoints(folder, every=0, start=start, stop_request=StopRequest())
         assert_same_bits(expected, run_local(name, world, checkpoints=going, **options))
 
 
 @pytest.mark.parametrize("name", FORECASTERS)
 def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path) -> None:
     world = sensor_world("inductive:0.5" if name in INDUCTIVE else "default")
-    saves = Checkpoints(tmp_path, every=0, wish=Wish())
+    saves = Checkpoints(tmp_path, every=0, stop_request=StopRequest())
     expected = run_local(name, world, one_at_a_time, saves, **hard(name))
     assert newest_round(tmp_path, ["local"])[0] == ROUNDS
     shutil.rmtree(tmp_path / "checkpoint" / f"round-{ROUNDS:08d}")
@@ -323,14 +334,16 @@ def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", APART)
 @pytest.mark.slow
-def test_separate_processes_resume_to_the_same_bits(name: str, tmp_path: Path, three_sites: Gateways) -> None:
+def test_separate_processes_resume_to_the_same_bits(
+    name: str, tmp_path: Path, three_clients: Gateways
+) -> None:
     world, settings = sensor_world(), hard(name)
-    expected, ledger = run_apart(name, world, three_sites, (tmp_path, 0.0, None), **settings)
+    expected, ledger = run_apart(name, world, three_clients, (tmp_path, 0.0, None), **settings)
     # One process could not write its part of the newest round.
-    (tmp_path / "checkpoint" / f"round-{ROUNDS:08d}" / "host1.json").unlink()
+    (tmp_path / "checkpoint" / f"round-{ROUNDS:08d}" / "worker1.json").unlink()
     start, _ = newest_round(tmp_path, process_names(3, separate=True))
     assert start == ROUNDS - 1
-    again, ledger_again = run_apart(name, world, three_sites, (tmp_path, 0.0, start), **settings)
+    again, ledger_again = run_apart(name, world, three_clients, (tmp_path, 0.0, start), **settings)
     assert torch.equal(forecasts(expected), forecasts(again))
     assert (expected.val, expected.test, expected.details) == (again.val, again.test, again.details)
     assert json.dumps(ledger.to_json()) == json.dumps(ledger_again.to_json())
@@ -338,10 +351,12 @@ def test_separate_processes_resume_to_the_same_bits(name: str, tmp_path: Path, t
 
 @pytest.mark.parametrize("name", FORECASTERS)
 def test_a_wish_to_stop_is_saved_before_the_next_round(name: str, tmp_path: Path) -> None:
-    world, wish = sensor_world(), Wish()
+    world, stop_request = sensor_world(), StopRequest()
     expected = run_local(name, world, **hard(name))
-    wish.asked = True
+    stop_request.asked = True
     with pytest.raises(Interrupted):
-        run_local(name, world, checkpoints=Checkpoints(tmp_path, every=1e9, wish=wish), **hard(name))
+        run_local(
+            name, world, checkpoints=Checkpoints(tmp_path, every=1e9, stop_request=stop_request), **hard(name)
+        )
     assert newest_round(tmp_path, ["local"]) == (0, [])
     assert_same_bits(expected, resumed(name, world, tmp_path))

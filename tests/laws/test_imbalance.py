@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from methods_under_law import METHODS, SHIPPED
-from worlds import World, by_vertex, logits, make_world, run_local
+from worlds import World, by_node, logits, make_world, run_local
 
 from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.partition import from_assignment
@@ -23,7 +23,7 @@ WEIGHTED = [n for n in METHODS if issubclass(get_method(n).config, ClassWeightSe
 
 
 def equal_classes(world: World) -> World:
-    """The same world with as many training vertices of each class."""
+    """The same world with as many training nodes of each class."""
     y, train = world.graph.y, world.split.train
     fewest = int(np.bincount(y[train]).min())
     assert fewest > 2
@@ -46,11 +46,11 @@ def rare_world(nodes: int = 1200, share: float = 0.01, seed: int = 0) -> World:
         at = rng.permutation(np.flatnonzero(y == c))
         place[at] = (np.arange(len(at)) + 0.5) / len(at)
     split = Split("thirds", place < 1 / 3, (place >= 1 / 3) & (place < 2 / 3), place >= 2 / 3)
-    return World(graph, split, from_assignment(graph, rng.integers(0, 3, nodes), num_sites=3))
+    return World(graph, split, from_assignment(graph, rng.integers(0, 3, nodes), num_clients=3))
 
 
 @pytest.mark.parametrize("name", WEIGHTED)
-def test_balanced_weights_are_none_where_every_class_has_as_many_training_vertices(name: str) -> None:
+def test_balanced_weights_are_none_where_every_class_has_as_many_training_nodes(name: str) -> None:
     world = equal_classes(make_world(1))
     plain, _ = run_local(name, world, rounds=2)
     balanced, _ = run_local(name, world, rounds=2, class_weights="balanced")
@@ -94,7 +94,7 @@ def test_balanced_weights_raise_the_recall_of_a_class_of_one_percent() -> None:
         assert outcome.details["headline"] == ["average_precision", "auc", "recall_at_1_percent"]
         assert outcome.details["positive_class"] == 0
         assert outcome.test["accuracy"] > 0.5
-    assert recall["none"] == 0, "the majority is the likelier class for every vertex"
+    assert recall["none"] == 0, "the majority is the likelier class for every node"
     assert recall["balanced"] >= 0.5
 
 
@@ -128,20 +128,20 @@ def test_the_best_round_is_the_first_best_by_the_chosen_metric(select: str) -> N
 def test_every_isolated_client_keeps_the_first_best_of_its_own_rounds_by_the_chosen_metric(
     select: str,
 ) -> None:
-    """Against the metrics of each client alone: a world of that client and its vertices only."""
+    """Against the metrics of each client alone: a world of that client and its nodes only."""
     world = rare_world(300, 0.2)
     settings = {"select": select, "dropout": 0.4, "lr": 0.5}
-    together = by_vertex(run_local("isolated", world, rounds=6, **settings)[0], world)
+    together = by_node(run_local("isolated", world, rounds=6, **settings)[0], world)
     rounds = []
     for r in range(1, 7):
         split = replace(world.split, val=np.zeros_like(world.split.val))
         last = World(world.graph, split, world.partition)
-        rounds.append(by_vertex(run_local("isolated", last, rounds=r, **settings)[0], world))
-    site = np.empty(300, dtype=int)
-    site[world.partition.held_vertex] = world.partition.held_site
+        rounds.append(by_node(run_local("isolated", last, rounds=r, **settings)[0], world))
+    client = np.empty(300, dtype=int)
+    client[world.partition.held_node] = world.partition.held_client
     for k in range(3):
-        here = np.flatnonzero(site == k)
-        alone = np.flatnonzero(world.split.val & (site == k))
+        here = np.flatnonzero(client == k)
+        alone = np.flatnonzero(world.split.val & (client == k))
         values = [value_of(select, r[alone], world.graph.y[alone]) for r in rounds]
         assert torch.equal(together[here], rounds[int(np.argmax(values))][here])
 

@@ -42,12 +42,12 @@ def averaging(world: World) -> dict[str, int]:
 
 
 def closures(world: World) -> list[set[int]]:
-    """V_k and every vertex with a neighbour in V_k, by looping over the edges."""
-    site = dict(zip(world.partition.held_id.tolist(), world.partition.held_site.tolist(), strict=True))
-    closure: list[set[int]] = [{v for v, s in site.items() if s == k} for k in range(world.clients)]
+    """V_k and every node with a neighbour in V_k, by looping over the edges."""
+    client = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
+    closure: list[set[int]] = [{v for v, s in client.items() if s == k} for k in range(world.clients)]
     for u, v in world.graph.edges.T.tolist():
-        closure[site[u]].add(v)
-        closure[site[v]].add(u)
+        closure[client[u]].add(v)
+        closure[client[v]].add(u)
     return closure
 
 
@@ -79,16 +79,16 @@ def distgat(world: World) -> dict[str, int]:
 
 
 def fedgat(world: World) -> dict[str, int]:
-    """Once: N F features and two ids for every end of an edge up; of every vertex that a client has or that
+    """Once: N F features and two ids for every end of an edge up; of every node that a client has or that
     is a neighbour of one, ids and sizes, and in vectors 6 F B + 2 B + 4 (p + 1) B^2 numbers down. B:
     neighbours, with itself."""
-    site = dict(zip(world.partition.held_id.tolist(), world.partition.held_site.tolist(), strict=True))
-    near: dict[int, set[int]] = {v: set() for v in site}
+    client = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
+    near: dict[int, set[int]] = {v: set() for v in client}
     for u, v in world.graph.edges.T.tolist():
         near[u].add(v)
         near[v].add(u)
-    hoods = [{v for v in site if site[v] == k} for k in range(world.clients)]
-    rows = [v for own in hoods for v in own.union(*(near[v] for v in own))]
+    neighbourhoods = [{v for v in client if client[v] == k} for k in range(world.clients)]
+    rows = [v for own in neighbourhoods for v in own.union(*(near[v] for v in own))]
     b = np.array([len(near[v]) + 1 for v in rows])
     ends, scalar = sum(len(neighbours) for neighbours in near.values()), 8
     weights = distgat(world)
@@ -96,11 +96,11 @@ def fedgat(world: World) -> dict[str, int]:
     return {
         **weights,
         "gradient": gradient,
-        "vertices": len(site) * 8,
-        "fedgat/features": len(site) * F * scalar,
+        "nodes": len(client) * 8,
+        "fedgat/features": len(client) * F * scalar,
         "fedgat/edges": ends * 8,
         "fedgat/neighbours": ends * 8,
-        "fedgat/hood_ids": len(rows) * 8,
+        "fedgat/neighbourhood_ids": len(rows) * 8,
         "fedgat/sizes": len(rows) * 8,
         "fedgat/sums": int((2 * b).sum()) * (1 + F) * scalar,
         "fedgat/scores": int((2 * b).sum()) * 2 * F * scalar,
@@ -117,8 +117,8 @@ def fedgat_ldp(world: World) -> dict[str, int]:
 
 def exchange_toy(world: World) -> dict[str, int]:
     """An id for every end of a cut edge; a row of C scalars there, and its gradient back, every round; the
-    model down and its gradient up; the number of training vertices up and their total down."""
-    k, cut, scalar = world.clients, len(world.partition.cut_id), 8
+    model down and its gradient up; the number of training nodes up and their total down."""
+    k, cut, scalar = world.clients, len(world.partition.cross_id), 8
     return {
         "toy/wanted_ids": cut * 8,
         "toy/training_count": k * 8,
@@ -131,13 +131,13 @@ def exchange_toy(world: World) -> dict[str, int]:
 
 
 def alignment(world: World) -> dict[str, int]:
-    """A name and a hash of the features for every vertex at every holder, and for every training vertex at
+    """A name and a hash of the features for every node at every holder, and for every training node at
     every owner its name and, back, what its loss weighs: 8 bytes each."""
     p = world.partition
-    train = int((p.held_owner & world.split.train[p.held_vertex]).sum())
+    train = int((p.held_owner & world.split.train[p.held_node]).sum())
     rows = len(p.held_id)
     return {
-        "vertex_ids": rows * 8,
+        "node_ids": rows * 8,
         "feature_digests": rows * 8,
         "training_ids": train * 8,
         "loss_weights": train * 8,
@@ -145,7 +145,7 @@ def alignment(world: World) -> dict[str, int]:
 
 
 def sapgnn(world: World, *, shared: bool = True) -> dict[str, int]:
-    """methods.md 2.1. Of every vertex at every holder, N_p, two layers that upload own part and maximum, u =
+    """methods.md 2.1. Of every node at every holder, N_p, two layers that upload own part and maximum, u =
     2 H each, and get back H; their gradients the other way, of the input of the first layer none. The maps of
     H before upload and the predictor, w in all: each holder's share to and sum for every other one, 2 P (P -
     1) w; or in clear a gradient up and the sum down."""
@@ -173,7 +173,7 @@ def sapgnn(world: World, *, shared: bool = True) -> dict[str, int]:
 
 
 def ppgnn(world: World) -> dict[str, int]:
-    """Of every vertex at every holder H up and H down, and their gradients back; the predictor's gradient in
+    """Of every node at every holder H up and H down, and their gradients back; the predictor's gradient in
     shares and sums."""
     rows, k, scalar = len(world.partition.held_id), world.clients, 8
     pairs, weights = k * (k - 1), H * C + C
@@ -190,11 +190,11 @@ def ppgnn(world: World) -> dict[str, int]:
 
 
 def lpgnn(world: World) -> dict[str, int]:
-    """Once: of every vertex its id, one coordinate of 2 bytes and the byte of its bit (m = 1 at epsilon 2), a
-    class of 2, a byte of what it is for, and its degree of 4; 8 bytes for every neighbour of every vertex."""
+    """Once: of every node its id, one coordinate of 2 bytes and the byte of its bit (m = 1 at epsilon 2), a
+    class of 2, a byte of what it is for, and its degree of 4; 8 bytes for every neighbour of every node."""
     n, edges = world.graph.num_nodes, world.graph.num_edges
     return {
-        "vertices": n * 8,
+        "nodes": n * 8,
         "lpgnn/features": n * 3,
         "lpgnn/labels": n * 2,
         "lpgnn/roles": n,
@@ -204,10 +204,10 @@ def lpgnn(world: World) -> dict[str, int]:
 
 
 def naive_fedgnn(world: World) -> dict[str, int]:
-    """Once: of every vertex its id, its F features, a bit for half of the others and a class of 2 bytes."""
+    """Once: of every node its id, its F features, a bit for half of the others and a class of 2 bytes."""
     n = world.graph.num_nodes
     return {
-        "vertices": n * 8,
+        "nodes": n * 8,
         "naive_fedgnn/features": n * F * 8,
         "naive_fedgnn/edges": n * -(-(n // 2) // 8),
         "naive_fedgnn/labels": n * 2,
@@ -371,8 +371,8 @@ def test_lumos_that_predicts_links_pays_for_the_embeddings_that_it_asks_for() ->
     assert counted(fed) == {
         **expected,
         "lumos/scored_pairs": 2 * scored * 8,
-        "lumos/kept_embeddings": ROUNDS * pairs * row,
-        "lumos/kept_embeddings/grad": ROUNDS * pairs * row,
+        "lumos/assigned_embeddings": ROUNDS * pairs * row,
+        "lumos/assigned_embeddings/grad": ROUNDS * pairs * row,
         "lumos/negative_ids": ROUNDS * 2 * pairs * 8,
         "lumos/negative_embeddings": ROUNDS * 2 * pairs * row,
         "lumos/negative_embeddings/grad": ROUNDS * 2 * pairs * row,
@@ -407,14 +407,14 @@ def test_a_hidden_sum_of_gradients_costs_what_secure_aggregation_costs() -> None
 
 
 def shared_world() -> World:
-    """Three holders of all vertices; every edge at one of them, some at two; labels at all."""
+    """Three holders of all nodes; every edge at one of them, some at two; labels at all."""
     world = make_world()
-    dealt = partition(world.graph, "edges_uniform", 3, 0, overlap=0.3, vertices="endpoints")
+    dealt = partition(world.graph, "edges_uniform", 3, 0, overlap=0.3, nodes="endpoints")
     return World(world.graph, world.split, dealt)
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_holders_of_common_vertices_pay_for_each_copy(shared):
+def test_holders_of_common_nodes_pay_for_each_copy(shared):
     world = shared_world()
     assert len(world.partition.held_id) > world.graph.num_nodes
     aggregation = "additive" if shared else "plaintext"
@@ -426,7 +426,7 @@ def test_identity_messages_cross_once_and_nothing_of_the_first_layer_after_that(
     world = shared_world()
     rows, scalar, k = len(world.partition.held_id), 8, 3
     p = world.partition
-    with_edges = len({*zip(p.edge_site, p.edge_u, strict=True), *zip(p.edge_site, p.edge_v, strict=True)})
+    with_edges = len({*zip(p.edge_client, p.edge_u, strict=True), *zip(p.edge_client, p.edge_v, strict=True)})
     pairs, weights = k * (k - 1), H * C + C
     assert crossed("sapgnn", world, maps="identity") == {
         **alignment(world),
@@ -468,7 +468,7 @@ def test_secure_pooling_sends_shares_of_every_number_and_nothing_else_of_it():
     """4 bytes of a number to the server, 4 to the first holder, who keeps its own; 8 and 8 of a gradient."""
     world = shared_world()
     p = world.partition
-    rows, others = len(p.held_id), int((p.held_site > 0).sum())
+    rows, others = len(p.held_id), int((p.held_client > 0).sum())
     hidden = crossed("sapgnn", world, pooling="secure")
     numbers, name = ROUNDS * 2 * (2 * H), "sapgnn/local_embedding"
     assert hidden[f"{name}/server_shares"] == rows * numbers * 4
@@ -484,17 +484,17 @@ def test_secure_pooling_sends_shares_of_every_number_and_nothing_else_of_it():
 
 
 def test_batches_cross_only_what_their_rows_need():
-    """Two layers: a batch's vertices leave the second at all their holders, and with all their neighbours the
+    """Two layers: a batch's nodes leave the second at all their holders, and with all their neighbours the
     first. Set-up adds 8 bytes for every name a holder asks for or answers for, and a byte for each told."""
     world, size = shared_world(), 5
     p, graph = world.partition, world.graph
     names = keyed_names(simulated_key(0), "vertex", (str(i).encode() for i in range(graph.num_nodes)))
     train = sorted(np.flatnonzero(world.split.train).tolist(), key=lambda v: names[v])
     count = -(-len(train) // size)
-    held = [{v for k, v in zip(p.held_site, p.held_id, strict=True) if k == site} for site in range(3)]
-    owned = {(k, v) for k, v, own in zip(p.held_site, p.held_id, p.held_owner, strict=True) if own}
+    held = [{v for k, v in zip(p.held_client, p.held_id, strict=True) if k == client} for client in range(3)]
+    owned = {(k, v) for k, v, own in zip(p.held_client, p.held_id, p.held_owner, strict=True) if own}
     near: list[dict[int, set[int]]] = [{} for _ in range(3)]
-    for k, u, v in zip(p.edge_site, p.edge_u, p.edge_v, strict=True):
+    for k, u, v in zip(p.edge_client, p.edge_u, p.edge_v, strict=True):
         near[k].setdefault(u, set()).add(v)
         near[k].setdefault(v, set()).add(u)
     asked = answered = rows = 0
@@ -518,14 +518,14 @@ def test_batches_cross_only_what_their_rows_need():
     assert found["sapgnn/global_embedding"] == ROUNDS * rows * H * 8
 
 
-def test_one_hop_returns_each_vertex_to_its_owner_only():
+def test_one_hop_returns_each_node_to_its_owner_only():
     """FedGCN, 1 hop: down N F."""
     world = make_world()
     by_name = crossed("fedgcn", world, hops=1)
     n, rows = world.graph.num_nodes, sum(len(c) for c in closures(world))
     expected = averaging(world) | {
         "fedgcn/closure_ids": rows * 8,
-        "fedgcn/own_ids": n * 8,
+        "fedgcn/local_ids": n * 8,
         "fedgcn/partial_sums": rows * F * 8,
         "fedgcn/aggregates": n * F * 8,
     }
@@ -560,7 +560,7 @@ def test_evaluation_control_and_prediction_stand_beside_the_cost():
     assert beside == {"eval", "control", "predict"}
     assert totals["by_transfer"] == averaging(make_world())
     # Confusion counts with the column of none, and the loss: every round, and at the end for both targets,
-    # there with 2048 / C bins of scores for each class; once, validation vertices of each class.
+    # there with 2048 / C bins of scores for each class; once, validation nodes of each class.
     scores = 3 * (C * (C + 1) + 1) * 8
     histograms, counts = 2 * 3 * C * 2 * (2048 // C) * 8, 3 * C * 8
     evaluated = ROUNDS * 3 * model_size() * 8 + (ROUNDS + 2) * scores

@@ -25,13 +25,13 @@ from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.plugins import load_plugin
 from graphfed.runs.checkpoint import Checkpoints, newest_round
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.tasks.graphs.link_scores import MESSAGES, area, pair_codes, pair_scores
 
 load_plugin("link_toy")
 METHODS = (*(name for name in SHIPPED if LINK_PREDICTION in get_method(name).tasks), "link_toy")
-#: Where a client is a vertex its number is the vertex's, by which it draws.
+#: Where a client is a node its number is the node's, by which it draws.
 NUMBERED = [name for name in METHODS if not one_each(get_method(name))]
 APART = [name for name in METHODS if not get_method(name).pooled]
 
@@ -52,9 +52,11 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name: str)
 
 @pytest.mark.parametrize("name", APART)
 @pytest.mark.slow
-def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name: str, three_sites: Gateways) -> None:
+def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
+    name: str, three_clients: Gateways
+) -> None:
     world = link_world(1)
-    apart, ledger = run_apart(name, world, three_sites)
+    apart, ledger = run_apart(name, world, three_clients)
     together, fed = run_local(name, world)
     assert torch.allclose(scores(apart), scores(together), rtol=0, atol=1e-9)
     assert apart.test == pytest.approx(together.test, abs=1e-9)
@@ -65,9 +67,9 @@ def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name: str, th
 @pytest.mark.parametrize("name", NUMBERED)
 def test_permuting_the_clients_permutes_the_results(name: str) -> None:
     world = link_world(3)
-    site = np.empty(world.graph.num_nodes, dtype=np.int64)
-    site[world.partition.held_vertex] = world.partition.held_site
-    moved = world.dealt(np.array([2, 0, 1])[site], 3)
+    client = np.empty(world.graph.num_nodes, dtype=np.int64)
+    client[world.partition.held_node] = world.partition.held_client
+    moved = world.dealt(np.array([2, 0, 1])[client], 3)
     one, _ = run_local(name, world)
     two, _ = run_local(name, moved)
     if not get_method(name).pooled:
@@ -91,11 +93,13 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(
     name: str, place: Callable[[int], Federation], tmp_path: Path
 ) -> None:
     world, settings = link_world(), {"eval_every": 2, "optimizer": "adam"}
-    expected, fed = run_local(name, world, place, Checkpoints(tmp_path, every=0, wish=Wish()), **settings)
+    expected, fed = run_local(
+        name, world, place, Checkpoints(tmp_path, every=0, stop_request=StopRequest()), **settings
+    )
     for number in (ROUNDS, ROUNDS - 1):
         start, _ = newest_round(tmp_path, ["local"])
         assert start == number
-        going = Checkpoints(tmp_path, every=1e9, start=start, wish=Wish())
+        going = Checkpoints(tmp_path, every=1e9, start=start, stop_request=StopRequest())
         again, fed_again = run_local(name, world, place, going, **settings)
         one, two = (arrays_of(f, o.state.values) for f, o in ((fed, expected), (fed_again, again)))
         assert {k: v.tobytes() for k, v in one.items()} == {k: v.tobytes() for k, v in two.items()}
@@ -124,13 +128,13 @@ def test_what_is_kept_is_the_first_best_round_on_validation(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_weighted_graphs_and_sites_that_hold_nothing_are_no_trouble(name: str) -> None:
+def test_weighted_graphs_and_clients_that_hold_nothing_are_no_trouble(name: str) -> None:
     world = link_world(2)
     heavy = replace(world.graph, edge_weight=np.linspace(0.5, 2, world.graph.num_edges).astype(np.float32))
-    site = np.arange(world.graph.num_nodes) % 2 * 2  # of 0, 1 and 2
-    world = (world if name in REFUSE_WEIGHTS else replace(world, graph=heavy)).dealt(site, 3)
+    client = np.arange(world.graph.num_nodes) % 2 * 2  # of 0, 1 and 2
+    world = (world if name in REFUSE_WEIGHTS else replace(world, graph=heavy)).dealt(client, 3)
     if not get_method(name).requires.empty_clients:
-        pytest.skip(f"{name} needs a vertex at every client")
+        pytest.skip(f"{name} needs a node at every client")
     fast, fed = run_local(name, world)
     slow, oracle = run_local(name, world, one_at_a_time)
     assert torch.allclose(scores(fast), scores(slow), rtol=0, atol=1e-9)
@@ -301,7 +305,7 @@ def test_the_loss_is_the_two_mean_log_losses_and_finite_for_any_score() -> None:
 
 
 def test_a_cohort_without_pairs_is_scored_as_nothing() -> None:
-    """At a client of its own, a vertex may score no pair at all."""
+    """At a client of its own, a node may score no pair at all."""
     world = link_world(nodes=24)
     world = world.dealt(np.arange(24), 24)
     empty = [

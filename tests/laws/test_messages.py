@@ -41,12 +41,12 @@ VARIANTS = {
     ],
     "fedgraph": [{"share": "all"}, *AVERAGES, *GRADIENTS],
     "sapgnn": [
-        {"vertex_ids": "keyed", "pooling": "secure"},
+        {"node_ids": "keyed", "pooling": "secure"},
         {"aggregation": "plaintext", "batch_size": 5},
         {"maps": "identity", "pooling": "secure"},
         {"maps": "identity"},
     ],
-    "ppgnn": [{"vertex_ids": "keyed"}, {"aggregation": "plaintext"}],
+    "ppgnn": [{"node_ids": "keyed"}, {"aggregation": "plaintext"}],
     # protocols=real sends what is simulated here (test_lumos.py).
     "lumos": [
         {"balancer": "local"},
@@ -62,12 +62,12 @@ VARIANTS = {
 
 
 def world_of(name: str) -> World:
-    """Sites that share vertices, for the methods that are about them; edges with weights, for the one that
+    """Clients that share nodes, for the methods that are about them; edges with weights, for the one that
     sends them."""
     world = make_world()
     if name == "lpgnn":
         return weighted(world)
-    if "vertex_ids" not in get_method(name).sends.messages:
+    if "node_ids" not in get_method(name).sends.messages:
         return world
     return World(world.graph, world.split, partition(world.graph, "edges_uniform", 3, 0))
 

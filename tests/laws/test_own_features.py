@@ -24,8 +24,8 @@ def with_edges(world: World, ends: np.ndarray) -> World:
     """The same world with other edges."""
     old = world.graph
     graph: Graph = make_graph(old.name, old.x, old.y, ends, num_classes=old.num_classes)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
-    return World(graph, world.split, from_assignment(graph, site, num_sites=world.clients))
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
+    return World(graph, world.split, from_assignment(graph, client, num_clients=world.clients))
 
 
 def no_edges(world: World) -> World:

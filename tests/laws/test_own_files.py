@@ -1,8 +1,8 @@
-"""A deployed run, in which every site reads its own files alone, is the run of one party that has all of
+"""A deployed run, in which every client reads its own files alone, is the run of one party that has all of
 them: the same weights, predictions and bytes, with dropout on, for every method of the registry that can use
 them.
 
-The sites are processes of `graphfed site start`, each with a description of its own tables; the party with
+The clients are processes of `graphfed site start`, each with a description of its own tables; the party with
 all files calls `graphfed.run` with a description of them all."""
 
 import csv
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from methods_under_law import SHIPPED
-from own_files import SITES, write_sites_that_share_customers, write_sites_with_edges_between_them
+from own_files import SITES, write_clients_that_share_customers, write_clients_with_edges_between_them
 
 import graphfed
 from graphfed.deployment.deploy import request
@@ -27,7 +27,7 @@ from graphfed.methods.base import Method
 from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignmentSettings
 from graphfed.methods.registry import get_method
 from graphfed.runs.config import checked_training
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
@@ -44,12 +44,12 @@ SETTINGS = {"rounds": 3, "dropout": 0.5, "hidden": 8, "patience": None}
 
 
 def cannot_use(method: Method) -> str:
-    """What the method declares that three sites' tables of many nodes are not; "" where it can use them."""
+    """What the method declares that three clients' tables of many nodes are not; "" where it can use them."""
     if method.pooled:
         return "all data at one party"
     if method.requires.nodes_per_client == "one":
-        return "one vertex at every client"
-    return "vertices numbered from 0" if method.requires.numbered else ""
+        return "one node at every client"
+    return "nodes numbered from 0" if method.requires.numbered else ""
 
 
 USABLE = [name for name in SHIPPED if not cannot_use(get_method(name))]
@@ -60,7 +60,7 @@ SHARING = [name for name in USABLE if issubclass(get_method(name).config, Alignm
 def settings_of(name: str) -> dict[str, Any]:
     """Those of every run, and what makes a method's noise and names the same at both."""
     known = {field.name for field in dataclasses.fields(get_method(name).config)}
-    own = {"noise_seed": 3, "feature_low": -5.0, "feature_high": 5.0, "vertex_ids": "keyed"}
+    own = {"noise_seed": 3, "feature_low": -5.0, "feature_high": 5.0, "node_ids": "keyed"}
     return SETTINGS | {key: value for key, value in own.items() if key in known}
 
 
@@ -83,8 +83,8 @@ def deployed(federation: Loopback, names: list[str], label: str, files: Path, ou
         outcomes = coordinator.run(
             asked,
             on_event=lambda run, event: None,
-            on_news=lambda news: None,
-            wish=Wish(),
+            on_message=lambda news: None,
+            stop_request=StopRequest(),
             kept=out / f"{label}-kept",
         )
     assert [(o["run"], o["kind"]) for o in outcomes] == [(a["run"], "done") for a in asked], outcomes
@@ -92,16 +92,18 @@ def deployed(federation: Loopback, names: list[str], label: str, files: Path, ou
     for name in names:
         together = out / f"{label}-{name}"
         graphfed.run(name, data=files / "all.yaml", out=together, threads=1, **settings_of(name))
-        kits = {place: federation.kits[place] / "runs" / f"{label}-{name}" for place in ("server", *SITES)}
-        found[name] = Places(kits, together)
+        startup_kits = {
+            place: federation.startup_kits[place] / "runs" / f"{label}-{name}" for place in ("server", *SITES)
+        }
+        found[name] = Places(startup_kits, together)
     return found
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Places]]:
-    """One federation, whose sites' files are first the one kind of tables, then the other."""
+    """One federation, whose clients' files are first the one kind of tables, then the other."""
     out = tmp_path_factory.mktemp("own_files")
-    write = {"between": write_sites_with_edges_between_them, "shared": write_sites_that_share_customers}
+    write = {"between": write_clients_with_edges_between_them, "shared": write_clients_that_share_customers}
     files = out / "files"
     timing = Timing(beat=1.0, give_up=20.0, deadline=120.0, patience=240.0)
     project = Project("own", tuple(Site(name) for name in SITES), port=free_port(), timing=timing)
@@ -111,7 +113,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Places
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRAPHFED_HOLDERS_KEY", KEY)
-        with Loopback(project, out / "kits", data, check_data=False) as federation:
+        with Loopback(project, out / "startup_kits", data, check_data=False) as federation:
             found["between"] = deployed(federation, USABLE, "between", files, out)
             shutil.rmtree(files)
             files.mkdir()
@@ -124,13 +126,13 @@ CASES = [*(("between", name) for name in USABLE), *(("shared", name) for name in
 each = pytest.mark.parametrize(("files", "name"), CASES)
 
 
-def test_the_law_is_about_every_method_of_the_registry_that_can_use_tables_of_several_sites() -> None:
+def test_the_law_is_about_every_method_of_the_registry_that_can_use_tables_of_several_clients() -> None:
     left_out = {name: cannot_use(get_method(name)) for name in SHIPPED if name not in USABLE}
     assert left_out == {
         "central": "all data at one party",
         "own_features": "all data at one party",
-        "lumos": "one vertex at every client",
-        "naive_fedgnn": "vertices numbered from 0",
+        "lumos": "one node at every client",
+        "naive_fedgnn": "nodes numbered from 0",
     }
     for name, reason in left_out.items():
         assert reason in first_task(get_method(name)).requirements(get_method(name))
@@ -138,11 +140,11 @@ def test_the_law_is_about_every_method_of_the_registry_that_can_use_tables_of_se
 
 
 def test_a_method_that_numbers_the_nodes_still_runs_where_one_party_has_all_files(tmp_path: Path) -> None:
-    write_sites_with_edges_between_them(tmp_path)
+    write_clients_with_edges_between_them(tmp_path)
     settings = {"feature_low": -5.0, "feature_high": 5.0, "noise_seed": 3, **SETTINGS, "rounds": 1}
     graphfed.run("naive_fedgnn", data=tmp_path / "all.yaml", out=tmp_path / "run", threads=1, **settings)
     table = pq.read_table(tmp_path / "run" / "predictions.parquet")
-    found = {*zip(table["site_name"].to_pylist(), table["id"].to_pylist(), strict=True)}
+    found = {*zip(table["client_name"].to_pylist(), table["id"].to_pylist(), strict=True)}
     with (tmp_path / "all_nodes.csv").open() as file:
         assert found == {(row["bank"], row["customer"]) for row in csv.DictReader(file)}
 
@@ -171,13 +173,13 @@ def test_a_deployed_run_predicts_what_the_run_on_all_files_predicts_for_each_of_
 ) -> None:
     run = runs[files][name]
     together = {
-        (row["site_name"], row["id"]): row
+        (row["client_name"], row["id"]): row
         for row in pq.read_table(run.together / "predictions.parquet").to_pylist()
     }
     apart = {
-        (site, row["id"]): row
-        for site in SITES
-        for row in pq.read_table(run.places[site] / "predictions.parquet").to_pylist()
+        (client, row["id"]): row
+        for client in SITES
+        for row in pq.read_table(run.places[client] / "predictions.parquet").to_pylist()
     }
     assert {*apart} == {*together}
     for at, row in apart.items():
@@ -202,12 +204,12 @@ def ledger_in(folder: Path) -> Ledger:
 def test_every_transfer_of_a_deployed_run_has_the_bytes_of_the_run_on_all_files(
     files: str, name: str, runs: dict[str, dict[str, Places]]
 ) -> None:
-    """What the server counts, and what the sites count of transfers between them. Sites that share customers
-    find out first who else has a customer's label, which is known to the party with all files."""
+    """What the server counts, and what the clients count of transfers between them. Clients that share
+    customers find out first who else has a customer's label, which is known to the party with all files."""
     run = runs[files][name]
     ledger = ledger_in(run.places["server"])
-    for site in SITES:
-        ledger.add_peers(ledger_in(run.places[site]))
+    for client in SITES:
+        ledger.add_remote(ledger_in(run.places[client]))
     apart, together = transfers(ledger), transfers(ledger_in(run.together))
     if files == "shared":
         assert {key[1] for key in apart} - {key[1] for key in together} == {*OWNER_MESSAGES}
@@ -223,7 +225,9 @@ def test_dropout_changes_the_weights_of_these_runs(
     settings = {**settings_of("sapgnn"), "dropout": 0.0}
     path = tmp_path / "own"
     path.mkdir()
-    {"between": write_sites_with_edges_between_them, "shared": write_sites_that_share_customers}[files](path)
+    {"between": write_clients_with_edges_between_them, "shared": write_clients_that_share_customers}[files](
+        path
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRAPHFED_HOLDERS_KEY", KEY)
         graphfed.run("sapgnn", data=path / "all.yaml", out=tmp_path / "run", threads=1, **settings)

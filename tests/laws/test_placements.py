@@ -8,7 +8,7 @@ from methods_under_law import METHODS
 from worlds import (
     Gateways,
     World,
-    by_vertex,
+    by_node,
     having,
     last_round_stands,
     logits,
@@ -57,9 +57,9 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, spar
 
 @pytest.mark.parametrize("preset", [PRESETS[0], pytest.param(PRESETS[1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [n for n in METHODS if not get_method(n).pooled])
-def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset, three_sites: Gateways):
+def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset, three_clients: Gateways):
     world = last_round_stands(make_world(1))
-    apart, ledger = run_processes(name, world, three_sites, preset=preset, **settings_of(name))
+    apart, ledger = run_processes(name, world, three_clients, preset=preset, **settings_of(name))
     together, fed = run_local(name, world, preset=preset, **settings_of(name))
     assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
     assert apart.test == pytest.approx(together.test, abs=1e-9)
@@ -68,14 +68,14 @@ def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset,
 
 @pytest.mark.parametrize("protocols", ["real", pytest.param("simulated", marks=pytest.mark.slow)])
 def test_holders_and_a_helper_in_separate_processes_equal_stacked(
-    protocols: str, three_sites: Gateways
+    protocols: str, three_clients: Gateways
 ) -> None:
     """The first holder's process and the server's talk; what each entry counts is the same."""
     world = make_world(6)
     world = World(world.graph, world.split, partition(world.graph, "edges_uniform", 3, 0))
     world = last_round_stands(world)
     options = {**SETTINGS, "pooling": "secure", "protocols": protocols}
-    apart, ledger = run_processes("sapgnn", world, three_sites, **options)
+    apart, ledger = run_processes("sapgnn", world, three_clients, **options)
     for placement in ("stacked", "one at a time"):
         together, fed = run_local("sapgnn", world, placement, **options)
         assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
@@ -94,17 +94,17 @@ def test_in_float32_placements_agree_on_predictions_and_metrics_of_the_first_rou
 
 @pytest.mark.parametrize(
     "name",
-    # Where a client is a vertex its number is the vertex's, by which it draws.
+    # Where a client is a node its number is the node's, by which it draws.
     [n for n in METHODS if not get_method(n).pooled and not one_each(get_method(n))],
 )
 def test_permuting_the_clients_permutes_the_results(name):
     world = make_world(3)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
     order = np.array([2, 0, 1])  # old client k becomes order[k]
-    moved = World(world.graph, world.split, from_assignment(world.graph, order[site], num_sites=3))
+    moved = World(world.graph, world.split, from_assignment(world.graph, order[client], num_clients=3))
     one, fed = run_local(name, world, **settings_of(name))
     two, fed_moved = run_local(name, moved, **settings_of(name))
-    assert torch.allclose(by_vertex(one, world), by_vertex(two, moved), rtol=0, atol=1e-9)
+    assert torch.allclose(by_node(one, world), by_node(two, moved), rtol=0, atol=1e-9)
     assert one.test == pytest.approx(two.test, abs=1e-9)
     for entry, entry_moved in zip(fed.ledger.entries, fed_moved.ledger.entries, strict=True):
         assert (entry.sent == entry_moved.sent[order]).all()
@@ -176,7 +176,7 @@ def test_every_backbone_and_depth_is_the_same_in_both_placements(name, backbone,
 @pytest.mark.parametrize("dealt", ["edges_uniform", "overlapping", "ego", "label_skew"])
 @pytest.mark.parametrize("name", ["fedavg", "isolated"])
 def test_every_kind_of_partition_is_the_same_in_both_placements(name, dealt):
-    """Shared vertices, copied vertices, one vertex a client, skewed classes."""
+    """Shared nodes, copied nodes, one node a client, skewed classes."""
     whole = make_world(7, nodes=24)
     world = World(whole.graph, whole.split, partition(whole.graph, dealt, 24 if dealt == "ego" else 3, 0))
     fast, fed = run_local(name, world, **SETTINGS)
@@ -185,8 +185,8 @@ def test_every_kind_of_partition_is_the_same_in_both_placements(name, dealt):
     assert fed.ledger.to_json() == oracle.ledger.to_json()
     scored = sum(sum(row) for row in fast.test_confusion)
     owned = world.partition.held_id[world.partition.held_owner]
-    vertex = world.partition.vertex_of(np.unique(owned))
-    assert scored == int(world.split.test[vertex].sum()), "each once, however many sites own it"
+    node = world.partition.node_of(np.unique(owned))
+    assert scored == int(world.split.test[node].sum()), "each once, however many clients own it"
 
 
 def test_the_weights_that_isolated_clients_keep_are_the_same_in_both_placements():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.operations import transfers
 from graphfed.federation.received import ReceivedError
 from graphfed.federation.series import make_series, starts_of
@@ -35,7 +35,7 @@ def begun(name: str, world: SensorWorld, **settings: Any) -> tuple[Federation, A
     """A federation after set-up, with its data, state and config."""
     config = config_of(get_method(name), **settings)
     fed = stacked(world.clients, simulated=config.simulated)
-    data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
+    data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
     with fed.phase("setup", round=0):
         return fed, data, get_method(name).setup(fed, data, TASK, config), config
 
@@ -99,7 +99,7 @@ def test_readings_at_the_server_are_the_inputs_of_the_windows_and_nothing_after_
     fed = stacked(world.clients)
     fed.set_roster(world.split.observed)
     config = config_of(get_method("gru_central"), missing=missing)
-    data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
+    data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
     scaler = forecasting.fit_scaler(fed, data.series, config)
     with fed.phase("setup", round=0):
         sent = forecasting.pool(fed, data, scaler, world.split, target, config).parts[0]
@@ -119,10 +119,10 @@ def test_readings_at_the_server_are_the_inputs_of_the_windows_and_nothing_after_
         assert torch.equal(starts_of(sent.split, "train"), starts - first)
 
 
-def test_a_site_may_miss_readings_at_the_server_where_no_other_site_does(
+def test_a_client_may_miss_readings_at_the_server_where_no_other_client_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A missing reading is sent as NaN, which the checks of what other sites send refuse elsewhere."""
+    """A missing reading is sent as NaN, which the checks of what other clients send refuse elsewhere."""
     sent: list[Transfer] = []
 
     def recorded(*args: Any, **options: Any) -> Transfer:
@@ -132,14 +132,14 @@ def test_a_site_may_miss_readings_at_the_server_where_no_other_site_does(
     monkeypatch.setattr(transfers, "Transfer", recorded)
     fed, *_ = begun("gru_central", sensor_world())
     (readings,) = (transfer for transfer in sent if transfer.name == "readings")
-    arrived = {(0, SERVER_END): torch.tensor([[1.0, torch.nan]]), (1, SERVER_END): torch.ones(1, 2)}
+    arrived = {(0, SERVER_INDEX): torch.tensor([[1.0, torch.nan]]), (1, SERVER_INDEX): torch.ones(1, 2)}
     fed.received.check_numbers(readings, arrived, {}, 0)
     with pytest.raises(ReceivedError, match="numbers that are not finite"):
         fed.received.check_numbers(readings._replace(finite=True), arrived, {}, 0)
 
 
 @pytest.mark.parametrize("form", ["plaintext", "simulated", "real"])
-def test_only_without_secure_aggregation_does_a_site_send_its_own_statistics(form: str) -> None:
+def test_only_without_secure_aggregation_does_a_client_send_its_own_statistics(form: str) -> None:
     fed, *_ = begun("gru_local", sensor_world(), **protection("aggregation", form))
     names = {entry.name for entry in fed.ledger.entries if entry.name.startswith("statistics")}
     assert ("statistics" in names) == (form == "plaintext")

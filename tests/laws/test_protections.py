@@ -45,7 +45,7 @@ def trained(name: str, **settings: Any) -> tuple[torch.Tensor, list[float], Ledg
         predicted = sensor_worlds.forecasts(outcome)
     else:
         world = worlds.make_world()
-        if "vertex_ids" in get_method(name).sends.messages:  # about clients that share nodes
+        if "node_ids" in get_method(name).sends.messages:  # about clients that share nodes
             shared = partition(world.graph, "edges_uniform", 3, 0)
             world = worlds.World(world.graph, world.split, shared)
         outcome, fed = worlds.run_local(name, world, **settings)
@@ -139,11 +139,11 @@ def test_a_deployment_refuses_simulated_protocols_and_runs_them_where_nobody_say
     pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
     from graphfed.deployment.deploy import deploy
 
-    asked = {"vertex_ids": "plain"} if "vertex_ids" in get_method(name).sends.messages else {}
+    asked = {"node_ids": "plain"} if "node_ids" in get_method(name).sends.messages else {}
     with pytest.raises(InputError, match="protocols=simulated hides nothing from real parties; choose real"):
-        deploy(name, kit="nowhere", settings={**asked, "protocols": "simulated"})
+        deploy(name, startup_kit="nowhere", settings={**asked, "protocols": "simulated"})
     with pytest.raises(InputError, match="nowhere"):  # the only fault is that there is no such kit
-        deploy(name, kit="nowhere", settings=asked)
+        deploy(name, startup_kit="nowhere", settings=asked)
 
 
 def test_a_run_is_refused_by_a_federation_of_other_protocols() -> None:

@@ -25,7 +25,7 @@ from graphfed.privacy.noise import Noise
 from graphfed.runs import checkpoint
 from graphfed.runs.checkpoint import Checkpoints, newest_round, process_names
 from graphfed.runs.train import train
-from graphfed.runtime.interrupts import Interrupted, Wish
+from graphfed.runtime.interrupts import Interrupted, StopRequest
 from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.tasks.outcome import Outcome
 
@@ -65,7 +65,7 @@ def run(
     world = as_asked(method, world)
     config = config_of(method, **{**settings_of(name), **more})
     fed = place(world.clients, simulated=config.simulated)
-    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     data = fed.locate("clients", "data", cohorts)
     return train(fed, method, data, world.task, config, checkpoints=checkpoints), fed
 
@@ -75,7 +75,9 @@ def resumed(
 ) -> tuple[Outcome, Federation]:
     """Go on as `graphfed resume` does."""
     start, _ = newest_round(folder, ["local"])
-    return run(name, world, Checkpoints(folder, every=0, start=start, wish=Wish()), place, **more)
+    return run(
+        name, world, Checkpoints(folder, every=0, start=start, stop_request=StopRequest()), place, **more
+    )
 
 
 def assert_same_bits(one: tuple[Outcome, Federation], two: tuple[Outcome, Federation]) -> None:
@@ -134,7 +136,7 @@ def test_a_run_that_breaks_anywhere_goes_on_to_the_same_bits(
     world = make_world()
     expected = run(name, world, None)
     with crash_at(-1, monkeypatch, where) as count:
-        whole = run(name, world, Checkpoints(tmp_path / "whole", every=0, wish=Wish()))
+        whole = run(name, world, Checkpoints(tmp_path / "whole", every=0, stop_request=StopRequest()))
     assert_same_bits(expected, whole)
     # isolated and central send nothing but scores and control; all of them write ROUNDS + 1 checkpoints.
     assert count[0] >= ROUNDS
@@ -143,7 +145,7 @@ def test_a_run_that_breaks_anywhere_goes_on_to_the_same_bits(
         number = 2 * place + place % 2
         folder = tmp_path / str(place)
         with crash_at(number, monkeypatch, where), pytest.raises(Crash):
-            run(name, world, Checkpoints(folder, every=0, wish=Wish()))
+            run(name, world, Checkpoints(folder, every=0, stop_request=StopRequest()))
         assert_same_bits(expected, resumed(name, world, folder))
 
 
@@ -151,7 +153,9 @@ def test_a_run_that_breaks_anywhere_goes_on_to_the_same_bits(
 def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path) -> None:
     """Here some hosts hold nobody that takes part."""
     world, noise = make_world(), system_noise(name)
-    expected = run(name, world, Checkpoints(tmp_path, every=0, wish=Wish()), one_at_a_time, **noise)
+    expected = run(
+        name, world, Checkpoints(tmp_path, every=0, stop_request=StopRequest()), one_at_a_time, **noise
+    )
     start, _ = newest_round(tmp_path, ["local"])
     assert start == ROUNDS
     # The checkpoint before the last round.
@@ -161,16 +165,18 @@ def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if not get_method(name).pooled])
-def test_separate_processes_resume_to_the_same_bits(name: str, tmp_path: Path, three_sites: Gateways) -> None:
+def test_separate_processes_resume_to_the_same_bits(
+    name: str, tmp_path: Path, three_clients: Gateways
+) -> None:
     world, settings = make_world(), settings_of(name) | system_noise(name)
-    expected, ledger = run_processes(name, world, three_sites, (tmp_path, 0.0, None), **settings)
+    expected, ledger = run_processes(name, world, three_clients, (tmp_path, 0.0, None), **settings)
     names = process_names(3, separate=True)
     # One process could not write its part of the newest round.
-    (tmp_path / "checkpoint" / f"round-{ROUNDS:08d}" / "host1.json").unlink()
+    (tmp_path / "checkpoint" / f"round-{ROUNDS:08d}" / "worker1.json").unlink()
     start, faults = newest_round(tmp_path, names)
     assert start == ROUNDS - 1
-    assert "host1.json" in faults[0]
-    again, ledger_again = run_processes(name, world, three_sites, (tmp_path, 0.0, start), **settings)
+    assert "worker1.json" in faults[0]
+    again, ledger_again = run_processes(name, world, three_clients, (tmp_path, 0.0, start), **settings)
     assert torch.equal(logits(expected), logits(again))
     assert (expected.val, expected.test) == (again.val, again.test)
     assert json.dumps(ledger.to_json()) == json.dumps(ledger_again.to_json())
@@ -178,11 +184,11 @@ def test_separate_processes_resume_to_the_same_bits(name: str, tmp_path: Path, t
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_wish_to_stop_is_saved_before_the_next_round(name: str, tmp_path: Path) -> None:
-    world, wish = make_world(), Wish()
+    world, stop_request = make_world(), StopRequest()
     expected = run(name, world, None)
-    wish.asked = True
+    stop_request.asked = True
     with pytest.raises(Interrupted):
-        run(name, world, Checkpoints(tmp_path, every=1e9, wish=wish))
+        run(name, world, Checkpoints(tmp_path, every=1e9, stop_request=stop_request))
     assert newest_round(tmp_path, ["local"]) == (0, [])
     assert_same_bits(expected, resumed(name, world, tmp_path))
 
@@ -193,11 +199,11 @@ def test_what_was_released_before_a_break_is_never_drawn_again(
 ) -> None:
     """Interrupted right after set-up and resumed twice: the same bits, though the noise is the operating
     system's; and set-up is on the ledger once."""
-    world, wish = make_world(), Wish()
-    wish.asked = True
+    world, stop_request = make_world(), StopRequest()
+    stop_request.asked = True
     for folder in (tmp_path / "one", tmp_path / "another"):
         with pytest.raises(Interrupted):
-            run(name, world, Checkpoints(folder, every=1e9, wish=wish), noise_seed=None)
+            run(name, world, Checkpoints(folder, every=1e9, stop_request=stop_request), noise_seed=None)
     shutil.copytree(tmp_path / "one", tmp_path / "again")
     monkeypatch.setattr(Noise, "words", None)
     one, again, another = (
@@ -226,7 +232,7 @@ def test_two_checkpoints_are_kept_and_the_time_between_them_is_kept_too(
         real(self, fed, snapshot)
 
     monkeypatch.setattr(Checkpoints, "save", save)
-    run("fedavg", make_world(), Checkpoints(tmp_path, every=0, wish=Wish()))
+    run("fedavg", make_world(), Checkpoints(tmp_path, every=0, stop_request=StopRequest()))
     assert saved == [0, 1, 2, 3]
     rounds = sorted(path.name for path in (tmp_path / "checkpoint").iterdir())
     assert rounds == ["round-00000002", "round-00000003"]
@@ -234,5 +240,5 @@ def test_two_checkpoints_are_kept_and_the_time_between_them_is_kept_too(
     # A clock that goes one second a look: at the start and at every round.
     ticks = iter(range(1000))
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: float(next(ticks)))
-    run("fedavg", make_world(), Checkpoints(tmp_path / "slow", every=2, wish=Wish()))
+    run("fedavg", make_world(), Checkpoints(tmp_path / "slow", every=2, stop_request=StopRequest()))
     assert saved == [1, 3]

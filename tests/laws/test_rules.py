@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from worlds import (
     Gateways,
     World,
-    by_vertex,
+    by_node,
     config_of,
     last_round_stands,
     logits,
@@ -36,7 +36,7 @@ from graphfed.methods.registry import get_method
 from graphfed.nn.backbones import Weights
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runs.checkpoint import Checkpoints
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 
 METHOD = get_method("distgat")
 #: What a rule needs beside its name.
@@ -148,22 +148,22 @@ def test_every_rule_is_a_plain_loop_over_clients(rule: str, sparse: bool) -> Non
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_fedsgd_is_central_training(optimizer: str) -> None:
-    """Of fedgat, which sees every edge, however vertices are dealt; of distgat, where no edge is cut. With
+    """Of fedgat, which sees every edge, however nodes are dealt; of distgat, where no edge is cut. With
     attention dropout too, whose draws go by the edge."""
     settings = {**SETTINGS, **settings_of("fedsgd"), "optimizer": optimizer, "rounds": 8, "lr": 0.05}
     direct = {**settings, "drop_single": False, "evaluation": "direct"}
     found = []
     for clients in (1, 3, 10):
         world = last_round_stands(make_world(clients=clients))
-        found.append(by_vertex(run_local("fedgat", world, **direct)[0], world))
+        found.append(by_node(run_local("fedgat", world, **direct)[0], world))
     assert torch.allclose(found[1], found[0], rtol=0, atol=1e-7)
     assert torch.allclose(found[2], found[0], rtol=0, atol=1e-7)
     whole = last_round_stands(make_world())
     apart = np.zeros(whole.graph.num_nodes, dtype=np.int64)
-    apart[-4:] = 1  # the last four vertices have no edge
-    dealt = World(whole.graph, whole.split, from_assignment(whole.graph, apart, num_sites=2))
+    apart[-4:] = 1  # the last four nodes have no edge
+    dealt = World(whole.graph, whole.split, from_assignment(whole.graph, apart, num_clients=2))
     with_dropout = {**settings, "dropout": 0.4}
-    one = by_vertex(run_local("distgat", dealt, **with_dropout)[0], dealt)
+    one = by_node(run_local("distgat", dealt, **with_dropout)[0], dealt)
     central = {k: v for k, v in with_dropout.items() if k != "rule"}
     two, _ = run_local("central", pooled(whole), backbone="gat", heads=8, **central)
     assert torch.allclose(one, logits(two), rtol=0, atol=1e-7)
@@ -175,7 +175,7 @@ def test_admm_reaches_the_common_optimum_where_fedavg_stops_short() -> None:
     all clients' loss at the model."""
     world = last_round_stands(make_world(5))
     graph = replace(world.graph, edges=world.graph.edges[:, :0])
-    world = World(graph, world.split, from_assignment(graph, graph.y, num_sites=3))
+    world = World(graph, world.split, from_assignment(graph, graph.y, num_clients=3))
     shared = {"local_steps": 20, "lr": 0.3, "rho": 0.1, "layers": 1}
     norms = {}
     for rule in ("fedavg", "admm"):
@@ -203,12 +203,12 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(rule: str,
 @pytest.mark.parametrize("form", ["plaintext", "simulated"])
 @pytest.mark.parametrize("rule", RULES)
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
-    rule: str, form: str, three_sites: Gateways
+    rule: str, form: str, three_clients: Gateways
 ) -> None:
     world = last_round_stands(make_world(1))
     settings = {**settings_of(rule), "weight_decay": 1e-2, "dropout": 0.4, **protection("aggregation", form)}
     together, fed = run_local("distgat", world, **settings)
-    apart, ledger = run_processes("distgat", world, three_sites, **settings)
+    apart, ledger = run_processes("distgat", world, three_clients, **settings)
     assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
     assert ledger.to_json() == fed.ledger.to_json()
 
@@ -253,7 +253,9 @@ def test_a_run_that_breaks_goes_on_with_what_the_rule_keeps(
     for part in (1, 2):  # in the second round and in the third
         folder = tmp_path / str(part)
         with crash_at(2 * (part * count[0] // 3 + 1), monkeypatch, TRANSFERS), pytest.raises(Crash):
-            run_with_checkpoints("distgat", world, Checkpoints(folder, every=0, wish=Wish()), **settings)
+            run_with_checkpoints(
+                "distgat", world, Checkpoints(folder, every=0, stop_request=StopRequest()), **settings
+            )
         assert_same_bits(whole, resumed("distgat", world, folder, **settings))
 
 

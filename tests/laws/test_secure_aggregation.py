@@ -1,5 +1,6 @@
 """Averaging methods under secure aggregation: the numbers of the plain average within its fixed point, the
-same bits and bytes as the ideal form, in every placement and runtime; and no site's weights at the server."""
+same bits and bytes as the ideal form, in every placement and runtime; and no client's weights at the
+server."""
 
 import contextlib
 import subprocess
@@ -33,7 +34,7 @@ from graphfed.methods.config import AggregationSettings, LocalStepsSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.config import checked_training
 from graphfed.runs.train import train
-from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.interrupts import StopRequest
 from graphfed.tasks.outcome import Outcome
 
 #: Every shipped method that averages at the server, taken from its settings.
@@ -50,7 +51,7 @@ WITH_FEWER = [name for name in AVERAGING if get_method(name).dropouts]
 OTHERS = [name for name in METHODS.own if not issubclass(get_method(name).config, AggregationSettings)]
 SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
 HIDDEN = {**SETTINGS, "aggregation": "secure"}
-#: Bytes of a run with these settings, by hand: rounds, sites, weights of a GCN of 12, 5 and 3.
+#: Bytes of a run with these settings, by hand: rounds, clients, weights of a GCN of 12, 5 and 3.
 ROUNDS, SITES, WEIGHTS = 4, 3, 12 * 5 + 5 + 5 * 3 + 3
 
 
@@ -122,10 +123,10 @@ def test_placement_does_not_change_it(name: str, protocols: str) -> None:
 @pytest.mark.parametrize("name", AVERAGING)
 @pytest.mark.slow
 def test_in_processes_it_has_the_bits_and_the_ledger_of_one_at_a_time(
-    name: str, protocols: str, three_sites: Gateways
+    name: str, protocols: str, three_clients: Gateways
 ) -> None:
     world = last_round_stands(make_world(1))
-    apart, ledger = run_processes(name, world, three_sites, protocols=protocols, **HIDDEN)
+    apart, ledger = run_processes(name, world, three_clients, protocols=protocols, **HIDDEN)
     together, fed = run_local(name, world, "one at a time", protocols=protocols, **HIDDEN)
     assert torch.equal(logits(apart), logits(together))
     assert ledger.to_json() == fed.ledger.to_json()
@@ -154,7 +155,7 @@ def test_it_is_over_those_that_take_part_in_the_round(name: str, fraction: float
 
 
 def test_bytes_are_those_of_the_formula() -> None:
-    """Of every site each round 112 n + 8 w + 16 up and 145 n - 56 down, where the weights were 8 w up."""
+    """Of every client each round 112 n + 8 w + 16 up and 145 n - 56 down, where the weights were 8 w up."""
     _, fed = run_local("fedavg", make_world(), aggregation="secure")
     update = [e for e in fed.ledger.entries if e.name.startswith("update/")]
     up = sum(e.bytes for e in update if e.direction == "up")
@@ -168,18 +169,18 @@ def test_bytes_are_those_of_the_formula() -> None:
 
 
 def masked_rows(protocols: str) -> np.ndarray:
-    """What reaches the server of each site in the first round: [sites, words]."""
+    """What reaches the server of each client in the first round: [clients, words]."""
     world = make_world()
     method = get_method("fedavg")
     fed = _Recording(SITES, "cpu", simulated=protocols == "simulated")
     cohorts = [make_cohort(world.graph, world.split, world.partition, range(SITES))]
     config = config_of(method, aggregation="secure", protocols=protocols, hidden=400, rounds=1)
     train(fed, method, fed.locate("clients", "data", cohorts), world.task, config)
-    (crossing,) = [c for c in fed.crossings if c.name == "update/masked"]
+    (crossing,) = [c for c in fed.observed_transfers if c.name == "update/masked"]
     return np.ascontiguousarray(crossing.payload.numpy()[:, 8:]).view(np.int64)
 
 
-def test_what_reaches_the_server_of_a_site_is_uniform_and_new_in_every_run() -> None:
+def test_what_reaches_the_server_of_a_client_is_uniform_and_new_in_every_run() -> None:
     """Chi-square over the values of a byte, 1e-9 for each of 6 tests; the ideal form's words are not."""
     first, again, ideal = masked_rows("real"), masked_rows("real"), masked_rows("simulated")
     assert first.shape == (SITES, 12 * 400 + 400 + 400 * 3 + 3)
@@ -187,7 +188,7 @@ def test_what_reaches_the_server_of_a_site_is_uniform_and_new_in_every_run() -> 
         for words in (row, row - other):
             count = np.bincount(words.view(np.uint8), minlength=256)
             assert ((count - count.mean()) ** 2 / count.mean()).sum() < chi2.isf(1e-9, 255)
-    assert (np.abs(ideal) < 2**40).all(), "weights times tens of vertices, times 2^24"
+    assert (np.abs(ideal) < 2**40).all(), "weights times tens of nodes, times 2^24"
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ def test_what_reaches_the_server_of_a_site_is_uniform_and_new_in_every_run() -> 
     ("name", "clients", "fraction"),
     [*((name, 2, 1.0) for name in AVERAGING), *((name, 5, 0.4) for name in WITH_FEWER)],
 )
-def test_a_round_of_two_sites_is_refused_before_anything_crosses(
+def test_a_round_of_two_clients_is_refused_before_anything_crosses(
     name: str, clients: int, fraction: float, protocols: str
 ) -> None:
     world, method = make_world(clients=clients), get_method(name)
@@ -212,52 +213,52 @@ def test_a_round_of_two_sites_is_refused_before_anything_crosses(
     assert not fed.ledger.entries
 
 
-def with_training_at(sites: int) -> World:
-    """Five sites, of which the first few have training vertices."""
+def with_training_at(clients: int) -> World:
+    """Five clients, of which the first few have training nodes."""
     world = make_world(7, clients=5)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
-    train = world.split.train & (site < sites)
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
+    train = world.split.train & (client < clients)
     return World(
         world.graph, type(world.split)("few", train, world.split.val, world.split.test), world.partition
     )
 
 
 @pytest.mark.parametrize("protocols", ["real", "simulated"])
-@pytest.mark.parametrize("sites", [1, 2])
+@pytest.mark.parametrize("clients", [1, 2])
 def test_a_round_in_which_others_weigh_nothing_is_refused_before_weights_cross(
-    sites: int, protocols: str
+    clients: int, protocols: str
 ) -> None:
-    with pytest.raises(InputError, match=f"in this one only {sites} of 5 have any: the sum would show"):
-        run_local("fedavg", with_training_at(sites), aggregation="secure", protocols=protocols)
+    with pytest.raises(InputError, match=f"in this one only {clients} of 5 have any: the sum would show"):
+        run_local("fedavg", with_training_at(clients), aggregation="secure", protocols=protocols)
 
 
 @pytest.mark.slow
 def test_in_processes_such_a_round_ends_for_everybody_with_the_reason() -> None:
     world = make_world(1)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
-    train = world.split.train & (site < 2)
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
+    train = world.split.train & (client < 2)
     split = type(world.split)("two", train, world.split.val, world.split.test)
     dealt = World(world.graph, split, world.partition)
     # An error stops the processes: these are its own.
     with (
-        contextlib.closing(Gateways()) as sites,
+        contextlib.closing(Gateways()) as clients,
         pytest.raises(InputError, match=r"in this one only 2 of 3 have any"),
     ):
-        run_processes("fedavg", dealt, sites, aggregation="secure")
+        run_processes("fedavg", dealt, clients, aggregation="secure")
 
 
-def test_sites_without_training_vertices_weigh_nothing_beside_three_that_have_some() -> None:
+def test_clients_without_training_nodes_weigh_nothing_beside_three_that_have_some() -> None:
     world = with_training_at(3)
     plain, _ = run_local("fedavg", world)
     secure, _ = run_local("fedavg", world, aggregation="secure")
     assert torch.allclose(logits(plain), logits(secure), rtol=0, atol=1e-5)
 
 
-def test_rounds_in_which_nobody_has_a_training_vertex_keep_the_weights() -> None:
+def test_rounds_in_which_nobody_has_a_training_node_keep_the_weights() -> None:
     """Three of nine take part, and six have none: in some round all three are of these."""
     world = make_world(7, clients=9)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
-    train = world.split.train & (site < 1)
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
+    train = world.split.train & (client < 1)
     world = World(
         world.graph, type(world.split)("one", train, world.split.val, world.split.test), world.partition
     )
@@ -267,10 +268,10 @@ def test_rounds_in_which_nobody_has_a_training_vertex_keep_the_weights() -> None
         try:
             secure, _ = run_local("fedavg", world, aggregation="secure", **options)
         except InputError:
-            continue  # the one site took part
+            continue  # the one client took part
         assert torch.equal(logits(plain), logits(secure))
         return
-    pytest.fail("the site took part in 20 of 20 first rounds")
+    pytest.fail("the client took part in 20 of 20 first rounds")
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -317,7 +318,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
     torch.set_default_dtype(torch.float64)
     folder: Path = tmp_path_factory.mktemp("secure")
     small, project = last_round_stands(make_world(1)), loopback_project([1, 1, 1])
-    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
+    data = {client.name: folder / f"{client.name}.safetensors" for client in project.clients}
     for k, path in enumerate(data.values()):
         save_cohort(make_cohort(small.graph, small.split, small.partition, [k]), path)
     asked = []
@@ -334,14 +335,14 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
             )
         )
     with (
-        Loopback(project, folder / "kits", data, check_data=False) as federation,
+        Loopback(project, folder / "startup_kits", data, check_data=False) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(
             asked,
             on_event=lambda run, event: None,
-            on_news=lambda news: None,
-            wish=Wish(),
+            on_message=lambda news: None,
+            stop_request=StopRequest(),
             kept=folder / "kept",
         )
         assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in AVERAGING], outcomes

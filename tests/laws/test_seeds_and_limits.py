@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from methods_under_law import METHODS, SHIPPED
-from worlds import World, by_vertex, having, logits, make_world, one_each, pooled, run_local
+from worlds import World, by_node, having, logits, make_world, one_each, pooled, run_local
 
 from graphfed.data.graphs.graph import Split
 from graphfed.data.partitions.partition import from_assignment
@@ -127,7 +127,7 @@ def test_fedgcn_with_two_hops_and_one_full_batch_sgd_step_equals_central():
     settings = {"local_steps": 1, "dropout": 0.0, "weight_decay": 1e-2, "lr": 0.3, "rounds": 6}
     federated, _ = run_local("fedgcn", world, hops=2, **settings)
     central, _ = run_local("central", world, **settings)
-    assert torch.allclose(by_vertex(federated, world), logits(central), rtol=0, atol=1e-9)
+    assert torch.allclose(by_node(federated, world), logits(central), rtol=0, atol=1e-9)
 
 
 def test_fedgcn_with_one_hop_is_neither_central_nor_fedavg():
@@ -137,7 +137,7 @@ def test_fedgcn_with_one_hop_is_neither_central_nor_fedavg():
     one_hop, _ = run_local("fedgcn", world, hops=1, **settings)
     central, _ = run_local("central", world, **settings)
     averaged, _ = run_local("fedavg", world, **settings)
-    assert not torch.allclose(by_vertex(one_hop, world), logits(central), atol=1e-3)
+    assert not torch.allclose(by_node(one_hop, world), logits(central), atol=1e-3)
     assert not torch.allclose(logits(one_hop), logits(averaged), atol=1e-3)
 
 
@@ -173,13 +173,13 @@ def test_distgat_is_fedavg_on_gat():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_client_without_training_vertices_does_not_disturb_the_others(name):
-    """Client 2 has no training vertex: results are finite and the same in both placements."""
+def test_a_client_without_training_nodes_does_not_disturb_the_others(name):
+    """Client 2 has no training node: results are finite and the same in both placements."""
     world = make_world(clients=3)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
     world = World(
         world.graph,
-        Split("less", world.split.train & (site != 2), world.split.val, world.split.test),
+        Split("less", world.split.train & (client != 2), world.split.val, world.split.test),
         world.partition,
     )
     outcome, _ = run_local(name, world, **options(name))
@@ -191,20 +191,20 @@ def test_a_client_without_training_vertices_does_not_disturb_the_others(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_empty_client_is_a_client(name):
-    """A site that holds nothing at all neither fails nor changes what the others learn; a method that cannot
-    go on with one says so."""
+    """A client that holds nothing at all neither fails nor changes what the others learn; a method that
+    cannot go on with one says so."""
     world = make_world(clients=2)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
     with_empty = World(
-        world.graph, world.split, from_assignment(world.graph, site * 2, num_sites=3)
-    )  # sites 0, (1), 2
+        world.graph, world.split, from_assignment(world.graph, client * 2, num_clients=3)
+    )  # clients 0, (1), 2
     one, _ = run_local(name, world, **options(name))
     if not get_method(name).requires.empty_clients:
-        if one_each(get_method(name)):  # every other client has its vertex
+        if one_each(get_method(name)):  # every other client has its node
             apart = np.arange(60) + (np.arange(60) > 0)
-            with_empty = replace(with_empty, partition=from_assignment(world.graph, apart, num_sites=61))
+            with_empty = replace(with_empty, partition=from_assignment(world.graph, apart, num_clients=61))
         for placement in ("stacked", "one at a time"):
-            with pytest.raises(InputError, match="client 1 holds no vertex"):
+            with pytest.raises(InputError, match="client 1 holds no node"):
                 run_local(name, with_empty, placement, **options(name))
         return
     two, _ = run_local(name, with_empty, **options(name))
@@ -214,7 +214,7 @@ def test_an_empty_client_is_a_client(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_training_vertices_of_one_class_give_finite_results(name):
+def test_training_nodes_of_one_class_give_finite_results(name):
     world = make_world()
     world = World(
         world.graph,
@@ -226,7 +226,7 @@ def test_training_vertices_of_one_class_give_finite_results(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_no_validation_vertices_selects_the_last_round(name):
+def test_no_validation_nodes_selects_the_last_round(name):
     world = make_world()
     none = np.zeros_like(world.split.val)
     world = World(world.graph, Split("no val", world.split.train, none, world.split.test), world.partition)
@@ -238,14 +238,14 @@ def test_no_validation_vertices_selects_the_last_round(name):
 
 
 @pytest.mark.parametrize("name", [n for n in SHIPPED if not (get_method(n).pooled or n == "isolated")])
-def test_selection_sees_validation_vertices_only(name):
+def test_selection_sees_validation_nodes_only(name):
     """Other test labels change the test score and nothing else: not the best round, not a prediction."""
     world = make_world()
     y = world.graph.y.copy()
     y[world.split.test] = (y[world.split.test] + 1) % 3
     graph = replace(world.graph, y=y)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
-    other = World(graph, world.split, from_assignment(graph, site, num_sites=3))
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
+    other = World(graph, world.split, from_assignment(graph, client, num_clients=3))
     one, _ = run_local(name, world)
     two, _ = run_local(name, other)
     assert one.best_round == two.best_round
@@ -288,22 +288,22 @@ def test_train_gives_every_event_once():
     assert events[1].bytes < events[2].bytes < events[3].bytes
 
 
-def test_a_round_in_which_nobody_has_a_training_vertex_changes_nothing():
-    """All training vertices are at client 0 of 5; whenever it is absent the weights stay as they were."""
+def test_a_round_in_which_nobody_has_a_training_node_changes_nothing():
+    """All training nodes are at client 0 of 5; whenever it is absent the weights stay as they were."""
     world = make_world(clients=5)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
-    split = Split("one client", world.split.train & (site == 0), world.split.val, world.split.test)
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
+    split = Split("one client", world.split.train & (client == 0), world.split.val, world.split.test)
     world = World(world.graph, split, world.partition)
     outcome, _ = run_local("fedavg", world, rounds=12, fraction=0.2, dropout=0.0, lr=0.01)
     losses = [h["val"]["loss"] for h in outcome.history]
     assert 1 < len(set(losses)) < len(losses), "it trains in some rounds and stands still in the others"
 
 
-def test_no_training_vertex_anywhere_is_refused_before_training():
+def test_no_training_node_anywhere_is_refused_before_training():
     world = make_world()
     none = np.zeros_like(world.split.train)
     world = World(world.graph, Split("none", none, world.split.val, world.split.test), world.partition)
-    with pytest.raises(InputError, match="no client has a training vertex"):
+    with pytest.raises(InputError, match="no client has a training node"):
         run_local("fedavg", world)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import f1_score, log_loss
-from worlds import World, by_vertex, last_round_stands, make_world, run_local
+from worlds import World, by_node, last_round_stands, make_world, run_local
 
 from graphfed.data.graphs.graph import Split
 from graphfed.tasks.graphs.node_scores import SCORE_UNITS, metrics_of
@@ -13,8 +13,8 @@ SETTINGS = {"dropout": 0.4, "weight_decay": 1e-2, "rounds": 12}
 
 
 def unselected(world, name, rounds):
-    """Logits by vertex after exactly `rounds` rounds: without validation vertices the last round stands."""
-    return by_vertex(run_local(name, last_round_stands(world), **{**SETTINGS, "rounds": rounds})[0], world)
+    """Logits by node after exactly `rounds` rounds: without validation nodes the last round stands."""
+    return by_node(run_local(name, last_round_stands(world), **{**SETTINGS, "rounds": rounds})[0], world)
 
 
 def test_what_is_scored_and_kept_is_the_first_best_round_on_validation():
@@ -24,33 +24,33 @@ def test_what_is_scored_and_kept_is_the_first_best_round_on_validation():
     assert 1 < outcome.best_round < outcome.rounds_run, "the world must tell best from first and last"
     assert outcome.best_round == 1 + int(np.argmax(accuracies))
     assert outcome.val["accuracy"] == max(accuracies)
-    assert torch.equal(by_vertex(outcome, world), unselected(world, "fedavg", outcome.best_round))
+    assert torch.equal(by_node(outcome, world), unselected(world, "fedavg", outcome.best_round))
 
 
 def test_isolated_clients_keep_their_own_first_best_round_and_their_last_without_validation():
     world = make_world(1)
-    site = np.empty(60, dtype=int)
-    site[world.partition.held_vertex] = world.partition.held_site
-    val = world.split.val & (site != 2)
+    client = np.empty(60, dtype=int)
+    client[world.partition.held_node] = world.partition.held_client
+    val = world.split.val & (client != 2)
     world = World(
         world.graph, Split("client 2 blind", world.split.train, val, world.split.test), world.partition
     )
     rounds = [unselected(world, "isolated", r) for r in range(1, SETTINGS["rounds"] + 1)]
-    got = by_vertex(run_local("isolated", world, **SETTINGS)[0], world)
+    got = by_node(run_local("isolated", world, **SETTINGS)[0], world)
     best = []
     for k in range(3):
-        v = np.flatnonzero(val & (site == k))
+        v = np.flatnonzero(val & (client == k))
         hits = [int((r[v].argmax(1).numpy() == world.graph.y[v]).sum()) for r in rounds]
         best.append(int(np.argmax(hits)) if len(v) else SETTINGS["rounds"] - 1)
-        mine = np.flatnonzero(site == k)
+        mine = np.flatnonzero(client == k)
         assert torch.equal(got[mine], rounds[best[k]][mine])
     assert len(set(best)) > 1
 
 
-def test_metrics_are_those_of_scikit_learn_on_the_test_vertices():
+def test_metrics_are_those_of_scikit_learn_on_the_test_nodes():
     world = make_world(1)
     outcome, _ = run_local("fedavg", world, **{**SETTINGS, "rounds": 2})
-    rows, y, test = by_vertex(outcome, world), world.graph.y, world.split.test
+    rows, y, test = by_node(outcome, world), world.graph.y, world.split.test
     guess = rows.argmax(1).numpy()
     assert outcome.test["accuracy"] == pytest.approx((guess == y)[test].mean())
     labels = np.unique(np.concatenate([guess[test], y[test]]))
@@ -70,21 +70,21 @@ def test_fedgcn_predicts_what_its_docstring_says_with_dense_matrices(hops, layer
     ones."""
     world = make_world(1, sparse=False)
     outcome, _ = run_local("fedgcn", world, hops=hops, layers=layers, rounds=2)
-    site = torch.empty(60, dtype=torch.int64)
-    site[torch.from_numpy(world.partition.held_vertex)] = torch.from_numpy(world.partition.held_site)
+    client = torch.empty(60, dtype=torch.int64)
+    client[torch.from_numpy(world.partition.held_node)] = torch.from_numpy(world.partition.held_client)
     a = torch.eye(60)
     u, v = torch.from_numpy(world.graph.edges)
     a[u, v] = a[v, u] = 1
     scale = a.sum(1).rsqrt()
     whole = scale[:, None] * a * scale
-    inside = whole * (site[:, None] == site)
+    inside = whole * (client[:, None] == client)
     w = outcome.state.weights.parts[0]
     h = torch.from_numpy(np.asarray(world.graph.x)).to(torch.get_default_dtype())
     for layer in range(layers):
         by = whole if layer == 0 or (layer == 1 and hops == 2) else inside
         h = by @ (h @ w[f"layers.{layer}.weight"]) + w[f"layers.{layer}.bias"]
         h = h.relu() if layer < layers - 1 else h
-    assert torch.allclose(by_vertex(outcome, world), h, rtol=0, atol=1e-9)
+    assert torch.allclose(by_node(outcome, world), h, rtol=0, atol=1e-9)
 
 
 def test_every_round_draws_another_roster():
@@ -96,7 +96,7 @@ def test_every_round_draws_another_roster():
 def test_a_state_that_was_not_evaluated_is_never_kept():
     world = make_world(2)
     outcome, _ = run_local("fedavg", world, **{**SETTINGS, "rounds": 6, "eval_every": 4})
-    assert torch.equal(by_vertex(outcome, world), unselected(world, "fedavg", outcome.best_round))
+    assert torch.equal(by_node(outcome, world), unselected(world, "fedavg", outcome.best_round))
     assert outcome.best_round == 4
 
 

@@ -56,7 +56,7 @@ VALUES: Mapping[str, Any] = {
     "select": "auc",
     "optimizer_at": "clients",
     "rule": "fedprox",
-    "vertex_ids": "plain",
+    "node_ids": "plain",
     "policy": "full",
     "batch": 2,
     "fan_out": 1,

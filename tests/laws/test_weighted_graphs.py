@@ -6,7 +6,7 @@ from methods_under_law import METHODS, REFUSE_WEIGHTS
 from test_placements import settings_of
 from worlds import (
     Gateways,
-    by_vertex,
+    by_node,
     config_of,
     having,
     last_round_stands,
@@ -46,9 +46,9 @@ def test_weights_change_what_is_learnt_and_placements_agree_on_it(name, backbone
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in TAKE_WEIGHTS if not get_method(n).pooled])
-def test_separate_processes_train_on_the_weights_too(name, three_sites: Gateways):
+def test_separate_processes_train_on_the_weights_too(name, three_clients: Gateways):
     world = weighted(last_round_stands(make_world(1)))
-    apart, ledger = run_processes(name, world, three_sites, **settings_of(name))
+    apart, ledger = run_processes(name, world, three_clients, **settings_of(name))
     together, fed = run_local(name, world, **settings_of(name))
     assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
     assert ledger.to_json() == fed.ledger.to_json()
@@ -67,7 +67,7 @@ def test_fedgcn_with_two_hops_equals_central_on_a_weighted_graph():
     settings = {"dropout": 0.0, "local_steps": 1, "lr": 0.3}
     federated, _ = run_local("fedgcn", world, **settings)
     central, _ = run_local("central", world, **settings)
-    assert torch.allclose(by_vertex(federated, world), logits(central), rtol=0, atol=1e-9)
+    assert torch.allclose(by_node(federated, world), logits(central), rtol=0, atol=1e-9)
 
 
 def test_the_mean_of_neighbours_does_not_know_the_unit_of_the_weights():

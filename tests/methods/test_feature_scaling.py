@@ -56,8 +56,8 @@ def split_of(graph: Graph) -> Split:
 class Watched(Federation):
     """Keeps every payload that is sent, by the name of its transfer."""
 
-    def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
-        super().__init__(hosts)
+    def __init__(self, workers: Sequence[Sequence[int]]) -> None:
+        super().__init__(workers)
         self.sent: list[tuple[str, Any]] = []
         self.observe(self._keep)
 
@@ -66,16 +66,20 @@ class Watched(Federation):
 
 
 def scaled(
-    x: np.ndarray | sp.csr_matrix, fed: Federation, method: str = "fedavg", site: Any = None, **settings: Any
+    x: np.ndarray | sp.csr_matrix,
+    fed: Federation,
+    method: str = "fedavg",
+    client: Any = None,
+    **settings: Any,
 ) -> tuple[Tensor, Scaling | None, Federation]:
     """The scaled features [N, F] in the order of the nodes."""
     graph = graph_of(x)
     chosen = get_method(method)
     clients = fed.num_clients
-    where = np.arange(N) * 7 % clients if site is None else site
+    where = np.arange(N) * 7 % clients if client is None else client
     cohorts = [
-        make_cohort(graph, split_of(graph), from_assignment(graph, where, num_sites=clients), host)
-        for host in fed.hosts
+        make_cohort(graph, split_of(graph), from_assignment(graph, where, num_clients=clients), worker)
+        for worker in fed.workers
     ]
     data = fed.locate("clients", "data", cohorts)
     config = chosen.config(**{**default_settings(chosen), **settings})
@@ -167,10 +171,10 @@ def test_a_method_that_sends_nothing_sends_nothing_for_its_scale(method):
 
 def test_a_client_alone_is_scaled_by_its_own_nodes_only():
     x = features()
-    site = np.arange(N) % 3
-    together, _, _ = scaled(x, stacked(3), "isolated", site)
+    client_of_node = np.arange(N) % 3
+    together, _, _ = scaled(x, stacked(3), "isolated", client_of_node)
     for client in range(3):
-        own = np.flatnonzero(site == client)
+        own = np.flatnonzero(client_of_node == client)
         graph = graph_of(x)
         alone = make_graph("own", x=x[own], y=graph.y[own], edges=np.zeros((2, 0), dtype=int))
         everything = np.ones(len(own), dtype=bool)

@@ -1,5 +1,5 @@
 """Random stacked graphs for the tests of `graphfed.nn`: rows sorted by client, edges inside a client, some
-vertices alone."""
+nodes alone."""
 
 from dataclasses import replace
 

@@ -83,7 +83,7 @@ def test_values_and_all_gradients_agree_with_pyg(
 ) -> None:
     for seed in range(3):
         view = random_view(seed, [30], sparse=sparse, dtype=dtype)
-        assert (view.degree == 0).any(), "the graph has isolated vertices"
+        assert (view.degree == 0).any(), "the graph has isolated nodes"
         widths = [6, *[HIDDEN] * (layers - 1), CLASSES]
         weights = {
             k: w.to(dtype).requires_grad_() for k, w in draw_weights(seed, backbone, widths, HEADS).items()

@@ -55,8 +55,8 @@ class World:
     heads: int
 
     @property
-    def hoods(self) -> list[Tensor]:
-        """The neighbours of every vertex, itself first."""
+    def neighbourhoods(self) -> list[Tensor]:
+        """The neighbours of every node, itself first."""
         source, target = self.view.edges[0]
         return [torch.cat([torch.tensor([i]), source[target == i]]) for i in range(len(self.view.ids))]
 
@@ -67,13 +67,13 @@ class World:
         return found.view(len(found), heads, -1).transpose(0, 1) if name == "weight" else found
 
 
-def world(seed: int, heads: int = 1, *, vertices: int = 40) -> World:
+def world(seed: int, heads: int = 1, *, nodes: int = 40) -> World:
     """sqrt(sum_k ||W_k||^2) is 1 in every layer, and so are |a1| and |a2| of every head."""
-    view = random_view(seed, [vertices])
+    view = random_view(seed, [nodes])
     # A second graph's edges as well, for more neighbours.
-    edges = torch.cat([view.edges[0], random_view(seed + 1000, [vertices]).edges[0]], 1).unique(dim=1)
+    edges = torch.cat([view.edges[0], random_view(seed + 1000, [nodes]).edges[0]], 1).unique(dim=1)
     x = view.x / view.x.norm(dim=1, keepdim=True).clamp(min=1e-9)  # type: ignore[union-attr]
-    view = replace(view, x=x, edges=(edges,), degree=torch.bincount(edges[1], minlength=vertices))
+    view = replace(view, x=x, edges=(edges,), degree=torch.bincount(edges[1], minlength=nodes))
     rng = np.random.default_rng(seed)
     weights = {}
     for name, like in gat_init(seed, [x.shape[1], 6, 6, 4], heads).items():
@@ -105,15 +105,15 @@ def after(layers: int, out: Tensor) -> Tensor:
 
 
 def shares(world: World, score: Score, *, polynomial: bool) -> list[Tensor]:
-    """alpha [B, heads] of every vertex in the first layer, added up neighbour by neighbour."""
+    """alpha [B, heads] of every node in the first layer, added up neighbour by neighbour."""
     weight = world.of_head("weight", 0)
     to_source, to_target = (
         torch.einsum("kfh,kh->fk", weight, world.of_head(name, 0)) for name in ("att_src", "att_dst")
     )
     x, found = world.view.x, []
     assert isinstance(x, Tensor)
-    for hood in world.hoods:
-        scores = x[hood[:1]] @ to_target + x[hood] @ to_source  # Eq. (4)
+    for neighbourhood in world.neighbourhoods:
+        scores = x[neighbourhood[:1]] @ to_target + x[neighbourhood] @ to_source  # Eq. (4)
         assert float(scores.abs().max()) <= DOMAIN
         if polynomial:
             e = evaluate(score_series(score), DOMAIN, scores)
@@ -127,8 +127,8 @@ def first_layer(world: World, alpha: list[Tensor]) -> Tensor:
     """sum_j alpha_ij W h_j, [N, heads * H].  Eq. (1), before phi"""
     x, weight = world.view.x, world.of_head("weight", 0)
     rows = [
-        torch.einsum("jk,jf,kfh->kh", share, x[hood], weight).flatten()  # type: ignore[index]
-        for hood, share in zip(world.hoods, alpha, strict=True)
+        torch.einsum("jk,jf,kfh->kh", share, x[neighbourhood], weight).flatten()  # type: ignore[index]
+        for neighbourhood, share in zip(world.neighbourhoods, alpha, strict=True)
     ]
     return torch.stack(rows)
 
@@ -161,9 +161,9 @@ def approximate(world: World, score: Score, moments: Moments | None = None) -> l
 
 
 def message(world: World, form: str, degree: int) -> Moments:
-    hoods = world.hoods
-    size = torch.tensor([len(hood) for hood in hoods])
-    of = Neighbourhoods(world.view.ids, size, torch.cat(hoods))
+    neighbourhoods = world.neighbourhoods
+    size = torch.tensor([len(neighbourhood) for neighbourhood in neighbourhoods])
+    of = Neighbourhoods(world.view.ids, size, torch.cat(neighbourhoods))
     if form == "matrix":
         return Moments(size, *matrix_message(world.view.x, of, 1), None, world.heads)
     return Moments(size, *vector_message(world.view.x, of, degree, 1), world.heads)

@@ -1,6 +1,6 @@
 """FedGAT's message: its identities, what is evaluated from it, and the error bounds of the polynomial.
 
-The oracle adds up scores and features of every neighbour, one vertex after the other."""
+The oracle adds up scores and features of every neighbour, one node after the other."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,19 +37,23 @@ def double() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Around:
-    """Vertices with neighbours: features [U, F] of length at most 1, and who is whose neighbour."""
+    """Nodes with neighbours: features [U, F] of length at most 1, and who is whose neighbour."""
 
     x: Tensor
-    hoods: Neighbourhoods
+    neighbourhoods: Neighbourhoods
 
     def moments(self, form: str, degree: int = 16, key: int = 1) -> Moments:
         if form == "matrix":
-            return Moments(self.hoods.size, *matrix_message(self.x, self.hoods, key), None, HEADS)
-        return Moments(self.hoods.size, *vector_message(self.x, self.hoods, degree, key), HEADS)
+            return Moments(
+                self.neighbourhoods.size, *matrix_message(self.x, self.neighbourhoods, key), None, HEADS
+            )
+        return Moments(
+            self.neighbourhoods.size, *vector_message(self.x, self.neighbourhoods, degree, key), HEADS
+        )
 
     def members(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """h_i [F] and h_j [B, F] of every vertex."""
-        for of_one in self.hoods.member.split(self.hoods.size.tolist()):
+        """h_i [F] and h_j [B, F] of every node."""
+        for of_one in self.neighbourhoods.member.split(self.neighbourhoods.size.tolist()):
             yield self.x[of_one[0]], self.x[of_one]
 
 
@@ -64,8 +68,8 @@ def around(sizes: list[int], features: int = 5, seed: int = 0) -> Around:
     x = rng.uniform(-1, 1, (count, features))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     ids = torch.from_numpy(rng.permutation(10 * count)[:count]).sort()[0]
-    hoods = Neighbourhoods(ids, torch.tensor(sizes), torch.from_numpy(np.concatenate(member)))
-    return Around(torch.from_numpy(x), hoods)
+    neighbourhoods = Neighbourhoods(ids, torch.tensor(sizes), torch.from_numpy(np.concatenate(member)))
+    return Around(torch.from_numpy(x), neighbourhoods)
 
 
 def draw(seed: int, *shape: int, norm: float | None = None) -> Tensor:
@@ -107,7 +111,9 @@ def test_moments_of_every_order_are_the_sums_of_powers(form: str, n: int) -> Non
     sums = world.moments(form, degree=max(n, 1)).sums
     for found, (own, others) in zip(
         zip(
-            r.split((2 * world.hoods.size).tolist()), sums.split((2 * world.hoods.size).tolist()), strict=True
+            r.split((2 * world.neighbourhoods.size).tolist()),
+            sums.split((2 * world.neighbourhoods.size).tolist()),
+            strict=True,
         ),
         world.members(),
         strict=True,
@@ -132,7 +138,7 @@ def attention_of(world: Around, moments: Moments, b: Tensor, weight: Tensor, sco
 
 
 def by_neighbours(world: Around, b: Tensor, weight: Tensor, e: object) -> Tensor:
-    """sum_j alpha_ij W h_j of every vertex, e: numpy function."""
+    """sum_j alpha_ij W h_j of every node, e: numpy function."""
     rows = []
     features = world.x.shape[1]
     for own, others in world.members():
@@ -175,18 +181,18 @@ def test_bases_and_numbers_that_are_drawn_do_not_change_results(form: str) -> No
     assert torch.allclose(first, second, rtol=0, atol=1e-10)
 
 
-def of_unit_features(form: str, b: int, vertices: int) -> tuple[Tensor, Tensor, Tensor]:
-    """K1 | K2 [n, 2 B, 1 + B] and M1 | M2 [n, .., 2 B] of vertices whose j-th neighbour has feature j alone,
+def of_unit_features(form: str, b: int, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """K1 | K2 [n, 2 B, 1 + B] and M1 | M2 [n, .., 2 B] of nodes whose j-th neighbour has feature j alone,
     and R_0 .. R_2 [n, 2 B, 2 B, 3] of the vector form: columns are what each neighbour was given."""
     neighbourhoods = Neighbourhoods(
-        torch.arange(vertices) * 3 + 1, torch.full((vertices,), b), torch.arange(b * vertices)
+        torch.arange(nodes) * 3 + 1, torch.full((nodes,), b), torch.arange(b * nodes)
     )
-    world = Around(torch.eye(b).repeat(vertices, 1), neighbourhoods)
+    world = Around(torch.eye(b).repeat(nodes, 1), neighbourhoods)
     moments = world.moments(form, degree=2)
     decoders = torch.empty(0) if moments.decoders is None else moments.decoders
     return (
-        moments.sums.view(vertices, 2 * b, -1),
-        moments.scores.view(vertices, -1, 2 * b),
+        moments.sums.view(nodes, 2 * b, -1),
+        moments.scores.view(nodes, -1, 2 * b),
         decoders.reshape(-1, 2 * b, 2 * b, 3),
     )
 
@@ -201,33 +207,33 @@ def mean_sign_of_products(x: Tensor) -> tuple[float, float]:
 def test_the_vectors_and_scales_of_the_matrix_form_are_drawn_on_all_sides() -> None:
     """2 B orthonormal vectors with signs that are even, and log2 r uniform in [-1, 1], each within 5 standard
     errors."""
-    b, vertices = 3, 1000
-    sums, scores, _ = of_unit_features("matrix", b, vertices)
+    b, nodes = 3, 1000
+    sums, scores, _ = of_unit_features("matrix", b, nodes)
     u = sums[..., 1:].transpose(1, 2) / 2**0.5
-    assert torch.allclose(u @ u.transpose(1, 2), torch.eye(b).expand(vertices, -1, -1), rtol=0, atol=1e-12)
+    assert torch.allclose(u @ u.transpose(1, 2), torch.eye(b).expand(nodes, -1, -1), rtol=0, atol=1e-12)
     for j in range(b):
         mean, error = mean_sign_of_products(u[:, j])
         assert abs(mean) < 5 * error
     # u_j' U_j = (u_j + r v_j)' / 2
-    projector = scores[..., b].view(vertices, 2 * b, 2 * b)
+    projector = scores[..., b].view(nodes, 2 * b, 2 * b)
     r = (4 * torch.einsum("ns,nst->nt", u[:, 0], projector).square().sum(1) - 1).sqrt()
     assert 0.5 <= float(r.min()) < 0.51
     assert 1.99 < float(r.max()) <= 2
-    assert abs(float(r.log2().mean())) < 5 * (2 / 12**0.5) / vertices**0.5
+    assert abs(float(r.log2().mean())) < 5 * (2 / 12**0.5) / nodes**0.5
 
 
 def test_the_vector_form_is_made_of_what_its_docstring_says() -> None:
     """Of 2 B slots each neighbour owns one: there its number is in [0.8, 1.2] and the others' are 0; in the
     other slots all are in [-1 / B, 1 / B]. m1 and m2 lie there, of length 1 and orthogonal to each other. All
     means are within 5 standard errors of a uniform draw's."""
-    b, vertices = 4, 1000
-    sums, scores, decoders = of_unit_features("vector", b, vertices)
+    b, nodes = 4, 1000
+    sums, scores, decoders = of_unit_features("vector", b, nodes)
     m1, v = scores.split(b, 2)
     assert torch.allclose(m1[..., 0], v.sum(2), rtol=0, atol=1e-15)
     assert not m1[..., 1:].any()
     owned = (v != 0).sum(2) == 1
     assert torch.equal((v != 0).sum(2), torch.where(owned, 1, b))
-    assert torch.equal((v * owned[..., None] != 0).sum(1), torch.ones(vertices, b).long())
+    assert torch.equal((v * owned[..., None] != 0).sum(1), torch.ones(nodes, b).long())
     value = v[owned].sum(1)
     assert 0.8 <= float(value.min()) < 0.801
     assert 1.199 < float(value.max()) <= 1.2
@@ -235,13 +241,13 @@ def test_the_vector_form_is_made_of_what_its_docstring_says() -> None:
     free = b * v[~owned]
     assert 0.99 < float(free.abs().max()) <= 1
     assert abs(float(free.mean())) < 5 * 2 / 12**0.5 / free.numel() ** 0.5
-    # which slots are owned, in every vertex evenly often
-    assert (owned.float().mean(0) - 0.5).abs().max() < 5 * 0.5 / vertices**0.5
+    # which slots are owned, in every node evenly often
+    assert (owned.float().mean(0) - 0.5).abs().max() < 5 * 0.5 / nodes**0.5
     # K1 is 1 in owned slots and c m2 in the others; K2 has the neighbour's feature, and c' m2 a'
     k1, k2 = sums[..., 0], sums[..., 1:]
     assert bool((k1[owned] == 1).all())
     assert torch.equal(k2[owned], (v[owned] != 0).to(k2))
-    c_m2, c_m2_a = k1[~owned].view(vertices, b), k2[~owned].view(vertices, b, b)
+    c_m2, c_m2_a = k1[~owned].view(nodes, b), k2[~owned].view(nodes, b, b)
     c = c_m2.norm(dim=1)
     m2 = c_m2 / c[:, None]
     c_a = torch.einsum("ns,nsj->nj", m2, c_m2_a)
@@ -253,14 +259,14 @@ def test_the_vector_form_is_made_of_what_its_docstring_says() -> None:
         r = decoders[..., n]
         assert torch.allclose(torch.diagonal(r, 0, 1, 2)[owned], value**-n, rtol=1e-14, atol=0)
         assert not r[owned[:, :, None] != owned[:, None]].any()
-        block = r[~owned[:, :, None] & ~owned[:, None]].view(vertices, b, b)
+        block = r[~owned[:, :, None] & ~owned[:, None]].view(nodes, b, b)
         scale = block.diagonal(0, 1, 2).sum(1)
         assert torch.allclose(block @ block, scale[:, None, None] * block, rtol=0, atol=1e-12)
         assert torch.allclose((block @ m2[..., None]).norm(), torch.tensor(0.0), rtol=0, atol=1e-10)
         for drawn in (scale, c):
             assert 0 <= float(drawn.min()) < 0.01
             assert 0.99 < float(drawn.max()) <= 1
-            assert abs(float(drawn.mean()) - 0.5) < 5 / 12**0.5 / vertices**0.5
+            assert abs(float(drawn.mean()) - 0.5) < 5 / 12**0.5 / nodes**0.5
         pairs = block[:, *torch.triu_indices(b, b, 1)].sign()
         assert abs(float(pairs.mean())) < 5 / pairs.numel() ** 0.5
     mean, error = mean_sign_of_products(m2)
@@ -281,7 +287,7 @@ def test_every_client_meets_its_own_weights(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_some_vertices_of_a_message_are_those_of_the_whole(form: str) -> None:
+def test_some_nodes_of_a_message_are_those_of_the_whole(form: str) -> None:
     world, score = around([3, 1, 4, 2, 8, 5]), Score("smooth", True, 8, 2.0)
     b, weight, moments = score_vectors(5), draw(9, 5, HEADS * WIDTH), world.moments(form, 8)
     whole = attention_of(world, moments, b, weight, score)
@@ -292,10 +298,10 @@ def test_some_vertices_of_a_message_are_those_of_the_whole(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_vertices_laid_out_part_by_part_are_those_of_the_whole(
+def test_nodes_laid_out_part_by_part_are_those_of_the_whole(
     form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part for almost every vertex, in an order of their sizes."""
+    """A part for almost every node, in an order of their sizes."""
     monkeypatch.setattr("graphfed.nn.moments.PART", 200)
     world, score = around([3, 1, 4, 2, 8, 5, 1, 2]), Score("smooth", True, 8, 2.0)
     b, weight, moments = score_vectors(5), draw(9, 5, HEADS * WIDTH), world.moments(form, 8)
@@ -347,7 +353,7 @@ def test_a_neighbourhood_is_padded_once_and_by_less_than_a_half(form: str) -> No
     world = around(sizes)
     for group in (groups := world.moments(form, 2).prepared(None, 1).groups):
         assert group.keys.shape[1] in [2 * w for w in (1, 2, 3, 4, 6, 8, 12, 16, 24)]
-    assert sum(len(group.keys) for group in groups) == len(world.hoods.size)
+    assert sum(len(group.keys) for group in groups) == len(world.neighbourhoods.size)
     for group in groups:
         used = (group.keys != 0).sum(1)
         assert bool((group.keys.shape[1] < 1.5 * used).all())
@@ -369,24 +375,24 @@ def test_in_float32_degree_16_loses_less_than_1e_5(form: str, domain: float) -> 
     world, score = around([1, 4, 7, 2, 20]), Score("smooth", True, 16, domain)
     b, weight = score_vectors(5), draw(9, 5, HEADS * WIDTH)
     exact = attention_of(world, world.moments(form), b, weight, score)
-    single = Around(world.x.float(), world.hoods)
+    single = Around(world.x.float(), world.neighbourhoods)
     found = attention_of(single, single.moments(form), b.float(), weight.float(), score)
     assert float((found - exact).abs().max()) < 1e-5
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_as_many_numbers_cross_as_the_formulas_say(form: str) -> None:
-    """8 d B^2 + 2 B + 2 B d, and 6 d B + 2 B + 4 (p + 1) B^2, of every vertex."""
+    """8 d B^2 + 2 B + 2 B d, and 6 d B + 2 B + 4 (p + 1) B^2, of every node."""
     world = around([3, 1, 4, 2, 8, 5])
     moments = world.moments(form, 7)
     parts = [moments.sums, moments.scores] + ([] if moments.decoders is None else [moments.decoders])
-    assert sum(part.numel() for part in parts) == numbers(form, world.hoods.size, 5, 7)
-    b, d = world.hoods.size.tolist(), 5
+    assert sum(part.numel() for part in parts) == numbers(form, world.neighbourhoods.size, 5, 7)
+    b, d = world.neighbourhoods.size.tolist(), 5
     of_one = {
         "matrix": lambda b: 2 * d * (2 * b) ** 2 + 2 * b + 2 * b * d,
         "vector": lambda b: 2 * d * 2 * b + 2 * b + 2 * b * d + 8 * (2 * b) ** 2,
     }[form]
-    assert numbers(form, world.hoods.size, 5, 7) == sum(of_one(one) for one in b)
+    assert numbers(form, world.neighbourhoods.size, 5, 7) == sum(of_one(one) for one in b)
 
 
 def errors_and_bounds(degree: int, form: str = "matrix") -> tuple[float, float]:

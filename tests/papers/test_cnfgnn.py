@@ -39,7 +39,7 @@ def begun(world: SensorWorld, **settings: Any) -> tuple[Federation, State, Any]:
     fed = stacked(world.clients)
     fed.set_roster(world.split.observed)
     config = config_of(METHOD, **settings)
-    data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
+    data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
     with fed.phase("setup", round=0):
         return fed, METHOD.setup(fed, data, TASK, config), config
 
@@ -196,8 +196,8 @@ def test_only_clipped_encodings_are_announced_and_recorded_with_their_epsilon() 
     world = sensor_world()
     for clip in (None, 1.0):
         fed, news = stacked(world.clients), list[str]()
-        fed.on_news = news.append
-        data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
+        fed.on_message = news.append
+        data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
         config = config_of(METHOD, clip=clip)
         state = METHOD.setup(fed, data, TASK, config)
         assert ("epsilon_of_encodings" in state.values["facts"].parts[0]) == (clip is not None)
@@ -390,11 +390,11 @@ def test_an_inductive_run_trains_on_the_induced_graph_and_its_sensors_scale() ->
     fed = stacked(world.clients)
     fed.set_roster(world.split.observed)
     config = config_of(METHOD)
-    data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
+    data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
     state = METHOD.setup(fed, data, TASK, config)
     kept = world.sensors.adjacency[world.split.observed][:, world.split.observed]
     edges = state.prepared.edges.parts[0]
-    assert edges.num_vertices == 3
+    assert edges.num_nodes == 3
     assert edges.count == kept.nnz
     steps = world.split.train + world.split.lags + world.split.horizon - 1
     known = np.ma.masked_array(world.sensors.readings[:steps], world.sensors.missing[:steps])[:, seen.numpy()]

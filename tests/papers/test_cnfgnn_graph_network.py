@@ -25,10 +25,10 @@ def draw(seed: int, *shape: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
 
 
-def random_adjacency(seed: int, vertices: int, *, loops: bool = True) -> sp.csr_matrix:
-    """Directed, weights of several sizes; the last vertex has no neighbours."""
+def random_adjacency(seed: int, nodes: int, *, loops: bool = True) -> sp.csr_matrix:
+    """Directed, weights of several sizes; the last node has no neighbours."""
     rng = np.random.default_rng(seed)
-    dense = np.where(rng.random((vertices, vertices)) < 0.4, rng.random((vertices, vertices)), 0.0)
+    dense = np.where(rng.random((nodes, nodes)) < 0.4, rng.random((nodes, nodes)), 0.0)
     dense[-1] = dense[:, -1] = 0
     np.fill_diagonal(dense, float(loops))
     return sp.csr_matrix(dense.astype(np.float32))
@@ -48,7 +48,7 @@ def slow(weights: dict[str, Tensor], v: Tensor, adjacency: sp.csr_matrix) -> Ten
     senders, receivers = adjacency.nonzero()
     windows = []
     for b in range(v.shape[1]):
-        vertex = {i: v[i, b] for i in range(len(v))}
+        node = {i: v[i, b] for i in range(len(v))}
         edge = {
             (r, s): torch.tensor([float(adjacency[s, r])]) for s, r in zip(senders, receivers, strict=True)
         }
@@ -56,22 +56,20 @@ def slow(weights: dict[str, Tensor], v: Tensor, adjacency: sp.csr_matrix) -> Ten
         for layer in range(sum(name.endswith("edge.0.weight") for name in weights)):
             path = f"layers.{layer}"
             new_edge = {
-                (r, s): mlp(weights, f"{path}.edge", torch.cat([vertex[r], vertex[s], e, shared]))
+                (r, s): mlp(weights, f"{path}.edge", torch.cat([node[r], node[s], e, shared]))
                 for (r, s), e in edge.items()
             }
             none = torch.zeros(weights[f"{path}.edge.2.bias"].shape)
-            into = {i: sum((e for (r, _), e in new_edge.items() if r == i), none) for i in vertex}
-            new_vertex = {
-                i: mlp(weights, f"{path}.vertex", torch.cat([x, into[i], shared])) for i, x in vertex.items()
+            into = {i: sum((e for (r, _), e in new_edge.items() if r == i), none) for i in node}
+            new_node = {
+                i: mlp(weights, f"{path}.vertex", torch.cat([x, into[i], shared])) for i, x in node.items()
             }
-            sums = [sum(new_vertex.values(), none), sum(new_edge.values(), none), shared]
+            sums = [sum(new_node.values(), none), sum(new_edge.values(), none), shared]
             new_shared = mlp(weights, f"{path}.global", torch.cat(sums))
-            vertex = {i: torch.cat([new_vertex[i], x]) for i, x in vertex.items()}
+            node = {i: torch.cat([new_node[i], x]) for i, x in node.items()}
             edge = {k: torch.cat([new_edge[k], e]) for k, e in edge.items()}
             shared = torch.cat([new_shared, shared])
-        windows.append(
-            torch.stack([x @ weights["out.weight"] + weights["out.bias"] for x in vertex.values()])
-        )
+        windows.append(torch.stack([x @ weights["out.weight"] + weights["out.bias"] for x in node.values()]))
     return torch.stack(windows, 1)
 
 
@@ -153,16 +151,16 @@ def test_edges_are_worked_on_in_whole_windows_and_no_more_at_once_than_rows(
     edges, windows = make_edges(random_adjacency(3, 6)), 5
     places = list(range(windows * edges.count))
     found = []
-    for part, vertex, edge in module._parts(edges, windows):
+    for part, node, edge in module._parts(edges, windows):
         assert part.count == len(places[edge])
         assert part.count <= max(rows, edges.count)
-        assert part.num_vertices * edges.count == len(places[edge]) * edges.num_vertices
-        assert vertex.start * edges.count == edge.start * edges.num_vertices
+        assert part.num_nodes * edges.count == len(places[edge]) * edges.num_nodes
+        assert node.start * edges.count == edge.start * edges.num_nodes
         found += places[edge]
     assert found == places
 
 
-def test_renumbering_the_vertices_renumbers_the_embeddings() -> None:
+def test_renumbering_the_nodes_renumbers_the_embeddings() -> None:
     adjacency, weights, v = random_adjacency(3, 9), init(0, 3, 8, 4), draw(2, 9, 4, 3)
     order = torch.from_numpy(np.random.default_rng(4).permutation(9))
     one = graph_network(weights, v, make_edges(adjacency))
@@ -178,7 +176,7 @@ def test_windows_do_not_read_each_other() -> None:
     )
 
 
-def test_a_vertex_without_edges_and_a_graph_without_edges_have_embeddings() -> None:
+def test_a_node_without_edges_and_a_graph_without_edges_have_embeddings() -> None:
     weights, v = init(0, 3, 8, 4), draw(2, 5, 4, 3).requires_grad_()
     out = graph_network(weights, v, make_edges(sp.csr_matrix((5, 5), dtype=np.float32)))
     assert out.shape == v.shape
@@ -191,7 +189,7 @@ def test_a_vertex_without_edges_and_a_graph_without_edges_have_embeddings() -> N
 
 
 def as_dense(edges: Edges) -> np.ndarray:
-    dense = np.zeros((edges.num_vertices, edges.num_vertices))
+    dense = np.zeros((edges.num_nodes, edges.num_nodes))
     dense[edges.sender, edges.receiver] = edges.weight
     return dense
 
@@ -222,7 +220,7 @@ def test_the_induced_edges_are_those_of_the_submatrix() -> None:
     adjacency = random_adjacency(0, 20)
     keep = np.random.default_rng(0).random(20) < 0.5
     part, whole = induced(make_edges(adjacency), torch.from_numpy(keep)), make_edges(adjacency[keep][:, keep])
-    assert part.num_vertices == whole.num_vertices == keep.sum()
+    assert part.num_nodes == whole.num_nodes == keep.sum()
     assert torch.equal(part.receiver, whole.receiver)
     assert torch.equal(part.sender, whole.sender)
     assert torch.equal(part.weight, whole.weight)

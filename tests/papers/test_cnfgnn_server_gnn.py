@@ -30,10 +30,10 @@ def draw(seed: int, *shape: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
 
 
-def adjacency_of(seed: int, vertices: int) -> np.ndarray:
-    """Rows send to columns; self loops but for the last vertex, which has no edges."""
+def adjacency_of(seed: int, nodes: int) -> np.ndarray:
+    """Rows send to columns; self loops but for the last node, which has no edges."""
     rng = np.random.default_rng(seed)
-    dense = np.where(rng.random((vertices, vertices)) < 0.3, rng.random((vertices, vertices)), 0.0)
+    dense = np.where(rng.random((nodes, nodes)) < 0.3, rng.random((nodes, nodes)), 0.0)
     np.fill_diagonal(dense, 1)
     dense[-1] = dense[:, -1] = 0
     return dense.astype(np.float32)
@@ -82,7 +82,7 @@ def test_embeddings_and_gradients_are_those_of_dense_matrices(name: str, dense, 
 
 
 @pytest.mark.parametrize("name", SERVER_NETWORKS)
-def test_renumbering_the_vertices_renumbers_the_embeddings(name: str) -> None:
+def test_renumbering_the_nodes_renumbers_the_embeddings(name: str) -> None:
     adjacency, v, order = adjacency_of(0, 9), draw(0, 9, 3, HIDDEN), np.random.default_rng(1).permutation(9)
     network = SERVER_NETWORKS[name]
     weights = network.init(0, HIDDEN)
@@ -167,7 +167,7 @@ def test_the_default_of_cnfgnn_does_not_see_how_large_the_network_is() -> None:
         assert torch.allclose(copied, alone.repeat(2, 1, 1), rtol=0, atol=1e-10) == same
 
 
-def test_a_vertex_with_more_neighbours_of_one_kind_has_the_same_mean() -> None:
+def test_a_node_with_more_neighbours_of_one_kind_has_the_same_mean() -> None:
     """A receiver of one, or of three senders alike."""
     v = draw(1, 1, 2, HIDDEN).repeat(4, 1, 1)
     few = sp.csr_matrix(np.array([[0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], dtype=np.float32))

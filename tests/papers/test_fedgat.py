@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from worlds import (
     PLACEMENTS,
     World,
-    by_vertex,
+    by_node,
     cohorts_of,
     config_of,
     last_round_stands,
@@ -66,7 +66,7 @@ def double() -> object:
 def test_matrices_vectors_and_direct_evaluation_are_one(layers: int, attention: str) -> None:
     world = small_world()
     outcomes = {
-        name: by_vertex(run_local("fedgat", world, layers=layers, attention=attention, **how)[0], world)
+        name: by_node(run_local("fedgat", world, layers=layers, attention=attention, **how)[0], world)
         for name, how in EVALUATIONS.items()
     }
     first = outcomes.pop("vectors")
@@ -87,7 +87,7 @@ def test_clients_with_weights_of_their_own_evaluate_features_as_the_message(
         for placement in ("stacked", "one at a time")
         for how in ("message", "direct")
     ]
-    first, *others = (by_vertex(outcome, world) for outcome in outcomes)
+    first, *others = (by_node(outcome, world) for outcome in outcomes)
     for found in others:
         assert torch.allclose(found, first, rtol=0, atol=1e-8)
 
@@ -95,7 +95,7 @@ def test_clients_with_weights_of_their_own_evaluate_features_as_the_message(
 def test_weights_of_edges_change_nothing_and_the_network_says_so() -> None:
     world = small_world()
     assert not config_of(METHOD).network.weighted
-    one, two = (by_vertex(run_local("fedgat", w)[0], world) for w in (world, weighted(world)))
+    one, two = (by_node(run_local("fedgat", w)[0], world) for w in (world, weighted(world)))
     assert torch.equal(one, two)
 
 
@@ -118,7 +118,7 @@ def test_direct_evaluation_charges_what_the_message_would(form: str) -> None:
         assert not entries
 
 
-def test_direct_evaluation_is_refused_where_sites_are_apart() -> None:
+def test_direct_evaluation_is_refused_where_clients_are_apart() -> None:
     """Before anything crosses: the link is never used."""
     world = make_world()
     fed = Federation([(0, 1), (2,)], here=[0], link=cast(Link, object()))
@@ -137,7 +137,7 @@ def test_the_set_up_refuses_secure_sums_of_two_clients_before_anything_crosses(
         world, method = make_world(clients=clients), get_method(name)
         config = config_of(method, aggregation="secure", protocols=protocols, fraction=fraction)
         fed = stacked(clients, simulated=config.simulated)
-        data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+        data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
         with pytest.raises(InputError, match="needs 3 to 65535 clients in a round, and here are 2"):
             method.setup(fed, data, world.task, config)
         assert not fed.ledger.entries
@@ -145,11 +145,11 @@ def test_the_set_up_refuses_secure_sums_of_two_clients_before_anything_crosses(
 
 @pytest.mark.parametrize("how", EVALUATIONS)
 @pytest.mark.parametrize("placement", ["stacked", "one at a time"])
-def test_a_client_has_labels_of_its_own_vertices_alone(placement: str, how: str) -> None:
+def test_a_client_has_labels_of_its_own_nodes_alone(placement: str, how: str) -> None:
     """Of the others that it knows of there is -1, which is no class."""
     world = small_world()
     fed, config = PLACEMENTS[placement](world.clients), config_of(METHOD, **EVALUATIONS[how])
-    cohorts = cohorts_of(world, fed.hosts, config)
+    cohorts = cohorts_of(world, fed.workers, config)
     state = METHOD.setup(fed, fed.locate("clients", "data", cohorts), world.task, config)
     for cohort, prepared in zip(cohorts, state.prepared.prepared.parts, strict=True):
         view = prepared.view
@@ -164,11 +164,11 @@ def test_weights_of_edges_stay_with_the_edges_that_are_kept() -> None:
     world = weighted(make_world())
     of = dict(zip(map(tuple, world.graph.edges.T.tolist()), world.graph.edge_weight, strict=True))
     cohort = make_cohort(world.graph, world.split, world.partition, range(3))
-    for settings in ({"drop_single": True}, {"most_neighbours": 2}, {}):
+    for settings in ({"drop_single": True}, {"max_neighbours": 2}, {}):
         kept = kept_edges(cohort, config_of(METHOD, **{"drop_single": False, **settings}))
         ends = (
             (kept.id[kept.edge_index[0]], kept.id[kept.edge_index[1]], kept.edge_weight),
-            (kept.id[kept.cut_row], kept.cut_id, kept.cut_weight),
+            (kept.id[kept.cross_row], kept.cross_id, kept.cross_weight),
         )
         for some, others, weight in ends:
             assert weight is not None
@@ -176,10 +176,10 @@ def test_weights_of_edges_stay_with_the_edges_that_are_kept() -> None:
             assert weight.tolist() == pytest.approx([of[min(pair), max(pair)] for pair in pairs])
     plain = kept_edges(
         make_cohort(make_world().graph, world.split, make_world().partition, range(3)),
-        config_of(METHOD, drop_single=True, most_neighbours=2),
+        config_of(METHOD, drop_single=True, max_neighbours=2),
     )
     assert plain.edge_weight is None
-    assert plain.cut_weight is None
+    assert plain.cross_weight is None
 
 
 def test_a_message_that_does_not_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,12 +207,12 @@ def test_a_message_that_does_not_fit_is_refused_before_its_routes_are_made(
 
 def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(Federation, "tell", lambda fed, news: told.append(news))
+    monkeypatch.setattr(Federation, "log", lambda fed, message: told.append(message))
     _, fed = run_local("fedgat", make_world())
     names = ("fedgat/sums", "fedgat/scores", "fedgat/decoders")
     crossed = sum(entry.bytes for entry in fed.ledger.entries if entry.name in names)
     assert told == [told[0]]
-    assert told[0].startswith(f"the message before training: {crossed / 2**30:.2f} GiB to all sites")
+    assert told[0].startswith(f"the message before training: {crossed / 2**30:.2f} GiB to all clients")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_settings_that_are_read_from_a_mapping_are_those_settings() -> None:
 
 
 def test_the_memory_that_a_run_is_said_to_take_is_that_of_the_message_and_of_its_places() -> None:
-    """Of vertices with 1, 3 and 5 neighbours, themselves among them, and 7 features, in 4 bytes each: the
+    """Of nodes with 1, 3 and 5 neighbours, themselves among them, and 7 features, in 4 bytes each: the
     message twice, and three places of 8 bytes for each of (2 B)^2 entries; or three times all neighbours'
     features."""
     b = np.array([1, 3, 5])
@@ -264,7 +264,7 @@ def test_the_memory_that_a_run_is_said_to_take_is_that_of_the_message_and_of_its
         {"form": "matrix"},
         {"evaluation": "direct"},
         {"later": "exchange"},
-        {"exchange": "encrypted", "protocols": "simulated", "most_neighbours": 3},
+        {"exchange": "encrypted", "protocols": "simulated", "max_neighbours": 3},
     ],
     ids=str,
 )
@@ -295,7 +295,7 @@ def test_a_watcher_is_shown_what_the_set_up_works_on(layers: int) -> None:
     fed = stacked(world.clients)
     fed.on_stage = stages.append
     config = config_of(METHOD, layers=layers)
-    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
     METHOD.setup(fed, data, world.task, config)
     assert stages[:2] == [
         "asking for the messages of neighbourhoods",
@@ -305,17 +305,17 @@ def test_a_watcher_is_shown_what_the_set_up_works_on(layers: int) -> None:
 
 @pytest.mark.parametrize("most", [None, 2])
 @pytest.mark.parametrize("layers", [2, 3])
-def test_how_vertices_are_dealt_changes_nothing_where_every_neighbour_counts(
+def test_how_nodes_are_dealt_changes_nothing_where_every_neighbour_counts(
     layers: int, most: int | None
 ) -> None:
     """One step of gradient descent a round, and no neighbour that is done without, or those of a cap: the
     same logits with one client, three and ten."""
     settings = {**ONE_STEP, "drop_single": False, "evaluation": "direct", "layers": layers}
-    settings |= {"most_neighbours": most}
+    settings |= {"max_neighbours": most}
     found = []
     for clients in (1, 3, 10):
         world = small_world(clients=clients)
-        found.append(by_vertex(run_local("fedgat", world, **settings)[0], world))
+        found.append(by_node(run_local("fedgat", world, **settings)[0], world))
     assert torch.allclose(found[1], found[0], rtol=0, atol=1e-9)
     assert torch.allclose(found[2], found[0], rtol=0, atol=1e-9)
 
@@ -326,33 +326,35 @@ def test_with_a_high_degree_it_is_central_gat() -> None:
     features = world.graph.x.toarray()
     graph = replace(world.graph, x=features / np.maximum(np.linalg.norm(features, axis=1), 1)[:, None])
     world = World(graph, world.split, replace(world.partition, graph_hash=graph.hash))
-    central = by_vertex(
+    central = by_node(
         run_local("central", world, backbone="gat", heads=8, dropout=0.0, **ONE_STEP)[0],
-        World(graph, world.split, from_assignment(graph, np.zeros(graph.num_nodes, dtype=int), num_sites=1)),
+        World(
+            graph, world.split, from_assignment(graph, np.zeros(graph.num_nodes, dtype=int), num_clients=1)
+        ),
     )
     errors = []
     for degree in (4, 16, 64):
         settings = {"psi": "leaky_relu", "degree": degree, "drop_single": False, "evaluation": "direct"}
-        found = by_vertex(run_local("fedgat", world, weight_decay=5e-4, **ONE_STEP, **settings)[0], world)
+        found = by_node(run_local("fedgat", world, weight_decay=5e-4, **ONE_STEP, **settings)[0], world)
         errors.append(float((found - central).abs().max()))
     assert errors[0] > 2 * errors[1] > 4 * errors[2]
     assert errors[2] < 2e-3
 
 
-def test_with_drop_single_a_vertex_does_without_its_only_neighbour_elsewhere() -> None:
-    """By default every edge is kept: dropping one protects nothing, and costs accuracy. Vertices 0, 1 and 2
+def test_with_drop_single_a_node_does_without_its_only_neighbour_elsewhere() -> None:
+    """By default every edge is kept: dropping one protects nothing, and costs accuracy. Nodes 0, 1 and 2
     are at client 0, where 0 has one neighbour elsewhere and 1 has two."""
     world = make_world(nodes=8)
     graph = replace(world.graph, edges=np.array([[0, 0, 1, 1, 3], [1, 3, 3, 4, 4]]))
-    site = np.array([0, 0, 0, 1, 1, 1, 1, 1])
-    parts = from_assignment(graph, site, num_sites=2)
+    client = np.array([0, 0, 0, 1, 1, 1, 1, 1])
+    parts = from_assignment(graph, client, num_clients=2)
     cohort = make_cohort(graph, world.split, parts, range(2))
     kept = without_singles(cohort, config_of(METHOD, drop_single=True))
-    pairs = set(zip(kept.id[kept.cut_row].tolist(), kept.cut_id.tolist(), strict=True))
+    pairs = set(zip(kept.id[kept.cross_row].tolist(), kept.cross_id.tolist(), strict=True))
     # 3 has 0 and 1 elsewhere; 4 has only 1, and 0 only 3.
     assert pairs == {(1, 3), (1, 4), (3, 0), (3, 1)}
     every = without_singles(cohort, config_of(METHOD, drop_single=False))
-    assert len(every.cut_row) == 6
+    assert len(every.cross_row) == 6
 
 
 @pytest.mark.parametrize("neighbour", [1, 7, 11])
@@ -360,7 +362,7 @@ def test_a_neighbour_that_nobody_holds_is_named(neighbour: int) -> None:
     ids = torch.tensor([2, 5, 9])
     table = RouteTable(ids, torch.arange(3), torch.zeros(3, dtype=torch.int64))
     ends = RouteTable(torch.tensor([5]), torch.tensor([0]), torch.tensor([0]))
-    with pytest.raises(InputError, match=f"vertex 5 has the neighbour {neighbour}, which no client holds"):
+    with pytest.raises(InputError, match=f"node 5 has the neighbour {neighbour}, which no client holds"):
         pool(torch.zeros(3, 4), table, torch.tensor([[neighbour]]), ends)
 
 
@@ -376,7 +378,7 @@ def test_unit_features_have_length_1_or_0() -> None:
 
 
 def test_cora_takes_as_many_numbers_as_the_dossier_counts(real_data: Path) -> None:
-    """One copy of every vertex's message, degree 16: 1.631e9 as matrices and 1.235e8 as vectors."""
+    """One copy of every node's message, degree 16: 1.631e9 as matrices and 1.235e8 as vectors."""
     graph = load("cora", data_dir=real_data)
     assert isinstance(graph, Graph)
     size = 1 + np.bincount(graph.edges.flatten(), minlength=graph.num_nodes)

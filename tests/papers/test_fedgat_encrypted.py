@@ -17,7 +17,7 @@ from worlds import (
     Gateways,
     Watched,
     World,
-    by_vertex,
+    by_node,
     cohorts_of,
     config_of,
     last_round_stands,
@@ -29,15 +29,15 @@ from worlds import (
 
 import graphfed
 from graphfed.audit.run import audit
-from graphfed.crypto.ckks import PARAMETERS, SMALLEST_WEIGHT, KeyHolder
-from graphfed.crypto.ckks_ideal import read_in_clear
+from graphfed.crypto.ckks import PARAMETERS, SMALLEST_WEIGHT, KeyOwner
+from graphfed.crypto.ckks_ideal import read_plaintext
 from graphfed.crypto.errors import ProtocolError
 from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.partition import from_assignment
 from graphfed.errors import InputError
 from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.cohort import make_cohort
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.payload import leaves
 from graphfed.federation.route import RouteTable
 from graphfed.methods.fedgat import encrypted_moments, pretraining
@@ -62,8 +62,8 @@ def small_world(features: int = 12, nodes: int = 24, clients: int = 3) -> World:
     x = np.random.default_rng(5).normal(size=(nodes, features))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     graph = make_graph("wide", x, old.y, old.edges, num_classes=old.num_classes)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
-    return World(graph, world.split, from_assignment(graph, site, num_sites=clients))
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
+    return World(graph, world.split, from_assignment(graph, client, num_clients=clients))
 
 
 @dataclass
@@ -93,13 +93,13 @@ def set_up(
     real = pretraining.moments_view
 
     def watched(
-        cohort: Any, hood: Any, size: Any, sums: Tensor, scores: Tensor, decoders: Tensor, heads: int
+        cohort: Any, neighbourhood: Any, size: Any, sums: Tensor, scores: Tensor, decoders: Tensor, heads: int
     ) -> Any:
         seen.append((sums, scores, decoders))
-        return real(cohort, hood, size, sums, scores, decoders, heads)
+        return real(cohort, neighbourhood, size, sums, scores, decoders, heads)
 
     monkeypatch.setattr(pretraining, "moments_view", watched)
-    data = fed.locate(CLIENTS, "data", cohorts_of(world, fed.hosts, config))
+    data = fed.locate(CLIENTS, "data", cohorts_of(world, fed.workers, config))
     with fed.phase("setup", round=0):
         METHOD.setup(fed, data, world.task, config)
     monkeypatch.setattr(pretraining, "moments_view", real)
@@ -115,8 +115,8 @@ def test_the_message_is_the_weights_times_the_features(b: int) -> None:
     rng = np.random.default_rng(b)
     x = torch.from_numpy(rng.normal(size=(3 * b, 7)))
     ids = torch.tensor([4, 9, 11])
-    hoods = Neighbourhoods(ids, torch.full((3,), b), torch.arange(3 * b))
-    sums, scores, _ = vector_message(x, hoods, 4, 1)
+    neighbourhoods = Neighbourhoods(ids, torch.full((3,), b), torch.arange(3 * b))
+    sums, scores, _ = vector_message(x, neighbourhoods, 4, 1)
     weights = vector_weights(1, ids, b)
     m1, m2, k2 = torch.bmm(weights, x.view(3, b, 7)).split(2 * b, 1)
     assert torch.allclose(torch.cat([m1, m2], 2).flatten(0, 1), scores, rtol=0, atol=1e-13)
@@ -208,17 +208,17 @@ def test_a_simulated_message_is_the_same_bits_in_every_placement_and_in_parts(
 
 @pytest.mark.parametrize("protocols", ["simulated", "real"])
 @pytest.mark.slow
-def test_separate_processes_give_what_one_process_gives(protocols: str, three_sites: Gateways) -> None:
+def test_separate_processes_give_what_one_process_gives(protocols: str, three_clients: Gateways) -> None:
     world = last_round_stands(make_world(1, nodes=24))
     hidden = {"exchange": "encrypted", "protocols": protocols}
     together, fed = run_local("fedgat", world, **hidden)
-    apart, ledger = run_processes("fedgat", world, three_sites, **hidden)
+    apart, ledger = run_processes("fedgat", world, three_clients, **hidden)
     off = 1e-9 if protocols == "simulated" else 1e-4
     assert torch.allclose(logits(together), logits(apart), rtol=0, atol=off)
     assert fed.ledger.to_json() == ledger.to_json()
 
 
-def test_an_empty_client_and_vertices_without_neighbours_go_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_client_and_nodes_without_neighbours_go_through(monkeypatch: pytest.MonkeyPatch) -> None:
     world = last_round_stands(make_world(nodes=12, assignment=[0, 2] * 6))
     clear, real = (set_up(world, monkeypatch, exchange=how).tensors() for how in ("plaintext", "encrypted"))
     for a, b in zip(clear, real, strict=True):
@@ -232,7 +232,7 @@ def test_the_server_receives_no_feature_and_no_key(monkeypatch: pytest.MonkeyPat
     """In the set-up nothing with a fraction reaches it, and the ciphertexts do not open with what it has."""
     fed = Watched([(0,), (1,), (2,)])
     set_up(small_world(), monkeypatch, fed=fed, exchange="encrypted")
-    to_server = [(name, payload) for name, (_, to), payload in fed.seen if to == SERVER_END]
+    to_server = [(name, payload) for name, (_, to), payload in fed.seen if to == SERVER_INDEX]
     assert {name for name, _ in to_server} >= {"fedgat/encrypted/features", "fedgat/neighbours"}
     assert not {name for name, _ in to_server} & {"fedgat/features", "fedgat/encrypted/secret_key"}
     secret = next(p for name, _, p in fed.seen if name.endswith("secret_key"))
@@ -244,9 +244,9 @@ def test_the_server_receives_no_feature_and_no_key(monkeypatch: pytest.MonkeyPat
             assert key not in leaf.contiguous().numpy().tobytes(), name
         if name == "fedgat/encrypted/features":
             with pytest.raises(ProtocolError):
-                read_in_clear(PRODUCT, payload.numpy().reshape(-1, PRODUCT.ciphertext_bytes))
+                read_plaintext(PRODUCT, payload.numpy().reshape(-1, PRODUCT.ciphertext_bytes))
     with pytest.raises(ProtocolError):
-        KeyHolder.from_secret("product", np.frombuffer(context, dtype=np.uint8))
+        KeyOwner.from_secret("product", np.frombuffer(context, dtype=np.uint8))
 
 
 def test_a_simulated_exchange_shows_the_server_every_feature(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,8 +254,8 @@ def test_a_simulated_exchange_shows_the_server_every_feature(monkeypatch: pytest
     world, fed = small_world(), Watched([(0,), (1,), (2,)], simulated=True)
     set_up(world, monkeypatch, fed=fed, exchange="encrypted", protocols="simulated")
     cells = [p for name, _, p in fed.seen if name == "fedgat/encrypted/features"]
-    read = read_in_clear(PRODUCT, torch.cat(cells).numpy().reshape(-1, PRODUCT.ciphertext_bytes))
-    cohorts = cohorts_of(world, fed.hosts, config_of(METHOD))
+    read = read_plaintext(PRODUCT, torch.cat(cells).numpy().reshape(-1, PRODUCT.ciphertext_bytes))
+    cohorts = cohorts_of(world, fed.workers, config_of(METHOD))
     x = torch.cat([c.x.to_dense() for c in cohorts if isinstance(c.x, SparseMatrix)])
     assert np.array_equal(read[:, :12], x.numpy())
     hidden = [e["protection"] for e in fed.ledger.to_json()["entries"] if e["name"].endswith(HIDDEN)]
@@ -266,10 +266,10 @@ def test_a_simulated_exchange_shows_the_server_every_feature(monkeypatch: pytest
 def test_the_bytes_are_those_of_the_formula_and_are_foretold(
     features: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up: a vertex in ciphertexts of its own. Down, of every vertex that a client asks for: 6 B rows, as many
+    """Up: a node in ciphertexts of its own. Down, of every node that a client asks for: 6 B rows, as many
     of them in a ciphertext as fit."""
     told: list[str] = []
-    monkeypatch.setattr(Federation, "tell", lambda fed, news: told.append(news))
+    monkeypatch.setattr(Federation, "log", lambda fed, message: told.append(message))
     world = small_world(features, 10)
     fed = set_up(world, monkeypatch, exchange="encrypted", protocols="simulated").fed
     crossed = fed.ledger.totals()["by_transfer"]
@@ -288,7 +288,7 @@ def test_the_bytes_are_those_of_the_formula_and_are_foretold(
     }
     there = {n.removeprefix("fedgat/encrypted/"): b for n, b in crossed.items() if "/encrypted/" in n}
     assert there == expected
-    for name in ("fedgat/decoders", "fedgat/hood_ids", "fedgat/neighbours"):
+    for name in ("fedgat/decoders", "fedgat/neighbourhood_ids", "fedgat/neighbours"):
         assert crossed[name] == clear[name]
     assert not {"fedgat/features", "fedgat/sums", "fedgat/scores"} & crossed.keys()
     assert told[0].startswith(f"the message before training, under encryption: {up} simulated ciphertexts to")
@@ -296,44 +296,44 @@ def test_the_bytes_are_those_of_the_formula_and_are_foretold(
 
 
 def sizes_asked_for(world: World) -> np.ndarray:
-    """B of every vertex of every client's hood, from the edges alone."""
+    """B of every node of every client's neighbourhood, from the edges alone."""
     cohort = make_cohort(world.graph, world.split, world.partition, range(world.clients))
     kept = without_singles(cohort, config_of(METHOD))
     near: dict[int, set[int]] = {int(i): {int(i)} for i in kept.id}
-    ends = torch.cat([kept.edge_index[1], kept.cut_row]).tolist()
-    others = torch.cat([kept.id[kept.edge_index[0]], kept.cut_id]).tolist()
+    ends = torch.cat([kept.edge_index[1], kept.cross_row]).tolist()
+    others = torch.cat([kept.id[kept.edge_index[0]], kept.cross_id]).tolist()
     for row, other in zip(ends, others, strict=True):
         near[int(kept.id[row])].add(other)
-    hoods: list[set[int]] = [set() for _ in range(world.clients)]
-    for vertex, client in zip(kept.id.tolist(), kept.client.tolist(), strict=True):
-        hoods[client] |= near[vertex]
-    return np.array([len(near[v]) for hood in hoods for v in hood])
+    neighbourhoods: list[set[int]] = [set() for _ in range(world.clients)]
+    for node, client in zip(kept.id.tolist(), kept.client.tolist(), strict=True):
+        neighbourhoods[client] |= near[node]
+    return np.array([len(near[v]) for neighbourhood in neighbourhoods for v in neighbourhood])
 
 
 def test_the_cost_is_told_before_anything_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    monkeypatch.setattr(Federation, "tell", lambda fed, news: order.append(news))
-    real = KeyHolder.make.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(Federation, "log", lambda fed, message: order.append(message))
+    real = KeyOwner.make.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr(
-        KeyHolder, "make", classmethod(lambda cls, name: [order.append("key"), real(cls, name)][1])
+        KeyOwner, "make", classmethod(lambda cls, name: [order.append("key"), real(cls, name)][1])
     )
     set_up(small_world(nodes=10), monkeypatch, exchange="encrypted")
     assert order[1:] == ["key"]
     assert re.search(r", about \d+ s of one core$", order[0])
 
 
-def some_hoods(sizes: list[int], vertices: int = 20) -> Neighbourhoods:
-    """Neighbourhoods of these sizes, and of the other vertices none."""
-    size = [*sizes, *[1] * (vertices - len(sizes))]
-    member = [[i, *(j for j in range(vertices) if j != i)][:b] for i, b in enumerate(size)]
-    return Neighbourhoods(3 * torch.arange(vertices) + 1, torch.tensor(size), torch.tensor([*chain(*member)]))
+def some_hoods(sizes: list[int], nodes: int = 20) -> Neighbourhoods:
+    """Neighbourhoods of these sizes, and of the other nodes none."""
+    size = [*sizes, *[1] * (nodes - len(sizes))]
+    member = [[i, *(j for j in range(nodes) if j != i)][:b] for i, b in enumerate(size)]
+    return Neighbourhoods(3 * torch.arange(nodes) + 1, torch.tensor(size), torch.tensor([*chain(*member)]))
 
 
 @pytest.mark.parametrize("width", [12, 100, 700, 1100, 2048, 2100, 4100])
 def test_the_cost_that_is_foretold_is_that_of_every_ciphertext_and_product(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A ciphertext for every vertex, result and delivery; a product for every result and neighbour with a
+    """A ciphertext for every node, result and delivery; a product for every result and neighbour with a
     weight in it, of which at most 15 % more are forecast; bytes of the message by its formula."""
     around, degree = some_hoods([1, 2, 3, 5, 8, 13, 20]), 5
     everyone, wanted = torch.arange(20), torch.tensor([1, 6, 6, 6, 19, 3])
@@ -343,8 +343,8 @@ def test_the_cost_that_is_foretold_is_that_of_every_ciphertext_and_product(
     weights = encrypted_moments.message_weights(around, everyone, around.member, 1).tocoo()
     unit, _ = encrypted_moments.places(around.size, layout)
     products = pieces * len(set(zip(unit[weights.row].tolist(), weights.col.tolist(), strict=True)))
-    of_vertex = [pieces * -(-6 * b // fit) for b in around.size.tolist()]
-    made, down = sum(of_vertex), sum(of_vertex[v] for v in wanted)
+    of_node = [pieces * -(-6 * b // fit) for b in around.size.tolist()]
+    made, down = sum(of_node), sum(of_node[v] for v in wanted)
     names = ("ENCRYPT", "MAKE", "DECRYPT", "TIMES_VECTOR", "TIMES_NUMBER")
     counts = {}
     for counted in names:
@@ -382,10 +382,10 @@ def test_the_memory_that_is_foretold_is_that_of_what_is_kept_and_of_one_part() -
 )
 def test_the_time_of_an_encryption_is_told_and_of_a_simulation_none(milliseconds: int, time: str) -> None:
     cost = {"up": 3, "made": 2, "down": 2, "once": 0, "sent": 0, "milliseconds": milliseconds}
-    text = encrypted_moments.tell_cost(cost, False, simulated=False)
+    text = encrypted_moments.log_cost(cost, False, simulated=False)
     assert "encryption: 3 ciphertexts to the server" in text
     assert text.endswith(f"GiB of memory at the server's process, about {time} of one core")
-    ideal = encrypted_moments.tell_cost(cost, False, simulated=True)
+    ideal = encrypted_moments.log_cost(cost, False, simulated=True)
     assert "encryption: 3 simulated ciphertexts to the server" in ideal
     assert ideal.endswith("GiB of memory at the server's process")
 
@@ -406,7 +406,7 @@ def test_the_memory_that_is_told_counts_the_clients_of_the_servers_process(
     monkeypatch.setattr(encrypted_moments, "predict_cost", predict)
     monkeypatch.setattr(encrypted_moments, "PART", 2**21)
     fed = PLACEMENTS["in thirds"](3, simulated=True)
-    fed.on_news, fed.on_stage = reported.append, stages.append
+    fed.on_message, fed.on_stage = reported.append, stages.append
     set_up(small_world(nodes=10), monkeypatch, fed=fed, exchange="encrypted", protocols="simulated")
     assert asked == [True]
     (size,) = [entry for entry in fed.ledger.entries if entry.name == "fedgat/size"]
@@ -419,8 +419,8 @@ def test_the_memory_that_is_told_counts_the_clients_of_the_servers_process(
     assert stages[-parts - 1 :] == ["encrypting the features", *making]
 
 
-def test_vertices_are_dealt_evenly_over_the_parts_of_a_message() -> None:
-    """Of 8000 vertices a part in eight has 1000, within 5 standard errors; so has it under another key, and
+def test_nodes_are_dealt_evenly_over_the_parts_of_a_message() -> None:
+    """Of 8000 nodes a part in eight has 1000, within 5 standard errors; so has it under another key, and
     not the same ones."""
     ids = 7 * torch.arange(8000)
     first, second = (encrypted_moments.part_of(ids, 8, key) for key in (1, 2))
@@ -438,7 +438,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_encrypted(monkeypatch: 
     monkeypatch.setattr(encrypted_moments, "share_key", None)
     expected = (
         r"takes about \d\.\d GiB of memory with exchange=encrypted, and 0\.0 GiB are free; use "
-        r"most_neighbours \(the largest neighbourhood has \d+ neighbours\)"
+        r"max_neighbours \(the largest neighbourhood has \d+ neighbours\)"
     )
     with pytest.raises(InputError, match=expected):
         set_up(small_world(), monkeypatch, exchange="encrypted")
@@ -465,8 +465,8 @@ def test_weights_too_small_for_a_ciphertext_are_made_large_enough(monkeypatch: p
     """1e-12, and zeros stay zeros."""
     small = torch.tensor([[[1e-12], [-1e-15], [0.5], [0.0], [0.25], [1.0]]], dtype=torch.float64)
     monkeypatch.setattr(encrypted_moments, "vector_weights", lambda key, ids, b: small)
-    hoods = Neighbourhoods(torch.tensor([7]), torch.tensor([1]), torch.tensor([0]))
-    found = encrypted_moments.message_weights(hoods, torch.tensor([0]), torch.tensor([0]), 1)
+    neighbourhoods = Neighbourhoods(torch.tensor([7]), torch.tensor([1]), torch.tensor([0]))
+    found = encrypted_moments.message_weights(neighbourhoods, torch.tensor([0]), torch.tensor([0]), 1)
     expected = [SMALLEST_WEIGHT, -SMALLEST_WEIGHT, 0.5, 0.0, 0.25, 1.0]
     assert found.toarray()[:, 0].tolist() == expected
     assert found.nnz == 5
@@ -477,12 +477,12 @@ def test_weights_too_small_for_a_ciphertext_are_made_large_enough(monkeypatch: p
 
 @pytest.mark.slow
 def test_what_the_clients_can_work_out_is_not_changed_by_encryption(tmp_path: Path) -> None:
-    """The audit reads every neighbour's features at other sites out of the message of an encrypted run."""
+    """The audit reads every neighbour's features at other clients out of the message of an encrypted run."""
     torch.set_default_dtype(torch.float32)
     graphfed.run(
         "fedgat", data="social", clients=3, rounds=1, threads=1, out=tmp_path / "run",
         split="random:0.5,0.25,0.25",
-        settings={"exchange": "encrypted", "most_neighbours": 3, "data.num_nodes": 60},
+        settings={"exchange": "encrypted", "max_neighbours": 3, "data.num_nodes": 60},
     )  # fmt: skip
     finding = audit(tmp_path / "run").findings["fedgat_features"]
     assert finding.value == 1
@@ -493,31 +493,31 @@ def test_what_the_clients_can_work_out_is_not_changed_by_encryption(tmp_path: Pa
 
 
 def kept_by(world: World, placement: str = "stacked", **settings: Any) -> set[tuple[int, int]]:
-    """(vertex, neighbour) of all that the clients keep."""
+    """(node, neighbour) of all that the clients keep."""
     config = config_of(METHOD, **settings)
     found: set[tuple[int, int]] = set()
-    for cohort in cohorts_of(world, PLACEMENTS[placement](world.clients).hosts, config):
+    for cohort in cohorts_of(world, PLACEMENTS[placement](world.clients).workers, config):
         kept = kept_edges(cohort, config)
-        ends = torch.cat([kept.edge_index[1], kept.cut_row])
-        others = torch.cat([kept.id[kept.edge_index[0]], kept.cut_id])
+        ends = torch.cat([kept.edge_index[1], kept.cross_row])
+        others = torch.cat([kept.id[kept.edge_index[0]], kept.cross_id])
         found |= set(zip(kept.id[ends].tolist(), others.tolist(), strict=True))
     return found
 
 
-def test_a_vertex_keeps_so_many_neighbours_and_which_does_not_depend_on_who_holds_them() -> None:
+def test_a_node_keeps_so_many_neighbours_and_which_does_not_depend_on_who_holds_them() -> None:
     every = kept_by(make_world(), drop_single=False)
-    degree = np.bincount([vertex for vertex, _ in every])
+    degree = np.bincount([node for node, _ in every])
     for most in (1, 2, 3):
-        found = kept_by(make_world(), drop_single=False, most_neighbours=most)
+        found = kept_by(make_world(), drop_single=False, max_neighbours=most)
         assert found < every
         assert np.array_equal(np.bincount([v for v, _ in found]), np.minimum(degree, most))
         for clients in (1, 3, 10):
             for placement in PLACEMENTS if clients > 1 else ["stacked"]:
                 world = make_world(clients=clients)
-                assert kept_by(world, placement, drop_single=False, most_neighbours=most) == found
+                assert kept_by(world, placement, drop_single=False, max_neighbours=most) == found
         # One more neighbour: the same and one more.
-        assert found < kept_by(make_world(), drop_single=False, most_neighbours=most + 1)
-    assert kept_by(make_world(), drop_single=False, most_neighbours=int(degree.max())) == every
+        assert found < kept_by(make_world(), drop_single=False, max_neighbours=most + 1)
+    assert kept_by(make_world(), drop_single=False, max_neighbours=int(degree.max())) == every
 
 
 def test_neighbours_are_drawn_alike_and_anew_with_another_seed() -> None:
@@ -529,9 +529,9 @@ def test_neighbours_are_drawn_alike_and_anew_with_another_seed() -> None:
     world = make_world(nodes=8)
     parts = (world.split.train, world.split.val, world.split.test)
     split = Split("random", *(part[:5] for part in parts))
-    star = World(graph, split, from_assignment(graph, np.zeros(5, dtype=int), num_sites=1))
+    star = World(graph, split, from_assignment(graph, np.zeros(5, dtype=int), num_clients=1))
     drawn = [
-        next(n for v, n in kept_by(star, drop_single=False, most_neighbours=1, seed=seed) if v == 0)
+        next(n for v, n in kept_by(star, drop_single=False, max_neighbours=1, seed=seed) if v == 0)
         for seed in range(400)
     ]
     counts = np.bincount(drawn, minlength=5)[1:]
@@ -542,10 +542,10 @@ def test_neighbours_are_drawn_alike_and_anew_with_another_seed() -> None:
 def test_with_a_cap_message_and_direct_evaluation_are_one(layers: int) -> None:
     world = small_world()
     message, direct, every = (
-        by_vertex(run_local("fedgat", world, layers=layers, **how)[0], world)
+        by_node(run_local("fedgat", world, layers=layers, **how)[0], world)
         for how in (
-            {"most_neighbours": 2},
-            {"most_neighbours": 2, "evaluation": "direct"},
+            {"max_neighbours": 2},
+            {"max_neighbours": 2, "evaluation": "direct"},
             {},
         )
     )

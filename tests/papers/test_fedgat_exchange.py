@@ -17,7 +17,7 @@ from worlds import (
     last_round_stands,
     logits,
     make_world,
-    one_vertex_each,
+    one_node_each,
     pooled,
     run_local,
     run_processes,
@@ -42,33 +42,33 @@ EVALUATIONS = {
 
 
 def world_of(kind: str) -> World:
-    """Two, three and seven clients; one that has no vertex; a client for every vertex; edges that none is
+    """Two, three and seven clients; one that has no node; a client for every node; edges that none is
     cut."""
-    if kind == "a client without a vertex":
-        site = np.random.default_rng(0).permutation(30) % 3
-        return make_world(0, clients=4, nodes=30, assignment=site + (site > 0))
-    if kind == "a vertex each":
-        return one_vertex_each(make_world(1, nodes=16))
-    if kind == "no cut edge":  # of two clients one has vertices without edges only
+    if kind == "a client without a node":
+        client = np.random.default_rng(0).permutation(30) % 3
+        return make_world(0, clients=4, nodes=30, assignment=client + (client > 0))
+    if kind == "a node each":
+        return one_node_each(make_world(1, nodes=16))
+    if kind == "no cut edge":  # of two clients one has nodes without edges only
         return make_world(2, clients=2, nodes=30, assignment=np.arange(30) // 26)
     return make_world(3, clients=int(kind), nodes=30)
 
 
-WORLDS = ["2", "3", "7", "a client without a vertex", "a vertex each", "no cut edge"]
+WORLDS = ["2", "3", "7", "a client without a node", "a node each", "no cut edge"]
 
 
 def neighbours(world: World, drop_single: bool) -> tuple[dict[int, int], dict[int, set[int]]]:
-    """The client of every vertex, and the neighbours that it does not do without."""
-    site = dict(zip(world.partition.held_id.tolist(), world.partition.held_site.tolist(), strict=True))
-    near: dict[int, set[int]] = {v: set() for v in site}
+    """The client of every node, and the neighbours that it does not do without."""
+    client = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
+    near: dict[int, set[int]] = {v: set() for v in client}
     for u, v in world.graph.edges.T.tolist():
         near[u].add(v)
         near[v].add(u)
     for v, others in near.items():
-        elsewhere = {u for u in others if site[u] != site[v]}
+        elsewhere = {u for u in others if client[u] != client[v]}
         if drop_single and len(elsewhere) == 1:
             near[v] = others - elsewhere
-    return site, near
+    return client, near
 
 
 def drawn_weights(world: World, layers: int, attention: str) -> dict[str, Tensor]:
@@ -82,9 +82,9 @@ def drawn_weights(world: World, layers: int, attention: str) -> dict[str, Tensor
 
 
 def predicted(world: World, weights: dict[str, Tensor], **settings: Any) -> Tensor:
-    """Logits of all vertices from given weights."""
+    """Logits of all nodes from given weights."""
     config, fed = config_of(METHOD, **settings), stacked(world.clients)
-    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
     state = METHOD.setup(fed, data, world.task, config)
     given = fed.locate("server", "weights", [weights])
     state = State({**state.values, "weights": given}, state.prepared)
@@ -117,13 +117,13 @@ def test_with_one_client_it_is_hops_to_the_last_bit_and_byte() -> None:
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.parametrize("kind", WORLDS)
 def test_what_crosses_is_what_the_formula_says(kind: str, layers: int, drop_single: bool) -> None:
-    """Once: the message of every vertex to its own client, 6 F B + 2 B + 4 (p + 1) B^2 numbers; an id of
-    every vertex, and back its size and one byte; an id of every pair of a client and a neighbour elsewhere,
-    P. In every round and for every layer but the last: heads * hidden numbers up of every vertex that is in
+    """Once: the message of every node to its own client, 6 F B + 2 B + 4 (p + 1) B^2 numbers; an id of
+    every node, and back its size and one byte; an id of every pair of a client and a neighbour elsewhere,
+    P. In every round and for every layer but the last: heads * hidden numbers up of every node that is in
     a pair, U of them, and down for every pair."""
     world = world_of(kind)
-    site, near = neighbours(world, drop_single)
-    pairs = {(site[v], u) for v, others in near.items() for u in others if site[u] != site[v]}
+    client, near = neighbours(world, drop_single)
+    pairs = {(client[v], u) for v, others in near.items() for u in others if client[u] != client[v]}
     asked = {u for _, u in pairs}
     row = HEADS * HIDDEN * SCALAR
     _, fed = run_local("fedgat", world, layers=layers, later="exchange", drop_single=drop_single)
@@ -132,20 +132,20 @@ def test_what_crosses_is_what_the_formula_says(kind: str, layers: int, drop_sing
         if entry.phase in ("setup", "train"):
             crossed[entry.name] = crossed.get(entry.name, 0) + entry.bytes
         if entry.name == "fedgat/embeddings" and entry.phase == "train":
-            of_client = [sum(site[u] == k for u in asked) for k in range(world.clients)]
+            of_client = [sum(client[u] == k for u in asked) for k in range(world.clients)]
             assert entry.sent.tolist() == [ROUNDS * (layers - 1) * n * row for n in of_client]
             assert entry.rounds == dict.fromkeys(range(1, ROUNDS + 1), (layers - 1) * len(asked) * row)
         if entry.name == "fedgat/neighbour_embeddings" and entry.phase == "train":
             of_client = [sum(k == j for k, _ in pairs) for j in range(world.clients)]
             assert entry.received.tolist() == [ROUNDS * (layers - 1) * n * row for n in of_client]
-    size = torch.tensor([len(near[v]) + 1 for v in sorted(site)])
+    size = torch.tensor([len(near[v]) + 1 for v in sorted(client)])
     message = sum(crossed[name] for name in ("fedgat/sums", "fedgat/scores", "fedgat/decoders"))
     assert message == numbers("vector", size, FEATURES, 16) * SCALAR
     for name, expected in {
-        "fedgat/hood_ids": 8 * len(site),
-        "fedgat/sizes": 8 * len(site),
+        "fedgat/neighbourhood_ids": 8 * len(client),
+        "fedgat/sizes": 8 * len(client),
         "fedgat/far_ids": 8 * len(pairs),
-        "fedgat/asked_for": len(site),
+        "fedgat/requested_ids": len(client),
         "fedgat/embeddings": ROUNDS * (layers - 1) * len(asked) * row,
         "fedgat/neighbour_embeddings": ROUNDS * (layers - 1) * len(pairs) * row,
     }.items():
@@ -177,11 +177,11 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(layers: in
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.slow
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
-    layers: int, three_sites: Gateways
+    layers: int, three_clients: Gateways
 ) -> None:
     world = last_round_stands(make_world(6))
     settings = {**SETTINGS, "later": "exchange", "layers": layers}
-    apart, ledger = run_processes("fedgat", world, three_sites, **settings)
+    apart, ledger = run_processes("fedgat", world, three_clients, **settings)
     together, fed = run_local("fedgat", world, **settings)
     assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
     assert ledger.to_json() == fed.ledger.to_json()
@@ -220,8 +220,8 @@ def dense_layers(
     theirs: list[Tensor] | None,
     mine: Tensor | None,
 ) -> list[Tensor]:
-    """What leaves every layer, of all vertices; reaches [N, N] bool: (i, j) where j is a neighbour of i, or i
-    itself. What leaves a layer but the last of the vertices that are not `mine` [N] is `theirs`."""
+    """What leaves every layer, of all nodes; reaches [N, N] bool: (i, j) where j is a neighbour of i, or i
+    itself. What leaves a layer but the last of the nodes that are not `mine` [N] is `theirs`."""
     series = score_series(Score("smooth", True, config.degree, config.domain))
     outputs, h = [], x
     for layer in range(config.layers):
@@ -266,11 +266,11 @@ def test_a_client_steps_on_its_loss_with_its_neighbours_embeddings_as_constants(
     outcome, _ = run_local("fedgat", world, later="exchange", **settings)
     x = torch.from_numpy(world.graph.x.toarray()).double()
     x = x / x.norm(dim=1, keepdim=True).clamp(min=1e-30)
-    site, near = neighbours(world, drop_single=False)
+    client, near = neighbours(world, drop_single=False)
     reaches = torch.eye(len(x), dtype=torch.bool)
     for v, others in near.items():
         reaches[v, list(others)] = True
-    of = torch.tensor([site[v] for v in range(len(x))])
+    of = torch.tensor([client[v] for v in range(len(x))])
     y, train = torch.from_numpy(world.graph.y), torch.from_numpy(world.split.train)
     shared = initial_weights(world.task, config, "cpu")
     for _ in range(2):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from worlds import World, by_vertex, config_of, last_round_stands, logits, make_world, run_local
+from worlds import World, by_node, config_of, last_round_stands, logits, make_world, run_local
 
 from graphfed.data.graphs.graph import Graph
 from graphfed.federation import Federation
@@ -42,7 +42,7 @@ def with_features(graph: Graph, x: np.ndarray) -> Graph:
 
 
 def test_what_is_released_is_the_features_within_length_1_and_noise_of_sigma() -> None:
-    """Over 400 vertices of 12 features: the mean, and the deviation within 4 of its own."""
+    """Over 400 nodes of 12 features: the mean, and the deviation within 4 of its own."""
     world = make_world(nodes=400, clients=1)
     cohort = make_cohort(world.graph, world.split, world.partition, [0])
     assert cohort.x is not None
@@ -67,37 +67,39 @@ def test_the_ledger_names_the_budget_and_no_feature_crosses_beside(seed: int | N
 
 
 def test_smoothing_is_the_normalised_adjacency_and_rows_of_length_1() -> None:
-    """By dense matrices; a vertex without neighbours has a row of zeros."""
+    """By dense matrices; a node without neighbours has a row of zeros."""
     edges = np.array([[0, 1], [1, 2], [0, 2], [2, 3]])
     a = np.zeros((5, 5))
     for u, v in edges:
         a[u, v] = a[v, u] = 1
     member = [torch.tensor([i, *np.flatnonzero(a[i])]) for i in range(5)]
-    hoods = Neighbourhoods(torch.arange(5), torch.tensor([len(m) for m in member]), torch.cat(member))
+    neighbourhoods = Neighbourhoods(
+        torch.arange(5), torch.tensor([len(m) for m in member]), torch.cat(member)
+    )
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((5, 7)))
     scale = np.where(a.sum(1) > 0, a.sum(1), 1) ** -0.5
     for times in (0, 1, 3):
         expected = np.linalg.matrix_power(scale[:, None] * a * scale, times) @ x.numpy()
         length = np.linalg.norm(expected, axis=1, keepdims=True)
         expected = np.divide(expected, length, where=length > 0, out=np.zeros_like(expected))
-        found = smoothed(Pooled(x, hoods), config(k_x=times)).x
+        found = smoothed(Pooled(x, neighbourhoods), config(k_x=times)).x
         assert isinstance(found, Tensor)
         assert torch.allclose(found, torch.from_numpy(expected), rtol=0, atol=1e-12)
 
 
 def test_with_hardly_any_noise_and_no_smoothing_it_is_fedgat() -> None:
     world = last_round_stands(make_world())
-    # A vertex without features has a row of noise of length 1, however little noise there is.
+    # A node without features has a row of noise of length 1, however little noise there is.
     x = world.graph.x.toarray()
     graph = with_features(world.graph, np.where(x.any(1, keepdims=True), x, 1))
     world = World(graph, world.split, replace(world.partition, graph_hash=graph.hash))
     settings = {"evaluation": "direct", "weight_decay": 1e-3}
     one, _ = run_local("fedgat_ldp", world, epsilon=1e9, k_x=0, **settings)
     two, _ = run_local("fedgat", world, **settings)
-    gap = (by_vertex(one, world) - by_vertex(two, world)).abs().max()
+    gap = (by_node(one, world) - by_node(two, world)).abs().max()
     assert 0 < gap < 1e-2
     noisy, _ = run_local("fedgat_ldp", world, epsilon=1.0, k_x=0, **settings)
-    assert (by_vertex(noisy, world) - by_vertex(two, world)).abs().max() > 0.1
+    assert (by_node(noisy, world) - by_node(two, world)).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("evaluation", ["message", "direct"])
@@ -110,7 +112,7 @@ def test_training_and_predictions_follow_from_what_was_released_alone(evaluation
     def begin(graph: Graph) -> tuple[Federation, Any]:
         dealt = replace(world.partition, graph_hash=graph.hash)
         there, fed = World(graph, world.split, dealt), stacked(world.clients)
-        cohorts = [make_cohort(there.graph, there.split, there.partition, h) for h in fed.hosts]
+        cohorts = [make_cohort(there.graph, there.split, there.partition, h) for h in fed.workers]
         return fed, fed.locate("clients", "data", cohorts)
 
     rng = np.random.default_rng(0)

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from graphfed.methods.fedgat.receptive_fields import (
-    Hood,
+    Neighbourhood,
     border_ids,
     far_ids,
-    hood_ids,
-    wider_hood,
+    neighbourhood_ids,
+    wider_neighbourhood,
     without_messages_of_others,
 )
 
@@ -17,7 +17,7 @@ NEIGHBOURS = {10: [20], 20: [10, 30, 50], 30: [20, 40], 40: [30, 50], 50: [40, 2
 OWN = {0: [10, 20], 3: [40]}
 
 
-def one_hop() -> Hood:
+def one_hop() -> Neighbourhood:
     """The rows of both clients sorted by (client, node): own nodes, and their neighbours."""
     rows = sorted(
         {(client, node) for client, own in OWN.items() for node in own}
@@ -29,7 +29,7 @@ def one_hop() -> Hood:
         for node in own
         for near in NEIGHBOURS[node]
     ]
-    return Hood(
+    return Neighbourhood(
         ids=torch.tensor([node for _, node in rows]),
         client=torch.tensor([client for client, _ in rows]),
         own=torch.tensor([rows.index((client, node)) for client, own in OWN.items() for node in own]),
@@ -42,36 +42,38 @@ def pairs(ids: torch.Tensor, client: torch.Tensor) -> list[tuple[int, int]]:
     return list(zip(client.tolist(), ids.tolist(), strict=True))
 
 
-def widened(hood: Hood) -> Hood:
-    border = border_ids(hood)
+def widened(neighbourhood: Neighbourhood) -> Neighbourhood:
+    border = border_ids(neighbourhood)
     lists = [NEIGHBOURS[int(node)] for node in border.ids]
     counts = torch.tensor([[len(each)] for each in lists])
-    return wider_hood(hood, counts, torch.tensor([[near] for each in lists for near in each]))
+    return wider_neighbourhood(
+        neighbourhood, counts, torch.tensor([[near] for each in lists for near in each])
+    )
 
 
 @pytest.mark.parametrize("hops", [1, 2])
 def test_each_hop_adds_the_neighbours_of_the_border_of_each_client_and_the_edges_into_it(hops: int) -> None:
-    hood = one_hop()
+    neighbourhood = one_hop()
     for _ in range(hops):
-        before = set(pairs(hood.ids, hood.client))
-        hood = widened(hood)
-        rows = pairs(hood.ids, hood.client)
+        before = set(pairs(neighbourhood.ids, neighbourhood.client))
+        neighbourhood = widened(neighbourhood)
+        rows = pairs(neighbourhood.ids, neighbourhood.client)
         assert rows == sorted(before | {(c, near) for c, node in before for near in NEIGHBOURS[node]})
-        assert {row for row, known in zip(rows, hood.known.tolist(), strict=True) if known} == before
-        assert [rows[i] for i in hood.own] == [(c, node) for c, own in OWN.items() for node in own]
-        edges = [(rows[source], rows[target]) for source, target in hood.edges.t().tolist()]
+        assert {row for row, known in zip(rows, neighbourhood.known.tolist(), strict=True) if known} == before
+        assert [rows[i] for i in neighbourhood.own] == [(c, node) for c, own in OWN.items() for node in own]
+        edges = [(rows[source], rows[target]) for source, target in neighbourhood.edges.t().tolist()]
         expected = [((c, near), (c, node)) for c, node in before for near in NEIGHBOURS[node]]
         assert sorted(edges) == sorted(expected)
-        assert hood.far is None
+        assert neighbourhood.far is None
 
 
 def test_messages_come_from_every_node_unless_those_of_other_clients_are_left_out() -> None:
-    hood = one_hop()
-    everyone = pairs(hood.ids, hood.client)
-    assert pairs(hood_ids(hood).ids, hood_ids(hood).client) == everyone
-    alone = without_messages_of_others(hood)
+    neighbourhood = one_hop()
+    everyone = pairs(neighbourhood.ids, neighbourhood.client)
+    assert pairs(neighbourhood_ids(neighbourhood).ids, neighbourhood_ids(neighbourhood).client) == everyone
+    alone = without_messages_of_others(neighbourhood)
     own = [(client, node) for client, node in everyone if node in OWN[client]]
     others = [row for row in everyone if row not in own]
-    assert pairs(hood_ids(alone).ids, hood_ids(alone).client) == own
+    assert pairs(neighbourhood_ids(alone).ids, neighbourhood_ids(alone).client) == own
     assert pairs(far_ids(alone).ids, far_ids(alone).client) == others
-    assert pairs(border_ids(hood).ids, border_ids(hood).client) == others
+    assert pairs(border_ids(neighbourhood).ids, border_ids(neighbourhood).client) == others

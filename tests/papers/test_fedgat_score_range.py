@@ -11,7 +11,13 @@ from graphfed.federation import Federation
 from graphfed.methods.fedgat.config import FedGATConfig
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.methods.fedgat.polynomial_gat import Score, score_function, score_vectors
-from graphfed.methods.fedgat.score_range import error_between, first_facts, news_of, score_facts, score_range
+from graphfed.methods.fedgat.score_range import (
+    error_between,
+    first_facts,
+    message_of,
+    score_facts,
+    score_range,
+)
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runtime.local import stacked
@@ -27,7 +33,7 @@ def double() -> Iterator[None]:
 
 
 def example(heads: int = 3, features: int = 6) -> tuple[Pooled, dict[str, torch.Tensor]]:
-    """Four vertices, with the neighbours 0: 1 2; 1: 0; 2: 0; 3: none."""
+    """Four nodes, with the neighbours 0: 1 2; 1: 0; 2: 0; 3: none."""
     rng = np.random.default_rng(1)
     x = torch.from_numpy(rng.standard_normal((4, features)))
     member = torch.tensor([0, 1, 2, 1, 0, 2, 0, 3])
@@ -52,7 +58,7 @@ def test_the_range_is_that_of_the_scores_of_all_edges() -> None:
                 found.append(float(here + weights["layers.0.att_src"][head] @ (pooled.x[j] @ w)))
     low, high = score_range(pooled, weights)
     assert (low, high) == pytest.approx((min(found), max(found)), abs=1e-12)
-    sparse = Pooled(SparseMatrix.from_dense(pooled.x), pooled.hoods)
+    sparse = Pooled(SparseMatrix.from_dense(pooled.x), pooled.neighbourhoods)
     assert score_range(sparse, weights) == pytest.approx((low, high), abs=1e-12)
 
 
@@ -60,15 +66,15 @@ def test_of_features_that_are_not_read_there_is_a_bound() -> None:
     """No features of length at most 1 have scores beyond it, and some reach it: those along b of one head."""
     pooled, weights = example()
     assert isinstance(pooled.x, torch.Tensor)
-    unread = Pooled(pooled.x[:, :0], pooled.hoods)
+    unread = Pooled(pooled.x[:, :0], pooled.neighbourhoods)
     low, high = score_range(unread, weights)
     assert low == -high
     x = torch.nn.functional.normalize(pooled.x, dim=1)
-    assert max(map(abs, score_range(Pooled(x, pooled.hoods), weights))) < high
+    assert max(map(abs, score_range(Pooled(x, pooled.neighbourhoods), weights))) < high
     target, source = score_vectors({**weights}).chunk(2)
     worst = int((target.norm(dim=0) + source.norm(dim=0)).argmax())
     x[0], x[1] = (torch.nn.functional.normalize(v[:, worst], dim=0) for v in (target, source))
-    assert score_range(Pooled(x, pooled.hoods), weights)[1] == pytest.approx(high, abs=1e-12)
+    assert score_range(Pooled(x, pooled.neighbourhoods), weights)[1] == pytest.approx(high, abs=1e-12)
 
 
 def test_facts_keep_the_largest_score_and_error() -> None:
@@ -105,14 +111,14 @@ def test_the_error_is_that_of_theorem_3(psi: str) -> None:
 @pytest.mark.parametrize(("largest", "told"), [(3.9, {}), (4.0, {}), (4.1, {"outside": 5})])
 def test_word_is_given_once_when_scores_leave_the_domain(largest: float, told: dict[str, int]) -> None:
     facts = [{"largest_score": torch.tensor(x), "polynomial_error": torch.tensor(0)} for x in (1.0, largest)]
-    assert news_of(facts[0], facts[1], SCORE) == told
-    assert news_of(facts[1], facts[1], SCORE) == {}
+    assert message_of(facts[0], facts[1], SCORE) == told
+    assert message_of(facts[1], facts[1], SCORE) == {}
 
 
 @pytest.mark.parametrize(("error", "told"), [(0.1, {}), (0.11, {"error": 20}), (7.0, {"error": 100})])
 def test_word_is_given_of_a_polynomial_that_is_far_off(error: float, told: dict[str, int]) -> None:
     facts = [{"largest_score": torch.tensor(1.0), "polynomial_error": torch.tensor(x)} for x in (0.0, error)]
-    assert news_of(facts[0], facts[1], SCORE) == told
+    assert message_of(facts[0], facts[1], SCORE) == told
 
 
 def world() -> World:
@@ -122,7 +128,7 @@ def world() -> World:
 @pytest.mark.parametrize("placement", ["stacked", "one at a time"])
 def test_a_run_says_that_its_domain_is_too_small(placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(Federation, "tell", lambda fed, news: told.append(news))
+    monkeypatch.setattr(Federation, "log", lambda fed, message: told.append(message))
     outcome, _ = run_local("fedgat", world(), placement, domain=0.25)
     warnings = [news for news in told if "beyond domain=0.25" in news]
     assert len(warnings) == 1
@@ -159,7 +165,7 @@ def test_after_a_round_the_facts_are_those_of_its_weights_where_scores_can_be_wa
     fed = stacked(here.clients, simulated=config.simulated)
     assert isinstance(config, FedGATConfig)
     state = method.setup(
-        fed, fed.locate("clients", "data", cohorts_of(here, fed.hosts, config)), here.task, config
+        fed, fed.locate("clients", "data", cohorts_of(here, fed.workers, config)), here.task, config
     )
     (before,) = state.values["facts"].parts
     pooled = state.prepared.pooled

@@ -27,15 +27,15 @@ from worlds import (
 import graphfed
 from graphfed.audit.attacks.fedgcn import run as fedgcn_features
 from graphfed.audit.base import AuditedRun
-from graphfed.crypto.ckks import PARAMETERS, Evaluator, Grid, KeyHolder
-from graphfed.crypto.ckks_ideal import read_in_clear
+from graphfed.crypto.ckks import PARAMETERS, Evaluator, Grid, KeyOwner
+from graphfed.crypto.ckks_ideal import read_plaintext
 from graphfed.crypto.errors import ProtocolError
 from graphfed.data.graphs.graph import make_graph
 from graphfed.data.partitions.partition import from_assignment
 from graphfed.errors import GraphfedError, InputError
 from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.cohort import make_cohort
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.payload import densify, leaves
 from graphfed.federation.route import RouteTable, RowIds, make_table
 from graphfed.federation.secure import encrypted_sum as module
@@ -62,14 +62,14 @@ def wide_world(features: int, clients: int = 3) -> World:
     old = world.graph
     x = rng.normal(size=(24, features))
     graph = make_graph("wide", x, old.y, old.edges, num_classes=old.num_classes)
-    site = world.partition.held_site[np.argsort(world.partition.held_id)]
-    return World(graph, world.split, from_assignment(graph, site, num_sites=clients))
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
+    return World(graph, world.split, from_assignment(graph, client, num_clients=clients))
 
 
 def exchanged(world: World, fed: Federation, hops: int, exchange: str) -> tuple[list[Tensor], list[Tensor]]:
     """The aggregated rows and degrees at every host."""
     config = config_of(get_method("fedgcn"), hops=hops, exchange=exchange)
-    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     data = fed.locate(CLIENTS, "data", cohorts)
     closure = fed.clients.run(fedgcn.find_closure, data)
     sums, degrees = fedgcn.EXCHANGES[exchange](fed, data, closure, world.task, config)
@@ -120,12 +120,12 @@ def test_simulated_is_encrypted_to_the_bit_and_to_the_byte(kind, hops):
 
 
 @HOPS
-def test_stacked_one_at_a_time_and_separate_processes_give_the_same(hops, three_sites: Gateways):
+def test_stacked_one_at_a_time_and_separate_processes_give_the_same(hops, three_clients: Gateways):
     world = last_round_stands(make_world(1))
     settings = {"hops": hops, "exchange": "encrypted", "dropout": 0.4}
     together, fed = run_local("fedgcn", world, **settings)
     slow, oracle = run_local("fedgcn", world, "one at a time", **settings)
-    apart, ledger = run_processes("fedgcn", world, three_sites, **settings)
+    apart, ledger = run_processes("fedgcn", world, three_clients, **settings)
     for other, told in ((slow, oracle.ledger), (apart, ledger)):
         assert torch.allclose(logits(together), logits(other), rtol=0, atol=1e-9)
         assert fed.ledger.to_json() == told.to_json()
@@ -152,35 +152,35 @@ def test_predictions_made_later_are_those_of_the_run(tmp_path: Path):
 
 
 @HOPS
-@pytest.mark.parametrize("site", [[0] * 60, [0, 2] * 30], ids=["one client", "one is empty"])
-def test_a_single_client_and_one_without_vertices_go_through(site, hops):
-    world = make_world(assignment=site, clients=max(site) + 1)
+@pytest.mark.parametrize("client", [[0] * 60, [0, 2] * 30], ids=["one client", "one is empty"])
+def test_a_single_client_and_one_without_nodes_go_through(client, hops):
+    world = make_world(assignment=client, clients=max(client) + 1)
     clear, _ = run_local("fedgcn", world, hops=hops)
     hidden, fed = run_local("fedgcn", world, hops=hops, exchange="encrypted")
     assert torch.allclose(logits(clear), logits(hidden), rtol=0, atol=1e-2)
     (rows,) = [e for e in fed.ledger.entries if e.name == "fedgcn/encrypted/rows"]
-    assert (rows.bytes == 0) == (len(set(site)) == 1), "vertices without neighbours elsewhere do not cross"
+    assert (rows.bytes == 0) == (len(set(client)) == 1), "nodes without neighbours elsewhere do not cross"
 
 
 # ---- what crosses
 
 
 def border_sets(world: World) -> dict[int, frozenset[int]]:
-    """The clients that touch each vertex with neighbours at several, from the edges alone."""
-    site = dict(zip(world.partition.held_id.tolist(), world.partition.held_site.tolist(), strict=True))
-    touched: dict[int, set[int]] = {v: {k} for v, k in site.items()}
+    """The clients that touch each node with neighbours at several, from the edges alone."""
+    client = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
+    touched: dict[int, set[int]] = {v: {k} for v, k in client.items()}
     for u, v in world.graph.edges.T.tolist():
-        touched[v].add(site[u])
-        touched[u].add(site[v])
+        touched[v].add(client[u])
+        touched[u].add(client[v])
     return {v: frozenset(k) for v, k in touched.items() if len(k) > 1}
 
 
 @HOPS
 def test_the_bytes_are_those_of_the_formula(hops):
-    """Ciphertexts: for every set of clients (1 hop: and owner) its vertices, as many as fit."""
+    """Ciphertexts: for every set of clients (1 hop: and owner) its nodes, as many as fit."""
     world = make_world()
     sets = border_sets(world)
-    owner = dict(zip(world.partition.held_id.tolist(), world.partition.held_site.tolist(), strict=True))
+    owner = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
     width, clients = world.graph.num_features + (hops == 2), world.clients
     sizes: dict[Any, int] = {}
     for v, touching in sets.items():
@@ -225,7 +225,7 @@ def test_no_number_of_a_client_leaves_it_in_clear_and_the_server_receives_no_key
     exchanged(world, fed, hops, "encrypted")
     secret = next(p for name, _, p in fed.seen if name.endswith("secret_key"))
     key = secret[0].numpy().tobytes()[200:1200]
-    to_server = [(name, p) for name, (_, to), p in fed.seen if to == SERVER_END]
+    to_server = [(name, p) for name, (_, to), p in fed.seen if to == SERVER_INDEX]
     assert {name for name, _ in to_server} >= {"fedgcn/encrypted/rows", "fedgcn/encrypted/public_context"}
     assert not [name for name, _ in to_server if "secret" in name]
     for name, _, payload in fed.seen:
@@ -237,11 +237,11 @@ def test_no_number_of_a_client_leaves_it_in_clear_and_the_server_receives_no_key
             if leaf.dtype == torch.uint8:
                 for row in leaf.numpy():
                     with pytest.raises(ProtocolError):
-                        KeyHolder.from_secret("sum", row)
+                        KeyOwner.from_secret("sum", row)
             else:
                 assert leaf.dtype == torch.int64, name
     ids = {int(i) for name, p in to_server if name == "fedgcn/encrypted/ids" for i in p[0]}
-    assert ids == set(border_sets(world)), "vertices whose neighbours are all at home are not named"
+    assert ids == set(border_sets(world)), "nodes whose neighbours are all at home are not named"
 
 
 def test_every_client_decrypts_its_own_sums_and_is_sent_no_others():
@@ -250,14 +250,14 @@ def test_every_client_decrypts_its_own_sums_and_is_sent_no_others():
         world, fed = make_world(), Watched([(0,), (1,), (2,)], simulated=True)
         exchanged(world, fed, hops, "encrypted")
         sets = border_sets(world)
-        owner = dict(zip(world.partition.held_id.tolist(), world.partition.held_site.tolist(), strict=True))
+        owner = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
         width = world.graph.num_features + (hops == 2)
         for name, (_, to), payload in fed.seen:
             if name != "fedgcn/encrypted/sums":
                 continue
             assert to >= 0
             entitled = [v for v, k in sets.items() if (owner[v] == to if hops == 1 else to in k)]
-            slots = read_in_clear(SUM, payload.numpy().reshape(-1, SUM.ciphertext_bytes))
+            slots = read_plaintext(SUM, payload.numpy().reshape(-1, SUM.ciphertext_bytes))
             rows = slots[:, : SUM.slots // width * width].reshape(-1, width)
             found = int((rows != 0).any(1).sum())
             # With two hops the last column is a degree, of at least 1; without it a sum can be all zero.
@@ -327,14 +327,14 @@ def test_the_audit_reads_everything_of_a_simulated_exchange_and_nothing_of_an_en
     assert findings["real"].details["recovered"] == 0
     assert findings["real"].details["shares"] > 0
     assert "no key" in findings["real"].verdict
-    # Every share that was sent is read: all but those of vertices that never left their client.
+    # Every share that was sent is read: all but those of nodes that never left their client.
     assert findings["simulated"].details["recovered"] > 0.9 * findings["plaintext"].details["recovered"]
 
 
 def test_the_audit_finds_a_key_that_was_sent_to_the_server_by_mistake(tmp_path, monkeypatch):
-    monkeypatch.setattr(KeyHolder, "public", KeyHolder.secret)
+    monkeypatch.setattr(KeyOwner, "public", KeyOwner.secret)
     monkeypatch.setattr(
-        Evaluator, "load", lambda name, public: Evaluator(SUM, KeyHolder.from_secret(name, public)._context)
+        Evaluator, "load", lambda name, public: Evaluator(SUM, KeyOwner.from_secret(name, public)._context)
     )
     settings = {"exchange": "encrypted"}
     result = graphfed.run("fedgcn", clients=3, rounds=1, threads=1, out=tmp_path / "run", **settings)
@@ -349,7 +349,7 @@ def test_the_clear_transfers_of_an_encrypted_run_name_the_key_and_no_sums(tmp_pa
     from graphfed.audit.run import audit
 
     found = audit(tmp_path / "run").findings
-    told = found["clear_transfers"].result
+    told = found["plaintext_transfers"].result
     assert "fedgcn/encrypted/secret_key" in told
     assert "fedgcn/encrypted/rows" not in told
     assert "fedgcn/encrypted/sums" not in told
@@ -361,22 +361,22 @@ def test_the_clear_transfers_of_an_encrypted_run_name_the_key_and_no_sums(tmp_pa
 
 def test_more_ciphertexts_than_a_process_may_hold_are_refused_before_any_is_made(monkeypatch):
     monkeypatch.setattr(module, "MAX_BYTES", 1 << 20)
-    monkeypatch.setattr(KeyHolder, "encrypt", lambda *_: pytest.fail("it was encrypted"))
+    monkeypatch.setattr(KeyOwner, "encrypt", lambda *_: pytest.fail("it was encrypted"))
     with pytest.raises(InputError, match=r"take 0\.\d GiB in the server's process, and at most 0 GiB"):
         run_local("fedgcn", wide_world(1100), exchange="encrypted")
 
 
 def test_the_cost_is_told_before_anything_is_encrypted(monkeypatch):
     world, fed, events = make_world(), stacked(3), []
-    real, made = KeyHolder.encrypt, []
+    real, made = KeyOwner.encrypt, []
 
-    def encrypt(self: KeyHolder, slots: np.ndarray) -> np.ndarray:
+    def encrypt(self: KeyOwner, slots: np.ndarray) -> np.ndarray:
         made.append((len(slots), [e.note for e in events]))
         return real(self, slots)
 
-    monkeypatch.setattr(KeyHolder, "encrypt", encrypt)
+    monkeypatch.setattr(KeyOwner, "encrypt", encrypt)
     method = get_method("fedgcn")
-    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
 
     def hear(event: Event) -> None:
         events.append(event)

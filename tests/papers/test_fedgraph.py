@@ -1,4 +1,4 @@
-"""FedGraph: what it computes and what crosses, against plain loops over clients and vertices, and its limits
+"""FedGraph: what it computes and what crosses, against plain loops over clients and nodes, and its limits
 (methods.md 5.6)."""
 
 from dataclasses import replace
@@ -35,7 +35,7 @@ from graphfed.methods.fedgraph import method as fedgraph
 from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.method import modelled_seconds
 from graphfed.methods.fedgraph.sampling_policies import (
-    LEAST_CHANCE,
+    MIN_PROBABILITY,
     PolicyFile,
     fixed_decision,
     squash,
@@ -113,7 +113,7 @@ WORLDS = {
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_weights_and_traffic_are_those_of_plain_loops_over_clients_and_vertices(settings, world):
+def test_weights_and_traffic_are_those_of_plain_loops_over_clients_and_nodes(settings, world):
     dealt, chosen = WORLDS[world](), SETTINGS[settings]
     weights, fed = trained(dealt, **chosen)
     config = config_of(METHOD, **{**PLAIN, **chosen})
@@ -193,7 +193,7 @@ def test_an_actor_decides_by_what_the_clients_sent_the_round_before(tmp_path):
         "pca.scale": torch.tensor(5.0, dtype=torch.float64),
     }
     write_policy(tmp_path / "p", tensors, PolicyFile("ddpg", 3, 2, size, {}))
-    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
     train(fed, METHOD, data, world.task, config)
     decisions = [payload for name, (_, k), payload in fed.seen if name == "fedgraph/policy" and k == 0]
     updates = [
@@ -237,8 +237,8 @@ def dense_gcn(world: World, weights: dict[str, Tensor], layers: int, *, first: s
     n, (u, v) = world.graph.num_nodes, torch.from_numpy(world.graph.edges)
     a = torch.eye(n)
     a[u, v] = a[v, u] = 1.0
-    site = torch.from_numpy(world.partition.held_site[np.argsort(world.partition.held_id)])
-    inside = a * (site[:, None] == site[None])
+    client = torch.from_numpy(world.partition.held_client[np.argsort(world.partition.held_id)])
+    inside = a * (client[:, None] == client[None])
     q = a / (a.sum(1)[:, None] * a.sum(1)[None]).sqrt()
     q_inside = inside / (inside.sum(1)[:, None] * inside.sum(1)[None]).sqrt()
     q_first = {"all": q, "inside": q * (inside > 0), "inside alone": q_inside}[first]
@@ -288,7 +288,7 @@ def test_a_fan_out_of_the_largest_degree_is_the_full_sum():
 
 
 @pytest.mark.parametrize("estimator", ["ratio", "horvitz_thompson"])
-def test_with_hardly_a_chance_only_the_vertex_itself_is_left_and_nothing_crosses(estimator):
+def test_with_hardly_a_chance_only_the_node_itself_is_left_and_nothing_crosses(estimator):
     world = make_world(3)
     weights, fed = trained(world, probability=1e-15, batch=1000, estimator=estimator)
     assert fed.ledger.bytes_of("fedgraph/wanted", "train") == 0
@@ -318,13 +318,13 @@ def test_fastgcn_agrees_in_all_placements_and_its_batches_are_drawn_anew():
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_no_message_holds_a_feature_of_a_vertex(settings):
+def test_no_message_holds_a_feature_of_a_node(settings):
     """Nothing that clients send has a row as long as the features, but the model's weights; and no client
     sends anything to another with share=none."""
     world, chosen = make_world(2), {**PLAIN, **SETTINGS[settings]}
     fed = Watched([[0], [1], [2]])
     config = config_of(METHOD, **chosen)
-    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
     train(fed, METHOD, data, world.task, config)
     between = [(name, payload) for name, (a, b), payload in fed.seen if a >= 0 and b >= 0]
     assert bool(between) == (config.share != "none" and config.layers > 1)
@@ -347,7 +347,7 @@ def test_the_owner_scales_what_it_sends_so_that_no_degree_crosses():
     fed = Watched([[0], [1], [2]])
     settings = {"policy": "full", "first_degrees": "internal"}
     config = config_of(METHOD, **PLAIN, **settings)
-    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
     outcome = train(fed, METHOD, data, world.task, config)
     names = {name for name, _, _ in fed.seen}
     assert not [name for name in names if "degree" in name]
@@ -358,15 +358,15 @@ def test_the_owner_scales_what_it_sends_so_that_no_degree_crosses():
 # ---- the server --------------------------------------------------------------------------------------------
 
 
-def test_an_action_becomes_a_batch_of_at_least_one_vertex_and_chances_above_the_floor():
+def test_an_action_becomes_a_batch_of_at_least_one_node_and_chances_above_the_floor():
     counts = torch.tensor([10, 1, 0])
     low, high = (squash(torch.full((9,), a), counts) for a in (-5.0, 5.0))
     assert low[:, 0].tolist() == [1, 1, 0]
     assert high[:, 0].tolist() == [10, 1, 0]
-    assert torch.allclose(low[:, 1:], torch.full((3, 2), LEAST_CHANCE, dtype=torch.float64))
+    assert torch.allclose(low[:, 1:], torch.full((3, 2), MIN_PROBABILITY, dtype=torch.float64))
     assert (high[:, 1:] == 1).all()
     middle = squash(torch.zeros(9), counts)
-    assert middle[0].tolist() == pytest.approx([5, (1 + LEAST_CHANCE) / 2, (1 + LEAST_CHANCE) / 2])
+    assert middle[0].tolist() == pytest.approx([5, (1 + MIN_PROBABILITY) / 2, (1 + MIN_PROBABILITY) / 2])
 
 
 def test_the_mean_is_by_batch_size_and_plain_where_all_are_alike():
@@ -436,7 +436,7 @@ def test_chances_and_seconds_are_float64_whatever_the_networks_are() -> None:
 
 
 def test_modelled_seconds_are_operations_and_bytes_of_the_slowest_client():
-    """One full-batch round of two equal layers, counted by hand over clients and vertices."""
+    """One full-batch round of two equal layers, counted by hand over clients and nodes."""
     world = last_round_stands(make_world(3))
     settings = {**PLAIN, "rounds": 1, "policy": "full", "spread": 1.0, "speed": 1e6, "bandwidth": 1e4}
     outcome, fed = run_local("fedgraph", world, **settings)
@@ -528,7 +528,7 @@ def test_other_policies_average_under_secure_aggregation_to_what_they_do_in_clea
         assert torch.allclose(clear[name], hidden[name], rtol=0, atol=1e-5)
 
 
-def test_a_client_without_neighbours_elsewhere_and_one_without_training_vertices_take_part():
+def test_a_client_without_neighbours_elsewhere_and_one_without_training_nodes_take_part():
     world = make_world(3, nodes=20, assignment=[0] * 8 + [1] * 8 + [2] * 4)
     train_mask = world.split.train.copy()
     train_mask[8:16] = False
@@ -541,9 +541,9 @@ def test_a_client_without_neighbours_elsewhere_and_one_without_training_vertices
 def test_a_client_without_nodes_draws_no_column_of_another_client(empty: int) -> None:
     """Each client draws from its own columns, so a run does not depend on whether they are stacked."""
     world = make_world(3, clients=2)
-    client = world.partition.held_site[np.argsort(world.partition.held_id)]
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
     clients = np.array([k for k in range(3) if k != empty])[client]
-    world = World(world.graph, world.split, from_assignment(world.graph, clients, num_sites=3))
+    world = World(world.graph, world.split, from_assignment(world.graph, clients, num_clients=3))
     settings = {**PLAIN, "policy": "fastgcn", "layer_size": 8, "batch": 5}
     together, _ = run_local("fedgraph", last_round_stands(world), **settings)
     alone, _ = run_local("fedgraph", last_round_stands(world), "one at a time", **settings)

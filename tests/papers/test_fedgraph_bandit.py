@@ -11,7 +11,7 @@ from graphfed.methods.fedgraph.sampling_policies import squash
 from graphfed.random import fold, uniform
 
 
-def test_an_arm_takes_its_share_of_every_clients_vertices_and_its_chance_in_every_layer() -> None:
+def test_an_arm_takes_its_share_of_every_clients_nodes_and_its_chance_in_every_layer() -> None:
     counts = torch.tensor([10, 200, 0])
     for arm in arms_of(BanditConfig()):
         decision = squash(action_of(arm, 2).repeat(3), counts)

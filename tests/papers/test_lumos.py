@@ -101,11 +101,11 @@ def test_every_balancer_leads_to_the_same_numbers_in_every_placement(balancer: s
 
 @pytest.mark.slow
 def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
-    three_sites: Gateways,
+    three_clients: Gateways,
 ) -> None:
     world = last_round_stands(make_world(1))
     ideal, fed = run_local("lumos", world)
-    real, ledger = run_processes("lumos", world, three_sites, protocols="real")
+    real, ledger = run_processes("lumos", world, three_clients, protocols="real")
     assert torch.allclose(logits(ideal), logits(real), rtol=0, atol=1e-9)
     assert sizes(ledger) == sizes(fed.ledger)
     assert ideal.details == real.details
@@ -119,7 +119,7 @@ def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
 
 @pytest.mark.on_demand
 def test_two_hundred_devices_that_really_compare_keep_whom_the_simulation_keeps(
-    three_sites: Gateways,
+    three_clients: Gateways,
 ) -> None:
     """In one process and in three: real sessions between all neighbours."""
     edges = make_social(num_nodes=200, average_degree=4.0).edges
@@ -127,7 +127,7 @@ def test_two_hundred_devices_that_really_compare_keep_whom_the_simulation_keeps(
     ideal = run_here(edges, [tuple(range(200))], **told)
     for real in (
         run_here(edges, [tuple(range(200))], simulated=False, **told),
-        run_apart(edges, three_sites.of(200), simulated=False, **told),
+        run_apart(edges, three_clients.of(200), simulated=False, **told),
     ):
         assert (real.keeps, real.kept_by, real.outcomes) == (ideal.keeps, ideal.kept_by, ideal.outcomes)
         assert (real.counts, real.maxima) == (ideal.counts, ideal.maxima)
@@ -138,7 +138,7 @@ def bytes_of(found: Balanced) -> dict[str, tuple[list[int], list[int]]]:
     return {entry["name"]: (entry["sent"], entry["received"]) for entry in found.ledger["entries"]}
 
 
-def test_a_vertex_is_the_mean_of_all_leaves_that_stand_for_it() -> None:
+def test_a_node_is_the_mean_of_all_leaves_that_stand_for_it() -> None:
     """Its own copies, one for each neighbour that it keeps, and those that arrive.  Eq. (31)"""
     rng = torch.Generator().manual_seed(0)
     own, arrived = torch.randn(5, 3, generator=rng), torch.randn(4, 3, generator=rng)
@@ -198,7 +198,7 @@ def stages_of(**settings: Any) -> list[str]:
     world = as_asked(lumos.METHOD, make_world(1))
     fed = stacked(world.clients, simulated=True)
     config = config_of(lumos.METHOD, rounds=1, **settings)
-    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
     train(fed, lumos.METHOD, data, world.task, config, on_event=said.append)
     stages = [event.note for event in said if event.phase == "stage"]
     return stages[1 : stages.index("training: round 1 of 1")]
@@ -300,10 +300,10 @@ def test_what_the_devices_say_of_themselves_is_what_the_ledger_counts(run: Run, 
 
 
 @pytest.mark.slow
-def test_every_process_says_of_its_own_devices_what_one_process_says_of_all(three_sites: Gateways) -> None:
+def test_every_process_says_of_its_own_devices_what_one_process_says_of_all(three_clients: Gateways) -> None:
     world = last_round_stands(make_world(1))
     together, _ = run_local("lumos", world)
-    apart, _ = run_processes("lumos", world, three_sites)
+    apart, _ = run_processes("lumos", world, three_clients)
     assert together.accounts is not None
     assert apart.accounts is not None
     for name, column in together.accounts.parts[0].items():
@@ -313,24 +313,24 @@ def test_every_process_says_of_its_own_devices_what_one_process_says_of_all(thre
 # ---- what is refused ---------------------------------------------------------------------------------------
 
 
-def test_a_client_with_more_than_a_vertex_is_refused() -> None:
+def test_a_client_with_more_than_a_node_is_refused() -> None:
     world = make_world()
     fed = Federation(in_thirds(3), simulated=True)
     from graphfed.federation.cohort import make_cohort
     from graphfed.methods.lumos.method import METHOD
 
     data = fed.locate(
-        "clients", "data", [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+        "clients", "data", [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     )
-    with pytest.raises(InputError, match=r"client 0 holds \d+ vertices; use partition 'ego'"):
+    with pytest.raises(InputError, match=r"client 0 holds \d+ nodes; use partition 'ego'"):
         train(fed, METHOD, data, world.task, METHOD.config())
 
 
-def test_no_training_vertex_is_refused() -> None:
+def test_no_training_node_is_refused() -> None:
     world = make_world()
     none = np.zeros_like(world.split.train)
     world = World(world.graph, Split("none", none, world.split.val, world.split.test), world.partition)
-    with pytest.raises(InputError, match="no device has a training vertex"):
+    with pytest.raises(InputError, match="no device has a training node"):
         run_local("lumos", world)
 
 

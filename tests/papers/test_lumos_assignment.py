@@ -24,9 +24,9 @@ from graphfed.random import fold
 
 
 @st.composite
-def graphs(draw: st.DrawFn, vertices: int = 9, edges: int = 16) -> tuple[np.ndarray, int]:
-    """Edges [2, m] and n: isolated vertices, parts, stars and cliques among them."""
-    n = draw(st.integers(1, vertices))
+def graphs(draw: st.DrawFn, nodes: int = 9, edges: int = 16) -> tuple[np.ndarray, int]:
+    """Edges [2, m] and n: isolated nodes, parts, stars and cliques among them."""
+    n = draw(st.integers(1, nodes))
     every = list(combinations(range(n), 2))
     some = draw(st.lists(st.sampled_from(every), unique=True, max_size=edges)) if every else []
     return np.array(sorted(some), dtype=np.int64).reshape(-1, 2).T, n
@@ -67,7 +67,7 @@ def test_the_optimum_is_the_least_maximum_over_all_orientations_and_the_largest_
         ([], 3, 0),
         ([(0, 1)], 2, 1),
         ([(0, v) for v in range(1, 9)], 9, 1),  # a star: every leaf keeps the middle
-        (list(combinations(range(7), 2)), 7, 3),  # 21 edges, 7 vertices
+        (list(combinations(range(7), 2)), 7, 3),  # 21 edges, 7 nodes
         ([(v, (v + 1) % 5) for v in range(5)], 5, 1),
         ([*combinations(range(4), 2), (5, 6)], 8, 2),
     ],

@@ -22,7 +22,7 @@ from graphfed.methods.lumos.assignment import (
 )
 from graphfed.methods.lumos.balancing import MESSAGES
 from graphfed.methods.lumos.config import LumosConfig
-from graphfed.runtime.processes import Sites
+from graphfed.runtime.processes import Workers
 
 ROUNDS = {"balance_rounds": 30, "shuffle_rounds": 3, "mcmc_steps": 5}
 BALANCERS = ("none", "greedy", "local", "mcmc", "oracle")
@@ -45,7 +45,7 @@ def graphs(draw: st.DrawFn) -> tuple[np.ndarray, int]:
 
 
 @st.composite
-def hosts(draw: st.DrawFn, n: int) -> list[tuple[int, ...]]:
+def workers(draw: st.DrawFn, n: int) -> list[tuple[int, ...]]:
     cuts = sorted(draw(st.sets(st.integers(1, n - 1)))) if n > 1 else []
     return [tuple(range(a, b)) for a, b in pairwise([0, *cuts, n])]
 
@@ -65,21 +65,23 @@ def test_every_placement_keeps_the_same_edges_and_has_the_same_ledger(balancer: 
     told["acceptance"] = data.draw(st.sampled_from(["hidden", "opened"]))
     stacked = run_here(edges, [tuple(range(n))], **told)
     same(stacked, run_here(edges, [(k,) for k in range(n)], **told))
-    same(stacked, run_here(edges, data.draw(hosts(n)), **told))
+    same(stacked, run_here(edges, data.draw(workers(n)), **told))
 
 
 @pytest.fixture(scope="module")
-def sites() -> Iterator[Sites]:
-    with Sites([tuple(range(7)), (7,), tuple(range(8, 20))]) as sites:
-        yield sites
+def clients() -> Iterator[Workers]:
+    with Workers([tuple(range(7)), (7,), tuple(range(8, 20))]) as clients:
+        yield clients
 
 
 @pytest.mark.parametrize("balancer", BALANCERS)
 @pytest.mark.slow
-def test_separate_processes_keep_the_same_edges_and_have_the_same_ledger(balancer: str, sites: Sites) -> None:
+def test_separate_processes_keep_the_same_edges_and_have_the_same_ledger(
+    balancer: str, clients: Workers
+) -> None:
     edges = random_graph(1, 20, 60)
     told = {"balancer": balancer, **ROUNDS}
-    same(run_here(edges, [tuple(range(20))], **told), run_apart(edges, sites, **told))
+    same(run_here(edges, [tuple(range(20))], **told), run_apart(edges, clients, **told))
 
 
 @given(graphs(), st.integers(0, 5), st.sampled_from([0.5, 1.0, 4.0]))
@@ -248,7 +250,7 @@ def test_numbers_too_wide_for_a_hidden_acceptance_are_refused_before_anything_cr
 def test_more_candidates_than_can_compare_with_each_other_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Six pairs of vertices: each end keeps its edge, so all twelve are candidates."""
+    """Six pairs of nodes: each end keeps its edge, so all twelve are candidates."""
     edges = np.arange(12).reshape(6, 2).T
     monkeypatch.setattr(mcmc, "MAX_PAIRS", 12 * 12)
     assert run_here(edges, [tuple(range(12))], balancer="mcmc", mcmc_steps=1).counts

@@ -17,11 +17,11 @@ from graphfed.methods.lumos.bit_matrix import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.feature_encoding import (
     Sent,
+    announced_sizes,
     bytes_of_bins,
     encode,
     received_features,
     receiver_mechanism,
-    sizes_told,
 )
 from graphfed.privacy.noise import Noise
 
@@ -99,7 +99,7 @@ def test_padded_bins_do_not_tell_how_many_receivers_there_are(world: Any, bins: 
     sent, rows = sent_by(x, receivers, config)
     assert (sent.header[:, 0] == bins).all()
     allowed = {width // bins, -(-width // bins)}
-    assert set(sizes_told(sent.header, width).tolist()) <= allowed
+    assert set(announced_sizes(sent.header, width).tolist()) <= allowed
     dense = decoded(sent, rows, width, config).to_dense()
     for device, count in enumerate(receivers):
         got = (dense[rows == device] != 0).double()
@@ -254,7 +254,7 @@ def test_bits_take_whole_bytes_of_their_own(extra: int, size: int) -> None:
 def test_a_feature_outside_the_bounds_is_refused_by_name() -> None:
     x = torch.zeros(3, 4)
     x[1, 2] = 3.0
-    told = r"vertex 51 has 3 in feature 2, outside feature_low=0 .. feature_high=1"
+    told = r"node 51 has 3 in feature 2, outside feature_low=0 .. feature_high=1"
     with pytest.raises(InputError, match=told):
         sent_by(x, [1, 1, 1], config_of())
 
@@ -284,7 +284,7 @@ def test_settings_that_do_not_go_together_are_refused(options: Any, told: str) -
 
 def test_headers_that_are_none_are_refused() -> None:
     with pytest.raises(InputError, match="bin 3 of 3 bins"):
-        sizes_told(torch.tensor([[3, 3]], dtype=torch.int32), 8)
+        announced_sizes(torch.tensor([[3, 3]], dtype=torch.int32), 8)
     header = torch.tensor([[2, 0], [3, 0]], dtype=torch.int32)
     with pytest.raises(InputError, match="different numbers of bins"):
         received_features(header, torch.zeros(2, dtype=torch.uint8), torch.tensor([7, 7]), 6, config_of())

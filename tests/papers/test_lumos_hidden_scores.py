@@ -19,7 +19,7 @@ from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.baselines.fedavg import FedAvgConfig
 from graphfed.tasks.evaluation import Evaluation, Scored
 from graphfed.tasks.graphs.link_scores import COARSE_BITS, LINKS, pair_codes
-from graphfed.tasks.graphs.node_scores import VERTICES
+from graphfed.tasks.graphs.node_scores import NODES
 
 CLIENTS = 3
 
@@ -41,7 +41,7 @@ def scores_of(
 
 
 def shared_world() -> World:
-    """Some vertices have two owners or three, each of whom counts for a part."""
+    """Some nodes have two owners or three, each of whom counts for a part."""
     world = make_world(3)
     return World(world.graph, world.split, partition(world.graph, "edges_uniform", CLIENTS, 0))
 
@@ -52,12 +52,12 @@ def some_logits(world: World, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("form", ["real", "simulated"])
-@pytest.mark.parametrize("world", [make_world(2), shared_world()], ids=["own vertices", "shared vertices"])
+@pytest.mark.parametrize("world", [make_world(2), shared_world()], ids=["own nodes", "shared nodes"])
 def test_counts_of_classes_are_the_same_and_so_is_every_metric_of_them(world: World, form: str) -> None:
     """The loss within the fixed point of the sum."""
     logits = some_logits(world, 1)
-    clear, _, _ = scores_of(VERTICES, world, logits, "plaintext", "final_val")
-    hidden, fed, _ = scores_of(VERTICES, world, logits, form, "final_val")
+    clear, _, _ = scores_of(NODES, world, logits, "plaintext", "final_val")
+    hidden, fed, _ = scores_of(NODES, world, logits, form, "final_val")
     assert {"auc", "average_precision"} <= {*clear.metrics}
     assert hidden.told == clear.told
     assert hidden.metrics["loss"] == pytest.approx(clear.metrics["loss"], abs=CLIENTS * 2.0**-25)
@@ -70,8 +70,8 @@ def test_predictions_that_are_not_finite_are_lost_in_a_hidden_sum_too(bad: float
     world = make_world(2)
     logits = some_logits(world, 2)
     logits[3, 1] = bad
-    clear, _, _ = scores_of(VERTICES, world, logits, "plaintext")
-    hidden, _, _ = scores_of(VERTICES, world, logits, "simulated")
+    clear, _, _ = scores_of(NODES, world, logits, "plaintext")
+    hidden, _, _ = scores_of(NODES, world, logits, "simulated")
     assert clear.lost
     assert hidden.lost
     assert hidden.told == clear.told
@@ -114,9 +114,9 @@ def test_the_words_that_reach_the_server_of_a_client_are_new_in_every_sum_and_ad
     seen = {}
     for form in ("real", "simulated"):
         for again in (False, True):
-            _, fed, _ = scores_of(VERTICES, world, logits, form)
+            _, fed, _ = scores_of(NODES, world, logits, form)
             # The first sum agrees on the metric that selects rounds.
-            _, crossing = [c for c in fed.crossings if c.name == "scores/masked"]
+            _, crossing = [c for c in fed.observed_transfers if c.name == "scores/masked"]
             seen[form, again] = np.ascontiguousarray(crossing.payload.numpy()[:, 8:]).view(np.int64).copy()
     assert not (seen["real", False] == seen["real", True]).any()
     assert (np.abs(seen["real", False]) > 2**40).mean() > 0.99

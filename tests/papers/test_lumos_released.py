@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import one_hot
-from worlds import World, by_vertex, config_of, logits, make_world, one_vertex_each, run_local, weighted
+from worlds import World, by_node, config_of, logits, make_world, one_node_each, run_local, weighted
 
 import graphfed as gf
 from graphfed.data.partitions.partition import from_assignment, partition
@@ -35,7 +35,7 @@ NO_NOISE = {
 PLAIN = {"dropout": 0.0, "weight_decay": 1e-2, "optimizer": "sgd"}
 
 
-@pytest.mark.parametrize("dealt", [lambda world: world, one_vertex_each], ids=["three clients", "ego"])
+@pytest.mark.parametrize("dealt", [lambda world: world, one_node_each], ids=["three clients", "ego"])
 @pytest.mark.parametrize(
     ("name", "backbone"),
     [("lpgnn", "gcn"), ("lpgnn", "gat"), ("lpgnn", "sage"), ("naive_fedgnn", "gcn"), ("naive_fedgnn", "gat")],
@@ -46,7 +46,7 @@ def test_without_noise_it_is_central_training(name: str, backbone: str, dealt: A
     here = dealt(world)
     noised, _ = run_local(name, here, **same, **NO_NOISE[name])
     central, _ = run_local("central", world, **same)
-    assert torch.allclose(by_vertex(noised, here), logits(central), rtol=0, atol=1e-6)
+    assert torch.allclose(by_node(noised, here), logits(central), rtol=0, atol=1e-6)
     assert noised.best_round == central.best_round
 
 
@@ -56,17 +56,17 @@ def test_with_noise_it_is_not(name: str) -> None:
     world = make_world(3)
     noised, _ = run_local(name, world, **PLAIN)
     central, _ = run_local("central", world, **PLAIN, local_steps=1)
-    assert not torch.allclose(by_vertex(noised, world), logits(central), atol=1e-2)
+    assert not torch.allclose(by_node(noised, world), logits(central), atol=1e-2)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_client_per_vertex_learns_what_three_clients_learn(name: str) -> None:
-    """The noise goes by the vertex's id: who holds it makes no difference, nor what else it holds."""
+def test_a_client_per_node_learns_what_three_clients_learn(name: str) -> None:
+    """The noise goes by the node's id: who holds it makes no difference, nor what else it holds."""
     world = make_world(4)
     one, fed = run_local(name, world)
-    apart = one_vertex_each(world)
+    apart = one_node_each(world)
     two, other = run_local(name, apart)
-    assert torch.allclose(by_vertex(one, world), by_vertex(two, apart), rtol=0, atol=1e-9)
+    assert torch.allclose(by_node(one, world), by_node(two, apart), rtol=0, atol=1e-9)
     assert fed.ledger.totals()["by_transfer"] == other.ledger.totals()["by_transfer"]
 
 
@@ -97,7 +97,7 @@ def test_the_ledger_says_which_budget_was_spent_and_that_seeded_noise_is_simulat
         told = {entry.name: entry.protection for entry in fed.ledger.entries if entry.direction == "up"}
         wanted = PROTECTED[name] if seed is None else dict.fromkeys(PROTECTED[name], "simulated")
         assert {k: told[k] for k in wanted} == wanted
-        assert told["vertices"] == "clear"
+        assert told["nodes"] == "clear"
         rounds = [entry.rounds for entry in fed.ledger.entries if entry.name in wanted]
         assert all([*counted] == [0] for counted in rounds), "once, in set-up"
 
@@ -117,7 +117,7 @@ def test_what_was_released_is_enough_to_go_on_without_releasing_again(name: str)
 
     def begin() -> tuple[Federation, Any]:
         fed = stacked(world.clients)
-        cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+        cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
         return fed, fed.locate("clients", "data", cohorts)
 
     fed, data = begin()
@@ -125,7 +125,7 @@ def test_what_was_released_is_enough_to_go_on_without_releasing_again(name: str)
     fed_again, data_again = begin()
     values = {k: fed_again.locate(v.place, k, v.parts) for k, v in state.values.items()}
     again = MODULES[name].restore(fed_again, data_again, world.task, config, values)
-    assert {entry.name for entry in fed_again.ledger.entries} == {"vertices"}
+    assert {entry.name for entry in fed_again.ledger.entries} == {"nodes"}
     after, after_again = method.round(fed, state, config, 2), method.round(fed_again, again, config, 2)
     one = method.predict(fed, after, config, "all").parts[0]
     two = method.predict(fed_again, after_again, config, "all").parts[0]
@@ -176,7 +176,7 @@ def test_dropped_labels_are_what_the_neighbourhood_says_and_the_loss_is_correcte
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_feature_outside_its_bounds_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match=r"vertex \d+ has 1 in feature \d+, outside feature_low=0"):
+    with pytest.raises(InputError, match=r"node \d+ has 1 in feature \d+, outside feature_low=0"):
         run_local(name, make_world(), feature_low=0.0, feature_high=0.5)
 
 
@@ -187,7 +187,7 @@ def test_bounds_in_the_wrong_order_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_vertex_at_several_clients_is_refused(name: str) -> None:
+def test_a_node_at_several_clients_is_refused(name: str) -> None:
     world = make_world()
     shared = World(world.graph, world.split, partition(world.graph, "edges_uniform", 3, 0))
     with pytest.raises(InputError, match="is at several clients"):
@@ -195,10 +195,10 @@ def test_a_vertex_at_several_clients_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_training_vertex_is_refused(name: str) -> None:
+def test_no_training_node_is_refused(name: str) -> None:
     world = make_world()
     split = replace(world.split, train=np.zeros_like(world.split.train))
-    with pytest.raises(InputError, match="no client has a training vertex"):
+    with pytest.raises(InputError, match="no client has a training node"):
         run_local(name, World(world.graph, split, world.partition))
 
 
@@ -218,37 +218,37 @@ def test_edge_weights_cannot_be_hidden_and_are_refused() -> None:
 
 
 def test_a_neighbour_that_nobody_has_is_refused() -> None:
-    """A site's files name a vertex of a site that takes no part."""
+    """A client's files name a node of a client that takes no part."""
     world, method = make_world(), get_method("lpgnn")
     fed = stacked(1)
     cohort = make_cohort(world.graph, world.split, world.partition, [0])
     data = fed.locate("clients", "data", [cohort])
-    with pytest.raises(InputError, match=r"vertex \d+ is named as a neighbour, but no client has it"):
+    with pytest.raises(InputError, match=r"node \d+ is named as a neighbour, but no client has it"):
         train(fed, method, data, world.task, config_of(method))
 
 
-def test_vertices_without_numbers_are_refused_where_each_answers_for_the_others() -> None:
+def test_nodes_without_numbers_are_refused_where_each_answers_for_the_others() -> None:
     world, method = make_world(), get_method("naive_fedgnn")
     fed = stacked(1)
-    site = from_assignment(world.graph, np.zeros(60, dtype=int), num_sites=1)
-    cohort = make_cohort(world.graph, world.split, site, [0])
+    client = from_assignment(world.graph, np.zeros(60, dtype=int), num_clients=1)
+    cohort = make_cohort(world.graph, world.split, client, [0])
     data = fed.locate("clients", "data", [replace(cohort, id=cohort.id + 7)])
-    with pytest.raises(InputError, match=r"vertices numbered 0\.\.59.*there is a vertex 66"):
+    with pytest.raises(InputError, match=r"nodes numbered 0\.\.59.*there is a node 66"):
         train(fed, method, data, world.task, config_of(method))
 
 
 def test_what_the_false_edges_take_is_told_before() -> None:
     world, method = make_world(), get_method("naive_fedgnn")
     fed = stacked(world.clients)
-    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     data = fed.locate("clients", "data", cohorts)
     events: list[Any] = []
     train(fed, method, data, world.task, config_of(method, rounds=1), on_event=events.append)
     news = [event.note for event in events if event.phase == "note"]
     assert len(news) == 1
-    assert "60 vertices makes about 2.1e+02 false edges" in news[0]
+    assert "60 nodes makes about 2.1e+02 false edges" in news[0]
 
 
 def test_a_deployment_refuses_noise_that_somebody_can_draw_again() -> None:
     with pytest.raises(InputError, match="noise_seed hides nothing from real parties"):
-        deploy("lpgnn", kit="kit", noise_seed=0)
+        deploy("lpgnn", startup_kit="startup_kit", noise_seed=0)

@@ -16,7 +16,7 @@ NETWORKS = {"gcn": symmetric.gcn, "gat": symmetric.gat}
 
 
 def graph_of(n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Random pairs, each once; the last two vertices have none."""
+    """Random pairs, each once; the last two nodes have none."""
     rng = np.random.default_rng(seed)
     pairs = np.argwhere(np.triu(rng.random((n, n)) < 0.3, 1))
     pairs = pairs[(pairs < n - 2).all(1)]
@@ -138,7 +138,7 @@ def test_the_networks_work_in_the_dtype_of_the_features_whatever_the_default(
         assert bool(out.isfinite().all())
 
 
-def test_a_graph_without_vertices_has_no_rows() -> None:
+def test_a_graph_without_nodes_has_no_rows() -> None:
     none = torch.zeros(0, dtype=torch.int32)
     graph = make_symmetric_graph(none, none, none.long(), torch.float32)
     assert graph.degree.shape == graph.indices.shape == (0,)

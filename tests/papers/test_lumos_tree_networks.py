@@ -83,7 +83,7 @@ def convolution(backbone: str, layer: int, layers: int, weights: dict[str, Tenso
 def one_tree(
     backbone: str, layers: int, weights: dict[str, Tensor], x: Tensor, received: list[Tensor], virtual: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Section V-A and VI-B for one device, vertex by vertex: its own leaves, and those of its neighbours."""
+    """Section V-A and VI-B for one device, node by node: its own leaves, and those of its neighbours."""
     zeros = torch.zeros(F)
     if virtual:
         rows = [zeros]  # the root
@@ -164,7 +164,7 @@ def test_in_float32_the_general_form_is_float32_and_takes_lone_devices() -> None
 
 
 @given(st.lists(st.sets(st.integers(0, 6), max_size=5), min_size=1, max_size=7))
-def test_a_tree_has_3w_plus_1_vertices_and_6w_directed_edges(kept: list[set[int]]) -> None:
+def test_a_tree_has_3w_plus_1_nodes_and_6w_directed_edges(kept: list[set[int]]) -> None:
     others = [sorted(v + 1 if v >= u else v for v in some) for u, some in enumerate(kept)]
     forest = forest_of(others, [])
     pairs, devices = sum(map(len, others)), len(others)

@@ -1,4 +1,4 @@
-"""SAPGNN computes what one pooled graph gives, however edges and vertices overlap, and only because its
+"""SAPGNN computes what one pooled graph gives, however edges and nodes overlap, and only because its
 updates are max-separable."""
 
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
-from worlds import World, by_vertex, last_round_stands, make_world, run_local
+from worlds import World, by_node, last_round_stands, make_world, run_local
 
 import graphfed
 from graphfed.crypto.keyed_ids import keyed_names, simulated_key
@@ -48,7 +48,7 @@ def covered(
     seed: int, n: int, m: int, holders: int, *, endpoints: bool, share: float, sparse: bool = False
 ) -> World:
     """A random graph whose every edge is at one holder at least and at each of the others with probability
-    `share`, and so is every label; every vertex is at all holders, or (endpoints) where it has an edge, or
+    `share`, and so is every label; every node is at all holders, or (endpoints) where it has an edge, or
     alone at one."""
     rng = np.random.default_rng(seed)
     x: Any = rng.normal(size=(n, FEATURES))
@@ -69,23 +69,25 @@ def covered(
         alone = np.flatnonzero(~held.any(0))
         held[rng.integers(0, holders, len(alone)), alone] = True
         held[~held.any(1), 0] = True
-    held_site, held_id = np.nonzero(held)
+    held_client, held_id = np.nonzero(held)
     owner = np.array([rng.choice(np.flatnonzero(held[:, v])) for v in range(n)])
-    knows = (owner[held_id] == held_site) | (rng.random(len(held_id)) < share)
-    edge_site, edge = np.nonzero(has)
+    knows = (owner[held_id] == held_client) | (rng.random(len(held_id)) < share)
+    edge_client, edge = np.nonzero(has)
     none = np.zeros(0, dtype=np.int64)
     dealt = Partition(
-        held_site=held_site, held_id=held_id, held_vertex=held_id.copy(),
+        held_client=held_client, held_id=held_id, held_node=held_id.copy(),
         held_owner=knows,
-        edge_site=edge_site, edge_u=graph.edges[0, edge], edge_v=graph.edges[1, edge], cut_site=none,
-        cut_id=none, cut_remote_site=none, cut_remote_id=none, num_sites=holders, graph_hash=graph.hash,
+        edge_client=edge_client, edge_u=graph.edges[0, edge], edge_v=graph.edges[1, edge],
+        cross_local_client=none,
+        cross_id=none, cross_remote_client=none, cross_remote_id=none,
+        num_clients=holders, graph_hash=graph.hash,
     )  # fmt: skip
     dealt.check(graph)
     return World(graph, Split("half", train, np.zeros_like(train), ~train), dealt)
 
 
 class Dense:
-    """The network on the pooled graph, vertex by vertex: the paper's equations without places."""
+    """The network on the pooled graph, node by node: the paper's equations without places."""
 
     def __init__(self, world: World, config: Any) -> None:
         self.config, self.world = config, world
@@ -93,7 +95,7 @@ class Dense:
         self.local, self.global_ = initial_local("cpu", task, config), initial_global("cpu", task, config)
         n = world.graph.num_nodes
         self.names = torch.arange(n)
-        if config.vertex_ids != "plain":
+        if config.node_ids != "plain":
             ids = (str(i).encode() for i in range(n))
             self.names = torch.from_numpy(keyed_names(simulated_key(config.seed), "vertex", ids).copy())
         self.neighbours: list[list[int]] = [[] for _ in range(n)]
@@ -120,7 +122,7 @@ class Dense:
     def logits(
         self, local: dict, global_: dict, key: int | None = None, rows: list | None = None
     ) -> torch.Tensor:
-        """rows[l]: the vertices that leave layer l, which its normalisation is over (None: all)."""
+        """rows[l]: the nodes that leave layer l, which its normalisation is over (None: all)."""
         x = self.world.graph.x
         h = torch.from_numpy(x.toarray() if sp.issparse(x) else x).to(torch.get_default_dtype())
         for layer in range(self.config.layers):
@@ -143,14 +145,14 @@ class Dense:
         return h
 
     def batches(self) -> list[list[int]]:
-        """The training vertices, in the order of their names, in nearly equal parts."""
+        """The training nodes, in the order of their names, in nearly equal parts."""
         train = sorted(np.flatnonzero(self.world.split.train).tolist(), key=lambda v: int(self.names[v]))
         size = self.config.batch_size or len(train)
         count = -(-len(train) // size)
         return [[v for i, v in enumerate(train) if i * count // len(train) == b] for b in range(count)]
 
     def field(self, batch: list[int]) -> list[list[int]]:
-        """The vertices that leave each layer so that the batch leaves the last."""
+        """The nodes that leave each layer so that the batch leaves the last."""
         fields = [sorted(batch)]
         for _ in range(self.config.layers - 1):
             fields.insert(0, sorted({j for i in fields[0] for j in (i, *self.neighbours[i])}))
@@ -199,7 +201,7 @@ def agree(world: World, placement: str, tolerance: float, **changes: Any) -> Fed
             for key, weight in part.items():
                 scale = max(1.0, float(expected[key].abs().max()))
                 assert torch.allclose(weight, expected[key], rtol=0, atol=tolerance * scale), (name, key)
-    found = by_vertex(outcome, world)
+    found = by_node(outcome, world)
     expected = dense.logits(local, global_).to(found.dtype)
     assert torch.allclose(
         found, expected, rtol=0, atol=10 * tolerance * max(1.0, float(expected.abs().max()))
@@ -216,7 +218,7 @@ NETWORKS = st.fixed_dictionaries(
         "predictor": st.sampled_from(["holders", "server"]),
         "layers": st.integers(1, 3),
         "batch_size": st.sampled_from([None, None, 1, 3]),
-        "vertex_ids": st.sampled_from(["simulated", "plain"]),
+        "node_ids": st.sampled_from(["simulated", "plain"]),
     }
 )
 
@@ -232,7 +234,7 @@ def test_any_cover_of_the_edges_gives_the_embeddings_and_gradients_of_the_pooled
     *, network: dict, seed: int, n: int, m: int, holders: int, endpoints: bool, share: float, placement: str,
     sparse: bool, aggregation: str,
 ) -> None:  # fmt: skip
-    """Vertices, labels and edges at several holders, vertices without an edge, one to six holders, every
+    """Nodes, labels and edges at several holders, nodes without an edge, one to six holders, every
     admissible network, whole and in batches: against loops over the pooled graph, in float64. Secret sharing
     rounds each holder's gradient to 2^-24 in every batch."""
     world = covered(seed, n, m, holders, endpoints=endpoints, share=share, sparse=sparse)
@@ -441,7 +443,7 @@ def test_maxima_of_features_over_50_000_edges_and_more_are_those_of_each_nodes_n
 
 @pytest.mark.parametrize("holders", [1, 3])
 def test_sparse_features_stay_sparse_where_they_enter_a_linear_map_or_go_to_the_server(holders: int) -> None:
-    """A holder's features have thousands of columns, of which a vertex has few."""
+    """A holder's features have thousands of columns, of which a node has few."""
     world = covered(5, 20, 40, holders, endpoints=True, share=0.4, sparse=True)
     cohort = make_cohort(world.graph, world.split, world.partition, list(range(holders)))
     for options, stays in (
@@ -459,7 +461,7 @@ def test_sparse_features_stay_sparse_where_they_enter_a_linear_map_or_go_to_the_
         assert (rows.x_apart is not None) == apart
 
 
-def test_a_batch_takes_only_the_rows_that_its_vertices_need() -> None:
+def test_a_batch_takes_only_the_rows_that_its_nodes_need() -> None:
     world = covered(8, 40, 30, 2, endpoints=True, share=0.4)
     cohort = make_cohort(world.graph, world.split, world.partition, [0, 1])
     config = get_method("sapgnn").config(**SETTINGS)
@@ -479,10 +481,10 @@ def test_a_batch_takes_only_the_rows_that_its_vertices_need() -> None:
     ]
 
 
-def test_balanced_class_weights_weigh_every_training_vertex_in_the_loss_of_the_pooled_graph() -> None:
-    """Of a class with n_c of n training vertices each loss weighs n / (C n_c)."""
+def test_balanced_class_weights_weigh_every_training_node_in_the_loss_of_the_pooled_graph() -> None:
+    """Of a class with n_c of n training nodes each loss weighs n / (C n_c)."""
     world = covered(6, 30, 60, 3, endpoints=False, share=0.3)
-    options = {**SETTINGS, "vertex_ids": "plain", "class_weights": "balanced", "dropout": 0.0}
+    options = {**SETTINGS, "node_ids": "plain", "class_weights": "balanced", "dropout": 0.0}
     outcome, _ = run_local("sapgnn", last_round_stands(world), **options)
     dense = Dense(world, get_method("sapgnn").config(**options))
     train = np.flatnonzero(world.split.train)
@@ -564,17 +566,18 @@ def test_the_papers_identity_maps_upload_the_features_and_local_maps_do_not(
                 assert not any(torch.allclose(rows, feature) for feature in x.T)
 
 
-def test_a_cohort_without_any_training_vertex_is_refused() -> None:
+def test_a_cohort_without_any_training_node_is_refused() -> None:
     world = make_world()
     none = np.zeros(world.graph.num_nodes, dtype=bool)
     blind = World(world.graph, Split("none", none, none, ~none), world.partition)
-    with pytest.raises(InputError, match="no client has a training vertex"):
+    with pytest.raises(InputError, match="no client has a training node"):
         run_local("sapgnn", blind)
 
 
 @pytest.mark.slow
 def test_secure_pooling_over_flare_gives_the_scores_and_the_bytes_of_a_local_run(tmp_path: Path) -> None:
-    """The server's process and the first site's talk through the link; the other sites only send shares."""
+    """The server's process and the first client's talk through the link; the other clients only send
+    shares."""
     pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
     torch.set_default_dtype(torch.float32)
     options = {"data": "social", "clients": 3, "partition": "edges_uniform", "rounds": 2, "hidden": 4}

@@ -1,5 +1,5 @@
 """Holders whose data does not go together are told so before anything is trained, and the server learns which
-vertices are the same and no more."""
+nodes are the same and no more."""
 
 import functools
 import operator
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from test_sapgnn import covered
-from worlds import World, by_vertex, config_of, make_world, run_local
+from worlds import World, by_node, config_of, make_world, run_local
 
 import graphfed
 from graphfed.crypto.keyed_ids import KEY
@@ -19,7 +19,7 @@ from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort, make_cohort
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.operations import delivery
 from graphfed.federation.route import RouteTable
 from graphfed.methods.common import entity_alignment
@@ -30,7 +30,7 @@ from graphfed.nn.sparse import SparseMatrix
 from graphfed.runs.train import Event, train
 from graphfed.runtime.local import one_at_a_time, stacked
 
-ALIGNED = [name for name in METHODS if "vertex_ids" in get_method(name).sends.messages]
+ALIGNED = [name for name in METHODS if "node_ids" in get_method(name).sends.messages]
 every_method = pytest.mark.parametrize("name", ALIGNED)
 
 
@@ -44,7 +44,7 @@ def set_up(
 ) -> Federation:
     """Run set-up and a round; change(client, cohort): what a holder has in its cohort's place."""
     fed: Federation = place(world.clients, "cpu")
-    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     if change is not None:
         cohorts = [change(k, cohort) for k, cohort in enumerate(cohorts)]
     config = config_of(get_method(name), rounds=1, **settings)
@@ -73,7 +73,7 @@ def test_features_of_another_width_are_refused(name: str) -> None:
 
 @every_method
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_vertex_with_other_features_at_another_holder_is_refused(name: str, sparse: bool) -> None:
+def test_a_node_with_other_features_at_another_holder_is_refused(name: str, sparse: bool) -> None:
     world = shared_world()
 
     def stored(client: int, cohort: Cohort) -> Cohort:
@@ -86,7 +86,7 @@ def test_a_vertex_with_other_features_at_another_holder_is_refused(name: str, sp
         x[4, 3] += 1
         return replace(cohort, x=SparseMatrix.from_dense(x) if sparse else x)
 
-    with pytest.raises(InputError, match="clients 0 and 2 have different features for the vertex of name"):
+    with pytest.raises(InputError, match="clients 0 and 2 have different features for the node of name"):
         set_up(name, world, changed)
     set_up(name, world, stored)
 
@@ -94,11 +94,11 @@ def test_a_vertex_with_other_features_at_another_holder_is_refused(name: str, sp
 @every_method
 def test_an_empty_holder_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
     graph = make_world().graph
-    site = np.arange(graph.num_nodes) % 2
-    from_assignment(graph, 2 * site, num_sites=3).save(tmp_path / "sites.safetensors")
-    with pytest.raises(InputError, match=r"needs a vertex at every client, but .* gives none to client 1"):
+    client = np.arange(graph.num_nodes) % 2
+    from_assignment(graph, 2 * client, num_clients=3).save(tmp_path / "clients.safetensors")
+    with pytest.raises(InputError, match=r"needs a node at every client, but .* gives none to client 1"):
         graphfed.run(
-            name, data=graph, partition=tmp_path / "sites.safetensors", split="random:0.5,0.25,0.25",
+            name, data=graph, partition=tmp_path / "clients.safetensors", split="random:0.5,0.25,0.25",
             out=tmp_path / "run",
         )  # fmt: skip
     assert not (tmp_path / "run").exists()
@@ -108,14 +108,14 @@ def test_an_empty_holder_is_refused_before_anything_is_written(name: str, tmp_pa
 @pytest.mark.parametrize("place", [stacked, one_at_a_time])
 def test_a_missing_key_is_refused(name: str, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY, raising=False)
-    with pytest.raises(InputError, match=f"vertex_ids=keyed needs the holders' key, and {KEY} is not set"):
-        set_up(name, shared_world(), place=place, vertex_ids="keyed")
+    with pytest.raises(InputError, match=f"node_ids=keyed needs the holders' key, and {KEY} is not set"):
+        set_up(name, shared_world(), place=place, node_ids="keyed")
 
 
 @every_method
 @pytest.mark.parametrize("odd", [1, 2])
 def test_holders_of_different_keys_are_refused(name: str, odd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else no vertex would be shared, and nobody would notice."""
+    """Else no node would be shared, and nobody would notice."""
     keys = {k: (b"\2" if k == odd else b"\1") * 32 for k in range(3)}
     asking = {"client": 0}
     whole = entity_alignment.key_check
@@ -126,23 +126,23 @@ def test_holders_of_different_keys_are_refused(name: str, odd: int, monkeypatch:
         asking["client"] = holders.cohort.clients[0]
         return whole(holders, config)
 
-    monkeypatch.setattr(entity_alignment, "holders_key", lambda: keys[asking["client"]])
+    monkeypatch.setattr(entity_alignment, "clients_key", lambda: keys[asking["client"]])
     monkeypatch.setattr(entity_alignment, "key_check", key_check)
     with pytest.raises(InputError, match=f"clients 0 and {odd} have different holders' keys"):
-        set_up(name, shared_world(), vertex_ids="keyed")
+        set_up(name, shared_world(), node_ids="keyed")
 
 
 @every_method
 @pytest.mark.parametrize("ids", ["keyed", "simulated", "plain"])
-def test_the_ledger_says_what_protects_the_names_of_vertices(
+def test_the_ledger_says_what_protects_the_names_of_nodes(
     name: str, ids: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key that is only simulated is never reported as a keyed hash, and plain names are in clear.
     Digests of features are under a simulated key there."""
     monkeypatch.setenv(KEY, "5f" * 32)
-    fed = set_up(name, shared_world(), vertex_ids=ids)
+    fed = set_up(name, shared_world(), node_ids=ids)
     names = {"keyed": "keyed hash", "simulated": "simulated", "plain": "clear"}[ids]
-    expected = {"vertex_ids": names, "training_ids": names}
+    expected = {"node_ids": names, "training_ids": names}
     expected["feature_digests"] = "keyed hash" if ids == "keyed" else "simulated"
     if ids == "keyed":
         expected["key_check"] = "keyed hash"
@@ -154,13 +154,13 @@ def test_the_ledger_says_what_protects_the_names_of_vertices(
 def test_holders_who_count_owners_say_what_protects_their_names_and_send_only_whether_there_is_a_label(
     ids: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every vertex is with one to three holders, and one of them at most has its label."""
+    """Every node is with one to three holders, and one of them at most has its label."""
     monkeypatch.setenv(KEY, "5f" * 32)
     world = covered(5, 30, 60, 3, endpoints=True, share=0.3)
     fed: Federation = one_at_a_time(world.clients)
-    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     cohorts = [replace(c, y=torch.where(c.id % 4 == k, 0, -1)) for k, c in enumerate(cohorts)]
-    config = SapgnnConfig(vertex_ids=ids)
+    config = SapgnnConfig(node_ids=ids)
     counted = entity_alignment.count_owners(fed, fed.locate("clients", "data", cohorts), config)
     holders = [{*cohort.id.tolist()} for cohort in cohorts]
     for k, cohort in enumerate(counted.parts):
@@ -172,12 +172,12 @@ def test_holders_who_count_owners_say_what_protects_their_names_and_send_only_wh
             assert owned == (v % 4 == k or not has_label)
     found = {entry.name: entry.protection for entry in fed.ledger.entries}
     names = {"keyed": "keyed hash", "simulated": "simulated", "plain": "clear"}[ids]
-    assert found == {"owners/vertex_ids": names, "owners/labels": "clear", "owners/counts": "clear"}
+    assert found == {"owners/node_ids": names, "owners/labels": "clear", "owners/counts": "clear"}
     rows = sum(len(held) for held in holders)
     assert fed.ledger.bytes_of("owners/labels") == rows
 
 
-def test_a_vertex_is_named_by_the_16_hexadecimal_digits_of_its_64_bits() -> None:
+def test_a_node_is_named_by_the_16_hexadecimal_digits_of_its_64_bits() -> None:
     ids = torch.tensor([-(2**63), -1, 5])
     table = RouteTable(ids=ids, index=torch.tensor([0, 1, 2, 1]), client=torch.tensor([0, 0, 0, 1]))
     assert len(entity_alignment.check_features(torch.tensor([3, 4, 5, 4]), table)) == 4
@@ -185,17 +185,17 @@ def test_a_vertex_is_named_by_the_16_hexadecimal_digits_of_its_64_bits() -> None
         entity_alignment.check_features(torch.tensor([3, 4, 5, 6]), table)
 
 
-def test_vertices_that_a_key_gives_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else their embeddings would be pooled as one vertex's. Of 64 bits that takes billions of vertices."""
+def test_nodes_that_a_key_gives_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else their embeddings would be pooled as one node's. Of 64 bits that takes billions of nodes."""
     monkeypatch.setattr(entity_alignment, "keyed_names", lambda key, use, texts: np.array([5 for _ in texts]))
-    with pytest.raises(InputError, match="two vertices have one name under the holders' key"):
-        set_up("sapgnn", shared_world(), vertex_ids="simulated")
+    with pytest.raises(InputError, match="two nodes have one name under the holders' key"):
+        set_up("sapgnn", shared_world(), node_ids="simulated")
 
 
 def test_the_seed_that_holders_have_in_common_has_63_bits_that_all_follow_from_the_key() -> None:
     """Every generator takes it. Of 64 seeds a given bit is the same in all by a chance of 2^-63."""
     seeds = [
-        entity_alignment.common_seed(config_of(get_method("sapgnn"), vertex_ids="simulated", seed=seed))
+        entity_alignment.common_seed(config_of(get_method("sapgnn"), node_ids="simulated", seed=seed))
         for seed in range(64)
     ]
     assert all(0 <= seed < 2**63 for seed in seeds)
@@ -203,15 +203,15 @@ def test_the_seed_that_holders_have_in_common_has_63_bits_that_all_follow_from_t
     assert functools.reduce(operator.and_, seeds) == 0
 
 
-def test_a_holder_without_vertices_is_refused_by_its_number() -> None:
+def test_a_holder_without_nodes_is_refused_by_its_number() -> None:
     """Where holders read their own files, nobody has looked before: the last of a cohort too."""
     graph = make_world().graph
     for empty in (0, 1, 2):
-        site = np.array([k for k in range(3) if k != empty])[np.arange(graph.num_nodes) % 2]
-        parts = from_assignment(graph, site, num_sites=3)
+        client = np.array([k for k in range(3) if k != empty])[np.arange(graph.num_nodes) % 2]
+        parts = from_assignment(graph, client, num_clients=3)
         cohort = make_cohort(graph, make_world().split, parts, [0, 1, 2])
         config = config_of(get_method("sapgnn"))
-        with pytest.raises(InputError, match=f"client {empty} holds no vertex; leave it out"):
+        with pytest.raises(InputError, match=f"client {empty} holds no node; leave it out"):
             entity_alignment.prepare(cohort, make_world().task, config)
 
 
@@ -226,12 +226,12 @@ def test_a_run_says_what_it_prepares(name: str) -> None:
     said: list[Event] = []
     world = shared_world()
     fed = stacked(world.clients, "cpu")
-    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     config = config_of(get_method(name), rounds=1)
     data = fed.locate("clients", "data", cohorts)
     train(fed, get_method(name), data, world.task, config, on_event=said.append)
     stages = [event.note for event in said if event.phase == "stage"]
-    assert stages.index("finding the nodes that sites have in common") + 1 == stages.index(
+    assert stages.index("finding the nodes that clients have in common") + 1 == stages.index(
         "preparing the layers"
     )
 
@@ -240,8 +240,7 @@ def test_a_run_says_what_it_prepares(name: str) -> None:
 def test_names_decide_nothing_but_dropout(name: str) -> None:
     world = shared_world()
     plain, named = (
-        by_vertex(run_local(name, world, vertex_ids=ids, dropout=0.0)[0], world)
-        for ids in ("plain", "simulated")
+        by_node(run_local(name, world, node_ids=ids, dropout=0.0)[0], world) for ids in ("plain", "simulated")
     )
     # The rows that the server adds up come in another order.
     assert torch.allclose(named, plain, rtol=0, atol=1e-6)
@@ -254,7 +253,7 @@ def test_the_first_weights_that_holders_have_in_common_follow_from_their_key(
     drawn = []
     for key, seed in (("5f", 0), ("5f", 0), ("5e", 0), ("5f", 1)):
         monkeypatch.setenv(KEY, key * 32)
-        config = config_of(get_method("sapgnn"), vertex_ids="keyed", seed=seed)
+        config = config_of(get_method("sapgnn"), node_ids="keyed", seed=seed)
         drawn.append(initial_local("cpu", shared_world().task, config)["layers.0.self"])
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
@@ -270,7 +269,7 @@ def arriving_at_the_server(
 
     def watched(messages: Any, pairs: Any, key: str, **more: Any) -> Any:
         for (_, to), message in messages.items():
-            if to == SERVER_END:
+            if to == SERVER_INDEX:
                 payload = message.payload
                 tensors = payload if isinstance(payload, tuple) else (payload,)
                 seen.setdefault(key.split("/", 2)[2], []).extend(
@@ -292,18 +291,18 @@ def test_the_server_gets_neither_ids_nor_edges_nor_labels_nor_features(
     choose the best round, tables of predictions and counts of classes."""
     monkeypatch.setenv(KEY, "5f" * 32)
     world = shared_world()
-    seen = arriving_at_the_server(name, world, monkeypatch, vertex_ids="keyed", dropout=0.0)
+    seen = arriving_at_the_server(name, world, monkeypatch, node_ids="keyed", dropout=0.0)
     assert not any("gradient" in transfer or transfer == "features" for transfer in seen)
     x = torch.from_numpy(world.graph.x.toarray()).double()
     y = torch.from_numpy(world.graph.y).double()
     for transfer, tensors in seen.items():
         for t in tensors:
-            if transfer in ("vertex_ids", "training_ids", "feature_digests", "key_check"):
+            if transfer in ("node_ids", "training_ids", "feature_digests", "key_check"):
                 assert t.dtype == torch.int64
                 assert len(t) <= world.clients or bool((t.abs() > 1_000_000).all())
             elif "scores" not in transfer and transfer != "val_classes":
                 assert t.is_floating_point()
                 for known in (*x.T, y):
                     assert not any(torch.allclose(column, known) for column in t.T if len(column) == len(y))
-    # Each holder has every vertex, so what it sends of all of them was compared.
+    # Each holder has every node, so what it sends of all of them was compared.
     assert any(len(t) == len(y) for t in seen[f"{name}/local_embedding"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_sapgnn import covered
 from torch.nn.functional import cross_entropy
-from worlds import World, by_vertex, last_round_stands, run_local
+from worlds import World, by_node, last_round_stands, run_local
 
 from graphfed.methods.base import Task
 from graphfed.methods.common.entity_alignment import common_seed
@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 class Dense:
-    """Every holder's network and the server's, vertex by vertex, without places."""
+    """Every holder's network and the server's, node by node, without places."""
 
     def __init__(self, world: World, config: Any) -> None:
         self.world, self.config = world, config
@@ -37,9 +37,9 @@ class Dense:
         self.networks = [{k: w.clone() for k, w in drawn.items()} for _ in range(world.clients)]
         self.server = initial_server("cpu", world.clients, task, config)
         self.predictor = initial_predictor(fold(common_seed(config), "ppgnn"), task, config.hidden, config)
-        self.held = [p.held_id[p.held_site == k].tolist() for k in range(world.clients)]
+        self.held = [p.held_id[p.held_client == k].tolist() for k in range(world.clients)]
         self.near: list[dict[int, list[int]]] = [{v: [] for v in held} for held in self.held]
-        for k, u, v in zip(p.edge_site, p.edge_u, p.edge_v, strict=True):
+        for k, u, v in zip(p.edge_client, p.edge_u, p.edge_v, strict=True):
             self.near[k][u].append(v)
             self.near[k][v].append(u)
 
@@ -89,10 +89,10 @@ class Dense:
 @pytest.mark.parametrize("predictor", ["holders", "server"])
 @pytest.mark.parametrize("combine", ["concat", "mean", "weighted"])
 @pytest.mark.parametrize("placement", ["stacked", "one at a time"])
-def test_a_round_is_a_step_of_all_networks_on_the_loss_of_all_training_vertices(
+def test_a_round_is_a_step_of_all_networks_on_the_loss_of_all_training_nodes(
     combine: str, predictor: str, placement: str
 ) -> None:
-    """Vertices that some holders lack, labels at several: against loops, in float64."""
+    """Nodes that some holders lack, labels at several: against loops, in float64."""
     for seed in range(3):
         world = covered(seed, 14, 25, 3, endpoints=True, share=0.3)
         changes = {"combine": combine, "predictor": predictor}
@@ -101,7 +101,7 @@ def test_a_round_is_a_step_of_all_networks_on_the_loss_of_all_training_vertices(
             **{**default_settings(get_method("ppgnn"), preset="paper"), **SETTINGS, **changes}
         )
         server, expected = Dense(world, config).after_one_step()
-        found = by_vertex(outcome, world)
+        found = by_node(outcome, world)
         assert torch.allclose(found, expected, rtol=0, atol=1e-8 * max(1.0, float(expected.abs().max())))
         (learned,) = outcome.state.values["global"].parts
         assert set(learned) == set(server)
@@ -146,4 +146,4 @@ def test_dropout_changes_what_is_learned_and_is_never_drawn_to_predict() -> None
     )
     own = [{name: w[k] for name, w in networks.items()} for k in range(world.clients)]
     shared = {name: w[0] if w.dim() > dense.predictor[name].dim() else w for name, w in predictor.items()}
-    assert torch.allclose(by_vertex(dropped, world), dense.logits(own, server, shared), rtol=0, atol=1e-9)
+    assert torch.allclose(by_node(dropped, world), dense.logits(own, server, shared), rtol=0, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Flipped edges by enumeration on few vertices, and by statistics on many."""
+"""Flipped edges by enumeration on few nodes, and by statistics on many."""
 
 import math
 from collections import Counter
@@ -17,7 +17,7 @@ COIN = int(rare(EPSILON))
 
 
 def both_ways(edges: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    """Row (= vertex number) and neighbour of each end."""
+    """Row (= node number) and neighbour of each end."""
     ends = torch.tensor([*edges, *((v, u) for u, v in edges)], dtype=torch.int64).reshape(-1, 2)
     return ends[:, 0], ends[:, 1]
 
@@ -26,14 +26,11 @@ class Chosen(Noise):
     """The bits of the pairs in `flipped` are flipped, all others not: the words next to the coin's edge."""
 
     flipped: frozenset[frozenset[int]] = frozenset()
-    vertices = 0
+    nodes = 0
 
     def words(self, purpose: str, ids: Tensor, width: int) -> Tensor:
         rows = [
-            [
-                COIN - SHIFT - (frozenset({i, (i + 1 + p) % self.vertices}) in self.flipped)
-                for p in range(width)
-            ]
+            [COIN - SHIFT - (frozenset({i, (i + 1 + p) % self.nodes}) in self.flipped) for p in range(width)]
             for i in ids.tolist()
         ]
         return torch.tensor(rows, dtype=torch.int32).reshape(len(ids), width)
@@ -41,7 +38,7 @@ class Chosen(Noise):
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_every_pair_is_flipped_on_its_own_and_by_nothing_else(n: int) -> None:
-    """All graphs times all sets of flips of up to 4 vertices (5: one graph): what comes out is their
+    """All graphs times all sets of flips of up to 4 nodes (5: one graph): what comes out is their
     symmetric difference. With the chance of each flip, COIN / 2^32, that is the whole law."""
     pairs = [frozenset(pair) for pair in combinations(range(n), 2)]
     graphs = [g for k in range(len(pairs) + 1) for g in combinations(pairs, k)]
@@ -53,7 +50,7 @@ def test_every_pair_is_flipped_on_its_own_and_by_nothing_else(n: int) -> None:
         for flipped in flips:
             noise = Chosen()
             object.__setattr__(noise, "flipped", frozenset(flipped))
-            object.__setattr__(noise, "vertices", n)
+            object.__setattr__(noise, "nodes", n)
             packed = flip_edges(torch.arange(n), row, neighbour, n, noise, "e", EPSILON)
             u, v = pairs_of_bits(packed, torch.arange(n), n)
             found = Counter(frozenset(pair) for pair in zip(u.tolist(), v.tolist(), strict=True))
@@ -80,10 +77,8 @@ def test_every_pair_is_answered_for_by_one_end(n: int) -> None:
 
 @pytest.mark.parametrize("noise", [Noise(), Noise(6)], ids=["the system's entropy", "seeded"])
 @pytest.mark.parametrize("n", [600, 601])
-def test_on_many_vertices_true_edges_are_thinned_and_false_ones_distinct_and_even(
-    n: int, noise: Noise
-) -> None:
-    """Numbers of kept and of false edges, and of false edges of one vertex's answers, within 5 standard
+def test_on_many_nodes_true_edges_are_thinned_and_false_ones_distinct_and_even(n: int, noise: Noise) -> None:
+    """Numbers of kept and of false edges, and of false edges of one node's answers, within 5 standard
     errors: a false alarm in 5e5 runs."""
     cycle = [(i, (i + 1) % n) for i in range(n)]
     row, neighbour = both_ways(cycle)
@@ -114,19 +109,19 @@ def test_who_is_here_does_not_change_what_is_flipped() -> None:
 
 
 def test_nobody_answers_for_a_loop_and_padding_is_no_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    vertex = torch.arange(11)
-    assert not bool(answered(vertex, vertex, 11)[0].any())
+    node = torch.arange(11)
+    assert not bool(answered(node, node, 11)[0].any())
     row, neighbour = torch.tensor([0, 3, 9]), torch.tensor([4, 5, 2])
-    asked = (vertex, row, neighbour, 11, Noise(2), "edges", 1.0)
+    asked = (node, row, neighbour, 11, Noise(2), "edges", 1.0)
     packed = flip_edges(*asked)
-    first = pairs_of_bits(packed, vertex, 11)
+    first = pairs_of_bits(packed, node, 11)
     assert [ends.dtype for ends in first] == [torch.int32, torch.int32]
-    # 5 bits a vertex, and 3 that stand for nothing, whatever a site sends in them.
-    assert all(map(torch.equal, pairs_of_bits(packed | 0b11100000, vertex, 11), first))
+    # 5 bits a node, and 3 that stand for nothing, whatever a site sends in them.
+    assert all(map(torch.equal, pairs_of_bits(packed | 0b11100000, node, 11), first))
     # A few rows at a time give what all of them give.
     monkeypatch.setattr("graphfed.privacy.noise.CHUNK", 10)
     assert torch.equal(flip_edges(*asked), packed)
-    assert all(map(torch.equal, pairs_of_bits(packed, vertex, 11), first))
+    assert all(map(torch.equal, pairs_of_bits(packed, node, 11), first))
 
 
 @pytest.mark.parametrize(("nodes", "edges"), [(2, 1), (5, 3), (6, 0)])

@@ -17,7 +17,7 @@ from graphfed.errors import InputError
 from graphfed.nn.bits import pack_bits
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.privacy import local
-from graphfed.privacy.bins import bin_mechanism, budget_of, deal_bins, encode_bins
+from graphfed.privacy.bins import assign_bins, bin_mechanism, budget_of, encode_bins
 from graphfed.privacy.local import (
     SHIFT,
     WORDS,
@@ -101,7 +101,7 @@ def test_a_budget_that_drowns_in_the_words_precision_is_refused() -> None:
 def losses(width: int, receivers: int, epsilon: float, accounting: str) -> tuple[list[float], float]:
     """The largest log ratio over all outputs and all pairs of extreme inputs: what each receiver sees, and
     all of them together. By enumeration: of each bin's 2^b outputs, for inputs at the corners."""
-    bins = deal_bins(1, torch.arange(1), width, torch.tensor([receivers]))
+    bins = assign_bins(1, torch.arange(1), width, torch.tensor([receivers]))
     each = []
     for size in bins.size.tolist():
         if size == 0:
@@ -147,7 +147,7 @@ def test_with_coalition_budgets_all_receivers_together_see_epsilon(width: int, r
 def test_the_papers_own_budget_breaks_the_bound_where_bins_are_uneven() -> None:
     """The law above has teeth: eps wl / d for each bit of the largest bin of d = 7, wl = 3 (methods.md
     1.4)."""
-    bins = deal_bins(1, torch.arange(1), 7, torch.tensor([3]))
+    bins = assign_bins(1, torch.arange(1), 7, torch.tensor([3]))
     assert math.exp(int(bins.size.max()) * 2.0 * 3 / 7) == pytest.approx(13.08, abs=0.01)
     assert sorted(bins.size.tolist()) == [2, 2, 3]
 
@@ -157,7 +157,7 @@ def test_bins_share_out_every_coordinate_once_in_sizes_that_differ_by_one(
     width: int, receivers: list[int]
 ) -> None:
     n = len(receivers)
-    bins = deal_bins(7, torch.arange(n) * 11, width, torch.tensor(receivers))
+    bins = assign_bins(7, torch.arange(n) * 11, width, torch.tensor(receivers))
     assert (bins.order.long().sort(1).values == torch.arange(width)).all()
     for i, r in enumerate(receivers):
         mine = (bins.device == i).nonzero()[:, 0]
@@ -171,10 +171,10 @@ def test_bins_share_out_every_coordinate_once_in_sizes_that_differ_by_one(
 
 def test_a_device_is_dealt_the_same_bins_wherever_it_stands() -> None:
     ids = torch.tensor([5, 900, 31])
-    bins = deal_bins(3, ids, 50, torch.tensor([4, 1, 7]))
-    alone = deal_bins(3, ids[2:], 50, torch.tensor([7]))
+    bins = assign_bins(3, ids, 50, torch.tensor([4, 1, 7]))
+    alone = assign_bins(3, ids[2:], 50, torch.tensor([7]))
     assert torch.equal(bins.order[2:], alone.order)
-    other = deal_bins(4, ids, 50, torch.tensor([4, 1, 7]))
+    other = assign_bins(4, ids, 50, torch.tensor([4, 1, 7]))
     assert not torch.equal(bins.order, other.order)
 
 
@@ -182,7 +182,7 @@ def test_every_coordinate_is_as_likely_at_every_place() -> None:
     """30 000 devices, 6 coordinates: chi-squared with 25 degrees of freedom, false alarm 1e-6 (limit
     73.4)."""
     n, d = 30_000, 6
-    bins = deal_bins(2, torch.arange(n), d, torch.ones(n, dtype=torch.int64))
+    bins = assign_bins(2, torch.arange(n), d, torch.ones(n, dtype=torch.int64))
     counts = torch.stack([torch.bincount(bins.order[:, p].long(), minlength=d) for p in range(d)]).double()
     assert float(((counts - n / d) ** 2 / (n / d)).sum()) < 73.4
 
@@ -195,7 +195,7 @@ def test_over_the_dealing_a_decoded_feature_is_unbiased_iff_rescaled(
     """By exact expectation: receiver k has a coordinate with probability |bin k| / d, and else reads the
     middle; E = x / r + (1 - 1 / r) (a + b) / 2 without rescaling (methods.md 1.4, 7)."""
     torch.set_default_dtype(torch.float64)
-    bins, x, middle = deal_bins(1, torch.arange(1), width, torch.tensor([receivers])), 2.2, (LOW + HIGH) / 2
+    bins, x, middle = assign_bins(1, torch.arange(1), width, torch.tensor([receivers])), 2.2, (LOW + HIGH) / 2
     for size in bins.size.tolist():
         share = size / width
         if not size:
@@ -219,7 +219,7 @@ def test_encoded_bins_have_the_law_of_the_bits_they_are_made_of(noise: Noise, sp
     x[::2] = 0.0
     ids, receivers = torch.arange(n), torch.full((n,), r)
     receivers[5] = 0
-    bins = deal_bins(9, ids, d, receivers)
+    bins = assign_bins(9, ids, d, receivers)
     features = SparseMatrix.from_dense(x) if sparse else x
     packed = encode_bins(features, ids, bins, noise, "x", 2.0, "per_receiver", LOW, HIGH)
     bits = (packed[:, 0, None].long() >> torch.arange(d)) & 1
@@ -313,9 +313,9 @@ def test_the_words_of_each_class_are_as_many_as_the_matrix_says(label: int) -> N
 
 
 @pytest.mark.parametrize("value", [1.5, -0.5, math.nan])
-def test_a_feature_outside_its_bounds_is_named_with_its_vertex(value: float) -> None:
+def test_a_feature_outside_its_bounds_is_named_with_its_node(value: float) -> None:
     x = torch.tensor([[0.0, 1.0], [0.5, value]])
-    with pytest.raises(InputError, match=r"vertex 31 has .* in feature 1, outside feature_low=0 \.\."):
+    with pytest.raises(InputError, match=r"node 31 has .* in feature 1, outside feature_low=0 \.\."):
         check_bounds(x, torch.tensor([7, 31]), 0.0, 1.0)
 
 
@@ -346,7 +346,7 @@ def test_seeded_noise_is_called_simulated_and_other_noise_by_its_epsilon() -> No
 
 
 def test_a_row_alone_sends_what_it_sends_among_others() -> None:
-    """As a client with one vertex does, in a process of its own."""
+    """As a client with one node does, in a process of its own."""
     x, ids, noise = torch.linspace(LOW, HIGH, 30).view(5, 6), torch.arange(5), Noise(3)
     together = multi_bit(x, ids, noise, "x", 5.0, LOW, HIGH)
     for i in range(5):
@@ -367,7 +367,7 @@ def test_the_bits_of_a_bin_are_one_bit_mechanisms_with_the_budget_of_its_size(
     n = 300
     x = torch.rand(n, width, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 4 + LOW
     ids, noise, epsilon = torch.arange(n), Noise(3), 2.0
-    bins = deal_bins(11, ids, width, torch.full((n,), receivers))
+    bins = assign_bins(11, ids, width, torch.full((n,), receivers))
     words = words32(fold(3, "privacy noise", "x"), ids, width)
     dealt, expected = x.gather(1, bins.order.long()), torch.zeros(n, width, dtype=torch.bool)
     for number in range(receivers):  # the bins of this number are alike at every device
@@ -384,7 +384,7 @@ def test_the_bits_of_a_bin_are_one_bit_mechanisms_with_the_budget_of_its_size(
 def test_coordinates_are_dealt_in_the_order_of_their_words(width: int) -> None:
     """Of each word without the bits that a coordinate's own number needs; equal ones in their own order."""
     ids = torch.tensor([4, 7])
-    order = deal_bins(5, ids, width, torch.tensor([2, 1])).order
+    order = assign_bins(5, ids, width, torch.tensor([2, 1])).order
     assert order.dtype == (torch.int16 if width <= 2**15 else torch.int32)
     needed = max(1, len(f"{width - 1:b}"))
     for row, words in zip(order.tolist(), words32(5, ids, width).tolist(), strict=True):

@@ -63,7 +63,7 @@ SCORES = Runs(
     options={"clients": 2, "rounds": 2},
     settings={"lr": 0.1},
     rows=(
-        point("a", 0.1, "fedavg", panel="vertices", options={"data": "digits"}),
+        point("a", 0.1, "fedavg", panel="nodes", options={"data": "digits"}),
         point(
             "a",
             0.1,
@@ -166,11 +166,11 @@ def test_nothing_is_a_percentage_of_zero_or_of_nothing() -> None:
 def test_score_is_what_decides_in_the_runs_task(toy: Paper) -> None:
     (item,) = reproduce(toy, "scores", out="r").items
     options: dict[str, Any] = {"clients": 2, "rounds": 2, "threads": 1, "out": False}
-    vertices = graphfed.run("fedavg", preset="paper", lr=0.1, **options)
+    nodes = graphfed.run("fedavg", preset="paper", lr=0.1, **options)
     social = {"data": "social", "task": "link_prediction", "settings": {"data.num_nodes": 100, "lr": 0.1}}
     links = graphfed.run("central", preset="paper", **social, **options)
     means = [row["ours"]["score"]["mean"] for row in item["rows"]]
-    assert means == [100 * vertices.test["accuracy"], 100 * links.test["auc"]]
+    assert means == [100 * nodes.test["accuracy"], 100 * links.test["auc"]]
 
 
 def test_a_path_leads_to_a_number_of_the_result(finished: Result) -> None:
@@ -325,7 +325,7 @@ def test_what_was_balanced_is_read_and_an_interruption_keeps_it(
     monkeypatch.setattr(lumos_workloads, "balanced", stop_at_the_third)
     told: list[str] = []
     with pytest.raises(KeyboardInterrupt, match="graphfed resume"):
-        reproduce(balances, out="r", tell=told.append)
+        reproduce(balances, out="r", log=told.append)
     again = graphfed.resume("r")
     assert isinstance(again, Reproduction)
     assert begun == ["none", "local", "mcmc", "mcmc", "oracle", "greedy"]

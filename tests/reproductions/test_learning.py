@@ -371,12 +371,12 @@ def test_an_item_of_curves_may_be_by_another_place_than_the_round(ended: Paper, 
 
 def test_policies_are_learned_before_the_runs_that_use_them_and_once(toy: Paper, learned: Learned) -> None:
     told: list[str] = []
-    found = reproduce(toy, "learning", out="alone", tell=told.append)
+    found = reproduce(toy, "learning", out="alone", log=told.append)
     assert told == ["1 policies to learn, about 1:00 (from two short episodes)"]
     assert [path.name for path in Path("alone").iterdir() if path.is_dir()] == ["policies"]
     learned.asked.clear()
     told.clear()
-    found = reproduce(toy, out="r", tell=told.append)
+    found = reproduce(toy, out="r", log=told.append)
     assert told[0].startswith("1 policies to learn, about 1:00 (from two short episodes); 6 runs to do, ")
     (asked,) = learned.asked
     assert asked == {
@@ -395,7 +395,7 @@ def test_policies_are_learned_before_the_runs_that_use_them_and_once(toy: Paper,
         "data_dir": None,
         "folder": Path("r/policies/few"),
     }
-    # All vertices and all neighbours, as full batches: the run has read that file.
+    # All nodes and all neighbours, as full batches: the run has read that file.
     full, row, _ = found.items[0]["rows"]
     assert row["policy"] == "few"
     assert row["ours"]["accuracy"] == full["ours"]["accuracy"]
@@ -440,7 +440,7 @@ def test_returns_are_shown_with_their_moving_mean_and_the_best_arm(ended: Paper,
     (table,) = found.tables()
     (line,) = cells(table)
     assert line[:7] == ["constant", "bandit", "3", "1.33", "1.33", "2.50", "-"]
-    assert line[7] == "1 of the vertices, chance 1"
+    assert line[7] == "1 of the nodes, chance 1"
     texts = "".join(ET.parse(own_folder / "r/learning.svg").getroot().itertext())
     for word in ("constant", "episode", "return, and its moving mean"):
         assert word in texts
@@ -541,10 +541,10 @@ def test_the_short_version_of_fedgraph_learns_and_needs_no_file(
     monkeypatch.delenv("GRAPHFED_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
     told: list[str] = []
-    (item,) = reproduce("fedgraph", "fig7", quick=True, out="r", tell=told.append).items
+    (item,) = reproduce("fedgraph", "fig7", quick=True, out="r", log=told.append).items
     assert told[0].startswith("2 policies to learn, about ")
     assert [row["policy"] for row in item["rows"]][:3] == ["cora-ddpg", "cora-bandit", None]
-    (returns,) = reproduce("fedgraph", "fig6", quick=True, out="r", tell=told.append).items
+    (returns,) = reproduce("fedgraph", "fig6", quick=True, out="r", log=told.append).items
     assert told[1] == "every run has ended; reading the results", "fig6 has the policies of fig7"
     assert [len(row["returns"]) for row in returns["rows"]] == [2, 2]
     assert returns["rows"][1]["best"]["chance"] == 0.5

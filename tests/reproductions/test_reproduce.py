@@ -142,13 +142,13 @@ def test_the_cost_is_told_before_the_first_run_and_every_run_that_ended_is_read(
     monkeypatch.setattr(plan, "execute", count)
     told: list[str] = []
     with pytest.raises(KeyboardInterrupt, match="graphfed resume"):
-        reproduce(toy, "small", out="r", tell=told.append)
+        reproduce(toy, "small", out="r", log=told.append)
     assert told[0].startswith("4 runs to do, about ")
     again = graphfed.resume("r")
     assert isinstance(again, Reproduction)
     assert len(ran) == 5
     told.clear()
-    assert reproduce(toy, "small", out="r", tell=told.append).to_json() == again.to_json()
+    assert reproduce(toy, "small", out="r", log=told.append).to_json() == again.to_json()
     assert told == ["every run has ended; reading the results"]
     assert len(ran) == 5
 
@@ -340,7 +340,7 @@ def test_an_item_that_shows_other_metrics_of_another_ones_runs_runs_nothing_of_i
     alone = reproduce(lines, "fig5", out="alone").items[0]
     assert [path.name for path in Path("alone").iterdir() if path.is_dir()] == ["fig4"]
     told: list[str] = []
-    four, five, _ = reproduce(lines, out="both", tell=told.append).items
+    four, five, _ = reproduce(lines, out="both", log=told.append).items
     assert told[0].startswith("8 runs to do, about ")
     assert [row["folders"] for row in four["rows"]] == [row["folders"] for row in five["rows"]]
     assert [row["ours"] for row in five["rows"]] == [row["ours"] for row in alone["rows"]]
@@ -393,7 +393,7 @@ def test_the_legend_lies_inside_the_picture_and_noise_does_not_fill_an_axis(
         assert np.diff(axes.get_ylim()) == pytest.approx(5.0)
 
 
-def test_class_counts_are_of_labelled_vertices_by_owner_and_nothing_is_trained(
+def test_class_counts_are_of_labelled_nodes_by_owner_and_nothing_is_trained(
     lines: Paper, own_folder: Path
 ) -> None:
     (item,) = reproduce(lines, "fig3", seeds=[3], out="r").items
@@ -404,10 +404,10 @@ def test_class_counts_are_of_labelled_vertices_by_owner_and_nothing_is_trained(
     some = split.train | split.val | split.test
     for row, (clients, alpha) in zip(item["rows"], [(2, 0.0), (2, 0.5), (3, 0.0)], strict=True):
         dealt = partition(graph, "label_skew", clients, 3, alpha=alpha)
-        site = dealt.held_site[np.argsort(dealt.held_vertex)]
+        client = dealt.held_client[np.argsort(dealt.held_node)]
         for key, among in (("all", np.ones_like(some)), ("split", some)):
             for k in range(clients):
-                counted = [int(((graph.y == c) & (site == k) & among).sum()) for c in range(10)]
+                counted = [int(((graph.y == c) & (client == k) & among).sum()) for c in range(10)]
                 assert row["counts"][key][k] == counted
                 assert row["totals"][key][k] == sum(counted)
     assert [row["printed"] for row in item["rows"]] == [[500, 578], None, None]
@@ -415,15 +415,15 @@ def test_class_counts_are_of_labelled_vertices_by_owner_and_nothing_is_trained(
     assert json.loads((own_folder / "r/reproduce.json").read_text())["items"][0]["rows"][2]["printed"] is None
     texts = "".join(ET.parse(own_folder / "r/fig3.svg").getroot().itertext())
     total = item["rows"][0]["totals"]["split"][0]
-    for word in ("alpha 0.5", "three", "share of its vertices (%)", f"0: {total} (500)"):
+    for word in ("alpha 0.5", "three", "share of its nodes (%)", f"0: {total} (500)"):
         assert word in texts
 
 
 @pytest.mark.parametrize(("labels", "owners"), [("one", 1), ("all", 3)])
-def test_a_vertex_that_several_holders_have_counts_where_it_is_owned(labels: str, owners: int) -> None:
+def test_a_node_that_several_holders_have_counts_where_it_is_owned(labels: str, owners: int) -> None:
     settings = {"partition.labels": labels}
     inputs = load_inputs(make_config("isolated", partition="edges_uniform", clients=3, settings=settings))
-    assert len(inputs.partition.held_vertex) == 3 * inputs.graph.num_nodes
+    assert len(inputs.partition.held_node) == 3 * inputs.graph.num_nodes
     counts = count_classes(inputs, np.ones(inputs.graph.num_nodes, dtype=bool))
     assert counts.sum(0).tolist() == (owners * np.bincount(inputs.graph.y)).tolist()
 
@@ -455,8 +455,8 @@ def test_more_seeds_run_what_is_missing_and_resuming_goes_on_with_the_last_ones(
     toy: Paper, own_folder: Path
 ) -> None:
     told: list[str] = []
-    reproduce(toy, "small", out="r", tell=told.append)
-    (more,) = reproduce(toy, "small", seeds=range(1, 4), out="r", tell=told.append).items
+    reproduce(toy, "small", out="r", log=told.append)
+    (more,) = reproduce(toy, "small", seeds=range(1, 4), out="r", log=told.append).items
     assert [line.split(",")[0] for line in told] == ["4 runs to do", "4 runs to do"]
     assert [row["seeds"] for row in more["rows"]] == [[1, 2, 3]] * 2
     again = graphfed.resume("r")

@@ -54,9 +54,9 @@ from graphfed.tasks.run_options import OPTIONS
         ({"seed": "one"}, "seed='one'"),
         ({"split": None}, "split=None"),
         ({"runtime": "lcal"}, "unknown runtime 'lcal'; did you mean 'local'"),
-        ({"sites": 3}, "sites=3 has no use with runtime 'local'"),
-        ({"runtime": "nvflare", "sites": 11}, "11 sites cannot hold 10 clients"),
-        ({"runtime": "nvflare", "clients": 100}, "at most 64; give the number of sites (--sites)"),
+        ({"workers": 3}, "workers=3 has no use with runtime 'local'"),
+        ({"runtime": "nvflare", "clients": 11}, "11 workers cannot hold 10 clients"),
+        ({"runtime": "nvflare", "clients": 100}, "at most 64; give the number of workers (--workers)"),
         ({"placement": "stackd"}, "unknown placement 'stackd'; did you mean 'stacked'"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"device": "cuda:99"}, "device 'cuda:99' is not here"),
@@ -228,7 +228,7 @@ def test_a_whole_number_does_for_a_partition_option_that_is_a_fraction() -> None
     assert isinstance(beta, float)
 
 
-def test_one_client_per_vertex_needs_no_number_of_clients() -> None:
+def test_one_client_per_node_needs_no_number_of_clients() -> None:
     assert make_config("fedavg", partition="ego").clients is None
 
 
@@ -278,8 +278,8 @@ def test_what_a_method_declares_as_its_default_for_its_own_setting_is_no_deviati
 
 
 def test_processes_of_sites_compute_with_one_thread_unless_told() -> None:
-    assert make_config("fedavg", runtime="processes").site_threads == 1
-    assert make_config("fedavg", runtime="processes", threads=3).site_threads == 3
+    assert make_config("fedavg", runtime="processes").client_threads == 1
+    assert make_config("fedavg", runtime="processes", threads=3).client_threads == 3
 
 
 def test_a_pyg_graph_is_taken_as_data() -> None:

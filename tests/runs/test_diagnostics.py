@@ -280,10 +280,10 @@ def test_a_setting_of_several_methods_that_differs_by_default_is_marked() -> Non
     text = str(table)
     assert "gru_fedavg*" in text
     assert "teacher=1.0" in text
-    assert [one.code for one in table.warnings if one.code == "unequal_recipes"] == ["unequal_recipes"]
+    assert [one.code for one in table.warnings if one.code == "unequal_settings"] == ["unequal_settings"]
 
 
 def test_equal_rows_are_not_marked() -> None:
     table = compare(["fedavg"], seeds=[0], clients=2, rounds=1, threads=1, out=False)
     assert "*" not in str(table).split("time")[1]
-    assert "unequal_recipes" not in {one.code for one in table.warnings}
+    assert "unequal_settings" not in {one.code for one in table.warnings}

@@ -96,22 +96,22 @@ def test_predictions_have_a_row_for_each_sensor_and_window_of_validation_and_tes
     split = make_time_split(sensors, "default", 4, 3)
     count = split.val + split.test
     assert table.column_names == [
-        "sensor", "site", "time", "part", *(f"forecast_{n}" for n in (1, 2, 3)),
+        "sensor", "client", "time", "part", *(f"forecast_{n}" for n in (1, 2, 3)),
         *(f"truth_{n}" for n in (1, 2, 3)),
     ]  # fmt: skip
     assert file.metadata.num_row_groups == 6
     assert table["sensor"].to_pylist() == [name for name in sensors.ids for _ in range(count)]
-    assert table["site"].to_pylist() == [k for k in range(6) for _ in range(count)]
+    assert table["client"].to_pylist() == [k for k in range(6) for _ in range(count)]
     assert table["part"].to_pylist() == 6 * (["val"] * split.val + ["test"] * split.test)
     time = table["time"].to_numpy()
     step = (time - np.datetime64(sensors.start)) // np.timedelta64(sensors.step_minutes, "m")
     assert np.array_equal(step, np.tile(split.train + 3 + np.arange(count), 6))
-    site = table["site"].to_numpy()
+    client = table["client"].to_numpy()
     for ahead in (1, 2, 3):
         truth = table[f"truth_{ahead}"].to_numpy()
-        missing = sensors.missing[step + ahead, site]
+        missing = sensors.missing[step + ahead, client]
         assert np.array_equal(np.isnan(truth), missing)
-        assert np.array_equal(truth[~missing], sensors.readings[step + ahead, site][~missing])
+        assert np.array_equal(truth[~missing], sensors.readings[step + ahead, client][~missing])
         assert np.array_equal(table[f"forecast_{ahead}"].to_numpy(), table["forecast_1"].to_numpy())
 
 
@@ -120,7 +120,7 @@ def test_the_files_say_what_was_trained_on(folder: Path, sensors: Sensors) -> No
         json.loads((folder / f"{name}.json").read_text()) for name in ("manifest", "overview")
     )
     assert (manifest["data"]["sensors"], manifest["data"]["steps"]) == (6, 2016)
-    assert manifest["partition"]["site_names"] == list(sensors.ids)
+    assert manifest["partition"]["client_names"] == list(sensors.ids)
     split = make_time_split(sensors, "default", 4, 3)
     assert manifest["hashes"]["data"] == sensors.hash
     assert manifest["hashes"]["split"] == split.hash
@@ -163,8 +163,8 @@ def test_other_names_of_the_sensors_are_another_partition(sensors: Sensors) -> N
         ({"clients": 5}, "'roads' has 6 sensors, one client each, not 5; leave the number of clients out"),
         ({"split": "public"}, "unknown split 'public' of readings in time"),
         ({"settings": {"horizon": 2016}}, "use fewer lags, a shorter horizon or more data"),
-        ({"runtime": "processes"}, "give the number of sites"),
-        ({"runtime": "processes", "sites": 7}, "7 sites cannot hold 6 clients"),
+        ({"runtime": "processes"}, "give the number of workers"),
+        ({"runtime": "processes", "workers": 7}, "7 workers cannot hold 6 clients"),
         ({"settings": {"data.sensor": 7}}, "last_value has no setting 'data.sensor'"),
         ({"settings": {"seq_len": 7}}, "did you mean 'lags'"),
         ({"settings": {"pred_len": 7}}, "did you mean 'horizon'"),
@@ -188,7 +188,7 @@ def test_sensors_that_training_does_not_see_are_tested_all_the_same(method: str,
     whole = run(method=method)
     assert inductive.test == whole.test, "nothing is learnt from others"
     assert inductive.val != whole.val
-    assert set(pq.read_table(tmp_path / "run" / "predictions.parquet")["site"].to_pylist()) == set(range(6))
+    assert set(pq.read_table(tmp_path / "run" / "predictions.parquet")["client"].to_pylist()) == set(range(6))
 
 
 def test_placements_agree() -> None:
@@ -200,7 +200,7 @@ def test_placements_agree() -> None:
 @pytest.mark.slow
 def test_separate_processes_give_what_one_process_gives(tmp_path: Path) -> None:
     options = {"settings": {"every": 60, "lags": 4, "horizon": 3, "hidden": 4}, "rounds": 2}
-    apart = run(tmp_path / "apart", "cnfgnn", runtime="processes", sites=2, **options)
+    apart = run(tmp_path / "apart", "cnfgnn", runtime="processes", workers=2, **options)
     here = run(tmp_path / "here", "cnfgnn", **options)
     assert apart.test == pytest.approx(here.test, rel=1e-4)
     assert (apart.bytes["by_transfer"], apart.hashes) == (here.bytes["by_transfer"], here.hashes)

@@ -65,7 +65,7 @@ def test_the_command_writes_a_whole_folder_and_says_what_it_found(
 def test_predictions_are_the_pairs_that_were_scored(linked: Result) -> None:
     assert linked.folder is not None
     pairs = pairs_in(linked.folder)
-    assert [*pairs] == ["source", "target", "site", "part", "label", "score"]
+    assert [*pairs] == ["source", "target", "client", "part", "label", "score"]
     graph = load("social", num_nodes=200)
     assert isinstance(graph, Graph)
     edges = set(map(tuple, graph.edges.T.tolist()))
@@ -73,7 +73,7 @@ def test_predictions_are_the_pairs_that_were_scored(linked: Result) -> None:
     assert len(set(found)) == len(found)
     assert pairs["label"].tolist() == [pair in edges for pair in found]
     assert pairs["label"].mean() == 0.5
-    assert {*pairs["site"].tolist()} == {0, 1, 2, 3}
+    assert {*pairs["client"].tolist()} == {0, 1, 2, 3}
     for part, told in (("val", linked.val), ("test", linked.test)):
         mine = pairs["part"] == part
         area = roc_auc_score(pairs["label"][mine], pairs["score"][mine])
@@ -85,7 +85,7 @@ def test_the_model_predicts_the_same_pairs_again(linked: Result, capsys: pytest.
     again = graphfed.predict(linked.folder)
     assert again.equals(pq.read_table(linked.folder / "predictions.parquet"))
     assert main(["predict", str(linked.folder), "--out", "pairs.csv"]) == 0
-    assert Path("pairs.csv").read_text().startswith('"source","target","site","part","label","score"')
+    assert Path("pairs.csv").read_text().startswith('"source","target","client","part","label","score"')
     capsys.readouterr()
     assert main(["predict", str(linked.folder), "--data", "digits", "--out", "more.csv"]) == 2
     assert "scores the pairs of its own split" in capsys.readouterr().err
@@ -185,7 +185,7 @@ def test_a_reproduction_may_be_of_link_prediction() -> None:
 def test_an_audit_checks_the_ledger_and_says_what_is_not_for_links(linked: Result) -> None:
     assert linked.folder is not None
     found = audit(linked.folder)
-    assert [*found.findings] == ["clear_transfers"]
+    assert [*found.findings] == ["plaintext_transfers"]
     assert "made for classification" in found.skipped["membership"]
 
 
@@ -212,10 +212,13 @@ def test_a_folder_of_an_earlier_version_says_no_task_and_classifies() -> None:
     ("arguments", "message"),
     [
         (["fedavg"], "fedavg cannot do task 'link_prediction'; choose central"),
-        (["central", "--split", "public"], "'public' is of vertices"),
+        (["central", "--split", "public"], "'public' is of nodes"),
         (["central", "--clients", "2", "--runtime", "nvflare"], "'nvflare' cannot do task 'link_prediction'"),
-        (["central", "--clients", "2", "--kit", "kits/coordinator"], "link prediction cannot be deployed"),
-        (["central", "--partition", "edges_uniform"], "link prediction needs every vertex at one client"),
+        (
+            ["central", "--clients", "2", "--startup-kit", "startup_kits/coordinator"],
+            "link prediction cannot be deployed",
+        ),
+        (["central", "--partition", "edges_uniform"], "link prediction needs every node at one client"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line_and_nothing_is_written(
@@ -267,9 +270,9 @@ def test_overview_counts_training_edges_and_scored_pairs(linked: Result) -> None
     told = json.loads((linked.folder / "overview.json").read_text())
     pairs = pairs_in(linked.folder)
     assert told["pairs"] == {part: int((pairs["part"] == part).sum()) for part in ("val", "test")}
-    for row in told["sites"]:
-        mine = pairs["site"] == row["site"]
+    for row in told["clients"]:
+        mine = pairs["client"] == row["client"]
         assert row["test"] == int((mine & (pairs["part"] == "test")).sum())
-        assert row["train"] == row["edges"] + row["cut_edges"]
+        assert row["train"] == row["edges"] + row["cross_client_edges"]
     page = (linked.folder / "report.html").read_text() if (linked.folder / "report.html").exists() else None
     assert page is None or "pairs to validate and to test on" in page

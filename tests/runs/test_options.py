@@ -22,13 +22,13 @@ KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 OUTSIDE = {"method", "out", "progress", "command", "more"}
 #: What the command line takes next to them, by command. Sweeps and comparisons have several seeds.
 COMMANDS = {
-    "run": {"config", "kit", "plugin", "out", "show_config", "as_json", "report", "progress"},
+    "run": {"config", "startup_kit", "plugin", "out", "show_config", "as_json", "report", "progress"},
     "compare": {"config", "seeds", "plugin", "out", "as_json", "report", "progress"},
     "sweep": {"grid", "optuna", "ranges", "config", "seeds", "plugin", "out", "as_json", "progress"},
 }
 #: The options of a run that a command lacks.
 LACKING: dict[str, set[str]] = {
-    "run": set(), "compare": {"seed"}, "sweep": {"seed", "sites", "checkpoint_every"},
+    "run": set(), "compare": {"seed"}, "sweep": {"seed", "clients", "checkpoint_every"},
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def test_every_field_of_a_run_reaches_a_process_that_gets_it_as_plain_values(tmp
     """Over all fields of the config, each with another value than its default; a new field is among them."""
     config = make_config(
         "fedgcn", data="social", clients=3, partition="label_skew", split="random:0.5,0.25,0.25", seed=5,
-        runtime="processes", sites=2, device="cpu", threads=3, checkpoint_every=7, data_dir=tmp_path,
+        runtime="processes", workers=2, device="cpu", threads=3, checkpoint_every=7, data_dir=tmp_path,
         settings={
             "hops": 1, "data.num_nodes": 300, "partition.alpha": 0.25, "partition_seed": 8, "split_seed": 9,
         },

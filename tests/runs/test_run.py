@@ -124,7 +124,7 @@ def test_clients_stacked_and_one_at_a_time_give_the_same_predictions(method: str
         folder = tmp_path / placement
         graphfed.run(method, clients=3, rounds=2, placement=placement, out=folder)
         tables.append(pq.read_table(folder / "predictions.parquet"))
-    for column in ("vertex", "site", "split", "label"):
+    for column in ("node", "client", "split", "label"):
         assert tables[0][column].to_pylist() == tables[1][column].to_pylist()
     np.testing.assert_allclose(tables[0]["probability"], tables[1]["probability"], atol=1e-4)
 
@@ -232,7 +232,7 @@ def test_the_model_has_the_weights_of_one_shared_network(finished: Result) -> No
 
 
 @pytest.mark.parametrize("method", ["fedavg", "central", "isolated"])
-def test_predictions_have_a_row_a_vertex_and_give_the_reported_accuracy(method: str, tmp_path: Path) -> None:
+def test_predictions_have_a_row_a_node_and_give_the_reported_accuracy(method: str, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     result = graphfed.run(method, clients=4, rounds=2, out=tmp_path / "run")
@@ -241,12 +241,12 @@ def test_predictions_have_a_row_a_vertex_and_give_the_reported_accuracy(method: 
     assert isinstance(graph, Graph)
     dealt = partition(graph, "label_dirichlet", 4, 0)
     owner = np.empty(graph.num_nodes, dtype=np.int64)
-    owner[dealt.held_vertex] = dealt.held_site
+    owner[dealt.held_node] = dealt.held_client
     column = {
-        name: np.array(table[name].to_pylist()) for name in ("vertex", "site", "split", "label", "prediction")
+        name: np.array(table[name].to_pylist()) for name in ("node", "client", "split", "label", "prediction")
     }
-    np.testing.assert_array_equal(column["vertex"], np.arange(graph.num_nodes))
-    np.testing.assert_array_equal(column["site"], owner)
+    np.testing.assert_array_equal(column["node"], np.arange(graph.num_nodes))
+    np.testing.assert_array_equal(column["client"], owner)
     np.testing.assert_array_equal(column["label"], graph.y)
     test = column["split"] == "test"
     np.testing.assert_array_equal(test, make_split(graph, "default", 0).test)
@@ -257,7 +257,7 @@ def test_predictions_have_a_row_a_vertex_and_give_the_reported_accuracy(method: 
     np.testing.assert_array_equal(each.max(axis=1), np.array(table["probability"]))
 
 
-def test_copies_of_a_vertex_are_predicted_at_each_site_that_owns_one(tmp_path: Path) -> None:
+def test_copies_of_a_node_are_predicted_at_each_site_that_owns_one(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     graphfed.run("fedavg", clients=3, rounds=1, partition="overlapping", out=tmp_path / "run")
@@ -265,8 +265,8 @@ def test_copies_of_a_vertex_are_predicted_at_each_site_that_owns_one(tmp_path: P
     graph = load("digits")
     assert isinstance(graph, Graph)
     dealt = partition(graph, "overlapping", 3, 0)
-    owned = sorted(zip(dealt.held_vertex[dealt.held_owner], dealt.held_site[dealt.held_owner], strict=True))
-    assert list(zip(table["vertex"].to_pylist(), table["site"].to_pylist(), strict=True)) == owned
+    owned = sorted(zip(dealt.held_node[dealt.held_owner], dealt.held_client[dealt.held_owner], strict=True))
+    assert list(zip(table["node"].to_pylist(), table["client"].to_pylist(), strict=True)) == owned
 
 
 def test_the_default_folder_names_method_and_data(own_folder: Path) -> None:
@@ -289,11 +289,11 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
     ("options", "told"),
     [
         ({"method": "fedavgg"}, "did you mean"),
-        ({"clients": 1798}, "1798 clients cannot share 'digits', which has 1797 vertices"),
+        ({"clients": 1798}, "1798 clients cannot share 'digits', which has 1797 nodes"),
         ({"clients": 500}, "label_dirichlet"),
         ({"split": "publc"}, "unknown split 'publc'; did you mean 'public'"),
         ({"split": "public"}, "has no public split"),
-        ({"split": "random:0.8,0,0.2"}, "no val vertex"),
+        ({"split": "random:0.8,0,0.2"}, "no val node"),
         ({"partition": "ego", "clients": 3}, "has 1797 clients for"),
         ({"data_dir": "nowhere", "data": "cora"}, "the data folder nowhere does not exist"),
         ({"lrr": 0.1}, "did you mean 'lr'"),
@@ -301,14 +301,14 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
         ({"partition": "ego", "runtime": "processes"}, "one process per client"),
         (
             {"data": "social", "split": "random:0.5,0.25,0.25", "settings": {"data.num_nodes": 40}}
-            | {"partition": "ego", "runtime": "processes", "sites": 50},
-            "50 sites cannot hold 40 clients",
+            | {"partition": "ego", "runtime": "processes", "workers": 50},
+            "50 workers cannot hold 40 clients",
         ),
         (
             {"method": "fedgcn", "backbone": "gat"},
             "fedgcn has no setting 'backbone'; it is",
         ),
-        ({"method": "fedgcn", "partition": "edges_uniform"}, "needs every vertex at one client only"),
+        ({"method": "fedgcn", "partition": "edges_uniform"}, "needs every node at one client only"),
         ({"device": "cuda:99"}, "device 'cuda:99' is not here"),
     ],
 )

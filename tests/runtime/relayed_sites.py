@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from graphfed.crypto.channel import Identity
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.runtime.mailbox import Mailbox
 from graphfed.runtime.nvflare.link import OFFER, Channels, FlareLink, Inbox, Part, Post
 
@@ -112,15 +112,15 @@ def make_places(
     max_held: int | None = None,
 ) -> dict[int, Place]:
     """The server and the sites, in the order of the hosts, joined by the relay: by end."""
-    names = {SERVER_END: SERVER, **dict(enumerate(sites))}
+    names = {SERVER_INDEX: SERVER, **dict(enumerate(sites))}
     places = {}
     for end, name in names.items():
         mailbox = Mailbox(patience)
         mailbox.begin(run)
         posts = {to: relay.post(name, other) for to, other in names.items() if to != end}
         channels = None
-        if end != SERVER_END:
-            to_sites = {names[to]: post for to, post in posts.items() if to != SERVER_END}
+        if end != SERVER_INDEX:
+            to_sites = {names[to]: post for to, post in posts.items() if to != SERVER_INDEX}
             channels = Channels(identity(name), "job 1", to_sites, give_up)
         inbox = Inbox(mailbox, max_held=max_held, opened=opened_by(channels))
         link = new_link(names, posts, mailbox, channels=channels, give_up=give_up)

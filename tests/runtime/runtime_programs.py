@@ -1,4 +1,4 @@
-"""Programs that the tests run in the processes of `Sites`, and callers that are killed while they run."""
+"""Programs that the tests run in the processes of `Workers`, and callers that are killed while they run."""
 
 import os
 import signal
@@ -11,39 +11,39 @@ import torch
 
 from graphfed.errors import GraphfedError
 from graphfed.federation import CLIENTS, Federation
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.runtime.interrupts import listening
-from graphfed.runtime.processes import Sites
+from graphfed.runtime.processes import Workers
 
-Tell = Callable[[Any], None]
+Log = Callable[[Any], None]
 
 SECRET = "the salary of Alice is 5000"
 
 
-def threads(fed: Federation, arguments: Any, tell: Tell) -> dict[str, Any]:
+def threads(fed: Federation, arguments: Any, log: Log) -> dict[str, Any]:
     return {"pid": os.getpid(), "threads": torch.get_num_threads(), "session": os.getsid(0)}
 
 
-def spin(fed: Federation, arguments: Any, tell: Tell) -> None:
+def spin(fed: Federation, arguments: Any, log: Log) -> None:
     """Works and tells of it for two minutes: far longer than any test waits."""
     end = time.monotonic() + 120
     while time.monotonic() < end:
         torch.ones(100, 100) @ torch.ones(100, 100)
-        tell(os.getpid())
+        log(os.getpid())
 
 
-def listens(fed: Federation, arguments: Any, tell: Tell) -> dict[str, bool]:
+def listens(fed: Federation, arguments: Any, log: Log) -> dict[str, bool]:
     """At the server: whether a stop request is heard within ten seconds of listening for one."""
-    if not fed.server_ends:
+    if not fed.server_participants:
         return {"asked": False}
-    with listening() as wish:
+    with listening() as stop_request:
         end = time.monotonic() + 10
-        while not wish.asked and time.monotonic() < end:
+        while not stop_request.asked and time.monotonic() < end:
             time.sleep(0.01)
-    return {"asked": wish.asked}
+    return {"asked": stop_request.asked}
 
 
-def exchange(fed: Federation, arguments: Any, tell: Tell) -> None:
+def exchange(fed: Federation, arguments: Any, log: Log) -> None:
     """Every client sends one number up; host 0 ends its process first where it is told to."""
     if arguments == "die":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -55,7 +55,7 @@ def quotes_its_data(value: torch.Tensor, name: str) -> None:
     raise KeyError(SECRET)
 
 
-def fails(fed: Federation, arguments: Any, tell: Tell) -> None:
+def fails(fed: Federation, arguments: Any, log: Log) -> None:
     """Fails at the clients in a stage, in the phase "train" of round 7; the server waits for them."""
     value = fed.locate(CLIENTS, "value", [torch.ones(2) for _ in fed.here])
     with fed.phase("train", round=7):
@@ -82,9 +82,9 @@ def _main() -> None:
             if len(working) == 2:
                 print(*working, flush=True)
 
-    with Sites([(0,)]) as sites:
+    with Workers([(0,)]) as sites:
         try:
-            sites.run("runtime_programs:spin", {SERVER_END: None, 0: None}, on_event=on_event)
+            sites.run("runtime_programs:spin", {SERVER_INDEX: None, 0: None}, on_event=on_event)
         except KeyboardInterrupt:
             print("interrupted", flush=True)
 

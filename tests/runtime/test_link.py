@@ -32,7 +32,7 @@ from relayed_sites import (
 
 from graphfed.crypto.channel import OVERHEAD, ChannelError, Handshake
 from graphfed.federation import Federation
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.runtime.mailbox import Mailbox, PeerLost, ProcessError, check_size
 from graphfed.runtime.nvflare import link as link_module
 from graphfed.runtime.nvflare.link import (
@@ -93,7 +93,7 @@ def begun(run: str = "run", patience: float = LIMIT) -> Mailbox:
 
 def alone(post: Post, *, give_up: float = 0.02, patience: float = LIMIT) -> FlareLink:
     """The link of a site whose only peer is the server."""
-    return new_link({SERVER_END: SERVER}, {SERVER_END: post}, begun(patience=patience), give_up=give_up)
+    return new_link({SERVER_INDEX: SERVER}, {SERVER_INDEX: post}, begun(patience=patience), give_up=give_up)
 
 
 def mailbox_of(link: FlareLink) -> Mailbox:
@@ -537,11 +537,11 @@ def test_messages_arrive_intact_through_a_hostile_relay_that_can_read_none_betwe
     relay.everything_late()
     for a, b in pairs:
         assert places[b].inbox.held(places[a].name) == 0
-    between_sites = b"".join(part.content for a, b, part in relay.seen if SERVER not in (a, b))
+    between_clients = b"".join(part.content for a, b, part in relay.seen if SERVER not in (a, b))
     for (a, b, _), message in sent.items():
-        if SERVER_END not in (a, b) and len(message) >= 16:
-            assert message[:16] not in between_sites
-            assert message[-16:] not in between_sites
+        if SERVER_INDEX not in (a, b) and len(message) >= 16:
+            assert message[:16] not in between_clients
+            assert message[-16:] not in between_clients
 
 
 def test_the_relay_of_these_tests_does_all_that_it_is_said_to() -> None:
@@ -577,8 +577,8 @@ def test_a_relay_that_drops_all_offers_ends_in_a_clear_loss_at_who_sends(lies: b
     assert ("did not arrive: Lost" in str(lost.value)) is not lies
     with pytest.raises(PeerLost, match=why):
         places[0].link.send(1, "0/2/x/0>1", b"more")
-    places[0].link.send(SERVER_END, "0/3/x/0>-1", b"still there")
-    assert places[SERVER_END].link.recv(0, "0/3/x/0>-1") == b"still there"
+    places[0].link.send(SERVER_INDEX, "0/3/x/0>-1", b"still there")
+    assert places[SERVER_INDEX].link.recv(0, "0/3/x/0>-1") == b"still there"
 
 
 def test_a_relay_that_corrupts_everything_ends_in_a_loss_that_says_what_was_refused() -> None:
@@ -603,7 +603,7 @@ def test_wire_counts_the_bytes_of_contents_handed_over_by_transfer_and_a_repeat_
     places = make_places(relay, ["north", "south"])
     sizes = {"model": PART + 1, "layer0/local": 3 * PART, "layer0/local/grad": 0}
     for i, (name, size) in enumerate(sizes.items()):
-        for to in (SERVER_END, 1):
+        for to in (SERVER_INDEX, 1):
             places[0].link.send(to, f"0/{i}/{name}/0>{to}", os.urandom(size))
     places[0].link.flush()
     seals = {"model": 2 * OVERHEAD, "layer0/local": 3 * OVERHEAD, "layer0/local/grad": OVERHEAD}
@@ -620,7 +620,7 @@ def test_wire_counts_every_part_when_workers_count_at_once() -> None:
     link = alone(lambda part: "", give_up=LIMIT)
     link.wire = Slow()
     for i in range(50):
-        link.send(SERVER_END, f"0/{i}/x/0>-1", b"x" * 10)
+        link.send(SERVER_INDEX, f"0/{i}/x/0>-1", b"x" * 10)
     link.flush()
     assert dict(link.wire) == {"x": 500}
 
@@ -647,15 +647,15 @@ def test_a_request_may_raise_anything_and_is_repeated_and_told_of_without_what_i
         return ""
 
     patient = alone(post, give_up=LIMIT)
-    patient.send(SERVER_END, "0/1/x/0>-1", b"x")
+    patient.send(SERVER_INDEX, "0/1/x/0>-1", b"x")
     patient.flush()
     assert patient.wire == {"x": 1}
     failing = 1000
     link = alone(post)
-    link.send(SERVER_END, "0/2/x/0>-1", b"x")
+    link.send(SERVER_INDEX, "0/2/x/0>-1", b"x")
     why = rf"server could not be reached: {type(error).__name__} at .*:\d+ \(tried"
     with pytest.raises(PeerLost, match=why) as lost:
-        link.recv(SERVER_END, "0/3/y/-1>0")
+        link.recv(SERVER_INDEX, "0/3/y/-1>0")
     assert SECRET not in str(lost.value)
     link.close()
 
@@ -665,18 +665,18 @@ def test_what_graphfed_itself_says_of_a_failing_request_is_told() -> None:
         raise ProcessError("server cannot be reached (comm_error)")
 
     link = alone(post)
-    link.send(SERVER_END, "0/1/x/0>-1", b"x")
+    link.send(SERVER_INDEX, "0/1/x/0>-1", b"x")
     why = r"server could not be reached: ProcessError: server cannot be reached \(comm_error\) \(tried for"
     with pytest.raises(PeerLost, match=why):
-        link.recv(SERVER_END, "0/2/y/-1>0")
+        link.recv(SERVER_INDEX, "0/2/y/-1>0")
     link.close()
 
 
 def test_a_reason_for_refusing_is_told_without_what_a_terminal_would_obey() -> None:
     link = alone(lambda part: "\x1b[2Jall is well\n")
-    link.send(SERVER_END, "0/1/x/0>-1", b"x")
+    link.send(SERVER_INDEX, "0/1/x/0>-1", b"x")
     with pytest.raises(PeerLost, match=r"server refused it: '\\x1b\[2Jall is well\\n' \(tried for") as lost:
-        link.recv(SERVER_END, "0/2/y/-1>0")
+        link.recv(SERVER_INDEX, "0/2/y/-1>0")
     assert str(lost.value).isprintable()
     link.close()
 
@@ -690,12 +690,12 @@ def test_nothing_more_is_tried_for_a_peer_that_is_given_up() -> None:
         raise Lost
 
     link = alone(post)
-    link.send(SERVER_END, "0/1/x/0>-1", b"x" * (200 * PART))
+    link.send(SERVER_INDEX, "0/1/x/0>-1", b"x" * (200 * PART))
     link.flush()
     assert tried <= set(range(AT_ONCE))
     assert not link.wire
     with pytest.raises(PeerLost):
-        link.send(SERVER_END, "0/2/x/0>-1", b"x")
+        link.send(SERVER_INDEX, "0/2/x/0>-1", b"x")
 
 
 def test_a_peer_lost_for_another_reason_is_sent_nothing_more() -> None:
@@ -707,18 +707,18 @@ def test_a_peer_lost_for_another_reason_is_sent_nothing_more() -> None:
         raise Lost
 
     link = alone(post, give_up=1000.0)
-    link.send(SERVER_END, "0/1/x/0>-1", b"x")
+    link.send(SERVER_INDEX, "0/1/x/0>-1", b"x")
     until(lambda: bool(posted))
     mailbox_of(link).close(SERVER, "ended the run")
     link.flush()
     with pytest.raises(PeerLost, match="server ended the run; waiting for"):
-        link.recv(SERVER_END, "0/2/y/-1>0")
+        link.recv(SERVER_INDEX, "0/2/y/-1>0")
 
 
 def test_a_peer_without_room_is_there_and_waited_for_beyond_the_time_for_failing_requests() -> None:
     answers = iter([FULL] * 60)
     link = alone(lambda part: next(answers, ""), give_up=0.05)
-    link.send(SERVER_END, "0/1/x/0>-1", b"x")
+    link.send(SERVER_INDEX, "0/1/x/0>-1", b"x")
     link.flush()
     assert link.wire == {"x": 1}
     assert not mailbox_of(link).closed(SERVER)
@@ -726,10 +726,10 @@ def test_a_peer_without_room_is_there_and_waited_for_beyond_the_time_for_failing
 
 def test_a_peer_that_never_has_room_is_lost_after_the_patience() -> None:
     link = alone(lambda part: FULL, give_up=0.05, patience=0.2)
-    link.send(SERVER_END, "0/1/x/0>-1", b"x")
+    link.send(SERVER_INDEX, "0/1/x/0>-1", b"x")
     link.flush()
     with pytest.raises(PeerLost, match=f"server refused it: {FULL}"):
-        link.recv(SERVER_END, "0/2/y/-1>0")
+        link.recv(SERVER_INDEX, "0/2/y/-1>0")
 
 
 def test_flush_returns_when_everything_has_arrived_or_its_receiver_is_given_up() -> None:
@@ -741,10 +741,10 @@ def test_flush_returns_when_everything_has_arrived_or_its_receiver_is_given_up()
     bring = relay._bring
     relay._bring = lambda a, b, part: "never" if b == "west" else bring(a, b, part)  # type: ignore[method-assign]
     places[0].link._give_up = 0.05
-    for to in (SERVER_END, 1, 2):
+    for to in (SERVER_INDEX, 1, 2):
         places[0].link.send(to, f"0/1/x/0>{to}", b"x" * 3 * PART)
     places[0].link.flush()
-    assert places[SERVER_END].link.recv(0, "0/1/x/0>-1") == b"x" * 3 * PART
+    assert places[SERVER_INDEX].link.recv(0, "0/1/x/0>-1") == b"x" * 3 * PART
     assert places[1].link.recv(0, "0/1/x/0>1") == b"x" * 3 * PART
     assert [places[0].mailbox.closed(name) for name in (SERVER, "south", "west")] == [False, False, True]
 
@@ -759,7 +759,7 @@ def test_closing_waits_for_no_request_and_nothing_comes_of_one_that_is_on_its_wa
 
     link = alone(post, give_up=0.0)
     for i in range(20):
-        link.send(SERVER_END, f"0/{i}/x/0>-1", b"x")
+        link.send(SERVER_INDEX, f"0/{i}/x/0>-1", b"x")
     until(lambda: len(posted) == AT_ONCE)
     link.close()
     link.close()
@@ -780,7 +780,7 @@ def test_closing_ends_the_pause_before_a_repeat() -> None:
             raise Lost
 
         link = alone(post, give_up=5000.0)
-        link.send(SERVER_END, "0/1/x/0>-1", b"x")
+        link.send(SERVER_INDEX, "0/1/x/0>-1", b"x")
         until(lambda: bool(posted))
         link.close()
         until(lambda: not sending_threads())
@@ -819,10 +819,10 @@ def test_a_link_of_a_run_that_is_over_closes_no_peer_and_sends_nothing_in_the_ne
 
     old = alone(post, give_up=0.0)
     mailbox = mailbox_of(old)
-    old.send(SERVER_END, "0/1/x/0>-1", b"x")
+    old.send(SERVER_INDEX, "0/1/x/0>-1", b"x")
     until(lambda: bool(posted))
     mailbox.begin("next")
-    old.send(SERVER_END, "0/2/x/0>-1", b"x")
+    old.send(SERVER_INDEX, "0/2/x/0>-1", b"x")
     release.set()
     old.flush()
     assert posted == ["run/0/1/x/0>-1"]
@@ -834,8 +834,8 @@ def test_a_message_over_the_limit_is_refused_where_it_is_sent() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(link_module, "check_size", functools.partial(check_size, limit=10))
         with pytest.raises(ProcessError, match="0/1/x/0>-1 is a message of 11 bytes, more than the 10"):
-            link.send(SERVER_END, "0/1/x/0>-1", b"x" * 11)
-        link.send(SERVER_END, "0/1/x/0>-1", b"x" * 10)
+            link.send(SERVER_INDEX, "0/1/x/0>-1", b"x" * 11)
+        link.send(SERVER_INDEX, "0/1/x/0>-1", b"x" * 10)
     link.flush()
     assert link.wire == {"x": 10}
 
@@ -911,8 +911,8 @@ def test_a_federation_over_a_hostile_relay_computes_what_it_does_in_one_process(
     def life(end: int) -> tuple[dict[str, list[Any]], Federation]:
         fed = Federation(
             HOSTS,
-            here=[] if end == SERVER_END else [end],
-            server_here=end == SERVER_END,
+            here=[] if end == SERVER_INDEX else [end],
+            server_here=end == SERVER_INDEX,
             link=places[end].link,
         )
         out = every_way(fed)
@@ -926,10 +926,12 @@ def test_a_federation_over_a_hostile_relay_computes_what_it_does_in_one_process(
         if name == "agreed":
             assert all(out[name] == value for out, _ in ended.values())
             continue
-        for host, part in enumerate(value):
-            torch.testing.assert_close(ended[host][0][name], [part], rtol=0, atol=0)
+        for worker, part in enumerate(value):
+            torch.testing.assert_close(ended[worker][0][name], [part], rtol=0, atol=0)
     for end, (_, fed) in ended.items():
         wire = places[end].link.wire
         crossed = {e.name for e in fed.ledger.entries}
         assert set(wire) <= crossed
-        assert set(wire) == ({"agreed", "broadcast"} if end == SERVER_END else {"join", "gather", "exchange"})
+        assert set(wire) == (
+            {"agreed", "broadcast"} if end == SERVER_INDEX else {"join", "gather", "exchange"}
+        )

@@ -22,10 +22,10 @@ from runtime_programs import SECRET
 
 from graphfed.errors import GraphfedError, InputError
 from graphfed.federation import CLIENTS, Federation, wire
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.runtime import failures, processes
 from graphfed.runtime.mailbox import ProcessError
-from graphfed.runtime.processes import PipeLink, Sites
+from graphfed.runtime.processes import PipeLink, Workers
 
 pytestmark = pytest.mark.slow
 
@@ -33,9 +33,9 @@ pytestmark = pytest.mark.slow
 LIMIT = 30
 
 
-def run(sites: Sites, name: str, **arguments: Any) -> dict[int, Any]:
+def run(sites: Workers, name: str, **arguments: Any) -> dict[int, Any]:
     """Run a program with nothing but what single hosts are told: host0="..." """
-    told = {end: arguments.get(f"host{end}") for end in [SERVER_END, *range(len(sites.hosts))]}
+    told = {end: arguments.get(f"worker{end}") for end in [SERVER_INDEX, *range(len(sites.workers))]}
     return sites.run(f"runtime_programs:{name}", told)
 
 
@@ -96,13 +96,13 @@ def test_processes_end_in_the_middle_of_a_program_when_their_caller_does(how: si
 @pytest.mark.parametrize("when", ["before its program", "at once"])
 def test_a_stop_request_is_heard_by_a_program_that_listens_later(when: str) -> None:
     """It comes while the server's process still starts; it neither kills the process nor gets lost."""
-    with Sites([(0,)]) as sites:
+    with Workers([(0,)]) as sites:
         if when == "at once":
             sites.interrupt()
         else:
             run(sites, "threads")
             sites.interrupt()
-        assert run(sites, "listens")[SERVER_END] == {"asked": True}
+        assert run(sites, "listens")[SERVER_INDEX] == {"asked": True}
 
 
 # ---- a process ends, fails or stays silent -----------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_a_process_that_dies_at_work_is_named_with_its_exit_status(
     started: list[subprocess.Popen[bytes]],
 ) -> None:
     """Even when the server, which waits for it, reports first; and the processes run nothing after it."""
-    with Sites([(0,)], threads=2) as sites:
+    with Workers([(0,)], threads=2) as sites:
         # They run with the threads asked for, each in a session of its own.
         answers = run(sites, "threads")
         assert [a["threads"] for a in answers.values()] == [2, 2]
@@ -127,7 +127,7 @@ def test_a_process_that_dies_at_work_is_named_with_its_exit_status(
 def test_a_process_that_died_before_a_program_is_named_and_a_stuck_one_is_killed(
     started: list[subprocess.Popen[bytes]],
 ) -> None:
-    with Sites([(0,)]) as sites:
+    with Workers([(0,)]) as sites:
         run(sites, "threads")
         started[0].send_signal(signal.SIGSTOP)  # the server: it cannot end by itself any more
         started[1].send_signal(signal.SIGKILL)
@@ -142,7 +142,7 @@ def test_settings_that_cannot_be_used_are_refused_before_anything_starts(
     wrong: dict[str, Any], started: list[subprocess.Popen[bytes]]
 ) -> None:
     with pytest.raises(InputError, match=f"{next(iter(wrong))} must be .* got"):
-        Sites([(0,)], **wrong)
+        Workers([(0,)], **wrong)
     assert started == []
 
 
@@ -170,9 +170,9 @@ class Pretended:
 
 @dataclass
 class PretendedSites:
-    """`Sites` of a server and one host; far: the processes' ends; log: what was done to the processes."""
+    """`Workers` of a server and one host; far: the processes' ends; log: what was done to the processes."""
 
-    sites: Sites
+    sites: Workers
     far: dict[int, Connection]
     log: list[str]
     clock: SimpleNamespace
@@ -183,9 +183,9 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedSites]:
     clock, log = SimpleNamespace(now=0.0), []
     monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: Pretended(log, clock))
-    sites = Sites([(0,)], patience=0.01)
+    sites = Workers([(0,)], patience=0.01)
     far = {}
-    for end in [SERVER_END, 0]:
+    for end in [SERVER_INDEX, 0]:
         sites._control[end].close()
         near, other = socket.socketpair()
         sites._control[end], far[end] = Connection(near.detach()), Connection(other.detach())
@@ -197,7 +197,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedSites]:
 
 def test_the_process_that_died_is_named_when_another_one_tells_of_it_first(pretended: PretendedSites) -> None:
     """The server saw host 0 go; the caller has not yet."""
-    pretended.far[SERVER_END].send_bytes(wire.encode("host 0 closed its connection", kind="lost", peer=0))
+    pretended.far[SERVER_INDEX].send_bytes(wire.encode("host 0 closed its connection", kind="lost", peer=0))
     with pytest.raises(ProcessError, match=r"process of host 0 died \(exit status -9"):
         run(pretended.sites, "threads")
 
@@ -273,7 +273,7 @@ def test_51_places_start_within_the_usual_limit_of_1024_open_files(monkeypatch: 
         return Pretended([], SimpleNamespace(now=0.0))
 
     monkeypatch.setattr(subprocess, "Popen", start)
-    with Sites([(k,) for k in range(50)], patience=7.0):
+    with Workers([(k,) for k in range(50)], patience=7.0):
         assert len(open_files()) - len(before) == 51  # one connection to every process is all that stays
     assert sorted(pairs) == [(a, b) for a in range(-1, 50) for b in range(-1, 50) if a != b]
     assert peak - len(before) < 900
@@ -295,7 +295,7 @@ def test_too_few_open_files_are_one_clear_input_error_that_leaves_nothing_behind
         with pytest.raises(
             InputError, match=rf"13 processes.*may have {limit} in all; use fewer clients, or"
         ):
-            Sites([(k,) for k in range(12)])
+            Workers([(k,) for k in range(12)])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert log == ["wait", "wait", "kill", "kill", "wait", "wait"]
@@ -309,7 +309,7 @@ def test_a_failing_stage_sends_where_it_failed_but_not_what_the_exception_says(
     started: list[subprocess.Popen[bytes]],
 ) -> None:
     """An exception's message may hold data, and so may the inputs."""
-    with Sites([(0,)]) as sites, pytest.raises(ProcessError) as caught:
+    with Workers([(0,)]) as sites, pytest.raises(ProcessError) as caught:
         run(sites, "fails")
     where = r"host 0: client 0 failed in 'quotes_its_data' \(phase train, round 7\): KeyError at .*{}:\d+$"
     assert caught.match(where.format(r"runtime_programs\.py"))
@@ -379,12 +379,12 @@ def test_a_length_over_the_limit_is_refused_on_arrival(pair: tuple[Connection, C
 def test_a_peer_that_is_gone_is_an_error_for_who_waits_and_for_who_sends(
     pair: tuple[Connection, Connection],
 ) -> None:
-    link = PipeLink({SERVER_END: pair[0]}, patience=LIMIT)
+    link = PipeLink({SERVER_INDEX: pair[0]}, patience=LIMIT)
     pair[1].close()
     with pytest.raises(ProcessError, match="the server closed its connection; waiting for key"):
-        link.recv(SERVER_END, "key")
+        link.recv(SERVER_INDEX, "key")
     with pytest.raises(ProcessError, match="the server closed its connection; sending key"):
-        link.send(SERVER_END, "key", b"x")
+        link.send(SERVER_INDEX, "key", b"x")
 
 
 def test_a_silent_peer_is_an_error_after_the_patience(pair: tuple[Connection, Connection]) -> None:

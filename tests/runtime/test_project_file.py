@@ -58,8 +58,8 @@ def test_a_project_is_read_back_as_it_was_written(tmp_path_factory: Any, project
 def test_the_sites_clients_are_numbered_one_after_the_other_in_the_order_of_the_file(
     project: Project,
 ) -> None:
-    assert [k for host in project.hosts for k in host] == list(range(sum(s.clients for s in project.sites)))
-    assert [len(host) for host in project.hosts] == [site.clients for site in project.sites]
+    assert [k for host in project.workers for k in host] == list(range(sum(s.clients for s in project.sites)))
+    assert [len(host) for host in project.workers] == [site.clients for site in project.sites]
 
 
 @given(PLAIN)
@@ -111,7 +111,7 @@ def test_what_is_left_out_means_this_machine_only(tmp_path: Path) -> None:
     path.write_text("name: fraud\nsites: [bank_a, {name: hub, clients: 3}]\n")
     found = load_project(path)
     assert (found.address, found.listen, found.coordinator) == ("localhost:8002", "127.0.0.1", COORDINATOR)
-    assert found.hosts == [(0,), (1, 2, 3)]
+    assert found.workers == [(0,), (1, 2, 3)]
 
 
 def test_init_writes_a_project_that_provision_reads_and_never_over_another(

@@ -18,19 +18,19 @@ from graphfed.methods.registry import get_method
 from graphfed.runs import processes as experiment_sites
 from graphfed.runs.processes import run_site, train_in_processes
 from graphfed.runs.train import Event
-from graphfed.runtime.processes import Sites
+from graphfed.runtime.processes import Workers
 from graphfed.tasks.registry import default_settings
 
 
 def two_clients() -> list[Cohort]:
-    """A ring of twelve vertices, every second one at client 1."""
+    """A ring of twelve nodes, every second one at client 1."""
     rng = np.random.default_rng(0)
-    vertex = np.arange(12)
+    node = np.arange(12)
     graph = make_graph(
-        "ring", rng.normal(size=(12, 3)), vertex % 2, np.stack([vertex, (vertex + 1) % 12]), num_classes=2
+        "ring", rng.normal(size=(12, 3)), node % 2, np.stack([node, (node + 1) % 12]), num_classes=2
     )
-    split = Split("random", vertex < 6, (vertex >= 6) & (vertex < 9), vertex >= 9)
-    partition = from_assignment(graph, vertex // 6, num_sites=2)
+    split = Split("random", node < 6, (node >= 6) & (node < 9), node >= 9)
+    partition = from_assignment(graph, node // 6, num_clients=2)
     return [make_cohort(graph, split, partition, [k]) for k in range(2)]
 
 
@@ -43,10 +43,10 @@ def test_sites_remove_their_data_files_before_training_and_use_the_threads_asked
     written: list[str] = []
     left: dict[str, list[Path]] = {}
 
-    class Recorded(Sites):
-        def __init__(self, hosts: Any, *, threads: int) -> None:
+    class Recorded(Workers):
+        def __init__(self, workers: Any, *, threads: int) -> None:
             given.append(threads)
-            super().__init__(hosts, threads=threads)
+            super().__init__(workers, threads=threads)
 
         def run(self, program: str, arguments: dict[int, Any], **options: Any) -> dict[int, Any]:
             written.extend(path.name for path in tmp_path.rglob("*.safetensors"))

@@ -202,7 +202,7 @@ def test_a_run_with_a_policys_file_decides_as_the_environment_without_noise(
     assert isinstance(training, fedgraph.FedGraphConfig)
     fed = stacked(CLIENTS)
     inputs = load_inputs(config)
-    data = fed.locate("clients", "data", inputs.parts(config, fed.hosts))
+    data = fed.locate("clients", "data", inputs.parts(config, fed.workers))
     task = inputs.task("classification")
     data, _ = agree_before_setup(fed, data, config.method, task, training)
     state = fedgraph.setup(fed, data, task, training)
@@ -247,7 +247,7 @@ def test_an_action_that_is_no_number_and_training_that_diverges_are_errors() -> 
         here.step(random_actions(here)[0])
 
 
-def test_a_part_without_vertices_at_any_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_without_nodes_at_any_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from graphfed.tasks.graphs import node_scores
 
     federation = prepared()
@@ -258,5 +258,5 @@ def test_a_part_without_vertices_at_any_client_is_refused(monkeypatch: pytest.Mo
     )
     here = environment(federation)
     here.reset()
-    with pytest.raises(InputError, match="no client has a vertex of the part 'val'"):
+    with pytest.raises(InputError, match="no client has a node of the part 'val'"):
         here.step(np.zeros(here.action_space.shape))

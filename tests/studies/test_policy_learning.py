@@ -90,7 +90,7 @@ def test_the_folder_has_every_file_and_nothing_is_pickled(ddpg: LearnedPolicy) -
 
 
 def test_lines_say_how_much_was_sampled_and_what_it_was_worth(bandit: LearnedPolicy) -> None:
-    """Of constant arms this is known: all training vertices and the arm's chance, in both layers."""
+    """Of constant arms this is known: all training nodes and the arm's chance, in both layers."""
     for line in bandit.episodes:
         arm, rounds = line["arm"], bandit.rounds
         assert line["kappa_share"] == arm["share"] == 1
@@ -161,7 +161,7 @@ def stop_in(monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
 
     def after_round(self: Any) -> None:
         heard.append(1)
-        self.wish.asked = self.wish.asked or len(heard) == rounds
+        self.stop_request.asked = self.stop_request.asked or len(heard) == rounds
         real(self)
 
     monkeypatch.setattr(policy_episodes.Learning, "after_round", after_round)

@@ -24,8 +24,8 @@ def cohort_of(y: np.ndarray, num_classes: int, clients: int = 4) -> Cohort:
     """A cohort whose test part is all nodes, in the order of `y` at every client."""
     graph = make_graph("g", np.ones((len(y), 1), np.float32), y, [], num_classes=num_classes)
     none, every = np.zeros(len(y), bool), np.ones(len(y), bool)
-    site = np.sort(np.arange(len(y)) % clients)
-    dealt = from_assignment(graph, site, num_sites=clients)
+    client = np.sort(np.arange(len(y)) % clients)
+    dealt = from_assignment(graph, client, num_clients=clients)
     return make_cohort(graph, Split("test", none, none, every), dealt, range(clients))
 
 

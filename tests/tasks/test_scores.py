@@ -228,7 +228,7 @@ def link_cohort(clients: list[int] | None = None) -> Cohort:
     graph = make_graph("toy", rng.random((40, 2)), np.zeros(40, dtype=int), ends)
     split = make_edge_split(graph, "edges:0.6,0.2,0.2", 0)
     known = training_graph(graph, split)
-    dealt = from_assignment(known, rng.integers(0, CLIENTS, 40), num_sites=CLIENTS)
+    dealt = from_assignment(known, rng.integers(0, CLIENTS, 40), num_clients=CLIENTS)
     return make_cohort(known, split, dealt, range(CLIENTS) if clients is None else clients)
 
 
@@ -370,15 +370,15 @@ def test_a_clients_loss_that_is_not_finite_loses_the_run_and_is_not_refused() ->
     """Across a link: it is the run that diverges, and the metrics say so."""
     cohorts = [link_cohort([k]) for k in range(CLIENTS)]
     sent: dict[tuple[int, str], Any] = {}
-    for host, cohort in enumerate(cohorts):
+    for worker, cohort in enumerate(cohorts):
         scores = some_scores(cohort)
-        if host == 1:
+        if worker == 1:
             scores[0] = math.nan
         for target in ("val", "test"):
             rows = pair_rows(cohort, target)
-            sent[host, f"{target}_pairs"] = rows.ids, torch.tensor([len(rows.ids)])
-        sent[host, "val_pair_scores"] = coded_pairs(cohort, scores, "val")
-        sent[host, "val_pair_loss"] = summed_loss(cohort, scores, "val")
+            sent[worker, f"{target}_pairs"] = rows.ids, torch.tensor([len(rows.ids)])
+        sent[worker, "val_pair_scores"] = coded_pairs(cohort, scores, "val")
+        sent[worker, "val_pair_loss"] = summed_loss(cohort, scores, "val")
     fed = Federation([(k,) for k in range(CLIENTS)], here=[], link=Mail(sent))
     data, scores_there = (fed.locate("clients", name, []) for name in ("data", "scores"))
     config = FedAvgConfig()
@@ -435,20 +435,20 @@ def node_cohort(fed: Federation) -> Located:
     train = np.array([True] * 4 + [False] * 2)
     none = np.zeros(6, dtype=bool)
     graph = make_graph("g", np.ones((6, 1)), y, [], num_classes=3)
-    dealt = from_assignment(graph, np.array([0, 0, 1, 1, 0, 2]), num_sites=3)
-    cohorts = [make_cohort(graph, Split("s", train, none, ~train), dealt, fed.hosts[h]) for h in fed.here]
+    dealt = from_assignment(graph, np.array([0, 0, 1, 1, 0, 2]), num_clients=3)
+    cohorts = [make_cohort(graph, Split("s", train, none, ~train), dealt, fed.workers[h]) for h in fed.here]
     return fed.locate("clients", "data", cohorts)
 
 
 @pytest.mark.parametrize("form", ["plaintext", "real", "simulated"])
-@pytest.mark.parametrize("hosts", [[(0, 1, 2)], [(0,), (1,), (2,)]], ids=["stacked", "one at a time"])
+@pytest.mark.parametrize("workers", [[(0, 1, 2)], [(0,), (1,), (2,)]], ids=["stacked", "one at a time"])
 def test_every_client_has_the_same_weights_and_each_class_that_occurs_weighs_the_same(
-    hosts: list[tuple[int, ...]], form: str
+    workers: list[tuple[int, ...]], form: str
 ) -> None:
     """4 / (2 * 1) and 4 / (2 * 3), and 1 for a class without nodes; agreed on before training."""
     chosen: dict[str, Any] = protection("aggregation", form)
     config = FedAvgConfig(class_weights="balanced", **chosen)
-    fed = Federation(hosts, simulated=config.simulated)
+    fed = Federation(workers, simulated=config.simulated)
     data = agree_class_weights(fed, node_cohort(fed), Task(1, 3), config)
     for cohort in data.parts:
         assert cohort.class_weights.tolist() == pytest.approx([2, 2 / 3, 1])

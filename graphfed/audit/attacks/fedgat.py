@@ -1,6 +1,7 @@
-"""FedGAT: features of other sites' vertices, which a curious site works out from the message before training.
+"""FedGAT: features of other clients' nodes, which a curious client works out from the message before
+training.
 
-All attacks use what the server sends for one vertex with B neighbours, and nothing else:
+All attacks use what the server sends for one node with B neighbours, and nothing else:
 
     vectors   K1 is 1 exactly where a neighbour has its key, and there K2 has the neighbour's features. And
               without K2: M2 has them times V_j(t_j), and R_1 has 1 / V_j(t_j)
@@ -49,7 +50,7 @@ __all__ = [
     "opened",
 ]
 
-#: Numbers of messages that are made at a time, and the most vertices that are looked at in the matrix form.
+#: Numbers of messages that are made at a time, and the most nodes that are looked at in the matrix form.
 PART, MOST = 1 << 26, 3000
 #: How far a recovered feature may be off, relative to the largest of a neighbourhood, by the run's precision.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -57,7 +58,7 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What a site has of n vertices with B neighbours each, themselves among them: keys [n, 2 B] K1, sums
+    """What a client has of n nodes with B neighbours each, themselves among them: keys [n, 2 B] K1, sums
     [n, 2 B, F] K2, scores M2 [n, 2 B, F] or in the matrix form [n, 2 B, 2 B, F], decoders [n, 2 B, 2 B, p +
     1] or None."""
 
@@ -69,8 +70,8 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class Attacked:
-    """Of n vertices with B neighbours: members [n, B] among the vertices; apart [n, B]: those at another
-    site; found [n, B, F]: their features as computed, in any order."""
+    """Of n nodes with B neighbours: members [n, B] among the nodes; apart [n, B]: those at another
+    client; found [n, B, F]: their features as computed, in any order."""
 
     members: Tensor
     apart: Tensor
@@ -78,15 +79,15 @@ class Attacked:
 
 
 def message_of(pooled: Pooled, rows: Tensor, config: AnyFedGATConfig) -> Message:
-    """The message of some vertices of the same neighbourhood size."""
-    hoods = pooled.hoods
-    b, starts = int(hoods.size[rows[0]]), hoods.size.cumsum(0) - hoods.size
-    members = hoods.member[ranges(starts[rows], hoods.size[rows])]
+    """The message of some nodes of the same neighbourhood size."""
+    neighbourhoods = pooled.neighbourhoods
+    b, starts = int(neighbourhoods.size[rows[0]]), neighbourhoods.size.cumsum(0) - neighbourhoods.size
+    members = neighbourhoods.member[ranges(starts[rows], neighbourhoods.size[rows])]
     known, place = torch.unique(members, return_inverse=True)
     x = pooled.x.select_rows(known) if isinstance(pooled.x, SparseMatrix) else pooled.x[known]
     x = x.to_dense() if isinstance(x, SparseMatrix) else x
-    # Only these vertices have messages to be made; the others are there for their features.
-    part = Neighbourhoods(hoods.ids[rows], hoods.size[rows], place)
+    # Only these nodes have messages to be made; the others are there for their features.
+    part = Neighbourhoods(neighbourhoods.ids[rows], neighbourhoods.size[rows], place)
     (n, width), slots, vectors = (len(rows), x.shape[1]), 2 * b, config.form == "vector"
     scores = x.new_empty((n, slots, width) if vectors else (n, slots, slots, width))
     sums = x.new_empty(n, slots, 1 + width)
@@ -126,7 +127,7 @@ def by_decoders(message: Message) -> Tensor:
 
 def by_eigenvectors(message: Message, draws: int = 4) -> Tensor:
     """Of matrices: the eigenvalues of every M2(s), at the eigenvectors of a combination of all; of several
-    combinations the one whose eigenvectors diagonalise another one best, for each vertex."""
+    combinations the one whose eigenvectors diagonalise another one best, for each node."""
     slots, width = message.scores.shape[2:]
     # All combinations, the last one to compare by: [draws + 1, n, 2 B, 2 B]
     weights = torch.stack([_draw(seed, width) for seed in range(draws + 1)], 1).to(message.scores)
@@ -237,20 +238,20 @@ def errors(found: Tensor, truth: Tensor) -> Tensor:
     return (there - truth).abs().amax(2) / scale[:, None]
 
 
-def attacked(pooled: Pooled, vertices: RouteTable, config: AnyFedGATConfig) -> Iterator[Attacked]:
-    """What sites compute of the neighbours at other sites; in the matrix form of at most MOST vertices."""
-    hoods = pooled.hoods
-    site = torch.empty_like(vertices.client).index_copy(0, vertices.index, vertices.client)
+def attacked(pooled: Pooled, nodes: RouteTable, config: AnyFedGATConfig) -> Iterator[Attacked]:
+    """What clients compute of the neighbours at other clients; in the matrix form of at most MOST nodes."""
+    neighbourhoods = pooled.neighbourhoods
+    client = torch.empty_like(nodes.client).index_copy(0, nodes.index, nodes.client)
     attack = by_eigenvectors if config.form == "matrix" else by_keys
-    chosen = torch.arange(len(hoods.ids))
+    chosen = torch.arange(len(neighbourhoods.ids))
     if config.form == "matrix":
         chosen = torch.from_numpy(np.random.default_rng(0).permutation(len(chosen))[:MOST]).sort()[0]
-    starts = hoods.size.cumsum(0) - hoods.size
-    for b in torch.unique(hoods.size[chosen]).tolist():
-        alike = chosen[hoods.size[chosen] == b]
+    starts = neighbourhoods.size.cumsum(0) - neighbourhoods.size
+    for b in torch.unique(neighbourhoods.size[chosen]).tolist():
+        alike = chosen[neighbourhoods.size[chosen] == b]
         for rows in torch.split(alike, max(1, PART // (8 * pooled.x.shape[1] * b * b))):
-            members = hoods.member[ranges(starts[rows], hoods.size[rows])].view(-1, b)
-            apart = site[members] != site[rows][:, None]
+            members = neighbourhoods.member[ranges(starts[rows], neighbourhoods.size[rows])].view(-1, b)
+            apart = client[members] != client[rows][:, None]
             if bool(apart.any()):
                 yield Attacked(members, apart, attack(message_of(pooled, rows, config)))
 
@@ -259,7 +260,7 @@ def attacked(pooled: Pooled, vertices: RouteTable, config: AnyFedGATConfig) -> I
 
 
 def run(audited: AuditedRun) -> Finding:
-    """How many neighbours at other sites a site can read."""
+    """How many neighbours at other clients a client can read."""
     fed, data, config, task = opened(audited)
     with fed.phase("setup", round=0):
         data = fed.clients.run(fedgat.kept_edges, data, config)
@@ -273,15 +274,15 @@ def run(audited: AuditedRun) -> Finding:
         elsewhere, recovered = elsewhere + int(part.apart.sum()), recovered + int(exact.sum())
         worst = max(worst, float(off[part.apart].max()))
     share = recovered / elsewhere if elsewhere else 0.0
-    looked_at = min(MOST, len(pooled.hoods.ids))
-    how = "of the vectors" if config.form == "vector" else f"of the matrices of {looked_at} vertices"
+    looked_at = min(MOST, len(pooled.neighbourhoods.ids))
+    how = "of the vectors" if config.form == "vector" else f"of the matrices of {looked_at} nodes"
     return Finding(
-        result=f"from the messages {how} sites read the features of {recovered} of {elsewhere} neighbours at "
-        f"other sites ({100 * share:.1f} %), the worst off by {worst:.1e} of the largest",
-        baseline="none: without the message a site has no feature of another's vertices",
+        result=f"from the messages {how} clients read the features of {recovered} of {elsewhere} neighbours "
+        f"at other clients ({100 * share:.1f} %), the worst off by {worst:.1e} of the largest",
+        baseline="none: without the message a client has no feature of another's nodes",
         verdict="leaks exactly: these features are computed, not guessed"
         if recovered
-        else "no vertex has a neighbour at another site",
+        else "no node has a neighbour at another client",
         leaks=recovered > 0,
         value=share,
         no_signal=0.0,
@@ -300,8 +301,8 @@ def opened(audited: AuditedRun) -> tuple[Federation, Located, AnyFedGATConfig, T
 
 CHECK = Check(
     name="fedgat_features",
-    tests="features of other sites' vertices, from the message before training",
-    attacker="a curious site: what the server sends it",
+    tests="features of other clients' nodes, from the message before training",
+    attacker="a curious client: what the server sends it",
     run=run,
     methods=("fedgat",),
     transfers=("fedgat/sums", "fedgat/scores"),

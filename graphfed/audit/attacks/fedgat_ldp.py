@@ -1,11 +1,11 @@
 """FedGAT on noised features: what the attack on its message (`fedgat_features`) is worth there.
 
 The attack runs as it does on FedGAT, and gives every row that the message was made of, exactly. These rows
-were noised at their site and smoothed at the server. Two figures of what they tell of the features:
+were noised at their client and smoothed at the server. Two figures of what they tell of the features:
 
     exact     how many neighbours' features are computed to within the attack's tolerance
-    AUC       of the similarity (cosine) of a computed row to its vertex's own features and to those of
-              others: what an attacker has who holds somebody's features and asks whether this is the vertex.
+    AUC       of the similarity (cosine) of a computed row to its node's own features and to those of
+              others: what an attacker has who holds somebody's features and asks whether this is the node.
               0.5 is no signal; FedGAT's own message has 1.0. Smoothed rows tell of the neighbourhood, so of
               features that neighbours share
 
@@ -26,12 +26,12 @@ from graphfed.methods.fedgat.moment_messages import Pooled
 
 __all__ = ["CHECK", "similarities"]
 
-#: Other vertices that a row is compared with.
+#: Other nodes that a row is compared with.
 OTHERS = 50
 
 
 def similarities(rows: Tensor, own: Tensor, others: Tensor) -> Tensor:
-    """Of each row [n, F], how often it is more similar to its vertex's own features [n, F] than to those of
+    """Of each row [n, F], how often it is more similar to its node's own features [n, F] than to those of
     others [n, m, F], ties counted half: [n]."""
     rows, own, others = (torch.nn.functional.normalize(x, dim=-1) for x in (rows, own, others))
     mine = (rows * own).sum(-1, keepdim=True)
@@ -49,7 +49,7 @@ def run(audited: AuditedRun) -> Finding:
         noised = fedgat_ldp.pooled_of(fed, data, route, released, config)
     truth: Pooled = in_clear.parts[0]
     pooled: Pooled = noised.parts[0]
-    count = len(truth.hoods.ids)
+    count = len(truth.neighbourhoods.ids)
     elsewhere, exact, computed = 0, 0, torch.zeros(count, dtype=torch.bool)
     rows = torch.zeros(count, truth.x.shape[1], dtype=torch.float64)
     for part in attacked(pooled, fed.table(route).parts[0], config):
@@ -80,8 +80,9 @@ def run(audited: AuditedRun) -> Finding:
     auc, error = float(wins.mean()), float(wins.std() / len(wins) ** 0.5)
     low, high = auc - 1.96 * error, auc + 1.96 * error
     return Finding(
-        result=f"from the messages sites compute the features of {exact} of {elsewhere} neighbours at other "
-        f"sites; what they compute is noised, and more similar to its vertex's features than to another's in "
+        result=f"from the messages clients compute the features of {exact} of {elsewhere} neighbours "
+        f"at other clients; what they compute is noised, and more similar to its node's features than to "
+        f"another's in "
         f"{100 * auc:.1f} % of comparisons",
         baseline="50 % of comparisons; without the noise every neighbour, and 100 %",
         verdict="leaks exactly: features are computed"
@@ -97,7 +98,7 @@ def run(audited: AuditedRun) -> Finding:
 
 def _nothing_apart() -> Finding:
     return Finding(
-        result="no vertex has a neighbour at another site",
+        result="no node has a neighbour at another client",
         baseline="none",
         verdict="nothing to attack",
         leaks=False,
@@ -106,8 +107,8 @@ def _nothing_apart() -> Finding:
 
 CHECK = Check(
     name="fedgat_ldp_features",
-    tests="features of other sites' vertices, from the message before training on noised ones",
-    attacker="a curious site: what the server sends it",
+    tests="features of other clients' nodes, from the message before training on noised ones",
+    attacker="a curious client: what the server sends it",
     run=run,
     methods=("fedgat_ldp",),
     transfers=("fedgat/sums", "fedgat/scores"),

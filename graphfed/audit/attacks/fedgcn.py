@@ -1,7 +1,7 @@
-"""FedGCN: vertices whose features the server reads out of the partial sums.
+"""FedGCN: nodes whose features the server reads out of the partial sums.
 
-Client k uploads for every vertex i of its closure the share sum of w_ij x_j / sqrt(d_j + 1) over the j in V_k
-that are i or next to i. A share of one vertex only is that vertex's features times w_ij / sqrt(d_j + 1), one
+Client k uploads for every node i of its closure the share sum of w_ij x_j / sqrt(d_j + 1) over the j in V_k
+that are i or next to i. A share of one node only is that node's features times w_ij / sqrt(d_j + 1), one
 positive factor. There are two kinds:
 
     own        i is in V_k and has no neighbour there: j = i
@@ -11,9 +11,9 @@ For an own share with two hops the server knows more: the neighbour count of 0 t
 share is i's own, and the counts of all clients add up to d_i, so that it has x_i to the last digit.
 
 The set-up is run again, the shares are taken as the server received them, and every one of the above is
-divided by its factor and compared with the vertex's features.
+divided by its factor and compared with the node's features.
 
-With exchange=encrypted the server received ciphertexts of the shares of vertices that several
+With exchange=encrypted the server received ciphertexts of the shares of nodes that several
 clients touch. It tries what it can do with them without the key: it decrypts with what came with its context,
 if that is a key, and else reads the bytes as they lie. That finds everything where the encryption is only
 simulated, and would find a key that was sent to the server by mistake; it is no attack on the encryption
@@ -24,8 +24,8 @@ import torch
 
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.transcript import Transcript, dense_rows
-from graphfed.crypto.ckks import Grid, KeyHolder, Layout
-from graphfed.crypto.ckks_ideal import read_in_clear
+from graphfed.crypto.ckks import Grid, KeyOwner, Layout
+from graphfed.crypto.ckks_ideal import read_plaintext
 from graphfed.crypto.errors import ProtocolError
 from graphfed.errors import GraphfedError
 from graphfed.federation.cohort import Cohort
@@ -42,18 +42,18 @@ ROWS = 4096
 
 
 def lone_shares(cohort: Cohort) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Shares that hold one vertex: their row in what the clients upload [n], the row of that vertex in the
-    cohort [n], whether the share is the vertex's own [n] bool, and what to multiply it by [n]."""
+    """Shares that hold one node: their row in what the clients upload [n], the row of that node in the
+    cohort [n], whether the share is the node's own [n] bool, and what to multiply it by [n]."""
     closure = find_closure(cohort)
     count = neighbour_counts(cohort, closure)[:, 0]
     own = closure.own[count[closure.own] == 0]
     own_source = (count[closure.own] == 0).nonzero()[:, 0]
     alone = (count[closure.remote_row] == 1).nonzero()[:, 0]
     share = torch.cat([own, closure.remote_row[alone]])
-    source = torch.cat([own_source, cohort.cut_row[alone]])
-    factor = (cohort.degree(with_cut=True) + 1).double().sqrt()[source]
-    if cohort.cut_weight is not None:
-        factor[len(own) :] /= cohort.cut_weight[alone]
+    source = torch.cat([own_source, cohort.cross_row[alone]])
+    factor = (cohort.degree(with_cross=True) + 1).double().sqrt()[source]
+    if cohort.cross_weight is not None:
+        factor[len(own) :] /= cohort.cross_weight[alone]
     return (
         share.cpu().numpy(),
         source.cpu().numpy(),
@@ -63,7 +63,7 @@ def lone_shares(cohort: Cohort) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 
 def run(audited: AuditedRun) -> Finding:
-    """Counts the vertices whose features come out of a share exactly."""
+    """Counts the nodes whose features come out of a share exactly."""
     transcript = audited.transcript
     cohort = transcript.cohort
     hops = audited.config.training.hops  # type: ignore[attr-defined]
@@ -85,21 +85,21 @@ def run(audited: AuditedRun) -> Finding:
         ]
         or [np.zeros(0, dtype=bool)]
     )
-    vertices = cohort.num_rows
+    nodes = cohort.num_rows
     read = len(np.unique(source[exact]))
-    # The neighbour counts that say which share is its vertex's own cross with two hops only.
+    # The neighbour counts that say which share is its node's own cross with two hops only.
     known = len(np.unique(source[exact & own])) if hops == 2 else 0
     leaks = read > 0
-    percent = f"{100 * read / vertices:.1f} %"
+    percent = f"{100 * read / nodes:.1f} %"
     return Finding(
-        result=f"{read} of {vertices} vertices ({percent}) lie alone in a share; for {known} "
-        "of these the server also knows which vertex it is, and the factor",
+        result=f"{read} of {nodes} nodes ({percent}) lie alone in a share; for {known} "
+        "of these the server also knows which node it is, and the factor",
         baseline="none: without the shares the server has no feature",
         verdict=_verdict(leaks, in_clear),
         leaks=leaks,
-        value=read / vertices,
+        value=read / nodes,
         no_signal=0.0,
-        details={"vertices": vertices, "recovered": read, "known_to_the_server": known, "shares": len(share)},
+        details={"nodes": nodes, "recovered": read, "known_to_the_server": known, "shares": len(share)},
     )
 
 
@@ -107,7 +107,7 @@ def _verdict(leaks: bool, in_clear: bool) -> str:
     if leaks:
         return "leaks exactly: these features are read, not guessed"
     if in_clear:
-        return "no share holds one vertex"
+        return "no share holds one node"
     return (
         "the server reads no share: it has ciphertexts and no key; a client that gives it the key opens all"
     )
@@ -116,7 +116,7 @@ def _verdict(leaks: bool, in_clear: bool) -> str:
 def ciphertexts_as_read(
     transcript: Transcript, num_features: int, hops: int
 ) -> tuple[torch.Tensor, np.ndarray]:
-    """What a server without the key makes of the ciphertexts it received, a row [n, F] for every vertex of
+    """What a server without the key makes of the ciphertexts it received, a row [n, F] for every node of
     the clients' borders, and which of these is each row of the closures, [M] (-1: it was not sent)."""
     cohort = transcript.cohort
     closure = find_closure(cohort)
@@ -139,11 +139,11 @@ def ciphertexts_as_read(
 def _open(sealed: np.ndarray, context: np.ndarray) -> np.ndarray:
     """The numbers in ciphertexts, [m, slots], as far as the server gets: NaN where it gets nothing."""
     try:
-        return KeyHolder.from_secret(SUM.name, context).decrypt(sealed)
+        return KeyOwner.from_secret(SUM.name, context).decrypt(sealed)
     except GraphfedError:  # no key, or no library to use it with
         pass
     try:
-        return read_in_clear(SUM, sealed)
+        return read_plaintext(SUM, sealed)
     except ProtocolError:
         return np.full((len(sealed), SUM.slots), np.nan)
 
@@ -156,7 +156,7 @@ def _matches(
     source: np.ndarray,
     rounding: float,
 ) -> np.ndarray:
-    """Whether each share times its factor is the vertex's features, [n] bool; rounding: how far a share is
+    """Whether each share times its factor is the node's features, [n] bool; rounding: how far a share is
     off."""
     assert cohort.x is not None
     recovered = dense_rows(uploaded, share) * torch.from_numpy(factor)[:, None]
@@ -169,7 +169,7 @@ def _matches(
 
 CHECK = Check(
     name="fedgcn_features",
-    tests="features of single vertices, from the exchange before training",
+    tests="features of single nodes, from the exchange before training",
     attacker="the server: every client's partial sums, or their ciphertexts, ids and neighbour counts",
     run=run,
     methods=("fedgcn",),

@@ -1,31 +1,31 @@
-"""FedGraph: what a site finds out about other sites' vertices from the rows that it gets of them.
+"""FedGraph: what a client finds out about other clients' nodes from the rows that it gets of them.
 
-From the second layer on a site gets h(u) W / sqrt(D_uu) of vertices u next to its own; with share=all it gets
-x_u W / sqrt(D_uu) of the first layer too. In evaluations it knows W: the server has sent it to all sites.
+From the second layer on a client gets h(u) W / sqrt(D_uu) of nodes u next to its own; with share=all it gets
+x_u W / sqrt(D_uu) of the first layer too. In evaluations it knows W: the server has sent it to all clients.
 
     embeddings   from one message, h(u) up to its scale, which is unknown as D_uu is: the shortest vector
                  that W takes to the row. W with at most as many rows as columns leaves no other
     features     what the first layer adds up, a_u = sum_v Q(u, v) x_v over u and its neighbours at its own
-                 site, is the same in every evaluation, and W_t and the first layer's M_t, b_t are not. So
+                 client, is the same in every evaluation, and W_t and the first layer's M_t, b_t are not. So
 
                      row_t = relu(tau a_u M_t + tau b_t) W_t,      tau = 1 / sqrt(D_uu)
 
                  in every round t, for the same unknown tau a_u and tau. Once it is guessed which ReLUs are
-                 active these equations are linear. The site solves them for few entries, within bounds,
+                 active these equations are linear. The client solves them for few entries, within bounds,
                  guesses the ReLUs again, and goes on, trusting the equations more and its first guess less
                  (`least_squares`). With share=all row_t = tau x_u M_t has no ReLU, and x_u is solved for
 
 The paper (section 3.3) holds that features stay hidden, as the receiver does not know Q and as rows are
-short. Q need not be known to find which features occur around u, and where u has no neighbour at its site
+short. Q need not be known to find which features occur around u, and where u has no neighbour at its client
 these are u's own; and rows of many rounds are together longer than x_u.
 
-The first guess, which is also what the attack is compared with, is what a site has without any row: the mean
-of the same sums of its own vertices next to u, and of those of all its vertices. Attacked are pairs of a
-receiving site and a vertex, each with what that site alone gets, drawn from vertices with few and with many
-neighbours at their own site alike. At most EQUATIONS numbers of each vertex are used, from evaluations spread
+The first guess, which is also what the attack is compared with, is what a client has without any row: the
+mean of the same sums of its own nodes next to u, and of those of all its nodes. Attacked are pairs of a
+receiving client and a node, each with what that client alone gets, drawn from nodes with few and with many
+neighbours at their own client alike. At most EQUATIONS numbers of each node are used, from evaluations spread
 over the run. Training is run again in this process: nothing is sent to anyone. Not used are the rows of
-training steps (with sampling and dropout, which follow from the seed that all sites are told), what several
-sites get together, and vertices of which a row crosses once only, in the last prediction."""
+training steps (with sampling and dropout, which follow from the seed that all clients are told), what several
+clients get together, and nodes of which a row crosses once only, in the last prediction."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -54,9 +54,9 @@ from graphfed.methods.fedgraph.config import FedGraphConfig
 __all__ = ["CHECK", "Known", "compare", "embeddings", "solve", "solve_linear"]
 
 #: Pairs of each number of neighbours that are attacked, fewer where there are more than so many features; and
-#: the numbers of each vertex that are used.
+#: the numbers of each node that are used.
 PAIRS, MANY_FEATURES, EQUATIONS = 10, 2000, 400
-#: Vertices by how many neighbours they have at their own site: at least, at most.
+#: Nodes by how many neighbours they have at their own client: at least, at most.
 GROUPS = {"0": (0, 0), "1": (1, 1), "2": (2, 2), "3 to 5": (3, 5), "more": (6, 1 << 62)}
 #: How often the ReLUs are guessed; iterations of the solver each time, and for equations that are linear.
 STEPS, ITERATIONS, LINEAR_ITERATIONS = 12, 50, 200
@@ -67,7 +67,7 @@ WORSE = 3.0
 #: The largest of what is found that precision is of; and a vector that is off by less, relative to its
 #: length after the best scale, counts as read.
 LARGEST, CLOSE, EXACT = 10, 0.05, 1e-3
-#: Draws of the bootstrap, and of how few vertices nothing is concluded.
+#: Draws of the bootstrap, and of how few nodes nothing is concluded.
 DRAWS, FEWEST = 1000, 5
 
 
@@ -77,7 +77,7 @@ DRAWS, FEWEST = 1000, 5
 @dataclass(frozen=True, eq=False)
 class Known:
     """What S receivers know without any row: guess [S, F] of a_u (of x_u with share=all), a typical scale
-    1 / sqrt(D) of their own vertices [S], and the largest that u can have, with the edges to it that they
+    1 / sqrt(D) of their own nodes [S], and the largest that u can have, with the edges to it that they
     know of, [S]; low: the least that a feature can be."""
 
     guess: Tensor
@@ -94,7 +94,7 @@ def embeddings(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def solve(seen: Seen, known: Known) -> Tensor:
-    """What the first layer adds up for each vertex, [S, F], from rows that enter the second one."""
+    """What the first layer adds up for each node, [S, F], from rows that enter the second one."""
     first, bias, second = (
         torch.stack([w[name] for w in seen.weights])
         for name in ("layers.0.weight", "layers.0.bias", "layers.1.weight")
@@ -107,7 +107,7 @@ def solve(seen: Seen, known: Known) -> Tensor:
 def _solve_one(
     rows: Tensor, first: Tensor, bias: Tensor, second: Tensor, known: Known, number: int
 ) -> Tensor:
-    """a_u [F] of one vertex; rows [T, H'], first [T, F, H], bias [T, H], second [T, H, H']."""
+    """a_u [F] of one node; rows [T, H'], first [T, F, H], bias [T, H], second [T, H, H']."""
     width, scale = first.shape[1], known.scale[number]
     guess = known.guess[number] * scale
     # The unknowns are tau a_u and tau; of tau no entry is preferred.
@@ -136,7 +136,7 @@ def _solve_one(
 
 
 def solve_linear(seen: Seen, known: Known) -> Tensor:
-    """The features of each vertex, [S, F], up to a scale of each, from rows that enter the first layer."""
+    """The features of each node, [S, F], up to a scale of each, from rows that enter the first layer."""
     first, rows = _alike(torch.stack([w["layers.0.weight"] for w in seen.weights]), seen.rows)
     guess = (known.guess * known.scale[:, None]).T
     rho = 1e-5
@@ -186,10 +186,10 @@ def off_by(found: Tensor, truth: Tensor) -> Tensor:
 
 
 def compare(found: Tensor, tie: Tensor, sums: Tensor, own: Tensor) -> dict[str, np.ndarray]:
-    """How well each row [F] of `found` tells a vertex's features, [S] each; NaN where a figure means nothing.
+    """How well each row [F] of `found` tells a node's features, [S] each; NaN where a figure means nothing.
 
     auc, precision: of the features that occur in its neighbourhood, those that are not 0 in sums [S, F], by
-    the size of the entries and among the LARGEST; own_auc: of the vertex's own ones, own [S, F]; cosine: with
+    the size of the entries and among the LARGEST; own_auc: of the node's own ones, own [S, F]; cosine: with
     the sums; read: whether these are found up to their scale. tie [S, F] decides between equal entries."""
     there, its = (truth.abs().numpy() > 0 for truth in (sums, own))
     score = _ordered(found.abs().numpy(), tie.abs().numpy())
@@ -248,30 +248,30 @@ def drawn(again: Opened, layer: int) -> Tensor:
     """Which of the rows that cross for a layer are attacked, [S]: up to PAIRS of each of GROUPS."""
     random = generator(0, "audit/fedgraph_embeddings")
     count = max(2, PAIRS * MANY_FEATURES // max(again.cohort.num_features, MANY_FEATURES))
-    neighbours = neighbours_at_home(again, again.vertex[again.crossing[layer]])
+    neighbours = neighbours_at_home(again, again.node[again.crossing[layer]])
     chosen = []
     for least, most in GROUPS.values():
         alike = ((neighbours >= least) & (neighbours <= most)).nonzero()[0]
         chosen.append(np.sort(random.permutation(alike)[:count]))
-    return torch.from_numpy(np.concatenate(chosen)).to(again.vertex.device)
+    return torch.from_numpy(np.concatenate(chosen)).to(again.node.device)
 
 
-def neighbours_at_home(again: Opened, vertex: Tensor) -> np.ndarray:
-    """How many neighbours vertices have at their own site, [S]."""
-    neighbours: np.ndarray = (again.silo.inner[vertex] - 1).cpu().numpy()
+def neighbours_at_home(again: Opened, node: Tensor) -> np.ndarray:
+    """How many neighbours nodes have at their own client, [S]."""
+    neighbours: np.ndarray = (again.silo.inner[node] - 1).cpu().numpy()
     return neighbours
 
 
 def what_is_known(again: Opened, pairs: Pairs, *, own: bool) -> Known:
-    """What the receivers have without a row; own: the features of vertices are attacked, and not sums."""
+    """What the receivers have without a row; own: the features of nodes are attacked, and not sums."""
     cohort, scale = again.cohort, again.silo.scale.double()
     counts = torch.bincount(cohort.client, minlength=cohort.num_clients)
     typical = torch.zeros(cohort.num_clients, dtype=torch.float64, device=scale.device)
     typical = typical.index_add_(0, cohort.client, scale) / counts.clamp(min=1)
     edges = []
-    for receiver, vertex in zip(pairs.receiver.tolist(), pairs.vertex.tolist(), strict=True):
-        near = edges_to(cohort, receiver, vertex)
-        edges.append(float(len(near) if cohort.cut_weight is None else cohort.cut_weight[near].sum()))
+    for receiver, node in zip(pairs.receiver.tolist(), pairs.node.tolist(), strict=True):
+        near = edges_to(cohort, receiver, node)
+        edges.append(float(len(near) if cohort.cross_weight is None else cohort.cross_weight[near].sum()))
     return Known(
         guess=guesses(again, pairs, own=own),
         scale=typical[pairs.receiver].cpu(),
@@ -291,7 +291,7 @@ class Embeddings:
     scale."""
 
     layer: int
-    vertices: int
+    nodes: int
     width: int
     sent: int
     cosine: float
@@ -314,7 +314,7 @@ def embeddings_by_layer(again: Opened, seen: Seen) -> list[Embeddings]:
             continue
         h, weight = entering[number].double(), seen.weights[-1][f"layers.{number}.weight"]
         wants = again.crossing[number]
-        truth = h[torch.searchsorted(layer.rows, again.vertex[wants])].cpu()
+        truth = h[torch.searchsorted(layer.rows, again.node[wants])].cpu()
         client = again.cohort.client[layer.rows]
         own = h.new_zeros(again.cohort.num_clients, h.shape[1]).index_add_(0, client, h)
         solved = embeddings(seen.last[number].cpu(), weight)
@@ -322,7 +322,7 @@ def embeddings_by_layer(again: Opened, seen: Seen) -> list[Embeddings]:
         found.append(
             Embeddings(
                 layer=number + 1,
-                vertices=len(truth),
+                nodes=len(truth),
                 width=weight.shape[0],
                 sent=weight.shape[1],
                 cosine=mean(cosines(solved, truth).numpy()[directed]) or 0.0,
@@ -334,15 +334,15 @@ def embeddings_by_layer(again: Opened, seen: Seen) -> list[Embeddings]:
 
 
 def run(audited: AuditedRun) -> Finding:
-    """What sites find out of embeddings and features elsewhere."""
+    """What clients find out of embeddings and features elsewhere."""
     config, baseline = audited.config.training, "-"
     assert isinstance(config, FedGraphConfig)
     crossed = {entry.name for entry in audited.ledger.entries}
     if not crossed & {"fedgraph/embeddings", "fedgraph/transformed_features"}:
         return Finding(
-            "with share=none no row of a vertex crosses"
+            "with share=none no row of a node crosses"
             if config.share == "none"
-            else "no row of a vertex crosses between these sites",
+            else "no row of a node crosses between these clients",
             baseline,
             "no leak in embeddings: there are none",
             False,
@@ -351,13 +351,13 @@ def run(audited: AuditedRun) -> Finding:
         )
     again = opened(audited)
     if not again.crossing:
-        few = "no validation vertex has a neighbour elsewhere, so rows cross in the last prediction only"
+        few = "no validation node has a neighbour elsewhere, so rows cross in the last prediction only"
         return Finding(few, baseline, "not measured", None)
     layer = min(again.crossing)
     linear = layer == 0
     which = drawn(again, layer)
     wants = again.crossing[layer][which]
-    pairs = Pairs(again.receiver[wants], again.vertex[wants])
+    pairs = Pairs(again.receiver[wants], again.node[wants])
     width = again.state.prepared.widths[layer + 1]
     seen = overhear(again, layer, which, rounds_used(evaluated(config, audited.result.rounds), width))
     known = what_is_known(again, pairs, own=linear)
@@ -367,11 +367,11 @@ def run(audited: AuditedRun) -> Finding:
     return finding(
         compare(found, known.guess, sums, own),
         compare(known.guess, known.guess, sums, own),
-        neighbours_at_home(again, pairs.vertex),
+        neighbours_at_home(again, pairs.node),
         embeddings_by_layer(again, seen),
         {
             "attacked": "features" if linear else "neighbourhoods",
-            "sites": len(torch.unique(pairs.receiver)),
+            "clients": len(torch.unique(pairs.receiver)),
             "messages": len(seen.weights),
             "evaluations": len(evaluated(config, audited.result.rounds)),
             "numbers": len(seen.weights) * width,
@@ -388,8 +388,8 @@ def finding(
     facts: dict[str, Any],
 ) -> Finding:
     """The figures of `compare`, [S] each, of what was found and of the guess, in words; neighbours [S]: at
-    the vertices' own sites."""
-    # Where every feature of every vertex is there, which ones are is no question.
+    the nodes' own clients."""
+    # Where every feature of every node is there, which ones are is no question.
     figure, name = ("auc", "AUC") if mean(found["auc"]) is not None else ("cosine", "cosine")
     value, guessed = mean(found[figure]) or 0.0, mean(guess[figure]) or 0.0
     low, high = bootstrap(found[figure])
@@ -401,28 +401,28 @@ def finding(
     if facts["attacked"] == "features":
         what, more, also = "their features", "", ""
     else:
-        what, more, also = "the features that occur in their neighbourhood at their own site", "", ""
+        what, more, also = "the features that occur in their neighbourhood at their own client", "", ""
         if "0" in groups and groups["0"][figure] is not None:
             more = f"; of those without neighbours there {groups['0'][figure]:.3f}"
         if figure == "auc":
             more += f"; of their own features {mean(found['own_auc']) or 0.0:.3f}"
             also = f", of their own features {mean(guess['own_auc']) or 0.0:.3f},"
     result = (
-        f"of {len(neighbours)} vertices elsewhere a site finds {what}, from {facts['messages']} of "
+        f"of {len(neighbours)} nodes elsewhere a client finds {what}, from {facts['messages']} of "
         f"{facts['evaluations']} evaluations ({facts['numbers']} numbers for {facts['features']} features): "
         f"{name} {value:.3f} (95 % interval {low:.3f} to {high:.3f}){more}; "
         f"{100 * read:.0f} % are solved for, up to their scale"
     )
-    baseline = f"{name} {guessed:.3f}{also} by what the site's own vertices next to them have"
+    baseline = f"{name} {guessed:.3f}{also} by what the client's own nodes next to them have"
     if layers:
         result += "; from one message embeddings that enter " + ", ".join(str(each) for each in layers)
         baseline += "; " + ", ".join(f"layer {each.layer}: cosine {each.guess:.2f}" for each in layers)
-        baseline += " by the mean embedding of the site's own"
+        baseline += " by the mean embedding of the client's own"
 
     if gained and read > 0.5:
-        verdict = "leaks: of most vertices what enters the first layer is computed, not guessed"
+        verdict = "leaks: of most nodes what enters the first layer is computed, not guessed"
     elif gained:
-        verdict = "leaks: rows of several evaluations tell more than a site's own vertices do"
+        verdict = "leaks: rows of several evaluations tell more than a client's own nodes do"
     else:
         verdict = "this attack finds no more than the guess, which does not prove that there is no more"
     exact = [str(each.layer) for each in layers if each.exact > 0.5]
@@ -448,13 +448,13 @@ def finding(
 def by_neighbours(
     found: dict[str, np.ndarray], guess: dict[str, np.ndarray], neighbours: np.ndarray
 ) -> dict[str, dict[str, Any]]:
-    """The means for vertices of each of GROUPS that has some."""
+    """The means for nodes of each of GROUPS that has some."""
     groups = {}
     for name, (least, most) in GROUPS.items():
         alike = (neighbours >= least) & (neighbours <= most)
         if alike.any():
             parts = ({key: values[alike] for key, values in of.items()} for of in (found, guess))
-            groups[name] = {"vertices": int(alike.sum()), **with_guess(*parts)}
+            groups[name] = {"nodes": int(alike.sum()), **with_guess(*parts)}
     return groups
 
 
@@ -471,7 +471,7 @@ def mean(values: np.ndarray) -> float | None:
 
 
 def bootstrap(values: np.ndarray) -> tuple[float, float]:
-    """Where the mean lies with 95 % confidence, by drawing vertices again."""
+    """Where the mean lies with 95 % confidence, by drawing nodes again."""
     known = values[np.isfinite(values)]
     random = generator(0, "audit/fedgraph_embeddings/bootstrap")
     means = known[random.integers(len(known), size=(DRAWS, len(known)))].mean(1)
@@ -481,8 +481,8 @@ def bootstrap(values: np.ndarray) -> tuple[float, float]:
 
 CHECK = Check(
     name="fedgraph_embeddings",
-    tests="features and embeddings of other sites' vertices, from the rows that cross",
-    attacker="each site alone: the rows that it gets in evaluations, and the weights that all sites are sent",
+    tests="features and embeddings of other clients' nodes, from the rows that cross",
+    attacker="each client alone: the rows that it gets in evaluations, and the weights that all clients get",
     run=run,
     methods=("fedgraph",),
 )

@@ -1,6 +1,6 @@
-"""FedGraph: what sites get from each other in evaluations, and what it was made of, in a run made again.
+"""FedGraph: what clients get from each other in evaluations, and what it was made of, in a run made again.
 
-Predictions on validation vertices are made with the weights that the server has just sent, with all
+Predictions on validation nodes are made with the weights that the server has just sent, with all
 neighbours and without dropout. So whoever gets a row knows exactly by which weights it was made."""
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from graphfed.audit.base import AuditedRun
 from graphfed.audit.prepared_data import prepared_data
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.route import PeerRoute
+from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.federation.transfer import Options
 from graphfed.methods.base import State
-from graphfed.methods.fedgraph.client_graphs import Layer, Silo, aggregate, choose, transform, wants_of
+from graphfed.methods.fedgraph.client_graphs import ClientGraph, Layer, aggregate, choose, transform, wants_of
 from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.method import METHOD, Clients
 from graphfed.nn.backbones import Weights
@@ -48,7 +48,7 @@ class _Listening(Federation):
         super().__init__([tuple(range(num_clients))], device=device)
         self.heard: list[Tensor] = []
 
-    def exchange(self, x: Located, route: PeerRoute, **options: Unpack[Options]) -> Located:
+    def exchange(self, x: Located, route: ExchangeRoute, **options: Unpack[Options]) -> Located:
         rows = super().exchange(x, route, **options)
         if self.ledger.phase == "eval":
             self.heard.append(rows.parts[0].detach())
@@ -59,7 +59,7 @@ class _Listening(Federation):
 class Opened:
     """A run after set-up: its places, its state and settings, and the rows and silos of all clients.
 
-    receiver, vertex [M]: of each want, the site that has it, and the row of the vertex at its owner;
+    receiver, node [M]: of each want, the client that has it, and the row of the node at its owner;
     crossing: of each layer that rows cross for in an evaluation, in order, which wants these are, ascending
     [m] (a layer of which none do is left out)."""
 
@@ -67,14 +67,14 @@ class Opened:
     state: State
     config: FedGraphConfig
     cohort: Cohort
-    silo: Silo
+    silo: ClientGraph
     receiver: Tensor
-    vertex: Tensor
+    node: Tensor
     crossing: dict[int, Tensor]
 
     @property
     def layers(self) -> list[Layer]:
-        """The sample that validation vertices are predicted with."""
+        """The sample that validation nodes are predicted with."""
         clients: Clients = self.state.prepared
         return [layer.parts[0] for layer, _ in clients.val.layers]
 
@@ -97,26 +97,26 @@ def opened(audited: AuditedRun) -> Opened:
             _, wanted = choose(silo, layer.parts[0].out, None, training.sampler, number, True, 0)
             if bool(wanted.any()):
                 crossing[number] = wanted.nonzero()[:, 0]
-    # A vertex may be at several sites: its row at the one that is asked.
+    # A node may be at several clients: its row at the one that is asked.
     ids, place = torch.unique(torch.cat([cohort.id, wants.ids]), return_inverse=True)
     held = cohort.client * len(ids) + place[: cohort.num_rows]
     order = held.argsort()
-    at = torch.searchsorted(held[order], wants.site * len(ids) + place[cohort.num_rows :])
+    at = torch.searchsorted(held[order], wants.owner * len(ids) + place[cohort.num_rows :])
     return Opened(fed, state, training, cohort, silo, wants.client, order[at], crossing)
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """S receiving sites, each with one vertex elsewhere: receiver, vertex [S] (a row of the cohort)."""
+    """S receiving clients, each with one node elsewhere: receiver, node [S] (a row of the cohort)."""
 
     receiver: Tensor
-    vertex: Tensor
+    node: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What S sites get of one vertex each in T evaluations, rows [T, S, H] for one layer; weights: that all
-    sites were sent for each; last: in the last one, the rows [m, H] of each layer that all sites get."""
+    """What S clients get of one node each in T evaluations, rows [T, S, H] for one layer; weights: that all
+    clients were sent for each; last: in the last one, the rows [m, H] of each layer that all clients get."""
 
     rows: Tensor
     weights: tuple[dict[str, Tensor], ...]
@@ -174,8 +174,8 @@ def features(cohort: Cohort) -> Any:
     return cohort.x.cpu().numpy()
 
 
-def first_adjacency(silo: Silo) -> sp.csr_matrix:
-    """Q(v, u) of the first layer over neighbours at the same site, themselves included, [N, N]."""
+def first_adjacency(silo: ClientGraph) -> sp.csr_matrix:
+    """Q(v, u) of the first layer over neighbours at the same client, themselves included, [N, N]."""
     entry = ranges(silo.starts, silo.inner)
     parts = (silo.first[entry].double(), silo.column[entry], torch.cat([silo.inner[:1] * 0, silo.inner]))
     values, columns, counts = (part.cpu().numpy() for part in parts)
@@ -183,32 +183,32 @@ def first_adjacency(silo: Silo) -> sp.csr_matrix:
 
 
 def true_sums(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
-    """What the first layer adds up for each pair's vertex, [S, F]: its neighbours' features at its site,
-    weighted by Q(u, v); own: only the vertex's own features, as they are."""
-    at = pairs.vertex.cpu().numpy()
+    """What the first layer adds up for each pair's node, [S, F]: its neighbours' features at its client,
+    weighted by Q(u, v); own: only the node's own features, as they are."""
+    at = pairs.node.cpu().numpy()
     x = features(again.cohort)
     return _dense(x[at] if own else first_adjacency(again.silo)[at] @ x)
 
 
 def guesses(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
     """What each receiver takes `true_sums` for without any row, [S, F]: the mean of the same sums of its own
-    vertices that are next to the vertex, and of those of all its vertices on average."""
+    nodes that are next to the node, and of those of all its nodes on average."""
     cohort, rows = again.cohort, []
-    for receiver, vertex in zip(pairs.receiver.tolist(), pairs.vertex.tolist(), strict=True):
-        near, mine = edges_to(cohort, receiver, vertex), (cohort.client == receiver).nonzero()[:, 0]
+    for receiver, node in zip(pairs.receiver.tolist(), pairs.node.tolist(), strict=True):
+        near, mine = edges_to(cohort, receiver, node), (cohort.client == receiver).nonzero()[:, 0]
         weight = np.zeros(cohort.num_rows)
-        np.add.at(weight, cohort.cut_row[near].cpu().numpy(), 1.0)
+        np.add.at(weight, cohort.cross_row[near].cpu().numpy(), 1.0)
         weight[mine.cpu().numpy()] += 1 / len(mine)
         rows.append(sp.csr_matrix(weight / (len(near) + 1)))
     mixed = sp.vstack(rows).tocsr()
     return _dense(mixed @ features(cohort) if own else mixed @ first_adjacency(again.silo) @ features(cohort))
 
 
-def edges_to(cohort: Cohort, receiver: int, vertex: int) -> Tensor:
-    """The edges, of those that lead to other sites, from a receiver to one vertex."""
-    site, name = cohort.clients[int(cohort.client[vertex])], cohort.id[vertex]
-    there = (cohort.cut_client == site) & (cohort.cut_id == name)
-    return (there & (cohort.client[cohort.cut_row] == receiver)).nonzero()[:, 0]
+def edges_to(cohort: Cohort, receiver: int, node: int) -> Tensor:
+    """The edges, of those that lead to other clients, from a receiver to one node."""
+    owner, name = cohort.clients[int(cohort.client[node])], cohort.id[node]
+    there = (cohort.cross_client == owner) & (cohort.cross_id == name)
+    return (there & (cohort.client[cohort.cross_row] == receiver)).nonzero()[:, 0]
 
 
 def _dense(rows: Any) -> Tensor:

@@ -1,8 +1,8 @@
-"""The classes of a client's training vertices, from the update of the last layer's bias in the first round.
+"""The classes of a client's training nodes, from the update of the last layer's bias in the first round.
 
 Wainakh et al., "User-level label leakage from gradients in federated learning", PoPETs 2022; Zhao, Mopuri
 and Bilen, "iDLG", 2020. With the cross-entropy of a softmax the gradient of the last bias is the mean of
-p_i - y_i over the client's training vertices, where y_i is the label as a 0/1 vector. A client that takes E
+p_i - y_i over the client's training nodes, where y_i is the label as a 0/1 vector. A client that takes E
 steps of size eta from the weights it was sent therefore moves its bias by about eta E (s - 1/C), where s are
 the shares of its labels among C classes, while the predictions are still near 1/C. The server knows the
 weights it sent, those it receives, eta and E, and solves for s:
@@ -12,7 +12,7 @@ weights it sent, those it receives, eta and E, and solves for s:
 Judged by how each client departs from the classes of all: the correlation, over all (client, class) pairs, of
 the estimated and the true share, both less the share in all clients together. An estimate that knows the
 classes of all and nothing of a client gives 0. The baseline deals the same labels over the clients at random,
-1000 times, each client keeping its number of vertices; the p-value is the share of deals that fit the
+1000 times, each client keeping its number of nodes; the p-value is the share of deals that fit the
 estimate as well as the truth does. The interval is a percentile bootstrap over clients. With Adam the size of
 a step does not follow the gradient, so the estimate keeps its signs only. Where clients send the gradient
 itself (rule=fedsgd), it needs no eta and no E."""
@@ -39,9 +39,9 @@ def estimate_shares(bias: np.ndarray, sent: np.ndarray, lr: float, steps: int) -
 def correlation_and_baseline(
     estimate: np.ndarray, client: np.ndarray, label: np.ndarray, seed: int = 0
 ) -> tuple[float, tuple[float, float], float, float]:
-    """How well estimated shares [K, C] fit the clients [n] and classes [n] of n training vertices: the
+    """How well estimated shares [K, C] fit the clients [n] and classes [n] of n training nodes: the
     correlation, its 95 % interval, the mean correlation with labels dealt at random, and the p-value. Every
-    client has a vertex."""
+    client has a node."""
     random = generator(seed, "audit/label_histogram")
     count, classes = estimate.shape
     guessed = _departures(estimate, np.bincount(client, minlength=count))
@@ -63,7 +63,7 @@ def correlation_and_baseline(
 
 
 def _departures(shares: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Shares [K, C] less those of all clients together, who have `size` [K] vertices."""
+    """Shares [K, C] less those of all clients together, who have `size` [K] nodes."""
     difference: np.ndarray = shares - size @ shares / size.sum()
     return difference
 
@@ -90,7 +90,7 @@ def run(audited: AuditedRun) -> Finding:
     histogram = np.bincount(cells, minlength=cohort.num_clients * classes).reshape(-1, classes)
     shown = (histogram.sum(axis=1) > 0) & update.present
     if shown.sum() < 2:
-        return Finding("fewer than two clients have training vertices", "-", "not measured", None)
+        return Finding("fewer than two clients have training nodes", "-", "not measured", None)
     if name not in update.payload or name not in sent:
         return Finding(f"the model has no {name}", "-", "not measured", None)
     told = update.payload[name].cpu().numpy().astype(np.float64)[shown]
@@ -138,7 +138,7 @@ def run(audited: AuditedRun) -> Finding:
 
 CHECK = Check(
     name="label_histogram",
-    tests="the classes of each client's training vertices",
+    tests="the classes of each client's training nodes",
     attacker="the server: the weights it sends and each client's, or its gradient, in the first round",
     run=run,
     transfers=("update", "training_counts"),

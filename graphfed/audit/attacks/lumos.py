@@ -29,7 +29,7 @@ from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.prepared_data import prepared_data
 from graphfed.audit.transcript import dense_rows
 from graphfed.federation import Federation, Located
-from graphfed.federation.route import PeerRoute
+from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.federation.transfer import Options
 from graphfed.methods.lumos.bit_matrix import BitMatrix
@@ -74,7 +74,7 @@ class _Listening(Federation):
         super().__init__([tuple(range(num_clients))], device=device, simulated=True)
         self.leaves = torch.empty(0)
 
-    def exchange(self, x: Located, route: PeerRoute, **options: Unpack[Options]) -> Located:
+    def exchange(self, x: Located, route: ExchangeRoute, **options: Unpack[Options]) -> Located:
         if options["name"] == TRANSFER:
             self.leaves = x.parts[0].detach()
         return super().exchange(x, route, **options)
@@ -183,7 +183,7 @@ def solve(seen: Seen, config: LumosConfig) -> tuple[Tensor, Tensor]:
             matrix = torch.einsum("thk,tfk->thf", slopes[i] / scale[:, None, None], first).flatten(0, 1)
             if step == STEPS - 1:
                 ranks[i] = _rank(matrix)
-            # Trust in the guessed ReLUs grows, and the wish for few deviations falls.
+            # Trust in the guessed ReLUs grows, and the stop_request for few deviations falls.
             stay, few = max(1e-8, 10 ** (-1 - 7 * step / STEPS)), 10 ** (-3 - step / STEPS)
             target = short[i].flatten() + matrix @ x[i]
             x[i] = bounded(
@@ -224,7 +224,7 @@ def run(audited: AuditedRun) -> Finding:
     assert isinstance(training, LumosConfig)
     if not training.virtual_nodes or training.layers > FUSED_LAYERS:
         return Finding(
-            f"this attack is made for trees with virtual vertices and up to {FUSED_LAYERS} layers",
+            f"this attack is made for trees with virtual nodes and up to {FUSED_LAYERS} layers",
             BASELINE,
             "not measured",
             None,

@@ -1,14 +1,14 @@
-"""Membership inference: can one tell from a vertex's prediction that the model was trained on its label?
+"""Membership inference: can one tell from a node's prediction that the model was trained on its label?
 
 Yeom, Giacomelli, Fredrikson and Jha, "Privacy risk in machine learning: analyzing the connection to
-overfitting", CSF 2018: call a vertex a member when the model's loss on it is small. The figure is the AUC of
-the loss between training and test vertices: the probability that a training vertex has the smaller loss,
+overfitting", CSF 2018: call a node a member when the model's loss on it is small. The figure is the AUC of
+the loss between training and test nodes: the probability that a training node has the smaller loss,
 over all thresholds.
 
-Compared within classes: training vertices are often drawn evenly over classes and test vertices are not, and
+Compared within classes: training nodes are often drawn evenly over classes and test nodes are not, and
 a model's loss differs between classes, so a model that never saw a label would seem to leak. The AUC of each
-class is weighted by its training vertices. The interval is a percentile bootstrap of 1000 draws within
-classes and parts; it takes vertices as independent, which neighbours in a graph are not quite."""
+class is weighted by its training nodes. The interval is a percentile bootstrap of 1000 draws within
+classes and parts; it takes nodes as independent, which neighbours in a graph are not quite."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ __all__ = ["CHECK", "membership_auc"]
 
 DRAWS = 1000
 #: Of a class and part: more are drawn down to so many, which changes the third digit at most.
-MAX_VERTICES = 20_000
+MAX_NODES = 20_000
 
 
 def membership_auc(
@@ -63,7 +63,7 @@ def membership_auc(
 
 
 def _at_most(random: np.random.Generator, losses: np.ndarray) -> np.ndarray:
-    return losses if len(losses) <= MAX_VERTICES else random.choice(losses, MAX_VERTICES, replace=False)
+    return losses if len(losses) <= MAX_NODES else random.choice(losses, MAX_NODES, replace=False)
 
 
 def _auc(mine: np.ndarray, theirs: np.ndarray) -> float:
@@ -74,7 +74,7 @@ def _auc(mine: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def run(audited: AuditedRun) -> Finding:
-    """Training against test vertices, by the loss of the run's own predictions."""
+    """Training against test nodes, by the loss of the run's own predictions."""
     scored = audited.predictions
     known = (scored.label >= 0) & (scored.label < scored.probability.shape[1])
     likelihood = np.take_along_axis(scored.probability, np.where(known, scored.label, 0)[:, None], axis=1)[
@@ -87,12 +87,12 @@ def run(audited: AuditedRun) -> Finding:
     baseline = "0.5: a coin"
     found = membership_auc(loss[member], scored.label[member], loss[other], scored.label[other])
     if found is None:
-        return Finding("no class has both training and test vertices", baseline, "not measured", None)
+        return Finding("no class has both training and test nodes", baseline, "not measured", None)
     auc, (low, high) = found
     if low > 0.5:
-        verdict = "leaks: small losses give away training vertices"
+        verdict = "leaks: small losses give away training nodes"
     elif high < 0.5:
-        verdict = "no leak by this attack: training vertices have the larger losses"
+        verdict = "no leak by this attack: training nodes have the larger losses"
     else:
         verdict = "no leak found by this attack, which does not prove that there is none"
     return Finding(
@@ -103,13 +103,13 @@ def run(audited: AuditedRun) -> Finding:
         value=auc,
         interval=(low, high),
         no_signal=0.5,
-        details={"training_vertices": int(member.sum()), "test_vertices": int(other.sum())},
+        details={"training_nodes": int(member.sum()), "test_nodes": int(other.sum())},
     )
 
 
 CHECK = Check(
     name="membership",
     tests="membership in the training set, from the loss of a prediction",
-    attacker="the class probabilities and the true label of a vertex",
+    attacker="the class probabilities and the true label of a node",
     run=run,
 )

@@ -1,10 +1,10 @@
 """SAPGNN: features, from what holders upload for the first layer.
 
-With maps=identity (the paper's messages) the uploads are the features: every vertex's are compared. With
-local maps the server gets, for every vertex, `hidden` mixtures of its features and as many maxima. A server
-that knows the features of some vertices beforehand can learn to undo the mixtures: a tenth of the vertices,
+With maps=identity (the paper's messages) the uploads are the features: every node's are compared. With
+local maps the server gets, for every node, `hidden` mixtures of its features and as many maxima. A server
+that knows the features of some nodes beforehand can learn to undo the mixtures: a tenth of the nodes,
 drawn at random, is known here, a linear map from uploads to features is fitted to them (ridge regression, its
-strength chosen on a part of them), and the variance of the other vertices' features that it explains is told.
+strength chosen on a part of them), and the variance of the other nodes' features that it explains is told.
 Pooled uploads are taken, as the server has them: with pooling=secure it has nothing else, and these are what
 the protocol opens, to 2^-17, so the round is then run again in clear. The first round is run again."""
 
@@ -19,14 +19,14 @@ from graphfed.federation.secure.protection import PLAINTEXT
 
 __all__ = ["CHECK"]
 
-#: The share of vertices whose features the server knows beforehand, and how many vertices are looked at.
+#: The share of nodes whose features the server knows beforehand, and how many nodes are looked at.
 KNOWN, MOST = 0.1, 20_000
 #: What the strength of the regression is chosen from, relative to the spread of the uploads.
 RIDGES = (1e-8, 1e-4, 1e-2, 1.0, 100.0)
 
 
 def run(audited: AuditedRun) -> Finding:
-    """How many vertices' features the server reads, or how much of them it can reconstruct."""
+    """How many nodes' features the server reads, or how much of them it can reconstruct."""
     transcript = transcript_of(audited)
     cohort = transcript.cohort
     ids, first = np.unique(cohort.id.cpu().numpy(), return_index=True)
@@ -46,10 +46,10 @@ def run(audited: AuditedRun) -> Finding:
     share = explained(seen, truth, known)
     leaks = share > 0.01
     return Finding(
-        result=f"a server that knows {int(known.sum())} vertices' features reconstructs {100 * share:.1f} % "
-        f"of the variance of the other {int((~known).sum())} vertices'",
-        baseline="0 %: the mean of the known vertices",
-        verdict="leaks to a server that knows some vertices; without such knowledge the maps are secret"
+        result=f"a server that knows {int(known.sum())} nodes' features reconstructs {100 * share:.1f} % "
+        f"of the variance of the other {int((~known).sum())} nodes'",
+        baseline="0 %: the mean of the known nodes",
+        verdict="leaks to a server that knows some nodes; without such knowledge the maps are secret"
         if leaks
         else "this server reconstructs nothing",
         leaks=leaks,
@@ -75,18 +75,18 @@ def _read(audited: AuditedRun, transcript: Transcript, rows: np.ndarray, truth: 
     same = ((arrived.abs() - truth.abs()).abs().amax(1) <= 1e-6 * truth.abs().amax().clamp(min=1)).double()
     share = float(same.mean())
     return Finding(
-        result=f"the features of {int(same.sum())} of {len(rows)} vertices ({100 * share:.1f} %) are read",
+        result=f"the features of {int(same.sum())} of {len(rows)} nodes ({100 * share:.1f} %) are read",
         baseline="none: without the uploads the server has no feature",
         verdict="leaks exactly: these features are read, not guessed",
         leaks=share > 0,
         value=share,
         no_signal=0.0,
-        details={"vertices": len(rows), "recovered": int(same.sum())},
+        details={"nodes": len(rows), "recovered": int(same.sum())},
     )
 
 
 def explained(seen: torch.Tensor, truth: torch.Tensor, known: torch.Tensor) -> float:
-    """The share of the variance of unknown vertices' features [n, F] that a ridge regression on what is seen
+    """The share of the variance of unknown nodes' features [n, F] that a ridge regression on what is seen
     of them [n, d], fitted to the known ones [n] bool, explains; at least 0."""
     a, b = seen[known], truth[known]
     half = len(a) // 2
@@ -109,7 +109,7 @@ def _fit(
 CHECK = Check(
     name="split_features",
     tests="features, from the uploads of the first layer",
-    attacker="the server: pooled uploads; with local maps also some vertices' features",
+    attacker="the server: pooled uploads; with local maps also some nodes' features",
     run=run,
     methods=("sapgnn",),
 )

@@ -1,13 +1,13 @@
 """Split learning: training labels, from the gradients that holders send back for the last embeddings.
 
-The gradient of a training vertex is a mixture of its predicted probabilities p less its label: (p - y) times
+The gradient of a training node is a mixture of its predicted probabilities p less its label: (p - y) times
 the predictor. With predictor=server the last embeddings are the logits, and the label is the one coordinate
 of p - y below zero: it is read. With predictor=holders the server lacks the predictor, but in the first round
 p is nearly the same for all, so that gradients of one label point the same way: the server can group training
-vertices by their label, without its name. Both are tried on the first round, which is run again.
+nodes by their label, without its name. Both are tried on the first round, which is run again.
 
-Groups are scored by purity: the share of vertices whose label is the most frequent one of their group. Where
-every holder has the label of a shared vertex, its gradients come once from each; they are added up, as the
+Groups are scored by purity: the share of nodes whose label is the most frequent one of their group. Where
+every holder has the label of a shared node, its gradients come once from each; they are added up, as the
 server does."""
 
 import numpy as np
@@ -17,7 +17,7 @@ from graphfed.audit.base import AuditedRun, Check, Finding
 
 __all__ = ["CHECK"]
 
-#: Vertices that are grouped at most: their distances take the square of this.
+#: Nodes that are grouped at most: their distances take the square of this.
 MOST = 3000
 TOP = {"sapgnn": "sapgnn/global_embedding/grad", "ppgnn": "ppgnn/combined_embedding/grad"}
 
@@ -41,8 +41,8 @@ def run(audited: AuditedRun) -> Finding:
     else:
         rows, label = rows[:MOST], label[:MOST]
         right = purity(groups(rows, classes), label)
-        told = f"{len(label)} training vertices grouped by label with purity {100 * right:.1f} %"
-        verdict = "leaks which training vertices have the same label, not which label it is"
+        told = f"{len(label)} training nodes grouped by label with purity {100 * right:.1f} %"
+        verdict = "leaks which training nodes have the same label, not which label it is"
     leaks = right > common + 0.05
     return Finding(
         result=told,
@@ -51,7 +51,7 @@ def run(audited: AuditedRun) -> Finding:
         leaks=leaks,
         value=right,
         no_signal=float(common),
-        details={"training_vertices": len(label), "classes": classes},
+        details={"training_nodes": len(label), "classes": classes},
     )
 
 

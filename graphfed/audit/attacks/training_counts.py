@@ -1,4 +1,4 @@
-"""What the weights of the average tell: how many training vertices each client has.
+"""What the weights of the average tell: how many training nodes each client has.
 
 Averaging methods send `training_counts` in clear. It is the number and not the classes; but with it the
 updates of `label_histogram` become shares of a known total."""
@@ -32,7 +32,7 @@ def run(audited: AuditedRun) -> Finding:
 
 CHECK = Check(
     name="training_counts",
-    tests="the number of training vertices of each client",
+    tests="the number of training nodes of each client",
     attacker="the server: the counts it receives in set-up",
     run=run,
     transfers=("training_counts",),

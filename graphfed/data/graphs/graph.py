@@ -1,6 +1,6 @@
 """The containers of graphs that every other module reads: Graph and Split.
 
-Shapes: N vertices, m undirected edges, F features, C classes.
+Shapes: N nodes, m undirected edges, F features, C classes.
 """
 
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ import scipy.sparse as sp
 
 from graphfed.data.content import content_hash
 from graphfed.data.dropped import edges_dropped
-from graphfed.data.graphs.node_ids import vertex_ids
+from graphfed.data.graphs.node_ids import node_ids
 from graphfed.errors import InputError, did_you_mean, shown
 
 __all__ = ["REPEATED", "Graph", "Held", "Split", "from_pyg", "make_graph"]
 
-# So many more classes than vertices need no num_classes; still more are not classes but other numbers.
+# So many more classes than nodes need no num_classes; still more are not classes but other numbers.
 SPARE_CLASSES = 1000
 #: What becomes of the weights of an edge that is given several times.
 REPEATED = ("sum", "mean", "max")
@@ -25,9 +25,9 @@ REPEATED = ("sum", "mean", "max")
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Which vertices are trained on, selected on and tested on.
+    """Which nodes are trained on, selected on and tested on.
 
-    train, val, test: bool [N], disjoint; a vertex may be in none. Raises InputError when they are not.
+    train, val, test: bool [N], disjoint; a node may be in none. Raises InputError when they are not.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Split:
             if mask.dtype != bool or mask.ndim != 1 or len(mask) != len(self.train):
                 raise InputError(
                     f"split {self.name!r}: the {part} mask has dtype {mask.dtype} and shape {mask.shape}; "
-                    "the three masks must be boolean vectors of one length, one entry a vertex"
+                    "the three masks must be boolean vectors of one length, one entry a node"
                 )
         twice = np.flatnonzero((self.train & self.val) | (self.train & self.test) | (self.val & self.test))
         if twice.size:
             raise InputError(
-                f"split {self.name!r}: vertex {twice[0]} is in two parts ({twice.size} such vertices); "
+                f"split {self.name!r}: node {twice[0]} is in two parts ({twice.size} such nodes); "
                 "train, val and test must not overlap"
             )
 
@@ -58,34 +58,35 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Which site's own files list what, where several sites may list the same.
+    """Which client's own files list what, where several clients may list the same.
 
-    site, vertex: int64 [M], a row for each vertex that a site lists, sorted by (site, vertex).
-    owner: bool [M], whether the site knows its label (every holder, where none does).
-    edge_site, edge: int64 [E], a row for each edge that a site lists, by its number in the graph's `edges`;
-    sorted by (site, edge). A site lists both ends of its edges.
+    client, node: int64 [M], a row for each node that a client lists, sorted by (client, node).
+    owner: bool [M], whether the client knows its label (every holder, where none does).
+    edge_client, edge: int64 [E], a row for each edge that a client lists, by its number in the graph's
+    `edges`; sorted by (client, edge). A client lists both ends of its edges.
     """
 
-    site: np.ndarray
-    vertex: np.ndarray
+    client: np.ndarray
+    node: np.ndarray
     owner: np.ndarray
-    edge_site: np.ndarray
+    edge_client: np.ndarray
     edge: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """An undirected graph with features and one class a vertex. Build it with `make_graph`, which checks.
+    """An undirected graph with features and one class a node. Build it with `make_graph`, which checks.
 
     x: [N, F] float32, numpy or csr, or None when loaded with `structure_only`.
-    y: [N] int64, the class of each vertex, -1 where unknown.
+    y: [N] int64, the class of each node, -1 where unknown.
     edges: [2, m] int64, every undirected edge once, u < v, sorted by (u, v), no self loops.
     edge_weight: [m] float32, positive; None where every edge weighs 1.
-    sites: [N] int64, where each vertex is by the data itself, with one of `site_names` for each site; None
-    where the data says nothing of sites, or may have a vertex at several: then `held` says who holds what.
-    ids: the user's own ids, a pyarrow array of N texts, None where the vertices are called 0..N-1.
+    clients: [N] int64, where each node is by the data itself, with one of `client_names` for each client;
+    None
+    where the data says nothing of clients, or may have a node at several: then `held` says who holds what.
+    ids: the user's own ids, a pyarrow array of N texts, None where the nodes are called 0..N-1.
     keys: what every reader of the user's files knows each node by, a pyarrow array of N texts: its id, or its
-    site and its id; None where a node is known by its number.
+    client and its id; None where a node is known by its number.
     dropped: what the reader of the data found and left out, a phrase for each (`graphfed.data.dropped`).
     The arrays are shared, not copied: treat them as read-only.
     """
@@ -99,8 +100,8 @@ class Graph:
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
     edge_weight: np.ndarray | None = None
-    sites: np.ndarray | None = None
-    site_names: tuple[str, ...] = ()
+    clients: np.ndarray | None = None
+    client_names: tuple[str, ...] = ()
     ids: Any = None
     held: Held | None = None
     keys: Any = None
@@ -122,9 +123,9 @@ class Graph:
         return 0 if self.x is None else int(self.x.shape[1])
 
     @property
-    def names_sites(self) -> bool:
-        """Whether the data itself says which sites there are."""
-        return self.sites is not None or self.held is not None
+    def names_clients(self) -> bool:
+        """Whether the data itself says which clients there are."""
+        return self.clients is not None or self.held is not None
 
     @cached_property
     def stable_ids(self) -> np.ndarray | None:
@@ -132,11 +133,11 @@ class Graph:
         where a node is known by its number in this graph.
 
         Raises InputError where two keys have one hash."""
-        return None if self.keys is None else vertex_ids(self.keys.to_pylist())
+        return None if self.keys is None else node_ids(self.keys.to_pylist())
 
-    def vertex_name(self, vertex: int) -> str:
-        """What the user calls a vertex: its id, or its number."""
-        return str(vertex) if self.ids is None else repr(self.ids[vertex].as_py()[:60])
+    def node_name(self, node: int) -> str:
+        """What the user calls a node: its id, or its number."""
+        return str(node) if self.ids is None else repr(self.ids[node].as_py()[:60])
 
     def weights_between(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
         """The weights of the edges between u [n] and v [n], in either direction, [n] float32; every one must
@@ -199,14 +200,14 @@ def make_graph(
         num_classes = len(class_names) or int(y.max(initial=-1)) + 1
         if not class_names and num_classes > n + SPARE_CLASSES:
             raise InputError(
-                f"graph {name!r}: vertex {int(y.argmax())} has class {y.max()}, but there are only {n} "
-                "vertices; number the classes 0, 1, ... or give num_classes"
+                f"graph {name!r}: node {int(y.argmax())} has class {y.max()}, but there are only {n} "
+                "nodes; number the classes 0, 1, ... or give num_classes"
             )
     elif isinstance(num_classes, bool) or not hasattr(num_classes, "__index__") or num_classes < 0:
         raise InputError(f"graph {name!r}: num_classes={num_classes!r} must be a whole number of at least 0")
     if y.max(initial=-1) >= num_classes:
         raise InputError(
-            f"graph {name!r}: vertex {int(y.argmax())} has class {y.max()}, but there are {num_classes} "
+            f"graph {name!r}: node {int(y.argmax())} has class {y.max()}, but there are {num_classes} "
             f"classes (0..{num_classes - 1}); renumber the classes or raise num_classes"
         )
     if class_names and len(class_names) != num_classes:
@@ -215,7 +216,7 @@ def make_graph(
         )
     if split is not None and len(split.train) != n:
         raise InputError(
-            f"graph {name!r}: split {split.name!r} is for {len(split.train)} vertices, the graph has {n}"
+            f"graph {name!r}: split {split.name!r} is for {len(split.train)} nodes, the graph has {n}"
         )
     if repeated not in REPEATED:
         raise InputError(
@@ -269,7 +270,7 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
             if len(mask) != len(y) or not ((mask == 0) | (mask == 1)).all():
                 raise InputError(
                     f"{key} has dtype {mask.dtype} and {len(mask)} entries; expected one boolean for each of "
-                    f"the {len(y)} vertices (a mask, not a list of vertices)"
+                    f"the {len(y)} nodes (a mask, not a list of nodes)"
                 )
         split = Split("public", *(mask.astype(bool) for mask in masks.values()))
     weights = getattr(data, "edge_weight", None)
@@ -338,12 +339,12 @@ def _classes(name: str, values: Any) -> np.ndarray:
     if y.ndim != 1 or not (y.dtype.kind in "iu" or y.size == 0):
         raise InputError(
             f"graph {name!r}: classes have dtype {y.dtype} and shape {y.shape}; "
-            "expected one integer a vertex (-1 where unknown)"
+            "expected one integer a node (-1 where unknown)"
         )
     y = np.ascontiguousarray(y, dtype=np.int64)
     if y.min(initial=0) < -1:
         raise InputError(
-            f"graph {name!r}: vertex {int(y.argmin())} has class {y.min()}; use 0, 1, ... or -1 for unknown"
+            f"graph {name!r}: node {int(y.argmin())} has class {y.min()}; use 0, 1, ... or -1 for unknown"
         )
     return y
 
@@ -357,7 +358,7 @@ def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
         raise InputError(f"graph {name!r}: features have dtype {x.dtype}; expected numbers")
     if x.ndim != 2 or x.shape[0] != n:
         raise InputError(
-            f"graph {name!r}: features have shape {x.shape}; expected one row for each of the {n} vertices"
+            f"graph {name!r}: features have shape {x.shape}; expected one row for each of the {n} nodes"
         )
     if x.shape[1] == 0:
         raise InputError(
@@ -377,7 +378,7 @@ def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
     if bad.size:
         row = np.searchsorted(x.indptr, bad[0], side="right") - 1 if sp.issparse(x) else bad[0] // x.shape[1]
         raise InputError(
-            f"graph {name!r}: vertex {row} has a feature that is not a finite number in float32 "
+            f"graph {name!r}: node {row} has a feature that is not a finite number in float32 "
             f"({bad.size} such entries); fill or drop them"
         )
     return x
@@ -399,7 +400,7 @@ def _ends(name: str, given: Any, n: int) -> np.ndarray:
     if outside.size:
         u, v = edges[:, outside[0]]
         raise InputError(
-            f"graph {name!r}: edge {outside[0]} joins vertices {u} and {v}, but there are {n} vertices "
+            f"graph {name!r}: edge {outside[0]} joins nodes {u} and {v}, but there are {n} nodes "
             f"(0..{n - 1}); {outside.size} such edges"
         )
     return edges
@@ -424,7 +425,7 @@ def _positive(name: str, weights: np.ndarray, edges: np.ndarray) -> None:
     if bad.size:
         u, v = edges[:, bad[0]]
         raise InputError(
-            f"graph {name!r}: the edge between vertices {u} and {v} weighs {weights[bad[0]]:g}; a weight "
+            f"graph {name!r}: the edge between nodes {u} and {v} weighs {weights[bad[0]]:g}; a weight "
             f"must be a positive finite number in float32 ({bad.size} such edges): drop the edge, or rescale"
         )
 
@@ -433,7 +434,7 @@ def undirected(
     name: str, edges: np.ndarray, weights: np.ndarray | None, repeated: str, n: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Every edge once, u < v, sorted by (u, v), without self loops, [2, m] int64; and its weight [m] float32,
-    None where all are 1. edges [2, any] of n vertices; weights [any] float64, positive.
+    None where all are 1. edges [2, any] of n nodes; weights [any] float64, positive.
 
     InputError where the weight of an edge that is given several times leaves float32."""
     u, v = np.minimum(edges[0], edges[1]), np.maximum(edges[0], edges[1])

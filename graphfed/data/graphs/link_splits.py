@@ -1,7 +1,7 @@
 """Link prediction: the edges dealt into train, val and test, with pairs that are no edge to tell them from.
 
 Training sees the graph with the training edges only (`training_graph`), so that no other edge can be in a
-partition, a cohort or a degree. Shapes: N vertices, m undirected edges, L scored pairs."""
+partition, a cohort or a degree. Shapes: N nodes, m undirected edges, L scored pairs."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -56,7 +56,7 @@ class EdgeSplit:
         return content_hash({name: getattr(self, name) for name in names})
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All L scored pairs: their vertices [2, L], whether they are edges [L] bool, their part [L] uint8
+        """All L scored pairs: their nodes [2, L], whether they are edges [L] bool, their part [L] uint8
         (`PARTS`)."""
         blocks = [
             (self.edges[:, self.val], True, 0),
@@ -79,7 +79,7 @@ def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
     kind, _, numbers = spec.partition(":")
     if kind.lower() not in ("default", "edges"):
         raise InputError(
-            f"split {shown(spec)} is of vertices, and link prediction deals the edges; use "
+            f"split {shown(spec)} is of nodes, and link prediction deals the edges; use "
             f"{DEFAULT_EDGES!r}, or leave it out"
         )
     fractions = fractions_in(spec, numbers or DEFAULT_EDGES.partition(":")[2], DEFAULT_EDGES)
@@ -98,7 +98,7 @@ def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
     needed, free = len(parts[1]) + len(parts[2]), n * (n - 1) // 2 - m
     if free < needed:
         raise InputError(
-            f"{graph.name!r} has {free} pairs of vertices that are no edge, fewer than the {needed} that are "
+            f"{graph.name!r} has {free} pairs of nodes that are no edge, fewer than the {needed} that are "
             "told from its validation and test edges; use smaller fractions for these, or a sparser graph"
         )
     drawn = pairs_that_are_no_edge(graph.edges, n, rng.choice(free, needed, replace=False))
@@ -115,7 +115,7 @@ def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
 
 
 def pairs_that_are_no_edge(edges: np.ndarray, n: int, rank: np.ndarray) -> np.ndarray:
-    """The pairs u < v of the given ranks [k] among those of the vertices 0..n-1 that are no edge, in the
+    """The pairs u < v of the given ranks [k] among those of the nodes 0..n-1 that are no edge, in the
     order of (u, v): [2, k] int64. edges: [2, m], u < v, sorted by (u, v)."""
     u = np.arange(n, dtype=np.int64)
     first = u * (2 * n - u - 1) // 2  # the number of the pair (u, u + 1) among all pairs
@@ -132,7 +132,7 @@ def training_graph(graph: Graph, split: EdgeSplit) -> Graph:
     if held is not None:
         kept = split.train[held.edge]
         number = np.cumsum(split.train) - 1
-        held = Held(held.site, held.vertex, held.owner, held.edge_site[kept], number[held.edge[kept]])
+        held = Held(held.client, held.node, held.owner, held.edge_client[kept], number[held.edge[kept]])
     weight = graph.edge_weight
     return replace(
         graph,
@@ -144,47 +144,47 @@ def training_graph(graph: Graph, split: EdgeSplit) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class ScoredPairs:
-    """The scored pairs and who scores them, sorted by (site, id, other_id).
+    """The scored pairs and who scores them, sorted by (client, id, other_id).
 
-    site, id [L]: of the vertex at the client that scores the pair; other_site, other_id [L]: of the other
-    vertex; label [L] bool: whether it is an edge; part [L] uint8 (`PARTS`)."""
+    client, id [L]: of the node at the client that scores the pair; other_client, other_id [L]: of the other
+    node; label [L] bool: whether it is an edge; part [L] uint8 (`PARTS`)."""
 
-    site: np.ndarray
+    client: np.ndarray
     id: np.ndarray
-    other_site: np.ndarray
+    other_client: np.ndarray
     other_id: np.ndarray
     label: np.ndarray
     part: np.ndarray
 
 
 def scored_pairs(split: EdgeSplit, partition: Partition) -> ScoredPairs:
-    """Who scores which pair: the client of one of its vertices, by a coin that the pair's vertices key, so
-    that no numbering of the vertices makes some clients score more.
+    """Who scores which pair: the client of one of its nodes, by a coin that the pair's nodes key, so
+    that no numbering of the nodes makes some clients score more.
 
-    InputError where a vertex is at no client, or at several."""
+    InputError where a node is at no client, or at several."""
     import torch
 
     from graphfed.random import fold, uniform
 
     ends, label, part = split.pairs()
-    n = int(max(split.edges.max(initial=-1), ends.max(initial=-1), partition.held_vertex.max(initial=-1))) + 1
-    holders = np.bincount(partition.held_vertex, minlength=n)
+    n = int(max(split.edges.max(initial=-1), ends.max(initial=-1), partition.held_node.max(initial=-1))) + 1
+    holders = np.bincount(partition.held_node, minlength=n)
     if (holders[np.unique(ends)] != 1).any() or holders.max(initial=0) > 1:
-        vertex = int(np.flatnonzero(holders != 1)[0])
+        node = int(np.flatnonzero(holders != 1)[0])
         raise InputError(
-            f"link prediction needs every vertex at one client, but partition {partition.name!r} has vertex "
-            f"{vertex} at {int(holders[vertex])}; use one that deals the vertices, as 'label_dirichlet'"
+            f"link prediction needs every node at one client, but partition {partition.name!r} has node "
+            f"{node} at {int(holders[node])}; use one that deals the nodes, as 'label_dirichlet'"
         )
     row = np.zeros(n, dtype=np.int64)
-    row[partition.held_vertex] = np.arange(len(partition.held_vertex))
+    row[partition.held_node] = np.arange(len(partition.held_node))
     coin = uniform(fold(0, "links/scored by"), torch.from_numpy(ends[0] * n + ends[1]))[:, 0].numpy() < 0.5
     mine, other = row[np.where(coin, *ends)], row[np.where(coin, *ends[::-1])]
     order = np.lexsort((partition.held_id[other], mine))
     mine, other = mine[order], other[order]
     return ScoredPairs(
-        partition.held_site[mine],
+        partition.held_client[mine],
         partition.held_id[mine],
-        partition.held_site[other],
+        partition.held_client[other],
         partition.held_id[other],
         label[order],
         part[order],

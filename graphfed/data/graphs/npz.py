@@ -32,7 +32,7 @@ ARRAYS = ("edges", "labels", "label_names", "feat_indptr", "feat_indices", "num_
 class NpzSource:
     """Where a set's file lies below a data folder, and where to get it.
 
-    partial: a file beside it that holds the features of the first vertices only, if that is all there is.
+    partial: a file beside it that holds the features of the first nodes only, if that is all there is.
     """
 
     name: str
@@ -101,7 +101,7 @@ def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Grap
         labels = _integers(arrays, "labels", ndim=1)
         if not structure_only and "feat_indptr" not in arrays:
             raise InputError(
-                f"data set {source.name!r}: {place} lacks the features of its {len(labels)} vertices"
+                f"data set {source.name!r}: {place} lacks the features of its {len(labels)} nodes"
                 f"{_partial(place, source)}; nothing can be trained without them: get the whole set from "
                 f"{source.source}, or use another one"
             )
@@ -135,7 +135,7 @@ def _names(arrays: NpzFile, n: int) -> tuple[str, ...]:
     names = arrays.take("label_names", "U", (None,), "a vector of text, one a class")
     if len(names) > n:
         arrays.refuse(
-            f"array 'label_names' has {len(names)} names; expected at most one for each of the {n} vertices"
+            f"array 'label_names' has {len(names)} names; expected at most one for each of the {n} nodes"
         )
     return tuple(names.tolist())
 

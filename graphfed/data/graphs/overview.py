@@ -1,6 +1,6 @@
 """What a graph and its partition look like, in numbers and as a small drawing: plain data for people to read.
 
-Shapes: N vertices, m edges, C classes, K sites.
+Shapes: N nodes, m edges, C classes, K clients.
 """
 
 from collections.abc import Mapping
@@ -14,30 +14,30 @@ from graphfed.data.graphs.link_splits import PARTS, EdgeSplit, ScoredPairs, scor
 from graphfed.data.partitions.partition import Partition
 from graphfed.data.seeding import generator
 
-__all__ = ["MAX_SITES", "graph_facts", "overview", "site_facts", "site_names"]
+__all__ = ["MAX_CLIENTS", "client_facts", "client_names", "graph_facts", "overview"]
 
-#: Sites that are listed one by one, and vertices and edges that are drawn.
-MAX_SITES = 200
-DRAWN_VERTICES, DRAWN_EDGES, DRAWN_SITES = 240, 700, 12
-#: Sites with no more vertices than this are devices; so many of them are drawn.
+#: Clients that are listed one by one, and nodes and edges that are drawn.
+MAX_CLIENTS = 200
+DRAWN_NODES, DRAWN_EDGES, DRAWN_CLIENTS = 240, 700, 12
+#: Clients with no more nodes than this are devices; so many of them are drawn.
 DEVICE, DRAWN_DEVICES = 2, 60
 
 
 def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> dict[str, Any]:
-    """Plain JSON: the graph as a whole, its sites (the largest MAX_SITES), and a drawing of a sample.
+    """Plain JSON: the graph as a whole, its clients (the largest MAX_CLIENTS), and a drawing of a sample.
 
-    degrees["histogram"]: [lowest, highest, vertices] for the degrees 0, 1, 2-3, 4-7, 8-15, ...
-    missing: what methods do without: vertices without label, in no part of the split, or with nothing but
-    zeros for features; and features that are the same at every vertex (the first MAX_SITES by name).
-    site_sizes: vertices that the smallest and the largest site hold, and the one divided by the other.
-    shared: vertices and edges that several sites have (copies that count as different vertices, too).
-    cut_edges: the graph's edges that lie inside no site, and their share; where sites share vertices, an edge
-    that one site lacks may lie inside another.
-    homophily: share of the edges between vertices of known class that join equal classes (edge homophily).
+    degrees["histogram"]: [lowest, highest, nodes] for the degrees 0, 1, 2-3, 4-7, 8-15, ...
+    missing: what methods do without: nodes without label, in no part of the split, or with nothing but
+    zeros for features; and features that are the same at every node (the first MAX_CLIENTS by name).
+    client_sizes: nodes that the smallest and the largest client hold, and the one divided by the other.
+    shared: nodes and edges that several clients have (copies that count as different nodes, too).
+    cross_client_edges: the graph's edges that lie inside no client, and their share; where clients share
+    nodes, an edge that one client lacks may lie inside another.
+    homophily: share of the edges between nodes of known class that join equal classes (edge homophily).
     pairs: with a split of the edges, how many pairs are scored in validation and test; `graph` has the
-    training edges then, no vertex is in a part, and a site's train, val and test are edges it has and pairs
-    it scores. label_skew: mean over sites, by owned vertices, of the total variation distance between a
-    site's classes and all vertices' (0: every site is like the whole; 1: no class in common)."""
+    training edges then, no node is in a part, and a client's train, val and test are edges it has and pairs
+    it scores. label_skew: mean over clients, by owned nodes, of the total variation distance between a
+    client's classes and all nodes' (0: every client is like the whole; 1: no class in common)."""
     n = graph.num_nodes
     pairs = None
     if isinstance(split, EdgeSplit):
@@ -49,7 +49,7 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
     components, member = sp.csgraph.connected_components(adjacency, directed=False)
     return {
         "name": graph.name,
-        "vertices": n,
+        "nodes": n,
         "edges": graph.num_edges,
         "features": graph.num_features,
         "classes": _classes(graph, split),
@@ -59,7 +59,7 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
         "components": {
             "count": int(components),
             "largest": int(np.bincount(member).max(initial=0)),
-            "isolated_vertices": int((degree == 0).sum()),
+            "isolated_nodes": int((degree == 0).sum()),
         },
         "degrees": {
             "min": int(degree.min(initial=n)),
@@ -70,7 +70,7 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
             "histogram": _histogram(degree),
         },
         "homophily": _homophily(graph.y[u], graph.y[v]),
-        **_sites(graph, split, partition, pairs),
+        **_clients(graph, split, partition, pairs),
         "drawing": _drawing(graph, partition, degree),
     }
 
@@ -80,34 +80,34 @@ def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     parts, degrees, missing = told["components"], told["degrees"], told["missing"]
     constant, weights = missing["constant_features"], told["edge_weights"]
     pairs = told.get("pairs")  # overviews that earlier versions wrote have none
-    share = 100 * parts["largest"] / max(told["vertices"], 1)
+    share = 100 * parts["largest"] / max(told["nodes"], 1)
     facts = [
-        ("vertices", f"{told['vertices']:,}"),
+        ("nodes", f"{told['nodes']:,}"),
         ("edges to train on" if pairs else "edges", f"{told['edges']:,}"),
         ("features", f"{told['features']:,}"),
         ("classes", f"{len(told['classes']):,}"),
-        ("connected components", f"{parts['count']:,}, the largest with {share:.1f} % of the vertices"),
-        ("vertices without an edge", f"{parts['isolated_vertices']:,}"),
+        ("connected components", f"{parts['count']:,}, the largest with {share:.1f} % of the nodes"),
+        ("nodes without an edge", f"{parts['isolated_nodes']:,}"),
         (
-            "neighbours of a vertex",
+            "neighbours of a node",
             f"{degrees['min']:,} to {degrees['max']:,}, median {degrees['median']:.0f}, mean "
             f"{degrees['mean']:.1f}; 99 % have at most {degrees['percentile_99']:.0f}",
         ),
         ("edges within a class (homophily)", _percent(told["homophily"])),
-        ("vertices without a label", f"{missing['labels']:,}"),
+        ("nodes without a label", f"{missing['labels']:,}"),
         (
             "pairs to validate and to test on",
             f"{pairs['val']:,} and {pairs['test']:,}; half of them are edges",
         )
         if pairs
-        else ("vertices in no part of the split", f"{missing['split']:,}"),
+        else ("nodes in no part of the split", f"{missing['split']:,}"),
     ]
     if told["features"]:
-        facts.append(("vertices whose features are all zero", f"{missing['features']:,}"))
+        facts.append(("nodes whose features are all zero", f"{missing['features']:,}"))
     if constant["count"]:
         named = ", ".join(name[:30] for name in constant["names"][:5])
         more = ", ..." if constant["count"] > 5 else ""
-        facts.append(("features equal at every vertex", f"{constant['count']:,} ({named}{more})"))
+        facts.append(("features equal at every node", f"{constant['count']:,} ({named}{more})"))
     if told.get("dropped"):  # overviews that earlier versions wrote have none
         facts.append(("in the data, and not used", "; ".join(told["dropped"])))
     if weights is not None:
@@ -115,21 +115,21 @@ def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
-def site_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """An overview's numbers of the sites together, in words and for people."""
-    cut, skew = told["cut_edges"], told["label_skew"]
+def client_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """An overview's numbers of the clients together, in words and for people."""
+    cut, skew = told["cross_client_edges"], told["label_skew"]
     # Overviews that earlier versions wrote have neither.
-    shared, sizes = told.get("shared") or {"vertices": 0}, told.get("site_sizes") or {"ratio": None}
-    facts = [("sites", f"{told['num_sites']:,}")]
-    if sizes["ratio"] is not None and told["num_sites"] > 1:
+    shared, sizes = told.get("shared") or {"nodes": 0}, told.get("client_sizes") or {"ratio": None}
+    facts = [("clients", f"{told['num_clients']:,}")]
+    if sizes["ratio"] is not None and told["num_clients"] > 1:
         facts.append(
-            ("smallest / largest site", "{ratio:.2f} ({smallest:,} / {largest:,} vertices)".format(**sizes))
+            ("smallest / largest client", "{ratio:.2f} ({smallest:,} / {largest:,} nodes)".format(**sizes))
         )
-    if shared["vertices"]:
-        facts.append(("at several sites", f"{shared['vertices']:,} vertices, {shared['edges']:,} edges"))
+    if shared["nodes"]:
+        facts.append(("at several clients", f"{shared['nodes']:,} nodes, {shared['edges']:,} edges"))
     return [
         *facts,
-        ("edges inside no site (cut)", f"{cut['count']:,} ({_percent(cut['share'])})"),
+        ("edges inside no client (cut)", f"{cut['count']:,} ({_percent(cut['share'])})"),
         ("label skew (0 even, 1 disjoint)", "-" if skew is None else f"{skew:.2f}"),
     ]
 
@@ -138,14 +138,14 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
-def site_names(graph: Graph, partition: Partition) -> tuple[str, ...]:
-    """The data's own names of the sites, () where the partition's sites are not those of the data."""
-    site, vertex = partition.held_site, partition.held_vertex
+def client_names(graph: Graph, partition: Partition) -> tuple[str, ...]:
+    """The data's own names of the clients, () where the partition's clients are not those of the data."""
+    client, node = partition.held_client, partition.held_node
     if graph.held is not None:
-        same = np.array_equal(graph.held.site, site) and np.array_equal(graph.held.vertex, vertex)
+        same = np.array_equal(graph.held.client, client) and np.array_equal(graph.held.node, node)
     else:
-        same = graph.sites is not None and np.array_equal(graph.sites[vertex], site)
-    return graph.site_names if same and len(graph.site_names) == partition.num_sites else ()
+        same = graph.clients is not None and np.array_equal(graph.clients[node], client)
+    return graph.client_names if same and len(graph.client_names) == partition.num_clients else ()
 
 
 def _name(names: tuple[str, ...], number: int) -> str:
@@ -153,7 +153,7 @@ def _name(names: tuple[str, ...], number: int) -> str:
 
 
 def _histogram(degree: np.ndarray) -> list[list[int]]:
-    """[lowest, highest, vertices] with bounds that double."""
+    """[lowest, highest, nodes] with bounds that double."""
     # frexp's exponent of a whole number is its number of binary digits: 0, 1, 2-3, 4-7, ...
     digits = np.frexp(degree.astype(np.float64))[1]
     counts = np.bincount(digits)
@@ -177,7 +177,7 @@ def _missing(graph: Graph, split: Split) -> dict[str, Any]:
         "features": empty,
         "constant_features": {
             "count": len(constant),
-            "names": [_name(graph.feature_names, c) for c in constant[:MAX_SITES].tolist()],
+            "names": [_name(graph.feature_names, c) for c in constant[:MAX_CLIENTS].tolist()],
         },
     }
 
@@ -190,7 +190,7 @@ def _weights(graph: Graph) -> dict[str, float] | None:
 
 
 def _classes(graph: Graph, split: Split) -> list[dict[str, Any]]:
-    parts = {"vertices": np.ones(graph.num_nodes, dtype=bool), "train": split.train, "val": split.val}
+    parts = {"nodes": np.ones(graph.num_nodes, dtype=bool), "train": split.train, "val": split.val}
     parts["test"] = split.test
     known = graph.y >= 0
     counts = {k: np.bincount(graph.y[m & known], minlength=graph.num_classes) for k, m in parts.items()}
@@ -205,13 +205,13 @@ def _homophily(y: np.ndarray, other: np.ndarray) -> float | None:
     return float((y == other)[known].mean()) if known.any() else None
 
 
-def _sites(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs | None) -> dict[str, Any]:
-    """sites, cut_edges and label_skew."""
-    k, p = partition.num_sites, partition
-    owned_site, owned = p.held_site[p.held_owner], p.held_vertex[p.held_owner]
+def _clients(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs | None) -> dict[str, Any]:
+    """clients, cross_client_edges and label_skew."""
+    k, p = partition.num_clients, partition
+    owned_client, owned = p.held_client[p.held_owner], p.held_node[p.held_owner]
     y = graph.y[owned]
     classes = np.zeros((k, graph.num_classes), dtype=np.int64)
-    np.add.at(classes, (owned_site[y >= 0], y[y >= 0]), 1)
+    np.add.at(classes, (owned_client[y >= 0], y[y >= 0]), 1)
     total = classes.sum()
     skew = None
     if total:
@@ -220,24 +220,24 @@ def _sites(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs 
         distance = np.abs(share - classes.sum(0) / total).sum(1) / 2
         skew = float((distance * size).sum() / total)
 
-    def count(sites: np.ndarray) -> np.ndarray:
-        return np.bincount(sites, minlength=k)
+    def count(clients: np.ndarray) -> np.ndarray:
+        return np.bincount(clients, minlength=k)
 
     columns = {
-        "vertices": count(p.held_site),
-        "owned": count(owned_site),
-        "edges": count(p.edge_site),
-        "cut_edges": count(p.cut_site),
-        **{part: count(owned_site[getattr(split, part)[owned]]) for part in ("train", "val", "test")},
+        "nodes": count(p.held_client),
+        "owned": count(owned_client),
+        "edges": count(p.edge_client),
+        "cross_client_edges": count(p.cross_local_client),
+        **{part: count(owned_client[getattr(split, part)[owned]]) for part in ("train", "val", "test")},
     }
     if pairs is not None:
-        columns["train"] = columns["edges"] + columns["cut_edges"]
-        columns |= {name: count(pairs.site[pairs.part == part]) for part, name in enumerate(PARTS)}
-    listed = np.argsort(-columns["owned"], kind="stable")[:MAX_SITES]
-    named = site_names(graph, partition)
+        columns["train"] = columns["edges"] + columns["cross_client_edges"]
+        columns |= {name: count(pairs.client[pairs.part == part]) for part, name in enumerate(PARTS)}
+    listed = np.argsort(-columns["owned"], kind="stable")[:MAX_CLIENTS]
+    named = client_names(graph, partition)
     rows = [
         {
-            "site": int(s),
+            "client": int(s),
             "name": _name(named, s),
             **{key: int(column[s]) for key, column in columns.items()},
             "classes": classes[s].tolist(),
@@ -246,70 +246,70 @@ def _sites(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs 
     ]
     inside, shared = _edges_inside(graph, p)
     cut = graph.num_edges - inside
-    holders = np.bincount(p.held_vertex, minlength=graph.num_nodes)
-    size = columns["vertices"]
+    holders = np.bincount(p.held_node, minlength=graph.num_nodes)
+    size = columns["nodes"]
     smallest, largest = int(size.min(initial=size.max(initial=0))), int(size.max(initial=0))
     return {
-        "num_sites": k,
-        "sites": rows,
-        "site_sizes": {
+        "num_clients": k,
+        "clients": rows,
+        "client_sizes": {
             "smallest": smallest,
             "largest": largest,
             "ratio": smallest / largest if largest else None,
         },
-        "shared": {"vertices": int((holders > 1).sum()), "edges": shared},
-        "cut_edges": {"count": cut, "share": cut / graph.num_edges if graph.num_edges else 0.0},
+        "shared": {"nodes": int((holders > 1).sum()), "edges": shared},
+        "cross_client_edges": {"count": cut, "share": cut / graph.num_edges if graph.num_edges else 0.0},
         "label_skew": skew,
     }
 
 
 def _edges_inside(graph: Graph, partition: Partition) -> tuple[int, int]:
-    """How many of the graph's edges lie inside a site, each counted once, and how many inside several."""
-    if np.bincount(partition.held_vertex, minlength=graph.num_nodes).max(initial=0) <= 1:
-        return len(partition.edge_site), 0
+    """How many of the graph's edges lie inside a client, each counted once, and how many inside several."""
+    if np.bincount(partition.held_node, minlength=graph.num_nodes).max(initial=0) <= 1:
+        return len(partition.edge_client), 0
     ends = _ends(partition)
     keys = np.sort(ends.min(0) * graph.num_nodes + ends.max(0))
     first = np.flatnonzero(np.diff(keys, prepend=-1))
-    sites = np.diff(first, append=len(keys))
-    return len(first), int((sites > 1).sum())
+    clients = np.diff(first, append=len(keys))
+    return len(first), int((clients > 1).sum())
 
 
 def _ends(partition: Partition) -> np.ndarray:
-    """The vertices at both ends of the edges inside sites, [2, E]."""
-    return partition.vertex_of(np.stack((partition.edge_u, partition.edge_v)))
+    """The nodes at both ends of the edges inside clients, [2, E]."""
+    return partition.node_of(np.stack((partition.edge_u, partition.edge_v)))
 
 
 def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str, Any]:
-    """A sample of the largest sites: each a disc on a circle, its vertices of highest degree in the middle.
+    """A sample of the largest clients: each a disc on a circle, its nodes of highest degree in the middle.
 
-    Vertices are taken that have most edges to those already taken, so that edges are seen. positions in
-    [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where no site has the edge."""
+    Nodes are taken that have most edges to those already taken, so that edges are seen. positions in
+    [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where no client has the edge."""
     owner = _one_owner(graph, partition)
-    size = np.bincount(owner[owner >= 0], minlength=partition.num_sites)
+    size = np.bincount(owner[owner >= 0], minlength=partition.num_clients)
     if size.max(initial=0) > DEVICE:
-        sites = np.sort(np.argsort(-size, kind="stable")[:DRAWN_SITES])
-        sites = sites[size[sites] > 0]
-        taken = _neighbourhood(graph, owner, sites, degree, DRAWN_VERTICES)
+        clients = np.sort(np.argsort(-size, kind="stable")[:DRAWN_CLIENTS])
+        clients = clients[size[clients] > 0]
+        taken = _neighbourhood(graph, owner, clients, degree, DRAWN_NODES)
     else:  # devices: those that hold some neighbourhood, for the largest of them say nothing
         nobody = np.where(owner >= 0, 0, -1)
         taken = _neighbourhood(graph, nobody, np.zeros(1, dtype=np.int64), degree, DRAWN_DEVICES)
-        sites = np.unique(owner[taken])
+        clients = np.unique(owner[taken])
     chosen: list[np.ndarray] = []
     positions: list[np.ndarray] = []
-    for place, site in enumerate(sites):
-        mine = np.flatnonzero(taken & (owner == site))
+    for place, client in enumerate(clients):
+        mine = np.flatnonzero(taken & (owner == client))
         mine = mine[np.argsort(-degree[mine], kind="stable")]
-        angle = 2 * np.pi * place / max(1, len(sites))
-        middle = (0.0, 0.0) if len(sites) == 1 else (0.72 * np.cos(angle), 0.72 * np.sin(angle))
-        radius = 0.9 if len(sites) == 1 else min(0.26, 0.6 * np.sin(np.pi / len(sites)))
+        angle = 2 * np.pi * place / max(1, len(clients))
+        middle = (0.0, 0.0) if len(clients) == 1 else (0.72 * np.cos(angle), 0.72 * np.sin(angle))
+        radius = 0.9 if len(clients) == 1 else min(0.26, 0.6 * np.sin(np.pi / len(clients)))
         rank = np.arange(len(mine))
         # A sunflower: even spacing, without a force layout.
         r, turn = radius * np.sqrt((rank + 0.5) / max(1, len(mine))), rank * np.pi * (3 - np.sqrt(5))
         positions.append(np.stack((middle[0] + r * np.cos(turn), middle[1] + r * np.sin(turn)), 1))
         chosen.append(mine)
-    vertices = np.concatenate([*chosen, np.zeros(0, dtype=np.int64)]).astype(np.int64)
+    nodes = np.concatenate([*chosen, np.zeros(0, dtype=np.int64)]).astype(np.int64)
     place_of = np.full(graph.num_nodes, -1)
-    place_of[vertices] = np.arange(len(vertices))
+    place_of[nodes] = np.arange(len(nodes))
     ends = place_of[graph.edges]
     ends = ends[:, (ends >= 0).all(0)]
     if ends.shape[1] > DRAWN_EDGES:
@@ -317,27 +317,27 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
     across = ~_inside(partition, place_of, ends)
     points = np.concatenate([*positions, np.zeros((0, 2))])
     return {
-        "vertices": vertices.tolist(),
+        "nodes": nodes.tolist(),
         "positions": points.round(4).tolist(),
-        "sites": owner[vertices].tolist(),
+        "clients": owner[nodes].tolist(),
         "edges": np.stack((*ends, across.astype(np.int64)), 1).tolist(),
-        "sampled": len(vertices) < graph.num_nodes or len(ends[0]) < graph.num_edges,
+        "sampled": len(nodes) < graph.num_nodes or len(ends[0]) < graph.num_edges,
     }
 
 
 def _one_owner(graph: Graph, partition: Partition) -> np.ndarray:
-    """A site that owns each vertex, -1 for none, [N] int64; of several owners each stands for as many."""
-    vertex, site = (column[partition.held_owner] for column in (partition.held_vertex, partition.held_site))
-    by_vertex = site[np.argsort(vertex, kind="stable")]
-    owners = np.bincount(vertex, minlength=graph.num_nodes)
+    """A client that owns each node, -1 for none, [N] int64; of several owners each stands for as many."""
+    node, client = (column[partition.held_owner] for column in (partition.held_node, partition.held_client))
+    by_node = client[np.argsort(node, kind="stable")]
+    owners = np.bincount(node, minlength=graph.num_nodes)
     chosen = np.cumsum(owners) - owners + np.arange(graph.num_nodes) % np.maximum(owners, 1)
     owner = np.full(graph.num_nodes, -1)
-    owner[owners > 0] = by_vertex[chosen[owners > 0]]
+    owner[owners > 0] = by_node[chosen[owners > 0]]
     return owner
 
 
 def _inside(partition: Partition, place_of: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Which of the drawn edges [2, m] (positions among the drawn vertices) some site has, [m] bool."""
+    """Which of the drawn edges [2, m] (positions among the drawn nodes) some client has, [m] bool."""
     theirs = place_of[_ends(partition)]
     theirs = theirs[:, (theirs >= 0).all(0)]
     width = 1 + max(int(ends.max(initial=0)), int(theirs.max(initial=0)))
@@ -347,20 +347,20 @@ def _inside(partition: Partition, place_of: np.ndarray, ends: np.ndarray) -> np.
 
 
 def _neighbourhood(
-    graph: Graph, owner: np.ndarray, sites: np.ndarray, degree: np.ndarray, most: int
+    graph: Graph, owner: np.ndarray, clients: np.ndarray, degree: np.ndarray, most: int
 ) -> np.ndarray:
-    """At most `most` vertices of the sites, as many of each, bool [N]: the one of highest degree of each
-    site, and those with most edges to the taken ones, four times as many in every pass."""
+    """At most `most` nodes of the clients, as many of each, bool [N]: the one of highest degree of each
+    client, and those with most edges to the taken ones, four times as many in every pass."""
     u, v = graph.edges
-    n, each = graph.num_nodes, max(1, most // max(1, len(sites)))
+    n, each = graph.num_nodes, max(1, most // max(1, len(clients)))
     taken = np.zeros(n, dtype=bool)
     quota = 1
     while True:
         links = np.bincount(v[taken[u]], minlength=n) + np.bincount(u[taken[v]], minlength=n)
-        for site in sites:
-            left = np.flatnonzero((owner == site) & ~taken)
+        for client in clients:
+            left = np.flatnonzero((owner == client) & ~taken)
             order = np.lexsort((left, -degree[left], -links[left]))
-            missing = quota - int((taken & (owner == site)).sum())
+            missing = quota - int((taken & (owner == client)).sum())
             taken[left[order[:missing]]] = True
         if quota == each:
             return taken

@@ -58,7 +58,7 @@ def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Grap
     """The data set with its public split; features csr [N, F], raw (not normalised).
 
     folder: "Cora", "CiteSeer" or "PubMed". roots: searched in order. Missing files are downloaded into the
-    cache folder if the network allows. CiteSeer's 15 vertices that are in no file are isolated, have no
+    cache folder if the network allows. CiteSeer's 15 nodes that are in no file are isolated, have no
     features and class 0, as in PyG.
 
     Raises InputError naming the files that are missing, every folder looked at, and where to get them.
@@ -142,7 +142,7 @@ def _from_tensors(name: str, tensors: dict[str, np.ndarray]) -> Graph:
 def _convert(
     name: str, raw: dict[str, tuple[str, bytes]], place: Path, structure_only: bool
 ) -> dict[str, np.ndarray]:
-    """The arrays of the graph from the raw files, in the vertex order of PyG."""
+    """The arrays of the graph from the raw files, in the node order of PyG."""
     files = {part: place / file for part, (file, _) in raw.items()}
     content = {part: data for part, (_, data) in raw.items()}
     one_hot = {part: _one_hot(content[part], files[part]) for part in ("ally", "ty", "y")}
@@ -155,7 +155,7 @@ def _convert(
     if len(y) + NUM_VAL > first:
         _refuse(files["y"], f"{len(y)} training and {NUM_VAL} validation rows of the {first} before the test")
     test_index = _test_index(content["test.index"], files["test.index"], first, len(ty))
-    # The test vertices come last. Where a number among theirs is in no file (CiteSeer), its vertex is blank.
+    # The test nodes come last. Where a number among theirs is in no file (CiteSeer), its node is blank.
     n = int(test_index.max()) + 1
     # Row i of ty and tx is the i-th number of test.index.
     classes = np.zeros(n, dtype=np.int64)
@@ -180,7 +180,7 @@ def _convert(
                 _refuse(
                     files[part], f"a matrix {matrix.shape}, where {(len(rows), allx.shape[1])} was expected"
                 )
-        # Row r of the stack belongs to vertex place_of[r]; rows that are in no file stay empty.
+        # Row r of the stack belongs to node place_of[r]; rows that are in no file stay empty.
         stack = sp.vstack((allx, tx)).tocoo()
         place_of = np.concatenate((np.arange(first), test_index))
         x = sp.csr_matrix((stack.data, (place_of[stack.row], stack.col)), shape=(n, stack.shape[1]))
@@ -203,7 +203,7 @@ def _one_hot(content: bytes, path: Path) -> np.ndarray:
     """[rows, C], the class of each row as a one."""
     rows = read_pickle(content, path)
     if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.shape[1] == 0:
-        _refuse(path, "it holds no table of classes, one row a vertex and one column a class")
+        _refuse(path, "it holds no table of classes, one row a node and one column a class")
     return rows
 
 
@@ -215,18 +215,18 @@ def _features(content: bytes, path: Path) -> sp.csr_matrix:
 
 
 def _test_index(content: bytes, path: Path, first: int, count: int) -> np.ndarray:
-    """[count] int64: different vertex numbers from `first` on, at most as many missing as are there."""
+    """[count] int64: different node numbers from `first` on, at most as many missing as are there."""
     words = content.split()
     wrong = next((word for word in words if len(word) > MAX_DIGITS or not word.isdigit()), None)
     if wrong is not None:
-        _refuse(path, f"{wrong[:40].decode('ascii', 'backslashreplace')!r} is not a vertex number")
+        _refuse(path, f"{wrong[:40].decode('ascii', 'backslashreplace')!r} is not a node number")
     if len(words) != count or not count:
-        _refuse(path, f"{len(words)} numbers for the {count} rows of the test vertices")
+        _refuse(path, f"{len(words)} numbers for the {count} rows of the test nodes")
     index = np.array(words, dtype=np.int64)
     if index.min() < first or index.max() >= first + 2 * count:
         _refuse(
             path,
-            f"numbers from {index.min()} to {index.max()}; {count} test vertices after the first {first} "
+            f"numbers from {index.min()} to {index.max()}; {count} test nodes after the first {first} "
             f"have numbers in {first}..{first + 2 * count - 1}",
         )
     if len(np.unique(index)) != count:
@@ -235,22 +235,22 @@ def _test_index(content: bytes, path: Path, first: int, count: int) -> np.ndarra
 
 
 def _edges(content: bytes, path: Path, n: int) -> np.ndarray:
-    """[2, entries] int64: every vertex beside each of its neighbours."""
+    """[2, entries] int64: every node beside each of its neighbours."""
     neighbours = read_pickle(content, path)
     if not isinstance(neighbours, dict):
         _refuse(path, "it holds no dict of neighbours")
-    for vertex, listed in neighbours.items():
-        if type(vertex) is not int or not 0 <= vertex < n or type(listed) is not list:
-            _refuse(path, f"the entry of vertex {str(vertex)[:40]!r} is no list of one of the {n} vertices")
+    for node, listed in neighbours.items():
+        if type(node) is not int or not 0 <= node < n or type(listed) is not list:
+            _refuse(path, f"the entry of node {str(node)[:40]!r} is no list of one of the {n} nodes")
     degree = np.fromiter(map(len, neighbours.values()), dtype=np.int64, count=len(neighbours))
-    # One list may stand for many vertices, and so for more entries than the memory holds.
+    # One list may stand for many nodes, and so for more entries than the memory holds.
     if degree.sum() > len(content):
         _refuse(path, f"{degree.sum()} neighbours in a file of {len(content)} bytes")
     ends = list(itertools.chain.from_iterable(neighbours.values()))
     if set(map(type, ends)) - {int} or (ends and not 0 <= min(ends) <= max(ends) < n):
-        _refuse(path, f"a vertex has a neighbour that is not one of the {n} vertices")
-    vertices = np.fromiter(neighbours, dtype=np.int64, count=len(neighbours))
-    return np.stack((np.repeat(vertices, degree), np.array(ends, dtype=np.int64)))
+        _refuse(path, f"a node has a neighbour that is not one of the {n} nodes")
+    nodes = np.fromiter(neighbours, dtype=np.int64, count=len(neighbours))
+    return np.stack((np.repeat(nodes, degree), np.array(ends, dtype=np.int64)))
 
 
 def _download(folder: str, target: Path) -> bool:

@@ -1,10 +1,10 @@
 """`social`: a generated social network with communities, heavy-tailed degrees and features.
 
-Edges follow a degree-corrected block model (Karrer and Newman, 2011): vertex i has a weight w_i with a
+Edges follow a degree-corrected block model (Karrer and Newman, 2011): node i has a weight w_i with a
 power-law tail (exponent 2.5); an edge has one end drawn by weight, and the other drawn by weight from the
 same community with probability `homophily`, from everywhere otherwise. Each community favours some features,
-each vertex has a few of them; or, dense, every vertex has all features, its community's direction plus noise.
-The community is the class to predict. Work and memory grow with vertices + edges, and dense with vertices x
+each node has a few of them; or, dense, every node has all features, its community's direction plus noise.
+The community is the class to predict. Work and memory grow with nodes + edges, and dense with nodes x
 features.
 """
 
@@ -18,15 +18,15 @@ from graphfed.errors import InputError
 __all__ = ["make_social"]
 
 TAIL = 2.5  # exponent of the degree distribution
-FEATURES_PER_VERTEX = 8  # on average, before repetitions
+FEATURES_PER_NODE = 8  # on average, before repetitions
 DIRECTION = 2.0  # the length of a community's dense direction; the noise of a feature has deviation 1
-FAVOURED = 0.3  # the share of a vertex's features drawn by its community's taste
+FAVOURED = 0.3  # the share of a node's features drawn by its community's taste
 MAX_TOP_UPS = 100
-# What is larger is a slip of the keyboard: 10^7 vertices of degree 10 take about 8 GB while they are drawn.
+# What is larger is a slip of the keyboard: 10^7 nodes of degree 10 take about 8 GB while they are drawn.
 MAX_NODES = 10**7
 MAX_EDGES = 10**8
 MAX_TASTES = 10**8  # communities x features
-MAX_DENSE = 10**9  # vertices x dense features: 4 GB
+MAX_DENSE = 10**9  # nodes x dense features: 4 GB
 
 
 def make_social(
@@ -40,23 +40,23 @@ def make_social(
     seed: int = 0,
     structure_only: bool = False,
 ) -> Graph:
-    """A graph of `num_nodes` vertices with exactly round(num_nodes * average_degree / 2) edges.
+    """A graph of `num_nodes` nodes with exactly round(num_nodes * average_degree / 2) edges.
 
     features: F binary columns, csr [N, F] float32. dense: F real ones instead, [N, F] float32, a random
-    direction of the vertex's community plus normal noise; edges and communities are the same. homophily:
+    direction of the node's community plus normal noise; edges and communities are the same. homophily:
     probability that an edge is drawn inside a community. The same options give the same graph. Raises
-    InputError when an option is out of range, or above 10^7 vertices, 10^8 edges, 10^8 communities x features
+    InputError when an option is out of range, or above 10^7 nodes, 10^8 edges, 10^8 communities x features
     or 10^9 dense numbers.
     """
     _check(num_nodes, communities, features, average_degree, homophily, dense)
     rng = generator(seed, "social")
-    # Sizes fall slowly from the first community to the last; every community has a vertex.
+    # Sizes fall slowly from the first community to the last; every community has a node.
     share = (1.0 / np.sqrt(np.arange(1, communities + 1))).cumsum()
     y = np.searchsorted(share / share[-1], (np.arange(num_nodes) + 0.5) / num_nodes)
     y[:communities] = np.arange(communities)
     y.sort()
     edges = _edges(rng, y, communities, int(np.rint(num_nodes * average_degree / 2)), homophily)
-    # Vertex numbers must not give the community away.
+    # Node numbers must not give the community away.
     number = rng.permutation(num_nodes)
     shuffled = np.empty_like(y)
     shuffled[number] = y
@@ -74,7 +74,7 @@ def make_social(
 def _edges(rng: np.random.Generator, y: np.ndarray, communities: int, m: int, homophily: float) -> np.ndarray:
     """m distinct edges [2, m] without self loops; y [N] is sorted."""
     n = len(y)
-    # Pareto weights; the cap keeps one vertex from holding a constant share of all edges.
+    # Pareto weights; the cap keeps one node from holding a constant share of all edges.
     weight = np.minimum(rng.random(n) ** (-1.0 / (TAIL - 1.0)), np.sqrt(n))
     total = np.cumsum(weight)
     # Community c is the interval [start[c], stop[c]) of the running total, so drawing inside it is as easy.
@@ -96,7 +96,7 @@ def _edges(rng: np.random.Generator, y: np.ndarray, communities: int, m: int, ho
         new = new[~np.isin(new, keys)] if len(keys) else new
         keys = np.concatenate((keys, rng.permutation(new)[:missing]))
     raise InputError(
-        f"social: {m} different edges could not be drawn among {n} vertices in {communities} communities; "
+        f"social: {m} different edges could not be drawn among {n} nodes in {communities} communities; "
         "use a smaller average_degree, more num_nodes or a lower homophily"
     )
 
@@ -113,19 +113,19 @@ def _features(rng: np.random.Generator, y: np.ndarray, communities: int, feature
     popularity /= popularity[-1]
     common = rng.permutation(features)
     taste = rng.permuted(np.tile(np.arange(features), (communities, 1)), axis=1)
-    count = 1 + rng.poisson(FEATURES_PER_VERTEX - 1, size=n)
-    vertex = np.repeat(np.arange(n), count)
-    rank = np.minimum(np.searchsorted(popularity, rng.random(len(vertex)), side="right"), features - 1)
-    favoured = rng.random(len(vertex)) < FAVOURED
-    column = np.where(favoured, taste[y[vertex], rank], common[rank])
-    x = sp.csr_matrix((np.ones(len(vertex), dtype=np.float32), (vertex, column)), shape=(n, features))
+    count = 1 + rng.poisson(FEATURES_PER_NODE - 1, size=n)
+    node = np.repeat(np.arange(n), count)
+    rank = np.minimum(np.searchsorted(popularity, rng.random(len(node)), side="right"), features - 1)
+    favoured = rng.random(len(node)) < FAVOURED
+    column = np.where(favoured, taste[y[node], rank], common[rank])
+    x = sp.csr_matrix((np.ones(len(node), dtype=np.float32), (node, column)), shape=(n, features))
     x.sum_duplicates()
     x.data[:] = 1.0
     return x
 
 
 def _dense_features(rng: np.random.Generator, y: np.ndarray, communities: int, features: int) -> np.ndarray:
-    """float32 [N, F]: the direction of each vertex's community y [N], plus normal noise."""
+    """float32 [N, F]: the direction of each node's community y [N], plus normal noise."""
     direction = rng.standard_normal((communities, features), dtype=np.float32)
     direction *= DIRECTION / np.linalg.norm(direction, axis=1, keepdims=True)
     x = rng.standard_normal((len(y), features), dtype=np.float32)
@@ -151,7 +151,7 @@ def _check(
         )
     if not 0 <= average_degree <= (num_nodes - 1) / 2:
         raise InputError(
-            f"social: average_degree={average_degree:g} must be from 0 to half of the other vertices "
+            f"social: average_degree={average_degree:g} must be from 0 to half of the other nodes "
             f"({(num_nodes - 1) / 2:g} for num_nodes={num_nodes})"
         )
     if num_nodes * average_degree / 2 > MAX_EDGES:

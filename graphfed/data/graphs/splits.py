@@ -1,4 +1,4 @@
-"""Splits of a graph's vertices into train, val and test: public, per class, or random."""
+"""Splits of a graph's nodes into train, val and test: public, per class, or random."""
 
 import numpy as np
 
@@ -12,16 +12,16 @@ KINDS = ("default", "per_class", "public", "random", "random_plain")
 
 
 def make_split(graph: Graph, spec: str, seed: int) -> Split:
-    """The split that `spec` names. Vertices of unknown class (-1) are in no part.
+    """The split that `spec` names. Nodes of unknown class (-1) are in no part.
 
     "public"                  the data set's own split; the seed plays no part
     "per_class"               the same as "per_class:20,500,1000"
-    "per_class:T,V,S"         T training vertices of each class, then V for validation and S for test
-    "random:A,B,C"            fractions of the vertices of every class, A + B + C <= 1 (stratified)
-    "random_plain:A,B,C"      fractions of the vertices of known class together, whatever their class
+    "per_class:T,V,S"         T training nodes of each class, then V for validation and S for test
+    "random:A,B,C"            fractions of the nodes of every class, A + B + C <= 1 (stratified)
+    "random_plain:A,B,C"      fractions of the nodes of known class together, whatever their class
     "default"                 "public" if the data set has one, else "per_class"
 
-    Raises InputError for an unknown spec, a split the data set does not have, or too few vertices.
+    Raises InputError for an unknown spec, a split the data set does not have, or too few nodes.
     """
     kind, numbers = _parsed(spec)
     if kind == "default":
@@ -39,11 +39,11 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
 
 
 def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
-    """The part of each vertex by its id alone: [n] int8, 0 train, 1 val, 2 test, 3 none. Sites that share a
-    vertex agree on its part without a word, whatever else they hold.
+    """The part of each node by its id alone: [n] int8, 0 train, 1 val, 2 test, 3 none. Clients that share a
+    node agree on its part without a word, whatever else they hold.
 
     ids: [n] int64. spec: "random:A,B,C" or "random_plain:A,B,C", both here the chances of each part, whatever
-    the class (a site does not see how many vertices of a class the others have); "default" is
+    the class (a client does not see how many nodes of a class the others have); "default" is
     "random:0.5,0.25,0.25". Raises InputError for the splits that must see the whole graph."""
     import torch
 
@@ -52,7 +52,7 @@ def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
     kind, numbers = _parsed(spec)
     if kind not in ("default", "random", "random_plain"):
         raise InputError(
-            f"split {_brief(spec)} cannot be drawn where every site sees its own vertices only; give the "
+            f"split {_brief(spec)} cannot be drawn where every client sees its own nodes only; give the "
             "nodes a column of parts ('split: COLUMN' in the description), or use 'random:0.5,0.25,0.25'"
         )
     fractions = fractions_in(spec, numbers or "0.5,0.25,0.25")
@@ -68,7 +68,7 @@ def _parsed(spec: str) -> tuple[str, str]:
     if kind == "edges":
         raise InputError(
             f"split {_brief(spec)} deals edges, for link prediction (--task link_prediction); to classify "
-            "vertices deal these, as in 'random:0.5,0.25,0.25'"
+            "nodes deal these, as in 'random:0.5,0.25,0.25'"
         )
     if kind not in KINDS:
         raise InputError(f"unknown split {_brief(spec)}; {did_you_mean(kind[:60], KINDS)}")
@@ -86,7 +86,7 @@ def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
     per_class, num_val, num_test = counts
     rng = generator(seed, "split/per_class")
     order = rng.permutation(np.flatnonzero(graph.y >= 0))
-    # Each class in turn, its vertices in random order: a vertex's place within its class is its rank.
+    # Each class in turn, its nodes in random order: a node's place within its class is its rank.
     order = order[np.argsort(graph.y[order], kind="stable")]
     size = np.bincount(graph.y[order], minlength=graph.num_classes)
     rank = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
@@ -97,7 +97,7 @@ def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
             smaller = f"'per_class:N,{num_val},{num_test}' with N at most {size[c]}, or "
         raise InputError(
             f"class {shown(graph.class_names[c]) if graph.class_names else c} of {graph.name!r} has "
-            f"{size[c]} labelled {'vertex' if size[c] == 1 else 'vertices'}, fewer than the {per_class} a "
+            f"{size[c]} labelled {'node' if size[c] == 1 else 'nodes'}, fewer than the {per_class} a "
             f"class to train on; use {smaller}'random:0.5,0.25,0.25' as the split (--split)"
         )
     train, rest = order[rank < per_class], rng.permutation(order[rank >= per_class])
@@ -105,7 +105,7 @@ def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
         fewer = len(rest) // 3, len(rest) // 2
         possible = f"'per_class:{per_class},{fewer[0]},{fewer[1]}' or " if min(fewer) else ""
         raise InputError(
-            f"{graph.name!r} has {len(rest)} vertices left after {per_class} a class for training, "
+            f"{graph.name!r} has {len(rest)} nodes left after {per_class} a class for training, "
             f"fewer than the {num_val} + {num_test} for validation and test; "
             f"use {possible}'random:0.5,0.25,0.25' as the split (--split)"
         )
@@ -121,21 +121,21 @@ def _random(graph: Graph, kind: str, fractions: tuple[float, float, float], seed
         order = _stratified_order(graph.y, known, generator(seed, "split/stratified"))
     ends = np.rint(np.cumsum(fractions) * len(known)).astype(int)
     parts = np.split(order, ends)[:3]
-    for part, vertices, fraction in zip(("train", "val", "test"), parts, fractions, strict=True):
-        if fraction > 0 and not len(vertices):
+    for part, nodes, fraction in zip(("train", "val", "test"), parts, fractions, strict=True):
+        if fraction > 0 and not len(nodes):
             raise InputError(
-                f"a fraction of {fraction:g} of the {len(known)} vertices of known class of {graph.name!r} "
+                f"a fraction of {fraction:g} of the {len(known)} nodes of known class of {graph.name!r} "
                 f"leaves none for {part}; use a larger fraction"
             )
     return _split(graph, f"{kind}:" + ",".join(f"{f:g}" for f in fractions), *parts)
 
 
 def _stratified_order(y: np.ndarray, known: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The vertices `known` in a random order whose every beginning has its share of each class, off by about
-    one vertex: the k-th of the n vertices of a class, in random order, comes at (k + u) / n, with one u in
+    """The nodes `known` in a random order whose every beginning has its share of each class, off by about
+    one node: the k-th of the n nodes of a class, in random order, comes at (k + u) / n, with one u in
     [0, 1) for each class."""
     drawn = rng.permutation(known)
-    # Each class in turn, its vertices in random order: a vertex's place within its class is its rank.
+    # Each class in turn, its nodes in random order: a node's place within its class is its rank.
     drawn = drawn[np.argsort(y[drawn], kind="stable")]
     size = np.bincount(y[drawn])
     rank = np.arange(len(drawn)) - np.repeat(np.cumsum(size) - size, size)
@@ -145,10 +145,10 @@ def _stratified_order(y: np.ndarray, known: np.ndarray, rng: np.random.Generator
 
 
 def _split(graph: Graph, name: str, train: np.ndarray, val: np.ndarray, test: np.ndarray) -> Split:
-    """A Split from the vertex numbers of its parts."""
+    """A Split from the node numbers of its parts."""
     masks = np.zeros((3, graph.num_nodes), dtype=bool)
-    for mask, vertices in zip(masks, (train, val, test), strict=True):
-        mask[vertices] = True
+    for mask, nodes in zip(masks, (train, val, test), strict=True):
+        mask[nodes] = True
     return Split(name, masks[0], masks[1], masks[2])
 
 
@@ -160,9 +160,7 @@ def _counts(spec: str, numbers: str) -> tuple[int, int, int]:
             f"split {_brief(spec)} cannot be read; write three counts, as in 'per_class:20,500,1000'"
         ) from None
     if per_class < 1 or val < 0 or test < 0:
-        raise InputError(
-            f"split {_brief(spec)}: train on at least 1 vertex a class; no count may be negative"
-        )
+        raise InputError(f"split {_brief(spec)}: train on at least 1 node a class; no count may be negative")
     return per_class, val, test
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.graphs.graph import Graph
-from graphfed.data.partitions.tables import Partition, from_assignment, without_cut
+from graphfed.data.partitions.tables import Partition, from_assignment, without_cross
 from graphfed.data.seeding import generator
 from graphfed.errors import InputError
 
@@ -14,36 +14,36 @@ __all__ = ["ego", "louvain", "metis", "random"]
 
 
 def random(graph: Graph, clients: int, seed: int) -> Partition:
-    """Every vertex to a site uniformly at random; sizes differ by at most one."""
+    """Every node to a client uniformly at random; sizes differ by at most one."""
     order = generator(seed, "partition/random").permutation(graph.num_nodes)
-    site = np.empty(graph.num_nodes, dtype=np.int64)
-    site[order] = np.arange(graph.num_nodes) % clients
-    return from_assignment(graph, site, num_sites=clients)
+    client = np.empty(graph.num_nodes, dtype=np.int64)
+    client[order] = np.arange(graph.num_nodes) % clients
+    return from_assignment(graph, client, num_clients=clients)
 
 
 def column(graph: Graph, clients: int, seed: int) -> Partition:
-    """The sites of the data itself: one client for each of `graph.site_names`.
+    """The clients of the data itself: one client for each of `graph.client_names`.
 
-    Where the sites' own files may share vertices and edges (`graph.held`), each site holds what its files
-    list, and nothing is cut: an edge that a site does not list is unknown there."""
+    Where the clients' own files may share nodes and edges (`graph.held`), each client holds what its files
+    list, and nothing is cut: an edge that a client does not list is unknown there."""
     held = graph.held
     if held is None:
-        assert graph.sites is not None
-        return from_assignment(graph, graph.sites, num_sites=clients)
-    edges = (held.edge_site, *graph.edges[:, held.edge])
-    return without_cut(graph, (held.site, held.vertex, held.owner), edges, num_sites=clients)
+        assert graph.clients is not None
+        return from_assignment(graph, graph.clients, num_clients=clients)
+    edges = (held.edge_client, *graph.edges[:, held.edge])
+    return without_cross(graph, (held.client, held.node, held.owner), edges, num_clients=clients)
 
 
 def ego(graph: Graph, clients: int, seed: int) -> Partition:
-    """Site i holds vertex i; every edge is cut. The seed plays no part."""
-    return from_assignment(graph, np.arange(graph.num_nodes), num_sites=clients)
+    """Client i holds node i; every edge is cut. The seed plays no part."""
+    return from_assignment(graph, np.arange(graph.num_nodes), num_clients=clients)
 
 
 def louvain(graph: Graph, clients: int, seed: int) -> Partition:
-    """Louvain communities (networkx), packed largest first into the emptiest site.
+    """Louvain communities (networkx), packed largest first into the emptiest client.
 
-    A community larger than N/K is first cut into pieces of at most N/K vertices, each a run of a
-    bandwidth-reducing order, so that neighbours mostly stay together. Hence every site holds a vertex, and
+    A community larger than N/K is first cut into pieces of at most N/K nodes, each a run of a
+    bandwidth-reducing order, so that neighbours mostly stay together. Hence every client holds a node, and
     none more than 2 N/K.
     """
     import networkx as nx
@@ -65,19 +65,19 @@ def louvain(graph: Graph, clients: int, seed: int) -> Partition:
             members = members[reverse_cuthill_mckee(adjacency[members][:, members], symmetric_mode=True)]
         pieces += np.array_split(members, -(-len(members) // limit))
     pieces.sort(key=len, reverse=True)
-    site = np.empty(n, dtype=np.int64)
+    client = np.empty(n, dtype=np.int64)
     sizes = [(0, k) for k in range(clients)]
     for piece in pieces:
         size, k = heapq.heappop(sizes)
-        site[piece] = k
+        client[piece] = k
         heapq.heappush(sizes, (size + len(piece), k))
-    return from_assignment(graph, site, num_sites=clients)
+    return from_assignment(graph, client, num_clients=clients)
 
 
 def metis(graph: Graph, clients: int, seed: int) -> Partition:
-    """METIS: sites of nearly equal size with few edges between them.
+    """METIS: clients of nearly equal size with few edges between them.
 
-    On tiny graphs METIS may leave a site empty. Raises InputError when pymetis is not installed.
+    On tiny graphs METIS may leave a client empty. Raises InputError when pymetis is not installed.
     """
     try:
         import pymetis
@@ -90,12 +90,12 @@ def metis(graph: Graph, clients: int, seed: int) -> Partition:
         return random(graph, 1, seed)
     adjacency = _adjacency(graph)
     draw = int(generator(seed, "partition/metis").integers(2**31))
-    _, site = pymetis.part_graph(
+    _, client = pymetis.part_graph(
         clients,
         pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices),
         options=pymetis.Options(seed=draw),
     )
-    return from_assignment(graph, np.asarray(site, dtype=np.int64), num_sites=clients)
+    return from_assignment(graph, np.asarray(client, dtype=np.int64), num_clients=clients)
 
 
 def _adjacency(graph: Graph) -> sp.csr_matrix:

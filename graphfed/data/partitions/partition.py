@@ -1,4 +1,4 @@
-"""Partitions of a graph over sites: the registry and the one entry point.
+"""Partitions of a graph over clients: the registry and the one entry point.
 
 A recipe is a function `recipe(graph, clients, seed, **options) -> Partition`; a new one is a function in one
 of the recipe modules and a row in PARTITIONS, or a plug-in's (`graphfed.plugins`).
@@ -33,13 +33,14 @@ class PartitionSpec:
     data: str = "graph"
 
 
-def _sites_of(graph: Graph) -> int:
-    if not graph.names_sites:
+def _clients_of(graph: Graph) -> int:
+    if not graph.names_clients:
         raise InputError(
-            f"partition 'column' needs a column of sites, and {graph.name!r} has none; name it in the data's "
-            "description (site: ...), or deal the graph with another partition, as 'random'"
+            f"partition 'column' needs a column of clients, and {graph.name!r} has none; name it in the "
+            f"data's "
+            "description (client: ...), or deal the graph with another partition, as 'random'"
         )
-    return len(graph.site_names)
+    return len(graph.client_names)
 
 
 def _of_no_graph(graph: Graph, *_: object) -> NoReturn:
@@ -50,7 +51,7 @@ def _of_no_graph(graph: Graph, *_: object) -> NoReturn:
 
 
 _OWN: dict[str, PartitionSpec] = {
-    "random": PartitionSpec(random, {}, "vertices dealt uniformly; sizes differ by at most one"),
+    "random": PartitionSpec(random, {}, "nodes dealt uniformly; sizes differ by at most one"),
     "label_dirichlet": PartitionSpec(
         label_dirichlet,
         {"beta": 10000.0, "kind": "proportions"},
@@ -58,24 +59,29 @@ _OWN: dict[str, PartitionSpec] = {
     ),
     "label_skew": PartitionSpec(
         label_skew,
-        {"alpha": 0.0, "vertices": "own"},
-        "blocks of whole classes, then a fraction alpha spread over the other sites",
+        {"alpha": 0.0, "nodes": "own"},
+        "blocks of whole classes, then a fraction alpha spread over the other clients",
     ),
     "edges_uniform": PartitionSpec(
         edges_uniform,
-        {"vertices": "all", "labels": "all", "overlap": 0.0},
-        "edges dealt uniformly, a fraction overlap of them to two sites; vertices and labels are shared",
+        {"nodes": "all", "labels": "all", "overlap": 0.0},
+        "edges dealt uniformly, a fraction overlap of them to two clients; nodes and labels are shared",
     ),
-    "louvain": PartitionSpec(louvain, {}, "communities found by Louvain, packed into sites of similar size"),
-    "metis": PartitionSpec(metis, {}, "few edges between sites of equal size, by METIS (extra: metis)"),
+    "louvain": PartitionSpec(
+        louvain, {}, "communities found by Louvain, packed into clients of similar size"
+    ),
+    "metis": PartitionSpec(metis, {}, "few edges between clients of equal size, by METIS (extra: metis)"),
     "overlapping": PartitionSpec(
         overlapping,
         {"mean": 0.8, "variance": 0.1, "classes": 0, "copies": "many"},
-        "every site takes a random fraction of the vertices; copies count as different vertices",
+        "every client takes a random fraction of the nodes; copies count as different nodes",
     ),
-    "ego": PartitionSpec(ego, {}, "one site for each vertex", clients_of=lambda graph: graph.num_nodes),
+    "ego": PartitionSpec(ego, {}, "one client for each node", clients_of=lambda graph: graph.num_nodes),
     "column": PartitionSpec(
-        column, {}, "the sites that the data itself names: the default where it does", clients_of=_sites_of
+        column,
+        {},
+        "the clients that the data itself names: the default where it does",
+        clients_of=_clients_of,
     ),
     "sensors": PartitionSpec(
         _of_no_graph,
@@ -89,7 +95,7 @@ PARTITIONS = Registry("partition", "graphfed.partitions", "PARTITION", _OWN, lam
 
 
 def partition(graph: Graph, name: str, clients: int | None, seed: int, **options: Option) -> Partition:
-    """Deal `graph` over `clients` sites by the recipe `name` (see PARTITIONS). Same seed, same deal.
+    """Deal `graph` over `clients` clients by the recipe `name` (see PARTITIONS). Same seed, same deal.
 
     clients: K, 1..N; None or the only number there is for "ego" and "column". options: of the recipe, checked
     against its defaults.
@@ -99,9 +105,9 @@ def partition(graph: Graph, name: str, clients: int | None, seed: int, **options
         raise InputError(f"unknown partition {name!r}; {did_you_mean(name, PARTITIONS)}")
     spec = PARTITIONS[name]
     chosen = _options(name, spec.options, options)
-    sites = _clients(graph, name, spec, clients)
-    dealt = spec.function(graph, sites, seed, **chosen)
-    return dataclasses.replace(dealt, name=name, options=chosen, seed=int(seed))
+    count = _clients(graph, name, spec, clients)
+    made = spec.function(graph, count, seed, **chosen)
+    return dataclasses.replace(made, name=name, options=chosen, seed=int(seed))
 
 
 def _clients(graph: Graph, name: str, spec: PartitionSpec, clients: int | None) -> int:
@@ -121,7 +127,7 @@ def _clients(graph: Graph, name: str, spec: PartitionSpec, clients: int | None) 
     count = clients.__index__()  # type: ignore[union-attr]
     if not 1 <= count <= n:
         raise InputError(
-            f"{count} clients cannot share {graph.name!r}, which has {n} vertices; choose 1 to {n} clients"
+            f"{count} clients cannot share {graph.name!r}, which has {n} nodes; choose 1 to {n} clients"
         )
     return count
 

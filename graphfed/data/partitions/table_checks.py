@@ -12,28 +12,28 @@ import numpy as np
 from graphfed.data.graphs.graph import Graph
 from graphfed.errors import InputError
 
-__all__ = ["check_against_graph", "check_recipe", "check_tables"]
+__all__ = ["check_against_graph", "check_metadata", "check_tables"]
 
 Tables = Mapping[str, np.ndarray]
 
 COLUMNS = {
-    "held": ("held_site", "held_id", "held_vertex", "held_owner"),
-    "edges": ("edge_site", "edge_u", "edge_v"),
-    "cut": ("cut_site", "cut_id", "cut_remote_site", "cut_remote_id"),
+    "held": ("held_client", "held_id", "held_node", "held_owner"),
+    "edges": ("edge_client", "edge_u", "edge_v"),
+    "cross": ("cross_local_client", "cross_id", "cross_remote_client", "cross_remote_id"),
 }
-ROW_KEY = {"held": COLUMNS["held"][:2], "edges": COLUMNS["edges"], "cut": COLUMNS["cut"]}
-LIMIT = 2**31  # of sites, ids and vertices: the product of two must not leave 64 bits
-SPARE_SITES = 10**6  # a site may hold nothing, but not nearly all of them
+ROW_KEY = {"held": COLUMNS["held"][:2], "edges": COLUMNS["edges"], "cross": COLUMNS["cross"]}
+LIMIT = 2**31  # of clients, ids and nodes: the product of two must not leave 64 bits
+SPARE_CLIENTS = 10**6  # a client may hold nothing, but not nearly all of them
 NAME = 200  # characters
 FORMAT = "the docstring of Partition has the format"
 
 
-def check_recipe(recipe: Mapping[str, Any], where: str) -> None:
+def check_metadata(recipe: Mapping[str, Any], where: str) -> None:
     """Raises InputError, which starts with `where`, unless what stands beside the tables can be shown and
     written as JSON: names printable and short, numbers finite."""
     options = recipe.get("options", {})
     fits = {
-        "num_sites": type(recipe.get("num_sites")) is int,
+        "num_clients": type(recipe.get("num_clients")) is int,
         "graph_hash": isinstance(recipe.get("graph_hash"), str),
         "name": _is_name(recipe.get("name", "assignment")),
         "seed": type(recipe.get("seed", 0)) is int and abs(recipe.get("seed", 0)) < 2**63,
@@ -55,60 +55,62 @@ def _is_option(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) < math.inf
 
 
-def check_tables(tables: Tables, num_sites: int, where: str) -> None:
+def check_tables(tables: Tables, num_clients: int, where: str) -> None:
     """Raises InputError, which starts with `where`, for tables that are no partition of any graph.
 
-    tables: the eleven columns of a Partition by name. Checked: types and lengths; sites, ids and vertices in
-    range; order without repetition; one vertex and an owner for each id; edges between ids of their site; cut
-    rows from an id of the site to one that the remote site owns, and back if no vertex is shared or
+    tables: the eleven columns of a Partition by name. Checked: types and lengths; clients, ids and nodes in
+    range; order without repetition; one node and an owner for each id; edges between ids of their client; cut
+    rows from an id of the client to one that the remote client owns, and back if no node is shared or
     copied.
     """
     _check_types(tables, where)
-    _check_ranges(tables, num_sites, where)
+    _check_ranges(tables, num_clients, where)
     for table, key in ROW_KEY.items():
         unsorted = ~_in_order([tables[column] for column in key])
         why = f"it does not come after the row before; rows are sorted by {', '.join(key)}, none twice"
         _refuse(where, table, unsorted, why)
     _check_ids(tables, where)
     held = _Held(tables)
-    site, u, v = (tables[column] for column in COLUMNS["edges"])
+    client, u, v = (tables[column] for column in COLUMNS["edges"])
     for end, id_ in (("edge_u", u), ("edge_v", v)):
-        missing = held.row(site, id_) < 0
-        _refuse(where, "edges", missing, end + " {id} is not held by site {site}", id=id_, site=site)
+        missing = held.row(client, id_) < 0
+        _refuse(where, "edges", missing, end + " {id} is not held by client {client}", id=id_, client=client)
     _refuse(where, "edges", u >= v, "edge_u {u} is not below edge_v {v}", u=u, v=v)
-    _check_cut(tables, held, where)
+    _check_cross(tables, held, where)
 
 
 def check_against_graph(tables: Tables, graph: Graph, where: str) -> None:
-    """Raises InputError when a vertex or an edge is not one of the graph's. After `check_tables` only."""
+    """Raises InputError when a node or an edge is not one of the graph's. After `check_tables` only."""
     n = graph.num_nodes
-    vertex = tables["held_vertex"]
-    why = f"vertex {{vertex}} is not one of the {n} vertices of the graph"
-    _refuse(where, "held", vertex >= n, why, vertex=vertex)
+    node = tables["held_node"]
+    why = f"node {{node}} is not one of the {n} nodes of the graph"
+    _refuse(where, "held", node >= n, why, node=node)
     held = _Held(tables)
     known = graph.edges[0] * n + graph.edges[1]  # ascending, as the edges are sorted
     ends = {
-        "edges": (("edge_site", "edge_u"), ("edge_site", "edge_v")),
-        "cut": (("cut_site", "cut_id"), ("cut_remote_site", "cut_remote_id")),
+        "edges": (("edge_client", "edge_u"), ("edge_client", "edge_v")),
+        "cross": (("cross_local_client", "cross_id"), ("cross_remote_client", "cross_remote_id")),
     }
     for table, columns in ends.items():
-        a, b = (vertex[held.row(tables[site], tables[id_])] for site, id_ in columns)
+        a, b = (node[held.row(tables[client], tables[id_])] for client, id_ in columns)
         key = np.minimum(a, b) * n + np.maximum(a, b)
-        why = "the graph has no edge between vertices {a} and {b}"
+        why = "the graph has no edge between nodes {a} and {b}"
         _refuse(where, table, _position(known, key) < 0, why, a=a, b=b)
 
 
 class _Held:
-    """Where in the table `held` a site's id is."""
+    """Where in the table `held` a client's id is."""
 
     def __init__(self, tables: Tables) -> None:
         self.width = int(tables["held_id"].max(initial=0)) + 1
-        self.codes = tables["held_site"] * self.width + tables["held_id"]  # ascending, as the rows are sorted
+        self.codes = (
+            tables["held_client"] * self.width + tables["held_id"]
+        )  # ascending, as the rows are sorted
 
-    def row(self, site: np.ndarray, id_: np.ndarray) -> np.ndarray:
-        """The row of each site's id, -1 where the site does not hold it; [n] int64."""
-        # An id beyond all held ones must not pass for a small id of the next site.
-        return np.where(id_ < self.width, _position(self.codes, site * self.width + id_), -1)
+    def row(self, client: np.ndarray, id_: np.ndarray) -> np.ndarray:
+        """The row of each client's id, -1 where the client does not hold it; [n] int64."""
+        # An id beyond all held ones must not pass for a small id of the next client.
+        return np.where(id_ < self.width, _position(self.codes, client * self.width + id_), -1)
 
 
 def _position(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -131,52 +133,54 @@ def _check_types(tables: Tables, where: str) -> None:
                 )
 
 
-def _check_ranges(tables: Tables, num_sites: int, where: str) -> None:
-    if not 0 <= num_sites <= len(tables["held_site"]) + SPARE_SITES:
+def _check_ranges(tables: Tables, num_clients: int, where: str) -> None:
+    if not 0 <= num_clients <= len(tables["held_client"]) + SPARE_CLIENTS:
         raise InputError(
-            f"{where}: num_sites={num_sites} does not fit {len(tables['held_site'])} held vertices; {FORMAT}"
+            f"{where}: num_clients={num_clients} does not fit {len(tables['held_client'])} held nodes; "
+            f"{FORMAT}"
         )
     for table, columns in COLUMNS.items():
         for column in columns:
             if column == "held_owner":
                 continue
             values = tables[column]
-            limit = num_sites if column.endswith("site") else LIMIT
+            limit = num_clients if column.endswith("client") else LIMIT
             why = f"{column} {{value}} is not in 0..{limit - 1}"
             _refuse(where, table, (values < 0) | (values >= limit), why, value=values)
 
 
 def _check_ids(tables: Tables, where: str) -> None:
-    """Every id stands for one vertex and has an owner."""
-    vertex, owner = tables["held_vertex"], tables["held_owner"]
+    """Every id stands for one node and has an owner."""
+    node, owner = tables["held_node"], tables["held_owner"]
     ids, which = np.unique(tables["held_id"], return_inverse=True)
-    vertex_of = np.empty(len(ids), dtype=np.int64)
-    vertex_of[which[::-1]] = vertex[::-1]  # the first row of an id counts
-    why = "id {id} stands for vertex {vertex} here, and for vertex {other} at another site"
-    other = vertex_of[which]
-    _refuse(where, "held", vertex != other, why, id=tables["held_id"], vertex=vertex, other=other)
+    node_of = np.empty(len(ids), dtype=np.int64)
+    node_of[which[::-1]] = node[::-1]  # the first row of an id counts
+    why = "id {id} stands for node {node} here, and for node {other} at another client"
+    other = node_of[which]
+    _refuse(where, "held", node != other, why, id=tables["held_id"], node=node, other=other)
     owners = np.bincount(which[owner], minlength=len(ids))[which]
-    why = "id {id} has no owner; at least one site owns it"
+    why = "id {id} has no owner; at least one client owns it"
     _refuse(where, "held", owners == 0, why, id=tables["held_id"])
 
 
-def _check_cut(tables: Tables, held: _Held, where: str) -> None:
-    site, id_, remote_site, remote_id = (tables[column] for column in COLUMNS["cut"])
-    columns = {"site": site, "id": id_, "remote_site": remote_site, "remote_id": remote_id}
-    _refuse(where, "cut", site == remote_site, "both ends are at site {site}", **columns)
-    own, remote = held.row(site, id_), held.row(remote_site, remote_id)
-    _refuse(where, "cut", own < 0, "cut_id {id} is not held by site {site}", **columns)
+def _check_cross(tables: Tables, held: _Held, where: str) -> None:
+    client, id_, remote_client, remote_id = (tables[column] for column in COLUMNS["cross"])
+    columns = {"client": client, "id": id_, "remote_client": remote_client, "remote_id": remote_id}
+    _refuse(where, "cross", client == remote_client, "both ends are at client {client}", **columns)
+    own, remote = held.row(client, id_), held.row(remote_client, remote_id)
+    _refuse(where, "cross", own < 0, "cross_id {id} is not held by client {client}", **columns)
     owned = np.append(tables["held_owner"], False)[remote]  # row -1 is none
-    why = "cut_remote_id {remote_id} is not owned by site {remote_site}"
-    _refuse(where, "cut", ~owned, why, **columns)
-    if tables["held_owner"].all() and (tables["held_id"] == tables["held_vertex"]).all():
+    why = "cross_remote_id {remote_id} is not owned by client {remote_client}"
+    _refuse(where, "cross", ~owned, why, **columns)
+    if tables["held_owner"].all() and (tables["held_id"] == tables["held_node"]).all():
         rows = len(held.codes)
         no_way_back = _position(own * rows + remote, remote * rows + own) < 0
         why = (
-            "site {remote_site} has no row for its end {remote_id} of the edge to {id}; without copies an "
-            "edge between sites has a row in each direction"
+            "client {remote_client} has no row for its end {remote_id} of the edge to {id}; without "
+            "copies an "
+            "edge between clients has a row in each direction"
         )
-        _refuse(where, "cut", no_way_back, why, **columns)
+        _refuse(where, "cross", no_way_back, why, **columns)
 
 
 def _in_order(columns: list[np.ndarray]) -> np.ndarray:

@@ -1,23 +1,25 @@
 """The user's own graph: a description in YAML of one file of nodes and one of edges, or of such a pair for
-each of several sites, checked.
+each of several clients, checked.
 
     nodes: accounts.csv
     edges: transfers.csv
     label: fraud
     features: [age, "f_*"]
 
-Where every site has files of its own, `sites` stands in the place of nodes, edges and the columns of sites:
+Where every client has files of its own, `clients` stands in the place of nodes, edges and the columns of
+clients:
 
-    sites:
+    clients:
       north: {nodes: north/customers.csv, edges: north/transfers.csv}
       south: {nodes: south/customers.csv, edges: south/transfers.csv}
 
 The columns are called the same in all of them. An id is the same node wherever it stands, and the graph is
-what all the files list together (`graphfed.data.user_files.site_union`).
+what all the files list together (`graphfed.data.user_files.client_union`).
 
-Ids, sites and labels are text as it stands in the file: 007 is not 7. Edges are undirected: rows of the same
+Ids, clients and labels are text as it stands in the file: 007 is not 7. Edges are undirected: rows of the
+same
 two nodes, in either direction, are one edge; self loops are dropped, and columns of the edges that are not
-named are not read (`graphfed.data.dropped` names them). A key with nothing after it (site:) says not to use
+named are not read (`graphfed.data.dropped` names them). A key with nothing after it (client:) says not to use
 such a column.
 """
 
@@ -46,18 +48,18 @@ from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.plain_yaml import read_yaml
 
-__all__ = ["Description", "Files", "at_site", "describe", "describe_file", "read_description"]
+__all__ = ["Description", "Files", "at_client", "describe", "describe_file", "read_description"]
 
 #: The keys that name a column of the nodes, and of the edges.
-NODE_COLUMNS = ("id", "site", "label", "split")
-EDGE_COLUMNS = ("source", "target", "source_site", "target_site", "weight")
-#: Keys that have no use next to `sites`.
-_ONE_TABLE = ("nodes", "edges", "site", "source_site", "target_site")
+NODE_COLUMNS = ("id", "client", "label", "split")
+EDGE_COLUMNS = ("source", "target", "source_client", "target_client", "weight")
+#: Keys that have no use next to `clients`.
+_ONE_TABLE = ("nodes", "edges", "client", "source_client", "target_client")
 
 
 #: What the values of keys must do, for messages (`explain_content`).
 _FILES = "{nodes: north.csv, edges: north_edges.csv}"
-_SITES: JsonDict = {"form": f"map each site's name to its files, as in 'north: {_FILES}'"}
+_CLIENTS: JsonDict = {"form": f"map each client's name to its files, as in 'north: {_FILES}'"}
 _LABELS: JsonDict = {"form": "be a list of labels, as in [legit, fraud]"}
 _NAMES: JsonDict = {"form": "be a list of column names, as in [age, balance]"}
 
@@ -73,12 +75,12 @@ def _require_text(problem: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-SiteName = Annotated[str, _require_text("site {} has no name that is text")]
+ClientName = Annotated[str, _require_text("client {} has no name that is text")]
 Label = Annotated[str, StringConstraints(strip_whitespace=True), _require_text("class {} is no text")]
 
 
-class SiteFiles(YamlModel):
-    """The files of one site."""
+class ClientFiles(YamlModel):
+    """The files of one client."""
 
     model_config = ConfigDict(json_schema_extra={"form": f"name its files, as in {_FILES}"})
 
@@ -97,11 +99,11 @@ class Description(YamlModel):
 
     nodes: DescribedFile | None = Field(None, description="file of nodes, CSV or Parquet")
     edges: DescribedFile | None = Field(None, description="file of edges, CSV or Parquet")
-    sites: dict[SiteName, SiteFiles] = Field(
-        {}, description="instead of nodes and edges: the files of each site", json_schema_extra=_SITES
+    clients: dict[ClientName, ClientFiles] = Field(
+        {}, description="instead of nodes and edges: the files of each client", json_schema_extra=_CLIENTS
     )
     id: str = Field("id", description="column of the nodes: any text or number")
-    site: str | None = Field("site", description="column of the nodes: the client that has it")
+    client: str | None = Field("client", description="column of the nodes: the client that has it")
     label: str | None = Field("label", description="column of the nodes: any text, empty where unknown")
     split: str | None = Field("split", description="column of the nodes: train, val, test, empty for none")
     classes: Annotated[tuple[Label, ...], Field(min_length=1)] = Field(
@@ -112,8 +114,8 @@ class Description(YamlModel):
     )
     source: str = Field("source", description="column of the edges: the id of one end")
     target: str = Field("target", description="column of the edges: the id of the other end")
-    source_site: str | None = Field(None, description="column of the edges: the site of the source")
-    target_site: str | None = Field(None, description="column of the edges: the site of the target")
+    source_client: str | None = Field(None, description="column of the edges: the client of the source")
+    target_client: str | None = Field(None, description="column of the edges: the client of the target")
     weight: str | None = Field("weight", description="column of the edges: numbers above 0")
     repeated: Literal["sum", "mean", "max"] = Field(
         "sum", description="the weight of an edge with several rows"
@@ -122,9 +124,9 @@ class Description(YamlModel):
 
     @classmethod
     def explain(cls, fault: Mapping[str, Any], origin: str) -> str:
-        if fault["loc"][:1] == ("sites",) and len(fault["loc"]) > 1:
-            _, site, *inside = fault["loc"]
-            return SiteFiles.explain({**fault, "loc": inside}, f"{origin}, site {shown(str(site))}")
+        if fault["loc"][:1] == ("clients",) and len(fault["loc"]) > 1:
+            _, client, *inside = fault["loc"]
+            return ClientFiles.explain({**fault, "loc": inside}, f"{origin}, client {shown(str(client))}")
         return super().explain(fault, origin)
 
     @field_validator("classes", "features", mode="wrap")
@@ -145,8 +147,8 @@ class Description(YamlModel):
 
     @model_validator(mode="after")
     def _check_files(self, info: ValidationInfo) -> Self:
-        """There is one pair of files, or one for each of several sites."""
-        if "sites" not in self.model_fields_set:
+        """There is one pair of files, or one for each of several clients."""
+        if "clients" not in self.model_fields_set:
             for key in ("nodes", "edges"):
                 if getattr(self, key) is None:
                     raise InputError(
@@ -156,22 +158,25 @@ class Description(YamlModel):
         for key in _ONE_TABLE:
             if key in self.model_fields_set:
                 raise InputError(
-                    f"{info.context} has both 'sites' and {key!r}, and under 'sites' every site has files of "
+                    f"{info.context} has both 'clients' and {key!r}, and under 'clients' every client has "
+                    f"files of "
                     f"its own; leave {key!r} out"
                 )
-        if len(self.sites) < 2:
+        if len(self.clients) < 2:
             raise InputError(
-                f"{info.context}: sites names {len(self.sites)} site{'' if self.sites else 's'}, and it "
-                "takes two to share a graph; name another one, or use 'nodes:' and 'edges:' without 'sites:'"
+                f"{info.context}: clients names {len(self.clients)} client{'' if self.clients else 's'}, "
+                f"and it "
+                "takes two to share a graph; name another one, or use 'nodes:' and 'edges:' without "
+                "'clients:'"
             )
         return self
 
     @model_validator(mode="after")
     def _check_ends(self, info: ValidationInfo) -> Self:
-        if (self.source_site is None) != (self.target_site is None):
+        if (self.source_client is None) != (self.target_client is None):
             raise InputError(
-                f"{info.context} names the site of one end of the edges only; give source_site and "
-                "target_site"
+                f"{info.context} names the client of one end of the edges only; give source_client and "
+                "target_client"
             )
         return self
 
@@ -180,27 +185,28 @@ class Description(YamlModel):
 
     @property
     def files(self) -> "tuple[Files, ...]":
-        """One pair of files without a site, or two and more, each with its site."""
+        """One pair of files without a client, or two and more, each with its client."""
         if self.nodes is not None and self.edges is not None:
             return (Files(None, self.nodes, self.edges),)
-        return tuple(Files(name, files.nodes, files.edges) for name, files in self.sites.items())
+        return tuple(Files(name, files.nodes, files.edges) for name, files in self.clients.items())
 
     @property
-    def names_sites(self) -> bool:
-        """Whether the files say which sites there are."""
-        return self.site is not None or bool(self.sites)
+    def names_clients(self) -> bool:
+        """Whether the files say which clients there are."""
+        return self.client is not None or bool(self.clients)
 
     def to_json(self) -> dict[str, Any]:
         """Return a mapping that `describe` takes, with absolute paths."""
         unused = {"classes"} if not self.classes else set()
-        return self.model_dump(mode="json", exclude=unused | ({*_ONE_TABLE} if self.sites else {"sites"}))
+        return self.model_dump(mode="json", exclude=unused | ({*_ONE_TABLE} if self.clients else {"clients"}))
 
 
 @dataclass(frozen=True)
 class Files:
-    """A file of nodes and one of edges; site: the site that they are of, None if they are all there is."""
+    """A file of nodes and one of edges; client: the client that they are of, None if they are all there
+    is."""
 
-    site: str | None
+    client: str | None
     nodes: Path
     edges: Path
 
@@ -240,45 +246,47 @@ def describe(content: object, folder: Path, origin: str) -> Description:
         InputError: for an unknown key, a missing file or a column that is not there.
     """
     given = Description.check(content, origin)
-    if not given.sites:
+    if not given.clients:
         return _resolve(given, given.files[0], folder, origin)
-    # A column called site says what is known, and is not read.
-    common = given.replace(site=None)
+    # A column called client says what is known, and is not read.
+    common = given.replace(client=None)
     each: list[Description] = []
     for files in given.files:
-        with at_site(str(files.site)):
+        with at_client(str(files.client)):
             each.append(_resolve(common, files, folder, origin))
-        _check_alike(given, each[0], each[-1], str(files.site), origin)
+        _check_alike(given, each[0], each[-1], str(files.client), origin)
     names = {described.name for described in each}
-    sites = {
+    clients = {
         name: files.replace(nodes=described.nodes, edges=described.edges)
-        for (name, files), described in zip(given.sites.items(), each, strict=True)
+        for (name, files), described in zip(given.clients.items(), each, strict=True)
     }
     return each[0].replace(
-        nodes=None, edges=None, sites=sites, name=names.pop() if len(names) == 1 else "sites"
+        nodes=None, edges=None, clients=clients, name=names.pop() if len(names) == 1 else "clients"
     )
 
 
 @contextmanager
-def at_site(name: str) -> Iterator[None]:
-    """Whatever is refused in here is refused of this site."""
+def at_client(name: str) -> Iterator[None]:
+    """Whatever is refused in here is refused of this client."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"site {shown(name)}: {error}") from None
+        raise InputError(f"client {shown(name)}: {error}") from None
 
 
-def _check_alike(given: Description, first: Description, other: Description, site: str, origin: str) -> None:
-    """InputError where a site's files have other columns than the first site's."""
-    first_site = next(iter(given.sites))
+def _check_alike(
+    given: Description, first: Description, other: Description, client: str, origin: str
+) -> None:
+    """InputError where a client's files have other columns than the first client's."""
+    first_client = next(iter(given.clients))
     for key, file in (("label", "nodes"), ("split", "nodes"), ("weight", "edges")):
         one, two = getattr(first, key), getattr(other, key)
         if one != two:
-            there, here = (first, first_site), (other, site)
+            there, here = (first, first_client), (other, client)
             (has, at), (lacks, without) = (there, here) if two is None else (here, there)
             raise InputError(
-                f"site {shown(without)}: {getattr(lacks, file)} has no column {one or two!r} ({key}), and "
-                f"{getattr(has, file)} of site {shown(at)} has one; add it, or leave it out everywhere "
+                f"client {shown(without)}: {getattr(lacks, file)} has no column {one or two!r} ({key}), and "
+                f"{getattr(has, file)} of client {shown(at)} has one; add it, or leave it out everywhere "
                 f"('{key}:' with nothing after it in {origin})"
             )
     differences = [
@@ -291,8 +299,9 @@ def _check_alike(given: Description, first: Description, other: Description, sit
     ]
     if differences:
         raise InputError(
-            f"site {shown(site)}: {other.nodes} has other features than {first.nodes} of site "
-            f"{shown(first_site)}: it {' and '.join(differences)}; give all sites' files the same columns, "
+            f"client {shown(client)}: {other.nodes} has other features than {first.nodes} of client "
+            f"{shown(first_client)}: it {' and '.join(differences)}; give all clients' files the same "
+            f"columns, "
             f"or name those to use in {origin} ('features: [{first.features[0]}, ...]')"
         )
 
@@ -305,13 +314,13 @@ def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Des
         for file, keys in ((nodes, NODE_COLUMNS), (edges, EDGE_COLUMNS))
         for key in keys
     }
-    if chosen["source_site"] is not None and chosen["site"] is None:
-        raise InputError(f"{origin} names the sites of edges, but no column 'site' of {nodes.path}")
+    if chosen["source_client"] is not None and chosen["client"] is None:
+        raise InputError(f"{origin} names the clients of edges, but no column 'client' of {nodes.path}")
     return given.replace(
         **chosen,
         nodes=nodes.path,
         edges=edges.path,
-        sites={},
+        clients={},
         features=_features(given, nodes, {chosen[key] for key in NODE_COLUMNS}, origin),
         name=given.name or nodes.path.name.partition(".")[0],
     )

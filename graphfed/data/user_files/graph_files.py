@@ -10,7 +10,8 @@ import numpy as np
 from graphfed.data.dropped import edges_dropped, names_dropped
 from graphfed.data.graphs.graph import Graph, Held, Split, from_pyg, make_graph
 from graphfed.data.messages import brief
-from graphfed.data.user_files.graph_description import Description, at_site
+from graphfed.data.user_files.client_union import ClientTables, Union, unite
+from graphfed.data.user_files.graph_description import Description, at_client
 from graphfed.data.user_files.graph_tables import (
     PARTS,
     Tables,
@@ -21,7 +22,6 @@ from graphfed.data.user_files.graph_tables import (
     parts_of,
     read_tables,
 )
-from graphfed.data.user_files.site_union import SiteTables, Union, unite
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, shown
 from graphfed.files import read_start
@@ -83,46 +83,46 @@ def _read_graphml(path: Path) -> Graph:
 
 
 def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
-    """A Graph from a networkx graph (or GraphML): the vertex attributes "label", "site" and "split" are those
+    """A Graph from a networkx graph (or GraphML): the node attributes "label", "client" and "split" are those
     of a description, every other one is a feature. The edge attribute "weight" is the edge's weight, 1 where
     it is missing; an edge that is given several times, as in a directed graph, has the mean of its weights.
 
-    Raises InputError for a vertex that lacks an attribute the others have, a feature that is no finite
+    Raises InputError for a node that lacks an attribute the others have, a feature that is no finite
     number, or a weight that is no positive number."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    vertices = list(graph.nodes)
-    ids = pa.array([str(v) for v in vertices], pa.string())
+    nodes = list(graph.nodes)
+    ids = pa.array([str(v) for v in nodes], pa.string())
     known = sorted(
         {attribute for _, attributes in graph.nodes(data=True) for attribute in attributes}, key=str
     )
-    features = [attribute for attribute in known if attribute not in ("label", "site", "split")]
+    features = [attribute for attribute in known if attribute not in ("label", "client", "split")]
     if not features:
-        raise InputError(f"graph {name!r} has no vertex attribute for features; methods need at least one")
+        raise InputError(f"graph {name!r} has no node attribute for features; methods need at least one")
 
-    def vertex(row: int) -> str:
-        return f"graph {name!r}, vertex {ids[row].as_py()[:60]!r}"
+    def node(row: int) -> str:
+        return f"graph {name!r}, node {ids[row].as_py()[:60]!r}"
 
-    x = np.empty((len(vertices), len(features)), dtype=np.float32)
+    x = np.empty((len(nodes), len(features)), dtype=np.float32)
     for j, feature in enumerate(features):
-        column = (graph.nodes[v].get(feature) for v in vertices)
+        column = (graph.nodes[v].get(feature) for v in nodes)
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
-            x[:, j] = _parse_numbers(column, str(feature), vertex, "vertex a number")
+            x[:, j] = _parse_numbers(column, str(feature), node, "node a number")
     texts = {}
-    for key in {"label", "site", "split"}.intersection(known):
-        values = (graph.nodes[v].get(key) for v in vertices)
+    for key in {"label", "client", "split"}.intersection(known):
+        values = (graph.nodes[v].get(key) for v in nodes)
         texts[key] = pa.array(["" if value is None else str(value) for value in values], pa.string())
     if "split" in texts:
         row = pc.index(pc.is_in(texts["split"], value_set=pa.array([*PARTS])), False).as_py()
         if row >= 0:
             raise InputError(
-                f"{vertex(row)}: {shown(texts['split'][row].as_py())} is no part of a split; use train, val, "
+                f"{node(row)}: {shown(texts['split'][row].as_py())} is no part of a split; use train, val, "
                 "test or nothing"
             )
-    if "site" in texts and (row := pc.index(texts["site"], "").as_py()) >= 0:
-        raise InputError(f"{vertex(row)} has no site; give every vertex one")
-    place = {v: i for i, v in enumerate(vertices)}
+    if "client" in texts and (row := pc.index(texts["client"], "").as_py()) >= 0:
+        raise InputError(f"{node(row)} has no client; give every node one")
+    place = {v: i for i, v in enumerate(nodes)}
     ends = np.array([(place[u], place[v]) for u, v in graph.edges()], dtype=np.int64).reshape(-1, 2).T
 
     def edge(row: int) -> str:
@@ -131,7 +131,7 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     weights = (weight for *_, weight in graph.edges(data="weight", default=1))
     tables = Tables(
         ids=ids,
-        site=texts.get("site"),
+        client=texts.get("client"),
         label=texts.get("label"),
         x=x,
         part=parts_of(texts["split"]) if "split" in texts else None,
@@ -144,7 +144,7 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     attributes = {str(key) for *_, named in graph.edges(data=True) for key in named}
     lost = edges_dropped(
         [ends],
-        len(vertices),
+        len(nodes),
         made.num_edges,
         directed=graph.is_directed(),
         weights="mean" if "weight" in attributes else "",
@@ -176,11 +176,11 @@ def load_description(description: Description) -> Graph:
     """The graph that is described.
 
     Raises InputError with file, row, column, value and fix for a repeated id, an end of an edge that is no
-    vertex, a feature that is no finite number, a part of the split that is not known, an empty site, ...; and
-    where two sites disagree, with both sites, files and rows."""
+    node, a feature that is no finite number, a part of the split that is not known, an empty client, ...; and
+    where two clients disagree, with both clients, files and rows."""
     listed: Sequence[np.ndarray]
-    if description.sites:
-        union = _read_sites(description)
+    if description.clients:
+        union = _read_clients(description)
         tables, keys, held, listed = union.tables, union.tables.keys, union.held, union.listed
     else:
         tables = read_tables(description, description.files[0])
@@ -193,31 +193,31 @@ def load_description(description: Description) -> Graph:
         repeated=description.repeated,
         classes=description.classes,
         held=held,
-        site_names=tuple(description.sites),
+        client_names=tuple(description.clients),
     )
     dropped = dropped_by(description, listed, graph.num_nodes, graph.num_edges)
     return dataclasses.replace(graph, dropped=dropped)
 
 
 def _keys(description: Description, tables: Tables) -> "pa.Array":
-    """What a site that reads its own files alone knows each node by. Where edges join two sites it names a
-    node by its site and its id: only so can it name one at another site."""
-    if description.source_site is not None or tables.site is None:
+    """What a client that reads its own files alone knows each node by. Where edges join two clients it
+    names a node by its client and its id: only so can it name one at another client."""
+    if description.source_client is not None or tables.client is None:
         return tables.keys
-    _, site = encoded(tables.site)
-    between_sites = (site[tables.ends[0]] != site[tables.ends[1]]).any()
-    return joined_keys(tables.site, tables.ids) if between_sites else tables.ids
+    _, client = encoded(tables.client)
+    between_clients = (client[tables.ends[0]] != client[tables.ends[1]]).any()
+    return joined_keys(tables.client, tables.ids) if between_clients else tables.ids
 
 
-def _read_sites(description: Description) -> Union:
-    """What several sites' files list together."""
-    sites = []
+def _read_clients(description: Description) -> Union:
+    """What several clients' files list together."""
+    clients = []
     for files in description.files:
-        assert files.site is not None
-        with at_site(files.site):
+        assert files.client is not None
+        with at_client(files.client):
             tables = read_tables(description, files)
-        sites.append(SiteTables(files.site, TableFile(files.nodes), TableFile(files.edges), tables))
-    return unite(sites, description)
+        clients.append(ClientTables(files.client, TableFile(files.nodes), TableFile(files.edges), tables))
+    return unite(clients, description)
 
 
 def _assemble_graph(
@@ -229,13 +229,13 @@ def _assemble_graph(
     repeated: str = "mean",
     classes: tuple[str, ...] = (),
     held: Held | None = None,
-    site_names: tuple[str, ...] = (),
+    client_names: tuple[str, ...] = (),
 ) -> Graph:
-    """The graph of tables; held and the names of its sites, if there are several sites' files."""
-    sites: np.ndarray | None = None
+    """The graph of tables; held and the names of its clients, if there are several clients' files."""
+    clients: np.ndarray | None = None
     class_names, y = classes, np.full(len(tables.x), -1, dtype=np.int64)
-    if tables.site is not None:
-        site_names, sites = encoded(tables.site)
+    if tables.client is not None:
+        client_names, clients = encoded(tables.client)
     if tables.label is not None:
         class_names, y = classes_of(name, tables.label, classes)
     part = tables.part
@@ -253,8 +253,8 @@ def _assemble_graph(
     return dataclasses.replace(
         graph,
         ids=tables.ids,
-        sites=sites,
-        site_names=site_names,
+        clients=clients,
+        client_names=client_names,
         feature_names=features,
         held=held,
         keys=keys,

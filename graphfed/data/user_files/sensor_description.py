@@ -7,8 +7,8 @@ checked.
     missing: 0
     quantity: speed (km/h)
 
-Where machines train together, the description at a site has the readings of its own sensors only, and the one
-at the server the graph only.
+Where machines train together, the description at a client has the readings of its own sensors only, and the
+one at the server the graph only.
 """
 
 from collections.abc import Iterable, Mapping
@@ -153,8 +153,8 @@ def describe_sensors(content: object, folder: Path, origin: str) -> SensorDescri
 
 
 def describe_readings(content: object, folder: Path, origin: str) -> SensorDescription:
-    """Check the description of one site's readings as `describe_sensors` does; InputError where it names the
-    graph, which is the server's."""
+    """Check the description of one client's readings as `describe_sensors` does; InputError where it names
+    the graph, which is the server's."""
     given = _check_part(content, keys_of(ReadingKeys), "the graph of the sensors is the server's", origin)
     _require_readings(given, origin)
     return _resolve(given, folder, origin)
@@ -162,7 +162,7 @@ def describe_readings(content: object, folder: Path, origin: str) -> SensorDescr
 
 def describe_graph(content: object, folder: Path, origin: str) -> SensorDescription:
     """Check the description of the server's graph as `describe_sensors` does; InputError where it names
-    readings, which stay at the sites."""
+    readings, which stay at the clients."""
     server_has = "the server has the distances or the adjacency of the sensors only"
     given = _check_part(content, (*keys_of(GraphKeys), "name"), server_has, origin)
     _require_graph(given, origin)

@@ -12,7 +12,7 @@ from graphfed.federation.link import Message, Pair
 from graphfed.federation.operations.delivery import Delivery, transfer_of
 from graphfed.federation.payload import Leaf
 from graphfed.federation.tape import CustomBackward, Pending, Record, Tape
-from graphfed.federation.transfer import Transfer, answer, check_rows, gradients_for, tell
+from graphfed.federation.transfer import Transfer, answer, check_rows, describe_value, gradients_for
 from graphfed.federation.values import ABSENT, Located
 from graphfed.federation.wire import WireError
 from graphfed.nn.sparse import SparseWeights
@@ -44,7 +44,7 @@ def custom_backward(
         return z
     for part in (*x.parts, *z.parts):
         if not isinstance(part, Tensor):
-            raise PlaceError(f"{z.name!r}: a gradient crosses between tensors; got {tell(part)}")
+            raise PlaceError(f"{z.name!r}: a gradient crosses between tensors; got {describe_value(part)}")
     for part in z.parts:
         part.requires_grad_()
     delivery.tape.records.append(CustomBackward(x, z, back))

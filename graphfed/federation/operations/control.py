@@ -1,4 +1,4 @@
-"""Control: decisions that every place learns, and what hosts report of themselves. Plain JSON, and no
+"""Control: decisions that every place learns, and what workers report of themselves. Plain JSON, and no
 data."""
 
 import json
@@ -9,7 +9,7 @@ import numpy as np
 
 from graphfed.errors import PlaceError
 from graphfed.federation.ledger import Flow, LedgerRecord
-from graphfed.federation.link import SERVER_END, Message
+from graphfed.federation.link import SERVER_INDEX, Message
 from graphfed.federation.operations.delivery import Delivery
 from graphfed.federation.operations.running import Place
 from graphfed.federation.values import SERVER, Located
@@ -20,7 +20,7 @@ __all__ = ["MAX_CONTROL", "MAX_REPORT", "decide", "report"]
 
 #: Characters of a decision, next to one for every client: data is not sent as control.
 MAX_CONTROL = 1000
-#: Characters of a host's report: names of columns and classes are the longest part.
+#: Characters of a worker's report: names of columns and classes are the longest part.
 MAX_REPORT = 1 << 20
 
 
@@ -34,7 +34,7 @@ def decide(
     """See `Federation.control`."""
     places, ledger = delivery.places, delivery.ledger
     decision = server.run(_as_json, fn, *arguments)
-    pairs = [(SERVER_END, h) for h in range(len(places.hosts))]
+    pairs = [(SERVER_INDEX, h) for h in range(len(places.workers))]
     messages = {p: Message(text) for text in decision.parts for p in pairs}
     got = delivery.deliver(messages, pairs, delivery.next_key(name))
     text = decision.parts[0] if decision.parts else next(iter(got.values())).payload
@@ -56,17 +56,17 @@ def report(delivery: Delivery, clients: Place, x: Located, name: str) -> Located
     places = delivery.places
     places.check_all_present(name)
     texts = clients.run(_as_report, x)
-    pairs = [(h, SERVER_END) for h in range(len(places.hosts))]
-    messages = {(h, SERVER_END): Message(text) for h, text in zip(places.here, texts.parts, strict=True)}
+    pairs = [(h, SERVER_INDEX) for h in range(len(places.workers))]
+    messages = {(h, SERVER_INDEX): Message(text) for h, text in zip(places.here, texts.parts, strict=True)}
     got = delivery.deliver(messages, pairs, delivery.next_key(name))
     seen = {h: m.payload for (h, _), m in {**messages, **got}.items()}
     reports = [_from_json(seen[h], MAX_REPORT, f"{name!r} from {places.name_of(h)}") for h in sorted(seen)]
     sizes = np.zeros(places.num_clients, dtype=np.int64)
     for h, text in seen.items():
-        sizes[places.hosts[h][0]] = len(text.encode())
+        sizes[places.workers[h][0]] = len(text.encode())
     flow = Flow.up(sizes, sizes > 0)
     delivery.ledger.record(LedgerRecord(name, "report", "json", [], "public", flow, 1))
-    return Located(SERVER, name, (reports,) * len(places.server_ends))
+    return Located(SERVER, name, (reports,) * len(places.server_participants))
 
 
 def _as_json(fn: Callable[..., Mapping[str, object]], *inputs: object) -> str:

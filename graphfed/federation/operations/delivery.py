@@ -1,6 +1,6 @@
 """Delivery: how the messages of a transfer get from their senders to their receivers.
 
-A transfer is a set of messages between hosts and the server. In one process they are handed over; across a
+A transfer is a set of messages between workers and the server. In one process they are handed over; across a
 link they are sent as bytes, and what comes from another process is checked. Either way a payload transfer is
 recorded on the ledger and, while a tape is open, on the tape.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import graphfed.federation.payload as pay
 from graphfed.errors import PlaceError
 from graphfed.federation.ledger import Ledger, LedgerRecord
-from graphfed.federation.link import SERVER_END, Link, Message, Pair, deliver
+from graphfed.federation.link import SERVER_INDEX, Link, Message, Pair, deliver
 from graphfed.federation.operations.places import Places
 from graphfed.federation.payload import Leaf, Payload
 from graphfed.federation.received import Received, ReceivedError
@@ -35,7 +35,7 @@ class Delivery:
     """Delivers messages between the places of a run, as seen from one process.
 
     Args:
-        places: The hosts and the server.
+        places: The workers and the server.
         ledger: Where transfers are recorded.
         link: How to reach the ends in other processes (None when all are in this one).
 
@@ -49,10 +49,10 @@ class Delivery:
     """
 
     def __init__(self, places: Places, ledger: Ledger, link: Link | None) -> None:
-        if link is None and (len(places.here) < len(places.hosts) or not places.server_ends):
+        if link is None and (len(places.here) < len(places.workers) or not places.server_participants):
             raise ValueError("some places are not in this process: pass the link to them")
         self.places, self.ledger, self.link = places, ledger, link
-        self.received = Received(places.name_of, places.hosts)
+        self.received = Received(places.name_of, places.workers)
         self.tape: Tape | None = None
         self.observer: Callable[[str, Mapping[Pair, Message]], None] | None = None
         self._sequence = 0
@@ -90,7 +90,7 @@ class Delivery:
             pairs,
             key,
             link=self.link,
-            ends=(*places.here, *places.server_ends),
+            ends=(*places.here, *places.server_participants),
             device=places.device,
             refusal=lambda end, why: self.refusal(end, transfer_of(key), why),
         )
@@ -177,7 +177,7 @@ class Delivery:
         for pair, other in others:
             found = transfer.record_of(other.payload)
             if (found.dtype, found.shape) != (record.dtype, record.shape):
-                ends = [self.places.name_of(p[0] if p[0] != SERVER_END else p[1]) for p in (pair, first)]
+                ends = [self.places.name_of(p[0] if p[0] != SERVER_INDEX else p[1]) for p in (pair, first)]
                 raise PlaceError(
                     f"transfer {transfer.name!r}: {ends[0]} sent {found.dtype} {found.shape} where {ends[1]} "
                     f"sent {record.dtype} {record.shape}; every message of a transfer is of one kind"
@@ -195,7 +195,7 @@ class Delivery:
         """The ledger's records of a transfer's gradients, one for each group of messages that asked alike."""
         records, places = [], self.places
         for flags in dict.fromkeys(asked.values()):
-            ends = [a if a != SERVER_END else b for a, b in pairs if asked.get((a, b)) == flags]
+            ends = [a if a != SERVER_INDEX else b for a, b in pairs if asked.get((a, b)) == flags]
             flow = transfer.flow
             if len(ends) < len(pairs):
                 clients = np.zeros(places.num_clients, dtype=bool)

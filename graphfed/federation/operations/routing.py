@@ -8,11 +8,11 @@ from torch import Tensor
 
 from graphfed.errors import PlaceError
 from graphfed.federation.ledger import Flow, LedgerRecord
-from graphfed.federation.link import SERVER_END, Message, Pair
+from graphfed.federation.link import SERVER_INDEX, Message, Pair
 from graphfed.federation.operations.delivery import Delivery
 from graphfed.federation.route import (
-    PeerIds,
-    PeerRoute,
+    ExchangeIds,
+    ExchangeRoute,
     Route,
     RowIds,
     check_wants,
@@ -31,7 +31,7 @@ from graphfed.federation.route import (
 from graphfed.federation.transfer import check_rows
 from graphfed.federation.values import CLIENTS, SERVER, Located, check_arguments
 
-__all__ = ["agree_on_peer_route", "agree_on_route", "expand_route", "restrict_route"]
+__all__ = ["agree_on_exchange_route", "agree_on_route", "expand_route", "restrict_route"]
 
 _NO_ROWS = torch.zeros(0, dtype=torch.int64)
 
@@ -42,22 +42,22 @@ def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protecti
     places.check_sent(ids, CLIENTS, name)
     places.check_all_present(name)
     local: dict[int, RowIds] = dict(zip(places.here, ids.parts, strict=True))
-    counts = {h: row_counts(rows, len(places.hosts[h]), name) for h, rows in local.items()}
+    counts = {h: row_counts(rows, len(places.workers[h]), name) for h, rows in local.items()}
     messages = {
-        (h, SERVER_END): Message((rows.ids, torch.from_numpy(counts[h]))) for h, rows in local.items()
+        (h, SERVER_INDEX): Message((rows.ids, torch.from_numpy(counts[h]))) for h, rows in local.items()
     }
     got = delivery.deliver(messages, places.up, delivery.next_key(name))
     rows_of_clients = np.zeros(places.num_clients, dtype=np.int64)
-    for h, of_host in counts.items():
-        rows_of_clients[places.clients_of(h)] = of_host
+    for h, of_worker in counts.items():
+        rows_of_clients[places.clients_of(h)] = of_worker
     table = None
-    if places.server_ends:
+    if places.server_participants:
         for h, _ in places.up:
-            payload = got[h, SERVER_END].payload
-            if places.is_elsewhere(h) and not ids_fit(payload, len(places.hosts[h])):
+            payload = got[h, SERVER_INDEX].payload
+            if places.is_elsewhere(h) and not ids_fit(payload, len(places.workers[h])):
                 raise delivery.refusal(h, name, "ids that do not fit its clients")
         table, rows_of_clients = make_table([got[p].payload for p in places.up])
-        counts = {h: rows_of_clients[places.clients_of(h)] for h in range(len(places.hosts))}
+        counts = {h: rows_of_clients[places.clients_of(h)] for h in range(len(places.workers))}
     flow = Flow.up(rows_of_clients, places.seen)
     delivery.ledger.record(LedgerRecord(name, "ids", "int64", [], protection, flow, 8))
     return Route(name, {h: int(c.sum()) for h, c in counts.items()}, flow, table)
@@ -83,56 +83,58 @@ def expand_route(
         check_rows(counts, len(route.table.ids), f"route {name!r}: what the server says", "the ids are")
         table = expanded_table(route.table, counts)
         rows = torch.bincount(table.client, minlength=places.num_clients).cpu().numpy()
-        at_all = {h: int(rows[places.clients_of(h)].sum()) for h in range(len(places.hosts))}
+        at_all = {h: int(rows[places.clients_of(h)].sum()) for h in range(len(places.workers))}
         if any(at_all[h] != size for h, size in sizes.items()):
             raise PlaceError(f"route {name!r}: the server and the clients expect different rows")
         sizes = at_all
     return Route(name, sizes, Flow.up(rows, places.seen), table)
 
 
-def agree_on_peer_route(delivery: Delivery, wants: Located[PeerIds], name: str, protection: str) -> PeerRoute:
-    """See `Federation.peer_route`."""
+def agree_on_exchange_route(
+    delivery: Delivery, wants: Located[ExchangeIds], name: str, protection: str
+) -> ExchangeRoute:
+    """See `Federation.exchange_route`."""
     places = delivery.places
     places.check_sent(wants, CLIENTS, name)
     places.check_all_present(name)
-    local: dict[int, PeerIds] = dict(zip(places.here, wants.parts, strict=True))
-    hosts = range(len(places.hosts))
-    host_of = torch.from_numpy(np.repeat(np.arange(len(places.hosts)), [len(h) for h in places.hosts]))
+    local: dict[int, ExchangeIds] = dict(zip(places.here, wants.parts, strict=True))
+    workers = range(len(places.workers))
+    worker_of = torch.from_numpy(np.repeat(np.arange(len(places.workers)), [len(h) for h in places.workers]))
     place: dict[Pair, Tensor] = {}
     requests: dict[Pair, Message] = {}
     for b, want in local.items():
-        check_wants(want, places.hosts[b], places.num_clients, name)
-        owner = host_of.to(want.site.device)[want.site]
-        asker = want.client + places.hosts[b][0]
-        for a in hosts:
+        check_wants(want, places.workers[b], places.num_clients, name)
+        owner = worker_of.to(want.owner.device)[want.owner]
+        asker = want.client + places.workers[b][0]
+        for a in workers:
             place[a, b] = (owner == a).nonzero()[:, 0]
-            requests[b, a] = Message(tuple(column[place[a, b]] for column in (want.site, want.ids, asker)))
+            requests[b, a] = Message(tuple(column[place[a, b]] for column in (want.owner, want.ids, asker)))
     # Ids are sent from who wants a row to who owns it: the other way round from the rows themselves.
-    pairs = [(b, a) for a in hosts for b in hosts if a in local or b in local]
+    pairs = [(b, a) for a in workers for b in workers if a in local or b in local]
     got = delivery.deliver(requests, pairs, delivery.next_key(name))
     send: dict[Pair, Tensor] = {}
     links: dict[Pair, Tensor] = {}
     for a, held in local.items():
-        for b in hosts:
-            if places.is_elsewhere(b) and not wants_fit(got[b, a].payload, places.hosts[b]):
+        for b in workers:
+            if places.is_elsewhere(b) and not wants_fit(got[b, a].payload, places.workers[b]):
                 raise delivery.refusal(b, name, "wants that are none of its clients'")
-            site, ids, asker = got[b, a].payload
-            rows = find_rows(held, places.hosts[a], site, ids, name, places.name_of(b))
+            owner, ids, asker = got[b, a].payload
+            rows = find_rows(held, places.workers[a], owner, ids, name, places.name_of(b))
             if len(rows):
                 send[a, b] = rows
-                links[a, b] = link_codes(site, asker, places.num_clients)
+                links[a, b] = link_codes(owner, asker, places.num_clients)
     for b, want in local.items():
-        for a in hosts:
+        for a in workers:
             rows = place[a, b]
             if a not in local and len(rows):
-                receiver = want.client[rows] + places.hosts[b][0]
-                links[a, b] = link_codes(want.site[rows], receiver, places.num_clients)
-    return _peer_route(delivery, [(a, b) for b, a in pairs], send, place, links, name, protection)
+                receiver = want.client[rows] + places.workers[b][0]
+                links[a, b] = link_codes(want.owner[rows], receiver, places.num_clients)
+    return _exchange_route(delivery, [(a, b) for b, a in pairs], send, place, links, name, protection)
 
 
 def restrict_route(
-    delivery: Delivery, route: PeerRoute, wanted: Located[Tensor], name: str, protection: str
-) -> tuple[PeerRoute, Located[Tensor]]:
+    delivery: Delivery, route: ExchangeRoute, wanted: Located[Tensor], name: str, protection: str
+) -> tuple[ExchangeRoute, Located[Tensor]]:
     """See `Federation.restrict_route`."""
     places = delivery.places
     places.check_sent(wanted, CLIENTS, name)
@@ -163,11 +165,11 @@ def restrict_route(
             send[p] = torch.arange(so_far, so_far + len(numbers), device=places.device)
             so_far += len(numbers)
         requested.append(torch.cat(rows))
-    part = _peer_route(delivery, route.pairs, send, place, links, name, protection)
+    part = _exchange_route(delivery, route.pairs, send, place, links, name, protection)
     return part, Located(CLIENTS, f"rows asked for, {name}", tuple(requested), places.roster)
 
 
-def _peer_route(
+def _exchange_route(
     delivery: Delivery,
     pairs: Sequence[Pair],
     send: dict[Pair, Tensor],
@@ -175,12 +177,12 @@ def _peer_route(
     links: dict[Pair, Tensor],
     name: str,
     protection: str,
-) -> PeerRoute:
+) -> ExchangeRoute:
     """A route between clients of which both ends know the rows; its ids are recorded on the ledger.
 
     Args:
-        pairs: (sending host, receiving host) of which one is in this process.
-        send, place, links: As in `PeerRoute`, where this process knows them.
+        pairs: (sending worker, receiving worker) of which one is in this process.
+        send, place, links: As in `ExchangeRoute`, where this process knows them.
     """
     places = delivery.places
     with_rows = tuple(p for p in pairs if len(links.get(p, ())))
@@ -190,4 +192,4 @@ def _peer_route(
     send, place = ({p: x for p, x in of.items() if p in with_rows} for of in (send, place))
     if places.here:
         delivery.ledger.record(LedgerRecord(name, "ids", "int64", [], protection, flow.back, 8))
-    return PeerRoute(name, with_rows, send, order, flow, place, links)
+    return ExchangeRoute(name, with_rows, send, order, flow, place, links)

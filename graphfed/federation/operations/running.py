@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from graphfed.errors import GraphfedError, InputError, PlaceError
 from graphfed.federation.operations.delivery import Delivery
-from graphfed.federation.transfer import tell
+from graphfed.federation.transfer import describe_value
 from graphfed.federation.values import (
     ABSENT,
     CLIENTS,
@@ -53,7 +53,7 @@ class Place(OfTheProgram):
     ) -> tuple[Located[A], Located[B], Located[C], Located[D]]: ...
 
     def run(self, fn: Callable[..., Any], *arguments: object, outputs: int = 1) -> Any:
-        """Run a function at this place, once for each host of the place in this process.
+        """Run a function at this place, once for each worker of the place in this process.
 
         A function run at the clients gets a whole cohort and never loops over clients.
 
@@ -105,11 +105,11 @@ class Place(OfTheProgram):
                     "is shared with whoever sent it; work on a copy (x.clone())"
                 )
             if outputs > 1 and (not isinstance(result, tuple) or len(result) != outputs):
-                raise TypeError(f"returned {tell(result)} where a tuple of {outputs} is expected")
+                raise TypeError(f"returned {describe_value(result)} where a tuple of {outputs} is expected")
         except (InputError, PlaceError):
             raise
         except Exception as error:
-            ledger, shown = self._delivery.ledger, ", ".join(tell(x) for x in inputs)
+            ledger, shown = self._delivery.ledger, ", ".join(describe_value(x) for x in inputs)
             name = self._delivery.places.name_of(end)
             raise StageError(
                 f"{name} failed in {stage!r} (phase {ledger.phase}, round {ledger.round}): "

@@ -12,11 +12,11 @@ from torch import Tensor
 
 import graphfed.federation.payload as pay
 from graphfed.errors import InputError, PlaceError
-from graphfed.federation.link import SERVER_END, Pair
+from graphfed.federation.link import SERVER_INDEX, Pair
 from graphfed.federation.operations.delivery import Delivery
 from graphfed.federation.operations.places import Places
 from graphfed.federation.payload import Payload, Rows
-from graphfed.federation.route import PeerRoute, Route
+from graphfed.federation.route import ExchangeRoute, Route
 from graphfed.federation.transfer import Ideal, Options, Transfer, check_rows
 from graphfed.federation.values import ABSENT, CLIENTS, SERVER, Located
 from graphfed.nn.sparse import SparseWeights
@@ -70,8 +70,8 @@ def add(delivery: Delivery, x: Located, route: Route | None, options: Options) -
             "cohort holds the total of its clients and not their parts; use average or gather"
         )
     places.check_sent(x, CLIENTS, transfer.name)
-    got = delivery.move(transfer, _from_hosts(places, x), places.up)
-    parts = (_total([got[p] for p in places.up]),) if places.server_ends else ()
+    got = delivery.move(transfer, _from_workers(places, x), places.up)
+    parts = (_total([got[p] for p in places.up]),) if places.server_participants else ()
     return Located(SERVER, transfer.name, parts)
 
 
@@ -94,7 +94,7 @@ def average(
     places.check_sent(weights, SERVER, name)
     if otherwise is not None:
         places.check_sent(otherwise, SERVER, name)
-    payloads = _from_hosts(places, x)
+    payloads = _from_workers(places, x)
     # In one process a cohort's values stay as they are stored; else each present client's own part is sent.
     in_full = delivery.link is not None or transfer.wrap is not None
     if in_full:
@@ -102,26 +102,26 @@ def average(
     sizes = {(h, end): len(places.present_in(h)) for h, end in places.up}
     like = None if otherwise is None or not otherwise.parts else otherwise.parts[0]
     got = delivery.move(transfer, payloads, places.up, sizes, like)
-    if not places.server_ends:
+    if not places.server_participants:
         return Located(SERVER, name, ())
     normalised = _normalise(weights.parts[0], places, name)
     if normalised is None:
         if otherwise is None:
             raise InputError(
-                f"transfer {name!r}: no client that takes part has a training vertex (their weights sum "
-                "to 0); use fewer clients, a larger fraction, or a split with more training vertices"
+                f"transfer {name!r}: no client that takes part has a training node (their weights sum "
+                "to 0); use fewer clients, a larger fraction, or a split with more training nodes"
             )
         return otherwise
     terms = []
     for h, end in places.up:
-        of_host = normalised[places.clients_of(h)]
+        of_worker = normalised[places.clients_of(h)]
         if in_full:
-            of_host = of_host[places.present_in(h).numpy()]
+            of_worker = of_worker[places.present_in(h).numpy()]
         for leaf in pay.leaves(got[h, end]):
             if not isinstance(leaf, SparseWeights):
                 sender = places.name_of(h)
-                check_rows(leaf, len(of_host), f"transfer {name!r}: from {sender}", "its clients are")
-        terms.append(pay.weighted_sum(got[h, end], of_host))
+                check_rows(leaf, len(of_worker), f"transfer {name!r}: from {sender}", "its clients are")
+        terms.append(pay.weighted_sum(got[h, end], of_worker))
     return Located(SERVER, name, (_total(terms),))
 
 
@@ -185,7 +185,7 @@ def download(delivery: Delivery, x: Located, route: Route, ideal: Ideal | None, 
 # ---- client to client --------------------------------------------------------------------------------------
 
 
-def exchange(delivery: Delivery, x: Located, route: PeerRoute, options: Options) -> Located:
+def exchange(delivery: Delivery, x: Located, route: ExchangeRoute, options: Options) -> Located:
     """See `Federation.exchange`."""
     places = delivery.places
     transfer = Transfer(kind="rows", flow=route.flow, **options)
@@ -212,18 +212,18 @@ def exchange(delivery: Delivery, x: Located, route: PeerRoute, options: Options)
 
 
 def _sizes_of_present(places: Places) -> dict[int, int]:
-    """How many clients of each host take part, for the hosts that do."""
+    """How many clients of each worker take part, for the workers that do."""
     return {h: len(places.present_in(h)) for h, _ in places.up}
 
 
-def _from_hosts(places: Places, x: Located) -> dict[Pair, Payload]:
-    """The messages to the server, from the hosts in this process that take part."""
-    return {(h, SERVER_END): p for h, p in zip(places.here, x.parts, strict=True) if places.is_active(h)}
+def _from_workers(places: Places, x: Located) -> dict[Pair, Payload]:
+    """The messages to the server, from the workers in this process that take part."""
+    return {(h, SERVER_INDEX): p for h, p in zip(places.here, x.parts, strict=True) if places.is_active(h)}
 
 
 def _at_clients(places: Places, name: str, got: Mapping[Pair, Payload]) -> Located:
-    """What came from the server, at the hosts in this process."""
-    parts = tuple(got.get((SERVER_END, h), ABSENT) for h in places.here)
+    """What came from the server, at the workers in this process."""
+    parts = tuple(got.get((SERVER_INDEX, h), ABSENT) for h in places.here)
     return Located(CLIENTS, name, parts, places.roster)
 
 
@@ -244,19 +244,19 @@ def _send_own(delivery: Delivery, x: Located, transfer: Transfer) -> Located:
 def _send_rows(
     delivery: Delivery, x: Located, sizes: Mapping[int, int], transfer: Transfer, why: str
 ) -> tuple[Rows, ...]:
-    """The rows of all hosts in client order, at the server (nothing elsewhere).
+    """The rows of all workers in client order, at the server (nothing elsewhere).
 
     Args:
-        sizes: How many rows each host sends, where this process knows it.
+        sizes: How many rows each worker sends, where this process knows it.
         why: Where these numbers come from, for errors.
     """
     places, name = delivery.places, transfer.name
-    payloads = _from_hosts(places, x)
+    payloads = _from_workers(places, x)
     for (h, _), part in payloads.items():
         check_rows(part, sizes[h], f"transfer {name!r}: {x.name!r}", why)
     agreed = {(h, end): sizes[h] for h, end in places.up if h in sizes}
     got = delivery.move(transfer, payloads, places.up, agreed)
-    if not places.server_ends:
+    if not places.server_participants:
         return ()
     parts = [
         check_rows(got[h, end], sizes[h], f"transfer {name!r}: from {places.name_of(h)}", why)
@@ -272,7 +272,7 @@ def _receive_rows(
     transfer: Transfer,
     why: str,
 ) -> Located:
-    """The rows from the server, at the hosts in this process. Arguments as in `_send_rows`."""
+    """The rows from the server, at the workers in this process. Arguments as in `_send_rows`."""
     places = delivery.places
     agreed = {(end, h): sizes[h] for end, h in places.down if h in sizes}
     got = delivery.move(transfer, payloads, places.down, agreed)

@@ -10,11 +10,11 @@ from typing import TypeVar
 from graphfed.crypto.session import Ended, Party, run_all, run_both, run_one
 from graphfed.errors import PlaceError
 from graphfed.federation.ledger import LedgerRecord
-from graphfed.federation.link import SERVER_END, Link, Pair
+from graphfed.federation.link import SERVER_INDEX, Link, Pair
 from graphfed.federation.operations.delivery import Delivery
 from graphfed.federation.values import CLIENTS, SERVER, Located
 
-__all__ = ["run_between_hosts", "run_with_first_client"]
+__all__ = ["run_between_workers", "run_with_first_client"]
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")
@@ -33,24 +33,24 @@ def run_with_first_client(
     places.check_sent(at_clients, CLIENTS, name)
     places.check_all_present(name)
     key = delivery.next_key(name)
-    server: Party[Result] | None = at_server.parts[0] if places.server_ends else None
+    server: Party[Result] | None = at_server.parts[0] if places.server_participants else None
     client: Party[Other] | None = at_clients.parts[places.here.index(0)] if 0 in places.here else None
     server_end: Ended[Result] | None = None
     client_end: Ended[Other] | None = None
     if server is not None and client is not None:
         server_end, client_end = run_both(server, client)
     elif server is not None:
-        server_end = _run_over_link(server, SERVER_END, 0, link, key)
+        server_end = _run_over_link(server, SERVER_INDEX, 0, link, key)
     elif client is not None:
-        client_end = _run_over_link(client, 0, SERVER_END, link, key)
+        client_end = _run_over_link(client, 0, SERVER_INDEX, link, key)
     if server_end is not None:
         _record(delivery, name, protection, server_end.received, server_end.sent)
     elif client_end is not None:
         _record(delivery, name, protection, client_end.sent, client_end.received)
-    at_hosts = [client_end.result if client_end is not None and h == 0 else None for h in places.here]
+    at_workers = [client_end.result if client_end is not None and h == 0 else None for h in places.here]
     return (
         Located(SERVER, name, () if server_end is None else (server_end.result,)),
-        Located(CLIENTS, name, tuple(at_hosts), places.roster),
+        Located(CLIENTS, name, tuple(at_workers), places.roster),
     )
 
 
@@ -61,10 +61,10 @@ def _record(delivery: Delivery, name: str, protection: str, up: int, down: int) 
         delivery.ledger.record(LedgerRecord(name, "protocol", "bytes", [], protection, direction, size))
 
 
-def run_between_hosts(
+def run_between_workers(
     delivery: Delivery, at_clients: Located[dict[int, Party[Result]]], name: str
 ) -> Located[dict[int, Result]]:
-    """See `Federation.run_host_protocols`."""
+    """See `Federation.run_worker_protocols`."""
     places = delivery.places
     places.check_sent(at_clients, CLIENTS, name)
     places.check_all_present(name)
@@ -102,7 +102,7 @@ def _run_over_link(party: Party[Result], end: int, other: int, link: Link | None
 def _run_all_over_link(
     parties: Mapping[Pair, Party[Result]], link: Link | None, key: str
 ) -> dict[Pair, Result]:
-    """Run parties, by (host here, host in another process)."""
+    """Run parties, by (worker here, worker in another process)."""
     if not parties:
         return {}
     assert link is not None

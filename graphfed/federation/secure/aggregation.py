@@ -53,7 +53,7 @@ PROTECTION = {
     "keys": "public",
     "all_keys": "public",
     "sealed_shares": "encrypted",
-    "for_you": "encrypted",
+    "forwarded_shares": "encrypted",
     "masked": "aggregate",
     "survivors": "public",
     "unmask": "shared",
@@ -64,20 +64,23 @@ Clients = tuple[Client, ...]
 
 def messages(name: str, when: str, what: str) -> dict[str, str]:
     """The transfers of a sum called `name`, in words (see `Sent.messages`). when: begins each sentence;
-    what: of a site is summed."""
+    what: of a client is summed."""
     return {
-        f"{name}/keys": f"{when}: two public keys of each site, made for this sum. They say nothing of its "
+        f"{name}/keys": f"{when}: two public keys of each client, made for this sum. They say nothing of its "
         "data.",
-        f"{name}/all_keys": f"{when}: the public keys of all sites that take part, from the server to each.",
-        f"{name}/sealed_shares": f"{when}: for every other site a share of this site's two secrets of the "
+        f"{name}/all_keys": f"{when}: the public keys of all clients that take part, from the server to "
+        f"each.",
+        f"{name}/sealed_shares": f"{when}: for every other client a share of this client's two secrets "
+        f"of the "
         "sum, sealed for it. The server passes them on and cannot open them.",
-        f"{name}/for_you": f"{when}, from the server: the shares that the other sites sealed for this one. "
-        "Fewer than the threshold of them (more than two thirds of the sites) say nothing.",
-        f"{name}/masked": f"{when}: {what}, under masks that cancel in the sum over the sites. The server "
-        "learns the sum and no site's own; with protocols=simulated there are no masks, and it reads them.",
+        f"{name}/forwarded_shares": f"{when}, from the server: the shares that the other clients sealed "
+        f"for this one. "
+        "Fewer than the threshold of them (more than two thirds of the clients) say nothing.",
+        f"{name}/masked": f"{when}: {what}, under masks that cancel in the sum over the clients. The server "
+        "learns the sum and no client's own; with protocols=simulated there are no masks, and it reads them.",
         f"{name}/survivors": f"{when}, from the server: whose masked numbers have come.",
         f"{name}/unmask": f"{when}: the shares that open the masks left over in the sum. The server can take "
-        "them off the sum, and off no single site's numbers.",
+        "them off the sum, and off no single client's numbers.",
     }
 
 
@@ -89,7 +92,7 @@ class SumForm:
     """What a sum over clients adds up, in plaintext and hidden.
 
     Attributes:
-        total: At the clients, the sum over a host's clients. The server adds these up in plaintext.
+        total: At the clients, the sum over a worker's clients. The server adds these up in plaintext.
         parts: At the clients, each client's own part as floating tensors, [K_h, ...].
         like: At the server, a value of the form of one client's part.
         opened: At the server, turns a sum of parts into a sum of totals (None: they are the same).
@@ -163,7 +166,7 @@ def protected_mean(
     """Average at the server what the clients have, under the protection that a setting asks for.
 
     Args:
-        x: Every client's own floating tensors, [K_h, ...] at each host, or `SparseWeights`.
+        x: Every client's own floating tensors, [K_h, ...] at each worker, or `SparseWeights`.
         weight: [K_h] at the clients, the weight of each in the mean.
         weights: [K] at the server, all of them.
         otherwise: The result, at the server, where all that take part have weight 0.
@@ -187,7 +190,7 @@ def secure_sum(fed: Federation, x: Located, scale: Located | None, like: Located
     """sum_k scale_k x_k over the clients that take part, at the server: [...] float64, off by at most K *
     2^-25.
 
-    x: every client's own floating tensors, [K_h, ...] at each host, or `SparseWeights`; scale [K_h] at the
+    x: every client's own floating tensors, [K_h, ...] at each worker, or `SparseWeights`; scale [K_h] at the
     clients, where 0 leaves a client out whatever its numbers (None: 1 for each); like: a value at the server
     of the form of one client's part. The transfers are ``name/keys`` and so on (`PROTECTION`).
 
@@ -210,9 +213,9 @@ def secure_sum(fed: Federation, x: Located, scale: Located | None, like: Located
     all_keys = fed.broadcast(all_keys, **options("all_keys"))
 
     sealed = fed.collect(fed.clients.run(share_keys, clients, all_keys), **options("sealed_shares"))
-    for_you = fed.scatter(fed.server.run(forward, server, sealed), **options("for_you"))
+    forwarded_shares = fed.scatter(fed.server.run(forward, server, sealed), **options("forwarded_shares"))
 
-    masked = fed.clients.run(mask, clients, for_you, x, scale, present, terms)
+    masked = fed.clients.run(mask, clients, forwarded_shares, x, scale, present, terms)
     masked = fed.collect(masked, **options("masked"))
     survivors = fed.server.run(add_masked, server, masked)
     survivors = fed.broadcast(survivors, **options("survivors"))
@@ -250,13 +253,13 @@ def share_keys(clients: Clients, all_keys: Tensor) -> Tensor:
 
 
 def mask(
-    clients: Clients, for_you: Tensor, x: Payload, scale: Tensor, present: Tensor, terms: Terms
+    clients: Clients, forwarded_shares: Tensor, x: Payload, scale: Tensor, present: Tensor, terms: Terms
 ) -> Tensor:
     """Every client's masked vector; one at a time, so that no other copy of all of them is made."""
     chosen = present.nonzero()[:, 0].tolist()
 
     def masked() -> Iterator[bytes]:
-        for client, message, k in zip(clients, _messages(for_you), chosen, strict=True):
+        for client, message, k in zip(clients, _messages(forwarded_shares), chosen, strict=True):
             vector = _vector(x, k, float(scale[k]))
             yield client.mask(message, encode(vector, terms.clients).cpu().numpy())
 
@@ -304,7 +307,7 @@ def enough_to_hide(weights: Tensor, members: tuple[int, ...]) -> None:
     weighty = int((weights[list(members)] > 0).sum())
     if 0 < weighty < FEWEST_CLIENTS:
         raise InputError(
-            f"secure aggregation needs {FEWEST_CLIENTS} clients with training vertices in a round, and in "
+            f"secure aggregation needs {FEWEST_CLIENTS} clients with training nodes in a round, and in "
             f"this one only {weighty} of {len(members)} have any: the sum would show the weights of one to "
             "the server or to another; use a larger fraction, another partition, or aggregation=plaintext"
         )

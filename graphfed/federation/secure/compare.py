@@ -94,7 +94,7 @@ def compare_pairs(
         return fed.clients.run(opened_outcomes, known, asked, ended, reveal, device)
     opening = bytes_of_opening(1) if reveal == "order" else bytes_of_opening_less(1)
     costs = tuple(size + opening for size in bytes_of_comparison(1, bits))
-    seen = fed.run_host_protocols(fed.clients.run(show, asked, words), name=f"{name}/compare")
+    seen = fed.run_worker_protocols(fed.clients.run(show, asked, words), name=f"{name}/compare")
     found = fed.clients.run(compare_shown, asked, words, seen, reveal, device)
     record_traffic(fed, fed.clients.run(weigh, known, asked, *costs), f"{name}/compare", hidden)
     return found
@@ -145,7 +145,7 @@ def at_most_pairs(
         parties = fed.clients.run(accepting, known, asked, words, bits, temperature)
         ended = run_asked(fed, pairs, asked, parties, f"{name}/accept", hidden)
         return fed.clients.run(opened_bits, ended, device)
-    seen = fed.run_host_protocols(fed.clients.run(show, asked, words), name=f"{name}/accept")
+    seen = fed.run_worker_protocols(fed.clients.run(show, asked, words), name=f"{name}/accept")
     found = fed.clients.run(accept_shown, known, asked, words, seen, temperature, seed, device)
     costs = acceptance.bytes_of_accept(bits)
     record_traffic(fed, fed.clients.run(weigh, known, asked, *costs), f"{name}/accept", hidden)
@@ -183,7 +183,7 @@ def operands(known: Known, asked: Asked, numbers: Tensor, asker: Tensor | None, 
 
 
 def show(asked: Asked, words: Ints) -> dict[int, Party[Ints]]:
-    """Simulated: the words for each other host."""
+    """Simulated: the words for each other worker."""
     return {b: _swap(words[places]) for b, places in asked.far.items()}
 
 
@@ -192,7 +192,7 @@ def _swap(local: Ints) -> Party[Ints]:
     message = yield None
     if len(message) != local.nbytes:
         raise ProtocolError(
-            f"a host shows {len(message)} bytes of numbers where {local.nbytes} are expected: it is asked "
+            f"a worker shows {len(message)} bytes of numbers where {local.nbytes} are expected: it is asked "
             "for other pairs"
         )
     return np.frombuffer(message, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Sums of rows that clients have of the same vertex, returned to clients, and the server reads none:
+"""Sums of rows that clients have of the same node, returned to clients, and the server reads none:
 homomorphic encryption (`graphfed.crypto.ckks`, which has the argument and its assumptions).
 
 1. Client 0 makes a key and gives the secret to the other clients; each tells the server the parameters.
@@ -22,20 +22,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphfed.crypto.ckks import PARAMETERS, Evaluator, Grid, KeyHolder, Layout, library
-from graphfed.crypto.ckks_ideal import IdealEvaluator, IdealKeyHolder
+from graphfed.crypto.ckks import PARAMETERS, Evaluator, Grid, KeyOwner, Layout, library
+from graphfed.crypto.ckks_ideal import IdealEvaluator, IdealKeyOwner
 from graphfed.errors import InputError
 from graphfed.federation.core import Federation
-from graphfed.federation.route import PeerIds, Route, RouteTable, RowIds
+from graphfed.federation.route import ExchangeIds, Route, RouteTable, RowIds
 from graphfed.federation.values import Located
 
-__all__ = ["AnyEvaluator", "AnyHolder", "Places", "encrypted_sum", "places_of", "share_key"]
+__all__ = ["AnyEvaluator", "AnyKeyOwner", "Places", "encrypted_sum", "places_of", "share_key"]
 
 SUM = PARAMETERS["sum"]
 #: Bytes of ciphertexts that one process may hold.
 MAX_BYTES = 8 * 2**30
 
-AnyHolder = KeyHolder | IdealKeyHolder
+AnyKeyOwner = KeyOwner | IdealKeyOwner
 AnyEvaluator = Evaluator | IdealEvaluator
 
 
@@ -52,40 +52,40 @@ class Places:
 # ---- the key -----------------------------------------------------------------------------------------------
 
 
-def make_key(clients: Tensor, chosen: str, simulated: bool) -> AnyHolder | None:
+def make_key(clients: Tensor, chosen: str, simulated: bool) -> AnyKeyOwner | None:
     """The key of a parameter set, where client 0 is; None elsewhere."""
     if not simulated:
         library()
     if not bool((clients == 0).any()):
         return None
-    return IdealKeyHolder.make(chosen) if simulated else KeyHolder.make(chosen)
+    return IdealKeyOwner.make(chosen) if simulated else KeyOwner.make(chosen)
 
 
-def secret_rows(holder: AnyHolder | None, chosen: str) -> Tensor:
+def secret_rows(holder: AnyKeyOwner | None, chosen: str) -> Tensor:
     """One row at the cohort of client 0, none elsewhere: [0 or 1, secret_bytes] uint8."""
     if holder is None:
         return torch.empty((0, PARAMETERS[chosen].secret_bytes), dtype=torch.uint8)
     return torch.from_numpy(holder.secret())[None]
 
 
-def wants_key(clients: Tensor) -> PeerIds:
+def wants_key(clients: Tensor) -> ExchangeIds:
     """Everybody but client 0 wants its row 0."""
     clients = clients.cpu()
     other = (clients != 0).nonzero()[:, 0]
     held = (clients == 0).nonzero()[:, 0]
     nil = torch.zeros_like(other)
-    return PeerIds(site=nil, ids=nil, client=other, held_ids=torch.zeros_like(held), held_client=held)
+    return ExchangeIds(owner=nil, ids=nil, client=other, held_ids=torch.zeros_like(held), held_client=held)
 
 
-def key_of(made: AnyHolder | None, received: Tensor, chosen: str, simulated: bool) -> AnyHolder:
+def key_of(made: AnyKeyOwner | None, received: Tensor, chosen: str, simulated: bool) -> AnyKeyOwner:
     """What a cohort encrypts and decrypts with."""
     if made is not None:
         return made
-    kind = IdealKeyHolder if simulated else KeyHolder
+    kind = IdealKeyOwner if simulated else KeyOwner
     return kind.from_secret(chosen, received[0].cpu().numpy())
 
 
-def public_rows(holder: AnyHolder, clients: Tensor) -> Tensor:
+def public_rows(holder: AnyKeyOwner, clients: Tensor) -> Tensor:
     """Every client's word to the server, [K_h, PUBLIC_BYTES] uint8."""
     return torch.from_numpy(holder.public()).repeat(len(clients), 1)
 
@@ -105,7 +105,7 @@ def share_key(fed: Federation, *, name: str, parameters: str = SUM.name) -> tupl
     clients, simulated = fed.client_ids(), fed.simulated
     fed.begin(f"{name}: making and sending keys")
     made = fed.clients.run(make_key, clients, parameters, simulated)
-    route = fed.peer_route(
+    route = fed.exchange_route(
         fed.clients.run(wants_key, clients), name=f"{name}/key_request", protection="public"
     )
     secret = fed.clients.run(secret_rows, made, parameters)
@@ -195,7 +195,7 @@ def predict_cost(sent: RouteTable, taken: RouteTable, pieces: int) -> dict[str, 
     return {"up": up, "down": down}
 
 
-def tell_cost(cost: dict[str, int], simulated: bool) -> str:
+def log_cost(cost: dict[str, int], simulated: bool) -> str:
     """The cost in words. One core's time, if one process does it all."""
     up, down = cost["up"], cost["down"]
     crossing = (up + down) * SUM.ciphertext_bytes / 1e6
@@ -204,7 +204,7 @@ def tell_cost(cost: dict[str, int], simulated: bool) -> str:
     return f"{up} {what} to the server and {down} back: {crossing:.0f} MB{took}"
 
 
-def encrypt_rows(holder: AnyHolder, x: Tensor, places: Places, terms: int) -> Tensor:
+def encrypt_rows(holder: AnyKeyOwner, x: Tensor, places: Places, terms: int) -> Tensor:
     """Rows [M, F] -> [n, pieces * ciphertext_bytes] uint8. InputError for a number that is too large."""
     layout = Layout(x.shape[1], SUM.slots)
     rows = Grid(terms).round(x.detach().cpu().double().numpy())
@@ -228,7 +228,7 @@ def pick_ciphertexts(sums: Tensor, have: RouteTable, want: RouteTable) -> Tensor
     return sums[torch.searchsorted(have.ids, want.ids)]
 
 
-def decrypt_rows(holder: AnyHolder, sealed: Tensor, places: Places, x: Tensor, terms: int) -> Tensor:
+def decrypt_rows(holder: AnyKeyOwner, sealed: Tensor, places: Places, x: Tensor, terms: int) -> Tensor:
     """The sums [M, F], in the form of the rows `x` that were encrypted. ProtocolError for what is no sum of
     such rows."""
     layout = Layout(x.shape[1], SUM.slots)
@@ -279,7 +279,7 @@ def encrypted_sum(
         take = send if wanted is None else _wanted_route(fed, want_places, name)
 
     cost = fed.control(predict_cost, fed.table(send), fed.table(take), layout.pieces)
-    fed.tell(f"{name}: {tell_cost(cost, fed.simulated)}")
+    fed.log(f"{name}: {log_cost(cost, fed.simulated)}")
     sealed = fed.clients.run(encrypt_rows, holder, x, places, fed.num_clients)
     sealed = fed.upload(sealed, send, name=f"{name}/rows", protection=protection, grad=False)
     sums = fed.server.run(add_ciphertexts, evaluator, sealed, fed.table(send))

@@ -35,7 +35,7 @@ from graphfed.crypto.session import Party, Simulated
 from graphfed.federation.core import Federation
 from graphfed.federation.ledger import Flow
 from graphfed.federation.link import Pair
-from graphfed.federation.route import PeerRoute, Route, RouteTable
+from graphfed.federation.route import ExchangeRoute, Route, RouteTable
 from graphfed.federation.secure.protection import needs_parts
 from graphfed.federation.values import Located
 from graphfed.nn.sparse import SparseMatrix
@@ -75,8 +75,8 @@ class Meeting:
     helped: Helped
     at_server: Located
     at_clients: Located
-    there: PeerRoute
-    back: PeerRoute
+    there: ExchangeRoute
+    back: ExchangeRoute
 
 
 #: How the rows of a route are prepared for maxima: by the route itself in plaintext.
@@ -97,7 +97,7 @@ def protected_max(fed: Federation, x: Located, planned: Planned, *, name: str, g
     """Take the maximum of the rows of the same id at the server.
 
     Args:
-        x: [M_h, H] at each host, a row for every id of the route.
+        x: [M_h, H] at each worker, a row for every id of the route.
         planned: What `plan_maximum` returned.
 
     Returns:
@@ -122,8 +122,8 @@ def open_helped(fed: Federation, *, name: str) -> Helped:
 def plan_meeting(fed: Federation, route: Route, helped: Helped) -> Meeting:
     """Tell the helper which rows of a route meet, once a route: 4 bytes a row. The transfer is
     ``name/plan``, with the name of the session."""
-    server = fed.server.run(tell_plan, fed.table(route), fed.num_clients)
-    helper = fed.clients.run(hear_plan, fed.num_clients)
+    server = fed.server.run(send_plan, fed.table(route), fed.num_clients)
+    helper = fed.clients.run(receive_plan, fed.num_clients)
     ends = fed.run_protocol(server, helper, name=f"{helped.name}/plan", protection="clear")
     return Meeting(route, helped, *ends, *_ways(fed, route, ends[1]))
 
@@ -191,8 +191,8 @@ def deal(x: Tensor | SparseMatrix, simulated: bool) -> tuple[Tensor, Tensor]:
 
 
 def add_up(mine: Tensor, kept: Tensor | None, other: Tensor, x: Tensor) -> Tensor:
-    """The gradient of a host's rows x [M_h, H], from both shares of each: the server's, and the helper's,
-    which keeps those of its own rows, the host's first."""
+    """The gradient of a worker's rows x [M_h, H], from both shares of each: the server's, and the helper's,
+    which keeps those of its own rows, the worker's first."""
     theirs = other if kept is None else torch.cat([kept[: len(mine) - len(other)], other])
     return protocol.decode_gradient(mine + theirs, x.dtype)
 
@@ -214,8 +214,8 @@ class Told:
     group: NDArray[np.int64] | None
 
 
-def tell_plan(table: RouteTable, clients: int) -> Party[Told]:
-    """The server numbers vertices as they come, so that the numbers say nothing else."""
+def send_plan(table: RouteTable, clients: int) -> Party[Told]:
+    """The server numbers nodes as they come, so that the numbers say nothing else."""
     index = table.index.cpu().numpy()
     _, first = np.unique(index, return_index=True)
     group = np.argsort(np.argsort(first))
@@ -224,7 +224,7 @@ def tell_plan(table: RouteTable, clients: int) -> Party[Told]:
     return Told(protocol.make_plan(group[index]), counts, group)
 
 
-def hear_plan(clients: int) -> Party[Told]:
+def receive_plan(clients: int) -> Party[Told]:
     message = yield None
     told = np.frombuffer(message[: len(message) // 4 * 4], dtype="<u4").astype(np.int64)
     counts, group = told[:clients], told[clients:]
@@ -232,7 +232,7 @@ def hear_plan(clients: int) -> Party[Told]:
     if len(message) % 4 or len(counts) < clients or counts.sum() != len(group):
         raise ProtocolError(f"the plan of a maximum has {len(message)} bytes, which do not fit its counts")
     if not np.array_equal(numbers, np.arange(len(numbers))):
-        raise ProtocolError("the plan of a maximum does not number its vertices from 0 on")
+        raise ProtocolError("the plan of a maximum does not number its nodes from 0 on")
     return Told(protocol.make_plan(group), counts, None)
 
 
@@ -241,7 +241,7 @@ def find_maxima(session: Session, told: Told, shares: Tensor) -> Party[Found]:
 
 
 def help_maxima(session: Session, told: Told, own: Tensor, arrived: Tensor) -> Party[Found]:
-    # A generator itself: at the hosts of other clients, which have no plan, it is made and never run.
+    # A generator itself: at the workers of other clients, which have no plan, it is made and never run.
     rows = torch.cat([own[: int(told.counts[0])], arrived])
     return (yield from protocol.maxima(session, told.plan, _words(rows)))
 
@@ -276,22 +276,22 @@ def _words(shares: Tensor) -> NDArray[np.uint32]:
 # ---- the ways of the rows ----------------------------------------------------------------------------------
 
 
-def _ways(fed: Federation, route: Route, told: Located) -> tuple[PeerRoute, PeerRoute]:
+def _ways(fed: Federation, route: Route, told: Located) -> tuple[ExchangeRoute, ExchangeRoute]:
     """From every client to the helper and back; the helper's own rows do not cross."""
     rows = route.flow.sent.copy()
     if 0 in fed.here:
         rows = told.parts[fed.here.index(0)].counts
-    per_host = [int(rows[list(clients)].sum()) for clients in fed.hosts]
-    starts = np.cumsum([0, *per_host])
+    per_worker = [int(rows[list(clients)].sum()) for clients in fed.workers]
+    starts = np.cumsum([0, *per_worker])
     own, near = int(rows[0]), 0 in fed.here
     there: dict[Pair, Tensor] = {}
     back: dict[Pair, Tensor] = {}
-    others = [h for h in range(len(fed.hosts)) if h or len(fed.hosts[0]) > 1]
+    others = [h for h in range(len(fed.workers)) if h or len(fed.workers[0]) > 1]
     pairs = [(h, 0) for h in others if near or h in fed.here]
     for h, _ in pairs:
         first = 0 if h else own
         if h in fed.here:
-            there[h, 0] = torch.arange(first, per_host[h], device=fed.device)
+            there[h, 0] = torch.arange(first, per_worker[h], device=fed.device)
         if near:
             back[0, h] = torch.arange(int(starts[h]) + first, int(starts[h + 1]), device=fed.device)
     links = np.array([[k, 0, n] for k, n in enumerate(rows) if k and n], dtype=np.int64).reshape(-1, 3)
@@ -299,6 +299,6 @@ def _ways(fed: Federation, route: Route, told: Located) -> tuple[PeerRoute, Peer
     turned = tuple((0, h) for h, _ in pairs)
     none: dict[int, Tensor | None] = dict.fromkeys(fed.here)
     return (
-        PeerRoute(f"{route.name} to the helper", tuple(pairs), there, none, flow),
-        PeerRoute(f"{route.name} from the helper", turned, back, none, flow.back),
+        ExchangeRoute(f"{route.name} to the helper", tuple(pairs), there, none, flow),
+        ExchangeRoute(f"{route.name} from the helper", turned, back, none, flow.back),
     )

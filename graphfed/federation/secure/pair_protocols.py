@@ -1,7 +1,7 @@
 """Two-party protocols between the two ends of pairs of clients.
 
 Every pair has a session of its own (`crypto.ot.TwoParty`), kept for later protocols; its first party is the
-client with the lower id. Pairs on two hosts go in step, and what they send at a time is one message.
+client with the lower id. Pairs on two workers go in step, and what they send at a time is one message.
 
     NAME/session          a pair's set-up, the first time that it needs a session; NAME is that of the pairs
 """
@@ -56,12 +56,12 @@ def run_pair_protocols(
     The ledger counts each pair's messages each way, or what a simulated protocol declares.
 
     Args:
-        parties: A list of n_h parties (`session.Party`) at each host. The first one of a pair is at the
+        parties: A list of n_h parties (`session.Party`) at each worker. The first one of a pair is at the
             client with the lower id.
         which: [n_h] int64, the pairs' positions in the rows, ascending.
 
     Returns:
-        The results of the parties, a list of n_h at each host.
+        The results of the parties, a list of n_h at each worker.
     """
     asked = fed.clients.run(meet, pairs.at_clients, which)
     return run_asked(fed, pairs, asked, parties, name, protection)
@@ -78,7 +78,7 @@ def run_asked(
     """As `run_pair_protocols`, of pairs whose other ends are known."""
     known = pairs.at_clients
     near, far = fed.clients.run(begin, known, asked, parties, outputs=2)
-    ended = fed.run_host_protocols(far, name=name)
+    ended = fed.run_worker_protocols(far, name=name)
     results, traffic = fed.clients.run(end, known, asked, near, ended, outputs=2)
     record_traffic(fed, traffic, name, protection)
     return results
@@ -101,7 +101,7 @@ def open_sessions(fed: Federation, pairs: Pairs, asked: Located[Asked]) -> None:
                 f"here (at most {MAX_BYTES / 2**30:g}); use fewer clients, or protocols=simulated"
             )
         if (seconds := ends * SECONDS_OF_SET_UP) > LONG_SECONDS:
-            fed.tell(
+            fed.log(
                 f"{name}: {ends} ends of sessions between pairs of clients take about {seconds:.0f} s here, "
                 f"and {held / 1e6:.0f} MB in all"
             )
@@ -157,8 +157,8 @@ def keep_sessions(known: Known, fresh: Asked, ended: list[TwoParty]) -> None:
 def begin(
     known: Known, asked: Asked, parties: list[Party[Result]]
 ) -> tuple[dict[int, Ended[Result]], dict[int, Party[list[Ended[Result]]]]]:
-    """What the parties of pairs inside this host ended with, by place; and for every other host the parties
-    of those it is in, as one."""
+    """What the parties of pairs inside this worker ended with, by place; and for every other worker the
+    parties of those it is in, as one."""
     if len(parties) != len(asked.rows):
         raise PlaceError(f"{len(parties)} parties for {len(asked.rows)} rows")
     near: dict[int, Ended[Result]] = {}

@@ -12,7 +12,7 @@ from torch import Tensor
 from graphfed.errors import PlaceError
 from graphfed.federation.core import Federation
 from graphfed.federation.link import Pair
-from graphfed.federation.route import PeerRoute
+from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.pairs import (
     Ints,
     Known,
@@ -22,7 +22,7 @@ from graphfed.federation.secure.pairs import (
     flow_between,
     links_coming,
     links_leaving,
-    places_by_host,
+    places_by_worker,
 )
 from graphfed.federation.transfer import Transfer, check_rows
 from graphfed.federation.values import Located
@@ -44,15 +44,16 @@ def swap(
     """Swap a row between the two ends of some pairs.
 
     Args:
-        x: [n_h, ...] at each host, what its ends of the pairs send.
-        which: [n_h] int64, the pairs' positions in the rows, ascending; a pair of two clients of one host has
+        x: [n_h, ...] at each worker, what its ends of the pairs send.
+        which: [n_h] int64, the pairs' positions in the rows, ascending; a pair of two clients of one worker
+        has
             two.
 
     Returns:
-        [n_h, ...] at each host, what the other ends sent.
+        [n_h, ...] at each worker, what the other ends sent.
 
     Raises:
-        PlaceError: When a host is asked for one end of such a pair only.
+        PlaceError: When a worker is asked for one end of such a pair only.
     """
     return send(fed, pairs, x, which, which, name=name, protection=protection, grad=grad)
 
@@ -71,12 +72,12 @@ def send(
     """Send a row from one end of some pairs to the other.
 
     Args:
-        x: [n_h, ...] at each host, a row for each pair that it sends for.
+        x: [n_h, ...] at each worker, a row for each pair that it sends for.
         from_rows: [n_h] int64, the positions of these pairs.
-        to_rows: [m_h] int64, the positions of the same pairs at the hosts that receive.
+        to_rows: [m_h] int64, the positions of the same pairs at the workers that receive.
 
     Returns:
-        [m_h, ...] at each host, what arrived for the pairs at `to_rows`.
+        [m_h, ...] at each worker, what arrived for the pairs at `to_rows`.
     """
     route = pair_route(fed, pairs, from_rows, to_rows)
     for rows, part in zip(from_rows.parts, x.parts, strict=True):
@@ -103,13 +104,13 @@ def send_bytes(
     """Send some bytes from one end of some pairs to the other. No gradient is sent back.
 
     Args:
-        flat: [B_h] uint8 at each host, the bytes it sends, row after row.
+        flat: [B_h] uint8 at each worker, the bytes it sends, row after row.
         lengths: [n_h] int64, how many bytes each row sent has.
         from_rows, to_rows: The positions of the pairs at the two ends, as in `send`.
         sizes: [m_h] int64, how many bytes each row received has.
 
     Returns:
-        [B'_h] uint8 at each host, the bytes received, row after row.
+        [B'_h] uint8 at each worker, the bytes received, row after row.
     """
     known = pairs.at_clients
     ways = fed.clients.run(find_ways, known, from_rows, to_rows, str(fed.device))
@@ -117,14 +118,14 @@ def send_bytes(
     return fed.exchange(flat, route_along(fed, pairs, ways), name=name, protection=protection, grad=False)
 
 
-def pair_route(fed: Federation, pairs: Pairs, from_rows: Located, to_rows: Located) -> PeerRoute:
+def pair_route(fed: Federation, pairs: Pairs, from_rows: Located, to_rows: Located) -> ExchangeRoute:
     """Return the route of the rows of `send`, for a program that sends on it more than once."""
     ways = fed.clients.run(find_ways, pairs.at_clients, from_rows, to_rows, str(fed.device))
     return route_along(fed, pairs, ways)
 
 
-def route_along(fed: Federation, pairs: Pairs, ways: Located["Ways"]) -> PeerRoute:
-    """The route of a `Ways` at each host."""
+def route_along(fed: Federation, pairs: Pairs, ways: Located["Ways"]) -> ExchangeRoute:
+    """The route of a `Ways` at each worker."""
     local: dict[int, Ways] = dict(zip(fed.here, ways.parts, strict=True))
     send: dict[Pair, Tensor] = {}
     between: set[Pair] = set()
@@ -133,7 +134,7 @@ def route_along(fed: Federation, pairs: Pairs, ways: Located["Ways"]) -> PeerRou
         between |= {(h, b) for b in way.send} | {(a, h) for a in way.arrives}
     flow = flow_between(fed, [(way.leaving, way.coming) for way in local.values()])
     order = {h: way.order for h, way in local.items()}
-    return PeerRoute(pairs.name, tuple(sorted(between)), send, order, flow)
+    return ExchangeRoute(pairs.name, tuple(sorted(between)), send, order, flow)
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
@@ -141,9 +142,9 @@ def route_along(fed: Federation, pairs: Pairs, ways: Located["Ways"]) -> PeerRou
 
 @dataclass(frozen=True, eq=False)
 class Ways:
-    """The ways of rows between a host and others: send: of the rows given, those for each host; order: how
-    those that arrive, host after host, are put; arrives: the hosts they come from; leaving, coming [n, 3]:
-    the links."""
+    """The ways of rows between a worker and others: send: of the rows given, those for each worker; order:
+    how those that arrive, worker after worker, are put; arrives: the workers they come from; leaving, coming
+    [n, 3]: the links."""
 
     send: dict[int, Tensor]
     order: Tensor | None
@@ -156,13 +157,13 @@ def find_ways(known: Known, from_rows: Tensor, to_rows: Tensor, device: str) -> 
     given, wanted = check_positions(known, from_rows), check_positions(known, to_rows)
     near = find_mates(known, wanted, given)
     leaving, coming = links_leaving(known, given, 1), links_coming(known, wanted, 1)
-    if known.host is None:
+    if known.worker is None:
         _check_near(known, given, len(near))
         send = {known.own: near} if len(near) else {}
         return Ways(_as_tensors(send, device), None, tuple(send), leaving, coming)
     staying = np.flatnonzero(near >= 0)
     _check_near(known, given, len(staying))
-    send, places = places_by_host(known, given), places_by_host(known, wanted)
+    send, places = places_by_worker(known, given), places_by_worker(known, wanted)
     if len(staying):
         send[known.own], places[known.own] = near[staying], staying
     arrives = tuple(sorted(places))
@@ -172,10 +173,10 @@ def find_ways(known: Known, from_rows: Tensor, to_rows: Tensor, device: str) -> 
 
 
 def _check_near(known: Known, given: Ints, wanted: int) -> None:
-    """Of rows inside a host as many are given as wanted: each that is wanted is given, so they are the
+    """Of rows inside a worker as many are given as wanted: each that is wanted is given, so they are the
     same."""
     if (count := int((known.mate[given] >= 0).sum())) != wanted:
-        raise PlaceError(f"{count} rows are sent between clients of one host, which expect {wanted}")
+        raise PlaceError(f"{count} rows are sent between clients of one worker, which expect {wanted}")
 
 
 def _as_tensors(places: dict[int, Ints], device: str) -> dict[int, Tensor]:

@@ -1,7 +1,7 @@
-"""Pairs of clients, as the hosts of their two ends know them.
+"""Pairs of clients, as the workers of their two ends know them.
 
 Which clients make a pair both of its ends know before (`PairRows`), so nothing is sent to open the pairs, and
-the order of rows between two hosts is that of (lower client, higher client). An operation on some of the
+the order of rows between two workers is that of (lower client, higher client). An operation on some of the
 pairs names their positions in the rows: the same pairs at both ends.
 
     pair_transfers      rows from one end to the other
@@ -36,7 +36,7 @@ __all__ = [
     "links_leaving",
     "meet",
     "open_pairs",
-    "places_by_host",
+    "places_by_worker",
 ]
 
 Ints = NDArray[np.int64]
@@ -47,7 +47,7 @@ _NO_LINKS = np.zeros((0, 3), dtype=np.int64)
 
 @dataclass(frozen=True, eq=False)
 class PairRows:
-    """The pairs that a host's clients are in, sorted by (client, other), each once at both its clients.
+    """The pairs that a worker's clients are in, sorted by (client, other), each once at both its clients.
 
     client [C] int64: index in the cohort; other [C] int64: the stable id of the other client."""
 
@@ -57,10 +57,10 @@ class PairRows:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What a host knows of its clients' pairs, by row.
+    """What a worker knows of its clients' pairs, by row.
 
-    own: the host; me, other [C]: both clients' stable ids; mate [C]: the row of the pair's other end, -1
-    where that is on another host; host [C]: of the other client (None: all are on this one). These two
+    own: the worker; me, other [C]: both clients' stable ids; mate [C]: the row of the pair's other end, -1
+    where that is on another worker; worker [C]: of the other client (None: all are on this one). These two
     change, as pairs compare for the first time: opened [C], who have set up a session, and `sessions` by row,
     where they are real."""
 
@@ -69,14 +69,14 @@ class Known:
     me: Ints
     other: Ints
     mate: Ints
-    host: Ints | None
+    worker: Ints | None
     opened: Bools
     sessions: dict[int, TwoParty] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Opened pairs: a `Known` at each host of the clients."""
+    """Opened pairs: a `Known` at each worker of the clients."""
 
     at_clients: Located[Known]
     name: str
@@ -92,7 +92,7 @@ def open_pairs(fed: Federation, rows: Located[PairRows], *, name: str) -> Pairs:
     Raises:
         PlaceError: For rows that break their contract.
     """
-    starts = tuple(clients[0] for clients in fed.hosts)
+    starts = tuple(clients[0] for clients in fed.workers)
     known = fed.clients.run(know_pairs, rows, fed.client_ids(), starts, fed.num_clients, name)
     return Pairs(known, name)
 
@@ -101,7 +101,7 @@ def open_pairs(fed: Federation, rows: Located[PairRows], *, name: str) -> Pairs:
 
 
 def know_pairs(rows: PairRows, ids: Tensor, starts: tuple[int, ...], clients: int, name: str) -> Known:
-    """What a host knows of its pairs. ids [K_h]: its clients; starts: the first client of every host."""
+    """What a worker knows of its pairs. ids [K_h]: its clients; starts: the first client of every worker."""
     client, other = (t.cpu().numpy() for t in (rows.client, rows.other))
     if client.ndim != 1 or client.shape != other.shape or not client.dtype == other.dtype == np.int64:
         raise PlaceError(
@@ -131,15 +131,15 @@ def know_pairs(rows: PairRows, ids: Tensor, starts: tuple[int, ...], clients: in
         raise PlaceError(
             f"pairs {name!r}: client {me[lost]} lists client {other[lost]}, which does not list it"
         )
-    host = None if near.all() else np.searchsorted(np.array(starts), other, side="right") - 1
+    worker = None if near.all() else np.searchsorted(np.array(starts), other, side="right") - 1
     own = int(np.searchsorted(np.array(starts), here[0]))
-    return Known(clients, own, me, other, mate, host, np.zeros(len(me), dtype=bool))
+    return Known(clients, own, me, other, mate, worker, np.zeros(len(me), dtype=bool))
 
 
 @dataclass(frozen=True, eq=False)
 class Asked:
     """Rows of which something is asked: rows [n] ascending; near [n]: where among them the pair's other end
-    is, -1 where on another host; far: by host, the places of those whose other end is there, by (lower
+    is, -1 where on another worker; far: by worker, the places of those whose other end is there, by (lower
     client, higher client)."""
 
     rows: Ints
@@ -154,7 +154,7 @@ def meet(known: Known, which: Tensor) -> Asked:
 
 def asked_rows(known: Known, rows: Ints) -> Asked:
     """As `meet`, of positions that are checked."""
-    return Asked(rows, find_mates(known, rows, rows), places_by_host(known, rows))
+    return Asked(rows, find_mates(known, rows, rows), places_by_worker(known, rows))
 
 
 def check_positions(known: Known, which: Tensor) -> Ints:
@@ -170,7 +170,7 @@ def check_positions(known: Known, which: Tensor) -> Ints:
 
 
 def find_mates(known: Known, rows: Ints, among: Ints) -> Ints:
-    """Where among some rows the other end of each of `rows` is, -1 where it is on another host. Costs what
+    """Where among some rows the other end of each of `rows` is, -1 where it is on another worker. Costs what
     the rows take, however many there are besides."""
     mate, size = known.mate[rows], len(known.mate)
     if len(among) == size:
@@ -189,18 +189,18 @@ def find_mates(known: Known, rows: Ints, among: Ints) -> Ints:
         raise PlaceError(
             f"the pair of clients {known.me[lost]} and {known.other[lost]} is asked at one of its ends only"
         )
-    return place if known.host is None else np.where(near, place, -1)
+    return place if known.worker is None else np.where(near, place, -1)
 
 
-def places_by_host(known: Known, rows: Ints) -> dict[int, Ints]:
-    """By other host, the places of the rows whose other end is there."""
-    if known.host is None or not len(rows):
+def places_by_worker(known: Known, rows: Ints) -> dict[int, Ints]:
+    """By other worker, the places of the rows whose other end is there."""
+    if known.worker is None or not len(rows):
         return {}
-    host, me, other = (a[rows] for a in (known.host, known.me, known.other))
-    order = np.lexsort((np.maximum(me, other), np.minimum(me, other), host))
-    hosts, starts = np.unique(host[order], return_index=True)
+    worker, me, other = (a[rows] for a in (known.worker, known.me, known.other))
+    order = np.lexsort((np.maximum(me, other), np.minimum(me, other), worker))
+    workers, starts = np.unique(worker[order], return_index=True)
     places = np.split(order, starts[1:])
-    return {int(b): p for b, p in zip(hosts, places, strict=True) if b != known.own}
+    return {int(b): p for b, p in zip(workers, places, strict=True) if b != known.own}
 
 
 # ---- what is sent between clients, as the ledger counts it -------------------------------------------------
@@ -212,9 +212,9 @@ def links_leaving(known: Known, rows: Ints, units: Ints | int) -> Ints:
 
 
 def links_coming(known: Known, rows: Ints, units: Ints | int) -> Ints:
-    """The links [m, 3] to the rows' clients, from those on other hosts: the others leave clients of this
+    """The links [m, 3] to the rows' clients, from those on other workers: the others leave clients of this
     one."""
-    if known.host is None:
+    if known.worker is None:
         return _NO_LINKS
     links = np.stack([known.other[rows], known.me[rows], np.broadcast_to(units, rows.shape)]).T
     return links[known.mate[rows] < 0]
@@ -224,10 +224,11 @@ def flow_between(fed: Federation, traffic: Sequence[tuple[Ints, Ints]]) -> Flow:
     """The flow of what clients send each other.
 
     Args:
-        traffic: Of every host in this process, the links [n, 3] that leave its clients and that come to them.
-            Those from another host in this process are counted there.
+        traffic: Of every worker in this process, the links [n, 3] that leave its clients and that come to
+        them.
+            Those from another worker in this process are counted there.
     """
     links = [leaving for leaving, _ in traffic]
-    if len(fed.here) < len(fed.hosts):
+    if len(fed.here) < len(fed.workers):
         links += [coming[~fed.held[coming[:, 0]]] for _, coming in traffic]
     return Flow.peer(links[0] if len(links) == 1 else np.concatenate([_NO_LINKS, *links]), fed.held)

@@ -22,6 +22,6 @@ PLAINTEXT: Final = "plaintext"
 def needs_parts(protection: str) -> bool:
     """Return whether a protection works on each client's own part: it is hidden before it is added up.
 
-    In plaintext the parts of a host's clients may be added up before they are sent.
+    In plaintext the parts of a worker's clients may be added up before they are sent.
     """
     return protection != PLAINTEXT

@@ -21,26 +21,26 @@ from graphfed.federation.payload import Payload
 from graphfed.federation.secure.protection import needs_parts
 from graphfed.federation.values import Located
 
-__all__ = ["HolderSum", "protected_sum_at_clients", "shared_sum"]
+__all__ = ["ClientSum", "protected_sum_at_clients", "shared_sum"]
 
 P = TypeVar("P", bound=Payload)
 
 #: How a sum that every client gets is protected: read by the server, which adds it up, or by additive shares.
-HolderSum = Literal["additive", "plaintext"]
+ClientSum = Literal["additive", "plaintext"]
 
 #: Bytes of shares that one process may hold: a stacked cohort deals those of all its clients at once.
 MAX_BYTES = 4 * 2**30
 
 
-def protected_sum_at_clients(fed: Federation, x: Located, protection: HolderSum, *, name: str) -> Located:
+def protected_sum_at_clients(fed: Federation, x: Located, protection: ClientSum, *, name: str) -> Located:
     """Return sum_k x_k at every client, under the protection that a setting asks for.
 
     In plaintext the server adds up and returns the sum: the transfers are ``name`` and ``name_sum``. With
     additive shares (`shared_sum`) the clients do.
 
     Args:
-        x: Every client's own floating tensors, [K_h, ...] at each host, where the protection needs them
-            (`needs_parts`), else the sum over the host's clients, [...].
+        x: Every client's own floating tensors, [K_h, ...] at each worker, where the protection needs them
+            (`needs_parts`), else the sum over the worker's clients, [...].
     """
     if needs_parts(protection):
         return shared_sum(fed, x, name=name)
@@ -50,7 +50,7 @@ def protected_sum_at_clients(fed: Federation, x: Located, protection: HolderSum,
 
 def shared_sum(fed: Federation, x: Located, *, name: str) -> Located:
     """sum_k x_k at the clients, the same at all of them. x: every client's own floating tensors, [K_h, ...]
-    at each host; the result [...] is off by at most K * 2^-25 (`encode`).
+    at each worker; the result [...] is off by at most K * 2^-25 (`encode`).
 
     The transfers are ``name/shares`` and ``name/sums``. InputError for a number that cannot be shared, and
     where the shares of a cohort's clients take more than 4 GiB."""

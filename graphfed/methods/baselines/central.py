@@ -2,7 +2,7 @@
 
 To classify it is isolated training with one client that holds everything: the same steps, settings and
 selection as the federated methods (100 rounds of 3 local steps are its 300 steps), and nothing crosses. To
-predict links the network's output is an embedding h_u [hidden] of every vertex, and the score of a pair h_u .
+predict links the network's output is an embedding h_u [hidden] of every node, and the score of a pair h_u .
 h_v.
 
     paper (Lumos, link prediction)       here
@@ -63,7 +63,7 @@ class LinkState:
 
 
 def pool(cohort: Cohort, config: GraphTraining) -> Pooled:
-    """The one client's vertices are the rows 0..N-1, in the order of their ids."""
+    """The one client's nodes are the rows 0..N-1, in the order of their ids."""
     assert cohort.links is not None
     backbone = config.network
     view = backbone.seen(own_view(cohort))

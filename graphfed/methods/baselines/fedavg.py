@@ -4,7 +4,7 @@ dropped.
 
     paper        here
     w_t          State.weights, at the server
-    n_k          counts: training vertices of client k, at the server
+    n_k          counts: training nodes of client k, at the server
     E            local_steps (one batch: the client's whole graph)
     C            fraction
 
@@ -13,7 +13,7 @@ Then the optimiser runs at the server by default (`optimizer_at`), on the mean g
 training. An optimiser with a state, as Adam, at every client would step by each client's own scale of
 gradients, and where clients hold different classes the mean of such steps leads nowhere (docs/runs.md).
 
-Differs from the paper: full-batch steps instead of epochs of mini-batches; clients without training vertices
+Differs from the paper: full-batch steps instead of epochs of mini-batches; clients without training nodes
 have weight 0."""
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import empty_state, full_like
 from graphfed.federation.secure.aggregation import check_sums, messages, protected_mean
-from graphfed.federation.transfer import tell
+from graphfed.federation.transfer import describe_value
 from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common import averaging
@@ -110,17 +110,17 @@ def count_training(prepared: Prepared) -> Tensor:
 
 def check_counts(counts: Tensor) -> Tensor:
     if not bool(counts.any()):
-        raise InputError("no client has a training vertex; use another split or partition")
+        raise InputError("no client has a training node; use another split or partition")
     return counts
 
 
 def accept_counts(counts: Tensor, declared: Mapping[str, np.ndarray]) -> str:
-    """Why numbers of training vertices [K_h] of another process cannot be used (see `transfer.Accept`)."""
+    """Why numbers of training nodes [K_h] of another process cannot be used (see `transfer.Accept`)."""
     if counts.dtype != torch.int64 or counts.dim() != 1 or bool((counts < 0).any()):
-        return f"{tell(counts)} where each client's number of training vertices is expected"
+        return f"{describe_value(counts)} where each client's number of training nodes is expected"
     for count, most in zip(counts.tolist(), declared.get("train", ()), strict=False):
         if count > most:
-            return f"a count of {count} training vertices, and declared {most} when it joined"
+            return f"a count of {count} training nodes, and declared {most} when it joined"
     return ""
 
 
@@ -169,7 +169,7 @@ def average_local_training(
         outputs=2,
     )
     # w_{t+1} = sum_k (n_k / n) w_k over the clients that take part; w_t where none of them has a training
-    # vertex
+    # node
     counts = fed.clients.run(count_training, clients.prepared)
     mean = protected_mean(
         fed, local, counts, clients.counts, state.weights, sum_protection(config), name="update"
@@ -209,22 +209,23 @@ def predict(fed: Federation, state: State, config: GraphTraining, target: str) -
 
 #: Shared by every method whose optimiser can run at the server.
 GRADIENT_MESSAGES = {
-    "gradient": "With one local step (optimizer_at=server) and aggregation=plaintext: each site's gradient "
-    "of its loss, which the server averages by the number of training vertices. The server reads each site's "
-    "gradient; from one of few training vertices, their features and labels can be worked out.",
+    "gradient": "With one local step (optimizer_at=server) and aggregation=plaintext: each client's gradient "
+    "of its loss, which the server averages by the number of training nodes. The server reads each client's "
+    "gradient; from one of few training nodes, their features and labels can be worked out.",
     **messages(
         "gradient",
         "With one local step (optimizer_at=server) and aggregation=secure, in every round",
-        "a site's gradient, times its number of training vertices",
+        "a client's gradient, times its number of training nodes",
     ),
 }
 #: Shared by every method that averages weights.
 WEIGHT_MESSAGES = {
-    "training_counts": "How many training vertices each site has: one number, which the server reads.",
-    "model": "The shared model's weights, from the server to every site.",
-    "update": "With several local steps (optimizer_at=clients) and aggregation=plaintext: each site's model "
-    "weights after local training, which the server averages by the number of training vertices. The server "
-    "reads each site's weights; from weights, features and labels of training vertices can in part be "
+    "training_counts": "How many training nodes each client has: one number, which the server reads.",
+    "model": "The shared model's weights, from the server to every client.",
+    "update": "With several local steps (optimizer_at=clients) and aggregation=plaintext: each client's "
+    "model "
+    "weights after local training, which the server averages by the number of training nodes. The server "
+    "reads each client's weights; from weights, features and labels of training nodes can in part be "
     "inferred.",
     **averaging.MESSAGES,
 }

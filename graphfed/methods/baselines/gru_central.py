@@ -128,8 +128,8 @@ METHOD = Method(
         messages={
             **STATISTICS,
             **WINDOWS,
-            "readings": "A site's readings, in clear. The server reads them all.",
-            "forecasts": "Each site's forecasts, from the server.",
+            "readings": "A client's readings, in clear. The server reads them all.",
+            "forecasts": "Each client's forecasts, from the server.",
         },
     ),
     defaults=GRU_DEFAULTS,

@@ -100,9 +100,10 @@ METHOD = Method(
         messages={
             **MESSAGES,
             **averaging.MESSAGES,
-            "model": "The shared weights, from the server to every site.",
-            "update": "Only with aggregation=plaintext: each site's weights after its training, which the "
-            "server averages. The server reads each site's; from weights, readings can in part be inferred.",
+            "model": "The shared weights, from the server to every client.",
+            "update": "Only with aggregation=plaintext: each client's weights after its training, which the "
+            "server averages. The server reads each client's; from weights, readings can in part be "
+            "inferred.",
         },
     ),
     defaults={**GRU_DEFAULTS, "teacher": 1.0},

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
-from graphfed.federation.route import PeerIds, PeerRoute
+from graphfed.federation.route import ExchangeIds, ExchangeRoute
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import Network, SensorData, Series
 from graphfed.methods import config as groups
@@ -96,14 +96,14 @@ class Prepared:
     data: SensorData
     training: Located
     neighbours: Located
-    route: PeerRoute
+    route: ExchangeRoute
     names: tuple[str, ...]
 
 
 def shares(network: Network) -> Tensor:
     """The adjacency without self loops, [S, S], a row for each client."""
     edges = network.edges
-    rows = torch.zeros(edges.num_vertices, edges.num_vertices, device=edges.weight.device)
+    rows = torch.zeros(edges.num_nodes, edges.num_nodes, device=edges.weight.device)
     rows[edges.sender, edges.receiver] = edges.weight.to(rows.dtype)
     return rows.fill_diagonal_(0)
 
@@ -122,11 +122,11 @@ def neighbours_of(rows: Tensor, config: FmtlConfig) -> Neighbours:
     return Neighbours(client, rows[client, other])
 
 
-def wanted(series: Series, rows: Tensor) -> PeerIds:
+def wanted(series: Series, rows: Tensor) -> ExchangeIds:
     """The weights of every neighbour; a client has one row, whose id is its own."""
     client, other = rows.nonzero(as_tuple=True)
     ids = torch.tensor(series.clients, device=rows.device)
-    return PeerIds(other, other, client, ids, torch.arange(len(ids), device=rows.device))
+    return ExchangeIds(other, other, client, ids, torch.arange(len(ids), device=rows.device))
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: FmtlConfig) -> State:
@@ -135,7 +135,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: FmtlConfig) -> 
     scaler = fit_scaler(fed, data.series, config)
     training = scaled(fed, data, scaler, config)
     rows = fed.scatter(fed.server.run(shares, data.network), name="neighbours", grad=False)
-    route = fed.peer_route(fed.clients.run(wanted, data.series, rows), name="wanted")
+    route = fed.exchange_route(fed.clients.run(wanted, data.series, rows), name="wanted")
     own = fed.clients.run(own_forecasters, training, config)
     values = {"weights": own, "scaler": scaler, "optimizer": fed.clients.run(dict)}
     # Drawn as everyone draws them: what the parts are called is no one's data.
@@ -242,9 +242,10 @@ METHOD = Method(
         protection="none: in clear",
         messages={
             **MESSAGES,
-            "neighbours": "Once, from the server: the weights of the edges that leave a site's sensor.",
-            "wanted": "Once: whose weights a site asks for, which each of its neighbours reads.",
-            "neighbour_weights": "All weights of a site after its training, to every neighbour that asks, in "
+            "neighbours": "Once, from the server: the weights of the edges that leave a client's sensor.",
+            "wanted": "Once: whose weights a client asks for, which each of its neighbours reads.",
+            "neighbour_weights": "All weights of a client after its training, to every neighbour that "
+            "asks, in "
             "every round. Each reads them; from weights, readings can in part be inferred.",
         },
     ),

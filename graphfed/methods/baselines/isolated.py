@@ -1,9 +1,9 @@
 """Isolated training: every client trains its own network on its own subgraph, and nothing crosses. The lower
 reference row.
 
-Every client starts from the same weights, selects its best round on its own validation vertices (the last
-round where it has none) and is scored on its own test vertices; the table's accuracy is over all test
-vertices of all clients together.
+Every client starts from the same weights, selects its best round on its own validation nodes (the last
+round where it has none) and is scored on its own test nodes; the table's accuracy is over all test
+nodes of all clients together.
 
 Differs from the paper: no paper; this is the baseline that papers call local, separate or self training.
 """

@@ -61,7 +61,7 @@ class CNFGNNConfig(
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="largest 2-norm of an encoding that leaves a site, with noise on it (none: as it is)",
+        description="largest 2-norm of an encoding that leaves a client, with noise on it (none: as it is)",
     )
     noise_multiplier: float = Field(
         default=5.0,

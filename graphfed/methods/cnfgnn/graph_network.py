@@ -1,19 +1,19 @@
 """A graph network (Battaglia et al. 2018) whose layers keep what they read: the server's network of CNFGNN.
 
-    V vertices, E directed edges, B windows, H hidden; edges go from a sender to a receiver
+    V nodes, E directed edges, B windows, H hidden; edges go from a sender to a receiver
 
-A layer updates edges, vertices and one global vector of each window, by MLPs with two hidden layers:
+A layer updates edges, nodes and one global vector of each window, by MLPs with two hidden layers:
 
     e' = MLP_edge([v_receiver, v_sender, e, u])
-    v' = MLP_vertex([v, sum of e' into it, u])
+    v' = MLP_node([v, sum of e' into it, u])
     u' = MLP_global([sum of v', sum of e', u])
 
 and hands on [v', v], [e', e] and [u', u]. Edges start as their weight, u as zeros of width H; a linear map of
-the last vertices' features gives the output. The last layer's u' reaches nothing and is not worked out; its
+the last nodes' features gives the output. The last layer's u' reaches nothing and is not worked out; its
 weights are kept, as the published network's count has them, and their gradients are zero.
 
-There are many more edges than vertices, so as little as possible is done for every edge. The first layer of
-the edges' MLP is a sum of products: those of vertices are made for every vertex and looked up. Its last layer
+There are many more edges than nodes, so as little as possible is done for every edge. The first layer of
+the edges' MLP is a sum of products: those of nodes are made for every node and looked up. Its last layer
 is linear: edges are summed before it. Where the next layer of the network reads e', that linear map and the
 next MLP's first become one matrix. What is left is a product for the second layer and one for each e' that is
 read. Windows do not touch each other: a group of them goes through the network at a time, and through the
@@ -37,7 +37,7 @@ Weights = Mapping[str, Tensor]
 
 #: Edges, over all their windows, that are worked on at once: what fits the cache at a width of 256.
 ROWS = 2048
-#: Vertices of a group, over all its windows: enough rows for products to be fast.
+#: Nodes of a group, over all its windows: enough rows for products to be fast.
 GROUP = 2048
 #: Edges over all windows whose hidden layers are kept for the way back, 4 kB each at a width of 256; with
 #: more, groups are worked out again.
@@ -46,35 +46,35 @@ KEPT = 1 << 20
 
 def init(key: int, hidden: int = 64, width: int = 256, out: int = 128, layers: int = 2) -> dict[str, Tensor]:
     """Weights as torch.nn.Linear draws them, U(-1/sqrt(F), 1/sqrt(F)) for F inputs, in the default dtype on
-    the CPU: ``layers.<l>.<edge|vertex|global>.<0|1|2>.<weight|bias>`` and ``out.<weight|bias>``."""
+    the CPU: ``layers.<l>.<edge|node|global>.<0|1|2>.<weight|bias>`` and ``out.<weight|bias>``."""
     weights: dict[str, Tensor] = {}
 
     def linear(path: str, fan_in: int, fan_out: int) -> None:
         for name, shape in (("weight", (fan_in, fan_out)), ("bias", (fan_out,))):
             weights[f"{path}.{name}"] = uniform_weights(fold(key, path, name), fan_in**-0.5, *shape)
 
-    vertex, edge, shared = hidden, 1, hidden
+    node, edge, shared = hidden, 1, hidden
     for layer in range(layers):
         inputs = {
-            "edge": 2 * vertex + edge + shared,
-            "vertex": vertex + out + shared,
+            "edge": 2 * node + edge + shared,
+            "vertex": node + out + shared,
             "global": 2 * out + shared,
         }
         for part, fan_in in inputs.items():
             for depth, widths in enumerate(((fan_in, width), (width, width), (width, out))):
                 linear(f"layers.{layer}.{part}.{depth}", *widths)
-        vertex, edge, shared = vertex + out, edge + out, shared + out
-    linear("out", vertex, hidden)
+        node, edge, shared = node + out, edge + out, shared + out
+    linear("out", node, hidden)
     return weights
 
 
 def graph_network(
     weights: Weights, v: Tensor, edges: Edges, products: torch.dtype | None = None, *, means: bool = False
 ) -> Tensor:
-    """The vertices' embeddings [V, B, H] from their features v [V, B, H].
+    """The nodes' embeddings [V, B, H] from their features v [V, B, H].
 
     products: the dtype that matrix products are made in, that of the weights if None; means: of the edges
-    into a vertex and of all vertices the mean for the sum, which does not grow with the network."""
+    into a node and of all nodes the mean for the sum, which does not grow with the network."""
     layers = _layers(weights, v.shape[2])
 
     def run(part: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class _LayerWeights:
 
     receiver, sender [Hv, F], weight [F], shared [Hu, F], bias [F]: of the edge network's first layer; below
     [F, F] each: what makes of an earlier layer's edges, before that layer's last linear map, their part of
-    it, nearest layer first; second, third: (weight, bias) of its other layers; vertex, shared_vector: the
+    it, nearest layer first; second, third: (weight, bias) of its other layers; node, shared_vector: the
     (weight, bias) of the other two networks."""
 
     receiver: Tensor
@@ -106,7 +106,7 @@ class _LayerWeights:
     below: list[Tensor]
     second: tuple[Tensor, Tensor]
     third: tuple[Tensor, Tensor]
-    vertex: list[tuple[Tensor, Tensor]]
+    node: list[tuple[Tensor, Tensor]]
     shared_vector: list[tuple[Tensor, Tensor]]
 
 
@@ -115,8 +115,8 @@ def _layers(weights: Weights, hidden: int) -> list[_LayerWeights]:
     while f"layers.{len(layers)}.edge.0.weight" in weights:
         path = f"layers.{len(layers)}"
         (first, bias), second, third = _mlp_weights(weights, f"{path}.edge")
-        vertex = hidden + sum(len(layer.third[1]) for layer in layers)
-        widths = [vertex, vertex, *(len(layer.third[1]) for layer in reversed(layers)), 1, vertex]
+        node = hidden + sum(len(layer.third[1]) for layer in layers)
+        widths = [node, node, *(len(layer.third[1]) for layer in reversed(layers)), 1, node]
         receiver, sender, *new, weight, shared = torch.split(first, widths)
         below = []
         for part, layer in zip(new, reversed(layers), strict=True):
@@ -135,21 +135,21 @@ def _mlp_weights(weights: Weights, path: str) -> list[tuple[Tensor, Tensor]]:
 def _features(
     layers: list[_LayerWeights], v: Tensor, edges: Edges, products: torch.dtype | None, means: bool
 ) -> Tensor:
-    """The vertices as the last of l layers hands them on: v [b, V, H] -> [b V, H + l * out], b windows."""
-    windows, vertices, width = v.shape
+    """The nodes as the last of l layers hands them on: v [b, V, H] -> [b V, H + l * out], b windows."""
+    windows, nodes, width = v.shape
     v, u = v.reshape(-1, width), v.new_zeros(windows, width)
-    degree = edges.receiver.bincount(minlength=vertices).to(v.dtype).repeat(windows)[:, None]
+    degree = edges.receiver.bincount(minlength=nodes).to(v.dtype).repeat(windows)[:, None]
     hidden: list[Tensor] = []
 
-    def to_vertices(of_window: Tensor) -> Tensor:
-        return of_window.repeat_interleave(vertices, 0)
+    def to_nodes(of_window: Tensor) -> Tensor:
+        return of_window.repeat_interleave(nodes, 0)
 
-    def over_vertices(x: Tensor) -> Tensor:
-        x = x.view(windows, vertices, -1)
+    def over_nodes(x: Tensor) -> Tensor:
+        x = x.view(windows, nodes, -1)
         return x.mean(1) if means else x.sum(1)
 
     for layer in layers:
-        here = product(v, layer.receiver, products) + to_vertices(u @ layer.shared + layer.bias)
+        here = product(v, layer.receiver, products) + to_nodes(u @ layer.shared + layer.bias)
         there = product(v, layer.sender, products)
         below = [x for pair in zip(layer.below, hidden, strict=True) for x in pair]
         tensors = (here, there, layer.weight, *layer.second, *below)
@@ -158,13 +158,13 @@ def _features(
         received = product(sums, layer.third[0], products) + degree * layer.third[1]
         if means:
             received = received / degree.clamp(min=1)
-        weight, bias = layer.vertex[0]
-        of_vertex, of_window = weight.tensor_split([-u.shape[1]])
-        x = product(torch.cat([v, received], 1), of_vertex, products) + to_vertices(u @ of_window + bias)
-        new_v = _mlp(layer.vertex[1:], x, products)
+        weight, bias = layer.node[0]
+        of_node, of_window = weight.tensor_split([-u.shape[1]])
+        x = product(torch.cat([v, received], 1), of_node, products) + to_nodes(u @ of_window + bias)
+        new_v = _mlp(layer.node[1:], x, products)
         if layer is not layers[-1]:
             weight, bias = layer.shared_vector[0]
-            x = torch.cat([over_vertices(new_v), over_vertices(received), u], 1) @ weight + bias
+            x = torch.cat([over_nodes(new_v), over_nodes(received), u], 1) @ weight + bias
             u = torch.cat([_mlp(layer.shared_vector[1:], x, products), u], 1)
         v = torch.cat([new_v, v], 1)
     return v
@@ -178,7 +178,7 @@ def _mlp(mlp: list[tuple[Tensor, Tensor]], x: Tensor, products: torch.dtype | No
 
 
 class _EdgeHidden(torch.autograd.Function):
-    """The second hidden layer of the edge network, and its sums over the edges into every vertex.
+    """The second hidden layer of the edge network, and its sums over the edges into every node.
 
     here, there [b V, F]: what the receiver and the sender give to the first layer, window by window; w [F],
     weight and bias: the edge weight's row of the first layer, and the second layer; below: matrices [F, F]
@@ -198,20 +198,20 @@ class _EdgeHidden(torch.autograd.Function):
         *below: Tensor,
     ) -> tuple[Tensor, Tensor]:
         products, width = products or here.dtype, here.shape[1]
-        windows = len(here) // edges.num_vertices
+        windows = len(here) // edges.num_nodes
         first, second = (here.new_empty(windows * edges.count, width, dtype=products) for _ in range(2))
         sums = torch.empty_like(here)
         matrices = [matrix.to(products) for matrix in below[::2]]
         short_weight, short_bias = weight.to(products), bias.to(products)
-        for part, vertex, edge in _parts(edges, windows):
-            x = here[vertex].index_select(0, part.receiver).add_(there[vertex].index_select(0, part.sender))
+        for part, node, edge in _parts(edges, windows):
+            x = here[node].index_select(0, part.receiver).add_(there[node].index_select(0, part.sender))
             x.addcmul_(part.weight.to(x.dtype)[:, None], w)
             for matrix, hidden in zip(matrices, below[1::2], strict=True):
                 _add_product(x, hidden[edge], matrix)
             torch.relu_(x)
             first[edge] = x
             torch.addmm(short_bias, first[edge], short_weight, out=second[edge]).relu_()
-            sums[vertex] = part.sum_by_receiver(second[edge].to(here.dtype))
+            sums[node] = part.sum_by_receiver(second[edge].to(here.dtype))
         ctx.edges, ctx.windows = edges, windows
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(first, second, weight, *below)
@@ -231,8 +231,8 @@ class _EdgeHidden(torch.autograd.Function):
         matrices = [matrix.to(products).t() for matrix in below[::2]]
         of_matrices = [torch.zeros_like(matrix) for matrix in below[::2]]
         of_hidden = [torch.empty_like(hidden) for hidden in below[1::2]]
-        for part, vertex, edge in _parts(edges, ctx.windows):
-            grad = grad_sums[vertex].to(products).index_select(0, part.receiver)
+        for part, node, edge in _parts(edges, ctx.windows):
+            grad = grad_sums[node].to(products).index_select(0, part.receiver)
             if grad_second is not None:
                 grad += grad_second[edge]
             grad = torch.ops.aten.threshold_backward(grad, second[edge], 0)
@@ -244,19 +244,19 @@ class _EdgeHidden(torch.autograd.Function):
                 torch.mm(grad, matrix, out=of_hidden[i][edge])
             grad = grad.to(dtype)
             of_w += grad.t() @ part.weight.to(dtype)
-            of_here[vertex], of_there[vertex] = part.sum_by_receiver(grad), part.sum_by_sender(grad)
+            of_here[node], of_there[node] = part.sum_by_receiver(grad), part.sum_by_sender(grad)
         of_below = [x for pair in zip(of_matrices, of_hidden, strict=True) for x in pair]
         return None, None, of_here, of_there, of_w, of_weight, of_bias, *of_below
 
 
 def _parts(edges: Edges, windows: int) -> Iterator[tuple[Edges, slice, slice]]:
-    """About ROWS edges at a time, one window at least: those of a few windows, and their vertices' and edges'
+    """About ROWS edges at a time, one window at least: those of a few windows, and their nodes' and edges'
     places among all windows'."""
     size = max(1, ROWS // max(1, edges.count))
     for start in range(0, windows, size):
         stop = min(start + size, windows)
-        vertex, edge = (slice(start * n, stop * n) for n in (edges.num_vertices, edges.count))
-        yield edges.copies(stop - start), vertex, edge
+        node, edge = (slice(start * n, stop * n) for n in (edges.num_nodes, edges.count))
+        yield edges.copies(stop - start), node, edge
 
 
 def _add_product(whole: Tensor, left: Tensor, right: Tensor) -> None:

@@ -254,7 +254,7 @@ def graph_of(network: Network, absent: tuple[int, ...]) -> Edges:
     """The edges among the sensors that take part."""
     if not absent:
         return network.edges
-    keep = torch.ones(network.edges.num_vertices, dtype=torch.bool, device=network.edges.sender.device)
+    keep = torch.ones(network.edges.num_nodes, dtype=torch.bool, device=network.edges.sender.device)
     keep[list(absent)] = False
     return induced(network.edges, keep)
 
@@ -279,7 +279,7 @@ def network_step(
     network: Weights, gradients: Weights, optimizer: AdamState, edges: Edges, config: CNFGNNConfig
 ) -> tuple[dict[str, Tensor], AdamState]:
     """Down the mean over the P nodes of their losses' gradients (Alg. 1, l. 27 and 28)."""
-    mean = {k: g / edges.num_vertices for k, g in gradients.items()}
+    mean = {k: g / edges.num_nodes for k, g in gradients.items()}
     return descend({k: w.detach() for k, w in network.items()}, mean, optimizer, config, config.server_lr)
 
 
@@ -350,7 +350,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
             "does not see have none to forecast with; use strategy=at_fedavg, or another split"
         )
     if config.clip is not None:
-        fed.tell(
+        fed.log(
             f"encodings cross clipped and noised: epsilon {epsilon_of(config):.4g} (delta {config.delta:g}) "
             f"for one reading over {config.rounds} rounds; weights, statistics and gradients cross beside "
             "them without noise"
@@ -545,23 +545,24 @@ ALL_MESSAGES = {
     **MESSAGES,
     **WINDOWS,
     **averaging.MESSAGES,
-    "model": "The shared weights of encoder and decoder, from the server to every site (strategies "
+    "model": "The shared weights of encoder and decoder, from the server to every client (strategies "
     "at_fedavg and sl_fedavg).",
-    "update": "Only with aggregation=plaintext, of strategies at_fedavg and sl_fedavg: each site's "
-    "weights after its training, which the server averages. The server reads each site's; from weights, "
+    "update": "Only with aggregation=plaintext, of strategies at_fedavg and sl_fedavg: each client's "
+    "weights after its training, which the server averages. The server reads each client's; from weights, "
     "readings can in part be inferred.",
-    "hidden": "The encoding of each window of a site: as many numbers as the network is wide, from which "
+    "hidden": "The encoding of each window of a client: as many numbers as the network is wide, from which "
     "the readings of the window can largely be reconstructed (`graphfed audit`). The server reads each "
-    "site's.",
-    "hidden/grad": "Only in split learning: how the loss of all sites changes with a site's encodings, "
-    "from the server to that site.",
-    "embeddings": "What the server's graph network makes of the encodings, each site's own, in training "
+    "client's.",
+    "hidden/grad": "Only in split learning: how the loss of all clients changes with a client's encodings, "
+    "from the server to that client.",
+    "embeddings": "What the server's graph network makes of the encodings, each client's own, in training "
     "and to forecast.",
-    "embeddings/grad": "How the loss of a site changes with its embeddings: as many numbers a window. It "
-    "depends on the readings that are forecast. The server reads each site's.",
-    "final_embeddings": "What embeddings are at the end of a round, each site's own (alternating training).",
-    "readings": "Only with strategy=centralised: a site's readings, in clear. The server reads them all.",
-    "forecasts": "Only with strategy=centralised: each site's forecasts, from the server.",
+    "embeddings/grad": "How the loss of a client changes with its embeddings: as many numbers a window. It "
+    "depends on the readings that are forecast. The server reads each client's.",
+    "final_embeddings": "What embeddings are at the end of a round, each client's own (alternating "
+    "training).",
+    "readings": "Only with strategy=centralised: a client's readings, in clear. The server reads them all.",
+    "forecasts": "Only with strategy=centralised: each client's forecasts, from the server.",
 }
 
 METHOD = Method(

@@ -1,4 +1,4 @@
-"""The networks a server can run over the road graph: one table of functions on vertices' features.
+"""The networks a server can run over the road graph: one table of functions on nodes' features.
 
     graph_network   the published one (graphfed.methods.cnfgnn.graph_network)
     mean_network    the same with means for its sums, which do not grow with the number of sensors
@@ -6,8 +6,8 @@
                     adds to its score
     diffusion       two layers of diffusion convolution, two steps each way (Li et al. 2018, Eq. 2)
 
-V vertices, B windows, H hidden. Every network maps [V, B, H] to [V, B, H], sees the self loops that the edges
-have and adds none; a vertex without edges gets what its layers make of no neighbours.
+V nodes, B windows, H hidden. Every network maps [V, B, H] to [V, B, H], sees the self loops that the edges
+have and adds none; a node without edges gets what its layers make of no neighbours.
 """
 
 from collections.abc import Callable, Mapping
@@ -80,7 +80,7 @@ def gat_init(key: int, hidden: int) -> dict[str, Tensor]:
 
 
 def gat(weights: Weights, v: Tensor, edges: Edges, products: torch.dtype | None = None) -> Tensor:
-    """Every head weighs a vertex's senders by the softmax of leaky_relu(a_r . x_r + a_s . x_s + a_e w), slope
+    """Every head weighs a node's senders by the softmax of leaky_relu(a_r . x_r + a_s . x_s + a_e w), slope
     0.2; heads side by side; ELU between the layers."""
     for layer in range(LAYERS):
         v = _attend(weights, f"layers.{layer}", elu(v) if layer else v, edges, products)
@@ -92,7 +92,7 @@ def _attend(weights: Weights, path: str, v: Tensor, edges: Edges, products: torc
     receiver, sender = ((x * weights[f"{path}.{name}"]).sum(-1) for name in ("receiver", "sender"))
     of_edge = edges.weight.to(v.dtype)[:, None, None] * weights[f"{path}.edge"]
     scores = leaky_relu(receiver[edges.receiver] + sender[edges.sender] + of_edge, 0.2)
-    # Subtracting each vertex's largest score leaves the softmax as it is and keeps exp in range.
+    # Subtracting each node's largest score leaves the softmax as it is and keeps exp in range.
     share = (scores - edges.max_by_receiver(scores.detach())[edges.receiver]).exp()
     total = edges.sum_by_receiver(share)[..., None]
     mixed = edges.sum_by_receiver(share[..., None] * x[edges.sender])
@@ -115,7 +115,7 @@ def diffusion(weights: Weights, v: Tensor, edges: Edges, products: torch.dtype |
     """[x, P x, P^2 x, Q x, Q^2 x] W + b with P = D_out^-1 A and Q = D_in^-1 A^T, A the weights from sender to
     receiver; ReLU between the layers. The identity, which the printed sum has once for each direction, is one
     matrix here."""
-    shape = (edges.num_vertices, edges.num_vertices)
+    shape = (edges.num_nodes, edges.num_nodes)
     weight = edges.weight.to(v.dtype)
     walks = []
     for start, end in ((edges.sender, edges.receiver), (edges.receiver, edges.sender)):

@@ -3,7 +3,7 @@
     fedavg   the mean of the clients' weights (`methods.fedavg`)
     fedprox  the same, with a proximal term at the clients (`methods.fedprox`)
     fedadam  Adam at the server on the mean update (`methods.fedadam`)
-    fedsgd   the mean of the clients' gradients of one full-batch loss, weighted by their training vertices,
+    fedsgd   the mean of the clients' gradients of one full-batch loss, weighted by their training nodes,
              and a step of `optimizer` at the server: the step that central training takes (McMahan et al.
              2017). It is what FedGAT's program calls FedAvg
     admm     the clients minimise F_k(w_k) + <y_k, w_k - w> + rho / 2 ||w_k - w||^2 from where they were, the

@@ -8,9 +8,9 @@ __all__ = ["MESSAGES", "PROTECTION"]
 MESSAGES = messages(
     "update",
     "With aggregation=secure, in every round",
-    "a site's weights, times its number of training vertices",
+    "a client's weights, times its number of training nodes",
 )
 #: For the table of methods.
 PROTECTION = (
-    "none: in clear; with aggregation=secure the server reads the sum of the weights, not each site's"
+    "none: in clear; with aggregation=secure the server reads the sum of the weights, not each client's"
 )

@@ -1,10 +1,10 @@
-"""How holders of overlapping graphs and a server find out which vertices are the same: what SAPGNN and PPGNN
+"""How holders of overlapping graphs and a server find out which nodes are the same: what SAPGNN and PPGNN
 set up before they train.
 
-Every holder sends a name for each of its vertices; the same vertex has the same name at all of them. A name
-is a keyed hash of the vertex's id (`graphfed.crypto.keyed_ids`): with vertex_ids=keyed under the holders'
+Every holder sends a name for each of its nodes; the same node has the same name at all of them. A name
+is a keyed hash of the node's id (`graphfed.crypto.keyed_ids`): with node_ids=keyed under the holders'
 key, which the server must not have, by default under a simulated one. The server learns which holders have a
-vertex in common and which vertices are trained on. It refuses vertices whose features differ between holders:
+node in common and which nodes are trained on. It refuses nodes whose features differ between holders:
 it compares keyed hashes of them, and learns that they are the same or not. The first weights that holders
 have in common follow from the key too: the server could undo maps that it can draw itself."""
 
@@ -18,7 +18,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
-from graphfed.crypto.keyed_ids import holders_key, keyed_names, simulated_key
+from graphfed.crypto.keyed_ids import clients_key, keyed_names, simulated_key
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
@@ -33,11 +33,11 @@ __all__ = [
     "Alignment",
     "AlignmentSettings",
     "Holders",
-    "TrainingVertices",
+    "TrainingNodes",
     "align",
     "common_seed",
     "count_owners",
-    "training_vertices",
+    "training_nodes",
 ]
 
 
@@ -45,9 +45,9 @@ __all__ = [
 class AlignmentSettings:
     """The names of nodes that several clients may hold."""
 
-    vertex_ids: Literal["simulated", "keyed", "plain"] = Field(
+    node_ids: Literal["simulated", "keyed", "plain"] = Field(
         default="simulated",
-        description="names of vertices at the server: hashes with a simulated key, with the holders' key "
+        description="names of nodes at the server: hashes with a simulated key, with the holders' key "
         "(GRAPHFED_HOLDERS_KEY), or the ids",
     )
 
@@ -57,18 +57,18 @@ class AlignmentSettings:
 
 @dataclass(frozen=True)
 class Holders:
-    """A cohort of holders. names [N] int64: of its vertices, alike at all holders."""
+    """A cohort of holders. names [N] int64: of its nodes, alike at all holders."""
 
     cohort: Cohort
     names: Tensor
 
 
 def prepare(cohort: Cohort, task: Task, config: AlignmentSettings) -> Holders:
-    """InputError for a holder without vertices, or with features of another width than agreed on."""
+    """InputError for a holder without nodes, or with features of another width than agreed on."""
     empty = (torch.bincount(cohort.client, minlength=cohort.num_clients) == 0).nonzero()[:, 0]
     if len(empty):
         raise InputError(
-            f"client {cohort.clients[int(empty[0])]} holds no vertex; leave it out, or give it its vertices"
+            f"client {cohort.clients[int(empty[0])]} holds no node; leave it out, or give it its nodes"
         )
     if cohort.num_features != task.num_features:
         raise InputError(
@@ -79,18 +79,18 @@ def prepare(cohort: Cohort, task: Task, config: AlignmentSettings) -> Holders:
 
 
 def names_of_ids(cohort: Cohort, config: AlignmentSettings) -> Tensor:
-    """The name of each row's vertex, [N] int64, alike at all holders."""
-    if config.vertex_ids == "plain":
+    """The name of each row's node, [N] int64, alike at all holders."""
+    if config.node_ids == "plain":
         return cohort.id
     ids, place = np.unique(cohort.id.cpu().numpy(), return_inverse=True)
     hashed = keyed_names(secret(config), "vertex", (str(i).encode() for i in ids.tolist()))
     if len(np.unique(hashed)) < len(hashed):
-        raise InputError("two vertices have one name under the holders' key; agree on another key")
+        raise InputError("two nodes have one name under the holders' key; agree on another key")
     return torch.from_numpy(hashed[place]).to(cohort.id.device)
 
 
 def secret(config: AlignmentSettings) -> bytes:
-    return holders_key() if config.vertex_ids == "keyed" else simulated_key(_seed(config))
+    return clients_key() if config.node_ids == "keyed" else simulated_key(_seed(config))
 
 
 def _seed(config: AlignmentSettings) -> int:
@@ -112,7 +112,7 @@ def key_check(holders: Holders, config: AlignmentSettings) -> Tensor:
 
 
 def feature_digests(holders: Holders, config: AlignmentSettings) -> Tensor:
-    """A keyed hash of every vertex's id and features, [N] int64: at two holders alike where both have the
+    """A keyed hash of every node's id and features, [N] int64: at two holders alike where both have the
     same."""
     x, ids = holders.cohort.x, holders.cohort.id.tolist()
     if isinstance(x, SparseMatrix):
@@ -130,7 +130,7 @@ def feature_digests(holders: Holders, config: AlignmentSettings) -> Tensor:
     return torch.from_numpy(told.copy()).to(holders.names.device)
 
 
-def vertex_names(holders: Holders) -> RowIds:
+def node_names(holders: Holders) -> RowIds:
     return RowIds(holders.names, holders.cohort.client)
 
 
@@ -152,7 +152,7 @@ def has_label(cohort: Cohort) -> Tensor:
 
 
 def with_owners(cohort: Cohort, counts: Tensor) -> Cohort:
-    """counts [N]: as of `owners_of`. A vertex without a label here is others' where they have its label."""
+    """counts [N]: as of `owners_of`. A node without a label here is others' where they have its label."""
     return replace(cohort, owned=(cohort.y >= 0) | (counts < 0), owners=counts.abs())
 
 
@@ -169,7 +169,7 @@ def check_keys(checks: Tensor) -> Tensor:
 
 
 def check_features(digests: Tensor, table: RouteTable) -> Tensor:
-    """InputError where a vertex has other features at one holder than at another."""
+    """InputError where a node has other features at one holder than at another."""
     first = torch.full((len(table.ids),), len(digests), device=digests.device)
     rows = torch.arange(len(digests), device=digests.device)
     first = first.scatter_reduce(0, table.index, rows, "amin")[table.index]
@@ -179,21 +179,21 @@ def check_features(digests: Tensor, table: RouteTable) -> Tensor:
         name = int(table.ids[table.index[row]]) & (1 << 64) - 1
         raise InputError(
             f"clients {int(table.client[first[row]])} and {int(table.client[row])} have different features "
-            f"for the vertex of name {name:016x} ({len(odd)} such vertices); a vertex that several holders "
+            f"for the node of name {name:016x} ({len(odd)} such nodes); a node that several holders "
             "have needs the same features, in the same order and scale, at all of them"
         )
     return digests
 
 
 def count_batches(table: RouteTable, size: int | None) -> dict[str, int]:
-    """InputError where nobody has a training vertex."""
+    """InputError where nobody has a training node."""
     if not len(table.ids):
-        raise InputError("no client has a training vertex; use another split or partition")
+        raise InputError("no client has a training node; use another split or partition")
     return {"batches": 1 if size is None else -(-len(table.ids) // size)}
 
 
 def weights_of_losses(table: RouteTable, batches: int) -> Tensor:
-    """What each training vertex's loss weighs at each of its owners, [n]: a batch's sum is its mean."""
+    """What each training node's loss weighs at each of its owners, [n]: a batch's sum is its mean."""
     batch = batch_of(table, batches)
     share = 1.0 / torch.bincount(batch, minlength=batches).double()[batch]
     owners = torch.bincount(table.index, minlength=len(table.ids))
@@ -201,13 +201,13 @@ def weights_of_losses(table: RouteTable, batches: int) -> Tensor:
 
 
 def batch_of(table: RouteTable, batches: int) -> Tensor:
-    """The batch of every training vertex, [n] int64: of nearly equal sizes, in the order of their names."""
+    """The batch of every training node, [n] int64: of nearly equal sizes, in the order of their names."""
     n = len(table.ids)
     return torch.arange(n, device=table.ids.device) * batches // n
 
 
 def owners_of(labels: Tensor, table: RouteTable) -> Tensor:
-    """How many holders have the label of each vertex, or, below zero, how many have the vertex where none has
+    """How many holders have the label of each node, or, below zero, how many have the node where none has
     its label, [U] int64. labels [M] uint8: whether each row has one."""
     holders = torch.bincount(table.index, minlength=len(table.ids))
     known = torch.zeros_like(holders).index_add(0, table.index, labels.long())
@@ -219,41 +219,41 @@ def owners_of(labels: Tensor, table: RouteTable) -> Tensor:
 
 @dataclass(frozen=True)
 class Alignment:
-    """`Holders` at the clients, the route of all their vertices, and the names' protection on the ledger."""
+    """`Holders` at the clients, the route of all their nodes, and the names' protection on the ledger."""
 
     holders: Located
     route: Route
     protection: str
 
     def route_of(self, fed: Federation, rows: Located, *, name: str) -> Route:
-        """The route of some of the vertices; rows [n]: of the cohort, ascending."""
+        """The route of some of the nodes; rows [n]: of the cohort, ascending."""
         names = fed.clients.run(names_of, self.holders, rows)
         return fed.route(names, name=name, protection=self.protection)
 
 
 def align(fed: Federation, data: Located, task: Task, config: AlignmentSettings) -> Alignment:
-    """Agree on which vertices are the same.
+    """Agree on which nodes are the same.
 
-    InputError for a holder without vertices or with features of another width, a missing key or another than
-    the other holders', and a vertex with other features at one holder than at another."""
-    fed.begin("finding the nodes that sites have in common")
+    InputError for a holder without nodes or with features of another width, a missing key or another than
+    the other holders', and a node with other features at one holder than at another."""
+    fed.begin("finding the nodes that clients have in common")
     holders = fed.clients.run(prepare, data, task, config)
     protection = protection_of(config)
-    if config.vertex_ids == "keyed":
+    if config.node_ids == "keyed":
         checks = fed.clients.run(key_check, holders, config)
         checks = fed.gather(checks, name="key_check", protection=protection, grad=False)
         fed.server.run(check_keys, checks)
-    route = fed.route(fed.clients.run(vertex_names, holders), name="vertex_ids", protection=protection)
+    route = fed.route(fed.clients.run(node_names, holders), name="node_ids", protection=protection)
     digests = fed.clients.run(feature_digests, holders, config)
     # Under a simulated key too where the names are plain.
-    hashed = "keyed hash" if config.vertex_ids == "keyed" else "simulated"
+    hashed = "keyed hash" if config.node_ids == "keyed" else "simulated"
     digests = fed.upload(digests, route, name="feature_digests", protection=hashed, grad=False)
     fed.server.run(check_features, digests, fed.table(route))
     return Alignment(holders, route, protection)
 
 
 @dataclass(frozen=True)
-class TrainingVertices:
+class TrainingNodes:
     """At the clients, for every training row of a cohort: weight [n] of its loss and batch [n] (None: there
     is one batch)."""
 
@@ -262,8 +262,8 @@ class TrainingVertices:
     batches: int
 
 
-def training_vertices(fed: Federation, aligned: Alignment, batch_size: int | None) -> TrainingVertices:
-    """Count every training vertex once, however many holders have its label; InputError where there is
+def training_nodes(fed: Federation, aligned: Alignment, batch_size: int | None) -> TrainingNodes:
+    """Count every training node once, however many holders have its label; InputError where there is
     none."""
     names = fed.clients.run(training_names, aligned.holders)
     route = fed.route(names, name="training_ids", protection=aligned.protection)
@@ -272,20 +272,20 @@ def training_vertices(fed: Federation, aligned: Alignment, batch_size: int | Non
     weight = fed.server.run(weights_of_losses, table, count)
     weight = fed.download(weight, route, name="loss_weights", grad=False)
     if count == 1:
-        return TrainingVertices(weight, None, 1)
+        return TrainingNodes(weight, None, 1)
     batch = fed.download(fed.server.run(batch_of, table, count), route, name="batches", grad=False)
-    return TrainingVertices(weight, batch, count)
+    return TrainingNodes(weight, batch, count)
 
 
 def count_owners(fed: Federation, data: Located, config: AlignmentSettings) -> Located:
     """The cohorts of holders that have read their own files, each with the `owned` and `owners` that it would
-    have if one party had dealt all files: a vertex is owned by those who have its label, and by all its
+    have if one party had dealt all files: a node is owned by those who have its label, and by all its
     holders where nobody has. To be run before a method whose config has `AlignmentSettings`.
 
     Holders with different keys have no name in common, and `align` says so afterwards."""
     names = fed.clients.run(owner_names, data, config)
     protection = protection_of(config)
-    route = fed.route(names, name="owners/vertex_ids", protection=protection)
+    route = fed.route(names, name="owners/node_ids", protection=protection)
     labels = fed.upload(fed.clients.run(has_label, data), route, name="owners/labels", grad=False)
     counts = fed.server.run(owners_of, labels, fed.table(route))
     counts = fed.download(counts, route, name="owners/counts", grad=False)
@@ -293,30 +293,30 @@ def count_owners(fed: Federation, data: Located, config: AlignmentSettings) -> L
 
 
 def protection_of(config: AlignmentSettings) -> str:
-    """What names of vertices are on the ledger."""
-    return {"simulated": "simulated", "keyed": "keyed hash", "plain": "clear"}[config.vertex_ids]
+    """What names of nodes are on the ledger."""
+    return {"simulated": "simulated", "keyed": "keyed hash", "plain": "clear"}[config.node_ids]
 
 
 OWNER_MESSAGES = {
-    "owners/vertex_ids": "A name for each of a holder's vertices, as in vertex_ids: the server learns which "
-    "holders have a vertex of the same name.",
+    "owners/node_ids": "A name for each of a holder's nodes, as in node_ids: the server learns which "
+    "holders have a node of the same name.",
     "owners/labels": "For each of these whether the holder has its label, and not which. The server reads "
     "it.",
-    "owners/counts": "From the server: for each of a holder's vertices how many holders have its label; "
-    "where none has, how many have the vertex.",
+    "owners/counts": "From the server: for each of a holder's nodes how many holders have its label; "
+    "where none has, how many have the node.",
 }
 
 MESSAGES = {
     "key_check": "A number that holders of the same key have in common, so that the server can tell when one "
     "has another key. It says nothing of the key.",
-    "vertex_ids": "A name for each of a holder's vertices: the server learns which holders have a vertex of "
-    "the same name. A keyed hash of the vertex's id, which the server cannot turn back without the holders' "
-    "key; with vertex_ids=simulated the server could, and with vertex_ids=plain it is the id.",
-    "feature_digests": "A keyed hash of each vertex's id and features: the server learns whether two holders "
-    "of a vertex have the same features for it, and stops if not.",
-    "training_ids": "The names of the vertices whose label a holder has for training, so that each counts "
+    "node_ids": "A name for each of a holder's nodes: the server learns which holders have a node of "
+    "the same name. A keyed hash of the node's id, which the server cannot turn back without the holders' "
+    "key; with node_ids=simulated the server could, and with node_ids=plain it is the id.",
+    "feature_digests": "A keyed hash of each node's id and features: the server learns whether two holders "
+    "of a node have the same features for it, and stops if not.",
+    "training_ids": "The names of the nodes whose label a holder has for training, so that each counts "
     "once: the server learns which they are.",
-    "loss_weights": "From the server: what each of these vertices' loss weighs, which tells its holder how "
-    "many training vertices there are and how many holders have its label.",
-    "batches": "Only with batch_size, from the server: the batch of each of these vertices.",
+    "loss_weights": "From the server: what each of these nodes' loss weighs, which tells its holder how "
+    "many training nodes there are and how many holders have its label.",
+    "batches": "Only with batch_size, from the server: the batch of each of these nodes.",
 }

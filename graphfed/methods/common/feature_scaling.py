@@ -39,7 +39,7 @@ from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.secure.aggregation import SumForm, messages, protected_sum
 from graphfed.federation.series import SensorData, TaskData
-from graphfed.federation.transfer import tell
+from graphfed.federation.transfer import describe_value
 from graphfed.methods.base import Method, Task
 from graphfed.methods.config import CommonSettings, GraphSettings, sum_protection
 from graphfed.nn.sparse import SparseMatrix
@@ -272,7 +272,7 @@ def accept_sums(sums: Sums, declared: Mapping[str, np.ndarray]) -> str:
     A client may still lie about its magnitudes and positions, within what its number of nodes allows."""
     for name, part in sums.items():
         if part.dtype != torch.int64:
-            return f"{tell(part)} where whole numbers are expected ({name})"
+            return f"{describe_value(part)} where whole numbers are expected ({name})"
     for name in ("count", "rows"):
         if name in sums and bool((sums[name] < 0).any()):
             return "a number of nodes below zero"

@@ -85,13 +85,13 @@ STATISTICS = {
     **messages(
         "statistics",
         "With aggregation=secure, once",
-        "how many training readings a site has, their sum and the sum of their squares",
+        "how many training readings a client has, their sum and the sum of their squares",
     ),
 }
 MESSAGES = {
     **STATISTICS,
     "scaler": "The common scale: the mean of all sensors' training readings and their standard deviation, "
-    "from the server to every site.",
+    "from the server to every client.",
 }
 #: Of methods in which places go through the windows together.
 WINDOWS = {
@@ -463,7 +463,7 @@ def of_all(weights: Weights, present: Tensor) -> Weights:
 
 def alike(network: Network) -> Tensor:
     """How much each client weighs: [K]."""
-    return torch.ones(network.edges.num_vertices)
+    return torch.ones(network.edges.num_nodes)
 
 
 def share_of_own(series: Series) -> Tensor:
@@ -490,7 +490,7 @@ def average(
 # ---- readings at the server --------------------------------------------------------------------------------
 
 
-def told_readings(series: Series, present: Tensor, first: int, end: int, missing: str) -> Tensor:
+def reported_readings(series: Series, present: Tensor, first: int, end: int, missing: str) -> Tensor:
     """What a sensor sends of its steps: [P, end - first], NaN where a reading is missing."""
     series = series.of(present)
     readings = series.readings[:, first:end]
@@ -527,7 +527,7 @@ def pool(
     starts = starts_of(split, target)
     first, end = int(starts[0]), int(starts[-1]) + split.lags + split.horizon
     inputs = end if target == "train" else end - split.horizon
-    told = fed.clients.run(told_readings, data.series, fed.present(), first, inputs, config.missing)
+    told = fed.clients.run(reported_readings, data.series, fed.present(), first, inputs, config.missing)
     told = fed.collect(told, name="readings", grad=False, finite=False)  # a missing reading is NaN
     return fed.server.run(pooled, data.network, told, scaler, first, end - first, config)
 

@@ -15,7 +15,7 @@ __all__ = ["link_loss", "negatives", "pair_products"]
 
 
 def negatives(key: int, edges: Tensor, n: int, count: int) -> Tensor:
-    """`count` pairs u < v of the vertices 0..n-1 that are none of the edges, [2, count] int64: uniform draws,
+    """`count` pairs u < v of the nodes 0..n-1 that are none of the edges, [2, count] int64: uniform draws,
     with repetition, that the key and the draw's number decide. edges [2, m]: u < v, sorted by (u, v), each
     once. [2, 0] where every pair is an edge."""
     free = n * (n - 1) // 2 - edges.shape[1]

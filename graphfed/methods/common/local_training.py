@@ -68,7 +68,7 @@ class Prepared:
     """What a cohort works out once: its view of the graph, where its targets are in it, and the batches used
     every round.
 
-    targets["train" | "val" | "test" | "all"]: rows of the view; counts [K]: training vertices of each client;
+    targets["train" | "val" | "test" | "all"]: rows of the view; counts [K]: training nodes of each client;
     pairs: the (client, feature) pairs whose first-layer weights are stored; class_weights [C]: of the loss
     (None: all 1)."""
 
@@ -144,7 +144,7 @@ def _train_batch(
     pairs: tuple[Tensor, Tensor] | None,
     class_weights: Tensor | None,
 ) -> Batch:
-    """Each client's loss is the mean over its own training vertices, each times the weight of its class; a
+    """Each client's loss is the mean over its own training nodes, each times the weight of its class; a
     client without any has none."""
     client = view.client[targets]
     counts = torch.bincount(client, minlength=view.num_clients).to(torch.get_default_dtype())

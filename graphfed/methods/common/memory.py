@@ -1,6 +1,6 @@
 """About how much memory a run takes, from counts that are known before it starts.
 
-The formulas count the large tensors of the local runtime, where the clients of all sites are one cohort:
+The formulas count the large tensors of the local runtime, where the clients of all clients are one cohort:
 features and their dropout, activations, edges, and what a method adds (`Method.memory`). They are no upper
 bounds. A law in the tests compares them with the measured peak of every method: they are right within
 `ACCURACY`, above `SMALL` bytes.

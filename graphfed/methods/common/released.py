@@ -2,7 +2,7 @@
 of Lumos, LPGNN and naive FedGNN.
 
 What was released is a value of the state (`released`), so that checkpoints hold it: noise that is drawn again
-after a break would spend the budget again. A vertex goes by its id; the server has what it knows of vertices
+after a break would spend the budget again. A node goes by its id; the server has what it knows of nodes
 in the order of their ids, which does not depend on who holds them."""
 
 from collections.abc import Callable
@@ -36,21 +36,21 @@ __all__ = [
     "FeatureBoundSettings",
     "NoiseSettings",
     "Prepared",
-    "by_vertex",
+    "by_node",
     "check_graph",
     "check_training",
     "descend",
+    "node_route",
     "noise_of",
     "noised_labels",
     "round_at_server",
     "send_back",
-    "vertex_route",
 ]
 
 Weights = dict[str, Tensor]
 #: Features leave the clients with noise, within bounds that everyone knows: nothing may be agreed on before.
 DEFAULTS = {"features": "raw"}
-#: What the tables of both baselines were made with; a round is one step on all training vertices.
+#: What the tables of both baselines were made with; a round is one step on all training nodes.
 PAPER = {
     "rounds": 300,
     "local_steps": 1,
@@ -79,10 +79,10 @@ class FeatureBoundSettings:
     """The bounds of features that are released."""
 
     feature_low: float = Field(
-        default=0.0, allow_inf_nan=False, description="public lower bound of every feature of every vertex"
+        default=0.0, allow_inf_nan=False, description="public lower bound of every feature of every node"
     )
     feature_high: float = Field(
-        default=1.0, allow_inf_nan=False, description="public upper bound of every feature of every vertex"
+        default=1.0, allow_inf_nan=False, description="public upper bound of every feature of every node"
     )
 
     @model_validator(mode="after")
@@ -114,7 +114,7 @@ def noise_of(config: NoiseSettings) -> Noise:
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def vertex_ids(cohort: Cohort, task: Task) -> RowIds:
+def node_ids(cohort: Cohort, task: Task) -> RowIds:
     """InputError for features of another width than agreed on."""
     if cohort.num_rows and cohort.num_features != task.num_features:
         raise InputError(
@@ -125,7 +125,7 @@ def vertex_ids(cohort: Cohort, task: Task) -> RowIds:
 
 
 def noised_labels(cohort: Cohort, targets: tuple[str, ...], epsilon: float, config: NoiseSettings) -> Tensor:
-    """The classes of the vertices of `targets` after randomised response, -1 for the others: [N] int16."""
+    """The classes of the nodes of `targets` after randomised response, -1 for the others: [N] int16."""
     rows = torch.cat([cohort.rows(target) for target in targets])
     told = randomised_response(
         cohort.y[rows], cohort.id[rows], noise_of(config), "labels", epsilon, cohort.num_classes
@@ -143,24 +143,24 @@ def rows_of(cohort: Cohort, logits: Tensor, target: str) -> Tensor:
 
 
 def check_once(table: RouteTable) -> None:
-    """InputError where several clients hold a vertex."""
+    """InputError where several clients hold a node."""
     if len(table.ids) < len(table.index):
-        vertex = int(table.ids[torch.bincount(table.index).argmax()])
+        node = int(table.ids[torch.bincount(table.index).argmax()])
         raise InputError(
-            f"vertex {vertex} is at several clients, and each would release it; use a partition that gives "
-            "every vertex to one client, as 'ego'"
+            f"node {node} is at several clients, and each would release it; use a partition that gives "
+            "every node to one client, as 'ego'"
         )
 
 
-def by_vertex(rows: Any, table: RouteTable) -> Any:
+def by_node(rows: Any, table: RouteTable) -> Any:
     """Rows [U, ...] as they arrive on a route that has each id once, in the order of the ids."""
     return pay.take_rows(rows, torch.argsort(table.index))
 
 
 def check_training(training: Tensor) -> Tensor:
-    """InputError where nobody has a training vertex; training [U] bool."""
+    """InputError where nobody has a training node; training [U] bool."""
     if not bool(training.any()):
-        raise InputError("no client has a training vertex; use another split or partition")
+        raise InputError("no client has a training node; use another split or partition")
     return training
 
 
@@ -190,7 +190,7 @@ def descend(
 
 @dataclass(frozen=True)
 class Prepared:
-    """The cohorts at the clients, the route of their vertices, and at the server what it works out once from
+    """The cohorts at the clients, the route of their nodes, and at the server what it works out once from
     what was released."""
 
     data: Located
@@ -198,15 +198,15 @@ class Prepared:
     server: Located
 
 
-def vertex_route(fed: Federation, data: Located, task: Task) -> Route:
-    """The route of all vertices. InputError for a vertex at several clients, and another feature width."""
-    route = fed.route(fed.clients.run(vertex_ids, data, task), name="vertices")
+def node_route(fed: Federation, data: Located, task: Task) -> Route:
+    """The route of all nodes. InputError for a node at several clients, and another feature width."""
+    route = fed.route(fed.clients.run(node_ids, data, task), name="nodes")
     fed.server.run(check_once, fed.table(route))
     return route
 
 
 def send_back(fed: Federation, prepared: Prepared, logits: Located, target: str, *, name: str) -> Located:
-    """The server's logits [U, C] of all vertices, to the client of each: those of the target's rows."""
+    """The server's logits [U, C] of all nodes, to the client of each: those of the target's rows."""
     received = fed.download(logits, prepared.route, name=name, grad=False)
     return fed.clients.run(rows_of, prepared.data, received, target)
 
@@ -223,6 +223,6 @@ def round_at_server(
 
 
 MESSAGES = {
-    "vertices": "The ids of a site's vertices, by which the server knows them: it learns which vertices "
+    "nodes": "The ids of a client's nodes, by which the server knows them: it learns which nodes "
     "there are and who has them.",
 }

@@ -14,7 +14,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.secure.protection import needs_parts
-from graphfed.federation.secure.shared_sum import HolderSum, protected_sum_at_clients
+from graphfed.federation.secure.shared_sum import ClientSum, protected_sum_at_clients
 from graphfed.methods.base import Task
 from graphfed.methods.common.entity_alignment import Holders
 from graphfed.methods.config import GradientSteps
@@ -50,7 +50,7 @@ class SplitSettings:
         default="holders",
         description="who has the last linear layer: with server, its gradients tell it the training labels",
     )
-    aggregation: HolderSum = Field(
+    aggregation: ClientSum = Field(
         default="additive",
         description="how local gradients are summed: by additive secret sharing, or in plaintext at the "
         "server",
@@ -172,7 +172,7 @@ def loss_rows(holders: Holders, weight: Tensor, computed: Tensor, chosen: Tensor
 
 
 def loss_share(h: Tensor, weights: Weights, loss: LossRows) -> Tensor:
-    """(n_p / n) L_p: the cohort's part of the mean loss over all training vertices of the pass; h [n, H]: the
+    """(n_p / n) L_p: the cohort's part of the mean loss over all training nodes of the pass; h [n, H]: the
     rows that it computes."""
     logits = h.index_select(0, loss.rows)
     if "predictor.weight" in weights:

@@ -52,17 +52,17 @@ class FedGATSettings:
     )
     drop_single: bool = Field(
         default=False,
-        description="a vertex with one neighbour elsewhere does without it, as in the paper; that protects "
+        description="a node with one neighbour elsewhere does without it, as in the paper; that protects "
         "nothing, since the features of any number of neighbours can be worked out from the message",
     )
-    most_neighbours: int | None = Field(
+    max_neighbours: int | None = Field(
         default=None,
         ge=1,
-        description="a vertex with more neighbours keeps that many, drawn by its id; none: it keeps all",
+        description="a node with more neighbours keeps that many, drawn by its id; none: it keeps all",
     )
     later: Literal["hops", "exchange"] = Field(
         default="hops",
-        description="the layers after the first: from the messages of all vertices within L - 1 hops, or "
+        description="the layers after the first: from the messages of all nodes within L - 1 hops, or "
         "from embeddings of neighbours elsewhere, which cross in every round, as in the paper",
     )
 
@@ -154,7 +154,7 @@ class FedGATLdpConfig(
     """The settings of FedGAT on features that were noised at their clients."""
 
     epsilon: float = Field(
-        default=1.0, gt=0, allow_inf_nan=False, description="privacy budget of a vertex's features"
+        default=1.0, gt=0, allow_inf_nan=False, description="privacy budget of a node's features"
     )
     delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of that budget")
     k_x: int = Field(default=8, ge=0, description="steps of propagation on noised features")

@@ -12,7 +12,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.functions import column
 from graphfed.federation.route import Route, RouteTable
 from graphfed.methods.common.local_training import Prepared
-from graphfed.methods.common.released import by_vertex
+from graphfed.methods.common.released import by_node
 from graphfed.methods.config import GraphTraining
 from graphfed.methods.fedgat.receptive_fields import as_rows, far_ids
 from graphfed.nn.backbones import Weights
@@ -22,7 +22,7 @@ __all__ = ["MESSAGES", "Border", "exchange", "find_border"]
 
 
 def embedding_batches(prepared: Prepared, asked: Tensor, config: GraphTraining) -> tuple[Batch, ...]:
-    """For what leaves each layer but the last, of the own vertices that others ask for, [N] bool."""
+    """For what leaves each layer but the last, of the own nodes that others ask for, [N] bool."""
     view = prepared.view
     assert view.far is not None
     rows = (~view.far).nonzero()[:, 0][asked]
@@ -31,7 +31,7 @@ def embedding_batches(prepared: Prepared, asked: Tensor, config: GraphTraining) 
 
 
 def embeddings(batches: tuple[Batch, ...], weights: Weights, config: GraphTraining, *given: Tensor) -> Tensor:
-    """What leaves the layer after those of which the far vertices' are given, with phi: [n, heads * H]."""
+    """What leaves the layer after those of which the far nodes' are given, with phi: [n, heads * H]."""
     with torch.no_grad():
         return elu(config.network.forward(weights, batches[len(given)].with_given(given), None))
 
@@ -49,14 +49,14 @@ def as_counts(mask: Tensor) -> Tensor:
     return mask.long()
 
 
-def asked_for(vertices: RouteTable, far: RouteTable) -> Tensor:
-    """Which vertices are a neighbour at another client, [U] bool."""
-    return torch.isin(vertices.ids, far.ids)
+def asked_for(nodes: RouteTable, far: RouteTable) -> Tensor:
+    """Which nodes are a neighbour at another client, [U] bool."""
+    return torch.isin(nodes.ids, far.ids)
 
 
 @dataclass(frozen=True)
 class Border:
-    """Whose embeddings cross: the route up, of the vertices that are asked for elsewhere, the route down, and
+    """Whose embeddings cross: the route up, of the nodes that are asked for elsewhere, the route down, and
     `embedding_batches` at the clients."""
 
     up: Route
@@ -65,15 +65,15 @@ class Border:
 
 
 def find_border(
-    fed: Federation, vertices: Route, hood: Located, prepared: Located, config: GraphTraining
+    fed: Federation, nodes: Route, neighbourhood: Located, prepared: Located, config: GraphTraining
 ) -> Border:
-    """Clients name their neighbours elsewhere, and the server tells which vertices are asked for."""
-    down = fed.route(fed.clients.run(far_ids, hood), name="fedgat/far_ids")
-    asked = fed.server.run(asked_for, fed.table(vertices), fed.table(down))
-    told = fed.download(fed.server.run(as_rows, asked), vertices, name="fedgat/asked_for", grad=False)
+    """Clients name their neighbours elsewhere, and the server tells which nodes are asked for."""
+    down = fed.route(fed.clients.run(far_ids, neighbourhood), name="fedgat/far_ids")
+    asked = fed.server.run(asked_for, fed.table(nodes), fed.table(down))
+    told = fed.download(fed.server.run(as_rows, asked), nodes, name="fedgat/requested_ids", grad=False)
     told = fed.clients.run(column, told, 0)
     at_clients, at_server = fed.clients.run(as_counts, told), fed.server.run(as_counts, asked)
-    up = fed.expand_route(vertices, at_clients, at_server, name="fedgat/embeddings")
+    up = fed.expand_route(nodes, at_clients, at_server, name="fedgat/embeddings")
     return Border(up, down, fed.clients.run(embedding_batches, prepared, told, config))
 
 
@@ -85,17 +85,18 @@ def exchange(
     for _ in range(config.layers - 1):
         rows = fed.clients.run(embeddings, border.batches, received, config, *given)
         rows = fed.upload(rows, border.up, name="fedgat/embeddings", grad=False)
-        rows = fed.server.run(by_vertex, rows, fed.table(border.up))
+        rows = fed.server.run(by_node, rows, fed.table(border.up))
         given.append(fed.download(rows, border.down, name="fedgat/neighbour_embeddings", grad=False))
     return fed.clients.run(with_given, prepared, *given)
 
 
 MESSAGES: Mapping[str, str] = {
-    "fedgat/far_ids": "With later=exchange, once: the ids of a site's neighbours at other sites.",
-    "fedgat/asked_for": "With later=exchange, once, from the server: which of a site's vertices another site "
+    "fedgat/far_ids": "With later=exchange, once: the ids of a client's neighbours at other clients.",
+    "fedgat/requested_ids": "With later=exchange, once, from the server: which of a client's nodes another "
+    "client "
     "asks for.",
-    "fedgat/embeddings": "With later=exchange, in every round and evaluation: of the vertices that are asked "
+    "fedgat/embeddings": "With later=exchange, in every round and evaluation: of the nodes that are asked "
     "for, what leaves each layer but the last, which the server reads.",
     "fedgat/neighbour_embeddings": "With later=exchange, from the server, in every round and evaluation: "
-    "of a site's neighbours at other sites, what leaves each layer but the last, which the site reads.",
+    "of a client's neighbours at other clients, what leaves each layer but the last, which the client reads.",
 }

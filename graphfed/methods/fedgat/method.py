@@ -7,31 +7,31 @@ graph attention networks". One message before training, then federated training 
     c_n, p                   score_series, degree
     M1, M2, K1, K2, R_n      methods.moment_messages; as the client has them nn.moments.Moments
     E_i^(n), F_i^(n)         r . K2 and r . K1 in nn.moments
-    B_L                      Hood: a client's vertices and those within L - 1 hops of them
+    B_L                      Neighbourhood: a client's nodes and those within L - 1 hops of them
     homomorphic encryption   exchange=encrypted: methods.encrypted_moments
 
-1. Clients send the features and the neighbours of their vertices to the server, in clear (Alg. 1, l. 1).
-2. The server makes the message of every vertex (form=matrix or vector) and sends each client those of its
-   own vertices and of all within L - 1 hops: so a client works out every layer that its own vertices' logits
+1. Clients send the features and the neighbours of their nodes to the server, in clear (Alg. 1, l. 1).
+2. The server makes the message of every node (form=matrix or vector) and sends each client those of its
+   own nodes and of all within L - 1 hops: so a client works out every layer that its own nodes' logits
    need, and in training only weights cross. For L > 2 it also sends who is whose neighbour there.
 3. Training is that of a GAT with the scores of the first layer in a polynomial of degree p (Alg. 2), by any
    rule of averaging (`rule`, `methods.rules`).
 
-later=exchange, as in the paper: a client gets the messages of its own vertices only. Whenever weights have
-come, to train or to predict, every client works out what leaves each layer but the last of its vertices, one
+later=exchange, as in the paper: a client gets the messages of its own nodes only. Whenever weights have
+come, to train or to predict, every client works out what leaves each layer but the last of its nodes, one
 layer after the other and without dropout; the rows of those with a neighbour elsewhere cross to the server,
 in clear, and on to the neighbours' clients. In the local steps what came stays as it was, while a client's
 own rows follow its weights: no gradient goes to another client. So with several clients it does not train as
 later=hops does (the program's way); from the same weights it predicts the same.
 
 **It hides nothing.** The server has all features and edges. A client can work out the exact features of every
-neighbour of every vertex that it gets a message of, from either form: `graphfed audit`, which does it. With
+neighbour of every node that it gets a message of, from either form: `graphfed audit`, which does it. With
 exchange=encrypted the server has the edges and no features; the clients read what they read without it.
 
 evaluation=direct is a simulation, in one process only: clients get the neighbours' features and evaluate the
 polynomial of every score; the same results to rounding, the ledger of the chosen form, marked `simulated`.
 
-Differs from the paper: a vertex keeps the only neighbour elsewhere that it has (the paper: drop_single=True,
+Differs from the paper: a node keeps the only neighbour elsewhere that it has (the paper: drop_single=True,
 Alg. 1, which protects nothing: see above). E^(0) and F^(0) are halved, as the identities need (zeroth=doubled
 is the program). The matrix form's polynomial is summed by its Chebyshev recurrence. The scores' vectors are
 those of GAT, b = W a (attention=free: weights of their own, as in the program). psi is smoothed, as in the
@@ -39,7 +39,7 @@ program, which approximates psi and not exp(psi) (score=plain). The clients' gra
 another rule is asked for, as in the program, which calls that FedAvg: the paper's text averages weights.
 Dropout, off unless it is asked for, has no part in the first layer, whose sums are made before training. A
 graph's edge weights have none. The encryption, which the paper names and nobody has built, is of the vector
-form; most_neighbours, which the program has (150), is off unless it is asked for."""
+form; max_neighbours, which the program has (150), is off unless it is asked for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -67,10 +67,10 @@ from graphfed.methods.fedgat.moment_messages import (
 )
 from graphfed.methods.fedgat.pretraining import EXCHANGES, Exchange, ask, extend, memory_of, upload
 from graphfed.methods.fedgat.receptive_fields import (
-    first_hood,
+    first_neighbourhood,
     without_messages_of_others,
 )
-from graphfed.methods.fedgat.score_range import first_facts, news_of, score_facts
+from graphfed.methods.fedgat.score_range import first_facts, message_of, score_facts
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import entry_words, fold, uniform
 
@@ -83,29 +83,29 @@ Rows = Tensor | SparseMatrix
 
 
 def without_singles(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
-    """The cohort as its vertices see it: without the only neighbour elsewhere of those that have one."""
+    """The cohort as its nodes see it: without the only neighbour elsewhere of those that have one."""
     if not config.drop_single:
         return cohort
-    elsewhere = torch.bincount(cohort.cut_row, minlength=cohort.num_rows)
-    kept = elsewhere[cohort.cut_row] > 1
-    weight = None if cohort.cut_weight is None else cohort.cut_weight[kept]
+    elsewhere = torch.bincount(cohort.cross_row, minlength=cohort.num_rows)
+    kept = elsewhere[cohort.cross_row] > 1
+    weight = None if cohort.cross_weight is None else cohort.cross_weight[kept]
     return replace(
         cohort,
-        cut_row=cohort.cut_row[kept],
-        cut_client=cohort.cut_client[kept],
-        cut_id=cohort.cut_id[kept],
-        cut_weight=weight,
+        cross_row=cohort.cross_row[kept],
+        cross_client=cohort.cross_client[kept],
+        cross_id=cohort.cross_id[kept],
+        cross_weight=weight,
     )
 
 
 def kept_edges(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
-    """The cohort as its vertices see it: `without_singles`, and with at most `most_neighbours` of each."""
+    """The cohort as its nodes see it: `without_singles`, and with at most `max_neighbours` of each."""
     cohort = without_singles(cohort, config)
-    if config.most_neighbours is None:
+    if config.max_neighbours is None:
         return cohort
-    inside, most = cohort.edge_index.shape[1], config.most_neighbours
-    row = torch.cat([cohort.edge_index[1], cohort.cut_row])
-    neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cut_id])
+    inside, most = cohort.edge_index.shape[1], config.max_neighbours
+    row = torch.cat([cohort.edge_index[1], cohort.cross_row])
+    neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cross_id])
     draw = uniform(fold(config.seed, "fedgat", "neighbours"), entry_words(cohort.id[row], neighbour))[:, 0]
     order = torch.argsort(draw, stable=True)
     order = order[torch.argsort(row[order], stable=True)]
@@ -117,10 +117,10 @@ def kept_edges(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
         cohort,
         edge_index=cohort.edge_index[:, within],
         edge_weight=None if cohort.edge_weight is None else cohort.edge_weight[within],
-        cut_row=cohort.cut_row[across],
-        cut_client=cohort.cut_client[across],
-        cut_id=cohort.cut_id[across],
-        cut_weight=None if cohort.cut_weight is None else cohort.cut_weight[across],
+        cross_row=cohort.cross_row[across],
+        cross_client=cohort.cross_client[across],
+        cross_id=cohort.cross_id[across],
+        cross_weight=None if cohort.cross_weight is None else cohort.cross_weight[across],
     )
 
 
@@ -141,16 +141,16 @@ def memory(extent: GraphExtent, config: AnyFedGATConfig) -> float:
 def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> State:
     check(fed, config)
     data, exchange = fed.clients.run(kept_edges, data, config), EXCHANGES[config.exchange]
-    vertices, pooled = upload(fed, data, task, features=exchange.reads_features)
-    return begin(fed, data, vertices, pooled, task, config, exchange)
+    nodes, pooled = upload(fed, data, task, features=exchange.reads_features)
+    return begin(fed, data, nodes, pooled, task, config, exchange)
 
 
 def check(fed: Federation, config: AnyFedGATConfig) -> None:
     """InputError, before anything crosses, for what these places cannot do."""
     if config.evaluation == "direct" and fed.link is not None:
         raise InputError(
-            "evaluation=direct is a simulation: it shows a site the features of other sites' vertices; use "
-            "evaluation=message where sites are apart"
+            "evaluation=direct is a simulation: it shows a client the features of other clients' nodes; use "
+            "evaluation=message where clients are apart"
         )
     check_sums(fed, config.aggregation, clients_in_round(config, fed.num_clients))
 
@@ -158,7 +158,7 @@ def check(fed: Federation, config: AnyFedGATConfig) -> None:
 def begin(
     fed: Federation,
     data: Located,
-    vertices: Route,
+    nodes: Route,
     pooled: Located,
     task: Task,
     config: AnyFedGATConfig,
@@ -166,7 +166,7 @@ def begin(
 ) -> State:
     """From what the server has, `Pooled`: the message before training, and the first weights. data: with the
     edges that are kept."""
-    state = with_message(fed, data, vertices, pooled, task, config, exchange)
+    state = with_message(fed, data, nodes, pooled, task, config, exchange)
     # Of encrypted features the server knows at most the length, with features=unit.
     seen = pooled if exchange.reads_features or config.features == "unit" else None
     return watched(fed, state, seen)
@@ -175,25 +175,25 @@ def begin(
 def with_message(
     fed: Federation,
     data: Located,
-    vertices: Route,
+    nodes: Route,
     pooled: Located,
     task: Task,
     config: AnyFedGATConfig,
     exchange: Exchange,
 ) -> State:
-    hood = fed.clients.run(first_hood, data, config.layers)
+    neighbourhood = fed.clients.run(first_neighbourhood, data, config.layers)
     exchanged = config.later == "exchange" and config.layers > 1 and fed.num_clients > 1
     if exchanged:
-        hood = fed.clients.run(without_messages_of_others, hood)
+        neighbourhood = fed.clients.run(without_messages_of_others, neighbourhood)
     for _ in range(0 if exchanged else config.layers - 2):
-        hood = extend(fed, pooled, hood)
+        neighbourhood = extend(fed, pooled, neighbourhood)
     fed.begin("asking for the messages of neighbourhoods")
-    asked = ask(fed, pooled, hood)
-    prepared = exchange.receive(fed, data, vertices, pooled, asked, task, config)
+    asked = ask(fed, pooled, neighbourhood)
+    prepared = exchange.receive(fed, data, nodes, pooled, asked, task, config)
     state = aggregation_rules.start(fed, prepared, task, config)
     if not exchanged:
         return state
-    border = embedding_exchange.find_border(fed, vertices, hood, prepared, config)
+    border = embedding_exchange.find_border(fed, nodes, neighbourhood, prepared, config)
     again = partial(embedding_exchange.exchange, border)
     return replace(state, prepared=replace(state.prepared, exchange=again))
 
@@ -221,15 +221,15 @@ def round(fed: Federation, state: State, config: AnyFedGATConfig, number: int) -
         return State({**after.values, "facts": before}, clients)
     polynomial = config.polynomial
     facts = fed.server.run(score_facts, clients.pooled, after.weights, before, polynomial)
-    told = fed.control(news_of, before, facts, polynomial, name="fedgat/score_range")
+    told = fed.control(message_of, before, facts, polynomial, name="fedgat/score_range")
     if "outside" in told:
-        fed.tell(
+        fed.log(
             f"scores of the first layer are beyond domain={config.domain:g}, where the polynomial is "
             f"no approximation of attention; set domain={told['outside']}, and with it a higher degree"
         )
     if "error" in told:
         most = "100 % or more" if told["error"] == 100 else f"up to {told['error']} %"
-        fed.tell(
+        fed.log(
             f"the polynomial of degree={config.degree} and domain={config.domain:g} is off by {most} for the "
             "scores that there are; set a higher degree, or a domain nearer to them"
         )
@@ -238,26 +238,28 @@ def round(fed: Federation, state: State, config: AnyFedGATConfig, number: int) -
 
 #: Beside those of averaging.
 MESSAGES: Mapping[str, str] = {
-    "vertices": "The ids of a site's vertices: the server learns who has which.",
-    "fedgat/features": "The features of all vertices of a site, which the server reads.",
-    "fedgat/edges": "For every edge of a site's vertices, the vertex: with `fedgat/neighbours` the server "
+    "nodes": "The ids of a client's nodes: the server learns who has which.",
+    "fedgat/features": "The features of all nodes of a client, which the server reads.",
+    "fedgat/edges": "For every edge of a client's nodes, the node: with `fedgat/neighbours` the server "
     "learns the whole graph.",
-    "fedgat/neighbours": "For every edge of a site's vertices, the neighbour, here or at another site.",
-    "fedgat/border_ids": "With more than two layers: the ids of vertices elsewhere whose neighbours a site "
+    "fedgat/neighbours": "For every edge of a client's nodes, the neighbour, here or at another client.",
+    "fedgat/border_ids": "With more than two layers: the ids of nodes elsewhere whose neighbours a client "
     "needs.",
     "fedgat/neighbour_counts": "With more than two layers, from the server: how many neighbours these have.",
-    "fedgat/hood_edges": "With more than two layers, from the server: who they are. A site learns the graph "
-    "around its own vertices.",
-    "fedgat/hood_ids": "The ids of a site's vertices and of those within L - 1 hops, of L layers.",
-    "fedgat/sizes": "From the server: how many neighbours each of these vertices has, with itself.",
+    "fedgat/neighbourhood_edges": "With more than two layers, from the server: who they are. A client "
+    "learns the graph "
+    "around its own nodes.",
+    "fedgat/neighbourhood_ids": "The ids of a client's nodes and of those within L - 1 hops, of L layers.",
+    "fedgat/sizes": "From the server: how many neighbours each of these nodes has, with itself.",
     "fedgat/size": "From the server: how many bytes, or ciphertexts, the message before training has in all.",
     "fedgat/score_range": "From the server, in every round: whether scores of the first layer have left the "
-    "domain of the polynomial, and the whole number above the largest. It follows from all sites' features.",
-    "fedgat/sums": "From the server, once, of each of these vertices: K1 and K2, sums of the neighbours' "
-    "features under random vectors. From these messages a site can work out every neighbour's features.",
-    "fedgat/scores": "From the server, once, of each of these vertices: M1 and M2, from which attention is "
-    "worked out. From these messages a site can work out every neighbour's features.",
-    "fedgat/decoders": "From the server, once, of each of these vertices, with form=vector: R_0 to R_p. They "
+    "domain of the polynomial, and the whole number above the largest. It follows from all clients' "
+    "features.",
+    "fedgat/sums": "From the server, once, of each of these nodes: K1 and K2, sums of the neighbours' "
+    "features under random vectors. From these messages a client can work out every neighbour's features.",
+    "fedgat/scores": "From the server, once, of each of these nodes: M1 and M2, from which attention is "
+    "worked out. From these messages a client can work out every neighbour's features.",
+    "fedgat/decoders": "From the server, once, of each of these nodes, with form=vector: R_0 to R_p. They "
     "show which numbers of `fedgat/sums` are a neighbour's features.",
     **embedding_exchange.MESSAGES,
     **encrypted_moments.MESSAGES,
@@ -283,9 +285,9 @@ METHOD = Method(
     sends=Sent(
         summary="features and edges to the server, moments of neighbourhoods back, once; gradients (rule: or "
         "weights), every round; with later=exchange embeddings of neighbours too",
-        protection="none: the server reads the graph, and a curious site every neighbour's features; with "
+        protection="none: the server reads the graph, and a curious client every neighbour's features; with "
         "exchange=encrypted the server reads the edges and no features, under one key of the clients; with "
-        "aggregation=secure the server reads the sum of the weights, not each site's",
+        "aggregation=secure the server reads the sum of the weights, not each client's",
         messages={**aggregation_rules.MESSAGES, **MESSAGES},
     ),
     defaults={

@@ -1,7 +1,7 @@
-"""What FedGAT's server makes of every vertex's neighbourhood before training (Ambekar et al., "FedGAT",
+"""What FedGAT's server makes of every node's neighbourhood before training (Ambekar et al., "FedGAT",
 Algorithm 1 and Appendix F), and how many numbers that is.
 
-For a vertex i with B neighbours, itself among them, with features h_j in R^F:
+For a node i with B neighbours, itself among them, with features h_j in R^F:
 
     matrix form  2 B orthonormal vectors u_1 .. u_B, v_1 .. v_B in R^(2 B) and a number r > 0 give projectors
                  U_j = (u_j u_j' + v_j v_j' + r u_j v_j' + v_j u_j' / r) / 2, of rank one, with U_j U_k = 0.
@@ -12,9 +12,9 @@ For a vertex i with B neighbours, itself among them, with features h_j in R^F:
                  M2 = sum_j h_j V_j', R_n = sum_j V_j(t_j)^-n k_j k_j' + c_n m1 m1', K1 = sum_j k_j + c m2,
                  K2 = sum_j k_j h_j' + c' m2 g', with random m1, m2; they are orthogonal to the keys and to
                  each other; g = sum_j a_j h_j with random a. M1, M2 and K2 are linear in the features, by a
-                 matrix for each vertex (`vector_weights`).
+                 matrix for each node (`vector_weights`).
 
-All draws follow from a key and the vertex's id. They hide nothing: from either form every h_j can be computed
+All draws follow from a key and the node's id. They hide nothing: from either form every h_j can be computed
 (`audit.fedgat_features`), whatever is drawn, and no result depends on them beyond rounding.
 
 Differs from the paper's program: r is drawn in [1/2, 2] where it is 4; columns that nobody owns are divided
@@ -46,7 +46,7 @@ PART = 1 << 25
 
 @dataclass(frozen=True, eq=False)
 class Neighbourhoods:
-    """Of U vertices: ids [U]; size [U]: B of each; member [sum B]: rows among the U, of each vertex itself
+    """Of U nodes: ids [U]; size [U]: B of each; member [sum B]: rows among the U, of each node itself
     first."""
 
     ids: Tensor
@@ -56,15 +56,15 @@ class Neighbourhoods:
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """What the server has: features [U, F] of all vertices in the order of their ids (F = 0 where it cannot
+    """What the server has: features [U, F] of all nodes in the order of their ids (F = 0 where it cannot
     read them), and neighbourhoods."""
 
     x: Tensor | SparseMatrix
-    hoods: Neighbourhoods
+    neighbourhoods: Neighbourhoods
 
 
 def numbers(form: str, size: Tensor, width: int, degree: int) -> int:
-    """How many numbers cross for vertices with neighbourhoods of `size` [n], once each."""
+    """How many numbers cross for nodes with neighbourhoods of `size` [n], once each."""
     b = size.double()
     if form == "matrix":
         total = 8 * width * b**2 + 2 * b + 2 * b * width
@@ -73,15 +73,17 @@ def numbers(form: str, size: Tensor, width: int, degree: int) -> int:
     return int(total.sum())
 
 
-def matrix_message(x: Tensor | SparseMatrix, hoods: Neighbourhoods, key: int) -> tuple[Tensor, Tensor]:
-    """sums [S, 1 + F] and scores [Q, 2 F] of all vertices (see `nn.moments.Moments`), x [U, F]."""
-    width, slots, entries = x.shape[1], 2 * hoods.size, (2 * hoods.size) ** 2
-    sums = torch.empty((int(slots.sum()), 1 + width), dtype=x.dtype, device=hoods.size.device)
-    scores = torch.empty((int(entries.sum()), 2 * width), dtype=x.dtype, device=hoods.size.device)
+def matrix_message(
+    x: Tensor | SparseMatrix, neighbourhoods: Neighbourhoods, key: int
+) -> tuple[Tensor, Tensor]:
+    """sums [S, 1 + F] and scores [Q, 2 F] of all nodes (see `nn.moments.Moments`), x [U, F]."""
+    width, slots, entries = x.shape[1], 2 * neighbourhoods.size, (2 * neighbourhoods.size) ** 2
+    sums = torch.empty((int(slots.sum()), 1 + width), dtype=x.dtype, device=neighbourhoods.size.device)
+    scores = torch.empty((int(entries.sum()), 2 * width), dtype=x.dtype, device=neighbourhoods.size.device)
     first_slot, first_entry = slots.cumsum(0) - slots, entries.cumsum(0) - entries
-    for b, rows in alike(hoods.size, 8 * width):
-        h = _features(x, hoods, rows, b)
-        u, left, right = _bases(fold(key, "bases"), hoods.ids[rows], b)
+    for b, rows in alike(neighbourhoods.size, 8 * width):
+        h = _features(x, neighbourhoods, rows, b)
+        u, left, right = _bases(fold(key, "bases"), neighbourhoods.ids[rows], b)
         u, left, right = u.to(h), left.to(h), right.to(h)
         # U_j = left_j right_j' / 2
         each = (left[:, :, :, None] * right[:, :, None] / 2).flatten(2)  # [n, B, 4 B^2]
@@ -95,7 +97,7 @@ def matrix_message(x: Tensor | SparseMatrix, hoods: Neighbourhoods, key: int) ->
 
 
 def projectors(key: int, ids: Tensor, b: int) -> Tensor:
-    """U_j of vertices with B neighbours, [n, B, 2 B, 2 B] float64.  Eq. (9)"""
+    """U_j of nodes with B neighbours, [n, B, 2 B, 2 B] float64.  Eq. (9)"""
     _, left, right = _bases(fold(key, "bases"), ids, b)
     return left[:, :, :, None] * right[:, :, None] / 2
 
@@ -109,24 +111,24 @@ def _bases(key: int, ids: Tensor, b: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def vector_message(
-    x: Tensor | SparseMatrix, hoods: Neighbourhoods, degree: int, key: int
+    x: Tensor | SparseMatrix, neighbourhoods: Neighbourhoods, degree: int, key: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """sums [S, 1 + F], scores [S, 2 F] and decoders [Q, p + 1] of all vertices (see `nn.moments.Moments`), x
+    """sums [S, 1 + F], scores [S, 2 F] and decoders [Q, p + 1] of all nodes (see `nn.moments.Moments`), x
     [U, F]; F = 0 leaves what does not depend on features."""
-    width, slots, entries = x.shape[1], 2 * hoods.size, (2 * hoods.size) ** 2
-    like = torch.empty(0, dtype=x.dtype, device=hoods.size.device)
+    width, slots, entries = x.shape[1], 2 * neighbourhoods.size, (2 * neighbourhoods.size) ** 2
+    like = torch.empty(0, dtype=x.dtype, device=neighbourhoods.size.device)
     sums = like.new_empty(int(slots.sum()), 1 + width)
     scores = like.new_empty(int(slots.sum()), 2 * width)
     decoders = like.new_empty(int(entries.sum()), degree + 1)
     first_slot, first_entry = slots.cumsum(0) - slots, entries.cumsum(0) - entries
-    for b, rows in alike(hoods.size, 6 * width + 4 * (degree + 1)):
-        h = _features(x, hoods, rows, b)
-        drawn = _draw(key, hoods.ids[rows], b)
+    for b, rows in alike(neighbourhoods.size, 6 * width + 4 * (degree + 1)):
+        h = _features(x, neighbourhoods, rows, b)
+        drawn = _draw(key, neighbourhoods.ids[rows], b)
         spot = ranges(first_slot[rows], slots[rows])
         m1 = drawn.v.sum(1).to(h)[..., None] * h[:, :1]
         m2 = torch.bmm(drawn.v.transpose(1, 2).to(h), h)
         scores[spot] = torch.cat([m1, m2], 2).flatten(0, 1)
-        r = _decoders(key, hoods.ids[rows], drawn, degree, h)
+        r = _decoders(key, neighbourhoods.ids[rows], drawn, degree, h)
         decoders[ranges(first_entry[rows], entries[rows])] = r.flatten(0, 2)
         k1 = torch.zeros_like(drawn.m2).scatter(1, drawn.own, 1.0) + drawn.c[:, :1] * drawn.m2
         k2 = like.new_zeros(len(rows), 2 * b, width)
@@ -139,7 +141,7 @@ def vector_message(
 
 def vector_weights(key: int, ids: Tensor, b: int) -> Tensor:
     """What each row of M1, M2 and K2, one matrix after the other, has of each neighbour's features, for
-    vertices with B neighbours: [n, 6 B, B] float64."""
+    nodes with B neighbours: [n, 6 B, B] float64."""
     drawn = _draw(key, ids, b)
     m1 = torch.zeros_like(drawn.v).transpose(1, 2)  # [n, 2 B, B]
     m1[..., 0] = drawn.v.sum(1)
@@ -150,7 +152,7 @@ def vector_weights(key: int, ids: Tensor, b: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Drawn:
-    """The vector form's draws for n vertices with B neighbours, float64. v [n, B, 2 B]; own [n, B]: t_j;
+    """The vector form's draws for n nodes with B neighbours, float64. v [n, B, 2 B]; own [n, B]: t_j;
     value [n, B]: V_j(t_j); m1, m2 [n, 2 B]; c [n, 2]: of K1 and of K2; a [n, B]."""
 
     v: Tensor
@@ -197,16 +199,16 @@ def _outside(key: int, ids: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def alike(size: Tensor, per_square: int) -> Iterator[tuple[int, Tensor]]:
-    """Vertices with neighbourhoods of the same size, some at a time: the size, and which they are."""
+    """Nodes with neighbourhoods of the same size, some at a time: the size, and which they are."""
     for b in torch.unique(size).tolist():
         yield from (
             (b, rows) for rows in (size == b).nonzero()[:, 0].split(max(1, PART // (per_square * b * b)))
         )
 
 
-def _features(x: Tensor | SparseMatrix, hoods: Neighbourhoods, rows: Tensor, b: int) -> Tensor:
-    """h_j [n, B, F], dense, of each vertex itself first."""
-    starts = hoods.size.cumsum(0) - hoods.size
-    members = hoods.member[ranges(starts[rows], hoods.size[rows])]
+def _features(x: Tensor | SparseMatrix, neighbourhoods: Neighbourhoods, rows: Tensor, b: int) -> Tensor:
+    """h_j [n, B, F], dense, of each node itself first."""
+    starts = neighbourhoods.size.cumsum(0) - neighbourhoods.size
+    members = neighbourhoods.member[ranges(starts[rows], neighbourhoods.size[rows])]
     h = x.select_rows(members).to_dense() if isinstance(x, SparseMatrix) else x[members]
     return h.view(len(rows), b, -1)

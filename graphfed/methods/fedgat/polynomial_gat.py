@@ -1,6 +1,6 @@
 """GAT whose first layer has polynomial scores: sum_n c_n T_n(x / s) in the place of exp(psi(x)) (FedGAT).
 
-It runs on the features (`Batch.x`, with the edges of the first layer) or on the moments of every vertex's
+It runs on the features (`Batch.x`, with the edges of the first layer) or on the moments of every node's
 neighbourhood (`Batch.moments`), with the same result. Later layers are GAT's; what enters them of rows that
 other clients work out (`Batch.far`) is given, a constant."""
 

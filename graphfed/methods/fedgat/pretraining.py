@@ -16,7 +16,7 @@ from graphfed.federation.transfer import Ideal
 from graphfed.memory import memory_bytes
 from graphfed.methods.base import Task
 from graphfed.methods.common.local_training import Prepared, prepare
-from graphfed.methods.common.released import by_vertex, vertex_route
+from graphfed.methods.common.released import by_node, node_route
 from graphfed.methods.fedgat.config import AnyFedGATConfig, heads_of
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED, encrypted_rows, foretell_encrypted, laid_out
 from graphfed.methods.fedgat.moment_messages import (
@@ -27,12 +27,12 @@ from graphfed.methods.fedgat.moment_messages import (
     vector_message,
 )
 from graphfed.methods.fedgat.receptive_fields import (
-    Hood,
+    Neighbourhood,
     as_rows,
     border_ids,
     edge_ends,
-    hood_ids,
-    wider_hood,
+    neighbourhood_ids,
+    wider_neighbourhood,
 )
 from graphfed.nn.batch import View
 from graphfed.nn.moments import Moments
@@ -49,7 +49,6 @@ __all__ = [
     "featureless",
     "features_of",
     "foretell",
-    "hoods_of",
     "member_features",
     "member_ids",
     "memory_of",
@@ -58,6 +57,7 @@ __all__ = [
     "moments_view",
     "neighbour_counts",
     "neighbour_ids",
+    "neighbourhoods_of",
     "nothing",
     "pool",
     "prepare_direct",
@@ -76,20 +76,20 @@ __all__ = [
 Rows = Tensor | SparseMatrix
 
 
-def featureless(vertices: RouteTable) -> Tensor:
-    """A row without numbers for every vertex."""
-    return torch.zeros(len(vertices.index), 0, device=vertices.ids.device)
+def featureless(nodes: RouteTable) -> Tensor:
+    """A row without numbers for every node."""
+    return torch.zeros(len(nodes.index), 0, device=nodes.ids.device)
 
 
-def pool(x: Rows, vertices: RouteTable, neighbours: Tensor, ends: RouteTable) -> Pooled:
+def pool(x: Rows, nodes: RouteTable, neighbours: Tensor, ends: RouteTable) -> Pooled:
     """InputError for a neighbour that nobody has."""
-    ids, count = vertices.ids, len(vertices.ids)
+    ids, count = nodes.ids, len(nodes.ids)
     centre = torch.searchsorted(ids, ends.ids[ends.index])
     member = torch.searchsorted(ids, neighbours[:, 0]).clamp(max=max(count - 1, 0))
     strange = ids[member] != neighbours[:, 0]
     if bool(strange.any()):
-        vertex, neighbour = int(ids[centre[strange][0]]), int(neighbours[strange][0, 0])
-        raise InputError(f"vertex {vertex} has the neighbour {neighbour}, which no client holds")
+        node, neighbour = int(ids[centre[strange][0]]), int(neighbours[strange][0, 0])
+        raise InputError(f"node {node} has the neighbour {neighbour}, which no client holds")
     every = torch.arange(count, device=ids.device)
     centre, member = torch.cat([every, centre]), torch.cat([every, member])
     order = torch.argsort(centre, stable=True)
@@ -97,8 +97,8 @@ def pool(x: Rows, vertices: RouteTable, neighbours: Tensor, ends: RouteTable) ->
 
 
 def sizes_of(pooled: Pooled, table: RouteTable) -> Tensor:
-    """B of the vertices of a route, [U']."""
-    return pooled.hoods.size[torch.searchsorted(pooled.hoods.ids, table.ids)]
+    """B of the nodes of a route, [U']."""
+    return pooled.neighbourhoods.size[torch.searchsorted(pooled.neighbourhoods.ids, table.ids)]
 
 
 def neighbour_counts(pooled: Pooled, table: RouteTable) -> Tensor:
@@ -106,25 +106,27 @@ def neighbour_counts(pooled: Pooled, table: RouteTable) -> Tensor:
 
 
 def neighbour_ids(pooled: Pooled, table: RouteTable) -> Tensor:
-    """Of the vertices of a route, without the vertex itself: [n, 1]."""
-    hoods = pooled.hoods
-    rows = torch.searchsorted(hoods.ids, table.ids)
-    starts = hoods.size.cumsum(0) - hoods.size
-    return hoods.ids[hoods.member[ranges(starts[rows] + 1, hoods.size[rows] - 1)]][:, None]
+    """Of the nodes of a route, without the node itself: [n, 1]."""
+    neighbourhoods = pooled.neighbourhoods
+    rows = torch.searchsorted(neighbourhoods.ids, table.ids)
+    starts = neighbourhoods.size.cumsum(0) - neighbourhoods.size
+    return neighbourhoods.ids[neighbourhoods.member[ranges(starts[rows] + 1, neighbourhoods.size[rows] - 1)]][
+        :, None
+    ]
 
 
 def messages_of(pooled: Pooled, config: AnyFedGATConfig) -> tuple[Tensor, Tensor, Tensor | None]:
-    """sums, scores and decoders of all vertices (`nn.moments.Moments`).  Alg. 1"""
+    """sums, scores and decoders of all nodes (`nn.moments.Moments`).  Alg. 1"""
     key = fold(config.seed, "fedgat")
     if config.form == "matrix":
-        return (*matrix_message(pooled.x, pooled.hoods, key), None)
-    return vector_message(pooled.x, pooled.hoods, config.degree, key)
+        return (*matrix_message(pooled.x, pooled.neighbourhoods, key), None)
+    return vector_message(pooled.x, pooled.neighbourhoods, config.degree, key)
 
 
 def message_bytes(
     pooled: Pooled, table: RouteTable, task: Task, config: AnyFedGATConfig, together: bool
 ) -> dict[str, int]:
-    """The bytes of every vertex's message once, and of all that is sent: the same wherever the clients are.
+    """The bytes of every node's message once, and of all that is sent: the same wherever the clients are.
     InputError where there is less memory than that takes."""
     size = sizes_of(pooled, table)
 
@@ -148,27 +150,27 @@ def message_bytes(
 
 def memory_of(once: int, sent: int, together: bool) -> int:
     """What the message takes at the most. At the server, as made and as sent; with the clients in its process
-    (`together`) also as received and as copied for training, which all vertices may be needed for, when what
-    was made is gone. Predictions copy a few vertices at a time."""
+    (`together`) also as received and as copied for training, which all nodes may be needed for, when what
+    was made is gone. Predictions copy a few nodes at a time."""
     return sent + (max(once, sent) if together else once)
 
 
-def hoods_of(pooled: Pooled) -> Neighbourhoods:
-    return pooled.hoods
+def neighbourhoods_of(pooled: Pooled) -> Neighbourhoods:
+    return pooled.neighbourhoods
 
 
 def member_ids(pooled: Pooled) -> Tensor:
-    return pooled.hoods.ids[pooled.hoods.member][:, None]
+    return pooled.neighbourhoods.ids[pooled.neighbourhoods.member][:, None]
 
 
 def member_features(pooled: Pooled) -> Rows:
-    x, member = pooled.x, pooled.hoods.member
+    x, member = pooled.x, pooled.neighbourhoods.member
     return x.select_rows(member) if isinstance(x, SparseMatrix) else x[member]
 
 
 def nothing(pooled: Pooled) -> Tensor:
-    """A row without numbers for every vertex."""
-    return torch.zeros(len(pooled.hoods.ids), 0, device=pooled.hoods.ids.device)
+    """A row without numbers for every node."""
+    return torch.zeros(len(pooled.neighbourhoods.ids), 0, device=pooled.neighbourhoods.ids.device)
 
 
 def foretell(fed: Federation, pooled: Located, asked: "Asked", task: Task, config: AnyFedGATConfig) -> None:
@@ -177,8 +179,8 @@ def foretell(fed: Federation, pooled: Located, asked: "Asked", task: Task, confi
     together, table = fed.link is None, fed.table(asked.route)
     told = fed.control(message_bytes, pooled, table, task, config, together, name="fedgat/size")
     memory = memory_of(told["once"], told["sent"], together)
-    fed.tell(
-        f"the message before training: {told['sent'] / 2**30:.2f} GiB to all sites, about "
+    fed.log(
+        f"the message before training: {told['sent'] / 2**30:.2f} GiB to all clients, about "
         f"{memory / 2**30:.2f} GiB of memory at the server's process"
         if config.evaluation == "message"
         else f"the message before training would take {told['sent'] / 2**30:.2f} GiB; it is simulated"
@@ -186,42 +188,44 @@ def foretell(fed: Federation, pooled: Located, asked: "Asked", task: Task, confi
 
 
 def upload(fed: Federation, data: Located, task: Task, *, features: bool = True) -> tuple[Route, Located]:
-    """The route of all vertices, and the whole graph at the server, with features or with none [U, 0].
+    """The route of all nodes, and the whole graph at the server, with features or with none [U, 0].
     Alg. 1, l. 1"""
-    vertices = vertex_route(fed, data, task)
+    nodes = node_route(fed, data, task)
     if features:
-        x = fed.upload(fed.clients.run(features_of, data), vertices, name="fedgat/features", grad=False)
+        x = fed.upload(fed.clients.run(features_of, data), nodes, name="fedgat/features", grad=False)
     else:
-        x = fed.server.run(featureless, fed.table(vertices))
-    x = fed.server.run(by_vertex, x, fed.table(vertices))
-    return vertices, with_edges(fed, data, vertices, x)
+        x = fed.server.run(featureless, fed.table(nodes))
+    x = fed.server.run(by_node, x, fed.table(nodes))
+    return nodes, with_edges(fed, data, nodes, x)
 
 
-def with_edges(fed: Federation, data: Located, vertices: Route, x: Located) -> Located:
-    """`Pooled` of features x, which the server has in the order of the vertices' ids."""
+def with_edges(fed: Federation, data: Located, nodes: Route, x: Located) -> Located:
+    """`Pooled` of features x, which the server has in the order of the nodes' ids."""
     ends, neighbours = fed.clients.run(edge_ends, data, outputs=2)
     edges = fed.route(ends, name="fedgat/edges")
     neighbours = fed.upload(neighbours, edges, name="fedgat/neighbours", grad=False)
-    return fed.server.run(pool, x, fed.table(vertices), neighbours, fed.table(edges))
+    return fed.server.run(pool, x, fed.table(nodes), neighbours, fed.table(edges))
 
 
-def extend(fed: Federation, pooled: Located, hood: Located) -> Located:
+def extend(fed: Federation, pooled: Located, neighbourhood: Located) -> Located:
     """A hop more of what the clients know of the graph."""
-    route = fed.route(fed.clients.run(border_ids, hood), name="fedgat/border_ids")
+    route = fed.route(fed.clients.run(border_ids, neighbourhood), name="fedgat/border_ids")
     counts = fed.server.run(neighbour_counts, pooled, fed.table(route))
     told = fed.download(fed.server.run(as_rows, counts), route, name="fedgat/neighbour_counts", grad=False)
-    ends = fed.expand_route(route, fed.clients.run(column, told, 0), counts, name="fedgat/hood_edges")
+    ends = fed.expand_route(
+        route, fed.clients.run(column, told, 0), counts, name="fedgat/neighbourhood_edges"
+    )
     ids = fed.server.run(neighbour_ids, pooled, fed.table(route))
-    ids = fed.download(ids, ends, name="fedgat/hood_edges", grad=False)
-    return fed.clients.run(wider_hood, hood, told, ids)
+    ids = fed.download(ids, ends, name="fedgat/neighbourhood_edges", grad=False)
+    return fed.clients.run(wider_neighbourhood, neighbourhood, told, ids)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Whose messages the clients ask for: their hoods, at the clients; the route of these vertices; size: B
-    of each, at the clients, and sizes at the server, of the route's ids."""
+    """Whose messages the clients ask for: their neighbourhoods, at the clients; the route of these nodes;
+    size: B of each, at the clients, and sizes at the server, of the route's ids."""
 
-    hood: Located
+    neighbourhood: Located
     route: Route
     size: Located
     sizes: Located
@@ -229,18 +233,18 @@ class Asked:
 
 @dataclass(frozen=True)
 class Wanted(Asked):
-    """With the routes of the message: of the vertices' slots and of their entries."""
+    """With the routes of the message: of the nodes' slots and of their entries."""
 
     slots: Route
     entries: Route
 
 
-def ask(fed: Federation, pooled: Located, hood: Located) -> Asked:
-    """The clients name their hoods, and the server tells how many neighbours these have."""
-    route = fed.route(fed.clients.run(hood_ids, hood), name="fedgat/hood_ids")
+def ask(fed: Federation, pooled: Located, neighbourhood: Located) -> Asked:
+    """The clients name their neighbourhoods, and the server tells how many neighbours these have."""
+    route = fed.route(fed.clients.run(neighbourhood_ids, neighbourhood), name="fedgat/neighbourhood_ids")
     sizes = fed.server.run(sizes_of, pooled, fed.table(route))
     told = fed.download(fed.server.run(as_rows, sizes), route, name="fedgat/sizes", grad=False)
-    return Asked(hood, route, fed.clients.run(column, told, 0), sizes)
+    return Asked(neighbourhood, route, fed.clients.run(column, told, 0), sizes)
 
 
 def want(fed: Federation, asked: Asked) -> Wanted:
@@ -251,7 +255,7 @@ def want(fed: Federation, asked: Asked) -> Wanted:
         return fed.expand_route(asked.route, *sizes, name=name)
 
     slots, entries = wide(twice, "fedgat/slots"), wide(twice_squared, "fedgat/entries")
-    return Wanted(asked.hood, asked.route, asked.size, asked.sizes, slots, entries)
+    return Wanted(asked.neighbourhood, asked.route, asked.size, asked.sizes, slots, entries)
 
 
 @dataclass(frozen=True)
@@ -260,8 +264,8 @@ class Exchange:
 
     Attributes:
         reads_features: Whether the server reads the features that the message is made of.
-        receive: (fed, data, vertices, pooled, asked, task, config) -> the message at the clients that ask for
-            it, ready for training. vertices: the route of all of them; pooled: what the server has.
+        receive: (fed, data, nodes, pooled, asked, task, config) -> the message at the clients that ask for
+            it, ready for training. nodes: the route of all of them; pooled: what the server has.
     """
 
     reads_features: bool
@@ -274,7 +278,7 @@ class Exchange:
 def receive_readable(
     fed: Federation,
     data: Located,
-    vertices: Route,
+    nodes: Route,
     pooled: Located,
     asked: Asked,
     task: Task,
@@ -305,9 +309,9 @@ def receive(
     sums = fed.download(sums, slots, name="fedgat/sums", grad=False)
     scores = fed.download(scores, slots if vectors else entries, name="fedgat/scores", grad=False)
     decoders = fed.download(decoders, entries, name="fedgat/decoders", grad=False) if vectors else None
-    hood, size = wanted.hood, wanted.size
-    view = fed.clients.run(moments_view, data, hood, size, sums, scores, decoders, heads_of(config))
-    return fed.clients.run(prepare_moments, data, hood, view, config)
+    neighbourhood, size = wanted.neighbourhood, wanted.size
+    view = fed.clients.run(moments_view, data, neighbourhood, size, sums, scores, decoders, heads_of(config))
+    return fed.clients.run(prepare_moments, data, neighbourhood, view, config)
 
 
 def receive_directly(
@@ -340,14 +344,14 @@ def receive_directly(
         stands_for = Ideal(entries, [config.degree + 1], kind)
         nil = fed.server.run(nothing, pooled)
         fed.download(nil, wanted.route, name="fedgat/decoders", grad=False, ideal=stands_for)
-    direct = fed.clients.run(direct_view, data, wanted.hood, wanted.size, ids, x)
+    direct = fed.clients.run(direct_view, data, wanted.neighbourhood, wanted.size, ids, x)
     return fed.clients.run(prepare_direct, data, direct, config)
 
 
 def receive_encrypted(
     fed: Federation,
     data: Located,
-    vertices: Route,
+    nodes: Route,
     pooled: Located,
     asked: Asked,
     task: Task,
@@ -356,23 +360,26 @@ def receive_encrypted(
     """The message, made by a server that reads no features."""
     width = task.num_features
     key = fold(config.seed, "fedgat")
-    hoods, ids = fed.server.run(hoods_of, pooled), fed.clients.run(hood_ids, asked.hood)
+    neighbourhoods, ids = (
+        fed.server.run(neighbourhoods_of, pooled),
+        fed.clients.run(neighbourhood_ids, asked.neighbourhood),
+    )
     route, size, sizes = asked.route, asked.size, asked.sizes
     parts = foretell_encrypted(
-        fed, hoods, route, sizes, width=width, degree=config.degree, name="fedgat/size"
+        fed, neighbourhoods, route, sizes, width=width, degree=config.degree, name="fedgat/size"
     )
     wanted = want(fed, asked)
     k1, _, r = fed.server.run(messages_of, pooled, config, outputs=3)  # of no features
     k1 = fed.download(k1, wanted.slots, name=f"{ENCRYPTED}/keys", grad=False)
     decoders = fed.download(r, wanted.entries, name="fedgat/decoders", grad=False)
     rows = encrypted_rows(
-        fed, data, vertices, hoods, route, ids, size, sizes,
+        fed, data, nodes, neighbourhoods, route, ids, size, sizes,
         width=width, key=key, parts=parts,
     )  # fmt: skip
     sums, scores = fed.clients.run(laid_out, ids, size, k1, parts, key, *rows, outputs=2)
-    hood = asked.hood
-    view = fed.clients.run(moments_view, data, hood, size, sums, scores, decoders, heads_of(config))
-    return fed.clients.run(prepare_moments, data, hood, view, config)
+    neighbourhood = asked.neighbourhood
+    view = fed.clients.run(moments_view, data, neighbourhood, size, sums, scores, decoders, heads_of(config))
+    return fed.clients.run(prepare_moments, data, neighbourhood, view, config)
 
 
 READABLE = Exchange(True, receive_readable)
@@ -386,61 +393,65 @@ def features_of(cohort: Cohort) -> Rows:
 
 
 def twice(size: Tensor) -> Tensor:
-    """Slots of each vertex."""
+    """Slots of each node."""
     return 2 * size
 
 
 def twice_squared(size: Tensor) -> Tensor:
-    """Entries of a vertex's matrices."""
+    """Entries of a node's matrices."""
     return (2 * size) ** 2
 
 
 def moments_view(
     cohort: Cohort,
-    hood: Hood,
+    neighbourhood: Neighbourhood,
     size: Tensor,
     sums: Tensor,
     scores: Tensor,
     decoders: Tensor | None,
     heads: int,
 ) -> View:
-    """The hood, with the message in the place of features."""
+    """The neighbourhood, with the message in the place of features."""
     return View(
-        x=sums.new_empty(len(hood.ids), 0),
-        ids=hood.ids,
-        client=hood.client,
+        x=sums.new_empty(len(neighbourhood.ids), 0),
+        ids=neighbourhood.ids,
+        client=neighbourhood.client,
         num_clients=cohort.num_clients,
-        y=cohort.y.new_full((len(hood.ids),), -1).index_copy(0, hood.own, cohort.y),
-        degree=torch.zeros_like(hood.ids),
-        edges=(hood.edges,),
+        y=cohort.y.new_full((len(neighbourhood.ids),), -1).index_copy(0, neighbourhood.own, cohort.y),
+        degree=torch.zeros_like(neighbourhood.ids),
+        edges=(neighbourhood.edges,),
         aggregated=True,
         moments=Moments(size, sums, scores, decoders, heads),
-        far=hood.far,
+        far=neighbourhood.far,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Direct:
-    """What a simulated client evaluates on: its view, and where its own vertices are in it [N]."""
+    """What a simulated client evaluates on: its view, and where its own nodes are in it [N]."""
 
     view: View
     own: Tensor
 
 
-def direct_view(cohort: Cohort, hood: Hood, size: Tensor, members: Tensor, x: Rows) -> Direct:
-    """The hood and the neighbours of all that are near, members [n, 1] with features x [n, F], of each vertex
-    itself first."""
-    centre = torch.repeat_interleave(hood.near, size)
+def direct_view(
+    cohort: Cohort, neighbourhood: Neighbourhood, size: Tensor, members: Tensor, x: Rows
+) -> Direct:
+    """The neighbourhood and the neighbours of all that are near, members [n, 1] with features x [n, F], of
+    each node itself first."""
+    centre = torch.repeat_interleave(neighbourhood.near, size)
     known, place = torch.unique(members[:, 0], return_inverse=True)
     count = max(len(known), 1)
-    codes, row = torch.unique(hood.client[centre] * count + place, return_inverse=True)
+    codes, row = torch.unique(neighbourhood.client[centre] * count + place, return_inverse=True)
     first = row.new_full((len(codes),), len(row)).scatter_reduce(
         0, row, torch.arange(len(row), device=row.device), "amin"
     )
-    # Of each vertex of the hood. The far ones are neighbours.
-    here = torch.searchsorted(codes, hood.client * count + torch.searchsorted(known, hood.ids))
+    # Of each node of the neighbourhood. The far ones are neighbours.
+    here = torch.searchsorted(
+        codes, neighbourhood.client * count + torch.searchsorted(known, neighbourhood.ids)
+    )
     others = row != here[centre]
-    own = here[hood.own]
+    own = here[neighbourhood.own]
     view = View(
         x=x.select_rows(first) if isinstance(x, SparseMatrix) else x[first],
         ids=known[codes % count],
@@ -448,15 +459,17 @@ def direct_view(cohort: Cohort, hood: Hood, size: Tensor, members: Tensor, x: Ro
         num_clients=cohort.num_clients,
         y=cohort.y.new_full((len(codes),), -1).index_copy(0, own, cohort.y),
         degree=torch.zeros_like(codes),
-        edges=(torch.stack([row, here[centre]])[:, others], here[hood.edges]),
-        # Without messages of others there are no rows but the hood's.
-        far=hood.far,
+        edges=(torch.stack([row, here[centre]])[:, others], here[neighbourhood.edges]),
+        # Without messages of others there are no rows but the neighbourhood's.
+        far=neighbourhood.far,
     )
     return Direct(view, own)
 
 
-def prepare_moments(cohort: Cohort, hood: Hood, view: View, config: AnyFedGATConfig) -> Prepared:
-    return prepare(cohort, view, hood.own, config, personal=False)
+def prepare_moments(
+    cohort: Cohort, neighbourhood: Neighbourhood, view: View, config: AnyFedGATConfig
+) -> Prepared:
+    return prepare(cohort, view, neighbourhood.own, config, personal=False)
 
 
 def prepare_direct(cohort: Cohort, direct: Direct, config: AnyFedGATConfig) -> Prepared:

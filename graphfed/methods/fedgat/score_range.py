@@ -13,7 +13,7 @@ from graphfed.methods.fedgat.moment_messages import Pooled
 from graphfed.methods.fedgat.polynomial_gat import Score, score_function, score_series, score_vectors
 from graphfed.nn.sparse import SparseMatrix, spmm
 
-__all__ = ["first_facts", "news_of", "score_facts", "score_range"]
+__all__ = ["first_facts", "message_of", "score_facts", "score_range"]
 
 #: Points at which the polynomial is looked at.
 POINTS = 257
@@ -56,14 +56,19 @@ def score_range(pooled: Pooled, weights: Tensors) -> tuple[float, float]:
     if not pooled.x.shape[1]:  # of features of length at most 1
         reach = float((target.norm(dim=0) + source.norm(dim=0)).max())
         return -reach, reach
-    x, hoods, heads, both = pooled.x, pooled.hoods, target.shape[1], torch.cat([target, source], 1)
+    x, neighbourhoods, heads, both = (
+        pooled.x,
+        pooled.neighbourhoods,
+        target.shape[1],
+        torch.cat([target, source], 1),
+    )
     y = spmm(x, both) if isinstance(x, SparseMatrix) else x @ both
-    scores = torch.repeat_interleave(y[:, :heads], hoods.size, 0) + y[hoods.member, heads:]
+    scores = torch.repeat_interleave(y[:, :heads], neighbourhoods.size, 0) + y[neighbourhoods.member, heads:]
     low, high = scores.aminmax()
     return float(low), float(high)
 
 
-def news_of(before: Tensors, after: Tensors, score: Score) -> dict[str, int]:
+def message_of(before: Tensors, after: Tensors, score: Score) -> dict[str, int]:
     """What has come about since `before`. outside: a whole number that no score is beyond; error: the
     polynomial's for these scores, in percent, rounded up to tens, at most 100."""
     told = {}

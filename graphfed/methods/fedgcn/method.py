@@ -8,29 +8,29 @@ training, then FedAvg.
     sum_j A-tilde_ij x_j   View.x: the aggregated features
     0-, 1-, 2-hop          hops
 
-1. Client k adds up, for every vertex i next to one of its own (i itself included), its share
-   sum_{j in N(i), j in V_k} w_ij x_j / sqrt(d_j + 1) and uploads it: one row of F numbers for every vertex of
+1. Client k adds up, for every node i next to one of its own (i itself included), its share
+   sum_{j in N(i), j in V_k} w_ij x_j / sqrt(d_j + 1) and uploads it: one row of F numbers for every node of
    its closure (V_k and the neighbours of V_k).
-2. The server adds the shares of each vertex and returns them: to the owner of i (1 hop) or to every client
+2. The server adds the shares of each node and returns them: to the owner of i (1 hop) or to every client
    with i in its closure (2 hops), who scale them by 1 / sqrt(d_i + 1).
 3. Training is FedAvg with a first layer that only transforms. The second layer uses the neighbours'
-   aggregates (2 hops), which makes a two-layer GCN exact, or the client's own vertices only (1 hop). hops=0
+   aggregates (2 hops), which makes a two-layer GCN exact, or the client's own nodes only (1 hop). hops=0
    sends nothing: it is FedAvg.
 
-What it shows, with exchange=plaintext. The server sees every share, which client touches which vertex, and
+What it shows, with exchange=plaintext. The server sees every share, which client touches which node, and
 (2 hops) how many neighbours it has there (in a weighted graph, the sum of its edges' weights). A share of
-one vertex, such as that of a vertex without neighbours at its own client, is that vertex's features times a
+one node, such as that of a node without neighbours at its own client, is that node's features times a
 positive factor. A client sees sums: of a neighbour with a single neighbour, exact features.
 
 With exchange=encrypted the server adds ciphertexts (homomorphic encryption, as the paper proposes:
-`federation.encrypted_sum`). It sees which client touches which vertex that several touch, and for narrow
-features which of those the same clients touch; no share, no count (counts are one more column), and no vertex
+`federation.encrypted_sum`). It sees which client touches which node that several touch, and for narrow
+features which of those the same clients touch; no share, no count (counts are one more column), and no node
 whose neighbours are all at its own client, because that share is complete there. Clients see what they see in
 clear. **The clients have one key: one that colludes with the server reads every share.** Sums are off by at
 most `ckks.Grid(K).error`, 8e-5 for 10 clients.
 
 Differs from the paper: degrees of the closure cross too (the 2-hop form needs them; the papers' programs copy
-raw features of the hops instead and know the graph). A layer beyond the second uses the client's own vertices
+raw features of the hops instead and know the graph). A layer beyond the second uses the client's own nodes
 only. Weights are averaged by n_k where the authors' program takes the plain mean."""
 
 from dataclasses import dataclass, replace
@@ -106,7 +106,7 @@ class FedGCNConfig(
 
 @dataclass(frozen=True)
 class Closure:
-    """A cohort's own vertices and their neighbours elsewhere, M rows sorted by (client, id).
+    """A cohort's own nodes and their neighbours elsewhere, M rows sorted by (client, id).
 
     ids, client [M]; own [N]: the closure's row of each own row; mine [M] bool; remote_row [C]: the closure's
     row at the far end of each cut edge."""
@@ -120,11 +120,11 @@ class Closure:
 
 def find_closure(cohort: Cohort) -> Closure:
     """The one-hop closure of every client."""
-    cut_client = cohort.client[cohort.cut_row]
+    cross_client = cohort.client[cohort.cross_row]
     # Ids may be any numbers up to 2^63: a code has the id's place among those of the closure.
-    known, near = torch.unique(torch.cat([cohort.id, cohort.cut_id]), return_inverse=True)
+    known, near = torch.unique(torch.cat([cohort.id, cohort.cross_id]), return_inverse=True)
     codes, place = torch.unique(
-        torch.cat([cohort.client, cut_client]) * len(known) + near, return_inverse=True
+        torch.cat([cohort.client, cross_client]) * len(known) + near, return_inverse=True
     )
     own, remote = place[: cohort.num_rows], place[cohort.num_rows :]
     mine = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
@@ -142,7 +142,7 @@ def own_ids(cohort: Cohort) -> RowIds:
 
 
 def neighbour_counts(cohort: Cohort, closure: Closure) -> Tensor:
-    """How many neighbours each vertex of the closure has at its client, [M, 1]."""
+    """How many neighbours each node of the closure has at its client, [M, 1]."""
     return torch.bincount(_ends(cohort, closure), minlength=len(closure.ids))[:, None]
 
 
@@ -162,8 +162,8 @@ def _ends(cohort: Cohort, closure: Closure) -> Tensor:
 def _weights(cohort: Cohort) -> Tensor:
     """The weights of those edges, [E + C]."""
     assert cohort.edge_weight is not None
-    assert cohort.cut_weight is not None
-    return torch.cat([cohort.edge_weight, cohort.cut_weight])
+    assert cohort.cross_weight is not None
+    return torch.cat([cohort.edge_weight, cohort.cross_weight])
 
 
 def partial_sums(cohort: Cohort, closure: Closure) -> Rows:
@@ -171,8 +171,8 @@ def partial_sums(cohort: Cohort, closure: Closure) -> Rows:
     assert cohort.x is not None
     rows = torch.arange(cohort.num_rows, device=cohort.id.device)
     to = torch.cat([_ends(cohort, closure), closure.own])
-    fro = torch.cat([cohort.edge_index[0], cohort.cut_row, rows])
-    share = (cohort.degree(with_cut=True) + 1).to(cohort.x.dtype).rsqrt()[fro]
+    fro = torch.cat([cohort.edge_index[0], cohort.cross_row, rows])
+    share = (cohort.degree(with_cross=True) + 1).to(cohort.x.dtype).rsqrt()[fro]
     if cohort.edge_weight is not None:
         share[: len(fro) - len(rows)] *= _weights(cohort)
     shares = SparseMatrix.from_coo(to, fro, share, (len(closure.ids), cohort.num_rows))
@@ -180,11 +180,11 @@ def partial_sums(cohort: Cohort, closure: Closure) -> Rows:
 
 
 def aggregated_view(cohort: Cohort, closure: Closure, sums: Rows, degrees: Tensor) -> View:
-    """The closure with its aggregated features: edges from every neighbour into the client's own vertices (2
+    """The closure with its aggregated features: edges from every neighbour into the client's own nodes (2
     hops)."""
     degree = degrees[:, 0]
     inside = closure.own[cohort.edge_index]
-    across = torch.stack([closure.remote_row, closure.own[cohort.cut_row]])
+    across = torch.stack([closure.remote_row, closure.own[cohort.cross_row]])
     y = cohort.y.new_full((len(closure.ids),), -1).index_copy(0, closure.own, cohort.y)
     return View(
         x=_scale_rows(sums, degree),
@@ -204,8 +204,8 @@ def aggregated_view(cohort: Cohort, closure: Closure, sums: Rows, degrees: Tenso
 
 
 def aggregated_own_view(cohort: Cohort, sums: Rows) -> View:
-    """The own vertices with their aggregated features and the edges inside the client (1 hop)."""
-    degree = cohort.degree(with_cut=True)
+    """The own nodes with their aggregated features and the edges inside the client (1 hop)."""
+    degree = cohort.degree(with_cross=True)
     return replace(own_view(cohort), x=_scale_rows(sums, degree), degree=degree, aggregated=True)
 
 
@@ -223,10 +223,10 @@ def prepare_view(cohort: Cohort, view: View, closure: Closure | None, config: Fe
 
 
 def border_of(cohort: Cohort, closure: Closure) -> Tensor:
-    """The closure's rows of vertices that other clients touch too, [S] int64: neighbours elsewhere, and own
-    vertices that have one."""
+    """The closure's rows of nodes that other clients touch too, [S] int64: neighbours elsewhere, and own
+    nodes that have one."""
     border = ~closure.mine
-    border[closure.own[cohort.cut_row]] = True
+    border[closure.own[cohort.cross_row]] = True
     return border.nonzero()[:, 0]
 
 
@@ -235,14 +235,14 @@ def border_ids(closure: Closure, border: Tensor) -> RowIds:
 
 
 def border_rows(shares: Rows, degrees: Tensor, border: Tensor, hops: int) -> Tensor:
-    """The shares of the border's vertices, [S, F]; with two hops and their partial degrees, [S, F + 1]."""
+    """The shares of the border's nodes, [S, F]; with two hops and their partial degrees, [S, F + 1]."""
     rows = pay.take_rows(shares, border)
     rows = rows.to_dense() if isinstance(rows, SparseMatrix) else rows
     return rows if hops == 1 else torch.cat([rows, degrees[border].to(rows)], 1)
 
 
 def own_of_border(closure: Closure, border: Tensor) -> Tensor:
-    """Which of the border's vertices are the client's own, [S] bool."""
+    """Which of the border's nodes are the client's own, [S] bool."""
     return closure.mine[border]
 
 
@@ -250,7 +250,7 @@ def complete_sums(
     closure: Closure, shares: Rows, border: Tensor, totals: Tensor, mine: Tensor | None
 ) -> Rows:
     """The sums of the closure [M, F], or with one hop (`mine`: what came back of the border) of the own
-    vertices [N, F]. Away from the border the client's own shares lack nothing."""
+    nodes [N, F]. Away from the border the client's own shares lack nothing."""
     came = border if mine is None else border[mine]
     sums = put_rows(shares, came, totals[:, : shares.shape[1]])
     return sums if mine is None else pay.take_rows(sums, closure.own)
@@ -320,11 +320,11 @@ def plaintext_exchange(
     fed: Federation, data: Located, closure: Located, task: Task, config: FedGCNConfig
 ) -> tuple[Located, Located | None]:
     """At the clients the sums [M, F] and degrees [M, 1] of the closure, or with one hop the sums [N, F] of
-    the own vertices."""
+    the own nodes."""
     give = fed.route(fed.clients.run(closure_ids, closure), name="fedgcn/closure_ids")
     sums = fed.sum(fed.clients.run(partial_sums, data, closure), give, name="fedgcn/partial_sums", grad=False)
     if config.hops == 1:
-        take = fed.route(fed.clients.run(own_ids, data), name="fedgcn/own_ids")
+        take = fed.route(fed.clients.run(own_ids, data), name="fedgcn/local_ids")
         # The server has a row for every id of the closures, in the order of `give`: pick those the owners ask
         # for.
         picked = fed.server.run(rows_of_ids, sums, fed.table(give), fed.table(take))
@@ -336,7 +336,7 @@ def plaintext_exchange(
 
 
 #: The exchange before training under each protection. They send different rows: under encryption only those
-#: of vertices that several clients touch.
+#: of nodes that several clients touch.
 EXCHANGES = {"plaintext": plaintext_exchange, "encrypted": encrypted_exchange}
 
 
@@ -347,36 +347,40 @@ def rows_of_ids(x: Rows, have: RouteTable, want: RouteTable) -> Rows:
 
 #: Beside those of averaging.
 MESSAGES = {
-    "fedgcn/closure_ids": "The ids of a site's vertices and of their neighbours at other sites: the server "
-    "learns which site touches which vertex.",
-    "fedgcn/own_ids": "The ids of a site's own vertices: the server learns who owns which vertex.",
-    "fedgcn/partial_sums": "For every vertex of that list, the sum of the features of its neighbours at this "
-    "site. The server reads each sum; a sum over one vertex is that vertex's features exactly.",
-    "fedgcn/neighbour_counts": "For every vertex of that list, how many neighbours it has at this site (in a "
+    "fedgcn/closure_ids": "The ids of a client's nodes and of their neighbours at other clients: the server "
+    "learns which client touches which node.",
+    "fedgcn/local_ids": "The ids of a client's own nodes: the server learns who owns which node.",
+    "fedgcn/partial_sums": "For every node of that list, the sum of the features of its neighbours at this "
+    "client. The server reads each sum; a sum over one node is that node's features exactly.",
+    "fedgcn/neighbour_counts": "For every node of that list, how many neighbours it has at this client (in a "
     "weighted graph, the sum of its edges' weights), which the server reads.",
-    "fedgcn/degrees": "From the server: how many neighbours each vertex of a site's list has in the whole "
+    "fedgcn/degrees": "From the server: how many neighbours each node of a client's list has in the whole "
     "graph (in a weighted graph, the sum of its edges' weights).",
-    "fedgcn/aggregates": "From the server: for each vertex, the sum of its neighbours' features over all "
-    "sites. The site reads it; for a vertex with one neighbour elsewhere it is that neighbour's features.",
+    "fedgcn/aggregates": "From the server: for each node, the sum of its neighbours' features over all "
+    "clients. The client reads it; for a node with one neighbour elsewhere it is that neighbour's features.",
     # With exchange=encrypted, in place of all of the above:
-    "fedgcn/encrypted/key_request": "A site's request for the sites' key. It says nothing.",
-    "fedgcn/encrypted/secret_key": "The key that all sites encrypt and decrypt with, from one site to the "
-    "others. Who has it, and what the server receives, reads everything: a site that colludes with the "
-    "server reads the sums of every site.",
+    "fedgcn/encrypted/key_request": "A client's request for the clients' key. It says nothing.",
+    "fedgcn/encrypted/secret_key": "The key that all clients encrypt and decrypt with, from one client "
+    "to the "
+    "others. Who has it, and what the server receives, reads everything: a client that colludes with the "
+    "server reads the sums of every client.",
     "fedgcn/encrypted/public_context": "The parameters of the encryption, without a key. Public.",
-    "fedgcn/encrypted/ids": "The ids of a site's vertices that have neighbours at other sites, and of those "
-    "neighbours: the server learns which site touches which of these.",
-    "fedgcn/encrypted/wanted_ids": "The ids of the site's own among them: the server learns who owns which.",
-    "fedgcn/encrypted/packing": "From the server, where several vertices fit into a ciphertext: which of a "
-    "site's vertices share one. The site learns which of them the same sites touch, and not which sites.",
-    "fedgcn/encrypted/ciphertext_ids": "A site's ciphertexts, named by a vertex in each: the server knows "
+    "fedgcn/encrypted/ids": "The ids of a client's nodes that have neighbours at other clients, and of those "
+    "neighbours: the server learns which client touches which of these.",
+    "fedgcn/encrypted/wanted_ids": "The ids of the client's own among them: the server learns who owns "
+    "which.",
+    "fedgcn/encrypted/packing": "From the server, where several nodes fit into a ciphertext: which of a "
+    "client's nodes share one. The client learns which of them the same clients touch, and not which "
+    "clients.",
+    "fedgcn/encrypted/ciphertext_ids": "A client's ciphertexts, named by a node in each: the server knows "
     "them already.",
-    "fedgcn/encrypted/wanted_ciphertext_ids": "Those of them that have the site's own vertices, likewise.",
-    "fedgcn/encrypted/rows": "Encrypted, for every vertex of that list: the sum of the features of its "
-    "neighbours at this site, and how many they are. The server adds what the sites sent and reads none of "
+    "fedgcn/encrypted/wanted_ciphertext_ids": "Those of them that have the client's own nodes, likewise.",
+    "fedgcn/encrypted/rows": "Encrypted, for every node of that list: the sum of the features of its "
+    "neighbours at this client, and how many they are. The server adds what the clients sent and reads "
+    "none of "
     "it; with protocols=simulated it could.",
-    "fedgcn/encrypted/sums": "Encrypted, from the server: for each vertex, the sum of its neighbours' "
-    "features over all sites, and their number. The site decrypts it; for a vertex with one neighbour "
+    "fedgcn/encrypted/sums": "Encrypted, from the server: for each node, the sum of its neighbours' "
+    "features over all clients, and their number. The client decrypts it; for a node with one neighbour "
     "elsewhere it is that neighbour's features.",
 }
 
@@ -399,7 +403,7 @@ METHOD = Method(
     sends=Sent(
         summary="feature sums of neighbours, once; weights, every round",
         protection="none: in clear; with exchange=encrypted the sums are, under one key of the clients; with "
-        "aggregation=secure the server reads the sum of the weights, not each site's",
+        "aggregation=secure the server reads the sum of the weights, not each client's",
         messages={**aggregation_rules.MESSAGES, **MESSAGES},
     ),
 )

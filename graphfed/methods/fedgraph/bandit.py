@@ -1,6 +1,6 @@
 """The baseline of a learned sampling policy: the best constant one, the same for all clients and layers.
 
-Every pair of a share of the training vertices and a chance of a neighbour is an arm; what it is worth is the
+Every pair of a share of the training nodes and a chance of a neighbour is an arm; what it is worth is the
 return of an episode. By successive halving (Jamieson and Talwalkar 2016): every arm runs an episode, the
 better half another one, and so on until one is left. In a stage all arms run the same episode: the same first
 weights and dropout. An arm is worth the mean of its returns; of equal ones the earlier stays, which samples
@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from graphfed.methods.fedgraph.learning_config import BanditConfig, numbers_in
-from graphfed.methods.fedgraph.sampling_policies import LEAST_CHANCE
+from graphfed.methods.fedgraph.sampling_policies import MIN_PROBABILITY
 
 __all__ = ["Arm", "action_of", "arms_of", "episodes_of", "search"]
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A constant decision: kappa as a share of a client's training vertices, and the chance of a neighbour in
+    """A constant decision: kappa as a share of a client's training nodes, and the chance of a neighbour in
     every layer."""
 
     share: float
@@ -36,7 +36,7 @@ def arms_of(config: BanditConfig) -> list[Arm]:
 
 def action_of(arm: Arm, layers: int) -> Tensor:
     """The action [1 + L] float64 of one client that `sampling_policies.squash` makes an arm's decision of."""
-    places = [arm.share, *[(arm.chance - LEAST_CHANCE) / (1 - LEAST_CHANCE)] * layers]
+    places = [arm.share, *[(arm.chance - MIN_PROBABILITY) / (1 - MIN_PROBABILITY)] * layers]
     return 2 * torch.tensor(places, dtype=torch.float64) - 1
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.route import PeerIds
+from graphfed.federation.route import ExchangeIds
 from graphfed.methods.fedgraph.sampling import Kept, by_chance, fan_out, in_proportion
 from graphfed.nn.backbones import Weights
 from graphfed.nn.layers import Dropout, tiled
@@ -20,15 +20,15 @@ from graphfed.random import entry_words, uniform, uniform_entries
 
 __all__ = [
     "Chosen",
+    "ClientGraph",
     "Importance",
     "Layer",
-    "Silo",
     "aggregate",
     "answers",
     "batch_rows",
     "choose",
     "entering",
-    "make_silo",
+    "make_client_graph",
     "settle",
     "transform",
     "wants_of",
@@ -52,12 +52,12 @@ class Importance:
 
 
 @dataclass(frozen=True, eq=False)
-class Silo:
-    """N rows of K clients, and the M wants: vertices elsewhere that are a neighbour of some row.
+class ClientGraph:
+    """N rows of K clients, and the M wants: nodes elsewhere that are a neighbour of some row.
 
     x [N, F]; apart: x with its columns renumbered for weights of each client's own (`pairs`), None where x is
     dense; words: of x's entries, for dropout; ids, client, y [N]; stable [K]: the clients' ids; train [n]:
-    rows of training vertices; counts [K] of them.
+    rows of training nodes; counts [K] of them.
     The neighbours of row v, v itself among them, are the entries starts[v] .. starts[v] + every[v] - 1, those
     at the same client first, inner[v] of them: column [E] is a row, or N + the number of a want; own [E]: v
     itself; near_words [E] for draws; first, later [E]: Q(v, u) in the first layer and in the later ones, for
@@ -109,29 +109,31 @@ class Silo:
 
 def _wanted(cohort: Cohort) -> tuple[Tensor, Tensor]:
     """The first cut edge of each want, [M], by client; and the want of each cut edge, [C]."""
-    known, place = torch.unique(cohort.cut_id, return_inverse=True)
-    sites = int(cohort.cut_client.max()) + 1 if len(cohort.cut_client) else 1
-    client = cohort.client[cohort.cut_row]
-    codes = (client * sites + cohort.cut_client) * max(len(known), 1) + place
+    known, place = torch.unique(cohort.cross_id, return_inverse=True)
+    clients = int(cohort.cross_client.max()) + 1 if len(cohort.cross_client) else 1
+    client = cohort.client[cohort.cross_row]
+    codes = (client * clients + cohort.cross_client) * max(len(known), 1) + place
     wants, of_edge = torch.unique(codes, return_inverse=True)
     edges = torch.arange(len(codes), device=codes.device)
     first = edges.new_full((len(wants),), len(codes)).scatter_reduce(0, of_edge, edges, "amin")
     return first, of_edge
 
 
-def wants_of(cohort: Cohort) -> PeerIds:
+def wants_of(cohort: Cohort) -> ExchangeIds:
     """The neighbours of a cohort's rows at other clients, each once for every client."""
     first, _ = _wanted(cohort)
-    return PeerIds(
-        site=cohort.cut_client[first],
-        ids=cohort.cut_id[first],
-        client=cohort.client[cohort.cut_row[first]],
+    return ExchangeIds(
+        owner=cohort.cross_client[first],
+        ids=cohort.cross_id[first],
+        client=cohort.client[cohort.cross_row[first]],
         held_ids=cohort.id,
         held_client=cohort.client,
     )
 
 
-def make_silo(cohort: Cohort, shares: bool, first_degrees: str, importance: bool, shares_first: bool) -> Silo:
+def make_client_graph(
+    cohort: Cohort, shares: bool, first_degrees: str, importance: bool, shares_first: bool
+) -> ClientGraph:
     """shares: whether there are neighbours elsewhere, in the first layer too if `shares_first`;
     first_degrees: "all" of them count in the first layer's degrees, or "internal" ones only, unless that
     layer sums over all of them; importance: whether FastGCN samples."""
@@ -148,16 +150,16 @@ def make_silo(cohort: Cohort, shares: bool, first_degrees: str, importance: bool
     num_wants = 0
     if shares:
         num_wants = len(first_edge)
-        row.append(cohort.cut_row)
+        row.append(cohort.cross_row)
         column.append(n + want)
-        ids = torch.cat([ids, cohort.cut_id[first_edge]])
+        ids = torch.cat([ids, cohort.cross_id[first_edge]])
         weight.append(
-            torch.ones(len(want), device=device) if cohort.cut_weight is None else cohort.cut_weight
+            torch.ones(len(want), device=device) if cohort.cross_weight is None else cohort.cross_weight
         )
     near = SparseMatrix.from_coo(torch.cat(row), torch.cat(column), torch.cat(weight), (n, n + num_wants))
     at, to = near.row, near.indices.long()
     inside = to < n
-    inner_degree, degree = ((cohort.degree(with_cut=cut) + 1).double() for cut in (False, shares))
+    inner_degree, degree = ((cohort.degree(with_cross=cut) + 1).double() for cut in (False, shares))
     scale = degree.rsqrt()
     narrow = inner_degree.rsqrt() if first_degrees == "internal" and not shares_first else scale
     own_row = torch.where(inside, to, 0)
@@ -177,7 +179,7 @@ def make_silo(cohort: Cohort, shares: bool, first_degrees: str, importance: bool
         if cohort.num_clients == 1:  # the rows that all clients share are this client's weights
             pairs = (pairs[0][:0], pairs[1][:0])
         apart = shift_columns(x, cohort.client, *pairs)
-    silo = Silo(
+    silo = ClientGraph(
         x=x,
         apart=apart,
         pairs=pairs,
@@ -205,13 +207,13 @@ def make_silo(cohort: Cohort, shares: bool, first_degrees: str, importance: bool
         return silo
     client = cohort.client
     if num_wants:
-        client = torch.cat([client, client[cohort.cut_row[first_edge]]])
+        client = torch.cat([client, client[cohort.cross_row[first_edge]]])
     both = (_importance(silo, at, client, shares_first), _importance(silo, at, client, shares))
-    return Silo(**{**silo.__dict__, "importance": both})
+    return ClientGraph(**{**silo.__dict__, "importance": both})
 
 
-def _importance(silo: Silo, at: Tensor, client: Tensor, shares: bool) -> Importance:
-    """q(u) proportional to sum_v Q(v, u)^2 over the client's own rows v. Of a vertex elsewhere the client
+def _importance(silo: ClientGraph, at: Tensor, client: Tensor, shares: bool) -> Importance:
+    """q(u) proportional to sum_v Q(v, u)^2 over the client's own rows v. Of a node elsewhere the client
     does not know the degree: its edges to own rows stand for it, which changes the spread and not the
     mean."""
     n, column = silo.num_rows, silo.column
@@ -234,8 +236,8 @@ def _importance(silo: Silo, at: Tensor, client: Tensor, shares: bool) -> Importa
 # ---- Algorithm 2: the model of a batch ---------------------------------------------------------------------
 
 
-def batch_rows(silo: Silo, size: Tensor, key: int) -> Tensor:
-    """size [K] training vertices of each client, drawn without repetition: rows, ascending.  Alg. 2, l. 1"""
+def batch_rows(silo: ClientGraph, size: Tensor, key: int) -> Tensor:
+    """size [K] training nodes of each client, drawn without repetition: rows, ascending.  Alg. 2, l. 1"""
     if bool((size >= silo.counts).all()):
         return silo.train
     client = silo.client[silo.train]
@@ -256,13 +258,13 @@ class Chosen:
 
 
 def choose(
-    silo: Silo, rows: Tensor, amount: Tensor | None, sampler: str, layer: int, shares: bool, key: int
+    silo: ClientGraph, rows: Tensor, amount: Tensor | None, sampler: str, layer: int, shares: bool, key: int
 ) -> tuple[Chosen, Tensor]:
     """Of the rows [n] that leave a layer, the neighbours that its sum is over, and which wants are among
     them, [M] bool.  Alg. 2, l. 3-6
 
     amount [K]: at each client, of sampler "chance" the chance of a neighbour, with "fan_out" how many of
-    them, with "importance" how many vertices of the layer; None: all neighbours. shares: those elsewhere
+    them, with "importance" how many nodes of the layer; None: all neighbours. shares: those elsewhere
     count too. "chance_ht": as "chance", weighted by 1 / p."""
     counts = (silo.every if shares else silo.inner)[rows]
     entry = ranges(silo.starts[rows], counts)
@@ -284,7 +286,7 @@ def choose(
 
 
 def _sample(
-    silo: Silo,
+    silo: ClientGraph,
     row: Tensor,
     entry: Tensor,
     counts: Tensor,
@@ -308,7 +310,7 @@ def _sample(
     return by_chance(draw, of_row, row, own, counts, ratio=sampler == "chance")
 
 
-def _draw_columns(silo: Silo, importance: Importance, draws: Tensor, key: int) -> Tensor:
+def _draw_columns(silo: ClientGraph, importance: Importance, draws: Tensor, key: int) -> Tensor:
     """How often each column is drawn, [N + M]: draws [K] times at each client that has nodes, with
     replacement."""
     draws = torch.where(torch.bincount(silo.client, minlength=len(draws)) > 0, draws, 0)
@@ -334,7 +336,7 @@ class Layer:
 
 
 def settle(
-    silo: Silo, out: Tensor, chosen: Chosen, wanted: Tensor, asked: Tensor | None, first: bool
+    silo: ClientGraph, out: Tensor, chosen: Chosen, wanted: Tensor, asked: Tensor | None, first: bool
 ) -> Layer:
     """The layer, once the silo knows which rows others ask for (asked [A], None: nothing is shared).
     Alg. 2, l. 7: V^(l) is what is sampled, and here what is asked for."""
@@ -365,7 +367,13 @@ def entering(layer: Layer) -> Tensor:
 
 
 def transform(
-    silo: Silo, layer: Layer, weights: Weights, h: Tensor | None, number: int, p: float, key: int | None
+    silo: ClientGraph,
+    layer: Layer,
+    weights: Weights,
+    h: Tensor | None,
+    number: int,
+    p: float,
+    key: int | None,
 ) -> Tensor:
     """h W of the rows that enter a layer, [n_in, H], each with its client's weights, or with those that all
     share; h: None for the features. p, key: of dropout, key None for none."""
@@ -394,14 +402,20 @@ def transform(
     return tiled(h, weight, make_tiles(silo.client[rows], silo.num_clients))
 
 
-def answers(silo: Silo, layer: Layer, hw: Tensor) -> Tensor:
+def answers(silo: ClientGraph, layer: Layer, hw: Tensor) -> Tensor:
     """h W / sqrt(D_uu) of the rows that other clients ask for, [A, H]."""
     assert layer.answers is not None
     return hw.detach()[layer.answers] * silo.scale[layer.rows[layer.answers], None]
 
 
 def aggregate(
-    silo: Silo, layer: Layer, hw: Tensor, received: Tensor | None, weights: Weights, number: int, last: bool
+    silo: ClientGraph,
+    layer: Layer,
+    hw: Tensor,
+    received: Tensor | None,
+    weights: Weights,
+    number: int,
+    last: bool,
 ) -> Tensor:
     """What leaves a layer, [n, H]; received [m, H]: from elsewhere.  Eqs. (2)-(4)"""
     bias = weights[f"layers.{number}.bias"]
@@ -413,7 +427,7 @@ def aggregate(
     return z if last else z.relu()
 
 
-def work_of(silo: Silo, layer: Layer, number: int, width_in: int, width_out: int) -> Tensor:
+def work_of(silo: ClientGraph, layer: Layer, number: int, width_in: int, width_out: int) -> Tensor:
     """Floating-point operations of a layer at each client for a step of training, [K] float64: two for every
     product and sum, of the transformation and of the neighbours' sum, forwards and backwards."""
     enters = _entering(silo, layer)
@@ -428,7 +442,7 @@ def work_of(silo: Silo, layer: Layer, number: int, width_in: int, width_out: int
     return work.index_add_(0, silo.client[layer.out], edges)
 
 
-def _entering(silo: Silo, layer: Layer) -> Tensor:
+def _entering(silo: ClientGraph, layer: Layer) -> Tensor:
     """The rows that a layer needs: fewer than enter it where all do (`TAKE_ALL`)."""
     if len(layer.rows) < silo.num_rows:
         return layer.rows

@@ -38,7 +38,7 @@ class FedGraphConfig(
     policy: Literal["full", "constant", "graphsage", "fastgcn", "ddpg", "bandit"] = Field(
         default="full",
         description="how much is sampled: nothing is left out, neighbours with one chance, so many "
-        "neighbours, so many vertices of a layer; or as a policy says that `graphfed policy` has learned",
+        "neighbours, so many nodes of a layer; or as a policy says that `graphfed policy` has learned",
     )
     policy_file: str | None = Field(
         default=None, description="of policy=ddpg or bandit: the file, at the server, of what was learned"
@@ -49,7 +49,7 @@ class FedGraphConfig(
     batch: int = Field(
         default=256,
         ge=1,
-        description="of policy=constant, graphsage and fastgcn: training vertices of a client in a step, at "
+        description="of policy=constant, graphsage and fastgcn: training nodes of a client in a step, at "
         "most",
     )
     fan_out: int = Field(
@@ -78,7 +78,7 @@ class FedGraphConfig(
     first_degrees: Literal["all", "internal"] = Field(
         default="internal",
         description="degrees of the first layer's adjacency: of the edges that it sums over, or with those "
-        "to other clients (the paper), which scales vertices down where most neighbours are elsewhere",
+        "to other clients (the paper), which scales nodes down where most neighbours are elsewhere",
     )
     speed: float = Field(
         default=1e9,

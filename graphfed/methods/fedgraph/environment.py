@@ -5,7 +5,7 @@ Li, Miyazaki and Wu, "FedGraph", section 4): a step is a round, an episode a tra
     s[t] = {W, W_1, ..., W_C}      `FederationEnvironment.sight`, before its projection
     s'[t], PCA to 20               the observation: `sampling_policies.project`, by `principal_components`
     a[t], P                        the action, and `sampling_policies.squash` of it
-    lambda[t]                      accuracy on the validation vertices of all clients (on=test: the test's)
+    lambda[t]                      accuracy on the validation nodes of all clients (on=test: the test's)
     delta[t]                       seconds of the round by the method's time model (clock=wall: measured)
     Lambda, Omega, alpha, beta     `Reward.target`, omega, alpha, beta
 
@@ -108,7 +108,7 @@ class PreparedFederation:
             )
         if math.isnan(accuracy):
             raise InputError(
-                f"no client has a vertex of the part {part!r} that the reward needs; use another split or "
+                f"no client has a node of the part {part!r} that the reward needs; use another split or "
                 "partition"
             )
         return accuracy
@@ -264,7 +264,7 @@ def observation_of(projection: Mapping[str, Tensor], sight: Tensor) -> np.ndarra
 
 
 def seconds_of_full_round(federation: PreparedFederation, clock: Clock) -> float:
-    """delta of a round with all training vertices and all neighbours; measured, of the second such round:
+    """delta of a round with all training nodes and all neighbours; measured, of the second such round:
     in a first one memory is taken."""
     free = Reward(target=1.0, omega=128.0, alpha=0.0, beta=0.0)
     environment = FederationEnvironment(federation, free, rounds=2)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from graphfed.methods.fedgraph.sampling_policies import LEAST_CHANCE
+from graphfed.methods.fedgraph.sampling_policies import MIN_PROBABILITY
 
 __all__ = [
     "KINDS",
@@ -63,7 +63,7 @@ class RewardConfig:
     )
     on: Part = Field(
         default="val",
-        description="the vertices that accuracy is of: val, or test, as in the paper, and then the policy "
+        description="the nodes that accuracy is of: val, or test, as in the paper, and then the policy "
         "has seen them",
     )
     clock: Clock = Field(
@@ -119,7 +119,7 @@ class BanditConfig(LearningConfig):
 
     shares: str = Field(
         default="0.02,0.05,0.1,0.25,0.5,1",
-        description="kappa as a share of a client's training vertices, of each arm",
+        description="kappa as a share of a client's training nodes, of each arm",
     )
     chances: str = Field(
         default="0.1,0.25,0.5,0.75,1", description="chance of a neighbour in every layer, of each arm"
@@ -128,7 +128,7 @@ class BanditConfig(LearningConfig):
     @field_validator("shares", "chances", mode="before")
     @classmethod
     def _in_range(cls, text: Any, about: ValidationInfo) -> str:
-        least = LEAST_CHANCE if about.field_name == "chances" else 0.0
+        least = MIN_PROBABILITY if about.field_name == "chances" else 0.0
         values = numbers_in(text, float)
         if not all(least <= value <= 1 and value > 0 for value in values) or len({*values}) < len(values):
             low = f"from {least}" if least else "above 0 and"

@@ -6,17 +6,17 @@ each silo samples.
     paper                      here
     W, W_i                     State.weights at the server; the clients' weights in a round
     P_i = {kappa_i, p_i^(l)}   a row of the decision: `sampling_policies`
-    G_i, external edges        silos.Silo: neighbours here, and wants
+    G_i, external edges        silos.ClientGraph: neighbours here, and wants
     V^(l), N_i^(l)(v), Q_i^(l) silos.Layer: rows, and the adjacency of a sample
     L (the input counts)       layers + 1: layer l of the paper is number l - 1 here
     lambda, delta, r, Omega    environment.Reward
 
 1. The server sends the weights and every client its row of the decision (Alg. 3, l. 4-6).
-2. In every local step (Alg. 1) a client draws kappa_i of its training vertices and, layer by layer from the
-   last, some of their neighbours (Alg. 2). It tells other clients which of their vertices are among them;
+2. In every local step (Alg. 1) a client draws kappa_i of its training nodes and, layer by layer from the
+   last, some of their neighbours (Alg. 2). It tells other clients which of their nodes are among them;
    these take them into their own sample, and so on down to the second layer. The first layer's neighbours
    are the client's own only (Eq. 2).
-3. Then forwards: from the second layer on a client gets of each such vertex u the row h(u) W / sqrt(D_uu)
+3. Then forwards: from the second layer on a client gets of each such node u the row h(u) W / sqrt(D_uu)
    from u's owner, with the owner's weights (Eq. 3), and takes a step on its own weights. No gradient goes
    back to the owner: what came is a constant.
 4. The server takes the mean of the weights by kappa_i (Eq. 8) and decides anew.
@@ -24,14 +24,14 @@ each silo samples.
 Predictions are made with the shared weights and all neighbours, and embeddings cross for them likewise.
 
 **No formal guarantee.** The paper argues that features are hard to infer from embeddings. A row that crosses
-is a sum over few vertices where the degree is low, the receiver knows the weights (in evaluations exactly,
+is a sum over few nodes where the degree is low, the receiver knows the weights (in evaluations exactly,
 and other ones each time), and with layers of equal width the embeddings themselves can be solved for:
-`graphfed audit` finds most of the features around other sites' vertices after a hundred rounds.
+`graphfed audit` finds most of the features around other clients' nodes after a hundred rounds.
 
 Differs from the paper: Q has the degrees of all edges, but in the first layer, which sums over the client's
-own neighbours only, the degrees of these (the paper: first_degrees=all, by which a vertex whose neighbours
+own neighbours only, the degrees of these (the paper: first_degrees=all, by which a node whose neighbours
 are elsewhere enters next to nothing of itself); the owner of a neighbour scales by its degree, so nobody is
-told degrees. A vertex is in its own neighbourhood always, unscaled. In the first layer the ratio of Eq. (7)
+told degrees. A node is in its own neighbourhood always, unscaled. In the first layer the ratio of Eq. (7)
 counts the client's own neighbours. GraphSAGE draws without replacement. Layers have a bias, as our GCN. The
 settings that the paper leaves open (local steps, kappa's range, optimiser state) are ours. Time is modelled
 (`speed`, `bandwidth`), so that it does not depend on the machine; the program's reward has none. The program
@@ -48,7 +48,7 @@ from torch.nn.functional import cross_entropy
 import graphfed.federation.payload as pay
 from graphfed.federation import Federation, Located, as_leaves
 from graphfed.federation.functions import empty_state, full_like
-from graphfed.federation.route import PeerRoute
+from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.aggregation import check_sums, protected_mean
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.baselines import fedavg
@@ -56,14 +56,14 @@ from graphfed.methods.baselines.fedavg import accept_counts, check_counts
 from graphfed.methods.common import averaging
 from graphfed.methods.common.local_training import fresh_state, initial_weights, stepped
 from graphfed.methods.fedgraph.client_graphs import (
+    ClientGraph,
     Layer,
-    Silo,
     aggregate,
     answers,
     batch_rows,
     choose,
     entering,
-    make_silo,
+    make_client_graph,
     settle,
     transform,
     wants_of,
@@ -90,8 +90,8 @@ __all__ = ["METHOD", "Clients", "begin", "decide", "first_state", "predict", "ro
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def silo_of(cohort: Any, config: FedGraphConfig) -> Silo:
-    return make_silo(
+def silo_of(cohort: Any, config: FedGraphConfig) -> ClientGraph:
+    return make_client_graph(
         cohort,
         shares=config.share != "none",
         shares_first=config.shares(0),
@@ -100,7 +100,7 @@ def silo_of(cohort: Any, config: FedGraphConfig) -> Silo:
     )
 
 
-def counts_of(silo: Silo) -> Tensor:
+def counts_of(silo: ClientGraph) -> Tensor:
     return silo.counts
 
 
@@ -109,7 +109,7 @@ def rows_of(cohort: Any, target: str) -> Tensor:
     return rows
 
 
-def drawn_batch(silo: Silo, decision: Tensor, key: int) -> Tensor:
+def drawn_batch(silo: ClientGraph, decision: Tensor, key: int) -> Tensor:
     return batch_rows(silo, decision[:, 0].long(), key)
 
 
@@ -118,7 +118,7 @@ def batch_sizes(decision: Tensor) -> Tensor:
 
 
 def chosen_neighbours(
-    silo: Silo,
+    silo: ClientGraph,
     rows: Tensor,
     decision: Tensor | None,
     layer: int,
@@ -130,7 +130,7 @@ def chosen_neighbours(
     return choose(silo, rows, amount, config.sampler, layer, shares, key)
 
 
-def first_own_weights(silo: Silo, shared: Weights) -> Weights:
+def first_own_weights(silo: ClientGraph, shared: Weights) -> Weights:
     """Every client's weights at the start of a round.  Alg. 1, l. 1"""
     own: Weights = {}
     for name, w in shared.items():
@@ -142,8 +142,8 @@ def first_own_weights(silo: Silo, shared: Weights) -> Weights:
     return own
 
 
-def loss_of(silo: Silo, layer: Layer, logits: Tensor, sizes: Tensor) -> Tensor:
-    """The sum over clients of the mean cross-entropy of each one's batch, each vertex times the weight of its
+def loss_of(silo: ClientGraph, layer: Layer, logits: Tensor, sizes: Tensor) -> Tensor:
+    """The sum over clients of the mean cross-entropy of each one's batch, each node times the weight of its
     class.  Eq. (5)"""
     losses = cross_entropy(logits, silo.y[layer.out], weight=silo.class_weights, reduction="none")
     return (losses / sizes[silo.client[layer.out]].to(losses.dtype)).sum()
@@ -160,16 +160,16 @@ def kept_state(optimizer: AdamState, config: FedGraphConfig) -> AdamState:
     return optimizer if config.client_state == "keep" else {}
 
 
-def no_work(silo: Silo) -> Tensor:
+def no_work(silo: ClientGraph) -> Tensor:
     return torch.zeros(silo.num_clients, dtype=torch.float64, device=silo.client.device)
 
 
-def more_work(done: Tensor, silo: Silo, number: int, widths: tuple[int, ...], layer: Layer) -> Tensor:
+def more_work(done: Tensor, silo: ClientGraph, number: int, widths: tuple[int, ...], layer: Layer) -> Tensor:
     return done + work_of(silo, layer, number, widths[number], widths[number + 1])
 
 
 def modelled_seconds(
-    silo: Silo, work: Tensor, before: Tensor, after: Tensor, parameters: int, config: FedGraphConfig
+    silo: ClientGraph, work: Tensor, before: Tensor, after: Tensor, parameters: int, config: FedGraphConfig
 ) -> Tensor:
     """What a round takes each client, [K] float64: its operations and its bytes over what it does in a
     second."""
@@ -285,17 +285,17 @@ class Sample:
     """What rows go through: of each layer `silos.Layer` at the clients, and the route of what other clients
     send for it, None where it shares nothing."""
 
-    layers: tuple[tuple[Located, PeerRoute | None], ...]
+    layers: tuple[tuple[Located, ExchangeRoute | None], ...]
 
 
 @dataclass(frozen=True)
 class Clients:
-    """silo: `Silo` at the clients; wants: the route of all that they may ask for, None where nothing is
-    shared; counts [K]: training vertices, at the server; val: the sample, with all neighbours, of the
-    validation vertices; data: the cohorts; widths: of the layers; size: n_W."""
+    """silo: `ClientGraph` at the clients; wants: the route of all that they may ask for, None where nothing
+    is shared; counts [K]: training nodes, at the server; val: the sample, with all neighbours, of the
+    validation nodes; data: the cohorts; widths: of the layers; size: n_W."""
 
     silo: Located
-    wants: PeerRoute | None
+    wants: ExchangeRoute | None
     counts: Located
     val: Sample
     data: Located
@@ -312,7 +312,7 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGraphConfig) ->
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     policy = fed.server.run(learned_policy, config, fed.num_clients, weights)
     if config.policy in LEARNED and fed.control(saw_test, policy)["policy_saw_test"]:
-        fed.tell(
+        fed.log(
             f"the policy in {config.policy_file} was learned by a reward on the test part: the test figures "
             "of this run are not of data that nobody had seen"
         )
@@ -322,12 +322,12 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGraphConfig) ->
 def begin(
     fed: Federation, data: Located, task: Task, config: FedGraphConfig, weights: Located, policy: Located
 ) -> State:
-    """The clients agree who may ask whom for what, and tell the server how many training vertices they
+    """The clients agree who may ask whom for what, and tell the server how many training nodes they
     have."""
     silo = fed.clients.run(silo_of, data, config)
     wants = None
     if fed.num_clients > 1 and any(config.shares(layer) for layer in range(config.layers)):
-        wants = fed.peer_route(fed.clients.run(wants_of, data), name="fedgraph/neighbours")
+        wants = fed.exchange_route(fed.clients.run(wants_of, data), name="fedgraph/neighbours")
     counts = fed.clients.run(counts_of, silo)
     counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
     counts = fed.server.run(check_counts, counts)
@@ -361,14 +361,14 @@ def first_state(
 def draw(
     fed: Federation,
     silo: Located,
-    wants: PeerRoute | None,
+    wants: ExchangeRoute | None,
     rows: Located,
     decision: Located | None,
     config: FedGraphConfig,
     key: int,
 ) -> Sample:
     """A sample for the logits of `rows`; decision None: with all neighbours.  Alg. 2"""
-    layers: list[tuple[Located, PeerRoute | None]] = []
+    layers: list[tuple[Located, ExchangeRoute | None]] = []
     for layer in reversed(range(config.layers)):
         whole = wants if config.shares(layer) else None
         shares = whole is not None
@@ -492,24 +492,28 @@ def predict(fed: Federation, state: State, config: FedGraphConfig, target: str) 
 MESSAGES: Mapping[str, str] = {
     "training_counts": fedavg.MESSAGES["training_counts"],
     **fedavg.GRADIENT_MESSAGES,
-    "fedgraph/neighbours": "Once, between sites with share=hidden or all: the ids of a site's neighbours at "
-    "another one. Each learns which of its vertices the other has an edge to.",
+    "fedgraph/neighbours": "Once, between clients with share=hidden or all: the ids of a client's "
+    "neighbours at "
+    "another one. Each learns which of its nodes the other has an edge to.",
     "model": fedavg.MESSAGES["model"],
-    "fedgraph/policy": "From the server, in every round, to each site: how many training vertices to take, "
+    "fedgraph/policy": "From the server, in every round, to each client: how many training nodes to take, "
     "and how much to sample in each layer.",
-    "fedgraph/wanted": "Between sites, in every local step (refresh=round: once in a round) and evaluation: "
-    "which of these neighbours are in a site's sample.",
-    "fedgraph/embeddings": "Between sites, likewise: of each neighbour that is asked for, what leaves a "
-    "layer times the weights of the next, which the other site reads. No formal guarantee: from many rounds "
-    "much of the features around a vertex can be worked out (`graphfed audit`).",
-    "fedgraph/transformed_features": "Between sites, only with share=all: of each neighbour that is asked "
-    "for its features times the first layer's weights, which the other site reads and knows: as good as "
+    "fedgraph/wanted": "Between clients, in every local step (refresh=round: once in a round) and "
+    "evaluation: "
+    "which of these neighbours are in a client's sample.",
+    "fedgraph/embeddings": "Between clients, likewise: of each neighbour that is asked for, what leaves a "
+    "layer times the weights of the next, which the other client reads. No formal guarantee: from many "
+    "rounds "
+    "much of the features around a node can be worked out (`graphfed audit`).",
+    "fedgraph/transformed_features": "Between clients, only with share=all: of each neighbour that is asked "
+    "for its features times the first layer's weights, which the other client reads and knows: as good as "
     "the features, up to the width of the layer, and after some rounds as good as all of them.",
     "update": "With several local steps (optimizer_at=clients), or a policy learned by DDPG, and "
-    "aggregation=plaintext: each site's model weights after local training, averaged at the server by the "
-    "size of the batches. The server reads each site's weights; from weights, features and labels of "
-    "training vertices can in part be inferred.",
-    "fedgraph/seconds": "In every round: how long it takes a site by the time model, one number. It follows "
+    "aggregation=plaintext: each client's model weights after local training, averaged at the server by the "
+    "size of the batches. The server reads each client's weights; from weights, features and labels of "
+    "training nodes can in part be inferred.",
+    "fedgraph/seconds": "In every round: how long it takes a client by the time model, one number. It "
+    "follows "
     "from the size of its sample, its neighbours' features and what crossed.",
     **averaging.MESSAGES,
 }
@@ -528,7 +532,7 @@ METHOD = Method(
         facts="facts",
     ),
     sends=Sent(
-        summary="transformed embeddings of neighbours between sites, every step; weights, every round",
+        summary="transformed embeddings of neighbours between clients, every step; weights, every round",
         protection=averaging.PROTECTION,
         messages=MESSAGES,
     ),

@@ -1,9 +1,9 @@
 """What decides how much each silo samples, round by round (FedGraph, sections 3.1.1 and 4): fixed schemes,
 and policies that were learned and are read from a file.
 
-A policy's decision has a row for every client: kappa, the training vertices of a step, then for each layer,
+A policy's decision has a row for every client: kappa, the training nodes of a step, then for each layer,
 the one next to the features first, how much is sampled there: the chance of a neighbour, of graphsage how
-many neighbours, of fastgcn how many vertices.
+many neighbours, of fastgcn how many nodes.
 
 A learned policy's file is one safetensors file, written by `graphfed policy`; nothing in it is code. A DDPG
 actor sees what the server has after each round, the weights W, W_1, ..., W_K, each projected on the principal
@@ -23,7 +23,7 @@ from graphfed.files import read_tensors, write_tensors
 
 __all__ = [
     "LEARNED",
-    "LEAST_CHANCE",
+    "MIN_PROBABILITY",
     "PolicyFile",
     "act",
     "check_fits",
@@ -37,7 +37,7 @@ __all__ = [
 #: The policies that are read from a file.
 LEARNED = ("ddpg", "bandit")
 #: The smallest chance of a neighbour that an action stands for: with none, nothing would be learned of it.
-LEAST_CHANCE = 0.05
+MIN_PROBABILITY = 0.05
 #: What a policy's file calls itself.
 FORMAT = "graphfed sampling policy 1"
 
@@ -54,7 +54,7 @@ def fixed_decision(
     fan_outs: tuple[int, int],
     size: int,
 ) -> Tensor:
-    """What a fixed scheme says in every round, [K, 1 + L]; counts [K]: training vertices of each client.
+    """What a fixed scheme says in every round, [K, 1 + L]; counts [K]: training nodes of each client.
     fan_outs: of the last layer, and of the others."""
     kappa = counts if policy == "full" else counts.clamp(max=batch)
     outer, inner = fan_outs
@@ -70,10 +70,10 @@ def fixed_decision(
 
 def squash(action: Tensor, counts: Tensor) -> Tensor:
     """An action in [-1, 1]^(K (1 + L)) -> the decision [K, 1 + L]: kappa_k in 1 .. counts_k, chances between
-    LEAST_CHANCE and 1. (The tanh of a network's output x, so mapped, is the sigmoid of 2 x.)"""
+    MIN_PROBABILITY and 1. (The tanh of a network's output x, so mapped, is the sigmoid of 2 x.)"""
     share = (action.double().reshape(len(counts), -1).clamp(-1, 1) + 1) / 2
     kappa = (share[:, 0] * counts).round().clamp(min=1).minimum(counts.double())
-    return torch.cat([kappa[:, None], LEAST_CHANCE + (1 - LEAST_CHANCE) * share[:, 1:]], 1)
+    return torch.cat([kappa[:, None], MIN_PROBABILITY + (1 - MIN_PROBABILITY) * share[:, 1:]], 1)
 
 
 def project(policy: dict[str, Tensor], weights: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
 """Who keeps which edge, by plain algorithms that see the whole graph: the exact optimum, and the slow loops
 that the programs of `balancing` are tested against.
 
-An edge (u, v) is kept by u, by v, or by both; the workload of a vertex is the number of neighbours that it
+An edge (u, v) is kept by u, by v, or by both; the workload of a node is the number of neighbours that it
 keeps, and the largest workload is to be small (Lumos, Eq. 10). With one keeper for every edge this is the
 min-max orientation of a graph: polynomial, though the paper calls it NP-hard.
 
-Edges [2, m] int64, every edge once, no self loops; n vertices. A cover is [2, m] bool: whether the first end
+Edges [2, m] int64, every edge once, no self loops; n nodes. A cover is [2, m] bool: whether the first end
 keeps the second, and whether the second keeps the first. Every loop draws from the same keyed draws as the
 programs, so that they agree to the last edge."""
 
@@ -42,7 +42,7 @@ Cover = NDArray[np.bool_]
 
 
 def workloads(edges: Edges, cover: Cover, n: int) -> NDArray[np.int64]:
-    """How many neighbours each vertex keeps, [n]."""
+    """How many neighbours each node keeps, [n]."""
     counts: NDArray[np.int64] = np.bincount(edges[cover], minlength=n)
     return counts
 
@@ -56,7 +56,7 @@ def largest(edges: Edges, cover: Cover, n: int) -> int:
 
 
 def pair_draws(key: int, own: Tensor, other: Tensor, n: int) -> Tensor:
-    """A draw in [0, 1) for each ordered pair of vertices, [p] float64."""
+    """A draw in [0, 1) for each ordered pair of nodes, [p] float64."""
     return uniform(key, own * n + other)[:, 0]
 
 
@@ -92,8 +92,8 @@ def _ids(*ids: int) -> Tensor:
 class Optimum:
     """The smallest largest workload, with who reaches it and why there is no smaller one.
 
-    keeper [m]: the end that keeps each edge; dense [n] bool: a set of vertices with more than (maximum - 1)
-    times as many edges inside it as vertices: some vertex of it keeps `maximum` of them, whoever keeps
+    keeper [m]: the end that keeps each edge; dense [n] bool: a set of nodes with more than (maximum - 1)
+    times as many edges inside it as nodes: some node of it keeps `maximum` of them, whoever keeps
     which."""
 
     maximum: int
@@ -104,9 +104,9 @@ class Optimum:
 def optimum(edges: Edges, n: int) -> Optimum:
     """The min-max orientation, by reversing paths.
 
-    While a path of kept edges leads from a vertex of the largest workload k to one of at most k - 2, every
+    While a path of kept edges leads from a node of the largest workload k to one of at most k - 2, every
     edge of it changes its keeper: the first loses one, the last gains one. Where no path is left, whatever
-    the vertices of workload k reach keeps at least k - 1 edges each, one of them k, and all of them inside:
+    the nodes of workload k reach keeps at least k - 1 edges each, one of them k, and all of them inside:
     more than (k - 1) |R| edges."""
     ends = np.asarray(edges, dtype=np.int64)
     keeps_first = _start(ends, n)
@@ -120,7 +120,7 @@ def optimum(edges: Edges, n: int) -> Optimum:
             dense = np.zeros(n, dtype=bool)
             dense[order] = k > 0
             return Optimum(k, keeper, dense)
-        # A path from each root to the nearest vertex of its own tree: they have no vertex in common.
+        # A path from each root to the nearest node of its own tree: they have no node in common.
         _, first = np.unique(root[low], return_index=True)
         for end in low[first]:
             at = end
@@ -150,8 +150,8 @@ def _start(ends: Edges, n: int) -> Cover:
 def _forest(
     keeper: NDArray[np.int64], other: NDArray[np.int64], n: int, roots: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Breadth first along kept edges from all roots: the edge by which each vertex was reached [n] (-1:
-    none), the root of its tree [n] (-1: not reached), and the vertices reached, in order."""
+    """Breadth first along kept edges from all roots: the edge by which each node was reached [n] (-1:
+    none), the root of its tree [n] (-1: not reached), and the nodes reached, in order."""
     out = sp.csr_matrix((np.arange(len(keeper)), (keeper, other)), shape=(n, n))
     came_by, root = np.full((2, n), -1)
     root[roots] = roots
@@ -170,7 +170,7 @@ def _forest(
     return came_by, root, np.concatenate(order).astype(np.int64)
 
 
-# ---- the paper's algorithms, one vertex after the other ----------------------------------------------------
+# ---- the paper's algorithms, one node after the other ----------------------------------------------------
 
 
 def _neighbours(edges: Edges, n: int) -> list[list[int]]:
@@ -178,11 +178,11 @@ def _neighbours(edges: Edges, n: int) -> list[list[int]]:
     for u, v in edges.T.tolist():
         around[u].append(v)
         around[v].append(u)
-    return [sorted(vertices) for vertices in around]
+    return [sorted(nodes) for nodes in around]
 
 
 def _cover(edges: Edges, kept: Sequence[set[int]]) -> Cover:
-    """The cover of an edge list, from the set N_u of every vertex."""
+    """The cover of an edge list, from the set N_u of every node."""
     ends = [[v in kept[u], u in kept[v]] for u, v in edges.T.tolist()]
     return np.array(ends, dtype=bool).reshape(-1, 2).T
 
@@ -198,7 +198,7 @@ def _greedy_sets(around: Sequence[Sequence[int]]) -> list[set[int]]:
 
 
 def maximum_found(workload: Sequence[int], around: Sequence[Sequence[int]], seed: int, step: int) -> int:
-    """Alg. 3: the vertex of the largest workload. A vertex without neighbours is no candidate."""
+    """Alg. 3: the node of the largest workload. A node without neighbours is no candidate."""
     candidates = [
         v for v, near in enumerate(around) if near and all(workload[v] >= workload[w] for w in near)
     ]
@@ -244,7 +244,7 @@ def by_passing_on(
     edges: Edges, n: int, *, rounds: int, shuffle_rounds: int, seed: int
 ) -> tuple[Cover, list[int]]:
     """Our rule: one keeper for every edge, by Alg. 1's comparison and a coin; then, in every round, each
-    vertex offers one of its edges to a neighbour that keeps at least two less, and each takes one offer. When
+    node offers one of its edges to a neighbour that keeps at least two less, and each takes one offer. When
     nobody can offer, or after `rounds`, so many rounds more in which it is enough to keep one less.
 
     The largest workload before the first round and after each one."""

@@ -1,4 +1,4 @@
-"""Who keeps which edge in Lumos: programs over places, for clients that hold one vertex each and may not know
+"""Who keeps which edge in Lumos: programs over places, for clients that hold one node each and may not know
 each other's degrees.
 
     balancer   who keeps an edge                                       who takes part
@@ -156,7 +156,7 @@ def pass_on(around: Around, trade: Trade, chosen: Tensor, answers: Tensor, taken
     return Trade(keeps, able, workload, trade.outcomes, workload != trade.workload)
 
 
-def moment_of(trade: Trade) -> Tensor:
+def snapshot_of(trade: Trade) -> Tensor:
     return moment(trade.workload, trade.outcomes)
 
 
@@ -182,7 +182,7 @@ def solve(table: RouteTable) -> Tensor:
     return (keeper[edge] == own).byte()
 
 
-def do_as_told(around: Around, answers: Tensor) -> Kept:
+def carry_out(around: Around, answers: Tensor) -> Kept:
     keeps, nothing = answers > 0, torch.zeros_like(around.ids)
     workload = around.count(keeps.nonzero()[:, 0])
     return ended(around, keeps, ~keeps, nothing, moment(workload, nothing))
@@ -207,9 +207,9 @@ def balance(fed: Federation, rows: Located, config: LumosConfig) -> Balance:
     if config.balancer == "oracle":
         told = fed.route(fed.clients.run(neighbours, around), name="balance/neighbours")
         answers = fed.scatter(
-            fed.server.run(solve, fed.table(told)), told, name="balance/keepers", grad=False
+            fed.server.run(solve, fed.table(told)), told, name="balance/assignments", grad=False
         )
-        return Balance(fed.clients.run(do_as_told, around, answers), 0, 0, fed.server.run(constant, 0))
+        return Balance(fed.clients.run(carry_out, around, answers), 0, 0, fed.server.run(constant, 0))
     level = fed.clients.run(levels, around, config.degree_bits)
     pairs = open_pairs(fed, rows, name="balance")
     order = compare_pairs(
@@ -232,7 +232,7 @@ def balance(fed: Federation, rows: Located, config: LumosConfig) -> Balance:
 def local(fed: Federation, around: Located, pairs: Pairs, order: Located, config: LumosConfig) -> Balance:
     """The local rule: until nobody can pass an edge to who keeps 2 less, then shuffle_rounds more."""
     trade = fed.clients.run(first_keepers, around, order, config.seed)
-    history = [fed.clients.run(moment_of, trade)]
+    history = [fed.clients.run(snapshot_of, trade)]
     calls = 1
     for number in range(1, config.balance_rounds + 1):
         fed.begin(f"balancing the trees: round {number}, at most {config.balance_rounds}")
@@ -242,13 +242,13 @@ def local(fed: Federation, around: Located, pairs: Pairs, order: Located, config
         if not fed.control(anybody, able)["goes_on"]:
             break
         trade = offer_and_take(fed, around, pairs, trade, config.seed, number)
-        history.append(fed.clients.run(moment_of, trade))
+        history.append(fed.clients.run(snapshot_of, trade))
     for more in range(config.shuffle_rounds):
         fed.begin(f"balancing the trees: shuffling round {more + 1} of {config.shuffle_rounds}")
         trade = compare_again(fed, around, pairs, trade, config, margin=0, anew=more == 0)
         calls += 1
         trade = offer_and_take(fed, around, pairs, trade, config.seed, len(history))
-        history.append(fed.clients.run(moment_of, trade))
+        history.append(fed.clients.run(snapshot_of, trade))
     kept = fed.clients.run(end_of_trade, around, trade, *history)
     return Balance(kept, len(history) - 1, calls, fed.server.run(constant, 0))
 
@@ -355,5 +355,5 @@ MESSAGES: dict[str, str] = {
     "balance/better": "Only with balancer=mcmc: whether it has. The server reads it.",
     "balance/neighbours": "Only with balancer=oracle, for evaluation: every device's neighbours, in clear, "
     "which the server reads: the whole graph.",
-    "balance/keepers": "Only with balancer=oracle, from the server: who keeps which edge.",
+    "balance/assignments": "Only with balancer=oracle, from the server: who keeps which edge.",
 }

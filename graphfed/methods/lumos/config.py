@@ -106,7 +106,7 @@ class LumosConfig(
 
     backbone: Literal["gcn", "gat"] = Field(default="gcn", description="graph network on the trees")
     virtual_nodes: bool = Field(
-        default=True, description="trees with virtual vertices; without: each device's own neighbourhood"
+        default=True, description="trees with virtual nodes; without: each device's own neighbourhood"
     )
     trainer: Literal["fused", "general"] = Field(
         default="fused",

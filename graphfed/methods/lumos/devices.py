@@ -43,20 +43,20 @@ class Devices:
 
 
 def neighbour_rows(cohort: Cohort) -> PairRows:
-    """Every device's neighbours. InputError where a client holds anything but one vertex, and for edge
+    """Every device's neighbours. InputError where a client holds anything but one node, and for edge
     weights."""
     counts = torch.bincount(cohort.client, minlength=cohort.num_clients)
     wrong = (counts != 1).nonzero()[:, 0]
     if len(wrong):
         count = int(counts[wrong[0]])
         raise InputError(
-            f"lumos is for one vertex at every client, and client {cohort.clients[int(wrong[0])]} holds "
-            f"{count or 'no'} {'vertices' if count else 'vertex'}; use partition 'ego'"
+            f"lumos is for one node at every client, and client {cohort.clients[int(wrong[0])]} holds "
+            f"{count or 'no'} {'nodes' if count else 'node'}; use partition 'ego'"
         )
-    if cohort.cut_weight is not None:
+    if cohort.cross_weight is not None:
         raise InputError(NO_WEIGHTS)
-    order = torch.argsort(cohort.cut_row * (1 << 32) + cohort.cut_client)
-    return PairRows(cohort.cut_row[order], cohort.cut_client[order])
+    order = torch.argsort(cohort.cross_row * (1 << 32) + cohort.cross_client)
+    return PairRows(cohort.cross_row[order], cohort.cross_client[order])
 
 
 def check_graph(graph: Graph, config: LumosConfig) -> None:

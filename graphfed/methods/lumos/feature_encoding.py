@@ -34,18 +34,18 @@ from graphfed.methods.lumos.bit_matrix import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.nn.bits import pack_bits, unpack_bits
 from graphfed.nn.sparse import SparseMatrix, ranges
-from graphfed.privacy.bins import budget_of, deal_bins, encode_bins
+from graphfed.privacy.bins import assign_bins, budget_of, encode_bins
 from graphfed.privacy.local import gain
 from graphfed.privacy.noise import Mechanism, Noise, chunks
 from graphfed.random import entry_words, fold
 
 __all__ = [
     "Sent",
+    "announced_sizes",
     "bytes_of_bins",
     "encode",
     "received_features",
     "receiver_mechanism",
-    "sizes_told",
 ]
 
 
@@ -83,7 +83,7 @@ def encode(
     noise, devices, width = Noise(config.noise_seed), len(ids), x.shape[1]
     count = torch.bincount(rows, minlength=devices)
     dealt_over = count if config.pad_bins is None else torch.where(count > 0, config.pad_bins, 0)
-    bins = deal_bins(dealing_key(config), ids, width, dealt_over)
+    bins = assign_bins(bin_key(config), ids, width, dealt_over)
     packed = encode_bins(
         x,
         ids,
@@ -109,7 +109,7 @@ def encode(
     )
 
 
-def dealing_key(config: LumosConfig) -> int:
+def bin_key(config: LumosConfig) -> int:
     """Public: of which coordinates are in which bin of a device."""
     return fold(config.seed, "lumos", "dealing")
 
@@ -162,7 +162,7 @@ def _cut(packed: Tensor, rows: Tensor, start: Tensor, size: Tensor) -> Tensor:
 # ---- at the receivers --------------------------------------------------------------------------------------
 
 
-def sizes_told(header: Tensor, width: int) -> Tensor:
+def announced_sizes(header: Tensor, width: int) -> Tensor:
     """How many coordinates each bin has, [P] int64, by headers [P, 2]. InputError for what is no header."""
     parts, number = header[:, 0].long(), header[:, 1].long()
     wrong = ((number < 0) | (number >= parts)).nonzero()[:, 0]
@@ -177,10 +177,10 @@ def received_features(
     """The deviations of x''_v from `unsent_value`, [P, d]: an entry for each coordinate of a bin.
 
     header [P, 2], flat [B] and sender [P] (stable ids) of the pairs. What `encode` sent, decoded."""
-    size = sizes_told(header, width)
+    size = announced_sizes(header, width)
     known, first, place = _distinct(sender)
     parts = header[:, 0].long()
-    bins = deal_bins(dealing_key(config), known, width, parts[first])
+    bins = assign_bins(bin_key(config), known, width, parts[first])
     number = bins.first[place] + header[:, 1].long()
     if not torch.equal(parts[first][place], parts) or not torch.equal(bins.size[number], size):
         raise InputError("a device told two of its receivers different numbers of bins")

@@ -2,7 +2,7 @@
 
 In plaintext the weights are leaves at the server: their gradient comes back over the broadcast, added up over
 the devices of a host. By secure aggregation every device has leaves of its own, whose gradients are its part
-of the sum; how many vertices are trained on is one more number of it, in every round."""
+of the sum; how many nodes are trained on is one more number of it, in every round."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class GradientSum:
 
     Attributes:
         apart: Whether every device has weights of its own.
-        count: (fed, devices, task) -> at the server, how many vertices (to predict links: devices) are
+        count: (fed, devices, task) -> at the server, how many nodes (to predict links: devices) are
             trained on; None where every round sums them.
         broadcast: (fed, devices, weights) -> the leaves that collect gradients, and the weights at the
             devices.
@@ -52,12 +52,12 @@ def copies(devices: Devices, weights: Weights) -> Weights:
     return leaves
 
 
-def training_vertices(devices: Devices) -> Tensor:
+def training_nodes(devices: Devices) -> Tensor:
     return devices.cohort.train.sum()
 
 
 def with_count(devices: Devices, gradients: Weights) -> tuple[Weights, Tensor]:
-    """Each device's gradient, and for how many vertices (to predict links: devices) its loss counts, [n]."""
+    """Each device's gradient, and for how many nodes (to predict links: devices) its loss counts, [n]."""
     cohort = devices.cohort
     if cohort.links is not None:
         return gradients, torch.ones(devices.forest.num_devices)
@@ -75,7 +75,7 @@ def no_sum(weights: Weights) -> tuple[Weights, Tensor]:
 
 def mean_of(gradients: Weights, count: Tensor, weights: Weights) -> Weights:
     if not bool(count):
-        raise InputError("no device has a training vertex; use another split")
+        raise InputError("no device has a training node; use another split")
     return {name: (g / count).to(weights[name].dtype) for name, g in gradients.items()}
 
 
@@ -87,10 +87,10 @@ def mean_of_sum(total: tuple[Weights, Tensor], weights: Weights) -> Weights:
 
 
 def count_once(fed: Federation, devices: Located, task: Task) -> Located:
-    """Each device tells the server whether its vertex is trained on; to predict links all are."""
+    """Each device tells the server whether its node is trained on; to predict links all are."""
     if task.name == LINK_PREDICTION:
         return fed.server.run(constant, fed.num_clients)
-    counts = fed.clients.run(training_vertices, devices)
+    counts = fed.clients.run(training_nodes, devices)
     return fed.sum(counts, name="lumos/training_count", grad=False)
 
 

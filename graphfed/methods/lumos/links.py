@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from graphfed.federation.route import PeerIds
+from graphfed.federation.route import ExchangeIds
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.devices import Devices
@@ -48,7 +48,7 @@ def look_around(rows: PairRows, ids: Tensor, num_clients: int) -> Around:
 
 def draw_negatives(
     devices: Devices, around: Around, ids: Tensor, config: LumosConfig, number: int
-) -> PeerIds:
+) -> ExchangeIds:
     """For each kept neighbour `negatives` clients that are no neighbours, uniformly, with repetition."""
     forest = devices.forest
     pairs = torch.repeat_interleave(torch.arange(forest.num_pairs, device=ids.device), config.negatives)
@@ -62,16 +62,16 @@ def draw_negatives(
     before = torch.searchsorted(around.codes, device * around.num_clients + rank, right=True)
     drawn = rank + before - around.start[device]
     everyone = torch.arange(len(ids), device=ids.device)
-    return PeerIds(drawn, drawn, device, ids, everyone)
+    return ExchangeIds(drawn, drawn, device, ids, everyone)
 
 
-def scored_ends(devices: Devices, ids: Tensor, target: str) -> PeerIds:
+def scored_ends(devices: Devices, ids: Tensor, target: str) -> ExchangeIds:
     """The other ends of the pairs that each device scores."""
     links = devices.cohort.links
     assert links is not None
     which = devices.cohort.pairs(target)
-    site, everyone = links.site[which], torch.arange(len(ids), device=ids.device)
-    return PeerIds(site, site, links.row[which], ids, everyone)
+    client, everyone = links.client[which], torch.arange(len(ids), device=ids.device)
+    return ExchangeIds(client, client, links.row[which], ids, everyone)
 
 
 def rows_to_send(devices: Devices, h: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def rows_to_send(devices: Devices, h: Tensor) -> Tensor:
     return h.index_select(0, devices.receivers)
 
 
-def link_loss(devices: Devices, wanted: PeerIds, h: Tensor, kept: Tensor, drawn: Tensor) -> Tensor:
+def link_loss(devices: Devices, wanted: ExchangeIds, h: Tensor, kept: Tensor, drawn: Tensor) -> Tensor:
     """Eq. (33), corrected: the cohort's sum; kept [P, H], drawn [Q, H]: embeddings that were asked for."""
     positive = (h.index_select(0, devices.kept_rows) * kept).sum(1)
     negative = (h.index_select(0, wanted.client) * drawn).sum(1)

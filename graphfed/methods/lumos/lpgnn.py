@@ -2,7 +2,7 @@
 
     paper               here
     multi-bit encoder   features (privacy.local.multi_bit), once, epsilon_x
-    randomised response labels of training and validation vertices, once, epsilon_y
+    randomised response labels of training and validation nodes, once, epsilon_y
     KProp               propagate: K times D^{-1/2} A D^{-1/2}, no self loops; k_x times on features, k_y on
                         labels
     T                   privacy.local.response_matrix
@@ -10,22 +10,22 @@
 
     p(y | x) = softmax(net(KProp(x')))
     p(y' | x) = p(y | x) T                                   forward correction
-    y~ = KProp(y'), zero for vertices that released none
-    loss = -log softmax(KProp(p(y' | x)))[argmax y~], mean over the training vertices
+    y~ = KProp(y'), zero for nodes that released none
+    loss = -log softmax(KProp(p(y' | x)))[argmax y~], mean over the training nodes
 
-What it shows. The server knows the whole graph: every vertex sends its neighbours in clear, whether it is a
-training or a validation vertex too. Features are epsilon_x-private and labels epsilon_y-private, one vertex
-against any other features or label, so a labelled vertex spends epsilon_x + epsilon_y in all. Everything is
+What it shows. The server knows the whole graph: every node sends its neighbours in clear, whether it is a
+training or a validation node too. Features are epsilon_x-private and labels epsilon_y-private, one node
+against any other features or label, so a labelled node spends epsilon_x + epsilon_y in all. Everything is
 sent once, in set-up; afterwards only predictions come back.
 
-Differs from the paper. Rounds are selected by the accuracy on the validation vertices, summed over the
+Differs from the paper. Rounds are selected by the accuracy on the validation nodes, summed over the
 clients, as for every method here (the paper's rule is the lowest loss on noisy validation labels, guarded by
 the best training accuracy that T allows): one rule for all rows of a table, and it makes this baseline no
-weaker. A training vertex whose y~ is all zero keeps the label it released. The networks are those of
+weaker. A training node whose y~ is all zero keeps the label it released. The networks are those of
 `nn.backbones` (ReLU or ELU, not SELU), and neither are features rescaled by the data's own extremes (bounds
 are settings) nor classes left out. What KProp gives is divided by its standard deviation before it enters the
 network (`standardise`; the paper's raw values are about d (high - low) wide). The default was chosen on
-validation vertices of Facebook, on two seeds that no result is of: 88.1 and 87.1 % with GCN against 86.3 and
+validation nodes of Facebook, on two seeds that no result is of: 88.1 and 87.1 % with GCN against 86.3 and
 86.4, 84.6 and 86.8 % with GAT against 81.4 and 80.0."""
 
 from collections.abc import Mapping
@@ -53,15 +53,15 @@ from graphfed.methods.common.released import (
     NoiseSettings,
     Prepared,
     Weights,
-    by_vertex,
+    by_node,
     check_graph,
     check_training,
     descend,
+    node_route,
     noise_of,
     noised_labels,
     round_at_server,
     send_back,
-    vertex_route,
 )
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.bits import pack_bits, unpack_bits
@@ -79,7 +79,7 @@ from graphfed.privacy.local import (
 
 __all__ = ["METHOD", "LpgnnConfig", "restore"]
 
-#: Bits of the byte that says what a vertex is for.
+#: Bits of the byte that says what a node is for.
 TRAIN, VAL, WEIGHTED = 1, 2, 4
 
 
@@ -98,10 +98,10 @@ class LpgnnConfig(
 
     backbone: Literal["gcn", "gat", "sage"] = Field(default="gcn", description="graph network")
     epsilon_x: float = Field(
-        default=2.0, gt=0, allow_inf_nan=False, description="privacy budget of a vertex's features"
+        default=2.0, gt=0, allow_inf_nan=False, description="privacy budget of a node's features"
     )
     epsilon_y: float = Field(
-        default=1.0, gt=0, allow_inf_nan=False, description="privacy budget of a vertex's label"
+        default=1.0, gt=0, allow_inf_nan=False, description="privacy budget of a node's label"
     )
     k_x: int = Field(default=4, ge=0, description="KProp steps on features")
     k_y: int = Field(default=2, ge=0, description="KProp steps on labels")
@@ -123,7 +123,7 @@ def index_type(width: int) -> torch.dtype:
 
 
 def noised_features(cohort: Cohort, config: LpgnnConfig) -> Tensor:
-    """The m coordinates that each vertex sends (`index_type`) and after them their bits, packed, as bytes:
+    """The m coordinates that each node sends (`index_type`) and after them their bits, packed, as bytes:
     [N, B] uint8."""
     assert cohort.x is not None
     bounds = config.feature_low, config.feature_high
@@ -133,27 +133,27 @@ def noised_features(cohort: Cohort, config: LpgnnConfig) -> Tensor:
 
 
 def roles(cohort: Cohort) -> Tensor:
-    """What each vertex is for, and whether its edges have weights: [N] uint8."""
+    """What each node is for, and whether its edges have weights: [N] uint8."""
     weighted = 0 if cohort.edge_weight is None else WEIGHTED
     return (cohort.train * TRAIN + cohort.val * VAL + weighted).to(torch.uint8)
 
 
 def _ends(cohort: Cohort) -> tuple[Tensor, Tensor]:
     """The row of each edge end, ascending, and the order that sorts inner and cut edges so."""
-    row = torch.cat([cohort.edge_index[1], cohort.cut_row])
+    row = torch.cat([cohort.edge_index[1], cohort.cross_row])
     order = torch.argsort(row, stable=True)
     return row[order], order
 
 
 def degrees(cohort: Cohort) -> Tensor:
-    """How many neighbours each vertex has, [N] int32."""
+    """How many neighbours each node has, [N] int32."""
     return torch.bincount(_ends(cohort)[0], minlength=cohort.num_rows).int()
 
 
 def neighbours(cohort: Cohort) -> RowIds:
-    """The ids of every vertex's neighbours, vertex after vertex."""
+    """The ids of every node's neighbours, node after node."""
     row, order = _ends(cohort)
-    ids = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cut_id])
+    ids = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cross_id])
     return RowIds(ids[order], cohort.client[row])
 
 
@@ -161,8 +161,8 @@ def edge_weights(cohort: Cohort) -> Tensor:
     """The weight of the edge to each of these neighbours."""
     if cohort.edge_weight is None:  # a client without edges cannot tell
         return torch.ones(len(_ends(cohort)[0]), device=cohort.id.device)
-    assert cohort.cut_weight is not None
-    return torch.cat([cohort.edge_weight, cohort.cut_weight])[_ends(cohort)[1]]
+    assert cohort.cross_weight is not None
+    return torch.cat([cohort.edge_weight, cohort.cross_weight])[_ends(cohort)[1]]
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
@@ -181,19 +181,19 @@ def gathered(
     table: RouteTable,
     neighbours: RouteTable,
 ) -> dict[str, Tensor]:
-    """What was released, in the order of the vertices' ids [U]; edges [2, E] int32 (source, destination) by
-    place in that order, weights [E] where there are any. InputError for an edge to a vertex that nobody
+    """What was released, in the order of the nodes' ids [U]; edges [2, E] int32 (source, destination) by
+    place in that order, weights [E] where there are any. InputError for an edge to a node that nobody
     has."""
     row = torch.repeat_interleave(table.index, degrees.long())
     place = torch.searchsorted(table.ids, neighbours.ids).clamp(max=max(len(table.ids) - 1, 0))
     lost = (table.ids[place] != neighbours.ids).nonzero()[:, 0]
     if len(lost):
         raise InputError(
-            f"vertex {int(neighbours.ids[lost[0]])} is named as a neighbour, but no client has it; leave "
+            f"node {int(neighbours.ids[lost[0]])} is named as a neighbour, but no client has it; leave "
             "its edges out, or add the client"
         )
     arrived = {"features": features, "labels": labels, "roles": roles}
-    found = {name: by_vertex(x, table) for name, x in arrived.items()} | {"ids": table.ids}
+    found = {name: by_node(x, table) for name, x in arrived.items()} | {"ids": table.ids}
     check_training(found["roles"] & TRAIN > 0)
     found["edges"] = torch.stack([place[neighbours.index], row]).int()
     return found if weights is None else {**found, "weights": weights}
@@ -201,8 +201,8 @@ def gathered(
 
 @dataclass(frozen=True, eq=False)
 class AtServer:
-    """What the server works out once: the batch of all vertices, the propagation matrix [U, U], the training
-    vertices [n] and the class each is trained on, T [C, C]."""
+    """What the server works out once: the batch of all nodes, the propagation matrix [U, U], the training
+    nodes [n] and the class each is trained on, T [C, C]."""
 
     batch: Batch
     propagation: SparseMatrix
@@ -212,7 +212,7 @@ class AtServer:
 
 
 def propagation_matrix(edges: Tensor, weight: Tensor | None, degree: Tensor) -> SparseMatrix:
-    """D^{-1/2} A D^{-1/2} without self loops; rows of isolated vertices are empty."""
+    """D^{-1/2} A D^{-1/2} without self loops; rows of isolated nodes are empty."""
     n, (source, target) = len(degree), edges
     scale = torch.where(degree > 0, degree, 1).double().rsqrt()
     value = scale[source] * scale[target] * (1 if weight is None else weight)
@@ -273,7 +273,7 @@ def at_server(found: dict[str, Tensor], task: Task, config: LpgnnConfig) -> AtSe
 
 
 def loss_of(here: AtServer, logits: Tensor, config: LpgnnConfig) -> Tensor:
-    """logits [U, C] of all vertices."""
+    """logits [U, C] of all nodes."""
     if not config.denoise:
         return cross_entropy(logits[here.training], here.target)
     noisy = propagate(here.propagation, logits.softmax(1) @ here.response, config.k_y)
@@ -329,7 +329,7 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Lp
 
 def setup(fed: Federation, data: Located, task: Task, config: LpgnnConfig) -> State:
     fed.begin("adding noise to features and labels, and sending them")
-    route = vertex_route(fed, data, task)
+    route = node_route(fed, data, task)
     found = release(fed, data, route, task, config)
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     values = {
@@ -343,8 +343,8 @@ def setup(fed: Federation, data: Located, task: Task, config: LpgnnConfig) -> St
 def restore(
     fed: Federation, data: Located, task: Task, config: LpgnnConfig, values: Mapping[str, Located]
 ) -> State:
-    """The state of a run that goes on: nothing is released again, only the vertices' ids cross."""
-    route = vertex_route(fed, data, task)
+    """The state of a run that goes on: nothing is released again, only the nodes' ids cross."""
+    route = node_route(fed, data, task)
     server = fed.server.run(at_server, values["released"], task, config)
     return State(values, Prepared(data, route, server))
 
@@ -354,25 +354,25 @@ def round(fed: Federation, state: State, config: LpgnnConfig, number: int) -> St
 
 
 def predict(fed: Federation, state: State, config: LpgnnConfig, target: str) -> Located:
-    """The server predicts every vertex, and tells each client its own."""
+    """The server predicts every node, and tells each client its own."""
     logits = fed.server.run(logits_of, state.prepared.server, state.weights, config)
     return send_back(fed, state.prepared, logits, target, name="lpgnn/predictions")
 
 
 MESSAGES = {
     **released.MESSAGES,
-    "lpgnn/features": "Of every vertex, once, a few features drawn at random and a noised bit of each: the "
+    "lpgnn/features": "Of every node, once, a few features drawn at random and a noised bit of each: the "
     "multi-bit mechanism with epsilon_x. With a noise_seed the noise is simulated and the server could take "
     "it off.",
-    "lpgnn/labels": "The class of every training and validation vertex, once, after randomised response with "
+    "lpgnn/labels": "The class of every training and validation node, once, after randomised response with "
     "epsilon_y; with a noise_seed simulated.",
-    "lpgnn/roles": "Which vertices are for training and which for validation, and whether their edges have "
+    "lpgnn/roles": "Which nodes are for training and which for validation, and whether their edges have "
     "weights. The server reads it.",
-    "lpgnn/degrees": "How many neighbours each vertex has. The server reads it.",
-    "lpgnn/neighbours": "The ids of each vertex's neighbours. The server reads them and so knows the whole "
+    "lpgnn/degrees": "How many neighbours each node has. The server reads it.",
+    "lpgnn/neighbours": "The ids of each node's neighbours. The server reads them and so knows the whole "
     "graph: LPGNN does not hide edges.",
     "lpgnn/edge_weights": "Only of a graph with edge weights: the weight of each of these edges, in clear.",
-    "lpgnn/predictions": "From the server: a score of every class for each of a site's vertices.",
+    "lpgnn/predictions": "From the server: a score of every class for each of a client's nodes.",
 }
 
 METHOD = Method(

@@ -309,7 +309,7 @@ def degrees(around: Around) -> Tensor:
     return around.degree
 
 
-def moment_of(chain: Chain, outcomes: Tensor) -> Tensor:
+def snapshot_of(chain: Chain, outcomes: Tensor) -> Tensor:
     return moment(chain.workload, outcomes)
 
 
@@ -340,7 +340,7 @@ def search(fed: Federation, around: Located, pairs: Pairs, order: Located, confi
     among = fed.server.run(constant, 0, str(fed.device))  # comparisons among candidates, if all were made
     beside = fed.server.run(constant, 0, str(fed.device))
     found, outcomes = find_largest(fed, around, pairs, chain, None, nobody_yet, outcomes, config)
-    history = [fed.clients.run(moment_of, found.chain, outcomes)]
+    history = [fed.clients.run(snapshot_of, found.chain, outcomes)]
     best, calls = found, 1
     if not fed.control(any_edge, found.candidates)["goes_on"]:
         kept = fed.clients.run(end, around, best.chain, outcomes, *history)
@@ -374,7 +374,7 @@ def search(fed: Federation, around: Located, pairs: Pairs, order: Located, confi
             found = after
             if decided["better"]:
                 best, holder = after, other
-        history.append(fed.clients.run(moment_of, found.chain, outcomes))
+        history.append(fed.clients.run(snapshot_of, found.chain, outcomes))
         calls += 2
     kept = fed.clients.run(end, around, best.chain, outcomes, *history)
     beside = fed.server.run(torch.add, among, beside)
@@ -448,9 +448,9 @@ def judge(
     """Whether the step stands, from u, and whether it gives the best cover so far, from u'; at the server,
     which tells them of each other."""
     key = fold(config.seed, "balance", "accept", step)
-    told_u = _tell_one(fed, found, u, other)
-    told_other = _tell_one(fed, after, other, u, holder)
-    told_holder = _tell_one(fed, best, holder, other)
+    told_u = _notify_one(fed, found, u, other)
+    told_other = _notify_one(fed, after, other, u, holder)
+    told_holder = _notify_one(fed, best, holder, other)
     of_u, of_holder = (fed.clients.run(column, told_other, number) for number in (0, 1))
     mine = fed.clients.run(column, told_u, 0)
     rows, asks = fed.clients.run(two_told, around, found.largest, mine, after.largest, of_u, outputs=2)
@@ -500,6 +500,6 @@ def judge(
     return accepted, better, fed.clients.run(count_rows, outcomes, rows)
 
 
-def _tell_one(fed: Federation, found: Found, one: Located, *others: Located) -> Located:
+def _notify_one(fed: Federation, found: Found, one: Located, *others: Located) -> Located:
     told = fed.server.run(pair_up, fed.table(found.route), one, *others)
     return fed.scatter(told, found.route, name="balance/counterparts", grad=False)

@@ -1,7 +1,7 @@
 """Lumos: Pan, Zhu and Chu, "Lumos: heterogeneity-aware federated graph learning over decentralized
-devices", ICDE 2023 (arXiv:2303.00492). One device for each vertex, which knows its own features, label and
+devices", ICDE 2023 (arXiv:2303.00492). One device for each node, which knows its own features, label and
 neighbours: it learns on a tree of itself and the neighbours that it keeps; a leaf's embedding goes to the
-vertex that it stands for, which pools those it gets.
+node that it stands for, which pools those it gets.
 
     paper                                here
     N_u, wl(u)                           Kept.keeps, Forest.workload
@@ -15,17 +15,17 @@ vertex that it stands for, which pools those it gets.
 
 Once: neighbours agree who keeps an edge (`balancing`), and every device sends a bin of its features, noised,
 to each device that keeps it (`feature_encoding`). In a round, which is an epoch: the weights come from the
-server, leaves' embeddings go to the vertices that they stand for and their gradients back, and the gradients
+server, leaves' embeddings go to the nodes that they stand for and their gradients back, and the gradients
 of the weights add up at the server, which takes the step.
 
-What it shows. To a device that keeps it a vertex shows the noised bits of one bin (epsilon), how many bins it
+What it shows. To a device that keeps it a node shows the noised bits of one bin (epsilon), how many bins it
 has, and in every round, as the gradient that it sends back, how its loss changes with that leaf. It gets,
 from every device that keeps it, the embedding of the leaf that stands for it; and that comes from that
 device's own features, without noise: two layers above them, with weights that both know, anew in every round.
 No epsilon covers it. The paper counts features as protected because they are noised when they are sent; it
 does not count what goes back in embeddings. Degrees: see `balancing`. With aggregation=plaintext the server
 gets each device's gradient, whether it is trained on and, from the run's evaluation, its scores, which for
-one vertex are its label; with aggregation=secure it gets sums of all three over the devices, and no label
+one node are its label; with aggregation=secure it gets sums of all three over the devices, and no label
 crosses. With accounting=per_receiver epsilon holds against each receiver alone: all r(u) of them together
 have r(u) epsilon.
 
@@ -34,7 +34,7 @@ for the r(u) receivers, with a budget that adds up to epsilon also where r(u) do
 wl(u) bins). A received bit is read as a shrunk estimate (the paper: decode=unbiased), and 0 stands for a
 coordinate that was not sent (the paper: the middle of the bounds); `feature_encoding` says why both matter. A
 device without any leaf has one of its own. The backward pass and the sum of the gradients, of which the paper
-does not speak, are exact. The loss is a mean over training vertices, and (33) has log sigma(-s) for pairs
+does not speak, are exact. The loss is a mean over training nodes, and (33) has log sigma(-s) for pairs
 that are no edges. Trees have training edges only."""
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import detach
-from graphfed.federation.route import PeerRoute
+from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.aggregation import check_sums, messages
 from graphfed.federation.secure.pair_transfers import pair_route, send, send_bytes
 from graphfed.federation.secure.pairs import PairRows, open_pairs
@@ -60,10 +60,10 @@ from graphfed.methods.lumos.balancing import balance
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.devices import Devices, check_graph, neighbour_rows
 from graphfed.methods.lumos.feature_encoding import (
+    announced_sizes,
     bytes_of_bins,
     encode,
     received_features,
-    sizes_told,
 )
 from graphfed.methods.lumos.gradients import GRADIENTS, Weights
 from graphfed.methods.lumos.links import (
@@ -94,11 +94,11 @@ MAX_BYTES = 4 * 2**30
 @dataclass(frozen=True)
 class Prepared:
     """What set-up left: devices, at the clients; to_receivers: from the leaves that stand for a neighbour to
-    that neighbour; train: how many vertices are trained on, at the server, None where every round sums them
+    that neighbour; train: how many nodes are trained on, at the server, None where every round sums them
     anew; links: None to classify."""
 
     devices: Located
-    to_receivers: PeerRoute
+    to_receivers: ExchangeRoute
     train: Located | None
     links: "LinkRoutes | None"
 
@@ -108,8 +108,8 @@ class LinkRoutes:
     """Of link prediction: to_keepers: from each device to those that keep it; scored: to the device that
     scores a pair, by target; around: at the clients, whom not to draw."""
 
-    to_keepers: PeerRoute
-    scored: Mapping[str, PeerRoute]
+    to_keepers: ExchangeRoute
+    scored: Mapping[str, ExchangeRoute]
     around: Located
 
 
@@ -156,8 +156,8 @@ def prepare(
 
 
 def pool_matrix(rows: Tensor, leaves: Tensor) -> SparseMatrix:
-    """[n, m]: for each of m leaves the share of the vertex rows[m] that it stands for; leaves [n]: how many
-    each vertex has."""
+    """[n, m]: for each of m leaves the share of the node rows[m] that it stands for; leaves [n]: how many
+    each node has."""
     share = 1 / leaves[rows].to(torch.get_default_dtype())
     column = torch.arange(len(rows), device=rows.device)
     return SparseMatrix.from_coo(rows, column, share, (len(leaves), len(rows)))
@@ -198,7 +198,7 @@ def first_products(devices: Devices, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pool(devices: Devices, own: Tensor, arrived: Tensor, config: LumosConfig, key: int | None) -> Tensor:
-    """Eq. (31): h_u [n, H], the mean over all leaves that stand for u; with dropout, of a vertex in the place
+    """Eq. (31): h_u [n, H], the mean over all leaves that stand for u; with dropout, of a node in the place
     of its leaves."""
     h = spmm(devices.own_pool, own) + spmm(devices.received_pool, arrived)
     return (
@@ -227,7 +227,7 @@ def check_memory(ids: Tensor, trees: dict[str, Tensor], task: Task, config: Lumo
 
 
 def class_loss(devices: Devices, h: Tensor, weights: Weights) -> Tensor:
-    """The cohort's sum over its training vertices, each times the weight of its class."""
+    """The cohort's sum over its training nodes, each times the weight of its class."""
     cohort = devices.cohort
     logits = logits_of(devices, h, weights, "train")
     return cross_entropy(logits, cohort.y[cohort.rows("train")], weight=cohort.class_weights, reduction="sum")
@@ -302,7 +302,7 @@ def restore(
         scored = {}
         for target in ("val", "test", "all"):
             ends = fed.clients.run(scored_ends, devices, ids, target)
-            scored[target] = fed.peer_route(ends, name="lumos/scored_pairs")
+            scored[target] = fed.exchange_route(ends, name="lumos/scored_pairs")
         around = fed.clients.run(look_around, rows, ids, fed.num_clients)
         links = LinkRoutes(pair_route(fed, pairs, receivers, kept), scored, around)
     train = GRADIENTS[config.aggregation].count(fed, devices, task)
@@ -339,7 +339,7 @@ def encoded(
 
 
 def expected_bytes(header: Tensor, width: int) -> Tensor:
-    return bytes_of_bins(sizes_told(header, width))
+    return bytes_of_bins(announced_sizes(header, width))
 
 
 def received(header: Tensor, flat: Tensor) -> dict[str, Tensor]:
@@ -360,9 +360,9 @@ def link_losses(fed: Federation, prepared: Prepared, h: Located, config: LumosCo
     links = prepared.links
     assert links is not None
     there = fed.clients.run(rows_to_send, prepared.devices, h)
-    kept = fed.exchange(there, links.to_keepers, name="lumos/kept_embeddings")
+    kept = fed.exchange(there, links.to_keepers, name="lumos/assigned_embeddings")
     wanted = fed.clients.run(draw_negatives, prepared.devices, links.around, fed.client_ids(), config, number)
-    route = fed.peer_route(wanted, name="lumos/negative_ids")
+    route = fed.exchange_route(wanted, name="lumos/negative_ids")
     drawn = fed.exchange(h, route, name="lumos/negative_embeddings")
     return fed.clients.run(link_loss, prepared.devices, wanted, h, kept, drawn)
 
@@ -419,7 +419,7 @@ def own_figures(
     if cohort.links is not None:
         moved = moved + kept * (1 + config.negatives)
     return {
-        "neighbours": torch.bincount(cohort.cut_row, minlength=len(kept)),
+        "neighbours": torch.bincount(cohort.cross_row, minlength=len(kept)),
         "kept": kept,
         "receivers": receivers,
         "feature_bits": sent["coordinates"],
@@ -442,7 +442,7 @@ MESSAGES = {
     "of its features. What the neighbour can tell from them alone has the bound epsilon; with "
     "accounting=per_receiver all these neighbours together can tell so much each, with coalition no more "
     "than epsilon in all.",
-    "lumos/training_count": "With aggregation=plaintext, once: whether a device's vertex is trained on, a "
+    "lumos/training_count": "With aggregation=plaintext, once: whether a device's node is trained on, a "
     "number of each device, which the server reads.",
     "model": "The shared weights, from the server to every device, in every round and evaluation.",
     "model/grad": "With aggregation=plaintext: each device's gradient of the weights, in every round. The "
@@ -450,29 +450,30 @@ MESSAGES = {
     **messages(
         "lumos/gradient",
         "With aggregation=secure, in every round",
-        "a device's gradient of the weights, and whether its vertex is trained on",
+        "a device's gradient of the weights, and whether its node is trained on",
     ),
     "lumos/leaf_embeddings": "In every round and evaluation, from a device to each neighbour that it keeps: "
     "the embedding of the leaf that stands for this neighbour. It is made from the sender's own features, "
     "without noise, with weights that both know; the neighbour reads it, and no epsilon covers it.",
     "lumos/leaf_embeddings/grad": "In every round, back to the device that sent a leaf's embedding: how the "
-    "receiver's loss changes with it. The device reads it; it depends on the label of the vertex (to predict "
+    "receiver's loss changes with it. The device reads it; it depends on the label of the node (to predict "
     "links: on its neighbours), and no epsilon covers it.",
-    "lumos/scored_pairs": f"{_LINKS}, once, for evaluation: from a device that scores a pair of vertices to "
+    "lumos/scored_pairs": f"{_LINKS}, once, for evaluation: from a device that scores a pair of nodes to "
     "the other one: that it will ask. The other learns who asks, and not whether they are neighbours.",
-    "lumos/scored_embeddings": f"{_LINKS}, in every evaluation: the vertex's embedding, to each device that "
+    "lumos/scored_embeddings": f"{_LINKS}, in every evaluation: the node's embedding, to each device that "
     "scores a pair with it, which reads it. It is made from features without noise.",
-    "lumos/kept_embeddings": f"{_LINKS}, in every round: the vertex's embedding, to each device that keeps "
+    "lumos/assigned_embeddings": f"{_LINKS}, in every round: the node's embedding, to each device that keeps "
     "it. It is made from its own features and from what those that keep it sent, without noise; the receiver "
     "reads it.",
-    "lumos/kept_embeddings/grad": f"{_LINKS}, in every round: the gradients of kept_embeddings, back to the "
-    "vertex. It reads them, and they are multiples of the receiver's embedding.",
-    "lumos/negative_ids": f"{_LINKS}, in every round: from a device to each vertex that it has drawn from "
+    "lumos/assigned_embeddings/grad": f"{_LINKS}, in every round: the gradients of kept_embeddings, back "
+    "to the "
+    "node. It reads them, and they are multiples of the receiver's embedding.",
+    "lumos/negative_ids": f"{_LINKS}, in every round: from a device to each node that it has drawn from "
     "all that are no neighbours: that it asks. The other learns that the two are no neighbours.",
-    "lumos/negative_embeddings": f"{_LINKS}, in every round: the embedding of a vertex that was drawn, to "
+    "lumos/negative_embeddings": f"{_LINKS}, in every round: the embedding of a node that was drawn, to "
     "the device that drew it, which reads it. It is made from features without noise.",
     "lumos/negative_embeddings/grad": f"{_LINKS}, in every round: the gradients of negative_embeddings, back "
-    "to the vertex. It reads them, and they are multiples of the receiver's embedding.",
+    "to the node. It reads them, and they are multiples of the receiver's embedding.",
 }
 
 #: To whom a device sends, as a column of its account.
@@ -482,13 +483,13 @@ RECIPIENTS = {
     "lumos/feature_bits": "receivers",
     "lumos/leaf_embeddings": "kept",
     "lumos/leaf_embeddings/grad": "receivers",
-    "lumos/kept_embeddings": "receivers",
-    "lumos/kept_embeddings/grad": "kept",
+    "lumos/assigned_embeddings": "receivers",
+    "lumos/assigned_embeddings/grad": "kept",
 }
 
 METHOD = Method(
     name="lumos",
-    summary="one device for each vertex; noised features, balanced trees, embeddings between neighbours",
+    summary="one device for each node; noised features, balanced trees, embeddings between neighbours",
     paper="Pan, Zhu, Chu: Lumos: heterogeneity-aware federated graph learning over decentralized devices. "
     "ICDE 2023, arXiv:2303.00492",
     config=LumosConfig,

@@ -4,19 +4,19 @@ it.
 
     features        x + N(0, sigma^2), sigma by the analytic calibration for sensitivity (high - low) sqrt(d)
     adjacency       every one of the N (N - 1) / 2 bits flipped with probability 1 / (1 + e^epsilon)
-    labels          randomised response, of training vertices
+    labels          randomised response, of training nodes
     network         a GCN or GAT at the server on what came out, all edges alike
 
 What it shows. Each of the three is epsilon-private (features with delta), once, in set-up: a training
-vertex's features and label and one edge cost epsilon each, or a third each with `split_budget`. Not hidden:
-which vertices are trained on. Features are not clipped: they are bounded by feature_low and feature_high. The
+node's features and label and one edge cost epsilon each, or a third each with `split_budget`. Not hidden:
+which nodes are trained on. Features are not clipped: they are bounded by feature_low and feature_high. The
 guarantee of the Gaussian mechanism is for real numbers (`graphfed.privacy.gaussian`).
 
 The false edges are many (3.0e7 on Facebook at epsilon 2), so every network here is `nn.symmetric`, and before
 it starts the method tells what that takes.
 
 To predict links, the network's output is an embedding, the edges of the noised graph, most of them false, are
-what it learns from, and each client gets the embeddings of the vertices whose pairs it scores.
+what it learns from, and each client gets the embeddings of the nodes whose pairs it scores.
 
 Differs from the paper: it states no delta (here a setting, 1e-5), no split of the budget and no calibration.
 Attention has no dropout."""
@@ -49,14 +49,14 @@ from graphfed.methods.common.released import (
     NoiseSettings,
     Prepared,
     Weights,
-    by_vertex,
+    by_node,
     check_training,
     descend,
+    node_route,
     noise_of,
     noised_labels,
     round_at_server,
     send_back,
-    vertex_route,
 )
 from graphfed.methods.lumos import symmetric
 from graphfed.methods.lumos.symmetric import SymmetricGraph, make_symmetric_graph
@@ -139,9 +139,9 @@ def noised_features(cohort: Cohort, config: NaiveFedgnnConfig) -> Tensor:
 
 
 def noised_edges(cohort: Cohort, num_nodes: int, config: NaiveFedgnnConfig) -> Tensor:
-    """The flipped bits that each vertex answers for, packed (`privacy.edges`)."""
-    row = torch.cat([cohort.edge_index[1], cohort.cut_row])
-    neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cut_id])
+    """The flipped bits that each node answers for, packed (`privacy.edges`)."""
+    row = torch.cat([cohort.edge_index[1], cohort.cross_row])
+    neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cross_id])
     noise, epsilon = noise_of(config), epsilon_of(config)
     return flip_edges(cohort.id, row, neighbour, num_nodes, noise, "edges", epsilon)
 
@@ -149,32 +149,32 @@ def noised_edges(cohort: Cohort, num_nodes: int, config: NaiveFedgnnConfig) -> T
 # ---- at the server -----------------------------------------------------------------------------------------
 
 
-def count_vertices(table: RouteTable) -> dict[str, int]:
-    """InputError where the vertices are not numbered from 0 on."""
+def count_nodes(table: RouteTable) -> dict[str, int]:
+    """InputError where the nodes are not numbered from 0 on."""
     n = len(table.ids)
     if n and int(table.ids[-1]) != n - 1:
         raise InputError(
-            f"naive_fedgnn needs vertices numbered 0..{n - 1}, since every device tells of every other one; "
-            f"there is a vertex {int(table.ids[-1])}"
+            f"naive_fedgnn needs nodes numbered 0..{n - 1}, since every device tells of every other one; "
+            f"there is a node {int(table.ids[-1])}"
         )
-    return {"vertices": n}
+    return {"nodes": n}
 
 
 def gathered(features: Tensor, edges: Tensor, table: RouteTable) -> dict[str, Tensor]:
-    """What was released, in the order of the vertices' ids [U]."""
+    """What was released, in the order of the nodes' ids [U]."""
     arrived = {"features": features, "edges": edges}
-    return {name: by_vertex(x, table) for name, x in arrived.items()} | {"ids": table.ids}
+    return {name: by_node(x, table) for name, x in arrived.items()} | {"ids": table.ids}
 
 
 def with_labels(found: dict[str, Tensor], labels: Tensor, table: RouteTable) -> dict[str, Tensor]:
-    in_order = by_vertex(labels, table)
+    in_order = by_node(labels, table)
     check_training(in_order >= 0)
     return found | {"labels": in_order}
 
 
 @dataclass(frozen=True, eq=False)
 class AtServer:
-    """What the server works out once: features [U, F], the graph, and to classify the training vertices [n]
+    """What the server works out once: features [U, F], the graph, and to classify the training nodes [n]
     and their classes, else None."""
 
     x: Tensor
@@ -194,7 +194,7 @@ def at_server(found: dict[str, Tensor]) -> AtServer:
 
 
 def draw_pairs(graph: SymmetricGraph, key: int) -> tuple[Tensor, Tensor]:
-    """PAIRS edges of the noised graph, or as many as there are, and as many pairs of different vertices,
+    """PAIRS edges of the noised graph, or as many as there are, and as many pairs of different nodes,
     uniformly with repetition: [2, p] and [2, q]. A pair of the second kind may be an edge too."""
     n, entries = len(graph.ids), len(graph.indices)
     draws = uniform(key, torch.arange(min(PAIRS, entries), device=graph.ids.device), 3)
@@ -211,7 +211,7 @@ def rows_asked(h: Tensor, found: dict[str, Tensor], table: RouteTable) -> Tensor
 
 
 def embed(here: AtServer, weights: Weights, config: NaiveFedgnnConfig, dropout: Dropout | None) -> Tensor:
-    """What the last layer gives for every vertex, [U, H]; of width C it is the logits."""
+    """What the last layer gives for every node, [U, H]; of width C it is the logits."""
     return NETWORKS[config.backbone](weights, here.graph, here.x, dropout)
 
 
@@ -238,8 +238,8 @@ def logits_of(here: AtServer, weights: Weights, config: NaiveFedgnnConfig) -> Te
 
 def release(fed: Federation, data: Located, route: Route, task: Task, config: NaiveFedgnnConfig) -> Located:
     """Everything that the clients send: once."""
-    n = fed.control(count_vertices, fed.table(route))["vertices"]
-    fed.tell(foretold(n, task.num_features, config))
+    n = fed.control(count_nodes, fed.table(route))["nodes"]
+    fed.log(foretold(n, task.num_features, config))
     noise, epsilon = noise_of(config), epsilon_of(config)
     bounds = config.feature_low, config.feature_high
     features = fed.upload(
@@ -289,13 +289,13 @@ def foretold(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> str:
     memory = memory_of(num_nodes, width, config)
     seconds = 2 * false * SECONDS_PER_EDGE[config.backbone]
     return (
-        f"flipping the bits of {num_nodes} vertices makes about {false:.2g} false edges: about "
+        f"flipping the bits of {num_nodes} nodes makes about {false:.2g} false edges: about "
         f"{memory / 2**30:.1f} GiB at the server and, on two cores, {seconds:.2g} s an epoch for the edges"
     )
 
 
 def setup(fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig) -> State:
-    route = vertex_route(fed, data, task)
+    route = node_route(fed, data, task)
     found = release(fed, data, route, task, config)
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     values = {
@@ -309,8 +309,8 @@ def setup(fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig)
 def restore(
     fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig, values: Mapping[str, Located]
 ) -> State:
-    """The state of a run that goes on: nothing is released again, only the vertices' ids cross."""
-    return prepared(fed, data, task, vertex_route(fed, data, task), values)
+    """The state of a run that goes on: nothing is released again, only the nodes' ids cross."""
+    return prepared(fed, data, task, node_route(fed, data, task), values)
 
 
 def prepared(
@@ -354,7 +354,7 @@ def round(fed: Federation, state: State, config: NaiveFedgnnConfig, number: int)
 
 
 def predict(fed: Federation, state: State, config: NaiveFedgnnConfig, target: str) -> Located:
-    """The server predicts every vertex, and tells each client its own; or each the embeddings of the pairs
+    """The server predicts every node, and tells each client its own; or each the embeddings of the pairs
     that it scores."""
     logits = fed.server.run(logits_of, state.prepared.server, state.weights, config)
     if isinstance(state.prepared, Linked):
@@ -367,16 +367,16 @@ def predict(fed: Federation, state: State, config: NaiveFedgnnConfig, target: st
 
 MESSAGES = {
     **released.MESSAGES,
-    "naive_fedgnn/features": "All features of every vertex, once, with Gaussian noise. With a noise_seed the "
+    "naive_fedgnn/features": "All features of every node, once, with Gaussian noise. With a noise_seed the "
     "noise is simulated and the server could take it off.",
-    "naive_fedgnn/edges": "For half of all other vertices, once, whether a vertex is connected to it, every "
+    "naive_fedgnn/edges": "For half of all other nodes, once, whether a node is connected to it, every "
     "answer flipped with probability 1 / (1 + e^epsilon); with a noise_seed simulated.",
-    "naive_fedgnn/labels": "The class of every training vertex, once, after randomised response; with a "
-    "noise_seed simulated. The server learns which vertices are trained on.",
-    "naive_fedgnn/scored_pairs": "Only to predict links, once for each part: the ids of both vertices of "
-    "every pair that a site scores. The server learns which pairs those are, and not which are edges.",
-    "naive_fedgnn/embeddings": "Only to predict links, from the server: the embeddings of those vertices.",
-    "naive_fedgnn/predictions": "From the server: a score of every class for each of a site's vertices.",
+    "naive_fedgnn/labels": "The class of every training node, once, after randomised response; with a "
+    "noise_seed simulated. The server learns which nodes are trained on.",
+    "naive_fedgnn/scored_pairs": "Only to predict links, once for each part: the ids of both nodes of "
+    "every pair that a client scores. The server learns which pairs those are, and not which are edges.",
+    "naive_fedgnn/embeddings": "Only to predict links, from the server: the embeddings of those nodes.",
+    "naive_fedgnn/predictions": "From the server: a score of every class for each of a client's nodes.",
 }
 
 METHOD = Method(

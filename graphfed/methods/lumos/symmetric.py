@@ -35,7 +35,7 @@ class SymmetricGraph:
 
     @property
     def degree(self) -> Tensor:
-        """Neighbours of every vertex, itself included, [N] int64."""
+        """Neighbours of every node, itself included, [N] int64."""
         return self.indptr.diff()
 
     def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -55,7 +55,7 @@ class SymmetricGraph:
 
 
 def make_symmetric_graph(u: Tensor, v: Tensor, ids: Tensor, dtype: torch.dtype) -> SymmetricGraph:
-    """The graph of the pairs u, v [E] int32, each once and none a loop, on the vertices with ids [N]."""
+    """The graph of the pairs u, v [E] int32, each once and none a loop, on the nodes with ids [N]."""
     import scipy.sparse as sp
 
     n, device = len(ids), ids.device
@@ -80,7 +80,7 @@ def _times(indptr: Tensor, indices: Tensor, values: Tensor, dense: Tensor) -> Te
 
 
 class _Sum(torch.autograd.Function):
-    """h [N, H] -> the sum over each vertex's neighbours and itself."""
+    """h [N, H] -> the sum over each node's neighbours and itself."""
 
     @staticmethod
     def forward(ctx: Any, graph: SymmetricGraph, h: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class _Sum(torch.autograd.Function):
 
 
 def gcn(weights: dict[str, Tensor], graph: SymmetricGraph, x: Tensor, dropout: Dropout | None) -> Tensor:
-    """`backbones.gcn_forward` for all vertices: x [N, F] -> [N, C]."""
+    """`backbones.gcn_forward` for all nodes: x [N, F] -> [N, C]."""
     scale = graph.degree.to(x.dtype).rsqrt()[:, None]
     layers = _layers(weights)
     h = x
@@ -166,7 +166,7 @@ def _spread(values: Tensor, counts: Tensor) -> Tensor:
 
 
 def gat(weights: dict[str, Tensor], graph: SymmetricGraph, x: Tensor, dropout: Dropout | None) -> Tensor:
-    """`backbones.gat_forward` for all vertices, without dropout on the attention: x [N, F] -> [N, C]."""
+    """`backbones.gat_forward` for all nodes, without dropout on the attention: x [N, F] -> [N, C]."""
     layers = _layers(weights)
     h = x
     for layer in range(layers):

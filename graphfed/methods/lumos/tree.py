@@ -1,12 +1,12 @@
 """The trees of Lumos (Pan, Zhu and Chu, ICDE 2023, sections V-A and VI-B) and the networks on them.
 
 Device u keeps the neighbours N_u = {v_1 .. v_w}. Its tree has for each k a pair of leaves, a_k (u itself) and
-b_k (stands for v_k), under a parent P_k, and all parents under one root: 3 w + 1 vertices, 3 w edges. Leaves
+b_k (stands for v_k), under a parent P_k, and all parents under one root: 3 w + 1 nodes, 3 w edges. Leaves
 start from features, u's own ones on a_k and what v_k sent on b_k; parents and root start from zeros.
 
 Two ways to compute the same leaf embeddings:
 
-    general   a graph network on the disjoint union of all trees (or, without virtual vertices, of all ego
+    general   a graph network on the disjoint union of all trees (or, without virtual nodes, of all ego
               networks: a centre with a leaf for each neighbour), for any number of layers
     fused     for up to three layers a leaf depends on nothing but its own pair: what leaves a root needs two
               layers to come down to a leaf, and what enters it two to get there. So all pairs are rows of a
@@ -34,7 +34,7 @@ Weights = dict[str, Tensor]
 
 #: Up to so many layers a leaf depends on its own pair alone.
 FUSED_LAYERS = 3
-#: What a vertex of a tree is, in its stable id.
+#: What a node of a tree is, in its stable id.
 _OWN, _NOISED, _PARENT, _ROOT = range(4)
 
 
@@ -145,7 +145,7 @@ class Forest:
 @dataclass(frozen=True, eq=False)
 class Leaves:
     """Embeddings of leaves: own [P + L, H] of the copies a_k of the devices (pairs first, then the lone ones;
-    without virtual vertices [n, H], the centres), noised [P, H] of the leaves b_k."""
+    without virtual nodes [n, H], the centres), noised [P, H] of the leaves b_k."""
 
     own: Tensor
     noised: Tensor
@@ -228,7 +228,7 @@ def _attention(weights: Weights, layer: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The vertices that matter to pairs: own leaves [n, H] as long as all copies of one are alike, then
+    """The nodes that matter to pairs: own leaves [n, H] as long as all copies of one are alike, then
     [P, H]; noised leaves and parents [P, H]; roots [n, H]. None: all zeros."""
 
     own: Tensor
@@ -246,7 +246,7 @@ def fused(
     layers: int,
     dropout: Dropout | None,
 ) -> Leaves:
-    """`general` for at most FUSED_LAYERS layers of trees with virtual vertices, pair by pair."""
+    """`general` for at most FUSED_LAYERS layers of trees with virtual nodes, pair by pair."""
     # Parents and roots start from zeros, so of the first layer's products only those of the leaves are there.
     z = _Rows(own, noised, None, None)
     update = _gcn_pairs if backbone == "gcn" else _gat_pairs

@@ -31,7 +31,7 @@ class SapgnnConfig(
         default="linear", description="maps before upload: linear ones, or none (the paper's, shows features)"
     )
     update: Literal["concat", "sum", "product", "tropical"] = Field(
-        default="concat", description="how a vertex's own part and its neighbours' maximum are joined"
+        default="concat", description="how a node's own part and its neighbours' maximum are joined"
     )
     aggr: Literal["max", "min"] = Field(default="max", description="pooling over neighbours and holders")
     norm: Literal["off", "batch"] = Field(default="off", description="normalisation at the server")
@@ -41,7 +41,7 @@ class SapgnnConfig(
         "maximum only",
     )
     batch_size: int | None = Field(
-        default=None, ge=1, description="training vertices in a step; none: all of them"
+        default=None, ge=1, description="training nodes in a step; none: all of them"
     )
 
     @property
@@ -67,7 +67,7 @@ def output_widths(task: Task, config: SapgnnConfig) -> list[int]:
 
 
 def uploaded_width(width: int, config: SapgnnConfig) -> int:
-    """u_l: what a vertex uploads to a layer whose input has `width`."""
+    """u_l: what a node uploads to a layer whose input has `width`."""
     return UPDATES[config.update].width * (config.hidden if config.maps == "linear" else width)
 
 

@@ -1,5 +1,5 @@
 """SAPGNN: Shan, Jiao and Song, "Towards representation identical privacy-preserving graph neural network via
-split learning", 2021 (arXiv:2107.05917). Data holders that may share vertices and edges train one network
+split learning", 2021 (arXiv:2107.05917). Data holders that may share nodes and edges train one network
 whose layers pool by maximum over the edges of all of them: the embeddings are those of the combined graph.
 
     paper                              here
@@ -10,23 +10,23 @@ whose layers pool by maximum over the edges of all of them: the embeddings are t
     h_i' = U^glob(z_i)           (8)   linear, normalisation, ReLU and dropout, at the server
     w_M, w_U, predictor                State.values["local"], the same at every holder
     w_G                                State.values["global"], at the server only
-    L_p                         (15)   mean over all training vertices, each counted once
+    L_p                         (15)   mean over all training nodes, each counted once
     gradients of w_M, w_U (20)-(22)    summed over the holders by secret sharing; all take the same step
 
-One round is one pass over the training vertices: with one batch (the default) every vertex goes through every
-layer once. A vertex without any neighbour pools to 0, at whoever holds it. An edge whose ends are at two
+One round is one pass over the training nodes: with one batch (the default) every node goes through every
+layer once. A node without any neighbour pools to 0, at whoever holds it. An edge whose ends are at two
 holders is known to neither and has no part: deal the edges (partition edges_uniform), or let holders share
-vertices. Of equal maxima the first holder's counts, and there the neighbour that comes first.
+nodes. Of equal maxima the first holder's counts, and there the neighbour that comes first.
 
-What it shows. The server reads which holders have a vertex of the same name, local embeddings, which vertices
+What it shows. The server reads which holders have a node of the same name, local embeddings, which nodes
 are trained on and which of these have the same label (audit/attacks/sapgnn_labels.py); it gets no features,
-edges, labels or local weights. A vertex's name is a keyed hash of its id (`graphfed.crypto.keyed_ids`); the
-key is simulated unless vertex_ids=keyed. A holder learns the summed gradient: with two holders, that is the
+edges, labels or local weights. A node's name is a keyed hash of its id (`graphfed.crypto.keyed_ids`); the
+key is simulated unless node_ids=keyed. A holder learns the summed gradient: with two holders, that is the
 other's. Exceptions, each by its own setting: maps=identity shows the server the features themselves,
-aggregation=plaintext every holder's gradients, predictor=server the training labels, vertex_ids=plain the
-ids, and batch_size, through the rows that a batch needs, who is near its vertices. With pooling=secure the
+aggregation=plaintext every holder's gradients, predictor=server the training labels, node_ids=plain the
+ids, and batch_size, through the rows that a batch needs, who is near its nodes. With pooling=secure the
 server gets the maxima over holders instead of each holder's embeddings, and the first holder, who helps, gets
-shares of them (`graphfed.crypto.maximum`: they must not work together); a vertex's own part, the same at all
+shares of them (`graphfed.crypto.maximum`: they must not work together); a node's own part, the same at all
 its holders, it reads all the same; protocols=simulated counts what that costs, and hides nothing.
 
 Differs from the paper: local maps before upload (the paper: identity, which shows raw features); holders'
@@ -55,7 +55,7 @@ from graphfed.federation.secure.maximum import (
 from graphfed.federation.secure.protection import needs_parts
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common import entity_alignment
-from graphfed.methods.common.entity_alignment import Alignment, Holders, align, common_seed, training_vertices
+from graphfed.methods.common.entity_alignment import Alignment, Holders, align, common_seed, training_nodes
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import (
     Weights,
@@ -130,7 +130,7 @@ class LayerRows:
 
 @dataclass(frozen=True)
 class PassRows:
-    """What a cohort computes for some vertices. x [n_0, F]: what enters the first layer; x_apart: the same
+    """What a cohort computes for some nodes. x [n_0, F]: what enters the first layer; x_apart: the same
     with a block of columns for each client (None: x itself)."""
 
     x: Rows
@@ -197,7 +197,7 @@ def entering(rows: PassRows) -> Rows:
 
 
 def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, config: SapgnnConfig) -> Tensor:
-    """Eqs. (4)-(6): z^p [n_out, u_l], -inf where a vertex has no neighbour here. With aggr=min it is what
+    """Eqs. (4)-(6): z^p [n_out, u_l], -inf where a node has no neighbour here. With aggr=min it is what
     the server turns around: min = -max(-.)."""
     update, here = UPDATES[config.update], rows.layers[layer]
     weight = local.get(f"layers.{layer}.tropical")
@@ -254,7 +254,7 @@ def logits_of(holders: Holders, h: Tensor, local: Weights, target: str) -> Tenso
 
 
 def members(table: RouteTable, needs: RouteTable) -> Tensor:
-    """Which of all vertices [U] some holder needs, uint8."""
+    """Which of all nodes [U] some holder needs, uint8."""
     return torch.isin(table.ids, needs.ids).to(torch.uint8)
 
 
@@ -277,7 +277,7 @@ def first_embedding(
 
 
 def rows_at(z: Rows, table: RouteTable, of: RouteTable) -> Rows:
-    """The rows of z [U, u] for the vertices of another table [U']."""
+    """The rows of z [U, u] for the nodes of another table [U']."""
     place = torch.searchsorted(table.ids, of.ids)
     return z.select_rows(place) if isinstance(z, SparseMatrix) else z[place]
 
@@ -305,7 +305,7 @@ def global_embedding(
 
 @dataclass(frozen=True)
 class Pass:
-    """How some vertices go through the layers: `PassRows` at the clients; the route of each layer's output,
+    """How some nodes go through the layers: `PassRows` at the clients; the route of each layer's output,
     and how its maxima are prepared (`plan_maximum`); at the server the first layer's z where it never
     changes."""
 
@@ -316,7 +316,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Prepared:
-    """`Holders` at the clients; the pass of all vertices; and the passes of a round with their `LossRows`."""
+    """`Holders` at the clients; the pass of all nodes; and the passes of a round with their `LossRows`."""
 
     holders: Located
     whole: Pass
@@ -391,7 +391,7 @@ def make_batches(
 ) -> tuple[tuple[Pass, Located], ...]:
     """The passes of a round. A batch's rows are worked out from the last layer back: holders name the rows
     they need, and the server tells all who have one of them."""
-    train, holders = training_vertices(fed, aligned, config.batch_size), aligned.holders
+    train, holders = training_nodes(fed, aligned, config.batch_size), aligned.holders
     if train.batch is None:
         return ((whole, fed.clients.run(loss_rows, holders, train.weight, everything, None)),)
     every, made = fed.table(aligned.route), []
@@ -497,13 +497,13 @@ POOLING_MESSAGES = {
     "sapgnn/pooling/session": "Only with pooling=secure, once, between the server and the first holder, who "
     "helps it: public keys. Neither learns anything from them.",
     "sapgnn/pooling/plan": "From the server to the first holder: which rows of the holders are of one "
-    "vertex, numbered as they come. It learns who has vertices in common, not which.",
+    "node, numbered as they come. It learns who has nodes in common, not which.",
     **{
         f"sapgnn/{name}/{transfer}": words.format(what)
         for name, what in {
-            "features": "the features of a holder's vertices, with maps=identity",
-            "neighbour_features": "the maxima of its vertices' neighbours, with maps=identity",
-            "local_embedding": "the local embeddings of a holder's vertices, in every layer",
+            "features": "the features of a holder's nodes, with maps=identity",
+            "neighbour_features": "the maxima of its nodes' neighbours, with maps=identity",
+            "local_embedding": "the local embeddings of a holder's nodes, in every layer",
         }.items()
         for transfer, words in {
             "server_shares": "Only with pooling=secure: a random share of {}. Without the first holder's "
@@ -524,25 +524,25 @@ POOLING_MESSAGES = {
 }
 MESSAGES = {
     **entity_alignment.MESSAGES,
-    "sapgnn/features": "Only with maps=identity, once: the features of a holder's vertices. The server "
+    "sapgnn/features": "Only with maps=identity, once: the features of a holder's nodes. The server "
     "reads them.",
-    "sapgnn/ids_with_edges": "Only with maps=identity: the names of those of a holder's vertices that have "
+    "sapgnn/ids_with_edges": "Only with maps=identity: the names of those of a holder's nodes that have "
     "an edge there.",
     "sapgnn/neighbour_features": "Only with maps=identity, once: for each of these the maximum of its "
     "neighbours' features there. The server reads it.",
-    "sapgnn/batch_needs": "Only with batch_size: the names of the vertices that a holder needs for a batch, "
-    "its training vertices there and, for the layers before the last, their neighbours. The server learns "
-    "who is near a batch's vertices.",
-    "sapgnn/batch_members": "From the server: for each of a holder's vertices, whether some holder needs it "
+    "sapgnn/batch_needs": "Only with batch_size: the names of the nodes that a holder needs for a batch, "
+    "its training nodes there and, for the layers before the last, their neighbours. The server learns "
+    "who is near a batch's nodes.",
+    "sapgnn/batch_members": "From the server: for each of a holder's nodes, whether some holder needs it "
     "for the batch.",
-    "sapgnn/batch_ids": "The names of the vertices that a holder then answers for: those just told, again.",
-    "sapgnn/local_embedding": "Only with pooling=plaintext: for every vertex a holder has, in every layer, "
-    "numbers worked out of the vertex's own embedding and the maximum over its neighbours there. The server "
+    "sapgnn/batch_ids": "The names of the nodes that a holder then answers for: those just told, again.",
+    "sapgnn/local_embedding": "Only with pooling=plaintext: for every node a holder has, in every layer, "
+    "numbers worked out of the node's own embedding and the maximum over its neighbours there. The server "
     "reads them.",
-    "sapgnn/global_embedding": "From the server: the embedding of each of a holder's vertices, pooled "
+    "sapgnn/global_embedding": "From the server: the embedding of each of a holder's nodes, pooled "
     "over all holders' edges, in every layer.",
     "sapgnn/global_embedding/grad": "The gradient of the loss for each of those embeddings. The server "
-    "reads it; of the last layer it tells which vertices are trained on and, by what they have in common, "
+    "reads it; of the last layer it tells which nodes are trained on and, by what they have in common, "
     "which of these have the same label; with predictor=server the labels themselves.",
     "sapgnn/local_embedding/grad": "Only with pooling=plaintext, from the server: the gradient for each "
     "number that a holder sent, zero where another holder's was larger.",
@@ -569,7 +569,7 @@ METHOD = Method(
     memory=memory,
     requires=Requirements(
         other=(
-            "both ends of an edge at one site",
+            "both ends of an edge at one client",
             "no edge weights",
         ),
         nodes_per_client="at least one",

@@ -1,7 +1,7 @@
 """PPGNN: Zhou, Chen, Zheng, Wu, Wu, Zhang, Wu, Liu, Zheng, "Privacy-preserving graph neural network for node
 classification", 2020 (arXiv:2005.11903), as the baseline of SAPGNN for holders with the same features and
 different edges: every holder has a network of its own on its own edges, and a server combines what these make
-of each vertex.
+of each node.
 
     z_i^p = GNN_p(G_p, i)                       embed, at every holder, with its own weights
     a_i^p = dropout(relu(z_i^p))                server_layer, at the server
@@ -9,17 +9,17 @@ of each vertex.
     h_i = W a_i + b                             server_layer
     logits_i = V h_i + c                        logits_of, at the holders (predictor=holders)
 
-Everything is trained together, by gradients that cross the transfers backwards. A vertex should be at every
-holder (partitions edges_uniform, or label_skew with vertices=all): one that a holder lacks counts as zeros in
-concat and not at all in mean and weighted. A holder that has a vertex without edges embeds it from its own
+Everything is trained together, by gradients that cross the transfers backwards. A node should be at every
+holder (partitions edges_uniform, or label_skew with nodes=all): one that a holder lacks counts as zeros in
+concat and not at all in mean and weighted. A holder that has a node without edges embeds it from its own
 features.
 
-What it shows. The server reads each holder's embeddings and their gradients, which holders have a vertex of
+What it shows. The server reads each holder's embeddings and their gradients, which holders have a node of
 the same name (`graphfed.methods.common.entity_alignment`), which are trained on and which of these have the
 same label; with predictor=server the labels themselves. Holders' networks never leave them. The predictor's
 gradients are summed as in SAPGNN.
 
-Differs from the paper: PPGNN is for holders with different features of the same vertices and starts from
+Differs from the paper: PPGNN is for holders with different features of the same nodes and starts from
 embeddings under secret sharing; SAPGNN's authors compare with a version of theirs for common features, which
 they do not describe. Ours is joint split learning, with concatenation unless asked."""
 
@@ -42,7 +42,7 @@ from graphfed.methods.common.entity_alignment import (
     Holders,
     align,
     common_seed,
-    training_vertices,
+    training_nodes,
 )
 from graphfed.methods.common.local_training import own_view, personal_weights
 from graphfed.methods.common.memory import NUMBER, GraphExtent
@@ -79,7 +79,7 @@ class PpgnnConfig(
     """The settings of PPGNN."""
 
     combine: Literal["concat", "mean", "weighted"] = Field(
-        default="concat", description="how the server combines the holders' embeddings of a vertex"
+        default="concat", description="how the server combines the holders' embeddings of a node"
     )
 
 
@@ -152,16 +152,16 @@ def initial_server(device: str, clients: int, task: Task, config: PpgnnConfig) -
 
 
 def combine(z: Tensor, table: RouteTable, server: Weights, clients: int, how: str) -> Tensor:
-    """The embeddings [M, H] of all holders' rows as one for each vertex: [U, K * H] (concat) or [U, H]."""
-    vertices, width = len(table.ids), z.shape[1]
+    """The embeddings [M, H] of all holders' rows as one for each node: [U, K * H] (concat) or [U, H]."""
+    nodes, width = len(table.ids), z.shape[1]
     if how == "concat":
-        slots = z.new_zeros(vertices * clients, width)
-        return slots.index_copy(0, table.index * clients + table.client, z).view(vertices, clients * width)
+        slots = z.new_zeros(nodes * clients, width)
+        return slots.index_copy(0, table.index * clients + table.client, z).view(nodes, clients * width)
     if how == "weighted":
         z = z * server["combine.weight"].index_select(0, table.client)
-    total = z.new_zeros(vertices, width).index_add(0, table.index, z)
+    total = z.new_zeros(nodes, width).index_add(0, table.index, z)
     if how == "mean":
-        total = total / torch.bincount(table.index, minlength=vertices).to(z.dtype)[:, None]
+        total = total / torch.bincount(table.index, minlength=nodes).to(z.dtype)[:, None]
     return total
 
 
@@ -170,7 +170,7 @@ def server_layer(
 ) -> Tensor:
     """h [U, H] of the embeddings z [M, H] (the logits with predictor=server)."""
     z = z.relu()
-    if key is not None:  # by vertex and column: alike for all its holders
+    if key is not None:  # by node and column: alike for all its holders
         z = Dropout(config.dropout, key).rows(z, table.ids[table.index], config.layers)
     h = combine(z, table, server, clients, config.combine)
     return h @ server["server.weight"] + server["server.bias"]
@@ -181,7 +181,7 @@ def server_layer(
 
 @dataclass(frozen=True)
 class Prepared:
-    """`Embedder` and `LossRows` at the clients, and the route of all their vertices."""
+    """`Embedder` and `LossRows` at the clients, and the route of all their nodes."""
 
     here: Located
     loss: Located
@@ -196,7 +196,7 @@ def memory(extent: GraphExtent, config: PpgnnConfig) -> float:
 def setup(fed: Federation, data: Located, task: Task, config: PpgnnConfig) -> State:
     aligned = align(fed, data, task, config)
     fed.begin("preparing the layers")
-    train = training_vertices(fed, aligned, None)
+    train = training_nodes(fed, aligned, None)
     here = fed.clients.run(embedder, aligned.holders, config)
     loss = fed.clients.run(loss_rows, aligned.holders, train.weight, fed.clients.run(every_row, here), None)
     networks = fed.clients.run(initial_networks, here, task, config)
@@ -265,12 +265,12 @@ def predict(fed: Federation, state: State, config: PpgnnConfig, target: str) -> 
 
 MESSAGES = {
     **{name: words for name, words in entity_alignment.MESSAGES.items() if name != "batches"},
-    "ppgnn/local_embedding": "For every vertex a holder has, what the holder's own network makes of it and "
+    "ppgnn/local_embedding": "For every node a holder has, what the holder's own network makes of it and "
     "its neighbours there, each round. The server reads it.",
-    "ppgnn/combined_embedding": "From the server: for each of a holder's vertices an embedding out of those "
+    "ppgnn/combined_embedding": "From the server: for each of a holder's nodes an embedding out of those "
     "of all holders.",
     "ppgnn/combined_embedding/grad": "The gradient of the loss for each of those embeddings. The server "
-    "reads it; it tells which vertices are trained on and, by what they have in common, which of these "
+    "reads it; it tells which nodes are trained on and, by what they have in common, which of these "
     "have the same label; with predictor=server the labels themselves.",
     "ppgnn/local_embedding/grad": "From the server: the gradient for each embedding that a holder sent.",
     "ppgnn/predictor_gradient/shares": "Between holders: a random share of the gradient of a holder's "
@@ -286,7 +286,7 @@ MESSAGES = {
 
 METHOD = Method(
     name="ppgnn",
-    summary="every holder's own network on its own edges; a server combines their embeddings of each vertex",
+    summary="every holder's own network on its own edges; a server combines their embeddings of each node",
     paper="Zhou et al.: Privacy-preserving graph neural network for node classification. 2020, "
     "arXiv:2005.11903; for common features as a baseline in SAPGNN (arXiv:2107.05917)",
     config=PpgnnConfig,

@@ -27,7 +27,7 @@ from nvflare.collab.api.proxy import Proxy
 from graphfed.crypto.channel import Identity
 from graphfed.errors import InputError
 from graphfed.federation import Federation
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.files import JsonObject, write_json
 from graphfed.runtime.failures import MAX_TEXT, what_failed
 from graphfed.runtime.interrupts import Interrupted
@@ -40,9 +40,9 @@ from graphfed.runtime.nvflare.place import Place, this_place
 __all__ = ["ServerApp", "SiteApp"]
 
 #: How a program tells the coordinator something.
-Tell = Callable[[JsonObject], None]
+Log = Callable[[JsonObject], None]
 #: A program: gets its federation, plain arguments, how to tell the coordinator something, and its place.
-Program = Callable[[Federation, JsonObject, Tell, Place], None]
+Program = Callable[[Federation, JsonObject, Log, Place], None]
 #: The programs that a job may name, each with the function that it is.
 PROGRAMS = {
     "train": "graphfed.deployment.participant:run_place",
@@ -74,24 +74,24 @@ class _App:
             self._listening = True
 
     def _run(
-        self, place: Place, run: JsonObject, names: Mapping[int, str], link: FlareLink, tell: Tell
+        self, place: Place, run: JsonObject, names: Mapping[int, str], link: FlareLink, log: Log
     ) -> JsonObject:
         """This place's part of a run: what became of it, in plain words."""
         me = next(end for end, name in names.items() if name == place.name)
         fed = Federation(
-            run["hosts"],
-            here=[] if me == SERVER_END else [me],
-            server_here=me == SERVER_END,
+            run["workers"],
+            here=[] if me == SERVER_INDEX else [me],
+            server_here=me == SERVER_INDEX,
             link=link,
             device=place.device,
-            names=[names[host] for host in range(len(run["hosts"]))],
+            names=[names[worker] for worker in range(len(run["workers"]))],
             simulated=run.get("simulated", False),
         )
         torch.set_num_threads(place.threads)
         try:
             if not _NAME.fullmatch(run["run"]) or run["arguments"]["run"] != run["run"]:
                 raise InputError(f"the run's name {run['run'][:200]!r} cannot be that of a folder")
-            _program(run["program"], place)(fed, run["arguments"], tell, place)
+            _program(run["program"], place)(fed, run["arguments"], log, place)
             return {"kind": "done"}
         except InputError as error:
             return {"kind": "input", "text": str(error)[:MAX_TEXT]}
@@ -148,14 +148,14 @@ class SiteApp(_App):
 
     def _part_of(self, place: Place, told: JsonObject, proxies: dict[str, Proxy]) -> JsonObject:
         """This site's part of a run, and what became of it."""
-        names = {SERVER_END: SERVER, **dict(enumerate(told["sites"]))}
+        names = {SERVER_INDEX: SERVER, **dict(enumerate(told["sites"]))}
         posts = {end: post_to(name, proxies[name]) for end, name in names.items() if name != place.name}
         self.mailbox.begin(told["run"])
         self.mailbox.reopen()
         self.mailbox.patience = told["patience"]
-        others = {names[end]: post for end, post in posts.items() if end != SERVER_END}
+        others = {names[end]: post for end, post in posts.items() if end != SERVER_INDEX}
         if self.channels is None and others:
-            identity = Identity.load(place.kit)
+            identity = Identity.load(place.startup_kit)
             self.channels = Channels(identity, told["session"], others, told["give_up"])
         self._listen({name: proxy for name, proxy in proxies.items() if name != place.name})
         link = FlareLink(names, posts, self.mailbox, channels=self.channels, give_up=told["give_up"])
@@ -194,7 +194,7 @@ class SiteApp(_App):
 
 
 class ServerApp(_App):
-    """The server's part of a job. request: JSON with `runs`, each {"run", "program", "arguments", "hosts"}
+    """The server's part of a job. request: JSON with `runs`, each {"run", "program", "arguments", "workers"}
     (and "simulated": whether its protocols are), `sites` in the order of the hosts, and the times in seconds
     `beat`, `give_up` and `patience`."""
 
@@ -236,7 +236,7 @@ class ServerApp(_App):
         for run in self._told["runs"]:
             outcomes.append(self._one(self._place, run, job, proxies, context))
             self._keep(self._place.runs / run["run"], results / RESULTS / run["run"])
-            if outcomes[-1]["kind"] == "lost" or self._place.wish.asked:
+            if outcomes[-1]["kind"] == "lost" or self._place.stop_request.asked:
                 break
         write_json(results / OUTCOMES, {"outcomes": outcomes, "events": self._events})
 
@@ -253,8 +253,8 @@ class ServerApp(_App):
         told = self._told
         common = {key: told[key] for key in ("sites", "beat", "give_up", "patience")}
         request = json.dumps({**common, **run, "session": job, "time": time.time()})
-        names = {SERVER_END: SERVER, **dict(enumerate(told["sites"]))}
-        posts = {end: post_to(name, proxies[name]) for end, name in names.items() if end != SERVER_END}
+        names = {SERVER_INDEX: SERVER, **dict(enumerate(told["sites"]))}
+        posts = {end: post_to(name, proxies[name]) for end, name in names.items() if end != SERVER_INDEX}
         self.mailbox.begin(run["run"])
         self.mailbox.reopen()
         self.mailbox.patience = told["patience"]
@@ -264,10 +264,10 @@ class ServerApp(_App):
         threading.Thread(target=self._watch, args=(told["give_up"], context, over), daemon=True).start()
         self._call(proxies, context, lambda proxy: proxy(timeout=CALL).start(request=request))
 
-        def tell(event: JsonObject) -> None:
+        def log(event: JsonObject) -> None:
             self._events.append({"run": run["run"], "event": event})
 
-        outcome = self._run(place, run, names, link, tell)
+        outcome = self._run(place, run, names, link, log)
         if outcome["kind"] == "done":
             link.flush()
         else:
@@ -320,7 +320,7 @@ class ServerApp(_App):
         """The coordinator's question: what has happened since event number `since`; with `stop`, end the
         present run once it is saved."""
         if data.get("stop") and self._place is not None:
-            self._place.wish.asked = True
+            self._place.stop_request.asked = True
         since = int(data.get("since", 0))
         return {"events": self._events[since : since + 1000]}
 

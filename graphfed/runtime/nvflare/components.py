@@ -27,9 +27,9 @@ from nvflare.utils.job_launcher_utils import get_client_job_args, get_credential
 from graphfed.files import JsonObject
 from graphfed.runtime.nvflare.admission import refuse_copies
 from graphfed.runtime.nvflare.child import EVENTS, PARENT, on_stop
-from graphfed.runtime.nvflare.kits import load_kit
 from graphfed.runtime.nvflare.place import this_place
 from graphfed.runtime.nvflare.rules import job_error
+from graphfed.runtime.nvflare.startup_kits import load_startup_kit
 
 if TYPE_CHECKING:
     from nvflare.private.fed.client.fed_client import FederatedClient
@@ -90,12 +90,12 @@ class Events(FLComponent):  # type: ignore[misc]
         super().__init__()
         self._pipe = int(os.environ.get(EVENTS, "-1"))
         if self._pipe >= 0:  # before FLARE makes or takes connections
-            kit = load_kit(this_place().kit)
-            sites = [site.name for site in kit.project.sites] if kit.kind == "server" else []
+            startup_kit = load_startup_kit(this_place().startup_kit)
+            sites = [site.name for site in startup_kit.project.sites] if startup_kit.kind == "server" else []
             refuse_copies(
                 sites,
-                lambda *names: self._tell("copy", " ".join(names)),
-                lambda: self._tell("refused", ""),
+                lambda *names: self._log("copy", " ".join(names)),
+                lambda: self._log("refused", ""),
             )
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -109,9 +109,9 @@ class Events(FLComponent):  # type: ignore[misc]
             server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
             threading.Thread(target=self._watch_sites, args=(server,), daemon=True).start()
         elif event_type in (EventType.JOB_STARTED, EventType.AFTER_JOB_LAUNCH):
-            self._tell("run started", _job(fl_ctx))
+            self._log("run started", _job(fl_ctx))
         elif event_type == EventType.JOB_COMPLETED:
-            self._tell("run ended", _job(fl_ctx))
+            self._log("run ended", _job(fl_ctx))
 
     def _watch_server(self, site: "FederatedClient") -> None:
         """At a site: whether there is a connection to the server, and the site is registered."""
@@ -123,24 +123,24 @@ class Events(FLComponent):  # type: ignore[misc]
             late = time.monotonic() - said > AGAIN
             # The first connection takes a moment. The reason why there is none may change.
             if (now != was and (now or was or time.monotonic() - since > FIRST)) or (was is False and late):
-                self._tell("connected" if now else "not connected", "")
+                self._log("connected" if now else "not connected", "")
                 was, said = now, time.monotonic()
             time.sleep(INTERVAL)
 
     def _watch_sites(self, server: "FederatedServer") -> None:
         """At the server: which sites are registered, each time with a token of its own."""
-        self._tell("listening", "")
+        self._log("listening", "")
         before: dict[str, str] = {}
         while True:
             clients = list(server.client_manager.get_clients().items())
             now = {client.name: token for token, client in clients}
             for name in sorted(before.keys() | now.keys()):
                 if before.get(name) != now.get(name):
-                    self._tell("joined" if name in now else "left", name)
+                    self._log("joined" if name in now else "left", name)
             before = now
             time.sleep(INTERVAL)
 
-    def _tell(self, event: str, what: str) -> None:
+    def _log(self, event: str, what: str) -> None:
         line = json.dumps([event, what]) + "\n"
         # Short lines are written whole, so threads do not mix theirs. Nobody may be there to read any more.
         with contextlib.suppress(OSError):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import JsonObject, parse_json, read_regular, write_json
-from graphfed.runtime.interrupts import Wish
-from graphfed.runtime.nvflare.kits import Kit
+from graphfed.runtime.interrupts import StopRequest
+from graphfed.runtime.nvflare.startup_kits import StartupKit
 from graphfed.runtime.nvflare.status import open_session
 
 if TYPE_CHECKING:
@@ -50,12 +50,13 @@ class Coordinator:
     """The holder of a coordinator's kit, connected to its server when it asks something. Use as a context
     manager. InputError for another kit."""
 
-    def __init__(self, kit: Kit) -> None:
-        if kit.kind != "coordinator":
+    def __init__(self, startup_kit: StartupKit) -> None:
+        if startup_kit.kind != "coordinator":
             raise InputError(
-                f"{kit.folder} is the kit of {kit.name}; name the coordinator's, who starts runs"
+                f"{startup_kit.folder} is the kit of {startup_kit.name}; name the coordinator's, who "
+                f"starts runs"
             )
-        self.kit, self.timing = kit, kit.project.timing
+        self.startup_kit, self.timing = startup_kit, startup_kit.project.timing
         self._open = contextlib.ExitStack()
         self._session: Session | None = None
 
@@ -70,24 +71,24 @@ class Coordinator:
         runs: Sequence[JsonObject],
         *,
         on_event: Callable[[str, JsonObject], None],
-        on_news: Callable[[str], None],
-        wish: Wish,
+        on_message: Callable[[str], None],
+        stop_request: StopRequest,
         kept: Path,
     ) -> list[JsonObject]:
         """Run programs at all places, one after the other: what became of each, as `apps` says it.
 
         runs: as `ServerApp` takes them; on_event: gets (run, event) from the server's
-        program; on_news: what happens to the federation, in words; wish: to stop, after saving; kept: the
-        folder in which the server's folder of every run is put."""
+        program; on_message: what happens to the federation, in words; stop_request: to stop, after saving;
+        kept: the folder in which the server's folder of every run is put."""
         done: list[JsonObject] = []
         in_vain = 0
         while len(done) < len(runs):
-            if not self.wait_for_sites(on_news, wish):
+            if not self.wait_for_sites(on_message, stop_request):
                 break
-            on_news("all sites are there; their processes start")
-            outcomes, events = self._job(runs[len(done) :], on_event, wish, kept)
+            on_message("all sites are there; their processes start")
+            outcomes, events = self._job(runs[len(done) :], on_event, stop_request, kept)
             done += [outcome for outcome in outcomes if outcome["kind"] != "lost"]
-            if wish.asked:
+            if stop_request.asked:
                 break
             in_vain = 0 if events else in_vain + 1
             lost = [outcome for outcome in outcomes if outcome["kind"] == "lost"]
@@ -97,7 +98,7 @@ class Coordinator:
                     "of the server and the sites say why"
                 )
             if lost:
-                on_news(f"{lost[0]['text']}; going on from the last checkpoint once all sites are there")
+                on_message(f"{lost[0]['text']}; going on from the last checkpoint once all sites are there")
         return done
 
     def connected(self) -> dict[str, float]:
@@ -106,12 +107,12 @@ class Coordinator:
         now = time.time()
         return {client.name: max(0.0, now - client.last_connect_time) for client in info.client_info}
 
-    def wait_for_sites(self, on_news: Callable[[str], None], wish: Wish) -> bool:
+    def wait_for_sites(self, on_message: Callable[[str], None], stop_request: StopRequest) -> bool:
         """Wait until every site of the project is connected, or somebody asks to stop.
 
         Args:
-            on_news: Called with what is waited for, when that changes.
-            wish: The stop request.
+            on_message: Called with what is waited for, when that changes.
+            stop_request: The stop request.
 
         Returns:
             Whether all sites are connected; False after a stop request.
@@ -120,10 +121,10 @@ class Coordinator:
             GraphfedError: a site, or the server, stayed away for longer than the project's patience.
         """
         end, told = time.monotonic() + self.timing.patience, ""
-        while not wish.asked:
+        while not stop_request.asked:
             try:
                 heard = self.connected()
-                sites = [site.name for site in self.kit.project.sites]
+                sites = [site.name for site in self.startup_kit.project.sites]
                 missing = [name for name in sites if heard.get(name, 1e9) > self.timing.give_up]
                 if not missing:
                     return True
@@ -131,7 +132,7 @@ class Coordinator:
                 missing = ["the server"]
             news = f"waiting for {', '.join(missing)}"
             if news != told:
-                on_news(news)
+                on_message(news)
                 told = news
             if time.monotonic() > end:
                 raise GraphfedError(
@@ -147,7 +148,7 @@ class Coordinator:
         self,
         runs: Sequence[JsonObject],
         on_event: Callable[[str, JsonObject], None],
-        wish: Wish,
+        stop_request: StopRequest,
         kept: Path,
     ) -> tuple[list[JsonObject], int]:
         """Submit a job and see it through: what became of its runs, and how many events there were."""
@@ -155,7 +156,7 @@ class Coordinator:
             self._write_job(Path(folder) / "job", runs)
             job = self._ask(lambda session: session.submit_job(f"{folder}/job"))
         try:
-            return self._watch(job, runs, on_event, wish, kept)
+            return self._watch(job, runs, on_event, stop_request, kept)
         except BaseException:
             self._abort(job)  # nobody would hear of it any more
             raise
@@ -165,7 +166,7 @@ class Coordinator:
         job: str,
         runs: Sequence[JsonObject],
         on_event: Callable[[str, JsonObject], None],
-        wish: Wish,
+        stop_request: StopRequest,
         kept: Path,
     ) -> tuple[list[JsonObject], int]:
         """See `_job`. A stop request is passed on to the server's program, which saves and ends. A job that
@@ -186,7 +187,7 @@ class Coordinator:
                 return [_lost(runs, "the server cannot be reached")], seen
             if status == "RUNNING":
                 with contextlib.suppress(Unreachable):  # it has just begun, or is just ending
-                    stop = wish.asked
+                    stop = stop_request.asked
                     events = self._events(job, seen, stop)
                     answered = stop
                     begun = begun or any(map(_is_training, events))
@@ -194,7 +195,7 @@ class Coordinator:
             elif status.startswith("FINISHED"):
                 outcomes, events = self._results(job, status, runs, kept)
                 return outcomes, seen + forward(events[seen:])
-            if wish.asked:
+            if stop_request.asked:
                 asked_at = min(asked_at, time.monotonic())
                 unheard = not answered and time.monotonic() - asked_at > self.timing.give_up
                 if not begun or unheard:
@@ -215,7 +216,7 @@ class Coordinator:
 
         What is asked goes to the server alone, which tells the sites: FLARE brings them their part of a job
         in one frame, whose length is limited (`tls.FRAME`)."""
-        sites = [site.name for site in self.kit.project.sites]
+        sites = [site.name for site in self.startup_kit.project.sites]
         timing = self.timing
         request = {
             "runs": list(runs),
@@ -269,7 +270,7 @@ class Coordinator:
                 if status == DONE_STATUS:
                     raise GraphfedError(
                         f"the run has ended, and its result could not be fetched ({error}); see that there "
-                        f"is room, and that {self.kit.folder / 'transfer'} can be written"
+                        f"is room, and that {self.startup_kit.folder / 'transfer'} can be written"
                     ) from None
                 refused = self._refusals(job)
                 if refused:
@@ -283,7 +284,7 @@ class Coordinator:
             details = self._ask(lambda session: session.get_job_meta(job)).get(DEPLOYED) or []
         except Unreachable:
             return ""
-        places = ["server", *(site.name for site in self.kit.project.sites)]
+        places = ["server", *(site.name for site in self.startup_kit.project.sites)]
         refusals = []
         for place, reason in (str(detail).partition(": ")[::2] for detail in details):
             # A place that did not answer in time may do so the next time.
@@ -299,7 +300,7 @@ class Coordinator:
         not answer."""
         try:
             if self._session is None:
-                self._session = self._open.enter_context(open_session(self.kit))
+                self._session = self._open.enter_context(open_session(self.startup_kit))
             with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
                 return act(self._session)
         except InputError:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from graphfed.crypto.channel import OVERHEAD, Channel, ChannelError, Handshake, Identity
 from graphfed.errors import shown
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_INDEX
 from graphfed.runtime.failures import kind_and_line
 from graphfed.runtime.mailbox import MAX_MESSAGE, Mailbox, ProcessError, check_size, room
 from graphfed.runtime.nvflare.tls import FRAME
@@ -332,7 +332,7 @@ class FlareLink:
             refused = ""
             try:
                 sealed = part
-                if self._channels is not None and to != SERVER_END:
+                if self._channels is not None and to != SERVER_INDEX:
                     sealed = self._channels.sealed(name, part, of_no_use)
                 refused = self._posts[to](sealed)
                 if not refused:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from graphfed.runtime.nvflare.coordinator import Coordinator
-from graphfed.runtime.nvflare.kits import load_kit, provision
 from graphfed.runtime.nvflare.project import Project
+from graphfed.runtime.nvflare.startup_kits import load_startup_kit, provision
 
 __all__ = ["Loopback", "free_port"]
 
@@ -44,16 +44,16 @@ class Loopback:
         self._environment = environment or {}
         self._folder, self._data, self._threads, self._allow = folder, dict(data), threads, tuple(allow)
         self.project = project
-        self.kits: dict[str, Path] = {}
+        self.startup_kits: dict[str, Path] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Loopback":
         if self._folder.exists():
             names = ("server", "coordinator", *(site.name for site in self.project.sites))
-            self.kits = {name: self._folder / name for name in names}
-            self.project = load_kit(self.kits["coordinator"]).project
+            self.startup_kits = {name: self._folder / name for name in names}
+            self.project = load_startup_kit(self.startup_kits["coordinator"]).project
         else:
-            self.kits = provision(self.project, self._folder)
+            self.startup_kits = provision(self.project, self._folder)
         try:
             for name in ("server", *(site.name for site in self.project.sites)):
                 self.start(name)
@@ -69,7 +69,7 @@ class Loopback:
         """Start the process of the server or of a site; one that ran before must have ended."""
         if name in self._processes:
             self._processes.pop(name).wait(GRACE)
-        command = [sys.executable, "-m", "graphfed", "site", "start", str(self.kits[name])]
+        command = [sys.executable, "-m", "graphfed", "site", "start", str(self.startup_kits[name])]
         command += ["--threads", str(self._threads)]
         for module in self._allow:
             command += ["--allow", module]
@@ -80,7 +80,7 @@ class Loopback:
         # What this process can import the places can: methods of the user's own, where they are allowed.
         path = os.pathsep.join(path for path in sys.path if path)
         environment = {**os.environ, "PYTHONPATH": path, **self._environment.get(name, {})}
-        terminal = self.kits[name] / "terminal.txt"
+        terminal = self.startup_kits[name] / "terminal.txt"
         terminal.touch(mode=0o600)
         with terminal.open("ab") as log:
             self._processes[name] = subprocess.Popen(
@@ -93,11 +93,11 @@ class Loopback:
 
     def coordinator(self) -> Coordinator:
         """Who starts runs here."""
-        return Coordinator(load_kit(self.kits["coordinator"]))
+        return Coordinator(load_startup_kit(self.startup_kits["coordinator"]))
 
     def terminal(self, name: str) -> str:
         """What a place has said on its terminal."""
-        return (self.kits[name] / "terminal.txt").read_text(errors="replace")
+        return (self.startup_kits[name] / "terminal.txt").read_text(errors="replace")
 
     def _stop_all(self) -> None:
         for process in self._processes.values():

@@ -16,9 +16,14 @@ from graphfed.errors import DONE, GraphfedError, InputError
 from graphfed.runtime.interrupts import stopping
 from graphfed.runtime.nvflare import need_nvflare
 from graphfed.runtime.nvflare.child import EVENTS, PARENT
-from graphfed.runtime.nvflare.kits import ORGANISATION, Kit, check_certificate, load_kit
 from graphfed.runtime.nvflare.place import Place
 from graphfed.runtime.nvflare.rules import HEARTBEAT, SILENCE
+from graphfed.runtime.nvflare.startup_kits import (
+    ORGANISATION,
+    StartupKit,
+    check_certificate,
+    load_startup_kit,
+)
 from graphfed.runtime.nvflare.tls import LISTEN, Refusal, refusal
 
 __all__ = ["run_parent"]
@@ -38,7 +43,7 @@ PATIENCE = 6.0
 
 
 def run_parent(
-    kit: Path,
+    startup_kit: Path,
     *,
     data: Path | None = None,
     threads: int = 1,
@@ -57,10 +62,10 @@ def run_parent(
     InputError where the kit or the data cannot be used; GraphfedError where FLARE's process ends by
     itself."""
     need_nvflare()
-    loaded = load_kit(kit)
+    loaded = load_startup_kit(startup_kit)
     if loaded.kind == "coordinator":
         raise InputError(
-            f"{kit} is the coordinator's kit, which starts runs; give the server's kit or a site's"
+            f"{startup_kit} is the coordinator's kit, which starts runs; give the server's kit or a site's"
         )
     if data is not None and not data.is_file():
         raise InputError(f"the data's description {data} is not there; name the file of this site's data")
@@ -76,7 +81,7 @@ def run_parent(
         try:
             teller = _Teller(loaded, say)
             for line in events:
-                teller.tell(*json.loads(line))
+                teller.log(*json.loads(line))
         except KeyboardInterrupt:
             say(f"{_who(loaded)}: stopped")
             return DONE
@@ -91,37 +96,41 @@ def run_parent(
 class _Teller:
     """Says in words what the events of `components.Events` are, and ends what cannot heal by waiting."""
 
-    def __init__(self, kit: Kit, say: Callable[[str], None]) -> None:
-        self._kit, self._say = kit, say
+    def __init__(self, startup_kit: StartupKit, say: Callable[[str], None]) -> None:
+        self._startup_kit, self._say = startup_kit, say
         #: what was said last, and when the server first refused this site as a copy since it was connected
         self._last, self._refused_at = "", float("inf")
 
-    def tell(self, event: str, what: str) -> None:
+    def log(self, event: str, what: str) -> None:
         """Say an event; InputError where the kit can never connect, or another copy of it stays connected."""
-        kit = self._kit
+        startup_kit = self._startup_kit
         if event == "connected":
             self._refused_at = float("inf")
         if event == "refused":
             self._refused_at = min(self._refused_at, time.monotonic())
             if time.monotonic() - self._refused_at > SILENCE:
                 raise InputError(
-                    f"{kit.name} runs already, from another copy of its kit; a kit is for one place: stop "
-                    f"one of them; if nobody knows the other, make new kits for all: who has it is {kit.name}"
+                    f"{startup_kit.name} runs already, from another copy of its kit; a kit is for one "
+                    f"place: stop "
+                    f"one of them; if nobody knows the other, make new kits for all: who has it is "
+                    f"{startup_kit.name}"
                 )
         if event == "not connected" and self._refused_at < float("inf"):
             return  # which was said
         text = self._words(event, what)
         # The same twice is news of anything but a connection that is still not there.
         if text != self._last or event not in ("not connected", "refused", "copy"):
-            self._say(f"{_who(kit)}: {text}")
+            self._say(f"{_who(startup_kit)}: {text}")
         self._last = text
 
     def _words(self, event: str, what: str) -> str:
-        kit, address = self._kit, self._kit.project.address
+        startup_kit, address = self._startup_kit, self._startup_kit.project.address
         if event == "not connected":
-            refused = refusal(kit.folder / "startup", kit.project.host, kit.project.port)
+            refused = refusal(
+                startup_kit.folder / "startup", startup_kit.project.host, startup_kit.project.port
+            )
             if refused is not None and refused.final:
-                raise _cannot_connect(kit, refused)
+                raise _cannot_connect(startup_kit, refused)
             reason = "see log.txt in the kit" if refused is None else refused.reason
             return f"no connection to {address} ({reason}); trying again"
         if event == "copy":
@@ -130,14 +139,14 @@ class _Teller:
                 f"refused a second connection of {site}, from {other.rpartition(':')[0]}: {site} is "
                 f"connected from {standing.rpartition(':')[0]}, with a copy of the same kit"
             )
-        listen = f"{kit.project.listen}:{kit.project.port}"
+        listen = f"{startup_kit.project.listen}:{startup_kit.project.port}"
         words = {
-            "listening": f"listening at {listen}, waiting for {len(kit.project.sites)} sites",
+            "listening": f"listening at {listen}, waiting for {len(startup_kit.project.sites)} sites",
             "joined": f"{what} is connected",
             "left": f"{what} has left",
             "connected": f"connected to {address}, waiting for runs",
             "refused": "the server refuses this connection: another copy of the kit of "
-            f"{kit.name} is connected; trying again for {SILENCE} s",
+            f"{startup_kit.name} is connected; trying again for {SILENCE} s",
             "run started": f"run {what} has started",
             "run ended": f"run {what} has ended",
         }
@@ -158,38 +167,41 @@ def _check_address(listen: str, port: int) -> None:
         ) from None
 
 
-def _check_server(kit: Kit) -> None:
+def _check_server(startup_kit: StartupKit) -> None:
     """InputError where the server is there, but the certificates do not fit: FLARE would hang."""
-    refused = refusal(kit.folder / "startup", kit.project.host, kit.project.port)
+    refused = refusal(startup_kit.folder / "startup", startup_kit.project.host, startup_kit.project.port)
     if refused is not None and refused.final:
-        raise _cannot_connect(kit, refused)
+        raise _cannot_connect(startup_kit, refused)
 
 
-def _cannot_connect(kit: Kit, refused: Refusal) -> InputError:
+def _cannot_connect(startup_kit: StartupKit, refused: Refusal) -> InputError:
     return InputError(
-        f"{kit.name} cannot connect to {kit.project.address}: {refused.reason}; take a kit of the project "
+        f"{startup_kit.name} cannot connect to {startup_kit.project.address}: {refused.reason}; take a "
+        f"kit of the project "
         "that it serves"
     )
 
 
-def _who(kit: Kit) -> str:
-    return "server" if kit.kind == "server" else kit.name
+def _who(startup_kit: StartupKit) -> str:
+    return "server" if startup_kit.kind == "server" else startup_kit.name
 
 
 @contextlib.contextmanager
-def _alone(kit: Kit) -> Iterator[None]:
+def _alone(startup_kit: StartupKit) -> Iterator[None]:
     """In this block nobody else starts the kit."""
     from filelock import FileLock, Timeout
 
     try:
-        with FileLock(kit.folder / ".lock", timeout=0, mode=0o600):
+        with FileLock(startup_kit.folder / ".lock", timeout=0, mode=0o600):
             yield
     except Timeout:
-        raise InputError(f"{_who(kit)} runs already, from the kit {kit.folder}; stop it first") from None
+        raise InputError(
+            f"{_who(startup_kit)} runs already, from the kit {startup_kit.folder}; stop it first"
+        ) from None
 
 
 @contextlib.contextmanager
-def _started(place: Place, kit: Kit) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
+def _started(place: Place, startup_kit: StartupKit) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
     """FLARE's process, and the events that come out of it; at the end all of its processes are ended."""
     reading, writing = os.pipe()
     environment = (
@@ -199,17 +211,18 @@ def _started(place: Place, kit: Kit) -> Iterator[tuple[subprocess.Popen[bytes], 
         | {
             PARENT: str(os.getpid()),
             EVENTS: str(writing),
-            LISTEN: kit.project.listen,
+            LISTEN: startup_kit.project.listen,
         }
     )
-    app = "server" if kit.kind == "server" else "client"
+    app = "server" if startup_kit.kind == "server" else "client"
     command = [
         sys.executable, "-P", "-m", "graphfed.runtime.nvflare.child",
-        f"nvflare.private.fed.app.{app}.{app}_train", "-m", str(kit.folder), "-s", f"fed_{app}.json",
-        "--set", "secure_train=true", f"uid={kit.name}", f"org={ORGANISATION}", "config_folder=config",
+        f"nvflare.private.fed.app.{app}.{app}_train", "-m", str(startup_kit.folder), "-s", f"fed_{app}.json",
+        "--set", "secure_train=true", f"uid={startup_kit.name}", f"org={ORGANISATION}",
+        "config_folder=config",
         f"heart_beat_interval={HEARTBEAT}",
     ]  # fmt: skip
-    console_file = kit.folder / CONSOLE
+    console_file = startup_kit.folder / CONSOLE
     console_file.touch(mode=0o600)
     console_file.chmod(0o600)
     with console_file.open("wb") as console:

@@ -96,7 +96,7 @@ class Project:
     timing: Timing = TIMING
 
     @property
-    def hosts(self) -> list[tuple[int, ...]]:
+    def workers(self) -> list[tuple[int, ...]]:
         """The indices of each site's clients, one after the other."""
         blocks, start = [], 0
         for site in self.sites:

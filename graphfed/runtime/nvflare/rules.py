@@ -48,7 +48,7 @@ def authorization() -> JsonObject:
     return {"format_version": "1.0", "permissions": {ROLE: rights}}
 
 
-def resources(kind: str, num_sites: int) -> JsonObject:
+def resources(kind: str, num_clients: int) -> JsonObject:
     """resources.json of the "server" or of a "site"."""
     common: JsonObject = {
         "format_version": 2,
@@ -75,12 +75,12 @@ def resources(kind: str, num_sites: int) -> JsonObject:
         }
     storage = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
     # The kit may lie anywhere: FLARE puts the variable's value in when it starts.
-    kit = "{$GRAPHFED_SITE_KIT}"
+    startup_kit = "{$GRAPHFED_SITE_KIT}"
     return common | {
         "servers": [
             {
                 "admin_storage": "transfer",
-                "max_num_clients": num_sites,
+                "max_num_clients": num_clients,
                 "heart_beat_timeout": SILENCE,
                 "admin_timeout": 5.0,
                 "download_job_url": "",
@@ -90,7 +90,10 @@ def resources(kind: str, num_sites: int) -> JsonObject:
             "path": "nvflare.app_common.state_persistors.storage_state_persistor.StorageStatePersistor",
             "args": {
                 "uri_root": "/",
-                "storage": {"path": storage, "args": {"root_dir": f"{kit}/snapshots", "uri_root": "/"}},
+                "storage": {
+                    "path": storage,
+                    "args": {"root_dir": f"{startup_kit}/snapshots", "uri_root": "/"},
+                },
             },
         },
         "components": [
@@ -102,7 +105,7 @@ def resources(kind: str, num_sites: int) -> JsonObject:
             {
                 "id": "job_manager",
                 "path": "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
-                "args": {"uri_root": f"{kit}/jobs", "job_store_id": "job_store"},
+                "args": {"uri_root": f"{startup_kit}/jobs", "job_store_id": "job_store"},
             },
             {"id": "job_store", "path": storage},
             launcher,

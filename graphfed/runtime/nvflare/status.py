@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from graphfed.errors import GraphfedError, InputError
 from graphfed.files import JsonObject
 from graphfed.runtime.nvflare import need_nvflare
-from graphfed.runtime.nvflare.kits import Kit, check_certificate, load_kit
+from graphfed.runtime.nvflare.startup_kits import StartupKit, check_certificate, load_startup_kit
 from graphfed.runtime.nvflare.tls import refusal
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class Status:
         }
 
 
-def status(kit: Path) -> Status:
+def status(startup_kit: Path) -> Status:
     """Ask the server of a coordinator's kit. GraphfedError where it does not answer, with the reason."""
-    loaded = load_kit(kit)
+    loaded = load_startup_kit(startup_kit)
     with open_session(loaded) as session:
         try:
             found = session.get_system_info()
@@ -66,17 +66,19 @@ def status(kit: Path) -> Status:
 
 
 @contextlib.contextmanager
-def open_session(kit: Kit) -> "Iterator[Session]":
+def open_session(startup_kit: StartupKit) -> "Iterator[Session]":
     """A session of nvflare's flare_api as the coordinator, quiet.
 
     InputError where the kit is not the coordinator's; GraphfedError where the server cannot be reached, or
     refuses, or does not answer."""
     need_nvflare()
-    if kit.kind != "coordinator":
-        raise InputError(f"{kit.folder} is the kit of {kit.name}; this takes the coordinator's")
-    check_certificate(kit)
-    project = kit.project
-    refused = refusal(kit.folder / "startup", project.host, project.port)
+    if startup_kit.kind != "coordinator":
+        raise InputError(
+            f"{startup_kit.folder} is the kit of {startup_kit.name}; this takes the coordinator's"
+        )
+    check_certificate(startup_kit)
+    project = startup_kit.project
+    refused = refusal(startup_kit.folder / "startup", project.host, project.port)
     if refused is not None:
         raise GraphfedError(
             f"the server at {project.address} cannot be reached: {refused.reason}; "
@@ -91,7 +93,7 @@ def open_session(kit: Kit) -> "Iterator[Session]":
             # FLARE prints the traceback of a refusal itself.
             with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
                 session = new_secure_session(
-                    project.coordinator, str(kit.folder), timeout=TIMEOUT, command_timeout=TIMEOUT,
+                    project.coordinator, str(startup_kit.folder), timeout=TIMEOUT, command_timeout=TIMEOUT,
                     auto_login_max_tries=1,
                 )  # fmt: skip
         except Exception as error:  # of many kinds: a certificate that is not the coordinator's has its own

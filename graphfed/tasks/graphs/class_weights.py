@@ -22,15 +22,15 @@ __all__ = ["MESSAGES", "agree_class_weights", "balanced_weights"]
 
 _WHEN = "With class_weights=balanced"
 MESSAGES = {
-    "class_counts": f"{_WHEN} and aggregation=plaintext, once: how many of a site's training vertices are of "
-    "each class. The server reads each site's counts.",
+    "class_counts": f"{_WHEN} and aggregation=plaintext, once: how many of a client's training nodes are of "
+    "each class. The server reads each client's counts.",
     **messages(
         "class_counts",
         f"{_WHEN} and aggregation=secure, once",
-        "how many of a site's training vertices are of each class",
+        "how many of a client's training nodes are of each class",
     ),
     "class_weights": f"{_WHEN}, once, from the server: the weight of each class in the training loss, which "
-    "follows from the class counts of all sites together.",
+    "follows from the class counts of all clients together.",
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.link_splits import EdgeSplit
-from graphfed.data.graphs.overview import overview, site_names
+from graphfed.data.graphs.overview import client_names, overview
 from graphfed.data.partitions.partition import Partition, from_assignment
 from graphfed.data.partitions.partition import partition as make_partition
 from graphfed.data.user_files.graph_description import Description
@@ -69,37 +69,39 @@ class GraphInputs:
 
     @property
     def num_clients(self) -> int:
-        return self.partition.num_sites
+        return self.partition.num_clients
 
     def task(self, name: str) -> Task:
         return Task(self.graph.num_features, self.graph.num_classes, name)
 
     def check(self, config: RunConfig) -> None:
         """Raises InputError where the method of `config` cannot use these inputs."""
-        held = np.bincount(self.partition.held_vertex, minlength=self.graph.num_nodes)
+        held = np.bincount(self.partition.held_node, minlength=self.graph.num_nodes)
         if config.method.requires.disjoint and held.max() > 1:
-            vertex = self.graph.vertex_name(int(held.argmax()))
+            node = self.graph.node_name(int(held.argmax()))
             raise InputError(
-                f"{config.method.name} needs every vertex at one client only, but partition "
-                f"{config.partition!r} gives vertex {vertex} to {int(held.max())}; use one that deals the "
-                "vertices, as 'label_dirichlet'"
+                f"{config.method.name} needs every node at one client only, but partition "
+                f"{config.partition!r} gives node {node} to {int(held.max())}; use one that deals the "
+                "nodes, as 'label_dirichlet'"
             )
-        here = np.bincount(self.partition.held_site, minlength=self.partition.num_sites)
+        here = np.bincount(self.partition.held_client, minlength=self.partition.num_clients)
         if config.method.requires.nodes_per_client == "one" and (here != 1).any():
             client = int((here != 1).argmax())
             raise InputError(
-                f"{config.method.name} needs one vertex at every client, but partition {config.partition!r} "
+                f"{config.method.name} needs one node at every client, but partition {config.partition!r} "
                 f"gives {int(here[client])} to client {client}; use 'ego'"
             )
         if not config.method.requires.empty_clients and not here.all():
             raise InputError(
-                f"{config.method.name} needs a vertex at every client, but partition {config.partition!r} "
+                f"{config.method.name} needs a node at every client, but partition {config.partition!r} "
                 f"gives none to client {int(here.argmin())}; use fewer clients or another partition"
             )
-        clients = 1 if config.method.pooled else self.partition.num_sites
-        if config.sites is not None and config.sites > clients:  # known before, but for the partition 'ego'
+        clients = 1 if config.method.pooled else self.partition.num_clients
+        # Known before, except with the partition 'ego'.
+        if config.workers is not None and config.workers > clients:
             raise InputError(
-                f"{config.sites} sites cannot hold {clients} clients; use at most as many sites as clients"
+                f"{config.workers} workers cannot hold {clients} clients; use at most as many workers as "
+                "clients"
             )
         from graphfed.nn.backbones import BACKBONES
 
@@ -121,7 +123,7 @@ class GraphInputs:
         return {
             "data": {
                 "name": graph.name,
-                "vertices": graph.num_nodes,
+                "nodes": graph.num_nodes,
                 "edges": self.num_edges,
                 "features": graph.num_features,
                 "classes": graph.num_classes,
@@ -136,8 +138,8 @@ class GraphInputs:
                 "options": self.partition.options,
                 "seed": config.partition_seed,
                 "file": None if config.partition_file is None else str(config.partition_file),
-                "sites": self.partition.num_sites,
-                "site_names": site_names(graph, self.partition),
+                "clients": self.partition.num_clients,
+                "client_names": client_names(graph, self.partition),
             },
         }
 
@@ -151,7 +153,7 @@ class GraphInputs:
         graph, training = self.graph, config.training
         assert isinstance(training, GraphSettings)
         width = training.hidden * (training.attention_heads if training.architecture == "gat" else 1)
-        models = self.partition.num_sites if config.method.personal else 1
+        models = self.partition.num_clients if config.method.personal else 1
         weights = 4 * width * (graph.num_features + graph.num_classes + (training.layers - 1) * width)
         return 13 * models * weights + self.bytes_of_predictions() + 1_000_000
 
@@ -169,8 +171,8 @@ class GraphInputs:
     def _extent(self, config: RunConfig) -> GraphExtent:
         """The counts of what a run trains on."""
         graph, dealt = self.graph, self.trained_on(config)
-        ends = np.concatenate([dealt.edge_u, dealt.edge_v, dealt.cut_id])
-        elsewhere = np.stack([dealt.cut_site, dealt.cut_remote_id])
+        ends = np.concatenate([dealt.edge_u, dealt.edge_v, dealt.cross_id])
+        elsewhere = np.stack([dealt.cross_local_client, dealt.cross_remote_id])
         closure = np.concatenate([dealt.held_id, np.unique(elsewhere, axis=1)[1]])
         degrees = np.bincount(ends, minlength=int(closure.max(initial=0)) + 1)
         rows, x, sparse = len(dealt.held_id), graph.x, False
@@ -178,7 +180,7 @@ class GraphInputs:
         if x is not None and not isinstance(x, np.ndarray):
             sparse, stored = True, x.nnz * rows // max(1, graph.num_nodes)
         return GraphExtent(
-            clients=dealt.num_sites,
+            clients=dealt.num_clients,
             rows=rows,
             edges=2 * len(dealt.edge_u),
             closure=len(closure),
@@ -197,23 +199,23 @@ class GraphInputs:
         self.partition.save(path)
 
     def clients_of(self, method: "Method") -> int:
-        return 1 if method.pooled else self.partition.num_sites
+        return 1 if method.pooled else self.partition.num_clients
 
-    def parts(self, config: RunConfig, hosts: "Sequence[Sequence[int]]") -> "list[Cohort]":
+    def parts(self, config: RunConfig, workers: "Sequence[Sequence[int]]") -> "list[Cohort]":
         from graphfed.federation.cohort import make_cohort
         from graphfed.methods.common.local_training import as_configured
 
         dealt, ids = self.trained_on(config), self.stable_ids(config)
         made = (
-            make_cohort(self.graph, self.split, dealt, host, stable_ids=ids, device=config.device)
-            for host in hosts
+            make_cohort(self.graph, self.split, dealt, worker, stable_ids=ids, device=config.device)
+            for worker in workers
         )
         return [as_configured(cohort, config.training) for cohort in made]
 
     def part_of_server(self, config: RunConfig) -> None:
         """The server has no data."""
 
-    def save_for_site(self, part: "Cohort", path: Path) -> None:
+    def save_for_client(self, part: "Cohort", path: Path) -> None:
         from graphfed.federation.cohort import Names, save_cohort
 
         save_cohort(part, path, Names(tuple(self.graph.feature_names), tuple(self.graph.class_names)))
@@ -248,7 +250,7 @@ class GraphInputs:
     @property
     def client_names(self) -> tuple[str, ...]:
         """What the data calls the clients; () where it does not name them."""
-        return site_names(self.graph, self.partition)
+        return client_names(self.graph, self.partition)
 
 
 def check_features(config: RunConfig, graph: Graph) -> None:

@@ -1,7 +1,7 @@
 """Graphs as the data of a run: a `Cohort` at each host of clients; the server has nothing.
 
-In a deployment every site reads the description of its own tables, or a cohort file that was made for it
-(`site`). The sites compare what they say of their data (`schema`) before they train.
+In a deployment every client reads the description of its own tables, or a cohort file that was made for it
+(`client`). The clients compare what they say of their data (`schema`) before they train.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ from graphfed.methods.base import Method, Task
 from graphfed.methods.config import CommonSettings, sum_protection
 from graphfed.tasks.base import DataKind, ParticipantFiles
 from graphfed.tasks.evaluation import Predicted
+from graphfed.tasks.graphs.client_data import ClientData, make_client_cohort, read_client
 from graphfed.tasks.graphs.schema import Schema, compare_schemas
-from graphfed.tasks.graphs.site import SiteData, make_site_cohort, read_site
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,18 +33,20 @@ def located_cohorts(fed: Federation, parts: Sequence[Cohort], servers: Sequence[
     return fed.locate(CLIENTS, "data", parts)
 
 
-def read_graph_site(arguments: JsonObject, path: Path, site: str) -> SiteData:
-    return read_site(
+def read_graph_client(arguments: JsonObject, path: Path, client: str) -> ClientData:
+    return read_client(
         path,
         split=arguments["split"],
         split_seed=arguments["split_seed"],
         roster=arguments["roster"],
-        site=site,
+        client=client,
     )
 
 
 def agree_on_graphs(told: Mapping[str, JsonObject], _: None) -> JsonObject:
-    schemas = {site: Schema.from_json(said, f"what {site} says of its data") for site, said in told.items()}
+    schemas = {
+        client: Schema.from_json(said, f"what {client} says of its data") for client, said in told.items()
+    }
     compare_schemas(schemas)
     first = next(iter(schemas.values()))
     return {
@@ -68,7 +70,7 @@ def graph_facts(schema: JsonObject) -> JsonObject:
     }
 
 
-def graph_declared(own: SiteData, method: Method, config: CommonSettings) -> dict[str, list[int]]:
+def graph_declared(own: ClientData, method: Method, config: CommonSettings) -> dict[str, list[int]]:
     cohort, declared = own.cohort, {}
     if "training_counts" in method.sends.messages:
         declared["train"] = cohort.counts(cohort.train).tolist()
@@ -77,16 +79,16 @@ def graph_declared(own: SiteData, method: Method, config: CommonSettings) -> dic
     return declared
 
 
-def graph_arrays(own: SiteData) -> dict[str, np.ndarray]:
+def graph_arrays(own: ClientData) -> dict[str, np.ndarray]:
     return cohort_arrays(own.cohort)
 
 
-def graph_part(own: SiteData, clients: Sequence[int], task: Task, device: torch.device) -> Cohort:
-    return make_site_cohort(own, clients, task.num_classes, device=device)
+def graph_part(own: ClientData, clients: Sequence[int], task: Task, device: torch.device) -> Cohort:
+    return make_client_cohort(own, clients, task.num_classes, device=device)
 
 
-def vertex_table(own: SiteData, cohort: Cohort, predicted: Predicted) -> "pa.Table":
-    """A row for every vertex that this site owns, in the order of its rows: its id (a dealt vertex's number),
+def node_table(own: ClientData, cohort: Cohort, predicted: Predicted) -> "pa.Table":
+    """A row for every node that this client owns, in the order of its rows: its id (a dealt node's number),
     part of the split, label and prediction with the names of the classes, and all probabilities."""
     import pyarrow as pa
 
@@ -108,13 +110,13 @@ def vertex_table(own: SiteData, cohort: Cohort, predicted: Predicted) -> "pa.Tab
     return pa.table(columns)
 
 
-def summarise_site(path: Path, roster: Sequence[str], name: str) -> str:
-    """What is in a site's file, in a few words for its operator."""
-    read = read_site(path, split="default", split_seed=0, roster=roster, site=name)
+def summarise_client(path: Path, roster: Sequence[str], name: str) -> str:
+    """What is in a client's file, in a few words for its operator."""
+    read = read_client(path, split="default", split_seed=0, roster=roster, client=name)
     cohort = read.cohort
     named = [name for name in read.schema.class_names if name]
     return (
-        f"{cohort.num_rows} vertices, {cohort.edge_index.shape[1] // 2} edges, "
+        f"{cohort.num_rows} nodes, {cohort.edge_index.shape[1] // 2} edges, "
         f"{cohort.num_features} features, {cohort.num_classes} classes"
         + (f" ({', '.join(named[:10])}{', ...' if len(named) > 10 else ''})" if named else "")
         + (f"; {in_one_line(read.dropped)}" if read.dropped else "")
@@ -128,14 +130,14 @@ GRAPHS: DataKind[Cohort, None] = DataKind(
     load=load_cohort,
     located=located_cohorts,
     participants=ParticipantFiles(
-        read=read_graph_site,
+        read=read_graph_client,
         agree=agree_on_graphs,
         task=graph_task,
         facts=graph_facts,
         arrays=graph_arrays,
         part=graph_part,
-        table=vertex_table,
-        summarise=summarise_site,
+        table=node_table,
+        summarise=summarise_client,
         declared=graph_declared,
     ),
 )

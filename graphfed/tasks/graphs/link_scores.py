@@ -26,21 +26,24 @@ from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 __all__ = ["LINKS", "MESSAGES", "area", "pair_codes", "pair_scores"]
 
 _EACH = (
-    "of each pair of vertices that a site scores for {0}: its score in two bytes, and whether it is an edge, "
-    "in one. The server reads each site's, without learning which vertices they are"
+    "of each pair of nodes that a client scores for {0}: its score in two bytes, and whether it is an edge, "
+    "in one. The server reads each client's, without learning which nodes they are"
 )
 _PLAINTEXT = "With aggregation=plaintext"
 MESSAGES = {
-    "val_pairs": f"{_PLAINTEXT}: how many validation pairs each site scores, once: a number for each, which "
-    "says nothing of its vertices.",
-    "test_pairs": f"{_PLAINTEXT}: how many test pairs each site scores, once, as val_pairs.",
+    "val_pairs": f"{_PLAINTEXT}: how many validation pairs each client scores, once: a number for each, "
+    "which "
+    "says nothing of its nodes.",
+    "test_pairs": f"{_PLAINTEXT}: how many test pairs each client scores, once, as val_pairs.",
     "val_pair_scores": f"{_PLAINTEXT}, in every evaluated round, {_EACH.format('validation')}.",
-    "val_pair_loss": f"{_PLAINTEXT}: the summed loss of a site's validation pairs, in every evaluated round: "
+    "val_pair_loss": f"{_PLAINTEXT}: the summed loss of a client's validation pairs, in every evaluated "
+    "round: "
     "one number, which the server reads.",
     "final_val_pair_scores": f"{_PLAINTEXT}: what val_pair_scores has, for the chosen model, once.",
     "final_val_pair_loss": f"{_PLAINTEXT}: what val_pair_loss has, for the chosen model, once.",
     "final_test_pair_scores": f"{_PLAINTEXT}, once, {_EACH.format('the test')}.",
-    "final_test_pair_loss": f"{_PLAINTEXT}: the summed loss of a site's test pairs, once: one number, which "
+    "final_test_pair_loss": f"{_PLAINTEXT}: the summed loss of a client's test pairs, once: one number, "
+    "which "
     "the server reads.",
 }
 
@@ -58,7 +61,7 @@ CURVE = 200
 
 
 def pair_rows(cohort: Cohort, target: str) -> RowIds:
-    """A row for each pair; its number among its client's, so that the ids say nothing of the vertices."""
+    """A row for each pair; its number among its client's, so that the ids say nothing of the nodes."""
     assert cohort.links is not None
     client = cohort.client[cohort.links.row[cohort.pairs(target)]]
     count = torch.bincount(client, minlength=cohort.num_clients)

@@ -30,7 +30,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.secure.aggregation import SumForm, check_sums, protected_sum
-from graphfed.federation.transfer import tell
+from graphfed.federation.transfer import describe_value
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
 from graphfed.methods.config import GraphSettings, clients_in_round, sum_protection
@@ -40,9 +40,9 @@ __all__ = [
     "CLASS_COUNTS",
     "DOMINANT",
     "MESSAGES",
+    "NODES",
     "RANKED",
     "SCORE_UNITS",
-    "VERTICES",
     "Selection",
     "bins_of",
     "choose_selection",
@@ -54,22 +54,22 @@ __all__ = [
 ]
 
 MESSAGES = {
-    "val_classes": "With aggregation=plaintext, once: how many of a site's validation vertices are of each "
-    "class, which val_scores says too. The server reads each site's counts.",
+    "val_classes": "With aggregation=plaintext, once: how many of a client's validation nodes are of each "
+    "class, which val_scores says too. The server reads each client's counts.",
     "selection": "Once, from the server: the metric that rounds are selected by, and which of two classes is "
     "the positive one. Public.",
-    "val_scores": "With aggregation=plaintext, in every evaluated round: how many of a site's validation "
-    "vertices of each class are predicted as which class, and their summed loss; where rounds are selected "
-    "by the order of scores, also how many vertices of each class have a score in which bin. The server "
-    "reads each site's table.",
+    "val_scores": "With aggregation=plaintext, in every evaluated round: how many of a client's validation "
+    "nodes of each class are predicted as which class, and their summed loss; where rounds are selected "
+    "by the order of scores, also how many nodes of each class have a score in which bin. The server "
+    "reads each client's table.",
     "final_val_scores": "With aggregation=plaintext: the table of val_scores with the bins of scores, for "
     "the chosen model, once.",
-    "final_test_scores": "With aggregation=plaintext, once: how many of a site's test vertices of each class "
+    "final_test_scores": "With aggregation=plaintext, once: how many of a client's test nodes of each class "
     "are predicted as which class, their summed loss, and how many of each class have a score in which bin. "
-    "The server reads each site's table.",
+    "The server reads each client's table.",
 }
 
-#: What a vertex counts for in scores. A vertex that several clients own counts once, each one's prediction
+#: What a node counts for in scores. A node that several clients own counts once, each one's prediction
 #: for an equal share: with up to 16 owners that is a whole number of these units, so sums are exact.
 SCORE_UNITS = OWNER_UNITS
 #: One class is dominant where more than this share of the nodes belong to it.
@@ -182,7 +182,7 @@ def count_classes(cohort: Cohort, target: str) -> Tensor:
     return counts.index_add_(0, cells, SCORE_UNITS // cohort.owners[rows]).view(cohort.num_clients, -1)
 
 
-def in_vertices(counts: Tensor) -> dict[str, Tensor]:
+def in_nodes(counts: Tensor) -> dict[str, Tensor]:
     """Every client's counts as numbers that a hidden sum takes."""
     return {"counts": counts.double() / SCORE_UNITS}
 
@@ -211,8 +211,8 @@ def every_score(
 
 
 def parts_to_sum(scores: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every client's scores as numbers that can be summed: counts in vertices, [K, C, C + 1], [K, G, 2, B]
-    and [K] float64. A loss that is not finite is none; its vertices count as lost."""
+    """Every client's scores as numbers that can be summed: counts in nodes, [K, C, C + 1], [K, G, 2, B]
+    and [K] float64. A loss that is not finite is none; its nodes count as lost."""
     loss = scores["loss"]
     counts = {k: v.double() / SCORE_UNITS for k, v in scores.items() if k in ("confusion", "histogram")}
     return {**counts, "loss": loss.where(loss.isfinite(), 0.0)}
@@ -221,7 +221,7 @@ def parts_to_sum(scores: dict[str, Tensor]) -> dict[str, Tensor]:
 def better_clients(scores: dict[str, Tensor], best: Tensor | None) -> tuple[Tensor, Tensor]:
     """Which clients beat their own best validation metric, [K] bool, and what it was, [K].
 
-    A client whose validation vertices do not define the metric (it has none, or none of the positive class)
+    A client whose validation nodes do not define the metric (it has none, or none of the positive class)
     always takes the newest round, so it ends with the last."""
     value = scores["decides"]
     if best is None:
@@ -278,7 +278,7 @@ def _metrics(sums: Mapping[str, Tensor], positive: int) -> dict[str, Tensor]:
 
 
 def _ranked_metrics(histogram: Tensor, positive: int | None) -> dict[str, Tensor]:
-    """histogram [..., G, 2, B] in vertices; positive: the positive class of two, None for more."""
+    """histogram [..., G, 2, B] in nodes; positive: the positive class of two, None for more."""
     if positive == 0:
         histogram = histogram.flip(-1).flip(-2)
     # Highest scores first.
@@ -360,12 +360,12 @@ def agreed_selection(counts: Tensor, select: str) -> JsonObject:
 
 
 def summed_counts(sums: Mapping[str, Tensor]) -> Tensor:
-    """Counts in SCORE_UNITS of a hidden sum of `in_vertices`."""
+    """Counts in SCORE_UNITS of a hidden sum of `in_nodes`."""
     return (sums["counts"] * SCORE_UNITS).round().long()
 
 
 def counts_of(confusion: Tensor) -> list[list[float]]:
-    """Confusion counts in vertices: whole numbers where no vertex counts in parts."""
+    """Confusion counts in nodes: whole numbers where no node counts in parts."""
     return [
         [units // SCORE_UNITS if units % SCORE_UNITS == 0 else units / SCORE_UNITS for units in row]
         for row in confusion.tolist()
@@ -373,7 +373,7 @@ def counts_of(confusion: Tensor) -> list[list[float]]:
 
 
 def no_counts(num_classes: int) -> dict[str, Tensor]:
-    """The form of one client's `in_vertices`."""
+    """The form of one client's `in_nodes`."""
     return {"counts": torch.zeros(num_classes)}
 
 
@@ -393,7 +393,7 @@ def opened_scores(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def scored(sums: Mapping[str, Tensor], selection: Selection) -> Scored:
-    """The metrics, and what a report shows: counts in vertices [C, C + 1] (class, prediction, none),
+    """The metrics, and what a report shows: counts in nodes [C, C + 1] (class, prediction, none),
     precision and recall of each class, which metrics say most, and by which rounds were selected."""
     confusion = sums["confusion"]
     shown: JsonObject = {
@@ -423,24 +423,22 @@ def _classes(confusion: Tensor) -> list[dict[str, float | None]]:
 
 def accept_scores(target: str, sums: Mapping[str, Tensor], declared: Mapping[str, np.ndarray]) -> str:
     """Why the scores of another process cannot be used (see `transfer.Accept`): `total` of its clients, on
-    the vertices of `target`."""
+    the nodes of `target`."""
     confusion, loss = sums["confusion"], sums["loss"]
     if confusion.dtype != torch.int64 or confusion.dim() != 2 or bool((confusion < 0).any()):
-        return f"{tell(confusion)} where counts of classes are expected"
+        return f"{describe_value(confusion)} where counts of classes are expected"
     most = declared.get(target)
     # Added as floating numbers: a sum of whole ones could pass their largest.
     scored = float(confusion.double().sum()) / SCORE_UNITS
     if most is not None and scored > int(most.sum()):
-        return f"scores of {scored:.6g} vertices of {target}, and declared {int(most.sum())} when it joined"
+        return f"scores of {scored:.6g} nodes of {target}, and declared {int(most.sum())} when it joined"
     histogram = sums.get("histogram")
     if histogram is not None:
         if histogram.dtype != torch.int64 or bool((histogram < 0).any()):
-            return f"{tell(histogram)} where counts of scores are expected"
+            return f"{describe_value(histogram)} where counts of scores are expected"
         binned = float(histogram.double().flatten(1).sum(1).max()) / SCORE_UNITS
         if most is not None and binned > int(most.sum()):
-            return (
-                f"scores of {binned:.6g} vertices of {target}, and declared {int(most.sum())} when it joined"
-            )
+            return f"scores of {binned:.6g} nodes of {target}, and declared {int(most.sum())} when it joined"
     if not bool(loss.isfinite()) and not bool(confusion[:, -1].any()):
         return "a loss that is not finite, with predictions that all are"
     return ""
@@ -448,7 +446,7 @@ def accept_scores(target: str, sums: Mapping[str, Tensor], declared: Mapping[str
 
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
-CLASS_COUNTS = SumForm(sum_over_clients, in_vertices, no_counts, summed_counts)
+CLASS_COUNTS = SumForm(sum_over_clients, in_nodes, no_counts, summed_counts)
 _SCORES = SumForm(total_scores, every_score, no_scores, opened_scores)
 
 
@@ -512,4 +510,4 @@ def decides(config: GraphSettings, prepared: _Prepared) -> str:
     return prepared.selection.metric
 
 
-VERTICES = Evaluation(decides, MESSAGES, prepare, score, owned_rows, rows_of_target, better_clients)
+NODES = Evaluation(decides, MESSAGES, prepare, score, owned_rows, rows_of_target, better_clients)

@@ -22,51 +22,51 @@ def cohort_predictions(
     partition: Partition,
     owners: Partition | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(cohort, rows [n], logits [n, C]) of every host -> vertices [n], sites [n] and logits [n, C]. `owners`:
-    names the sites where training was pooled."""
-    sites, ids, logits = [], [], []
+    """(cohort, rows [n], logits [n, C]) of every host -> nodes [n], clients [n] and logits [n, C]. `owners`:
+    names the clients where training was pooled."""
+    clients, ids, logits = [], [], []
     for cohort, rows, part in parts:
         row = rows.cpu().numpy()
-        sites.append(np.asarray(cohort.clients)[cohort.client.cpu().numpy()[row]])
+        clients.append(np.asarray(cohort.clients)[cohort.client.cpu().numpy()[row]])
         ids.append(cohort.id.cpu().numpy()[row])
         logits.append(part.detach().cpu().numpy())
-    site, held_id = np.concatenate(sites), np.concatenate(ids)
+    client, held_id = np.concatenate(clients), np.concatenate(ids)
     width = int(partition.held_id.max(initial=0)) + 1
-    held = np.searchsorted(partition.held_site * width + partition.held_id, site * width + held_id)
-    vertex = partition.held_vertex[held]
+    held = np.searchsorted(partition.held_client * width + partition.held_id, client * width + held_id)
+    node = partition.held_node[held]
     if owners is not None:
-        site_of = np.full(int(owners.held_vertex.max(initial=0)) + 1, -1)
-        # Where a vertex has owned copies at several sites, the lowest site stands.
+        client_of_node = np.full(int(owners.held_node.max(initial=0)) + 1, -1)
+        # Where a node has owned copies at several clients, the lowest client stands.
         owned = np.flatnonzero(owners.held_owner)[::-1]
-        site_of[owners.held_vertex[owned]] = owners.held_site[owned]
-        site = site_of[vertex]
-    return vertex, site, np.concatenate(logits)
+        client_of_node[owners.held_node[owned]] = owners.held_client[owned]
+        client = client_of_node[node]
+    return node, client, np.concatenate(logits)
 
 
 def predictions_table(
     predicted: tuple[np.ndarray, np.ndarray, np.ndarray],
     graph: "Graph",
     split: "Split",
-    site_names: Sequence[str],
+    client_names: Sequence[str],
     class_names: Sequence[str] | None = None,
 ) -> "pa.Table":
-    """A pyarrow table, sorted by vertex, then site. Columns: vertex, site, split (train, val, test or none),
+    """A pyarrow table, sorted by node, then client. Columns: node, client, split (train, val, test or none),
     label (null where unknown), prediction, its probability, and probability_0 ... probability_{C-1}; where
-    the graph has names of its own also id, site_name, label_name and prediction_name.
-    predicted: see `cohort_predictions`; site_names: what the data calls the sites, () where they are not the
-    data's; class_names: those of the model, where they are not the graph's."""
+    the graph has names of its own also id, client_name, label_name and prediction_name.
+    predicted: see `cohort_predictions`; client_names: what the data calls the clients, () where they are not
+    the data's; class_names: those of the model, where they are not the graph's."""
     import pyarrow as pa
 
-    vertex, site, logits = predicted
-    order = np.lexsort((site, vertex))
-    vertex, site, logits = vertex[order], site[order], logits[order].astype(np.float64)
+    node, client, logits = predicted
+    order = np.lexsort((client, node))
+    node, client, logits = node[order], client[order], logits[order].astype(np.float64)
     likelihood = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
     probability = likelihood / likelihood.sum(axis=1, keepdims=True)
-    part = np.select([split.train[vertex], split.val[vertex], split.test[vertex]], [0, 1, 2], 3)
-    label = graph.y[vertex]
+    part = np.select([split.train[node], split.val[node], split.test[node]], [0, 1, 2], 3)
+    label = graph.y[node]
     columns = {
-        "vertex": pa.array(vertex),
-        "site": pa.array(site),
+        "node": pa.array(node),
+        "client": pa.array(client),
         "split": pa.DictionaryArray.from_arrays(part.astype(np.int8), ["train", "val", "test", "none"]),
         "label": pa.array(label, mask=label < 0),
         "prediction": pa.array(probability.argmax(axis=1)),
@@ -75,11 +75,11 @@ def predictions_table(
     for c in range(probability.shape[1]):
         columns[f"probability_{c}"] = pa.array(probability[:, c].astype(np.float32))
     if graph.ids is not None:
-        columns["id"] = graph.ids.take(pa.array(vertex))
-    if graph.sites is not None:
-        columns["site_name"] = _named(graph.sites[vertex], graph.site_names)
-    elif site_names:  # a vertex may be at several sites, with a row for each
-        columns["site_name"] = _named(site, site_names)
+        columns["id"] = graph.ids.take(pa.array(node))
+    if graph.clients is not None:
+        columns["client_name"] = _named(graph.clients[node], graph.client_names)
+    elif client_names:  # a node may be at several clients, with a row for each
+        columns["client_name"] = _named(client, client_names)
     if graph.class_names:
         columns["label_name"] = _named(label, graph.class_names)
     names = graph.class_names if class_names is None else class_names

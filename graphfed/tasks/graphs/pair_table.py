@@ -24,32 +24,32 @@ def cohort_pairs(
     owners: Partition | None,
 ) -> dict[str, np.ndarray]:
     """(cohort, pairs [n], scores [n]) of every host -> columns of n: source, at the client that scores the
-    pair, and target, vertices; site, the client's; label, whether the pair is an edge; part
-    (`link_splits.PARTS`); score. `owners`: names the sites where training was pooled."""
+    pair, and target, nodes; client, the client's; label, whether the pair is an edge; part
+    (`link_splits.PARTS`); score. `owners`: names the clients where training was pooled."""
     columns: dict[str, list[np.ndarray]] = {}
     for cohort, pairs, scores in parts:
         links = cohort.links
         assert links is not None
         row = links.row[pairs]
-        site = np.asarray(cohort.clients)[cohort.client[row].cpu().numpy()]
+        client = np.asarray(cohort.clients)[cohort.client[row].cpu().numpy()]
         told = (cohort.id[row], links.id[pairs], links.label[pairs], links.part[pairs], scores.detach())
         for name, column in zip(("source", "target", "label", "part", "score"), told, strict=True):
             columns.setdefault(name, []).append(column.cpu().numpy())
-        columns.setdefault("site", []).append(site)
+        columns.setdefault("client", []).append(client)
     whole = {name: np.concatenate(column) for name, column in columns.items()}
-    whole |= {name: partition.vertex_of(whole[name]) for name in ("source", "target")}
+    whole |= {name: partition.node_of(whole[name]) for name in ("source", "target")}
     if owners is not None:
-        site_of = np.empty(int(owners.held_vertex.max(initial=-1)) + 1, dtype=np.int64)
-        site_of[owners.held_vertex] = owners.held_site
-        whole["site"] = site_of[whole["source"]]
+        client_of_node = np.empty(int(owners.held_node.max(initial=-1)) + 1, dtype=np.int64)
+        client_of_node[owners.held_node] = owners.held_client
+        whole["client"] = client_of_node[whole["source"]]
     return whole
 
 
-def pairs_table(predicted: dict[str, np.ndarray], graph: "Graph", site_names: Sequence[str]) -> "pa.Table":
-    """A pyarrow table, sorted by source, then target. Columns: source, target, site, part (val or test),
+def pairs_table(predicted: dict[str, np.ndarray], graph: "Graph", client_names: Sequence[str]) -> "pa.Table":
+    """A pyarrow table, sorted by source, then target. Columns: source, target, client, part (val or test),
     label (whether the pair is an edge), score; where the graph has names of its own also source_id, target_id
-    and site_name. predicted: see `cohort_pairs`; site_names: what the data calls the sites, () where they are
-    not the data's."""
+    and client_name. predicted: see `cohort_pairs`; client_names: what the data calls the clients, () where
+    they are not the data's."""
     import pyarrow as pa
 
     order = np.lexsort((predicted["target"], predicted["source"]))
@@ -57,7 +57,7 @@ def pairs_table(predicted: dict[str, np.ndarray], graph: "Graph", site_names: Se
     columns = {
         "source": pa.array(found["source"]),
         "target": pa.array(found["target"]),
-        "site": pa.array(found["site"]),
+        "client": pa.array(found["client"]),
         "part": pa.DictionaryArray.from_arrays(found["part"].astype(np.int8), list(PARTS)),
         "label": pa.array(found["label"]),
         "score": pa.array(found["score"].astype(np.float32)),
@@ -65,7 +65,7 @@ def pairs_table(predicted: dict[str, np.ndarray], graph: "Graph", site_names: Se
     if graph.ids is not None:
         columns["source_id"] = graph.ids.take(columns["source"])
         columns["target_id"] = graph.ids.take(columns["target"])
-    if site_names:
-        numbers = pa.array(found["site"].astype(np.int32))
-        columns["site_name"] = pa.DictionaryArray.from_arrays(numbers, list(site_names))
+    if client_names:
+        numbers = pa.array(found["client"].astype(np.int32))
+        columns["client_name"] = pa.DictionaryArray.from_arrays(numbers, list(client_names))
     return pa.table(columns)

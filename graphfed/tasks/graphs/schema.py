@@ -1,4 +1,4 @@
-"""What sites tell each other of their data before they train together, and whether it goes together."""
+"""What clients tell each other of their data before they train together, and whether it goes together."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -8,19 +8,19 @@ from graphfed.files import JsonObject
 
 __all__ = ["Schema", "compare_schemas"]
 
-#: What a vertex goes by at the other sites, and where its part of the split is from.
-IDS = ("id", "site and id", "dealt")
+#: What a node goes by at the other clients, and where its part of the split is from.
+IDS = ("id", "client and id", "dealt")
 PARTS = ("column", "hash", "dealt")
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """The form of a site's data. It holds no data, and no number of vertices or edges; who reads it learns
-    what the site's columns of features and its classes are called, which may be telling enough: where
-    `classes` does not name them, that every one of these classes occurs at the site.
+    """The form of a client's data. It holds no data, and no number of nodes or edges; who reads it learns
+    what the client's columns of features and its classes are called, which may be telling enough: where
+    `classes` does not name them, that every one of these classes occurs at the client.
 
     feature_names: F of them, "" where unknown; class_names: C, "" where unknown; weighted: whether edges have
-    weights; ids: what vertices go by, one of IDS; parts: where their part of the split is from, one of
+    weights; ids: what nodes go by, one of IDS; parts: where their part of the split is from, one of
     PARTS. Both are "dealt" for a cohort file that somebody with the whole graph has dealt."""
 
     feature_names: tuple[str, ...]
@@ -36,9 +36,9 @@ class Schema:
 
     @property
     def owners_known(self) -> bool:
-        """Whether the site knows how many sites own each of its vertices: who dealt the data has said so, and
-        a vertex that goes by its site and its id is at that site alone."""
-        return self.ids in ("dealt", "site and id")
+        """Whether the client knows how many clients own each of its nodes: who dealt the data has said so,
+        and a node that goes by its client and its id is at that client alone."""
+        return self.ids in ("dealt", "client and id")
 
     def to_json(self) -> JsonObject:
         """A mapping that `from_json` takes."""
@@ -70,8 +70,8 @@ class Schema:
 
 
 def compare_schemas(schemas: Mapping[str, Schema]) -> None:
-    """InputError where sites' data does not go together: the two sites, what differs between them, and the
-    fix. schemas: by the sites' names, in the order of the sites; each is compared with the first."""
+    """InputError where clients' data does not go together: the two clients, what differs between them, and
+    the fix. schemas: by the clients' names, in the order of the clients; each is compared with the first."""
     first, *others = schemas.items()
     for other in others:
         for fault in (_origin, _features, _classes, _weights):
@@ -80,73 +80,79 @@ def compare_schemas(schemas: Mapping[str, Schema]) -> None:
                 raise InputError(found)
 
 
-_Site = tuple[str, Schema]
+_Client = tuple[str, Schema]
 
 
-def _origin(one: _Site, other: _Site) -> str | None:
-    """Vertices that go by different ids would never meet; parts of different origin can put a vertex that two
-    sites share into training at one of them and into the test at the other."""
+def _origin(one: _Client, other: _Client) -> str | None:
+    """Nodes that go by different ids would never meet; parts of different origin can put a node that two
+    clients share into training at one of them and into the test at the other."""
     (a, mine), (b, theirs) = one, other
     if mine.dealt != theirs.dealt:
         dealt, own = (a, b) if mine.dealt else (b, a)
         return (
-            f"site {shown(dealt)} reads a cohort file that was dealt and site {shown(own)} files of its own; "
-            "let all sites read the one or the other"
+            f"client {shown(dealt)} reads a cohort file that was dealt and client {shown(own)} files of "
+            f"its own; "
+            "let all clients read the one or the other"
         )
     if mine.ids != theirs.ids:
-        both, alone = (a, b) if mine.ids == "site and id" else (b, a)
+        both, alone = (a, b) if mine.ids == "client and id" else (b, a)
         return (
-            f"edges name the site of each end at site {shown(both)} and not at site {shown(alone)}, so that "
-            "their vertices go by different ids; name source_site and target_site in every description, or "
+            f"edges name the client of each end at client {shown(both)} and not at client "
+            f"{shown(alone)}, so that "
+            "their nodes go by different ids; name source_client and target_client in every description, or "
             "in none"
         )
     if mine.parts != theirs.parts:
         told, drawn = (a, b) if mine.parts == "column" else (b, a)
         return (
-            f"site {shown(told)} has a column of parts of the split and site {shown(drawn)} has none; add it "
+            f"client {shown(told)} has a column of parts of the split and client {shown(drawn)} has "
+            f"none; add it "
             "everywhere, or use it nowhere: 'split:' with nothing after it in each description"
         )
     return None
 
 
-def _features(one: _Site, other: _Site) -> str | None:
+def _features(one: _Client, other: _Client) -> str | None:
     (a, mine), (b, theirs) = one, other
     names = mine.feature_names
     known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if all(names) else "..."
     fix = f"name the same ones in the same order in each description: 'features: [{known}]'"
     if len(names) != len(theirs.feature_names):
         return (
-            f"site {shown(a)} has {len(names)} features and site {shown(b)} has {len(theirs.feature_names)}; "
+            f"client {shown(a)} has {len(names)} features and client {shown(b)} has "
+            f"{len(theirs.feature_names)}; "
             f"{fix}"
         )
     for position, (here, there) in enumerate(zip(names, theirs.feature_names, strict=True), 1):
         if here and there and here != there:
             return (
-                f"feature {position} is {shown(here)} at site {shown(a)} and {shown(there)} at site "
+                f"feature {position} is {shown(here)} at client {shown(a)} and {shown(there)} at client "
                 f"{shown(b)}; {fix}"
             )
     return None
 
 
-def _classes(one: _Site, other: _Site) -> str | None:
+def _classes(one: _Client, other: _Client) -> str | None:
     (a, mine), (b, theirs) = one, other
     ours, others = mine.class_names, theirs.class_names
     if len(ours) == len(others) and all(x == y or not x or not y for x, y in zip(ours, others, strict=True)):
         return None
     every = [name for name in dict.fromkeys((*ours, *others)) if name]
     return (
-        f"the classes are {_listed(ours)} at site {shown(a)} and {_listed(others)} at site {shown(b)}; name "
+        f"the classes are {_listed(ours)} at client {shown(a)} and {_listed(others)} at client "
+        f"{shown(b)}; name "
         f"all classes in each description, in the same order: 'classes: {_listed(every)}'"
     )
 
 
-def _weights(one: _Site, other: _Site) -> str | None:
+def _weights(one: _Client, other: _Client) -> str | None:
     (a, mine), (b, theirs) = one, other
     if mine.weighted == theirs.weighted:
         return None
     has, lacks = (a, b) if mine.weighted else (b, a)
     return (
-        f"the edges of site {shown(has)} have weights and those of site {shown(lacks)} have none; name their "
+        f"the edges of client {shown(has)} have weights and those of client {shown(lacks)} have none; "
+        f"name their "
         "column in each description ('weight: COLUMN'), or leave it out in each ('weight:' with nothing "
         "after it)"
     )

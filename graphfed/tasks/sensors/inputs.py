@@ -67,10 +67,10 @@ class SensorInputs:
         return Task(1, 0, name)
 
     def check(self, config: RunConfig) -> None:
-        if config.sites is not None and config.sites > self.clients_of(config.method):
+        if config.workers is not None and config.workers > self.clients_of(config.method):
             raise InputError(
-                f"{config.sites} sites cannot hold {self.num_clients} clients; use at most as many sites as "
-                "clients"
+                f"{config.workers} workers cannot hold {self.num_clients} clients; use at most as many "
+                "workers as clients"
             )
         if config.method.requires.check is not None:
             config.method.requires.check(self.sensors, config.training)
@@ -96,8 +96,8 @@ class SensorInputs:
                 "options": {},
                 "seed": config.partition_seed,
                 "file": None,
-                "sites": sensors.num_sensors,
-                "site_names": sensors.ids,
+                "clients": sensors.num_sensors,
+                "client_names": sensors.ids,
             },
         }
 
@@ -136,17 +136,17 @@ class SensorInputs:
         """All of them also where one party holds all data: it holds them as one cohort."""
         return self.num_clients
 
-    def parts(self, config: RunConfig, hosts: Sequence[Sequence[int]]) -> "list[Series]":
+    def parts(self, config: RunConfig, workers: Sequence[Sequence[int]]) -> "list[Series]":
         from graphfed.federation.series import make_series
 
-        return [make_series(self.sensors, self.split, host, device=config.device) for host in hosts]
+        return [make_series(self.sensors, self.split, worker, device=config.device) for worker in workers]
 
     def part_of_server(self, config: RunConfig) -> "Network":
         from graphfed.federation.series import make_network
 
         return make_network(self.sensors, self.split, device=config.device)
 
-    def save_for_site(self, part: "Series", path: Path) -> None:
+    def save_for_client(self, part: "Series", path: Path) -> None:
         from graphfed.federation.series import save_series
 
         save_series(part, path)
@@ -159,8 +159,8 @@ class SensorInputs:
     ) -> "Iterator[pa.Table]":
         """A table for each sensor, in their order: see `forecast_table`. predicted: (series, (first step of
         each window [W], forecasts [K, W, n])) of each host."""
-        hosts = sorted(predicted, key=lambda pair: pair[0].clients)
-        for series, (starts, forecasts) in hosts:
+        workers = sorted(predicted, key=lambda pair: pair[0].clients)
+        for series, (starts, forecasts) in workers:
             first = starts.cpu().numpy()
             for sensor, forecast in zip(series.clients, forecasts.detach(), strict=True):
                 yield forecast_table(self.sensors, self.split, sensor, first, forecast.cpu().numpy())
@@ -208,7 +208,7 @@ def load_sensors(config: RunConfig, loaded: LoadedData | None = None) -> Sensors
 def forecast_table(
     sensors: Sensors, split: TimeSplit, sensor: int, first: np.ndarray, forecast: np.ndarray
 ) -> "pa.Table":
-    """A pyarrow table of one sensor's forecasts, sorted by time. Columns: sensor (its name), site (the
+    """A pyarrow table of one sensor's forecasts, sorted by time. Columns: sensor (its name), client (the
     client's number), time (of the last reading that the forecast is made from), part (val, test),
     forecast_1 ... forecast_n and truth_1 ... truth_n, by steps ahead (float32); a truth is null where the
     reading is missing. first [W]: the first step of each window; forecast [W, n]."""
@@ -219,7 +219,7 @@ def forecast_table(
     part = (first >= split.train + split.val).astype(np.int8)
     columns = {
         "sensor": pa.repeat(sensors.ids[sensor], len(first)),
-        "site": pa.repeat(pa.scalar(sensor, pa.int64()), len(first)),
+        "client": pa.repeat(pa.scalar(sensor, pa.int64()), len(first)),
         "time": pa.array(start + last * step.astype("timedelta64[ms]")),
         "part": pa.DictionaryArray.from_arrays(part, list(PARTS)),
     }

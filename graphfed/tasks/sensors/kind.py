@@ -1,8 +1,8 @@
 """Readings of sensors as the data of a run: a `Series` at each host of clients, and the `Network` at the
 server.
 
-In a deployment every site reads the readings of its own sensors, and the server the graph between all of them
-(`site`); in a rehearsal both read what was made for them.
+In a deployment every client reads the readings of its own sensors, and the server the graph between all of
+them (`client`); in a rehearsal both read what was made for them.
 """
 
 import dataclasses
@@ -35,19 +35,19 @@ from graphfed.nn.edges import Edges
 from graphfed.plain_yaml import read_yaml
 from graphfed.tasks.base import DataKind, ParticipantFiles
 from graphfed.tasks.evaluation import Predicted
-from graphfed.tasks.graphs.site import dealt_clients
+from graphfed.tasks.graphs.client_data import assigned_clients
+from graphfed.tasks.sensors.client_series import OwnSeries, read_graph, read_readings, read_series
 from graphfed.tasks.sensors.inputs import forecast_table
-from graphfed.tasks.sensors.site import OwnSeries, read_graph, read_readings, read_series
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SENSORS", "SensorSite"]
+__all__ = ["SENSORS", "SensorClient"]
 
 
 @dataclass(frozen=True)
 class SensorSchema:
-    """What a site may tell of its readings: when they were made, and how their windows are divided (see
+    """What a client may tell of its readings: when they were made, and how their windows are divided (see
     `Sensors`, `Series`, `TimeSplit`). start: "" where they were dealt."""
 
     start: str
@@ -66,8 +66,8 @@ class SensorSchema:
 
 
 @dataclass(frozen=True, eq=False)
-class SensorSite:
-    """The sensors of a site. names: what the run calls them; own: as they were read, None if they were
+class SensorClient:
+    """The sensors of a client. names: what the run calls them; own: as they were read, None if they were
     dealt."""
 
     series: Series
@@ -84,22 +84,23 @@ def located_series(fed: Federation, parts: Sequence[Series], servers: Sequence[N
     return SensorData(fed.locate(CLIENTS, "series", parts), fed.locate(SERVER, "network", servers))
 
 
-def read_sensors(arguments: JsonObject, path: Path, site: str) -> SensorSite:
-    """A site's own sensors, of their description (.yaml), or the series that were dealt for it; InputError
+def read_sensors(arguments: JsonObject, path: Path, client: str) -> SensorClient:
+    """A client's own sensors, of their description (.yaml), or the series that were dealt for it; InputError
     for another file and for other clients' series."""
     roster = arguments["roster"]
     if path.suffix in (".yaml", ".yml"):
         own = read_series(path, roster, arguments["split"], arguments["config"])
         schema = schema_of(own.series, own.series.num_steps, own.sensors.start)
-        return SensorSite(own.series, schema, own.sensors.ids, own)
+        return SensorClient(own.series, schema, own.sensors.ids, own)
     series = load_series(path)
-    expected = dealt_clients(series.clients, roster, site)
+    expected = assigned_clients(series.clients, roster, client)
     if series.clients != expected:
         raise InputError(
-            f"{path} was dealt for the clients {list(series.clients)[:10]} of a run, and site {shown(site)} "
-            f"has {list(expected)[:10]} of 0..{len(roster) - 1}; give the file that was dealt for this site"
+            f"{path} was dealt for the clients {list(series.clients)[:10]} of a run, and client "
+            f"{shown(client)} "
+            f"has {list(expected)[:10]} of 0..{len(roster) - 1}; give the file that was dealt for this client"
         )
-    return SensorSite(series, schema_of(series, series.num_steps), tuple(roster[k] for k in expected))
+    return SensorClient(series, schema_of(series, series.num_steps), tuple(roster[k] for k in expected))
 
 
 def schema_of(data: Series | Network, steps: int, start: str = "") -> SensorSchema:
@@ -111,7 +112,7 @@ def schema_of(data: Series | Network, steps: int, start: str = "") -> SensorSche
 
 
 def agree_on_sensors(told: Mapping[str, JsonObject], server: Network | Edges) -> JsonObject:
-    """The form of all readings; InputError where a site's were made at other times than the first one's, or
+    """The form of all readings; InputError where a client's were made at other times than the first one's, or
     are divided in another way, and where the server's dealt network is."""
     (first, said), *_ = told.items()
     try:
@@ -122,12 +123,12 @@ def agree_on_sensors(told: Mapping[str, JsonObject], server: Network | Edges) ->
         raise InputError(f"what {first} says of its readings cannot be used: {error}") from None
     if isinstance(server, Network):
         here = schema_of(server, here.steps)
-    for site, theirs in told.items():
+    for client, theirs in told.items():
         for key, value in here.to_json().items():
             found = theirs.get(key) if isinstance(theirs, Mapping) else theirs
             if found != value or type(found) is not type(value):
                 raise InputError(
-                    f"{key} of the readings is {shown(found)} at {site} and {shown(value)} at "
+                    f"{key} of the readings is {shown(found)} at {client} and {shown(value)} at "
                     f"{'the server' if isinstance(server, Network) else first}; give all places readings of "
                     "the same steps of time, with empty cells where there is none"
                 )
@@ -143,17 +144,17 @@ def forecasting_task(agreed: JsonObject) -> Task:
 
 
 def network_of(server: Network | Edges, agreed: JsonObject) -> Network:
-    """The server's network, with the times of the readings that all sites have agreed on."""
+    """The server's network, with the times of the readings that all clients have agreed on."""
     if isinstance(server, Network):
         return server
     told = SensorSchema(**agreed["readings"])
-    everyone = np.ones(server.num_vertices, dtype=bool)
+    everyone = np.ones(server.num_nodes, dtype=bool)
     numbers = {name: getattr(told, name) for name in ("lags", "horizon", "every", "train", "val", "test")}
     split = TimeSplit("", **numbers, observed=everyone)
     return Network(server, told.first_minute, told.step_minutes, split)
 
 
-def series_arrays(own: SensorSite) -> dict[str, np.ndarray]:
+def series_arrays(own: SensorClient) -> dict[str, np.ndarray]:
     series = own.series
     return {
         "readings": series.readings.cpu().numpy(),
@@ -163,18 +164,18 @@ def series_arrays(own: SensorSite) -> dict[str, np.ndarray]:
     }
 
 
-def series_part(own: SensorSite, clients: Sequence[int], task: Task, device: torch.device) -> Series:
+def series_part(own: SensorClient, clients: Sequence[int], task: Task, device: torch.device) -> Series:
     series = own.series
     if series.clients != tuple(clients):
         raise InputError(
-            f"this site's data is of the clients {list(series.clients)[:10]}, and the run has "
-            f"{list(clients)[:10]} here; give the file of these, or correct the project's sites"
+            f"this client's data is of the clients {list(series.clients)[:10]}, and the run has "
+            f"{list(clients)[:10]} here; give the file of these, or correct the project's clients"
         )
     readings = series.readings.to(device, torch.get_default_dtype())
     return replace(series, readings=readings, missing=series.missing.to(device))
 
 
-def forecasts_table(own: SensorSite, series: Series, predicted: Predicted) -> "pa.Table":
+def forecasts_table(own: SensorClient, series: Series, predicted: Predicted) -> "pa.Table":
     """A row for every sensor and window of validation and test: as in any run (`forecast_table`), with the
     run's number of the sensor as `client`. Of dealt readings, which have no times: the run's name and number
     of the sensor, the number of the last step that the forecast is made from, and the forecasts."""
@@ -187,7 +188,7 @@ def forecasts_table(own: SensorSite, series: Series, predicted: Predicted) -> "p
         tables = [forecast_table(sensors, split, k, first, told[k]) for k in range(len(told))]
         table = pa.concat_tables(tables)
         clients = pa.array(np.repeat(series.clients, len(first)))
-        return table.set_column(table.column_names.index("site"), "client", clients)
+        return table.set_column(table.column_names.index("client"), "client", clients)
     count = len(starts)
     flat = forecasts.detach().float().cpu().numpy().reshape(-1, forecasts.shape[-1])
     columns = {
@@ -206,10 +207,10 @@ def read_network(arguments: JsonObject, path: Path) -> Network | Edges:
     if path.suffix in (".yaml", ".yml"):
         return read_graph(path, arguments["roster"])
     network = load_network(path)
-    if network.edges.num_vertices != clients:
+    if network.edges.num_nodes != clients:
         raise InputError(
-            f"{path} has {network.edges.num_vertices} sensors, and the run {clients} clients; give the "
-            "network that was dealt with the sites' series"
+            f"{path} has {network.edges.num_nodes} sensors, and the run {clients} clients; give the "
+            "network that was dealt with the clients' series"
         )
     return network
 
@@ -229,7 +230,7 @@ def summarise_file(path: Path, roster: Sequence[str], name: str) -> str | None:
             known = {}
     if "network" in known:
         network = load_network(path)
-        return f"{network.edges.num_vertices} sensors, {len(network.edges.sender)} edges"
+        return f"{network.edges.num_nodes} sensors, {len(network.edges.sender)} edges"
     if "series" in known:
         series = read_sensors({"roster": roster}, path, name).series
         return f"{series.num_clients} sensors, {series.num_steps} readings of each"
@@ -237,10 +238,10 @@ def summarise_file(path: Path, roster: Sequence[str], name: str) -> str | None:
 
 
 def summarise_description(path: Path, roster: Sequence[str], readings: bool) -> str:
-    """`summarise_file` of a description: a site's has readings, the server's has none."""
+    """`summarise_file` of a description: a client's has readings, the server's has none."""
     if not readings:
         edges = read_graph(path, roster)
-        return f"{edges.num_vertices} sensors, {edges.count - edges.num_vertices} edges between them"
+        return f"{edges.num_nodes} sensors, {edges.count - edges.num_nodes} edges between them"
     sensors = read_readings(path, roster)
     gaps = 100 * sensors.missing.mean()
     return (

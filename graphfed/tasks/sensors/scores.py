@@ -28,12 +28,12 @@ __all__ = ["ERRORS", "FORECASTS", "MESSAGES", "deciding_error", "metrics_of", "s
 
 MESSAGES = {
     "enrolled": "Once, from the server: which sensors take part in training and validation. Public.",
-    "val_errors": "With aggregation=plaintext, in every evaluated round: the summed errors of a site's "
+    "val_errors": "With aggregation=plaintext, in every evaluated round: the summed errors of a client's "
     "forecasts on the validation part, for each step ahead, and how many there are. The server reads each "
-    "site's.",
+    "client's.",
     "final_val_errors": "With aggregation=plaintext: what val_errors has, of the chosen model, once.",
-    "final_test_errors": "With aggregation=plaintext, once: the summed errors of a site's forecasts on the "
-    "test part, for each step ahead. The server reads each site's.",
+    "final_test_errors": "With aggregation=plaintext, once: the summed errors of a client's forecasts on the "
+    "test part, for each step ahead. The server reads each client's.",
 }
 
 #: What is summed for each step ahead. `of`: over readings that are there; `as_read`: over all. share, shared:

@@ -1,4 +1,4 @@
-"""A site that reads its own files alone has what one party that reads everybody's would deal to it."""
+"""A client that reads its own files alone has what one party that reads everybody's would deal to it."""
 
 import dataclasses
 import hashlib
@@ -41,8 +41,8 @@ from graphfed.methods.sapgnn.config import SapgnnConfig
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runs.train import train
 from graphfed.runtime.local import one_at_a_time
+from graphfed.tasks.graphs.client_data import ClientData, make_client_cohort, read_client
 from graphfed.tasks.graphs.schema import Schema, compare_schemas
-from graphfed.tasks.graphs.site import SiteData, make_site_cohort, read_site
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import default_settings
 
@@ -50,25 +50,31 @@ ROSTER = ("north", "south", "west")
 
 
 def read(
-    path: Path, site: str, roster: Sequence[str] = ROSTER, split: str = "default", seed: int = 0
-) -> SiteData:
-    return read_site(path, split=split, split_seed=seed, roster=roster, site=site)
+    path: Path, client: str, roster: Sequence[str] = ROSTER, split: str = "default", seed: int = 0
+) -> ClientData:
+    return read_client(path, split=split, split_seed=seed, roster=roster, client=client)
 
 
 # ---- what a cohort says, by the user's own ids -------------------------------------------------------------
 
 
 def told(cohort: Cohort, names: Sequence[str], far: Callable[[int, int], str]) -> dict[str, Any]:
-    """What a cohort says of its clients, without any number of a row or vertex. names: of the rows;
-    far(client, id): the name of a vertex elsewhere."""
+    """What a cohort says of its clients, without any number of a row or node. names: of the rows;
+    far(client, id): the name of a node elsewhere."""
     x = cohort.x.to_dense() if isinstance(cohort.x, SparseMatrix) else cohort.x
     assert x is not None
     where = [(cohort.clients[k], name) for k, name in zip(cohort.client.tolist(), names, strict=True)]
     columns = (x, cohort.y, cohort.owned, cohort.owners, cohort.train, cohort.val, cohort.test)
     weight = [1.0] * cohort.edge_index.shape[1] if cohort.edge_weight is None else cohort.edge_weight.tolist()
-    cut_weight = [1.0] * len(cohort.cut_row) if cohort.cut_weight is None else cohort.cut_weight.tolist()
+    cross_weight = (
+        [1.0] * len(cohort.cross_row) if cohort.cross_weight is None else cohort.cross_weight.tolist()
+    )
     cut = zip(
-        cohort.cut_row.tolist(), cohort.cut_client.tolist(), cohort.cut_id.tolist(), cut_weight, strict=True
+        cohort.cross_row.tolist(),
+        cohort.cross_client.tolist(),
+        cohort.cross_id.tolist(),
+        cross_weight,
+        strict=True,
     )
     return {
         "rows": {at: [column[i].tolist() for column in columns] for i, at in enumerate(where)},
@@ -88,7 +94,7 @@ def told_locally(graph: Graph, split: str, clients: Sequence[int]) -> dict[str, 
     return told(cohort, [names[i] for i in cohort.id.tolist()], lambda _, i: names[i])
 
 
-def told_by_site(data: SiteData, cohort: Cohort, everyone: Sequence[SiteData]) -> dict[str, Any]:
+def told_by_client(data: ClientData, cohort: Cohort, everyone: Sequence[ClientData]) -> dict[str, Any]:
     name_of = {
         (k, i): name
         for other in everyone
@@ -100,36 +106,36 @@ def told_by_site(data: SiteData, cohort: Cohort, everyone: Sequence[SiteData]) -
     return told(cohort, data.ids.to_pylist(), lambda client, i: name_of[client, i])
 
 
-# ---- one table of vertices, cut into the sites' own --------------------------------------------------------
+# ---- one table of nodes, cut into the clients' own --------------------------------------------------------
 
 
 @dataclasses.dataclass
 class World:
-    """site, x, label and part of each vertex (called 0, 1, ... at its site); edges: (u, v, weight)."""
+    """client, x, label and part of each node (called 0, 1, ... at its client); edges: (u, v, weight)."""
 
-    site: list[str]
+    client: list[str]
     x: list[float]
     label: list[str]
     part: list[str]
     edges: list[tuple[int, int, float]]
 
     def name(self, v: int) -> str:
-        return str(sum(site == self.site[v] for site in self.site[:v]))
+        return str(sum(client == self.client[v] for client in self.client[:v]))
 
     def write(self, folder: Path, name: str, held: Sequence[str], more: str = "") -> Path:
-        """The files of the sites `held`, in the order of `shuffled`, and their description."""
+        """The files of the clients `held`, in the order of `shuffled`, and their description."""
         folder.mkdir(exist_ok=True)
-        here = [v for v in range(len(self.site)) if self.site[v] in held]
-        rows = [f"{self.name(v)},{self.site[v]},{self.x[v]},{self.label[v]},{self.part[v]}" for v in here]
+        here = [v for v in range(len(self.client)) if self.client[v] in held]
+        rows = [f"{self.name(v)},{self.client[v]},{self.x[v]},{self.label[v]},{self.part[v]}" for v in here]
         lines = [
-            f"{self.name(u)},{self.site[u]},{self.name(v)},{self.site[v]},{w}"
+            f"{self.name(u)},{self.client[u]},{self.name(v)},{self.client[v]},{w}"
             for u, v, w in self.edges
             if u in here or v in here
         ]
-        (folder / f"{name}_nodes.csv").write_text("\n".join(["id,site,f,label,split", *rows]) + "\n")
+        (folder / f"{name}_nodes.csv").write_text("\n".join(["id,client,f,label,split", *rows]) + "\n")
         (folder / f"{name}_edges.csv").write_text("\n".join(["source,s,target,t,weight", *lines]) + "\n")
         (folder / f"{name}.yaml").write_text(
-            f"nodes: {name}_nodes.csv\nedges: {name}_edges.csv\nsource_site: s\ntarget_site: t\n"
+            f"nodes: {name}_nodes.csv\nedges: {name}_edges.csv\nsource_client: s\ntarget_client: t\n"
             f"classes: [yes-, 'no']\n{more}"
         )
         return folder / f"{name}.yaml"
@@ -138,16 +144,16 @@ class World:
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     n = draw(st.integers(3, 14))
-    vertex = st.integers(0, n - 1)
-    sites = [*ROSTER, *draw(st.lists(st.sampled_from(ROSTER), min_size=n - 3, max_size=n - 3))]
+    node = st.integers(0, n - 1)
+    clients = [*ROSTER, *draw(st.lists(st.sampled_from(ROSTER), min_size=n - 3, max_size=n - 3))]
     labels = draw(st.lists(st.sampled_from(["yes-", "no", ""]), min_size=n, max_size=n))
     parts = draw(st.lists(st.sampled_from(["train", "val", "test", ""]), min_size=n, max_size=n))
     return World(
-        draw(st.permutations(sites)),
+        draw(st.permutations(clients)),
         [float(i) for i in range(n)],
         labels,
         [part if label else "" for part, label in zip(parts, labels, strict=True)],
-        draw(st.lists(st.tuples(vertex, vertex, st.sampled_from([0.5, 1.0, 3.0])), max_size=30)),
+        draw(st.lists(st.tuples(node, node, st.sampled_from([0.5, 1.0, 3.0])), max_size=30)),
     )
 
 
@@ -158,21 +164,23 @@ def worlds(draw: st.DrawFn) -> World:
     rule=st.sampled_from(["sum", "mean", "max"]),
     gateway=st.booleans(),
 )
-def test_sites_with_edges_between_them_read_what_one_party_would_deal_them(
+def test_clients_with_edges_between_them_read_what_one_party_would_deal_them(
     world: World, weighted: bool, rule: str, gateway: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("world")
     more = f"repeated: {rule}\n" + ("" if weighted else "weight:\n")
     graph = load_description(describe_file(world.write(folder, "all", ROSTER, more))[0])
-    hosts = {"hub": ("north", "south"), "west": ("west",)} if gateway else {name: (name,) for name in ROSTER}
-    sites = [read(world.write(folder, site, held, more), site) for site, held in hosts.items()]
-    compare_schemas({site: data.schema for site, data in zip(hosts, sites, strict=True)})
-    for held, data in zip(hosts.values(), sites, strict=True):
-        clients = [ROSTER.index(name) for name in held]
+    workers = (
+        {"hub": ("north", "south"), "west": ("west",)} if gateway else {name: (name,) for name in ROSTER}
+    )
+    clients = [read(world.write(folder, client, held, more), client) for client, held in workers.items()]
+    compare_schemas({client: data.schema for client, data in zip(workers, clients, strict=True)})
+    for held, data in zip(workers.values(), clients, strict=True):
+        numbers = [ROSTER.index(name) for name in held]
         assert (data.schema.class_names, data.schema.feature_names) == (graph.class_names, ("f",))
         assert data.schema.weighted is weighted is (data.cohort.edge_weight is not None)
-        cohort = make_site_cohort(data, clients, 2)
-        assert told_by_site(data, cohort, sites) == told_locally(graph, "public", clients)
+        cohort = make_client_cohort(data, numbers, 2)
+        assert told_by_client(data, cohort, clients) == told_locally(graph, "public", numbers)
 
 
 @settings(max_examples=30)
@@ -204,7 +212,7 @@ SMALL = World(
 )  # fmt: skip
 
 
-def test_an_id_is_the_first_63_bits_of_a_hash_of_site_and_id(tmp_path: Path) -> None:
+def test_an_id_is_the_first_63_bits_of_a_hash_of_client_and_id(tmp_path: Path) -> None:
     def first_bits(text: str) -> int:
         return int(hashlib.sha256(text.encode()).hexdigest()[:16], 16) // 2
 
@@ -212,8 +220,8 @@ def test_an_id_is_the_first_63_bits_of_a_hash_of_site_and_id(tmp_path: Path) -> 
     assert dict(zip(data.ids.to_pylist(), data.cohort.id.tolist(), strict=True)) == {
         name: first_bits(f"north\x1f{name}") for name in ("0", "1")
     }
-    assert data.cohort.cut_id.tolist() == [first_bits("south\x1f0")]
-    assert data.cohort.cut_client.tolist() == [1]
+    assert data.cohort.cross_id.tolist() == [first_bits("south\x1f0")]
+    assert data.cohort.cross_client.tolist() == [1]
     (tmp_path / "plain.yaml").write_text("nodes: n.csv\nedges: e.csv\n")
     (tmp_path / "n.csv").write_text("id,f\nÄnne,1\n007,2\n")
     (tmp_path / "e.csv").write_text("source,target\n007,Änne\n")
@@ -225,7 +233,7 @@ def test_an_id_is_the_first_63_bits_of_a_hash_of_site_and_id(tmp_path: Path) -> 
 def test_two_ids_of_one_hash_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = SMALL.write(tmp_path, "north", ["north"])
     monkeypatch.setattr(hashing, "_id", len)
-    with pytest.raises(InputError, match=r"the vertices 'north.*0' and 'north.*1' have the same hash"):
+    with pytest.raises(InputError, match=r"the nodes 'north.*0' and 'north.*1' have the same hash"):
         read(path, "north")
 
 
@@ -233,29 +241,29 @@ def test_weights_that_are_all_one_are_weights(tmp_path: Path) -> None:
     data = read(SMALL.write(tmp_path, "north", ["north"]), "north")
     assert data.schema.weighted
     assert data.cohort.edge_weight is not None
-    assert data.cohort.cut_weight is not None
-    assert (data.cohort.edge_weight.tolist(), data.cohort.cut_weight.tolist()) == ([1, 1], [1])
+    assert data.cohort.cross_weight is not None
+    assert (data.cohort.edge_weight.tolist(), data.cohort.cross_weight.tolist()) == ([1, 1], [1])
 
 
-def test_floating_numbers_take_torchs_dtype_and_a_site_has_its_own_clients_only(tmp_path: Path) -> None:
+def test_floating_numbers_take_torchs_dtype_and_a_client_has_its_own_clients_only(tmp_path: Path) -> None:
     data = read(SMALL.write(tmp_path, "north", ["north"]), "north")
     torch.set_default_dtype(torch.float64)
-    cohort = make_site_cohort(data, [0], 2)
+    cohort = make_client_cohort(data, [0], 2)
     assert cohort.x is not None
     assert cohort.edge_weight is not None
     assert cohort.x.dtype == cohort.edge_weight.dtype == torch.float64
     with pytest.raises(InputError, match=r"is of the clients \[0\], and the run has \[1\] here"):
-        make_site_cohort(data, [1], 2)
-    with pytest.raises(InputError, match="this site's data has 2 classes, and the run 3; name all classes"):
-        make_site_cohort(data, [0], 3)
+        make_client_cohort(data, [1], 2)
+    with pytest.raises(InputError, match="this client's data has 2 classes, and the run 3; name all classes"):
+        make_client_cohort(data, [0], 3)
 
 
-# ---- the sites' own tables, with vertices in common --------------------------------------------------------
+# ---- the clients' own tables, with nodes in common --------------------------------------------------------
 
 
 @dataclasses.dataclass
 class Shared:
-    """x, label and part of each vertex; what each site lists: vertex -> whether it has the label; edges."""
+    """x, label and part of each node; what each client lists: node -> whether it has the label; edges."""
 
     x: list[float]
     label: list[str]
@@ -264,8 +272,8 @@ class Shared:
     edges: list[list[tuple[int, int]]]
 
     def write(self, folder: Path) -> Path:
-        """Every site's files, its own description, and the description of all."""
-        lines = ["sites:"]
+        """Every client's files, its own description, and the description of all."""
+        lines = ["clients:"]
         for s, (nodes, edges) in enumerate(zip(self.nodes, self.edges, strict=True)):
             rows = [
                 f"v{v},{self.label[v] * has},{self.x[v]},{self.part[v] * has}" for v, has in nodes.items()
@@ -297,22 +305,22 @@ def shared_worlds(draw: st.DrawFn) -> Shared:
 
 @settings(max_examples=60)
 @given(world=shared_worlds(), ids=st.sampled_from(["simulated", "plain"]), gateway=st.booleans())
-def test_sites_that_share_vertices_find_out_how_many_own_them(
+def test_clients_that_share_nodes_find_out_how_many_own_them(
     world: Shared, ids: Any, gateway: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("world")
     graph = load_description(describe_file(world.write(folder))[0])
-    hosts: list[tuple[int, ...]] = [(0,), (1,), (2,)]
-    sites = [read(folder / f"{name}.yaml", name) for name in ROSTER]
+    workers: list[tuple[int, ...]] = [(0,), (1,), (2,)]
+    clients = [read(folder / f"{name}.yaml", name) for name in ROSTER]
     if gateway:
-        hosts = [(0, 1, 2)]
-        sites = [read(folder / "all.yaml", "hub")]
-    fed = Federation(hosts)
-    cohorts = [make_site_cohort(data, host, 2) for data, host in zip(sites, hosts, strict=True)]
-    counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), SapgnnConfig(vertex_ids=ids))
+        workers = [(0, 1, 2)]
+        clients = [read(folder / "all.yaml", "hub")]
+    fed = Federation(workers)
+    cohorts = [make_client_cohort(data, worker, 2) for data, worker in zip(clients, workers, strict=True)]
+    counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), SapgnnConfig(node_ids=ids))
     assert {entry.name for entry in fed.ledger.entries} == {*OWNER_MESSAGES}
-    for data, host, cohort in zip(sites, hosts, fed.local_parts(counted), strict=True):
-        assert told_by_site(data, cohort, sites) == told_locally(graph, "public", host)
+    for data, worker, cohort in zip(clients, workers, fed.local_parts(counted), strict=True):
+        assert told_by_client(data, cohort, clients) == told_locally(graph, "public", worker)
 
 
 # ---- training ----------------------------------------------------------------------------------------------
@@ -338,7 +346,8 @@ def banks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def friends(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sites with edges between them by (site, id), one of them a gateway of two clients; and all in one."""
+    """Clients with edges between them by (client, id), one of them a gateway of two clients; and all in
+    one."""
     folder = tmp_path_factory.mktemp("friends")
     for name, held in FRIENDS.items():
         friends_world().write(folder, name, held)
@@ -366,14 +375,14 @@ def friends_world() -> World:
 
 
 def trained(
-    name: str, cohorts: Sequence[Cohort], hosts: list[tuple[int, ...]], own_files: bool, **more: Any
+    name: str, cohorts: Sequence[Cohort], workers: list[tuple[int, ...]], own_files: bool, **more: Any
 ) -> tuple[Outcome, dict[str, torch.Tensor]]:
     """A short run without dropout, and its model."""
     method = get_method(name)
     config = method.config(
         **{**default_settings(method, preset="paper"), "rounds": 3, "hidden": 6, "dropout": 0.0, **more}
     )
-    fed = Federation(hosts)
+    fed = Federation(workers)
     data = fed.locate(CLIENTS, "data", list(cohorts))
     if own_files and isinstance(config, AlignmentSettings):
         data = count_owners(fed, data, config)
@@ -411,44 +420,45 @@ def test_banks_that_read_their_own_files_train_what_one_run_on_all_files_trains(
     of them the other way."""
     torch.set_default_dtype(torch.float64)
     graph = load_description(describe_file(banks / "banks.yaml")[0])
-    hosts = one_at_a_time(3).hosts
+    workers = one_at_a_time(3).workers
     dealt = partition(graph, "column", None, 0)
     split = make_split(graph, "default", 0)
-    dealt_cohorts = [make_cohort(graph, split, dealt, host) for host in hosts]
-    local = trained(name, dealt_cohorts, hosts, False, aggregation=aggregation)
-    sites = [read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS) for bank in BANKS]
-    compare_schemas({bank: data.schema for bank, data in zip(BANKS, sites, strict=True)})
-    cohorts = [make_site_cohort(data, host, 2) for data, host in zip(sites, hosts, strict=True)]
-    own = trained(name, cohorts, hosts, True, aggregation=aggregation)
+    dealt_cohorts = [make_cohort(graph, split, dealt, worker) for worker in workers]
+    local = trained(name, dealt_cohorts, workers, False, aggregation=aggregation)
+    clients = [read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS) for bank in BANKS]
+    compare_schemas({bank: data.schema for bank, data in zip(BANKS, clients, strict=True)})
+    cohorts = [make_client_cohort(data, worker, 2) for data, worker in zip(clients, workers, strict=True)]
+    own = trained(name, cohorts, workers, True, aggregation=aggregation)
     check_same(own, local, 1e-9 if aggregation == "plaintext" else 1e-5)
 
 
 def test_banks_that_read_their_own_files_have_what_one_party_would_deal_them(banks: Path) -> None:
     graph = load_description(describe_file(banks / "banks.yaml")[0])
     fed = one_at_a_time(3)
-    sites = [read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS) for bank in BANKS]
-    cohorts = [make_site_cohort(data, host, 2) for data, host in zip(sites, fed.hosts, strict=True)]
+    clients = [read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS) for bank in BANKS]
+    cohorts = [make_client_cohort(data, worker, 2) for data, worker in zip(clients, fed.workers, strict=True)]
     counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), SapgnnConfig())
-    for data, host, cohort in zip(sites, fed.hosts, counted.parts, strict=True):
-        assert told_by_site(data, cohort, sites) == told_locally(graph, "default", host)
+    for data, worker, cohort in zip(clients, fed.workers, counted.parts, strict=True):
+        assert told_by_client(data, cohort, clients) == told_locally(graph, "default", worker)
 
 
 @pytest.mark.parametrize("name", ["fedgcn", "fedavg"])
 @pytest.mark.parametrize("hub", [False, True], ids=["", "gateway"])
-def test_sites_with_edges_between_them_train_what_one_run_on_all_files_trains(
+def test_clients_with_edges_between_them_train_what_one_run_on_all_files_trains(
     name: str, hub: bool, friends: Path
 ) -> None:
     torch.set_default_dtype(torch.float64)
     graph = load_description(describe_file(friends / "all.yaml")[0])
-    one_each = one_at_a_time(3).hosts
+    one_each = one_at_a_time(3).workers
     dealt, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
-    local = trained(name, [make_cohort(graph, split, dealt, host) for host in one_each], one_each, False)
-    hosts = {"hub": (0, 1), "west": (2,)} if hub else {site: (k,) for k, site in enumerate(ROSTER)}
+    local = trained(name, [make_cohort(graph, split, dealt, worker) for worker in one_each], one_each, False)
+    workers = {"hub": (0, 1), "west": (2,)} if hub else {client: (k,) for k, client in enumerate(ROSTER)}
     cohorts = [
-        make_site_cohort(read(friends / f"{site}.yaml", site), held, 2) for site, held in hosts.items()
+        make_client_cohort(read(friends / f"{client}.yaml", client), held, 2)
+        for client, held in workers.items()
     ]
-    assert sum(len(cohort.cut_row) for cohort in cohorts) > 50
-    check_same(trained(name, cohorts, list(hosts.values()), True), local)
+    assert sum(len(cohort.cross_row) for cohort in cohorts) > 50
+    check_same(trained(name, cohorts, list(workers.values()), True), local)
 
 
 def check_same_arrays(one: Cohort, other: Cohort) -> None:
@@ -460,32 +470,33 @@ def check_same_arrays(one: Cohort, other: Cohort) -> None:
 
 
 class UniqueIds(World):
-    """No two sites have an id in common."""
+    """No two clients have an id in common."""
 
     def name(self, v: int) -> str:
         return f"v{v}"
 
 
-@pytest.mark.parametrize("unique", [False, True], ids=["ids of a site", "unique ids"])
-@pytest.mark.parametrize("between", [True, False], ids=["edges between sites", "edges inside sites"])
-def test_a_site_has_the_very_ids_rows_and_edges_that_one_party_with_all_files_deals_it(
+@pytest.mark.parametrize("unique", [False, True], ids=["ids of a client", "unique ids"])
+@pytest.mark.parametrize("between", [True, False], ids=["edges between clients", "edges inside clients"])
+def test_a_client_has_the_very_ids_rows_and_edges_that_one_party_with_all_files_deals_it(
     unique: bool, between: bool, tmp_path: Path
 ) -> None:
-    """Draws are keyed by the ids, and sums are in the order of the rows. Where ids are unique over all sites,
-    who has all files need not name the sites of an edge's ends; nor need a site without edges to others."""
+    """Draws are keyed by the ids, and sums are in the order of the rows. Where ids are unique over all
+    clients, who has all files need not name the clients of an edge's ends; nor need a client without edges to
+    others."""
     world = friends_world()
     if not between:
-        world.edges = [(u, v, w) for u, v, w in world.edges if world.site[u] == world.site[v]]
+        world.edges = [(u, v, w) for u, v, w in world.edges if world.client[u] == world.client[v]]
     written = UniqueIds(**vars(world)) if unique else world
     paths = {name: written.write(tmp_path, name, held) for name, held in FRIENDS.items()}
     for name, path in paths.items():
         if unique and (name == "all" or not between):
-            path.write_text(path.read_text().replace("source_site: s\ntarget_site: t\n", ""))
+            path.write_text(path.read_text().replace("source_client: s\ntarget_client: t\n", ""))
     graph = load_description(describe_file(paths["all"])[0])
     dealt, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
     ids = stable_ids_of(graph, dealt)
-    for site, clients in {"hub": (0, 1), **{site: (k,) for k, site in enumerate(ROSTER)}}.items():
-        cohort = make_site_cohort(read(paths[site], site), clients, 2)
+    for client, clients in {"hub": (0, 1), **{client: (k,) for k, client in enumerate(ROSTER)}}.items():
+        cohort = make_client_cohort(read(paths[client], client), clients, 2)
         check_same_arrays(cohort, make_cohort(graph, split, dealt, clients, stable_ids=ids))
 
 
@@ -525,7 +536,7 @@ def test_link_prediction_finds_the_users_nodes_again_under_their_ids(friends: Pa
     def pairs(cohort: Cohort) -> set[tuple[int, ...]]:
         links = cohort.links
         assert links is not None
-        columns = (cohort.id[links.row], links.id, links.site, links.label, links.part)
+        columns = (cohort.id[links.row], links.id, links.client, links.label, links.part)
         return {*zip(*(column.tolist() for column in columns), strict=True)}
 
     assert pairs(found) == pairs(plain)
@@ -565,15 +576,15 @@ def test_parts_come_with_their_chances_and_another_seed_gives_other_parts() -> N
     assert (hashed_parts(ids, "default", 0) == hashed_parts(ids, "random:0.5,0.25,0.25", 0)).all()
 
 
-def test_without_a_column_sites_that_share_a_vertex_put_it_into_the_same_part(tmp_path: Path) -> None:
-    for site, held in (("north", range(40)), ("south", range(20, 60))):
+def test_without_a_column_clients_that_share_a_node_put_it_into_the_same_part(tmp_path: Path) -> None:
+    for client, held in (("north", range(40)), ("south", range(20, 60))):
         rows = [f"v{v},{v},{'ab'[v % 2]}" for v in held]
-        (tmp_path / f"{site}.csv").write_text("\n".join(["id,f,label", *rows]) + "\n")
+        (tmp_path / f"{client}.csv").write_text("\n".join(["id,f,label", *rows]) + "\n")
         (tmp_path / "e.csv").write_text("source,target\n")
-        (tmp_path / f"{site}.yaml").write_text(f"nodes: {site}.csv\nedges: e.csv\n")
+        (tmp_path / f"{client}.yaml").write_text(f"nodes: {client}.csv\nedges: e.csv\n")
     parts = []
-    for site in ("north", "south"):
-        data = read(tmp_path / f"{site}.yaml", site, split="random:0.5,0.3,0.2", seed=3)
+    for client in ("north", "south"):
+        data = read(tmp_path / f"{client}.yaml", client, split="random:0.5,0.3,0.2", seed=3)
         assert data.schema.parts == "hash"
         masks = zip(*(getattr(data.cohort, part).tolist() for part in ("train", "val", "test")), strict=True)
         parts.append(dict(zip(data.ids.to_pylist(), masks, strict=True)))
@@ -596,43 +607,45 @@ def test_a_part_counts_where_the_label_is(split: str, part: str, tmp_path: Path)
 
 # ---- what is refused ---------------------------------------------------------------------------------------
 
-NODES = "id,site,f,label,split\n0,north,1,yes-,train\n1,north,3,,\n"
+NODES = "id,client,f,label,split\n0,north,1,yes-,train\n1,north,3,,\n"
 EDGES = "source,s,target,t\n0,north,0,south\n1,north,0,north\n"
-OWN = "nodes: n.csv\nedges: e.csv\nsource_site: s\ntarget_site: t\n"
-TWO_SITES = "sites:\n  north: {nodes: n.csv, edges: e.csv}\n  south: {nodes: n.csv, edges: e.csv}\n"
+OWN = "nodes: n.csv\nedges: e.csv\nsource_client: s\ntarget_client: t\n"
+TWO_SITES = "clients:\n  north: {nodes: n.csv, edges: e.csv}\n  south: {nodes: n.csv, edges: e.csv}\n"
 
 #: What the files hold, who reads them with which split, and what is said.
 REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
-    "an edge to a site that is not there": (
+    "an edge to a client that is not there": (
         {"e.csv": EDGES + "0,north,7,east\n"}, {},
-        r"e\.csv, line 4, column 't': 'east' is no site of this run; the sites are 'north', 'south', 'west'"),
+        r"e\.csv, line 4, column 't': 'east' is no client of this run; the clients "
+        "are 'north', 'south', 'west'"),
     "an edge with no end here": (
         {"e.csv": EDGES + "5,south,7,west\n"}, {},
-        r"e\.csv, line 4, column 'source': '5' is at another site, as is the edge's other end; an edge"),
-    "an edge to a vertex that this site does not list": (
+        r"e\.csv, line 4, column 'source': '5' is at another client, as is the edge's other end; an edge"),
+    "an edge to a node that this client does not list": (
         {"e.csv": EDGES + "0,north,9,north\n"}, {},
-        r"e\.csv, line 4, column 'target': '9' is no vertex of .*n\.csv; add the vertex"),
-    "without sites, an edge to another site's vertex": (
-        {"d.yaml": "nodes: n.csv\nedges: e.csv\nsite:\n", "e.csv": "source,target\n0,1\n0,5\n"}, {},
-        r"e\.csv, line 3, column 'target': '5' is no vertex of .*n\.csv"),
-    "a vertex of another site": (
+        r"e\.csv, line 4, column 'target': '9' is no node of .*n\.csv; add the node"),
+    "without clients, an edge to another client's node": (
+        {"d.yaml": "nodes: n.csv\nedges: e.csv\nclient:\n", "e.csv": "source,target\n0,1\n0,5\n"}, {},
+        r"e\.csv, line 3, column 'target': '5' is no node of .*n\.csv"),
+    "a node of another client": (
         {"n.csv": NODES + "2,south,1,,\n"}, {},
-        r"n\.csv, line 4, column 'site': 'south' is no site of this file; its vertices are at 'north'"),
-    "a gateway's vertex at no client": (
-        {"n.csv": NODES + "2,east,1,,\n"}, {"site": "hub"}, "line 4, column 'site': 'east' is no site of"),
+        r"n\.csv, line 4, column 'client': 'south' is no client of this file; its nodes are at 'north'"),
+    "a gateway's node at no client": (
+        {"n.csv": NODES + "2,east,1,,\n"}, {"client": "hub"},
+        "line 4, column 'client': 'east' is no client of"),
     "a gateway whose clients stand apart": (
-        {"n.csv": NODES + "2,west,1,,\n"}, {"site": "hub"}, r"\['north', 'west'\] and none of 'south'"),
+        {"n.csv": NODES + "2,west,1,,\n"}, {"client": "hub"}, r"\['north', 'west'\] and none of 'south'"),
     "a gateway that does not say whom it holds": (
-        {"d.yaml": "nodes: n.csv\nedges: e.csv\nsite:\n", "e.csv": "source,target\n"}, {"site": "hub"},
+        {"d.yaml": "nodes: n.csv\nedges: e.csv\nclient:\n", "e.csv": "source,target\n"}, {"client": "hub"},
         r"'hub' is none of the run's clients \['north', 'south', 'west'\], and .*d\.yaml does not say"),
     "everybody's files at one client": (
-        {"d.yaml": TWO_SITES, "e.csv": "source,target\n"}, {}, r"d\.yaml describes the files of 2 sites"),
+        {"d.yaml": TWO_SITES, "e.csv": "source,target\n"}, {}, r"d\.yaml describes the files of 2 clients"),
     "files of a client that is not there": (
-        {"d.yaml": TWO_SITES.replace("south", "east"), "e.csv": "source,target\n"}, {"site": "hub"},
+        {"d.yaml": TWO_SITES.replace("south", "east"), "e.csv": "source,target\n"}, {"client": "hub"},
         r"describes the files of 'east', which is none of the run's clients"),
     "a public split without a column": (
         {"d.yaml": OWN + "split:\n"}, {"split": "public"},
-        "split 'public' cannot be drawn where every site sees its own vertices only; give the nodes"),
+        "split 'public' cannot be drawn where every client sees its own nodes only; give the nodes"),
     "a split by class without a column": (
         {"d.yaml": OWN + "split:\n"}, {"split": "per_class:5,5,5"}, "split 'per_class:5,5,5' cannot be"),
     "a split by class with a column": ({}, {"split": "per_class"}, r"split 'per_class' cannot be drawn"),
@@ -645,21 +658,21 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_a_site_cannot_use_is_refused_with_the_place_and_the_fix(case: str, tmp_path: Path) -> None:
+def test_what_a_client_cannot_use_is_refused_with_the_place_and_the_fix(case: str, tmp_path: Path) -> None:
     files, given_here, message = REFUSED[case]
     for name, text in {"n.csv": NODES, "e.csv": EDGES, "d.yaml": OWN, **files}.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=message):
-        read(tmp_path / "d.yaml", **{"site": "north", **given_here})
+        read(tmp_path / "d.yaml", **{"client": "north", **given_here})
 
 
 def test_the_files_that_are_broken_above_are_good(tmp_path: Path) -> None:
     for name, text in {"n.csv": NODES, "e.csv": EDGES, "d.yaml": OWN}.items():
         (tmp_path / name).write_text(text)
     data = read(tmp_path / "d.yaml", "north")
-    assert (data.cohort.num_rows, len(data.cohort.cut_row), data.cohort.edge_index.shape[1]) == (2, 1, 2)
+    assert (data.cohort.num_rows, len(data.cohort.cross_row), data.cohort.edge_index.shape[1]) == (2, 1, 2)
     (tmp_path / "d.txt").write_text("")
-    with pytest.raises(InputError, match=r"d\.txt is no file of a site; give the description"):
+    with pytest.raises(InputError, match=r"d\.txt is no file of a client; give the description"):
         read(tmp_path / "d.txt", "north")
 
 
@@ -672,7 +685,9 @@ def dealt_files(banks: Path, folder: Path) -> tuple[Graph, dict[str, Path]]:
     return graph, write_cohorts(graph, split, dealt, folder)
 
 
-def test_a_dealt_file_is_the_sites_cohort_with_the_names_of_its_columns(banks: Path, tmp_path: Path) -> None:
+def test_a_dealt_file_is_the_clients_cohort_with_the_names_of_its_columns(
+    banks: Path, tmp_path: Path
+) -> None:
     graph, files = dealt_files(banks, tmp_path / "dealt")
     assert [path.name for path in files.values()] == [
         "Northbank.safetensors",
@@ -686,16 +701,16 @@ def test_a_dealt_file_is_the_sites_cohort_with_the_names_of_its_columns(banks: P
         assert data.schema == Schema(graph.feature_names, graph.class_names, False, "dealt", "dealt")
         assert data.schema.owners_known
         expected = make_cohort(graph, split, dealt, [k], stable_ids=stable_ids_of(graph, dealt))
-        check_same_arrays(make_site_cohort(data, [k], 2), expected)
+        check_same_arrays(make_client_cohort(data, [k], 2), expected)
         names = [graph.ids[i].as_py() for i in with_partition_ids(expected, graph.stable_ids).id.tolist()]
         assert data.ids.to_pylist() == names
     compare_schemas({bank: read(path, bank, BANKS).schema for bank, path in files.items()})
 
 
-def test_another_sites_file_or_another_runs_is_refused(banks: Path, tmp_path: Path) -> None:
+def test_another_clients_file_or_another_runs_is_refused(banks: Path, tmp_path: Path) -> None:
     _, files = dealt_files(banks, tmp_path / "dealt")
     with pytest.raises(
-        InputError, match=r"was dealt for the clients \[1\] .* and site 'Northbank' has \[0\]"
+        InputError, match=r"was dealt for the clients \[1\] .* and client 'Northbank' has \[0\]"
     ):
         read(files["Harbour Trust"], "Northbank", BANKS)
     with pytest.raises(InputError, match=r"was dealt for the clients \[2\] of a run, .* of 0\.\.1; give"):
@@ -716,19 +731,19 @@ def test_a_gateways_file_has_several_clients_and_names_are_no_must(banks: Path, 
         data = read(tmp_path / "hub.safetensors", "hub", BANKS)
         assert data.schema.feature_names == ("",) * 4
         assert data.schema.class_names == ("", "")
-        assert make_site_cohort(data, [0, 1], 2).clients == (0, 1)
+        assert make_client_cohort(data, [0, 1], 2).clients == (0, 1)
         named = dataclasses.replace(data.schema, feature_names=("a", "b", "c", "d"), class_names=("x", "y"))
         compare_schemas({"hub": data.schema, "Union Savings": named})
 
 
-def test_a_dealt_file_has_nothing_of_other_sites_but_the_ids_of_neighbours(
+def test_a_dealt_file_has_nothing_of_other_clients_but_the_ids_of_neighbours(
     friends: Path, tmp_path: Path
 ) -> None:
     graph = load_description(describe_file(friends / "all.yaml")[0])
     split, dealt = make_split(graph, "default", 0), partition(graph, "column", None, 0)
     for k, path in enumerate(write_cohorts(graph, split, dealt, tmp_path / "dealt").values()):
         cohort = load_cohort(path)
-        own = {int(i) for i in dealt.held_id[dealt.held_site == k]}
+        own = {int(i) for i in dealt.held_id[dealt.held_client == k]}
         assert {*cohort.id.tolist()} == {int(graph.stable_ids[i]) for i in own}
         u, v = graph.edges
         across = {
@@ -736,7 +751,7 @@ def test_a_dealt_file_has_nothing_of_other_sites_but_the_ids_of_neighbours(
             for a, b in [*zip(u, v, strict=True), *zip(v, u, strict=True)]
             if int(a) in own and int(b) not in own
         }
-        assert {*cohort.cut_id.tolist()} == {int(graph.stable_ids[i]) for i in across}
+        assert {*cohort.cross_id.tolist()} == {int(graph.stable_ids[i]) for i in across}
         assert graph.x is not None
         values = {float(value) for i, value in enumerate(graph.x[:, 0].tolist()) if i not in own}
         assert isinstance(cohort.x, torch.Tensor)

@@ -21,9 +21,9 @@ from graphfed.errors import DONE, UNUSABLE
 
 pytest.importorskip("nvflare", reason="the extra 'deploy' (NVIDIA FLARE) is not installed")
 
-from graphfed.runtime.nvflare.kits import provision
 from graphfed.runtime.nvflare.loopback import Loopback, free_port
 from graphfed.runtime.nvflare.project import Project, Site, Timing
+from graphfed.runtime.nvflare.startup_kits import provision
 
 pytestmark = pytest.mark.slow
 
@@ -36,9 +36,9 @@ def project(*sites: str, port: int | None = None) -> Project:
     return Project("copies", tuple(map(Site, sites)), port=port or free_port(), timing=timing)
 
 
-def start(kit: Path, *words: str) -> "subprocess.Popen[str]":
+def start(startup_kit: Path, *words: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-u", "-m", "graphfed", "site", "start", str(kit), *words],
+        [sys.executable, "-u", "-m", "graphfed", "site", "start", str(startup_kit), *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # for the rule of north
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -69,10 +69,10 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     """The server and north, with a umask that hides nothing. North's own rule
     for jobs refuses every one."""
     made, before = project("north"), os.umask(0)
-    folder = tmp_path_factory.mktemp("federation") / "kits"
+    folder = tmp_path_factory.mktemp("federation") / "startup_kits"
     try:
-        kits = provision(made, folder)
-        rules = kits["north"] / "local" / "resources.json"
+        startup_kits = provision(made, folder)
+        rules = startup_kits["north"] / "local" / "resources.json"
         content = json.loads(rules.read_text())
         content["app_validator"]["path"] = "operator_programs.RefuseEveryJob"
         rules.write_text(json.dumps(content))
@@ -89,7 +89,7 @@ def test_of_two_copies_of_a_kit_the_second_is_refused_in_words_and_the_first_sta
     federation: Loopback, tmp_path: Path
 ) -> None:
     until_said(federation, "north", "north: connected to localhost:")
-    copy = shutil.copytree(federation.kits["north"], tmp_path / "copy")
+    copy = shutil.copytree(federation.startup_kits["north"], tmp_path / "copy")
     code, said = ended(start(copy))
     assert code == UNUSABLE
     assert "north: the server refuses this connection: another copy of the kit of north is connected" in said
@@ -117,11 +117,11 @@ def test_of_two_copies_of_a_kit_the_second_is_refused_in_words_and_the_first_sta
 def test_a_kit_with_another_party_s_certificate_is_refused_at_once_and_names_both(
     party: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kits = provision(project("north", "south"), tmp_path / "kits")
+    startup_kits = provision(project("north", "south"), tmp_path / "startup_kits")
     for file in ("client.crt", "client.key"):
-        shutil.copy(kits["north"] / "startup" / file, kits[party] / "startup" / file)
+        shutil.copy(startup_kits["north"] / "startup" / file, startup_kits[party] / "startup" / file)
     command = "status" if party == "coordinator" else "start"
-    assert main(["site", command, str(kits[party])]) == UNUSABLE
+    assert main(["site", command, str(startup_kits[party])]) == UNUSABLE
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(r"the certificate in .* is of 'north', and the kit of '(south|coordinator@.*)'", line)
 
@@ -129,17 +129,17 @@ def test_a_kit_with_another_party_s_certificate_is_refused_at_once_and_names_bot
 def test_a_kit_whose_key_is_not_its_certificate_s_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kits = provision(project("north", "south"), tmp_path / "kits")
-    shutil.copy(kits["north"] / "startup/client.key", kits["south"] / "startup/client.key")
-    assert main(["site", "start", str(kits["south"])]) == UNUSABLE
+    startup_kits = provision(project("north", "south"), tmp_path / "startup_kits")
+    shutil.copy(startup_kits["north"] / "startup/client.key", startup_kits["south"] / "startup/client.key")
+    assert main(["site", "start", str(startup_kits["south"])]) == UNUSABLE
     assert "client.key is not the key of the certificate beside it" in capsys.readouterr().err
 
 
 def test_a_site_that_waits_for_a_server_ends_when_one_of_another_authority_comes(tmp_path: Path) -> None:
     """It tries again for as long as nobody is there, which can heal; this cannot."""
     port = free_port()
-    kit = provision(project("north", port=port), tmp_path / "kits")["north"]
-    site = start(kit)
+    startup_kit = provision(project("north", port=port), tmp_path / "startup_kits")["north"]
+    site = start(startup_kit)
     try:
         assert site.stdout is not None
         assert "north: no connection to" in next(iter(site.stdout))
@@ -160,8 +160,8 @@ def test_a_job_that_a_site_refuses_ends_the_run_at_once_with_the_site_and_the_re
     federation: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     until_said(federation, "north", "connected to")
-    kit = str(federation.kits["coordinator"])
-    asked = ["run", "fedavg", "--kit", kit, "--out", str(tmp_path / "out")]
+    startup_kit = str(federation.startup_kits["coordinator"])
+    asked = ["run", "fedavg", "--startup-kit", startup_kit, "--out", str(tmp_path / "out")]
     assert main([*asked, "--no-progress"]) == UNUSABLE
     (line,) = capsys.readouterr().err.splitlines()
     assert "north refuses the run" in line
@@ -183,19 +183,19 @@ def test_every_secret_of_a_provisioned_project_is_its_owner_s_alone(tmp_path: Pa
     (tmp_path / "p.yaml").write_text("name: p\nsites: [north, south]\n")
     command = [sys.executable, "-m", "graphfed", "site", "provision", "p.yaml"]
     subprocess.run(command, cwd=tmp_path, umask=0, check=True, stdout=subprocess.DEVNULL)
-    kits = tmp_path / "kits"
-    files = [path for path in kits.rglob("*") if path.is_file()]
-    secret = {path.relative_to(kits).as_posix() for path in files if SECRET.search(path.read_bytes())}
+    startup_kits = tmp_path / "startup_kits"
+    files = [path for path in startup_kits.rglob("*") if path.is_file()]
+    secret = {path.relative_to(startup_kits).as_posix() for path in files if SECRET.search(path.read_bytes())}
     assert secret >= {
         "authority/cert.json", "server/startup/server.key",
         *(f"{name}/startup/client.key" for name in ("north", "south", "coordinator")),
     }  # fmt: skip
-    assert readable_by_others(kits) == []
+    assert readable_by_others(startup_kits) == []
 
 
 def test_what_a_running_place_writes_is_its_owner_s_alone_whatever_the_umask(federation: Loopback) -> None:
     until_said(federation, "north", "connected to")
     for name in ("server", "north"):
-        assert (federation.kits[name] / "console.txt").is_file()
-        assert (federation.kits[name] / "log.txt").is_file()
-        assert readable_by_others(federation.kits[name]) == []
+        assert (federation.startup_kits[name] / "console.txt").is_file()
+        assert (federation.startup_kits[name] / "log.txt").is_file()
+        assert readable_by_others(federation.startup_kits[name]) == []

@@ -11,8 +11,8 @@ import pytest
 from graphfed.cli import main
 from graphfed.errors import UNUSABLE, InputError
 from graphfed.runtime.nvflare import rules
-from graphfed.runtime.nvflare.kits import ORGANISATION, load_kit, provision
 from graphfed.runtime.nvflare.project import Project, Site, write_project
+from graphfed.runtime.nvflare.startup_kits import ORGANISATION, load_startup_kit, provision
 
 pytest.importorskip("nvflare", reason="the extra 'deploy' (NVIDIA FLARE) is not installed")
 
@@ -20,60 +20,67 @@ PROJECT = Project("fraud", (Site("bank_a"), Site("hub", 3)))
 
 
 @pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return provision(PROJECT, tmp_path_factory.mktemp("project") / "kits")
+def startup_kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return provision(PROJECT, tmp_path_factory.mktemp("project") / "startup_kits")
 
 
-def test_every_party_has_a_kit_with_a_key_of_its_own_that_nobody_else_reads(kits: dict[str, Path]) -> None:
-    assert set(kits) == {"server", "coordinator", "bank_a", "hub"}
-    keys = [key for kit in kits.values() for key in kit.rglob("*.key")]
-    assert len(keys) == len({key.read_bytes() for key in keys}) == len(kits)
-    private = [*keys, *kits.values(), kits["server"].parent / "authority"]
+def test_every_party_has_a_kit_with_a_key_of_its_own_that_nobody_else_reads(
+    startup_kits: dict[str, Path],
+) -> None:
+    assert set(startup_kits) == {"server", "coordinator", "bank_a", "hub"}
+    keys = [key for startup_kit in startup_kits.values() for key in startup_kit.rglob("*.key")]
+    assert len(keys) == len({key.read_bytes() for key in keys}) == len(startup_kits)
+    private = [*keys, *startup_kits.values(), startup_kits["server"].parent / "authority"]
     assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in private)
 
 
-def test_the_authority_s_key_is_in_no_kit(kits: dict[str, Path]) -> None:
-    state = json.loads((kits["server"].parent / "authority" / "cert.json").read_text())
+def test_the_authority_s_key_is_in_no_kit(startup_kits: dict[str, Path]) -> None:
+    state = json.loads((startup_kits["server"].parent / "authority" / "cert.json").read_text())
     root = state["root_pri_key"]
     assert root.startswith("-----BEGIN")
     assert not any(
-        root in file.read_text() for kit in kits.values() for file in kit.rglob("*") if file.is_file()
+        root in file.read_text()
+        for startup_kit in startup_kits.values()
+        for file in startup_kit.rglob("*")
+        if file.is_file()
     )
 
 
-def test_every_certificate_has_its_party_s_name_which_flare_asks_for(kits: dict[str, Path]) -> None:
+def test_every_certificate_has_its_party_s_name_which_flare_asks_for(startup_kits: dict[str, Path]) -> None:
     """FLARE's certificates may be used on either side of a connection: it is the name in them that keeps a
     site from passing for the server."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    for kit in kits.values():
-        (file,) = kit.rglob("*.crt")
+    for startup_kit in startup_kits.values():
+        (file,) = startup_kit.rglob("*.crt")
         subject = x509.load_pem_x509_certificate(file.read_bytes()).subject
-        assert [a.value for a in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == [load_kit(kit).name]
+        assert [a.value for a in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == [
+            load_startup_kit(startup_kit).name
+        ]
 
 
-def test_a_kit_knows_whose_it_is_and_the_project(kits: dict[str, Path]) -> None:
-    found = {name: load_kit(kit) for name, kit in kits.items()}
-    assert {name: kit.kind for name, kit in found.items()} == {
+def test_a_kit_knows_whose_it_is_and_the_project(startup_kits: dict[str, Path]) -> None:
+    found = {name: load_startup_kit(startup_kit) for name, startup_kit in startup_kits.items()}
+    assert {name: startup_kit.kind for name, startup_kit in found.items()} == {
         "server": "server", "coordinator": "coordinator", "bank_a": "site", "hub": "site",
     }  # fmt: skip
-    assert all(kit.project == PROJECT for kit in found.values())
+    assert all(startup_kit.project == PROJECT for startup_kit in found.values())
     assert found["coordinator"].name == PROJECT.coordinator
 
 
-def test_nothing_in_a_kit_starts_it_without_our_rules(kits: dict[str, Path]) -> None:
-    assert not [file for kit in kits.values() for file in kit.rglob("*.sh")]
+def test_nothing_in_a_kit_starts_it_without_our_rules(startup_kits: dict[str, Path]) -> None:
+    assert not [file for startup_kit in startup_kits.values() for file in startup_kit.rglob("*.sh")]
     for name in ("server", "bank_a", "hub"):
-        assert {file.name for file in (kits[name] / "local").iterdir()} == {
+        assert {file.name for file in (startup_kits[name] / "local").iterdir()} == {
             "resources.json", "authorization.json", "log_config.json", "comm_config.json",
         }  # fmt: skip
 
 
 def test_kits_are_never_written_over_others(
-    kits: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    startup_kits: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = kits["server"].parent
+    out = startup_kits["server"].parent
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     write_project(PROJECT, tmp_path / "p.yaml")
     assert main(["site", "provision", str(tmp_path / "p.yaml"), "--out", str(out)]) == UNUSABLE
@@ -87,7 +94,7 @@ def test_kits_that_cannot_be_finished_leave_nothing(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(rules, "log_config", fail)
     with pytest.raises(OSError, match="no space"):
-        provision(PROJECT, tmp_path / "kits")
+        provision(PROJECT, tmp_path / "startup_kits")
     assert not list(tmp_path.iterdir())
 
 
@@ -95,9 +102,11 @@ def test_making_kits_prints_each_of_them_and_nothing_of_the_provisioner(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_project(PROJECT, tmp_path / "p.yaml")
-    assert main(["site", "provision", str(tmp_path / "p.yaml"), "--out", str(tmp_path / "kits")]) == 0
+    assert main(["site", "provision", str(tmp_path / "p.yaml"), "--out", str(tmp_path / "startup_kits")]) == 0
     printed = capsys.readouterr()
-    folders = [tmp_path / "kits" / name for name in ("server", "coordinator", "bank_a", "hub", "authority")]
+    folders = [
+        tmp_path / "startup_kits" / name for name in ("server", "coordinator", "bank_a", "hub", "authority")
+    ]
     assert [line.split(": ")[0] for line in printed.out.splitlines()] == [str(folder) for folder in folders]
     assert printed.err == ""
 
@@ -116,41 +125,41 @@ def test_a_folder_that_is_no_kit_is_refused_in_one_line(
 def test_without_nvflare_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'graphfed\[deploy\]'"):
-        provision(PROJECT, tmp_path / "kits")
+        provision(PROJECT, tmp_path / "startup_kits")
     assert not list(tmp_path.iterdir())
 
 
 # ---- what a party allows ----
 
 
-def authorized(kit: Path, right: str, role: str) -> bool:
+def authorized(startup_kit: Path, right: str, role: str) -> bool:
     """What FLARE makes of a kit's authorization.json."""
     from nvflare.fuel.sec.authz import AuthzContext, Person
     from nvflare.security.security import FLAuthorizer
 
-    policy = json.loads((kit / "local" / "authorization.json").read_text())
+    policy = json.loads((startup_kit / "local" / "authorization.json").read_text())
     who = Person("somebody", ORGANISATION, role)
     return bool(FLAuthorizer(ORGANISATION, policy).authorize(AuthzContext(right, who, who))[0])
 
 
-def test_the_coordinator_may_start_watch_and_end_runs_and_nothing_else(kits: dict[str, Path]) -> None:
+def test_the_coordinator_may_start_watch_and_end_runs_and_nothing_else(startup_kits: dict[str, Path]) -> None:
     from nvflare.apis.fl_constant import AdminCommandNames
 
     commands = {value for key, value in vars(AdminCommandNames).items() if key.isupper()} | {"byoc"}
     for name in ("server", "bank_a"):
-        allowed = {command for command in commands if authorized(kits[name], command, rules.ROLE)}
+        allowed = {command for command in commands if authorized(startup_kits[name], command, rules.ROLE)}
         assert allowed == set(rules.RIGHTS)
         for role in ("project_admin", "org_admin", "member", ""):
-            assert not any(authorized(kits[name], command, role) for command in commands)
+            assert not any(authorized(startup_kits[name], command, role) for command in commands)
 
 
-def component_error(kit: Path, path: str) -> str:
+def component_error(startup_kit: Path, path: str) -> str:
     """What FLARE's own authorizer says to a class that a job names, with the kit's resources.json."""
     from nvflare.apis.fl_exception import UnsafeComponentError
     from nvflare.apis.workspace import Workspace
     from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
-    workspace = Workspace(str(kit), "bank_a")
+    workspace = Workspace(str(startup_kit), "bank_a")
     try:
         ComponentPathAuthorizer().authorize_component_config({"path": path, "args": {}}, workspace=workspace)
     except UnsafeComponentError as error:
@@ -172,15 +181,18 @@ def component_error(kit: Path, path: str) -> str:
     ],
 )
 def test_a_class_that_is_not_on_the_list_is_refused_by_flare_at_the_server_and_at_sites(
-    path: str, kits: dict[str, Path]
+    path: str, startup_kits: dict[str, Path]
 ) -> None:
     for name in ("server", "bank_a"):
-        assert "is not in allow_list" in component_error(kits[name], path)
+        assert "is not in allow_list" in component_error(startup_kits[name], path)
 
 
-def test_the_classes_on_the_list_are_let_through_by_flare(kits: dict[str, Path]) -> None:
+def test_the_classes_on_the_list_are_let_through_by_flare(startup_kits: dict[str, Path]) -> None:
     for path in rules.ALLOWED_CLASSES:
-        assert component_error(kits["bank_a"], path + "module.Class" if path.endswith(".") else path) == ""
+        assert (
+            component_error(startup_kits["bank_a"], path + "module.Class" if path.endswith(".") else path)
+            == ""
+        )
 
 
 def test_the_site_s_handlers_that_stay_are_in_this_flare_and_run_no_command() -> None:

@@ -1,9 +1,10 @@
-"""What the places of a deployment that forecasts read from their own files: a site the readings of its
+"""What the places of a deployment that forecasts read from their own files: a client the readings of its
 sensors, the server the graph between all of them.
 
-A site's description (.yaml) names the file of its readings only, the server's that of the distances or the
+A client's description (.yaml) names the file of its readings only, the server's that of the distances or the
 adjacency only (keys: `graphfed.data.user_files.sensor_description`). A sensor is called as the client of the
-run that it is. All sites need readings of the same steps of time; who lacks some leaves their cells empty."""
+run that it is. All clients need readings of the same steps of time; who lacks some leaves their cells
+empty."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ __all__ = ["OwnSeries", "read_graph", "read_readings", "read_series"]
 
 @dataclass(frozen=True, eq=False)
 class OwnSeries:
-    """A site's own sensors, in the order of the run's clients: as they were read, how their windows are
+    """A client's own sensors, in the order of the run's clients: as they were read, how their windows are
     divided, and as they are trained on."""
 
     sensors: Sensors
@@ -35,8 +36,8 @@ class OwnSeries:
 
 
 def read_readings(path: Path, roster: Sequence[str]) -> Sensors:
-    """The sensors of a site's description, in the order of the roster (the names of the run's clients), which
-    they must be a block of; without a graph.
+    """The sensors of a client's description, in the order of the roster (the names of the run's clients),
+    which they must be a block of; without a graph.
 
     Raises InputError for files that cannot be used, and for a sensor that is no client of the run."""
     sensors = load_readings(describe_readings(read_yaml(path, "the description"), path.parent, str(path)))
@@ -55,7 +56,7 @@ def read_readings(path: Path, roster: Sequence[str]) -> Sensors:
         raise InputError(
             f"{path} has readings of {shown(roster[numbers[0]])}, of {shown(roster[numbers[-1]])}, not of "
             f"{shown(roster[lacking])}, which the project lists between them; give those of all sensors "
-            "of this site, or correct the project"
+            "of this client, or correct the project"
         )
     return replace(
         sensors,
@@ -66,7 +67,7 @@ def read_readings(path: Path, roster: Sequence[str]) -> Sensors:
 
 
 def read_series(path: Path, roster: Sequence[str], split: str, config: JsonObject) -> OwnSeries:
-    """A site's sensors, divided as the run's settings say (lags, horizon, every). Raises what
+    """A client's sensors, divided as the run's settings say (lags, horizon, every). Raises what
     `read_readings` and `make_time_split` raise."""
     sensors = read_readings(path, roster)
     divided = make_time_split(sensors, split, config["lags"], config["horizon"], config["every"])
@@ -76,7 +77,7 @@ def read_series(path: Path, roster: Sequence[str], split: str, config: JsonObjec
 
 
 def read_graph(path: Path, roster: Sequence[str]) -> Edges:
-    """The edges of the server's description, whose vertices are the run's clients. Raises InputError for
+    """The edges of the server's description, whose nodes are the run's clients. Raises InputError for
     files that cannot be used."""
     description = describe_graph(read_yaml(path, "the description"), path.parent, str(path))
     return make_edges(load_graph(description, tuple(roster)))

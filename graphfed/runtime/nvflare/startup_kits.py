@@ -19,15 +19,15 @@ from graphfed.files import parse_json, read_regular, write_json
 from graphfed.runtime.nvflare import need_nvflare, rules
 from graphfed.runtime.nvflare.project import Project, make_project
 
-__all__ = ["AUTHORITY", "Kit", "check_certificate", "load_kit", "provision"]
+__all__ = ["AUTHORITY", "StartupKit", "check_certificate", "load_startup_kit", "provision"]
 
 AUTHORITY = "authority"
-KIT_FILE = "kit.json"
+STARTUP_KIT_FILE = "kit.json"
 ORGANISATION = "graphfed"
 
 
 @dataclasses.dataclass(frozen=True)
-class Kit:
+class StartupKit:
     """A start-up kit. kind: "server", "site" or "coordinator"; name: as FLARE knows its owner."""
 
     folder: Path
@@ -36,21 +36,21 @@ class Kit:
     project: Project
 
 
-def load_kit(folder: Path) -> Kit:
+def load_startup_kit(folder: Path) -> StartupKit:
     """A kit by its folder. InputError where it is none."""
-    file = folder / KIT_FILE
+    file = folder / STARTUP_KIT_FILE
     try:
         content = parse_json(read_regular(file))
         kind, name = str(content["kind"]), str(content["name"])
         project = make_project(content["project"], f"the kit {file}")
     except FileNotFoundError:
         raise InputError(
-            f"{folder} is no start-up kit: it has no {KIT_FILE}; name one of the folders that "
+            f"{folder} is no start-up kit: it has no {STARTUP_KIT_FILE}; name one of the folders that "
             "'graphfed site provision' made"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"the kit {file} cannot be read: {error}; copy the kit again") from None
-    return Kit(folder.resolve(), kind, name, project)
+    return StartupKit(folder.resolve(), kind, name, project)
 
 
 def provision(project: Project, out: Path) -> dict[str, Path]:
@@ -65,23 +65,25 @@ def provision(project: Project, out: Path) -> dict[str, Path]:
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))  # private: mode 700
     try:
         made = _make(project, temporary / "flare")
-        kits = temporary / "kits"
-        kits.mkdir()
+        startup_kits = temporary / "startup_kits"
+        startup_kits.mkdir()
         parties = {"server": ("server", "server"), "coordinator": ("coordinator", project.coordinator)}
         parties |= {site.name: ("site", site.name) for site in project.sites}
         for folder, (kind, name) in parties.items():
-            kit = Path(shutil.move(made / name, kits / folder))
-            _adjust(kit, kind, project)
-            write_json(kit / KIT_FILE, {"kind": kind, "name": name, "project": project.to_json()})
-        shutil.move(made.parent / "state", kits / AUTHORITY)
-        _make_private(kits)
-        kits.rename(out)
+            startup_kit = Path(shutil.move(made / name, startup_kits / folder))
+            _adjust(startup_kit, kind, project)
+            write_json(
+                startup_kit / STARTUP_KIT_FILE, {"kind": kind, "name": name, "project": project.to_json()}
+            )
+        shutil.move(made.parent / "state", startup_kits / AUTHORITY)
+        _make_private(startup_kits)
+        startup_kits.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return {folder: out / folder for folder in parties}
 
 
-def check_certificate(kit: Kit) -> None:
+def check_certificate(startup_kit: StartupKit) -> None:
     """Check that a kit's certificate is its owner's, is valid now, and goes with the key beside it.
 
     A server refuses any other one. FLARE would only go on trying, and say nothing.
@@ -96,7 +98,7 @@ def check_certificate(kit: Kit) -> None:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509.oid import NameOID
 
-    stem = kit.folder / "startup" / ("server" if kit.kind == "server" else "client")
+    stem = startup_kit.folder / "startup" / ("server" if startup_kit.kind == "server" else "client")
     file, key_file = stem.with_suffix(".crt"), stem.with_suffix(".key")
     try:
         certificate = x509.load_pem_x509_certificate(file.read_bytes())
@@ -107,10 +109,11 @@ def check_certificate(kit: Kit) -> None:
         ) from None
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     owner = ", ".join(str(name.value) for name in names)
-    if owner != kit.name:
+    if owner != startup_kit.name:
         raise InputError(
-            f"the certificate in {file} is of {shown(owner)}, and the kit of {kit.name!r}; copy the kit of "
-            f"{kit.name} again, as a whole"
+            f"the certificate in {file} is of {shown(owner)}, and the kit of {startup_kit.name!r}; copy "
+            f"the kit of "
+            f"{startup_kit.name} again, as a whole"
         )
     if certificate.public_key() != key.public_key():
         raise InputError(f"{key_file} is not the key of the certificate beside it; copy the kit again")
@@ -182,26 +185,26 @@ _LEFT_OUT = (
 )  # fmt: skip
 
 
-def _adjust(kit: Path, kind: str, project: Project) -> None:
+def _adjust(startup_kit: Path, kind: str, project: Project) -> None:
     """Make FLARE's kit ours: its rules are `rules`, and nothing in it starts it without them."""
     for name in _LEFT_OUT:
-        (kit / name).unlink(missing_ok=True)
+        (startup_kit / name).unlink(missing_ok=True)
     if kind != "coordinator":
-        for file in (kit / "local").iterdir():
+        for file in (startup_kit / "local").iterdir():
             file.unlink()
-        write_json(kit / "local" / "resources.json", rules.resources(kind, len(project.sites)))
-        write_json(kit / "local" / "authorization.json", rules.authorization())
-        write_json(kit / "local" / "log_config.json", rules.log_config())
+        write_json(startup_kit / "local" / "resources.json", rules.resources(kind, len(project.sites)))
+        write_json(startup_kit / "local" / "authorization.json", rules.authorization())
+        write_json(startup_kit / "local" / "log_config.json", rules.log_config())
         # No connections between sites, past the server; the processes of runs connect here by loopback only.
         write_json(
-            kit / "local" / "comm_config.json",
+            startup_kit / "local" / "comm_config.json",
             {
                 "allow_adhoc_conns": False,
                 "internal": {"scheme": "tcp", "resources": {"host": "127.0.0.1", "listen_host": "127.0.0.1"}},
             },
         )
     if kind == "server":
-        file = kit / "startup" / "fed_server.json"
+        file = startup_kit / "startup" / "fed_server.json"
         content = json.loads(file.read_text())
         content["servers"][0]["service"]["target"] = f"{project.listen}:{project.port}"
         write_json(file, content)

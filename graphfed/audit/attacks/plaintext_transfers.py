@@ -77,7 +77,7 @@ def run(audited: AuditedRun) -> Finding:
 
 
 CHECK = Check(
-    name="clear_transfers",
+    name="plaintext_transfers",
     tests="the ledger adds up; every transfer in clear is named",
     attacker="the receiver of each transfer reads what is sent in clear",
     run=run,

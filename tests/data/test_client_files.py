@@ -1,4 +1,5 @@
-"""Several sites' own files are one graph: what all of them list, and each site holds what its files list."""
+"""Several clients' own files are one graph: what all of them list, and each client holds what its files
+list."""
 
 import dataclasses
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphfed.data.graphs.graph import Graph, Split
-from graphfed.data.graphs.overview import overview, site_facts, site_names
+from graphfed.data.graphs.overview import client_facts, client_names, overview
 from graphfed.data.partitions.partition import partition
 from graphfed.data.user_files.graph_description import Description, describe, describe_file
 from graphfed.data.user_files.graph_files import load_description
@@ -39,18 +40,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def described(folder: Path, **more: Any) -> Description:
-    return describe({"sites": SITES, **more}, folder, "it")
+    return describe({"clients": SITES, **more}, folder, "it")
 
 
 def load(folder: Path, **more: Any) -> Graph:
     return load_description(described(folder, **more))
 
 
-def test_the_graph_is_what_all_sites_list_and_an_id_is_one_vertex(folder: Path) -> None:
+def test_the_graph_is_what_all_clients_list_and_an_id_is_one_node(folder: Path) -> None:
     graph = load(folder)
     assert graph.name == "customers", "the name that all files of nodes have"
     assert graph.ids.to_pylist() == ["a", "b", "c", "d"]
-    assert graph.feature_names == ("age", "balance"), "as the first site has them"
+    assert graph.feature_names == ("age", "balance"), "as the first client has them"
     np.testing.assert_array_equal(graph.x, np.array([[1.5, -2], [2, 300], [0, 0], [4, 1]], dtype=np.float32))
     assert graph.edges.T.tolist() == [[0, 1], [1, 2], [2, 3]]
     assert (graph.class_names, graph.y.tolist()) == (("no", "yes"), [1, 0, 0, -1])
@@ -58,90 +59,90 @@ def test_the_graph_is_what_all_sites_list_and_an_id_is_one_vertex(folder: Path) 
     assert [np.flatnonzero(m).tolist() for m in (graph.split.train, graph.split.val, graph.split.test)] == [
         [0, 1], [], [2],
     ]  # fmt: skip
-    assert (graph.site_names, graph.sites) == (("north", "south"), None)
+    assert (graph.client_names, graph.clients) == (("north", "south"), None)
 
 
-def test_a_site_holds_what_its_files_list_and_owns_what_it_has_the_label_of(folder: Path) -> None:
+def test_a_client_holds_what_its_files_list_and_owns_what_it_has_the_label_of(folder: Path) -> None:
     graph = load(folder)
     dealt = partition(graph, "column", None, 0)
     dealt.check(graph)
     names = graph.ids.to_pylist()
     held = [
-        (graph.site_names[s], names[v], bool(owner))
-        for s, v, owner in zip(dealt.held_site, dealt.held_vertex, dealt.held_owner, strict=True)
+        (graph.client_names[s], names[v], bool(owner))
+        for s, v, owner in zip(dealt.held_client, dealt.held_node, dealt.held_owner, strict=True)
     ]
     assert held == [
         ("north", "a", True), ("north", "b", False), ("north", "c", True),
         ("south", "b", True), ("south", "c", True), ("south", "d", True),
     ]  # fmt: skip
     assert [
-        (graph.site_names[s], names[u], names[v])
-        for s, u, v in zip(dealt.edge_site, dealt.edge_u, dealt.edge_v, strict=True)
+        (graph.client_names[s], names[u], names[v])
+        for s, u, v in zip(dealt.edge_client, dealt.edge_u, dealt.edge_v, strict=True)
     ] == [("north", "a", "b"), ("north", "b", "c"), ("south", "b", "c"), ("south", "c", "d")]
-    assert len(dealt.cut_site) == 0
-    assert site_names(graph, dealt) == ("north", "south")
-    assert site_names(graph, partition(graph, "random", 2, 0)) == ()
+    assert len(dealt.cross_local_client) == 0
+    assert client_names(graph, dealt) == ("north", "south")
+    assert client_names(graph, partition(graph, "random", 2, 0)) == ()
 
 
-def test_what_sites_share_is_counted(folder: Path) -> None:
+def test_what_clients_share_is_counted(folder: Path) -> None:
     graph = load(folder)
     none = np.zeros(graph.num_nodes, dtype=bool)
     told = overview(
         graph, graph.split or Split("none", none, none, none), partition(graph, "column", None, 0)
     )
-    assert told["shared"] == {"vertices": 2, "edges": 1}
-    assert [row["name"] for row in told["sites"]] == ["north", "south"]
-    assert ("at several sites", "2 vertices, 1 edges") in site_facts(told)
+    assert told["shared"] == {"nodes": 2, "edges": 1}
+    assert [row["name"] for row in told["clients"]] == ["north", "south"]
+    assert ("at several clients", "2 nodes, 1 edges") in client_facts(told)
     alone = overview(graph, Split("none", none, none, none), partition(graph, "random", 2, 0))
-    assert alone["shared"] == {"vertices": 0, "edges": 0}
+    assert alone["shared"] == {"nodes": 0, "edges": 0}
     del alone["shared"]
-    assert "at several sites" not in dict(site_facts(alone)), "an overview of an earlier version"
+    assert "at several clients" not in dict(client_facts(alone)), "an overview of an earlier version"
 
 
-def test_any_other_partition_deals_the_graph_of_all_sites(folder: Path) -> None:
+def test_any_other_partition_deals_the_graph_of_all_clients(folder: Path) -> None:
     graph = load(folder)
     dealt = partition(graph, "random", 2, 0)
     dealt.check(graph)
     assert len(dealt.held_id) == graph.num_nodes
 
 
-def test_without_a_column_of_labels_every_holder_owns_its_vertices(folder: Path) -> None:
+def test_without_a_column_of_labels_every_holder_owns_its_nodes(folder: Path) -> None:
     graph = load(folder, label=None, features=["age"])
     assert graph.held is not None
     assert graph.held.owner.all()
     assert (graph.y == -1).all()
 
 
-def test_named_classes_are_those_of_all_sites(folder: Path) -> None:
+def test_named_classes_are_those_of_all_clients(folder: Path) -> None:
     graph = load(folder, classes=["yes", "no", "unclear"])
     assert (graph.class_names, graph.y.tolist()) == (("yes", "no", "unclear"), [0, 1, 1, -1])
     with pytest.raises(
-        InputError, match=r"site 'north': .*customers\.csv, line 2, column 'label': 'yes' is none"
+        InputError, match=r"client 'north': .*customers\.csv, line 2, column 'label': 'yes' is none"
     ):
         load(folder, classes=["no"])
 
 
-def test_a_column_called_site_is_no_feature(folder: Path) -> None:
+def test_a_column_called_client_is_no_feature(folder: Path) -> None:
     for name in SITES:
         path = folder / name / "customers.csv"
         head, *rows = path.read_text().splitlines()
-        path.write_text("\n".join([f"{head},site", *(f"{row},{name}" for row in rows)]) + "\n")
+        path.write_text("\n".join([f"{head},client", *(f"{row},{name}" for row in rows)]) + "\n")
     assert load(folder).feature_names == ("age", "balance")
 
 
-def test_an_edge_that_two_sites_list_weighs_what_both_say_and_not_the_sum(folder: Path) -> None:
+def test_an_edge_that_two_clients_list_weighs_what_both_say_and_not_the_sum(folder: Path) -> None:
     (folder / "north/transfers.csv").write_text("source,target,weight\na,b,2\nb,c,1\nc,b,0.5\n")
     (folder / "south/transfers.csv").write_text("source,target,weight\nd,c,1\nc,b,1.5\n")
     graph = load(folder)
     assert graph.edge_weight is not None
-    assert graph.edge_weight.tolist() == [2, 1.5, 1], "rows of one site add up"
-    with pytest.raises(InputError, match=r"the edge between 'b' and 'c' weighs 1\.5 here and 1\.0 at site"):
+    assert graph.edge_weight.tolist() == [2, 1.5, 1], "rows of one client add up"
+    with pytest.raises(InputError, match=r"the edge between 'b' and 'c' weighs 1\.5 here and 1\.0 at client"):
         load(folder, repeated="max")
     assert load(folder, weight=None).edge_weight is None
 
 
-def test_a_description_of_sites_survives_json_and_names_absolute_paths(folder: Path) -> None:
-    lines = ["sites:"] + [
+def test_a_description_of_clients_survives_json_and_names_absolute_paths(folder: Path) -> None:
+    lines = ["clients:"] + [
         f"  {name}: {{nodes: {f['nodes']}, edges: {f['edges']}}}" for name, f in SITES.items()
     ]
     (folder / "d.yaml").write_text("\n".join([*lines, "split:", "features: [age]", "name: mine"]))
@@ -150,17 +151,17 @@ def test_a_description_of_sites_survives_json_and_names_absolute_paths(folder: P
     again = describe(told, Path("/nowhere"), "it")
     assert again == description
     assert again.to_json() == told
-    assert all(Path(path).is_absolute() for site in told["sites"].values() for path in site.values())
+    assert all(Path(path).is_absolute() for client in told["clients"].values() for path in client.values())
     assert (again.name, again.features, again.split) == ("mine", ("age",), None)
     assert hash(again) == hash(description)
     assert load_description(again).hash == load_description(description).hash
 
 
-def test_the_name_of_files_with_different_names_is_sites(folder: Path) -> None:
+def test_the_name_of_files_with_different_names_is_clients(folder: Path) -> None:
     (folder / "south/customers.csv").rename(folder / "south/people.csv")
     south = {"nodes": "south/people.csv", "edges": "south/transfers.csv"}
-    assert load(folder, sites={**SITES, "south": south}).name == "sites"
-    assert load(folder, sites={1: SITES["north"], 2: south}).site_names == ("1", "2")
+    assert load(folder, clients={**SITES, "south": south}).name == "clients"
+    assert load(folder, clients={1: SITES["north"], 2: south}).client_names == ("1", "2")
 
 
 # ---- against a slow count ----------------------------------------------------------------------------------
@@ -168,20 +169,20 @@ def test_the_name_of_files_with_different_names_is_sites(folder: Path) -> None:
 
 @dataclasses.dataclass
 class World:
-    """What is true, and which part of it each site lists, blank where it does not know."""
+    """What is true, and which part of it each client lists, blank where it does not know."""
 
     x: list[list[float]]
     label: list[str]
     part: list[str]
     weight: dict[tuple[int, int], float]
-    nodes: list[dict[int, tuple[bool, bool]]]  # of each site: vertex -> whether label and part are there
+    nodes: list[dict[int, tuple[bool, bool]]]  # of each client: node -> whether label and part are there
     edges: list[list[tuple[int, int]]]
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    n, sites = draw(st.integers(1, 12)), draw(st.integers(2, 4))
-    vertex = st.integers(0, n - 1)
+    n, clients = draw(st.integers(1, 12)), draw(st.integers(2, 4))
+    node = st.integers(0, n - 1)
     pair = st.lists(st.integers(-3, 3).map(float), min_size=2, max_size=2)
     world = World(
         draw(st.lists(pair, min_size=n, max_size=n)),
@@ -189,8 +190,8 @@ def worlds(draw: st.DrawFn) -> World:
         draw(st.lists(st.sampled_from(["train", "val", "test", "", "none"]), min_size=n, max_size=n)),
         {}, [], [],
     )  # fmt: skip
-    for _ in range(sites):
-        mine = draw(st.dictionaries(vertex, st.tuples(st.booleans(), st.booleans()), min_size=1))
+    for _ in range(clients):
+        mine = draw(st.dictionaries(node, st.tuples(st.booleans(), st.booleans()), min_size=1))
         ends = st.sampled_from(sorted(mine))
         world.nodes.append(mine)
         world.edges.append(draw(st.lists(st.tuples(ends, ends), max_size=15)))
@@ -200,7 +201,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def write(world: World, folder: Path, weighted: bool) -> dict[str, Any]:
-    sites: dict[str, Any] = {}
+    clients: dict[str, Any] = {}
     for s, (nodes, edges) in enumerate(zip(world.nodes, world.edges, strict=True)):
         rows = [
             f"v{v},{world.label[v] * label},{world.x[v][0]},{world.part[v] * part},{world.x[v][1]}"
@@ -209,13 +210,13 @@ def write(world: World, folder: Path, weighted: bool) -> dict[str, Any]:
         (folder / f"n{s}.csv").write_text("\n".join(["id,label,p,split,q", *rows]) + "\n")
         lines = [f"v{u},v{v},{world.weight[min(u, v), max(u, v)]}" for u, v in edges]
         (folder / f"e{s}.csv").write_text("\n".join(["source,target,w", *lines]) + "\n")
-        sites[f"site {s}"] = {"nodes": f"n{s}.csv", "edges": f"e{s}.csv"}
-    return {"sites": sites} | ({"weight": "w", "repeated": "max"} if weighted else {})
+        clients[f"client {s}"] = {"nodes": f"n{s}.csv", "edges": f"e{s}.csv"}
+    return {"clients": clients} | ({"weight": "w", "repeated": "max"} if weighted else {})
 
 
 @settings(max_examples=60)
 @given(world=worlds(), weighted=st.booleans())
-def test_sites_files_say_what_a_slow_count_of_them_says(
+def test_clients_files_say_what_a_slow_count_of_them_says(
     world: World, weighted: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("world")
@@ -247,10 +248,10 @@ def test_sites_files_say_what_a_slow_count_of_them_says(
     dealt = partition(graph, "column", None, 0)
     dealt.check(graph)
     for s, nodes in enumerate(world.nodes):
-        mine = dealt.held_site == s
-        assert {back[v] for v in dealt.held_vertex[mine].tolist()} == set(nodes)
-        owned = {back[v] for v in dealt.held_vertex[mine & dealt.held_owner].tolist()}
+        mine = dealt.held_client == s
+        assert {back[v] for v in dealt.held_node[mine].tolist()} == set(nodes)
+        owned = {back[v] for v in dealt.held_node[mine & dealt.held_owner].tolist()}
         assert owned == {v for v, (says, _) in nodes.items() if (says and world.label[v]) or v not in known}
-        at = dealt.edge_site == s
+        at = dealt.edge_client == s
         ends = zip(dealt.edge_u[at].tolist(), dealt.edge_v[at].tolist(), strict=True)
         assert {(min(back[u], back[v]), max(back[u], back[v])) for u, v in ends} == proper[s]

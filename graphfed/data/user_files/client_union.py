@@ -1,0 +1,208 @@
+"""Several clients' own tables -> the tables of one graph, and which client holds what.
+
+An id is the same node wherever it stands, so clients may share nodes and edges. What two clients say of one
+must agree: its features, its label and part of the split where both say one, the weight of an edge.
+
+Shapes: n and e rows of one client's nodes and edges, N nodes and M rows of nodes at all clients, F features.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphfed.data.graphs.graph import Held, sorted_unique, undirected
+from graphfed.data.user_files.graph_description import Description
+from graphfed.data.user_files.graph_tables import Tables
+from graphfed.data.user_files.table_files import TableFile
+from graphfed.errors import InputError, shown
+
+__all__ = ["ClientTables", "Union", "unite"]
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class ClientTables:
+    """What one client's files say, with the files for messages."""
+
+    name: str
+    nodes: TableFile
+    edges: TableFile
+    tables: Tables
+
+
+@dataclass(frozen=True)
+class Union:
+    """The clients' common graph. tables: its N nodes, in the order in which they are first listed, and every
+    edge once, u < v, sorted by (u, v), without self loops; listed: the ends [2, e] of each client's edges as
+    its file has them, as nodes."""
+
+    tables: Tables
+    held: Held
+    listed: tuple[np.ndarray, ...]
+
+
+def unite(clients: Sequence[ClientTables], description: Description) -> Union:
+    """Put the tables of the clients that a description names together.
+
+    A client owns the nodes whose label its file has; a node without a label is owned by all its holders.
+
+    Raises InputError where two clients disagree, with both clients, files, rows and values."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = _Rows(clients)
+    x = _agreed_features(rows, description.features)
+    labels, owner = None, np.ones(len(rows.node), dtype=bool)
+    if description.label is not None:
+        texts = pa.concat_arrays([client.tables.label for client in clients])
+        codes = np.asarray(texts.dictionary_encode().indices)
+        known = np.asarray(pc.not_equal(texts, ""))
+        first = rows.first(known)
+        rows.refuse_different(codes, known, first, description.label, "the label", texts.__getitem__)
+        labels = pc.fill_null(texts.take(pa.array(first, mask=first < 0)), "")
+        owner = known | (first < 0)[rows.node]
+    part = None
+    if description.split is not None:
+        parts = np.concatenate([client.tables.part for client in clients if client.tables.part is not None])
+        known = parts < len(PARTS)
+        first = rows.first(known)
+        rows.refuse_different(
+            parts, known, first, description.split, "part of the split", lambda row: PARTS[parts[row]]
+        )
+        part = np.where(first < 0, len(PARTS), parts[first]).astype(np.int8)
+    ends, weights, edge_client, edge = _edges(rows, description.weight, description.repeated)
+    client_of_node = np.repeat(np.arange(len(clients)), [len(client.tables.ids) for client in clients])
+    order = np.lexsort((rows.node, client_of_node))
+    held = Held(client_of_node[order], rows.node[order], owner[order], edge_client, edge)
+    listed = tuple(rows.of(s)[client.tables.ends] for s, client in enumerate(clients))
+    return Union(
+        Tables(rows.ids, None, labels, x, part, rows.ids, ends, weights, far=rows.ids[:0]), held, listed
+    )
+
+
+class _Rows:
+    """The rows of all clients' nodes, one client after the other: `node` [M] says which node each is."""
+
+    def __init__(self, clients: Sequence[ClientTables]) -> None:
+        import pyarrow as pa
+
+        self.clients = clients
+        encoded = pa.concat_arrays([client.tables.ids for client in clients]).dictionary_encode()
+        self.ids = encoded.dictionary
+        self.node = np.asarray(encoded.indices).astype(np.int64)
+        self.start = np.cumsum([0, *(len(client.tables.ids) for client in clients)])
+
+    def of(self, client: int) -> np.ndarray:
+        """The nodes of one client's rows, [n]."""
+        node: np.ndarray = self.node[self.start[client] : self.start[client + 1]]
+        return node
+
+    def first(self, known: np.ndarray) -> np.ndarray:
+        """The first row of each node among those where `known` [M] is true, -1 for none, [N]."""
+        first: np.ndarray = np.full(len(self.ids), -1)
+        rows = np.flatnonzero(known)[::-1]  # of several rows the last one written stays
+        first[self.node[rows]] = rows
+        return first
+
+    def refuse_different(
+        self,
+        codes: np.ndarray,
+        known: np.ndarray,
+        first: np.ndarray,
+        column: str,
+        what: str,
+        value: Callable[[int], object],
+    ) -> None:
+        """InputError where a known code [M] is not that of its node's first row; value: row -> what to
+        show."""
+        bad = np.flatnonzero(known & (codes != codes[first[self.node]]))
+        if bad.size:
+            row = int(bad[0])
+            other = int(first[self.node[row]])
+            here, there = (shown(str(value(r))) for r in (row, other))
+            raise self.refusal(
+                row, other, column, f"{what} of", f"is {here} here and {there}",
+                "correct one of the files, or leave it empty in one", bad.size,
+            )  # fmt: skip
+
+    def refusal(
+        self, row: int, other: int, column: str, what: str, differs: str, fix: str, count: int
+    ) -> InputError:
+        """What to say of two rows of one node."""
+        (here, at), (there, where) = (self._place(r) for r in (row, other))
+        return InputError(
+            f"client {shown(here.name)}: {here.nodes.where(at)}, column {column!r}: {what} node "
+            f"{shown(self.ids[self.node[row]].as_py())} {differs} at client {shown(there.name)} "
+            f"({there.nodes.where(where)}); {fix} ({count} such rows)"
+        )
+
+    def _place(self, row: int) -> tuple[ClientTables, int]:
+        client = int(np.searchsorted(self.start, row, side="right")) - 1
+        return self.clients[client], row - int(self.start[client])
+
+
+def _agreed_features(rows: _Rows, features: Sequence[str]) -> np.ndarray:
+    """[N, F]: every node's features, which are those of each of its rows."""
+    x = np.empty((len(rows.ids), len(features)), dtype=np.float32)
+    first = rows.first(np.ones(len(rows.node), dtype=bool))
+    for s, client in enumerate(rows.clients):
+        node, start = rows.of(s), rows.start[s]
+        new = first[node] == start + np.arange(len(node))
+        x[node[new]] = client.tables.x[new]
+        differs = client.tables.x != x[node]
+        bad = np.flatnonzero(differs.any(axis=1))
+        if bad.size:
+            row = int(bad[0])
+            j = int(differs[row].argmax())
+            raise rows.refusal(
+                int(start) + row, int(first[node[row]]), features[j], "this feature of",
+                f"is {client.tables.x[row, j]} here and {x[node[row], j]}",
+                "a node has the same features at every client: correct one of the files", bad.size,
+            )  # fmt: skip
+    return x
+
+
+def _edges(
+    rows: _Rows, weight: str | None, repeated: str
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
+    """ends [2, m] of every edge once, its weight [m], and (client, edge) of every client's every edge."""
+    n = len(rows.ids)
+    keys, weights = [], []
+    for s, client in enumerate(rows.clients):
+        given = None if client.tables.weight is None else client.tables.weight.astype(np.float64)
+        (u, v), mine = undirected(f"client {client.name}", rows.of(s)[client.tables.ends], given, repeated, n)
+        keys.append(u * n + v)
+        weights.append(np.ones(len(u), dtype=np.float32) if mine is None else mine)
+    every, edge_client = np.concatenate(keys), np.repeat(np.arange(len(keys)), [len(k) for k in keys])
+    known = sorted_unique(every)
+    edge = np.searchsorted(known, every)
+    ends = np.stack((known // n, known % n))
+    if weight is None:
+        return ends, None, edge_client, edge
+    amount = np.concatenate(weights)
+    first = np.empty(len(known), dtype=np.int64)
+    first[edge[::-1]] = np.arange(len(edge))[::-1]
+    bad = np.flatnonzero(amount != amount[first[edge]])
+    if bad.size:
+        row, other = int(bad[0]), int(first[edge[bad[0]]])
+        (here, at), (there, where) = (
+            (rows.clients[edge_client[r]], _first_row(rows, int(edge_client[r]), ends[:, edge[r]]))
+            for r in (row, other)
+        )
+        u, v = (shown(rows.ids[node].as_py()) for node in ends[:, edge[row]])
+        raise InputError(
+            f"client {shown(here.name)}: {here.edges.where(at)}, column {weight!r}: the edge between {u} and "
+            f"{v} weighs {amount[row]} here and {amount[other]} at client {shown(there.name)} "
+            f"({there.edges.where(where)}); give it one weight, or do without weights: 'weight:' with "
+            f"nothing after it ({bad.size} such edges)"
+        )
+    return ends, amount[first], edge_client, edge
+
+
+def _first_row(rows: _Rows, client: int, ends: np.ndarray) -> int:
+    """The first row of a client's edges that joins two nodes, in either direction."""
+    u, v = rows.of(client)[rows.clients[client].tables.ends]
+    same = ((u == ends[0]) & (v == ends[1])) | ((u == ends[1]) & (v == ends[0]))
+    return int(same.argmax())
