@@ -7,6 +7,7 @@ README.md and the template of benchmarks/README.md. `item` is a paper and its ta
 says what was asked, and the nearest name."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -51,10 +52,12 @@ class Records:
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The functions by the names that pages use."""
         texts = (self.ours, self.printed, self.difference, self.relative, self.value, self.spread)
+        costs = (self.timed, self.ratio)
         numbers = (self.count_seeds, self.mean, self.sd, self.printed_mean, self.relative_mean)
         several = (self.number, self.means, self.gaps)
-        own = {function.__name__: function for function in (*texts, *numbers, *several)}
-        return {**own, "min": min, "max": max, "abs": abs, "len": len}
+        own = {function.__name__: function for function in (*texts, *costs, *numbers, *several)}
+        plain = {"min": min, "max": max, "abs": abs, "len": len}
+        return {**own, **plain, "brief": brief, "claim": claim}
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of a jinja expression of these functions."""
@@ -63,9 +66,14 @@ class Records:
         except (jinja2.TemplateError, TypeError) as error:
             raise RecordError(f"{expression}: {error}") from None
 
-    def render(self, template: str) -> str:
-        """Return a text with the values of its `{{ expressions }}`."""
-        return JINJA.from_string(template).render(self.functions)
+    def render(self, template: str, **texts: str) -> str:
+        """Return a text with the values of its `{{ expressions }}`.
+
+        Args:
+            template: The text.
+            texts: More values by name.
+        """
+        return JINJA.from_string(template).render({**self.functions, **texts})
 
     def ours(self, item: str, row: str, metric: str, places: int | None = None, **where: Any) -> str:
         """Return our figure, mean ± standard deviation over the seeds: ``44.7 ± 0.3``."""
@@ -117,6 +125,28 @@ class Records:
         """
         mean, std = (self.number(name, f"{path}.{key}") for key in ("mean", "std"))
         return figure_text({"mean": mean, "std": std}, "", places)
+
+    def timed(self, name: str, path: str, per: float = 1) -> str:
+        """Return the minimum and the median of a measurement that was repeated: ``1.9 / 2.3``.
+
+        Args:
+            name: The record.
+            path: Where in it, as a JMESPath; an object with "min" and "median".
+            per: What both are divided by.
+        """
+        least, median = (self.number(name, f"{path}.{key}") / per for key in ("min", "median"))
+        return f"{brief(least)} / {brief(median)}"
+
+    def ratio(self, name: str, path: str) -> str:
+        """Return the ratio of minima, and in brackets that of medians and its range over the repeats.
+
+        Args:
+            name: The record.
+            path: Where in it, as a JMESPath; an object that `measure.ratio` made.
+        """
+        keys = ("of_minima", "of_medians", "lowest", "highest")
+        minima, medians, lowest, highest = (brief(self.number(name, f"{path}.{key}")) for key in keys)
+        return f"{minima} ({medians}; {lowest} to {highest})"
 
     def number(self, name: str, path: str) -> float:
         """Return a number of a record (`value`)."""
@@ -319,6 +349,31 @@ def _places(metric: str, places: int | None, figure: Figure | None = None) -> in
         return 1
     whole = figure is not None and figure["std"] is None and float(figure["mean"] or 0.5).is_integer()
     return 0 if whole else 2
+
+
+def brief(number: float) -> str:
+    """Return a number with two digits, and every digit before the point: ``0.073``, ``1.9``, ``1 118``.
+
+    Args:
+        number: At least 0.
+    """
+    if number == 0:
+        return "0"
+    rounded = float(f"{number:.2g}") if number < 10 else float(round(number))
+    decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded < 10 else 0
+    return f"{rounded:_.{decimals}f}".replace("_", " ")
+
+
+def claim(held: bool, sentence: str) -> str:
+    """Return a sentence whose relation between figures holds. Raises RecordError if it does not.
+
+    Args:
+        held: The relation.
+        sentence: What states it.
+    """
+    if not held:
+        raise RecordError(f"the records contradict this sentence: {sentence}")
+    return sentence
 
 
 def ranges(numbers: Sequence[int]) -> str:

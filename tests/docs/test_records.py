@@ -130,6 +130,29 @@ def test_every_item_of_a_record_has_a_table(records: Records, item: str) -> None
         assert relative_cells(found)[1]
 
 
+@pytest.mark.parametrize("item", ITEMS)
+def test_a_record_has_the_rows_seeds_and_printed_figures_that_the_program_asks(
+    records: Records, item: str
+) -> None:
+    """A record may have fewer seeds than the program runs by itself."""
+    _, asked = records.asked(item)
+    rows = records.item(item)["rows"]
+    if len(rows) == len(asked.rows):  # an item that measures something may have several rows for one
+        assert [row["label"] for row in rows] == [row.label for row in asked.rows]
+    by_label = {row.label: row for row in asked.rows}
+    for row in rows:
+        of = by_label.get(row["label"])
+        if of is None or not isinstance(row.get("printed"), dict):
+            continue
+        there = {metric: of.printed.get(metric) for metric in row["printed"]}
+        printed = {m: None if p is None else {"mean": p.mean, "std": p.std} for m, p in there.items()}
+        assert row["printed"] == printed, row["label"]
+        assert {*row["seeds"]} <= {*asked.seeds_of(of)}
+        compared = {there["to"]: there["printed"] for there in row["relative"]}
+        for other in of.relative if compared else ():
+            assert compared[other.to] == {metric: other.printed.get(metric) for metric in compared[other.to]}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("item", ITEMS)
 def test_every_item_of_a_record_is_drawn_in_the_words_of_the_program(records: Records, item: str) -> None:
@@ -184,6 +207,7 @@ extensions = ["myst_parser", "records"]
 myst_enable_extensions = ["dollarmath", "substitution"]
 html_math_renderer = "mathml"
 html_theme = "basic"
+suppress_warnings = ["config.cache"]  # as in docs/conf.py
 """
 
 

@@ -116,6 +116,20 @@ def test_the_comparison_of_methods_has_the_mean_and_deviation_of_each(tmp_path: 
     assert all(0 < figure["mean"] < 100 and figure["std"] >= 0 for figure in found["accuracy"].values())
 
 
+def test_audits_of_baselines_fedgcn_and_lumos_have_a_finding_of_every_attack(tmp_path: Path) -> None:
+    cases = run("baseline_audits", tmp_path / "audits.json")["cases"]
+    assert all("membership" in case for case in cases.values())
+    assert 0 < cases["fedgcn_1"]["fedgcn_features"]["value"] <= 1
+    assert 0 <= cases["lumos_2"]["lumos_features"]["value"] <= 1
+
+
+@pytest.mark.on_demand
+def test_fedgats_message_is_measured_with_and_without_encryption(tmp_path: Path) -> None:
+    pytest.importorskip("tenseal", reason="tenseal is not installed: pip install 'graphfed[secure]'")
+    rows = run("fedgat_encrypted", tmp_path / "encrypted.json")["rows"]
+    assert rows["encrypted"]["bytes_before_training"] > rows["plaintext"]["bytes_before_training"] > 0
+
+
 def test_three_holders_of_split_learning_compute_what_one_does_before_they_are_timed(tmp_path: Path) -> None:
     (graph,) = run("split_learning", tmp_path / "split.json")["graphs"]
     assert graph["largest_differences"]["three holders and one"] <= 1e-9
@@ -248,3 +262,34 @@ def test_fedgraphs_silos_predict_what_one_party_does_before_their_rounds_are_tim
         assert set(row["ms"]) == set(row["round / central epoch"])
         # A sample takes a client less than everything does.
         assert row["modelled_ms"]["constant"] < row["modelled_ms"]["full"]
+
+
+def test_the_attacks_on_unprotected_messages_find_everything_and_noise_stops_them(tmp_path: Path) -> None:
+    cases = run("audits", tmp_path / "audits.json")["cases"]
+    for name in ("fedgat_vector", "fedgat_matrix", "fedgat_drop_single"):
+        assert cases[name]["fedgat_features"]["value"] == 1
+    assert cases["sapgnn_identity"]["split_features"]["value"] == 1
+    assert cases["sapgnn_server"]["split_labels"]["value"] == 1
+    noised = [case["fedgat_ldp_features"] for case in cases.values() if case["method"] == "fedgat_ldp"]
+    assert len(noised) == 10
+    assert all(found["details"]["recovered"] == 0 for found in noised)
+
+
+@pytest.mark.parametrize("method", ["cnfgnn", "fedgraph"])
+def test_the_audits_of_papers_have_a_figure_and_the_one_without_information(
+    method: str, tmp_path: Path
+) -> None:
+    result = run("paper_audits", tmp_path / "audits.json", method)
+    assert result["cases"]
+    for case in result["cases"].values():
+        assert case["method"] == method
+        assert 0 <= case["no_signal"] <= 1
+        assert 0 <= case["value"] <= 1
+
+
+def test_the_record_of_fedgraphs_settings_has_both_degrees_of_the_first_layer(
+    tmp_path: Path,
+) -> None:
+    cases = run("fedgraph_settings", tmp_path / "settings.json")["cases"]
+    assert {case["settings"]["first_degrees"] for case in cases.values()} == {"all", "internal"}
+    assert all(0 <= case["accuracy"]["mean"] <= 100 for case in cases.values())

@@ -1,0 +1,135 @@
+"""Figures in the pages come from records. This checks them without building the pages: every expression has a
+value, every claim holds, and no figure with the unit of a result is typed by hand."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jmespath", reason="the extra 'docs' is not installed")
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(DOCS / "_ext"))
+
+from recorded_figures import Records  # noqa: E402
+
+PAGES = sorted(
+    path.relative_to(DOCS).as_posix()
+    for path in DOCS.rglob("*.md")
+    if not path.relative_to(DOCS).parts[0].startswith("_")
+)
+EXPRESSION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+CLAIM = re.compile(r"^`{3,}\{claim\} (.*)$", re.MULTILINE)
+ITEM = re.compile(r"^`{3,}\{reproduction-(?:table|plot)\} (\S+)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def records() -> Records:
+    return Records(ROOT / "benchmarks/results")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_figure_of_a_page_has_a_record_and_every_claim_holds(records: Records, page: str) -> None:
+    text = (DOCS / page).read_text()
+    for expression in EXPRESSION.findall(text):
+        assert str(records.evaluate(expression.strip()))
+    for item in ITEM.findall(text):
+        assert records.item(item)["rows"]
+    assert [claim for claim in CLAIM.findall(text) if records.evaluate(claim) is not True] == []
+
+
+# ---- figures that are typed by hand ------------------------------------------------------------------------
+
+#: A number with the unit of a result, or with a deviation.
+TYPED = re.compile(
+    r"\d ?(?:%|percent\b|points of percent|[kMG]i?B\b|[mu]?s\b|seconds\b|minutes\b|hours\b|± ?\d)(?!\w)"
+)
+#: Typed figures that are no results of ours, by page: what the paper prints, settings and limits of the
+#: program, sizes of data, and what another test compares with the program.
+REVIEWED: dict[str, tuple[str, ...]] = {
+    # How near a reconstruction must come to count.
+    "audit.md": ("every feature within 5 % of its range",),
+    # Shares of the default splits.
+    "data.md": (
+        "first 70 % of the windows",
+        "the last 20 %",
+        "80 % of them, selects on 5 % and tests on 15 %",
+    ),
+    "forecasting.md": ("first 70 % of the windows", "the last 20 %"),
+    # Limits and intervals of the program.
+    "deployment.md": (
+        "a sign of life every 2 seconds",
+        "Every site says every 2 seconds",
+        "not heard for 30 seconds",
+        "*was not heard for 30 s;",
+        "*did not come back within 600 s;",
+        "Every place saves every 30 seconds",
+        "has at most 1 GiB",
+        "in parts of 4 MiB",
+        "Clocks may differ by 60 seconds",
+        "has 10 seconds for the TLS handshake",
+        "after 150 seconds of silence",
+        "have at most 8 MiB",
+    ),
+    "report.md": ("more than 80 % of the", "recall at 1 % alarms"),
+    "runs.md": (
+        "the estimate is more than 2 GB",
+        "right for 99 % of accounts if 1 % are fraud",
+        "the 1 % of nodes",
+        "more than 80 % of the",
+        "16 kB for two classes, 32 kB for 3 to 32",
+        "recall at 1 % alarms",
+        "a checkpoint every 30 seconds",
+    ),
+    "visibility.md": ("a sign of life every 2 seconds", "three files of 20 MB at most"),
+    # A setting of the record.
+    "policies.md": ("60 % of the nodes to train on",),
+    "security.md": (
+        "More than 8 GiB of ciphertexts",  # a limit
+        "in parts of about 0.5 GB",  # likewise
+        "(50 % is no signal, 100 % is FedGAT)",  # what a scale means
+        "within 5 %, up to their scale",  # how near a solution must come to count
+        # tests/integration/test_page_facts.py compares these with the protocol.
+        "set-up takes 16.8 kB",
+        "an acceptance 4.2 kB (8 bits) or 7.4 kB (10)",
+    ),
+    # Of the blocks above it, which tests/integration/test_docs.py runs and compares.
+    "shared_customers.md": (
+        "transfers of the others: 82 %",
+        "97 %, as it sh",
+        "For 4 % of the pe",
+        "185 MB from Northbank, 159 MB from Harbour Trust and 146 MB",
+    ),
+}
+
+
+def typed(text: str) -> list[str]:
+    """The lines of a page's prose with such a figure, without what is generated, code and mathematics."""
+    text = re.sub(r"^(`{3,})(?!\{claim\}).*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    for pattern in (r"<!--.*?-->", r"\{\{.*?\}\}", r"\$\$.*?\$\$", r"\$[^$\n]+\$", r"`[^`\n]*`"):
+        text = re.sub(pattern, "", text, flags=re.DOTALL)
+    return [line for line in text.splitlines() if TYPED.search(line)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_figure_of_a_result_is_typed_by_hand(page: str) -> None:
+    text = (DOCS / page).read_text()
+    known = REVIEWED.get(page, ())
+    assert [words for words in known if words not in text] == [], "no longer there: take it off the list"
+    for words in known:
+        text = text.replace(words, "")
+    assert typed(text) == []
+
+
+def test_a_figure_that_is_typed_by_hand_is_noticed() -> None:
+    assert typed("It reaches 81.3 % there.\n\nIt takes 5 s, or 3.2 GB.") == [
+        "It reaches 81.3 % there.",
+        "It takes 5 s, or 3.2 GB.",
+    ]
+    assert typed("```{claim} 1 > 0\nOurs is at 81.3 ± 0.5.\n```") == ["Ours is at 81.3 ± 0.5."]
+    assert (
+        typed('{{ ours("a", "b", "c") }} %, `timeout=5 s` and\n```text\n3 s\n```\nin 20 rounds of 3 steps')
+        == []
+    )
