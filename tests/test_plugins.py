@@ -273,10 +273,10 @@ def test_a_config_file_names_plug_ins_from_its_own_folder_and_is_what_show_confi
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write("mild_method", METHOD.format(name="mild"))
-    Path("run.yaml").write_text("plugins: [site/mild_method.py]\nmethod: mild\nrounds: 3\n")
+    Path("run.yaml").write_text("plugins: [modules/mild_method.py]\nmethod: mild\nrounds: 3\n")
     assert main(["run", "--config", str(Path("run.yaml").resolve()), "--show-config"]) == DONE
     shown = capsys.readouterr().out
-    assert f"plugins: [{Path('site/mild_method.py').resolve()}]" in shown
+    assert f"plugins: [{Path('modules/mild_method.py').resolve()}]" in shown
     Path("again.yaml").write_text(shown)
     assert main(["run", "--config", "again.yaml", "--show-config"]) == DONE
     assert capsys.readouterr().out == shown

@@ -26,7 +26,7 @@ app = typer.Typer(
         graphfed data list
         graphfed data inspect bank.yaml
         graphfed data partition cora --clients 10 --out clients.safetensors
-        graphfed data deal cora --clients 3 --out clients
+        graphfed data export cora --clients 3 --out clients
     See also:
         graphfed run; docs/data.md
     """,
@@ -159,7 +159,7 @@ def data_partition(
     print_line(f"\npartition: {out}\nuse it with: --partition {out}")
 
 
-@app.command("deal")
+@app.command("export")
 @with_options("out", "clients", "partition", "split", "seed", "settings", "data_dir", "plugin")
 def data_export(
     data: DataArgument,
@@ -176,8 +176,8 @@ def data_export(
     Hand each client its own file and no other.
 
     Examples:
-        graphfed data deal cora --clients 3 --out clients
-        graphfed data deal bank.yaml --out banks
+        graphfed data export cora --clients 3 --out clients
+        graphfed data export bank.yaml --out banks
     See also:
         graphfed data partition, graphfed data inspect; docs/data.md
     """

@@ -74,7 +74,7 @@ def run(
         graphfed run --config experiment.yaml --rounds 20 --json
         graphfed run fedgcn --data cora --show-config > experiment.yaml
         graphfed run fedavg --clients 3 --runtime nvflare
-        graphfed run sapgnn --runtime nvflare --startup-kit startup_kits/coordinator
+        graphfed run sapgnn --startup-kit startup_kits/coordinator
     Files:
         manifest.json        what was asked, seeds, hashes, versions
         metrics.jsonl        a line a round

@@ -46,7 +46,7 @@ def write_cohorts(graph: Graph, split: Split, partition: Partition, folder: Path
     check_new_folder(folder)
     if graph.x is None:
         raise InputError(f"{graph.name!r} has no features, and methods need them; deal a graph that has some")
-    names = client_names(graph, partition) or tuple(f"site{k}" for k in range(partition.num_clients))
+    names = client_names(graph, partition) or tuple(f"client{k}" for k in range(partition.num_clients))
     files = {name: f"{stem}.safetensors" for name, stem in zip(names, _stems(names), strict=True)}
     ids = stable_ids_of(graph, partition)
     try:

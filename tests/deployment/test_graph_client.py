@@ -176,11 +176,11 @@ def test_clients_with_edges_between_them_read_what_one_party_would_deal_them(
     clients = [read(world.write(folder, client, held, more), client) for client, held in workers.items()]
     compare_schemas({client: data.schema for client, data in zip(workers, clients, strict=True)})
     for held, data in zip(workers.values(), clients, strict=True):
-        clients = [ROSTER.index(name) for name in held]
+        numbers = [ROSTER.index(name) for name in held]
         assert (data.schema.class_names, data.schema.feature_names) == (graph.class_names, ("f",))
         assert data.schema.weighted is weighted is (data.cohort.edge_weight is not None)
-        cohort = make_client_cohort(data, clients, 2)
-        assert told_by_client(data, cohort, clients) == told_locally(graph, "public", clients)
+        cohort = make_client_cohort(data, numbers, 2)
+        assert told_by_client(data, cohort, clients) == told_locally(graph, "public", numbers)
 
 
 @settings(max_examples=30)

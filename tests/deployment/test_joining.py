@@ -76,11 +76,11 @@ def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
         ({"clients": 2}, "south holds 2 clients and the project says 1"),
         (
             {"schema": Schema(("age",), ("no", "yes"), False, "id", "column").to_json()},
-            "site 'north' has 2 features and site 'south' has 1",
+            "client 'north' has 2 features and client 'south' has 1",
         ),
         (
             {"schema": Schema(("age", "income"), ("yes", "no"), False, "id", "column").to_json()},
-            "the classes are [no, yes] at site 'north' and [yes, no] at site 'south'",
+            "the classes are [no, yes] at client 'north' and [yes, no] at client 'south'",
         ),
         ({"schema": {"feature_names": ["age"]}}, "what south says of its data must have"),
         *[
@@ -182,7 +182,7 @@ def test_a_site_that_lacks_a_plug_in_says_which_to_install(tmp_path: Path) -> No
 def test_a_module_of_the_operator_s_own_runs_under_the_name_that_it_declares(tmp_path: Path) -> None:
     """A coordinator cannot give it another name, nor its name to another module."""
     write("mild_method", METHOD.format(name="mild"))
-    sys.path.append(str(Path("site").resolve()))
+    sys.path.append(str(Path("modules").resolve()))
     given = {"module": "mild_method", "version": "sha256:0"}
     place = Place("north", tmp_path, allow=("mild_method",))
     assert _accepted({**asked_for("mild"), "plugin": given}, place)[0].name == "mild"

@@ -1,4 +1,4 @@
-"""Sites whose data does not go together are told so, with both names, what differs and the fix."""
+"""Clients whose data does not go together are told so, with both names, what differs and the fix."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ schemas = st.builds(
     texts,
     texts,
     st.booleans(),
-    st.sampled_from(["id", "site and id"]),
+    st.sampled_from(["id", "client and id"]),
     st.sampled_from(["column", "hash"]),
 ) | st.builds(Schema, texts, texts, st.booleans(), st.just("dealt"), st.just("dealt"))
 
@@ -48,24 +48,29 @@ FORM = Schema(("age", "income"), ("no", "yes"), False, "id", "column")
 
 DIFFERENT: list[tuple[dict[str, Any], str]] = [
     ({"feature_names": ("age",)},
-     "site 'a' has 2 features and site 'c' has 1; name the same ones in the same order in each description: "
+     "client 'a' has 2 features and client 'c' has 1; name the same ones in the same order in each "
+     "description: "
      "'features: [age, income]'"),
-    ({"feature_names": ("age", "debt")}, "feature 2 is 'income' at site 'a' and 'debt' at site 'c'; name"),
+    ({"feature_names": ("age", "debt")}, "feature 2 is 'income' at client 'a' and 'debt' at client "
+     "'c'; name"),
     ({"class_names": ("yes",)},
-     "the classes are [no, yes] at site 'a' and [yes] at site 'c'; name all classes in each description, in "
+     "the classes are [no, yes] at client 'a' and [yes] at client 'c'; name all classes in each "
+     "description, in "
      "the same order: 'classes: [no, yes]'"),
     ({"class_names": ("no", "yes", "unclear")}, "'classes: [no, yes, unclear]'"),
-    ({"class_names": ("yes", "no")}, "the classes are [no, yes] at site 'a' and [yes, no] at site 'c'"),
-    ({"class_names": ()}, "and none at site 'c'"),
-    ({"weighted": True}, "the edges of site 'c' have weights and those of site 'a' have none; name their"),
-    ({"ids": "site and id"}, "edges name the site of each end at site 'c' and not at site 'a'"),
-    ({"parts": "hash"}, "site 'a' has a column of parts of the split and site 'c' has none; add it"),
-    ({"ids": "dealt", "parts": "dealt"}, "site 'c' reads a cohort file that was dealt and site 'a' files"),
+    ({"class_names": ("yes", "no")}, "the classes are [no, yes] at client 'a' and [yes, no] at client 'c'"),
+    ({"class_names": ()}, "and none at client 'c'"),
+    ({"weighted": True}, "the edges of client 'c' have weights and those of client 'a' have none; "
+     "name their"),
+    ({"ids": "client and id"}, "edges name the client of each end at client 'c' and not at client 'a'"),
+    ({"parts": "hash"}, "client 'a' has a column of parts of the split and client 'c' has none; add it"),
+    ({"ids": "dealt", "parts": "dealt"}, "client 'c' reads a cohort file that was dealt and "
+     "client 'a' files"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "message"), DIFFERENT)
-def test_what_differs_between_sites_is_named_with_both_sites_and_the_fix(
+def test_what_differs_between_clients_is_named_with_both_clients_and_the_fix(
     changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError) as refused:

@@ -304,7 +304,7 @@ def test_a_decision_is_plain_json():
 
 
 def test_a_value_has_a_part_for_every_host_of_its_place():
-    with pytest.raises(PlaceError, match="got 1 parts for the 2 hosts"):
+    with pytest.raises(PlaceError, match="got 1 parts for the 2 workers"):
         two_hosts().locate(CLIENTS, "x", [1])
     with pytest.raises(PlaceError):
         two_hosts().locate("clients ", "x", [1])

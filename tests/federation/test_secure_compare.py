@@ -529,7 +529,7 @@ def test_a_row_that_nobody_expects_is_refused() -> None:
     pairs = open_pairs(fed, pair_rows(fed, Graph(3, [(0, 1), (1, 2)], [])), name="p")
     given, wanted = (fed.locate(CLIENTS, "rows", [torch.tensor(w)]) for w in ([0, 2], [1]))
     x = fed.locate(CLIENTS, "x", [torch.zeros(2)])
-    with pytest.raises(PlaceError, match="2 rows are sent between clients of one host, which expect 1"):
+    with pytest.raises(PlaceError, match="2 rows are sent between clients of one worker, which expect 1"):
         send(fed, pairs, x, given, wanted, name="t")
 
 
@@ -592,7 +592,7 @@ def test_who_asks_is_told_where_one_bit_is_opened_and_nowhere_else() -> None:
 
 
 def test_hosts_that_ask_for_other_pairs_are_refused() -> None:
-    """In places apart, of two pairs between them one host asks for both and the other for one."""
+    """In places apart, of two pairs between them one worker asks for both and the other for one."""
     graph, workers = Graph(3, [(0, 1), (0, 2)], []), [(0,), (1, 2)]
 
     def program(fed: Federation) -> None:

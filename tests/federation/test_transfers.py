@@ -541,7 +541,7 @@ def test_a_client_asks_other_clients_only(client, problem):
 
 @pytest.mark.parametrize("workers", [[], [()], [(1,)], [(0, 2)], [(0,), ()], [(1,), (0,)]])
 def test_hosts_hold_the_clients_in_order(workers):
-    with pytest.raises(ValueError, match="hosts must hold the clients"):
+    with pytest.raises(ValueError, match="workers must hold the clients"):
         Federation(workers)
 
 

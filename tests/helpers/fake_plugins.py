@@ -36,7 +36,7 @@ def forget_plugins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
 
 def install(distribution: str, version: str = "1.0", **groups: dict[str, str]) -> None:
     """Install a distribution without modules: what a package installer leaves, first on Python's path."""
-    client = Path("client").resolve()
+    client = Path("modules").resolve()
     folder = client / f"{distribution.replace('-', '_')}-{version}.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
@@ -53,7 +53,7 @@ def install(distribution: str, version: str = "1.0", **groups: dict[str, str]) -
 
 def write(module: str, text: str) -> Path:
     """Write a module where installed ones are."""
-    path = Path("client").resolve() / f"{module}.py"
+    path = Path("modules").resolve() / f"{module}.py"
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     return path

@@ -367,7 +367,7 @@ def test_the_list_of_data_sets_fits_a_terminal(capsys: pytest.CaptureFixture[str
 def test_every_client_gets_a_file_with_what_the_partition_gives_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = ["data", "deal", "digits", "--clients", "3", "--partition", "random", "--seed", "4"]
+    command = ["data", "export", "digits", "--clients", "3", "--partition", "random", "--seed", "4"]
     assert main([*command, "--split", "random:0.5,0.2,0.3", "--out", "dealt"]) == 0
     page = capsys.readouterr().out
     digits = load("digits")
@@ -402,7 +402,7 @@ def test_files_are_named_after_the_clients_of_the_data_whatever_they_are_called(
     Path("nodes.csv").write_text("id,client,f,label,split\n" + rows)
     Path("edges.csv").write_text("source,target\nv1,v2\nv1,v9\n")
     Path("d.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\n")
-    assert main(["data", "deal", "d.yaml", "--out", "dealt"]) == 0
+    assert main(["data", "export", "d.yaml", "--out", "dealt"]) == 0
     page = capsys.readouterr().out
     files = sorted(path.name for path in Path("dealt").iterdir())
     assert len({name.lower() for name in files}) == len(names)
@@ -421,7 +421,7 @@ def test_files_are_named_after_the_clients_of_the_data_whatever_they_are_called(
 
 def test_a_folder_that_is_there_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     Path("dealt").mkdir()
-    assert main(["data", "deal", "digits", "--out", "dealt"]) == 2
+    assert main(["data", "export", "digits", "--out", "dealt"]) == 2
     assert capsys.readouterr().err == "error: dealt is there already; remove it, or name another folder\n"
     assert list(Path("dealt").iterdir()) == []
 
@@ -441,7 +441,7 @@ def test_a_folder_that_is_there_is_left_alone(capsys: pytest.CaptureFixture[str]
 def test_what_cannot_be_dealt_leaves_nothing(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["data", "deal", *arguments]) == 2
+    assert main(["data", "export", *arguments]) == 2
     out, error = capsys.readouterr()
     assert out == ""
     assert error.count("\n") == 1
@@ -467,6 +467,6 @@ def test_what_the_disk_refuses_leaves_no_file_of_any_client(
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", full)
-    assert main(["data", "deal", "digits", "--clients", "3", "--out", "dealt"]) == 1
+    assert main(["data", "export", "digits", "--clients", "3", "--out", "dealt"]) == 1
     assert "dealt could not be written: No space left" in capsys.readouterr().err
     assert list(Path().iterdir()) == []

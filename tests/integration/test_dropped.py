@@ -150,7 +150,7 @@ def test_several_sites_files_tell_each_loss_once(tmp_path: Path, capsys: pytest.
         f"  {path.parent.name}: {{nodes: {path.parent}/nodes.csv, edges: {path.parent}/edges.csv}}"
         for path in (north, south)
     )
-    (tmp_path / "all.yaml").write_text(f"sites:\n{files}\nfeatures: [f, g]\n")
+    (tmp_path / "all.yaml").write_text(f"clients:\n{files}\nfeatures: [f, g]\n")
     dropped, _ = dropped_by(tmp_path / "all.yaml", tmp_path / "run", capsys, clients=None, partition=None)
     assert dropped == [
         "the direction of 1 edge",

@@ -105,9 +105,9 @@ def test_the_examples_of_run_and_compare_can_be_used_as_they_are(capsys: pytest.
     """Names and settings in them are checked without training: a partition that cannot be comes last."""
     for command in ("run", "compare"):
         for line in examples(page((command,), capsys)):
-            if any(word in line for word in ("--config", "nvflare", "--show-config")):
-                # The file and the kit are the reader's; so many processes are refused elsewhere; what is only
-                # shown loads no data that could have too few nodes.
+            if any(word in line for word in ("--config", "nvflare", "--startup-kit", "--show-config")):
+                # The file and the startup kit are the reader's; so many processes are refused elsewhere;
+                # what is only shown loads no data that could have too few nodes.
                 continue
             words = re.sub(r"--(clients|out) \S+", "", line)
             data, refusal = "digits", "999999 clients cannot share 'digits'"

@@ -70,8 +70,8 @@ def test_a_comparison_has_every_section_chart_and_figure(compared: Path) -> None
     assert len(ids) == len(set(ids))
     titles = [a["aria-label"] for tag, a in page.tags if tag == "svg"]
     assert titles == [
-        "accuracy by round", "test accuracy against bytes", "confusion matrix", "accuracy of each site",
-        "the graph and its sites", "classes of each site",
+        "accuracy by round", "test accuracy against bytes", "confusion matrix", "accuracy of each client",
+        "the graph and its clients", "classes of each client",
         "neighbours of a node", "bytes by link",
     ]  # fmt: skip
     content = json.loads((compared / "comparison.json").read_text())
@@ -98,7 +98,7 @@ def test_every_transfer_of_the_ledger_is_named_with_its_words_and_its_bytes(comp
         assert (words in page.text) == (name in names)
     sent = sum(e["bytes"] for e in ledger["entries"] if e["from"] == "clients")
     kinds = {entry["name"] for entry in ledger["entries"] if entry["from"] == "clients"}
-    told = f"Together the 3 sites sent {len(kinds)} kinds of values, {human_bytes(sent)} in all"
+    told = f"Together the 3 clients sent {len(kinds)} kinds of values, {human_bytes(sent)} in all"
     assert f"{told}; all of them can be read" in page.text
 
 
@@ -116,12 +116,12 @@ def sent(text: str) -> list[tuple[list[str], list[tuple[str, list[str]]]]]:
     return tables
 
 
-def test_each_sites_column_has_the_bytes_that_the_ledger_says_left_it(compared: Path) -> None:
+def test_each_clients_column_has_the_bytes_that_the_ledger_says_left_it(compared: Path) -> None:
     from graphfed.methods.registry import get_method
     from graphfed.runs.progress import human_bytes
 
     ((head, rows),) = sent(page_of(compared / "fedgcn-seed0")[0])
-    assert head == ["site 0", "site 1", "site 2"]
+    assert head == ["client 0", "client 1", "client 2"]
     entries = json.loads((compared / "fedgcn-seed0/ledger.json").read_text())["entries"]
     out = [entry for entry in entries if entry["from"] == "clients"]
     assert {name for name, _ in rows} >= {"all of these"}
@@ -133,11 +133,11 @@ def test_each_sites_column_has_the_bytes_that_the_ledger_says_left_it(compared: 
     (line,) = [name for name, _ in rows if "fedgcn/partial_sums" in name]
     assert line.startswith(words)
     assert "none: the receiver reads it" in line
-    total = [sum(entry["sent"][site] for entry in out) for site in range(3)]
+    total = [sum(entry["sent"][client] for entry in out) for client in range(3)]
     assert rows[-1] == ("all of these", [human_bytes(amount) for amount in total])
 
 
-def test_of_more_than_twelve_sites_the_smallest_the_median_and_the_largest_are_told(tmp_path: Path) -> None:
+def test_of_more_than_twelve_clients_the_smallest_the_median_and_the_largest_are_told(tmp_path: Path) -> None:
     from statistics import median
 
     from graphfed.runs.progress import human_bytes
@@ -156,16 +156,16 @@ def test_of_more_than_twelve_sites_the_smallest_the_median_and_the_largest_are_t
     assert rows[-1][1] == [human_bytes(f(total)) for f in (min, median, max)]
 
 
-def test_a_comparison_has_a_table_of_what_each_site_sent_for_each_row_that_sends(compared: Path) -> None:
+def test_a_comparison_has_a_table_of_what_each_client_sent_for_each_row_that_sends(compared: Path) -> None:
     assert len(sent(page_of(compared)[0])) == 3, "isolated, fedavg, fedgcn"
     text, page = page_of(compared / "central-seed0")
     assert sent(text) == []
-    assert page.text.count("it presumes that everything has left the sites already") == 2
+    assert page.text.count("it presumes that everything has left the clients already") == 2
 
 
 def test_isolated_training_is_said_to_send_scores_and_central_to_presume_everything(compared: Path) -> None:
-    assert "Together the 3 sites sent 4 kinds of values" in page_of(compared / "isolated-seed0")[1].text
-    assert "presumes that everything has left the sites" in page_of(compared / "central-seed0")[1].text
+    assert "Together the 3 clients sent 4 kinds of values" in page_of(compared / "isolated-seed0")[1].text
+    assert "presumes that everything has left the clients" in page_of(compared / "central-seed0")[1].text
 
 
 def test_an_audit_is_added_to_the_page_and_the_card_of_the_run(
@@ -216,19 +216,19 @@ def test_several_runs_make_a_comparison_wherever_their_folders_are(compared: Pat
     assert "fedgcn" in page_of(whole)[1].text
 
 
-def test_the_accuracy_of_each_site_is_that_of_the_predictions(compared: Path) -> None:
+def test_the_accuracy_of_each_client_is_that_of_the_predictions(compared: Path) -> None:
     from graphfed.report.read import read_subject
 
     run = read_subject([compared / "fedavg-seed0"]).first
     table = pq.read_table(compared / "fedavg-seed0/predictions.parquet").to_pylist()
-    for site, (accuracy, count) in run.client_accuracy.items():
-        rows = [row for row in table if row["split"] == "test" and str(row["client"]) == site]
+    for client, (accuracy, count) in run.client_accuracy.items():
+        rows = [row for row in table if row["split"] == "test" and str(row["client"]) == client]
         assert count == len(rows)
         assert accuracy == pytest.approx(sum(r["label"] == r["prediction"] for r in rows) / count)
 
 
 def test_text_of_the_files_stays_text(tmp_path: Path) -> None:
-    """The name of the data, of a class and of a site, a label and the command: none becomes markup."""
+    """The name of the data, of a class and of a client, a label and the command: none becomes markup."""
     import dataclasses
 
     evil = "東京<script>alert(1)</script>\"'&$x_1$"
@@ -238,7 +238,7 @@ def test_text_of_the_files_stays_text(tmp_path: Path) -> None:
         graph,
         name=evil,
         class_names=names,
-        sites=graph.y % 3,
+        clients=graph.y % 3,
         client_names=tuple(f"{evil}{s}" for s in range(3)),
     )
     rows = [{"method": "fedavg", "label": "<b>bold $x_1$"}]

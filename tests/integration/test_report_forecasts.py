@@ -161,7 +161,7 @@ def test_the_headline_names_the_smallest_error_among_rows_that_work_together(com
     assert f"mean test RMSE: {best['mean']:.3f} ± {best['std']:.3f} miles per hour (" in page.text
     assert f"(last_value {other['mean']:.3f} ± {other['std']:.3f}). A smaller one" in page.text
     assert other["mean"] < best["mean"]
-    assert "A smaller one without sites working together: last_value." in page.text
+    assert "A smaller one without clients working together: last_value." in page.text
 
 
 def test_differences_are_to_the_last_value_with_the_paired_tests_p(compared: Path) -> None:
@@ -385,10 +385,10 @@ def test_the_bytes_of_the_rounds_add_up_to_those_of_the_result(compared: Path) -
     told = content(compared / "blend_toy-seed0/result.json")["bytes"]
     lines = bytes_by_round(read_subject([compared / "blend_toy-seed0"]))
     assert {name: line[12] for name, line in lines.items()} == {
-        "from the sites": told["up"],
-        "to the sites": told["down"],
+        "from the clients": told["up"],
+        "to the clients": told["down"],
     }
-    assert lines["to the sites"][6] * 2 == told["down"], "as many in every round"
+    assert lines["to the clients"][6] * 2 == told["down"], "as many in every round"
     together = bytes_by_round(read_subject([compared]))
     assert set(together) == {"blend_toy", "slow"}, "nothing crosses for last_value"
     history = [json.loads(x) for x in (compared / "blend_toy-seed0/metrics.jsonl").read_text().splitlines()]

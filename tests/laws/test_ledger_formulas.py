@@ -488,7 +488,7 @@ def test_batches_cross_only_what_their_rows_need():
     first. Set-up adds 8 bytes for every name a holder asks for or answers for, and a byte for each told."""
     world, size = shared_world(), 5
     p, graph = world.partition, world.graph
-    names = keyed_names(simulated_key(0), "node", (str(i).encode() for i in range(graph.num_nodes)))
+    names = keyed_names(simulated_key(0), "vertex", (str(i).encode() for i in range(graph.num_nodes)))
     train = sorted(np.flatnonzero(world.split.train).tolist(), key=lambda v: names[v])
     count = -(-len(train) // size)
     held = [{v for k, v in zip(p.held_client, p.held_id, strict=True) if k == client} for client in range(3)]

@@ -32,7 +32,7 @@ from graphfed.runtime.interrupts import StopRequest
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
 from graphfed.runtime.nvflare.loopback import Loopback, free_port
-from graphfed.runtime.nvflare.project import Client, Project, Timing
+from graphfed.runtime.nvflare.project import Project, Site, Timing
 from graphfed.tasks.registry import first_task
 
 pytestmark = pytest.mark.slow
@@ -106,7 +106,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Places
     write = {"between": write_clients_with_edges_between_them, "shared": write_clients_that_share_customers}
     files = out / "files"
     timing = Timing(beat=1.0, give_up=20.0, deadline=120.0, patience=240.0)
-    project = Project("own", tuple(Client(name) for name in SITES), port=free_port(), timing=timing)
+    project = Project("own", tuple(Site(name) for name in SITES), port=free_port(), timing=timing)
     data = {name: files / f"{name}.yaml" for name in SITES}
     files.mkdir()
     write["between"](files)

@@ -163,7 +163,7 @@ def test_other_names_of_the_sensors_are_another_partition(sensors: Sensors) -> N
         ({"clients": 5}, "'roads' has 6 sensors, one client each, not 5; leave the number of clients out"),
         ({"split": "public"}, "unknown split 'public' of readings in time"),
         ({"settings": {"horizon": 2016}}, "use fewer lags, a shorter horizon or more data"),
-        ({"runtime": "processes"}, "give the number of sites"),
+        ({"runtime": "processes"}, "give the number of workers"),
         ({"runtime": "processes", "workers": 7}, "7 workers cannot hold 6 clients"),
         ({"settings": {"data.sensor": 7}}, "last_value has no setting 'data.sensor'"),
         ({"settings": {"seq_len": 7}}, "did you mean 'lags'"),

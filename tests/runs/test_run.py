@@ -301,8 +301,8 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
         ({"partition": "ego", "runtime": "processes"}, "one process per client"),
         (
             {"data": "social", "split": "random:0.5,0.25,0.25", "settings": {"data.num_nodes": 40}}
-            | {"partition": "ego", "runtime": "processes", "clients": 50},
-            "50 sites cannot hold 40 clients",
+            | {"partition": "ego", "runtime": "processes", "workers": 50},
+            "50 workers cannot hold 40 clients",
         ),
         (
             {"method": "fedgcn", "backbone": "gat"},

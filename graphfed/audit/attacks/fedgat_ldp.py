@@ -81,7 +81,8 @@ def run(audited: AuditedRun) -> Finding:
     low, high = auc - 1.96 * error, auc + 1.96 * error
     return Finding(
         result=f"from the messages clients compute the features of {exact} of {elsewhere} neighbours "
-        f"at other clients; what they compute is noised, and more similar to its node's features than to another's in "
+        f"at other clients; what they compute is noised, and more similar to its node's features than to "
+        f"another's in "
         f"{100 * auc:.1f} % of comparisons",
         baseline="50 % of comparisons; without the noise every neighbour, and 100 %",
         verdict="leaks exactly: features are computed"

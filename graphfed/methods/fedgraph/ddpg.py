@@ -132,7 +132,7 @@ def observe(
     after: np.ndarray,
     over: bool,
 ) -> None:
-    """Store a transition and learn.  Alg. 4, l. 6-12"""
+    """Store a transition and learn.  Alg. 4, l. 11-14"""
     remember(learner, seen, action, reward, after, over)
     if learner.replay_buffer.size() >= config.batch:
         learner.train(gradient_steps=config.updates, batch_size=config.batch)

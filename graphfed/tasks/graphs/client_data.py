@@ -2,7 +2,7 @@
 else's.
 
 A client has a description of its own tables, or a cohort file that somebody with the whole graph has dealt
-for a trial (`graphfed data deal`). Clients that never see each other's files agree on what a run needs:
+for a trial (`graphfed data export`). Clients that never see each other's files agree on what a run needs:
 
     nodes   an id's hash is the node's number, the same at every client that has it (`node_ids`)
     split      a column, or a hash of the number: a node is in the same part wherever it is
@@ -86,7 +86,7 @@ def read_client(
         return replace(read, dropped=unread + read.dropped)
     raise InputError(
         f"{path} is no file of a client; give the description of its tables (.yaml), or a cohort file "
-        "(.safetensors) of 'graphfed data deal'"
+        "(.safetensors) of 'graphfed data export'"
     )
 
 
