@@ -10,8 +10,8 @@ it stands, not up to rounding, and what is decoded takes the rounded numbers. te
 through all outputs.
 
 Mechanisms: `one_bit` (Lumos, Eqs. (26) and (27)), `multi_bit` and `randomised_response` (LPGNN;
-docs/papers/lumos.md, Baselines). Dealing coordinates over receivers is in `bins`, edges in `edges`, the Gaussian mechanism in
-`gaussian`."""
+docs/papers/lumos.md, Baselines).
+Assigning coordinates to receivers is in `bins`, edges in `edges`, the Gaussian mechanism in `gaussian`."""
 
 import math
 

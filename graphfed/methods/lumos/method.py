@@ -29,7 +29,7 @@ one node are its label; with aggregation=secure it gets sums of all three over t
 crosses. With accounting=per_receiver epsilon holds against each receiver alone: all r(u) of them together
 have r(u) epsilon.
 
-Differs from the paper (docs/papers/lumos.md has the reasons): the balancer is `local` (the paper: mcmc). Bins are
+Differs from the paper (reasons: docs/papers/lumos.md): the balancer is `local` (the paper: mcmc). Bins are
 for the r(u) receivers, with a budget that adds up to epsilon also where r(u) does not divide d (the paper:
 wl(u) bins). A received bit is read as a shrunk estimate (the paper: decode=unbiased), and 0 stands for a
 coordinate that was not sent (the paper: the middle of the bounds); `feature_encoding` says why both matter. A
