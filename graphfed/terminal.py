@@ -1,9 +1,9 @@
-"""What a person reads on a terminal: the only functions that print, and those that make a text safe to print.
+"""Prints to the terminal, and makes texts safe to print. No other module of graphfed prints.
 
-A text from outside (another party's message, a file, a column's name, an argument, the environment) may hold
-control characters, which a terminal obeys: they can rewrite lines that were printed before, set the window's
-title or hide a text. Every printer of graphfed sends its texts through `printable`, and every cell of a table
-through `markup`.
+A text from outside (a message of another participant, a file, the name of a column, an argument, the
+environment) may contain control characters. A terminal obeys them: they can rewrite earlier lines, set the
+title of the window or hide text. Every printing function of graphfed sends its texts through `printable`, and
+every cell of a table through `markup`.
 """
 
 import os
@@ -18,15 +18,16 @@ __all__ = ["make_table", "markup", "open_standard_streams", "print_line", "print
 
 
 def open_standard_streams() -> None:
-    """Open the null device in the place of every standard stream that is closed, as by ``>&- 2>&-``.
+    """Open the null device in place of every closed standard stream (a shell closes them with ``>&- 2>&-``).
 
-    Otherwise the first files that are opened take the numbers of stdout and stderr, and whatever a library
-    prints there ends up in them."""
+    Otherwise the next files that the program opens get the numbers of stdout and stderr, and anything that a
+    library prints would be written into them.
+    """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is `number`, because those below it are open now.
+            # The new descriptor is `number`, the lowest free one, because those below it are open now.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 (for the process's life)
@@ -34,17 +35,31 @@ def open_standard_streams() -> None:
 
 
 def printable(text: object) -> str:
-    """Replace what a terminal would obey or hide by its escape, as in ``\\x1b``; line ends stay.
+    """Replace characters that a terminal obeys or hides by their escapes, as in ``\\x1b``.
 
-    Control characters, marks of text direction, characters without width and halves of surrogate pairs are
-    replaced: all that `str.isprintable` refuses, as `repr` does."""
+    These are all characters that `str.isprintable` refuses except line ends: control characters, marks of
+    text direction, characters without width, and halves of surrogate pairs.
+
+    Args:
+        text: The text, or any object that becomes one.
+
+    Returns:
+        The safe text.
+    """
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in str(text)
     )
 
 
 def markup(text: object) -> str:
-    """A printable text that rich shows as it is, for the cells, titles and captions of tables."""
+    """Make a text safe for the cells, titles and captions of rich tables.
+
+    Args:
+        text: The text, or any object that becomes one.
+
+    Returns:
+        A printable text in which rich finds no markup.
+    """
     from rich.markup import escape
 
     return escape(printable(text))
@@ -60,16 +75,19 @@ def make_table(
     plain: bool = False,
     lines: bool = False,
 ) -> "Table":
-    """Return a rich table that shows texts from outside as they are.
+    """Make a rich table that shows texts from outside without interpreting them.
 
     Args:
         columns: The heads of the columns; all "" for a table without a head.
         rows: The cells of each row.
         numbers: The columns that are aligned to the right.
-        title: Above the table, "" for none.
-        caption: Below it, likewise.
+        title: The text above the table, "" for none.
+        caption: The text below the table, "" for none.
         plain: Whether the table has no frame.
-        lines: Whether there are lines between its rows.
+        lines: Whether there are lines between the rows.
+
+    Returns:
+        The table.
     """
     from rich.box import HEAVY_HEAD
     from rich.table import Table
@@ -88,12 +106,20 @@ def make_table(
 
 
 def print_line(text: object = "") -> None:
-    """Print a result on stdout."""
+    """Print a line of a result on stdout.
+
+    Args:
+        text: The line.
+    """
     if sys.stdout is not None:
         print(printable(text), flush=True)
 
 
 def say(text: object) -> None:
-    """Print anything else, as progress, warnings and errors, on stderr."""
+    """Print progress, a warning or an error on stderr.
+
+    Args:
+        text: The line.
+    """
     if sys.stderr is not None:
         print(printable(text), file=sys.stderr, flush=True)

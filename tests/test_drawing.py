@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from graphfed.drawing.canvas import SERIES, WIDTH, _figure, picture_file, svg_element
-from graphfed.drawing.charts import XY, Axis, Bars, Series, Shares
+from graphfed.drawing.charts import XY, Axis, Bars, Heatmap, Series
 from graphfed.drawing.networks import CLASSES, Edges, Network, Nodes, by_value, kilometres
 
 LINES = XY(
@@ -91,7 +91,7 @@ def test_an_axis_spans_at_least_what_it_is_told_around_its_data() -> None:
 
 def test_the_first_row_of_a_table_of_shares_is_where_its_axis_begins() -> None:
     axes = Figure().subplots()
-    Shares(np.eye(3), Axis(), Axis(low=2.5, high=-0.5), texts={(0, 0): ("100", "7")}).draw(axes)
+    Heatmap(np.eye(3), Axis(), Axis(low=2.5, high=-0.5), texts={(0, 0): ("100", "7")}).draw(axes)
     assert axes.get_ylim() == (2.5, -0.5)
     assert [text.get_text() for text in axes.texts] == ["100", "7"]
 

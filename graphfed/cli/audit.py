@@ -23,17 +23,17 @@ def audit(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Attack a finished run: what could its server or a reader of its predictions find out?
+    """Attack a finished run to see what its server or a reader of its predictions could find out.
 
-    Every check says what the attacker sees, what it found and how sure that is, and what guessing gives. What
-    crossed is made again from the run's own config and data. The folder gets audit.json, and its report is
-    written again with what was found.
+    Every check states what the attacker sees, what it found, how certain the result is, and what an attacker
+    without information would reach. The messages of the run are computed again from its config and data. The
+    command writes audit.json and updates the report of the run.
 
     Examples:
         graphfed audit runs/fedgcn-cora-20260131-120000
     Files:
-        audit.json           in the folder: what every check found
-        report.html          in the folder, where there is one: written again
+        audit.json           in the run's folder: the result of every check
+        report.html          in the run's folder, if it exists: updated
     See also:
         graphfed report; docs/audit.md
     """

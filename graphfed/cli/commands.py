@@ -28,12 +28,12 @@ from graphfed.terminal import open_standard_streams, print_line
 
 __all__ = ["app", "main"]
 
-# Heavy libraries, torch above all, are imported inside the commands that use them: help answers at once.
+# Large libraries such as torch are imported inside the commands that use them, so that help answers at once.
 
 app = typer.Typer(
     name="graphfed",
     cls=ManualGroup,
-    help="""Train graph neural networks across parties that may not show each other their graphs.
+    help="""Train graph neural networks across clients that may not show each other their graphs.
 
     Examples:
         graphfed run fedavg
@@ -43,11 +43,11 @@ app = typer.Typer(
         graphfed methods fedgcn
         graphfed doctor
     Environment:
-        GRAPHFED_DATA        the folder of data sets, looked in after --data-dir
-        XDG_CACHE_HOME       where the cache folder lies (default: ~/.cache)
-        OMP_NUM_THREADS      threads of torch; --threads says it for one run
+        GRAPHFED_DATA        folder of data sets, searched after --data-dir
+        XDG_CACHE_HOME       parent of the cache folder (default: ~/.cache)
+        OMP_NUM_THREADS      threads of torch; --threads sets them for one run
     Files:
-        runs/                a folder for each run, where no --out is given
+        runs/                one folder per run, unless --out names another
         ~/.cache/graphfed/   converted copies of public data, the list of methods
     See also:
         graphfed COMMAND --help, and docs/ in the repository
@@ -73,13 +73,20 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code (see graphfed/errors.py)."""
-    # Before torch is loaded: threads that wait sleep instead of spinning. Where other programs keep the cores
-    # busy, spinning made a round on Cora up to 70 times slower.
+    """Run the command line.
+
+    Args:
+        arguments: The words after "graphfed"; None for those of this process.
+
+    Returns:
+        The exit code (see graphfed/errors.py).
+    """
+    # This must be set before torch is loaded: threads that wait sleep instead of spinning. On cores that
+    # other programs keep busy, spinning made a round on Cora up to 70 times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
-        # A result must not be lost because a terminal cannot show a sign of it.
+        # A result must not be lost because a terminal cannot show one of its characters.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -93,10 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"error: {one_line(str(error))}")
         return error.exit_code
     except MemoryError:
-        say("error: there is not enough memory; use a smaller graph, fewer clients or smaller layers")
+        say("error: the memory is not sufficient; use a smaller graph, fewer clients or smaller layers")
         return FAILED
     except OSError as error:
-        # The disk, as a rule: the one stdout goes to, or that of the temporary files.
+        # This is usually a full disk: that of stdout, or of the temporary files.
         say(f"error: {error}")
         return FAILED
     except _UsageError as error:

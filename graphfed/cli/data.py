@@ -1,4 +1,4 @@
-"""`graphfed data ...`: the graphs, before anything is trained on them."""
+"""`graphfed data ...`: inspects and partitions data before training."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="""Look at graphs and deal them over clients, before anything is trained.
+    help="""Inspect data, and partition graphs among clients, before training.
 
     Examples:
         graphfed data list
@@ -33,7 +33,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-#: Clients and classes that are printed one by one.
+#: The most clients and classes that are printed one by one.
 LISTED = 20
 
 DataArgument = Annotated[
@@ -41,7 +41,8 @@ DataArgument = Annotated[
     typer.Argument(
         metavar="DATA",
         autocompletion=choices(DATA_SETS, "graphfed.datasets"),
-        help="Data set, or a file: .yaml describes one's own tables, .pt is a PyG Data, .graphml.",
+        help="Data set (see 'graphfed data list'), or a file: .yaml describes tables of your own, .pt is a "
+        "PyG Data, .graphml is a graph.",
     ),
 ]
 DataSettings = Annotated[
@@ -50,23 +51,23 @@ DataSettings = Annotated[
         "--set",
         metavar="KEY=VALUE",
         autocompletion=data_setting_keys,
-        help="A setting, as often as needed: of the partition (partition.beta, ...), of a generated data set "
-        "(data.num_nodes, ...), partition_seed, split_seed.",
+        help="A setting of the partition (partition.beta, ...) or of a generated data set (data.num_nodes, "
+        "...), or partition_seed or split_seed. Give the option once per setting.",
     ),
 ]
 
 
 @app.command("list")
 def data_list(data_dir: DataDir = None, plugin: Plugins = None) -> None:
-    """List the data sets: built in, found in a folder, or which of their files are missing.
+    """List the data sets, and where each is found or which of its files are missing.
 
     Examples:
         graphfed data list
         graphfed data list --data-dir data
     Environment:
-        GRAPHFED_DATA        a folder to look in after --data-dir
+        GRAPHFED_DATA        a folder that is searched after --data-dir
     See also:
-        docs/data.md: which files each set needs, and where they come from
+        docs/data.md: the files that each data set needs, and their sources
     """
     from graphfed.data.datasets import DATASETS, available
 
@@ -89,16 +90,15 @@ def data_inspect(
     settings: DataSettings = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw it, too: a new file, .svg or .png."),
+        typer.Option(metavar="FILE", help="Also draw the data into this new file, .svg or .png."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Look at a graph or at sensors before training: numbers, clients, and which methods can use it.
+    """Describe a graph or sensors: their size, their clients, and the methods that can use them.
 
-    The clients are those that the data names, or those that --partition and --clients ask for; of sensors
-    each
-    is one. Nothing is trained, and nothing is written but the picture. A table with an empty cell among its
-    features is refused while it is read, as it is by a run; among readings of sensors it is a gap.
+    The clients are those that the data names, or those of --partition and --clients. Every sensor is a
+    client. The command trains nothing and writes only the picture. It refuses the same data as a run does: a
+    table of features with an empty cell, for example. An empty cell among readings of sensors is a gap.
 
     Examples:
         graphfed data inspect bank.yaml
@@ -122,7 +122,7 @@ def data_inspect(
         print_json(found.to_json())
         return
     _print(found)
-    print_line(f"\npicture: {out}" if out is not None else "\ndraw it with: --out FILE.svg (or .png)")
+    print_line(f"\npicture: {out}" if out is not None else "\ndraw the data with: --out FILE.svg (or .png)")
 
 
 @app.command("partition")
@@ -136,16 +136,17 @@ def data_partition(
     ],
     settings: DataSettings = None,
 ) -> None:
-    """Deal a graph over clients and keep the deal in a file, for any number of runs with --partition FILE.
+    """Partition a graph among clients, and save the partition for runs with --partition FILE.
 
-    The file says which client holds which nodes and edges, and names the graph by its hash; it holds no
-    features and no labels.
+    The file says which client holds which nodes and edges, and identifies the graph by its hash. It contains
+    no features and no labels.
 
     Examples:
         graphfed data partition cora --clients 10 --out clients.safetensors
         graphfed data partition cora --partition louvain --out l.safetensors
     See also:
-        graphfed data inspect DATA --partition FILE --out PICTURE, to draw it; graphfed run; docs/data.md
+        graphfed data inspect DATA --partition FILE --out PICTURE, which draws it
+        graphfed run; docs/data.md
     """
     from graphfed.files import writing
     from graphfed.runs.folder import check_new_file
@@ -156,7 +157,7 @@ def data_partition(
     with writing(out):
         found.partition.save(out)
     _print_clients(found)
-    print_line(f"\npartition: {out}\nuse it with: --partition {out}")
+    print_line(f"\npartition: {out}\nuse it in a run with: --partition {out}")
 
 
 @app.command("export")
@@ -168,12 +169,11 @@ def data_export(
     out: Annotated[Path, typer.Option(metavar="FOLDER", show_default=False, help="The new folder.")],
     settings: DataSettings = None,
 ) -> None:
-    """Deal a graph over clients and write a file for each: all that the client reads in a trial of a
-    deployment.
+    """Partition a graph among clients, and write one file per client for a rehearsal of a deployment.
 
-    A file is named after its client. It holds the client's nodes with their features, the labels and parts of
-    the split that the client owns, its edges, and the ids at the other ends of its edges to other clients.
-    Hand each client its own file and no other.
+    A file has the name of its client. It contains the client's nodes with their features, labels and parts of
+    the split, its edges, and for cross-client edges the id of the node at the other client. Give each site
+    its own file and no other file.
 
     Examples:
         graphfed data export cora --clients 3 --out clients
@@ -193,7 +193,7 @@ def data_export(
     assert found.partition is not None
     files = write_cohorts(found.data, found.parts, found.partition, out)
     _print_clients(found)
-    print_line("\nthe clients' files, in the order of the clients:")
+    print_line("\nfiles, in the order of the clients:")
     for name, file in files.items():
         print_line(f"{name}: {file}")
 
@@ -204,7 +204,7 @@ PICTURES = (".svg", ".png")
 
 
 def _inspect_data(data: Any, shared: SharedOptions, settings: list[str] | None) -> "Inspection":
-    """Inspect the data with the options and settings that were typed."""
+    """Inspect the data with the given options and settings."""
     from graphfed.runs.config import parse_settings
     from graphfed.runs.inspect import inspect
 
@@ -220,13 +220,16 @@ def _inspect_data(data: Any, shared: SharedOptions, settings: list[str] | None) 
 
 
 def _partition_graph(data: str, shared: SharedOptions, settings: list[str] | None) -> "Inspection":
-    """Inspect a graph with a partition: the default one of the data where none was typed. InputError for
-    readings of sensors."""
+    """Inspect a graph with the given partition, or with the default one of the data.
+
+    InputError for readings of sensors, which have no partition."""
     from graphfed.tasks.source import data_source
 
     source = data_source(data)
     if source.kind == "sensors":
-        raise InputError(f"{data!r} holds readings of sensors, which partitions of graphs do not deal")
+        raise InputError(
+            f"{data!r} has readings of sensors, and every sensor is a client; give a graph to partition"
+        )
     named = replace(shared, partition=shared.partition or source.default_partition)
     return _inspect_data(source, named, settings)
 
@@ -246,14 +249,14 @@ def _print(found: "Inspection") -> None:
     from graphfed.data.graphs.overview import graph_facts
     from graphfed.data.sensors.overview import sensor_facts
 
-    told = found.overview
+    overview = found.overview
     split = found.split if found.split_problem is None else f"none: {found.split_problem}"
-    facts = sensor_facts(told) if found.of_sensors else graph_facts(told)
-    _facts(told["name"], [*facts, ("split", split)])
+    facts = sensor_facts(overview) if found.of_sensors else graph_facts(overview)
+    _facts(overview["name"], [*facts, ("split", split)])
     if not found.of_sensors:
-        _print_degrees(told["degrees"]["histogram"])
+        _print_degrees(overview["degrees"]["histogram"])
         parts = ("nodes", "train", "val", "test")
-        rows = [(row["name"], *(f"{row[part]:,}" for part in parts)) for row in told["classes"]]
+        rows = [(row["name"], *(f"{row[part]:,}" for part in parts)) for row in overview["classes"]]
         _listed(("class", *parts), rows, "classes", len(rows), title="classes")
     if found.partition is not None:
         _print_clients(found)
@@ -270,7 +273,7 @@ def _listed(
     """Print a table of the first LISTED rows of `count`."""
     if not rows:
         return
-    numbers = set(columns) - {"class", "client", "most of class"}
+    numbers = set(columns) - {"class", "client", "largest class"}
     print_line()
     show(make_table(columns, rows[:LISTED], numbers=numbers, title=title, plain=True))
     if count > LISTED:
@@ -291,26 +294,26 @@ def _print_degrees(histogram: list[list[int]]) -> None:
 def _print_clients(found: "Inspection") -> None:
     from graphfed.data.graphs.overview import client_facts
 
-    told = found.overview
+    overview = found.overview
     assert found.partition is not None
     print_line()
     chosen = ", ".join([found.partition.name, *(f"{k}={v}" for k, v in found.partition.options.items())])
-    _facts("clients", [("partition", chosen), *client_facts(told)])
-    names = [str(row["name"]) for row in told["classes"]]
+    _facts("clients", [("partition", chosen), *client_facts(overview)])
+    names = [str(row["name"]) for row in overview["classes"]]
     keys = ("nodes", "edges", "cross_client_edges", "train", "val", "test")
     rows = []
-    for row in told["clients"][:LISTED]:
+    for row in overview["clients"][:LISTED]:
         count, name = max(zip(row["classes"], names, strict=True), default=(0, ""))
         most = f"{name} ({100 * count / sum(row['classes']):.0f} %)" if count else "-"
         rows.append((row["name"], *(f"{row[key]:,}" for key in keys), most))
-    columns = ("client", "nodes", "edges", "to others", "train", "val", "test", "most of class")
-    _listed(columns, rows, "clients", told["num_clients"])
+    columns = ("client", "nodes", "edges inside", "cross-client", "train", "val", "test", "largest class")
+    _listed(columns, rows, "clients", overview["num_clients"])
 
 
 def _print_methods(found: "Inspection") -> None:
     able = [name for name, problem in found.methods.items() if problem is None]
     reasons: dict[str, list[str]] = {}
-    # That a method is for graphs says nothing of sensors.
+    # For sensors, the methods for graphs are not listed with a reason.
     for name, problem in found.methods.items() if not found.of_sensors else ():
         if problem is not None:
             reasons.setdefault(problem, []).append(name)

@@ -1,6 +1,6 @@
-"""`graphfed doctor`: can this machine run graphfed, and what would make it slow?
+"""`graphfed doctor`: checks whether this machine can run graphfed, and what would make it slow.
 
-Every check answers with findings and none raises: a library that does not load is a finding too.
+Every check returns findings, and none raises: a library that cannot be loaded is a finding, too.
 """
 
 import importlib
@@ -28,35 +28,35 @@ __all__ = ["EXTRAS", "Finding", "checkup", "doctor"]
 
 Level = Literal["ok", "warning", "problem"]
 
-#: Modules that every run loads: without one of them no run is possible.
+#: Modules that every run loads. If one is missing, no run is possible.
 LOADED = ("numpy", "scipy.sparse", "torch", "pydantic", "safetensors", "pyarrow.parquet")
-#: What the extras of pyproject.toml are for.
+#: The purposes of the extras of pyproject.toml.
 EXTRAS = {
     "metis": "the partition 'metis'",
     "hdf5": "readings of sensors in HDF5 (METR-LA, PEMS-BAY)",
     "track": "graphfed track",
-    "deploy": "sites on machines of their own",
+    "deploy": "deployments, whose sites have machines of their own",
     "secure": "secure aggregation, secure pooling, encrypted sums, privacy accounting",
     "rl": "learning FedGraph's sampling policy (graphfed policy)",
     "docs": "building the pages of docs/",
     "dev": "working on graphfed itself",
 }
-#: Less available memory than this, in bytes, and loading torch alone is a risk.
+#: With less available memory, in bytes, loading torch alone may fail.
 LITTLE_MEMORY = 1 << 30
-#: Less free space, in bytes, and a run may not fit.
+#: With less free space, in bytes, the files of a run may not fit.
 LITTLE_SPACE = 200 << 20
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: ok, something to know (warning), or something that makes every run impossible (problem).
+    """One line of the output.
 
     Attributes:
-        level: Which of the three.
-        group: libraries, threads, ...
-        what: What was looked at.
-        found: What is there.
-        fix: What to do, empty where nothing is wrong.
+        level: "ok"; "warning" if something is slow or missing; "problem" if no run is possible.
+        group: The heading, as in "libraries".
+        what: What was checked.
+        found: What was found.
+        fix: What to do; "" if nothing is wrong.
     """
 
     level: Level
@@ -67,7 +67,14 @@ class Finding:
 
 
 def checkup(environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Look at this machine, most basic first. Writes nothing and never raises."""
+    """Check this machine without changing anything. Never raises.
+
+    Args:
+        environ: The environment variables.
+
+    Returns:
+        The findings, those about the most basic parts first.
+    """
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "libraries": _libraries,
         "threads": lambda: _threads(environ),
@@ -80,8 +87,9 @@ def checkup(environ: Mapping[str, str] = os.environ) -> list[Finding]:
     for group, check in checks.items():
         try:
             findings += check()
-        except Exception as error:  # whatever is broken here is what the caller wants to read about
-            findings.append(Finding("warning", group, group, _reason(error), "this check failed itself"))
+        except Exception as error:  # a check that fails is a finding, too
+            fix = "this check itself failed: report it"
+            findings.append(Finding("warning", group, group, _reason(error), fix))
     return findings
 
 
@@ -108,18 +116,18 @@ def _libraries() -> Iterable[Finding]:
 
 
 def _fault_of(module: str) -> str:
-    """Why a module cannot be loaded; empty where it can."""
+    """Return why a module cannot be loaded; "" if it can."""
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         return "not installed" if error.name == module.partition(".")[0] else _reason(error)
-    except Exception as error:  # a library built for another machine fails in its own way
+    except Exception as error:  # a library that was built for another machine may raise anything
         return _reason(error)
     return ""
 
 
 def _version(distribution: str) -> str:
-    """The version of an installed distribution; empty where it is not installed."""
+    """Return the version of a distribution; "" if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -127,7 +135,7 @@ def _version(distribution: str) -> str:
 
 
 def _required(extra: str = "") -> list[str]:
-    """The distributions that graphfed, or an extra of it, requires."""
+    """Return the distributions that graphfed, or one of its extras, requires."""
     named = []
     for requirement in importlib.metadata.requires("graphfed") or ():
         name, _, marker = requirement.partition(";")
@@ -149,31 +157,31 @@ def _extras() -> Iterable[Finding]:
 
 
 def _cores() -> int:
-    """The cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _threads(environ: Mapping[str, str]) -> Iterable[Finding]:
     cores, quota = _cores(), _quota()
-    yield Finding("ok", "threads", "cores", f"{cores} of {os.cpu_count()} may be used")
+    yield Finding("ok", "threads", "cores", f"graphfed may use {cores} of {os.cpu_count()}")
     if quota is not None and quota < cores:
-        found = f"a control group allows {quota:g} of the {cores} cores"
-        fix = f"more threads would wait for each other: give --threads {max(1, int(quota))}"
+        found = f"a control group limits this process to {quota:g} of {cores} cores"
+        fix = f"give --threads {max(1, int(quota))}: more threads would wait for each other"
         yield Finding("warning", "threads", "limit", found, fix)
     name = "OMP_NUM_THREADS"
     value = environ.get(name, "")
-    # A list is for nested regions; its first number counts.
+    # The value may be a list for nested regions; the first number counts.
     first = value.partition(",")[0].strip()
     fix = ""
     if value and (not first.isdigit() or int(first) < 1):
-        fix = "not a number of threads: unset it"
+        fix = "unset it: the value is not a number of threads"
     elif value and int(first) > cores:
-        fix = f"more threads than cores make every step slower: unset it, or set it to at most {cores}"
+        fix = f"unset it, or set it to at most {cores}: more threads than cores make every step slower"
     yield Finding("warning" if fix else "ok", "threads", name, value[:40] or "not set", fix)
 
 
 def _quota(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
-    """Cores that the control group allows; None where there is no limit or no such file."""
+    """Return the number of cores that the control group allows; None without a limit or such a file."""
     try:
         quota, period = path.read_text().split()[:2]
         return None if quota == "max" else int(quota) / int(period)
@@ -183,19 +191,19 @@ def _quota(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
 
 def _device() -> Iterable[Finding]:
     torch = sys.modules.get("torch")
-    if torch is None:  # which is a problem that is told above
+    if torch is None:  # the check of the libraries reports it
         return
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     if names:
         yield Finding("ok", "device", "CUDA", f"{', '.join(names)}; use it with --device cuda")
     elif shutil.which("nvidia-smi"):
         built = torch.version.cuda
-        fix = f"torch is built for CUDA {built}: see that nvidia-smi lists a device"
+        fix = f"check that nvidia-smi lists a device; torch is built for CUDA {built}"
         if built is None:
-            fix = "this torch is built for the CPU: install one for CUDA (pytorch.org/get-started)"
-        yield Finding("warning", "device", "CUDA", "a driver is here, torch sees no device", fix)
+            fix = "install torch for CUDA (pytorch.org/get-started): this one is built for the CPU"
+        yield Finding("warning", "device", "CUDA", "a driver is installed, but torch finds no device", fix)
     else:
-        yield Finding("ok", "device", "CUDA", "none seen; runs use the CPU")
+        yield Finding("ok", "device", "CUDA", "no device found; runs use the CPU")
 
 
 def _memory() -> Iterable[Finding]:
@@ -204,7 +212,7 @@ def _memory() -> Iterable[Finding]:
         yield Finding("ok", "memory", "memory", "unknown on this system")
         return
     little = available < LITTLE_MEMORY
-    fix = "little: close other programs, or use small graphs and --runtime local" if little else ""
+    fix = "close other programs, or use small graphs and --runtime local" if little else ""
     found = f"{available / 2**30:.1f} of {total / 2**30:.1f} GiB available"
     yield Finding("warning" if little else "ok", "memory", "memory", found, fix)
 
@@ -217,26 +225,26 @@ def _folders(environ: Mapping[str, str]) -> Iterable[Finding]:
 
     named = environ.get("GRAPHFED_DATA", "")
     wrong = bool(named) and not Path(named).is_dir()
-    fix = "name the folder that holds planetoid/, facebook/, ... (docs/data.md)" if wrong else ""
-    found = f"{named or 'not set'}{' is no folder' * wrong}"
+    fix = "set it to the folder that has planetoid/, facebook/, ... (docs/data.md)" if wrong else ""
+    found = f"{named or 'not set'}{' is not a folder' * wrong}"
     yield Finding("warning" if wrong else "ok", "folders", "GRAPHFED_DATA", found, fix)
-    yield _writable("runs/", Path("runs"), "give --out FOLDER, or change to a folder of your own")
-    yield _writable("cache folder", cache_folder(), "set XDG_CACHE_HOME to a folder of your own")
+    yield _writable("runs/", Path("runs"), "give --out FOLDER, or change to a folder that you may write to")
+    yield _writable("cache folder", cache_folder(), "set XDG_CACHE_HOME to a folder that you may write to")
 
 
 def _writable(what: str, folder: Path, fix: str) -> Finding:
-    """Whether `folder` can be written, or made where it is not there; and how much fits."""
-    there = folder.absolute()
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        return Finding("warning", "folders", what, f"{there} is not a folder", fix)
-    if not os.access(there, os.W_OK | os.X_OK):
-        return Finding("warning", "folders", what, f"{there} cannot be written", fix)
-    free = shutil.disk_usage(there).free
+    """Check whether `folder` can be written or created, and how much space is free."""
+    existing = folder.absolute()
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        return Finding("warning", "folders", what, f"{existing} is not a folder", fix)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Finding("warning", "folders", what, f"{existing} cannot be written", fix)
+    free = shutil.disk_usage(existing).free
     found = f"{folder.absolute()} can be written, {free / 2**30:.1f} GiB free"
     if free < LITTLE_SPACE:
-        return Finding("warning", "folders", what, found, f"little space: free some, or {fix}")
+        return Finding("warning", "folders", what, found, f"free some space, or {fix}")
     return Finding("ok", "folders", what, found)
 
 
@@ -247,10 +255,10 @@ def doctor(
     *,
     as_json: Json = False,
 ) -> None:
-    """Look at libraries, threads, device, memory, folders and extras; say what to fix.
+    """Check libraries, threads, device, memory, folders and extras, and suggest fixes.
 
-    Each line is ok, a warning (something is slow or missing) or a problem (no run is possible). Nothing is
-    written, downloaded or changed. The exit code is 1 if there is a problem.
+    Each line is "ok", a "warning" (something is slow or missing) or a "problem" (no run is possible). The
+    command writes, downloads and changes nothing. The exit code is 1 if there is a problem.
 
     Examples:
         graphfed doctor
@@ -265,9 +273,9 @@ def doctor(
         print_line(json.dumps({"ok": possible, "checks": [asdict(finding) for finding in findings]}))
     else:
         _print(findings)
-        told = ", ".join(f"{n} {level}{'s' * (n != 1)}" for level, n in counts.items())
+        counted = ", ".join(f"{n} {level}{'s' * (n != 1)}" for level, n in counts.items())
         end = "runs are possible" if possible else "no run is possible until the problems are fixed"
-        print_line("\n" + fill(f"{told}: {end}"))
+        print_line("\n" + fill(f"{counted}: {end}"))
     raise typer.Exit(DONE if possible else FAILED)
 
 

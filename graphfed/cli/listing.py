@@ -1,4 +1,4 @@
-"""`graphfed methods`: what there is to choose from, and one method in full."""
+"""`graphfed methods`: lists the methods, and describes one of them."""
 
 import json
 from typing import Annotated, Any
@@ -16,13 +16,15 @@ __all__ = ["methods"]
 def methods(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", autocompletion=method_names, help="A method, to see all about it."),
+        typer.Argument(metavar="NAME", autocompletion=method_names, help="The method to describe."),
     ] = None,
     *,
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """List the methods: what each needs, what crosses and what protects it. With a name: paper and settings.
+    """List the methods: what each needs, what it sends, and how that is protected.
+
+    With a name, describe one method: its paper, its transfers and its settings.
 
     Examples:
         graphfed methods
@@ -30,9 +32,9 @@ def methods(
         graphfed methods --json
         graphfed methods damped --plugin damped.py
     Files:
-        ~/.cache/graphfed/methods.json    the list, kept until some code changes
+        ~/.cache/graphfed/methods.json    the list, reused until the code changes
     See also:
-        graphfed run, graphfed data list; docs/plugins.md, to add one
+        graphfed run, graphfed data list; docs/plugins.md, which adds a method
     """
     from graphfed.runs.catalogue import describe_every_method, describe_method
 
@@ -49,7 +51,7 @@ def methods(
 
 
 def _table(listed: list[dict[str, Any]]) -> None:
-    """All methods in 80 columns. What every one of them needs is said once, below."""
+    """Print all methods in 80 columns. What every method needs is printed once, below the table."""
     common = [need for need in listed[0]["needs"] if all(need in method["needs"] for method in listed)]
     rows = []
     for method in listed:
@@ -58,10 +60,10 @@ def _table(listed: list[dict[str, Any]]) -> None:
         needed = "; ".join(needs) or "-"
         rows.append((names, method["summary"], needed, method["crosses"], method["protection"]))
     table = make_table(
-        ("method", "what it does", "needs", "what crosses", "protection"),
+        ("method", "what it does", "needs", "what is sent", "protection"),
         rows,
         caption=f"Every method needs {' and '.join(common)}.\n" * bool(common)
-        + "graphfed methods NAME: the paper, and every setting with its range.",
+        + "'graphfed methods NAME' shows the paper and every setting with its range.",
         lines=True,
     )
     table.columns[0].no_wrap = True
@@ -77,19 +79,19 @@ def _page(method: dict[str, Any]) -> None:
         "paper": method["paper"],
         "task": ", ".join(method["tasks"]),
         "needs": "; ".join(method["needs"]),
-        "what crosses": method["crosses"],
+        "what is sent": method["crosses"],
         "protection": method["protection"],
     }
     for task in method["tasks"][1:]:
         chosen = (f"{key}={value}" for key, value in method["recipes"][task].items())
         facts[f"defaults in {task}"] = ", ".join(chosen)
-    table = make_table(("", ""), [(what, words) for what, words in facts.items() if words], plain=True)
+    table = make_table(("", ""), [(name, text) for name, text in facts.items() if text], plain=True)
     table.columns[0].no_wrap, table.columns[0].style = True, "bold"
     show(table)
     if method["messages"]:
         print_line()
         columns = ("transfer", "what it is, and who can read it")
-        title = "what crosses, transfer by transfer"
+        title = "what is sent, by transfer"
         show(make_table(columns, method["messages"].items(), title=title))
     rows = []
     for setting in method["settings"]:
@@ -99,7 +101,8 @@ def _page(method: dict[str, Any]) -> None:
     table = make_table(
         ("setting", "a value is", "default", "what it is"),
         rows,
-        title="settings (--set NAME=VALUE); * of this method alone, or with a default of its own",
+        title="settings (--set NAME=VALUE); * only of this method, or with another default than in other "
+        "methods",
     )
     table.columns[0].no_wrap = True
     print_line()

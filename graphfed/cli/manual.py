@@ -1,14 +1,14 @@
-"""Help pages that read like a manual page.
+"""Help pages in the form of manual pages.
 
-A command's docstring is its page: what it does, then sections, each with a heading on a line of its own:
+The docstring of a command is its page: what it does, then sections with a heading on a line of its own:
 
     Examples:
         graphfed run fedavg
     Files:
         ...
 
-The sections come after the options in the help, line for line as they are written, so that an example can be
-copied; at most 78 columns. The exit codes are the same everywhere and added here.
+The help shows the sections after the options, line by line as they are written, so that an example can be
+copied. They have at most 78 columns. The exit codes are the same for all commands and are added here.
 """
 
 import re
@@ -28,22 +28,22 @@ Exit codes:
     0    done
     1    the program or the machine failed
     2    the input cannot be used; nothing was written
-    130  interrupted; 'graphfed resume FOLDER' goes on with what was saved
+    130  interrupted; 'graphfed resume FOLDER' continues what was saved
 """
 #: The heading of a section in a docstring.
 SECTION = re.compile(r"^(Examples?|Files|Environment|See also):", re.MULTILINE)
 
 
 def _divided(text: str | None) -> tuple[str, str]:
-    """A docstring as the text before the first section, and the sections."""
+    """Split a docstring into the text before the first section, and the sections."""
     found = SECTION.search(text or "")
     if text is None or found is None:
         return text or "", ""
     return text[: found.start()].rstrip(), text[found.start() :].rstrip()
 
 
-def _told(sections: str) -> str:
-    """The sections as they are printed: headings stand out."""
+def _formatted(sections: str) -> str:
+    """Return the sections as they are printed, with bold headings and the exit codes."""
     lines = []
     examples = False
     for line in f"{sections}\n{EXIT_CODES}".splitlines():
@@ -56,12 +56,12 @@ def _told(sections: str) -> str:
 
 
 def _filled(line: str, is_command: bool) -> list[str]:
-    """A line in the terminal's width; a command that is broken can still be copied."""
+    """Wrap a line at the width of the terminal; a wrapped command can still be copied."""
     width = shutil.get_terminal_size().columns
     if len(line) <= width:
         return [line]
     end = " \\" if is_command else ""
-    # Below the words of the second column, where there are two; far left, so that a long path has room.
+    # The wrapped lines start below the second column, if there is one and it leaves room for a long path.
     columns = re.match(r" *\S+ {2,}", line)
     hanging = " " * (len(columns[0]) if columns and len(columns[0]) < width // 2 else 2)
     filled = textwrap.wrap(
@@ -71,8 +71,11 @@ def _filled(line: str, is_command: bool) -> list[str]:
 
 
 def _as_in_a_manual(parameters: list[Any]) -> list[Any]:
-    """A flag takes no value, so none is shown beside it. An argument is its name, in brackets where it may be
-    left out, with dots where there may be several; the type Python gives it says nothing to a reader."""
+    """Show parameters as manual pages do.
+
+    A flag has no value next to it. An argument is its name, in brackets if it is optional, and with dots if
+    there may be several; its Python type is not shown.
+    """
     for parameter in parameters:
         if getattr(parameter, "is_flag", False) and parameter.metavar is None:
             parameter.metavar = ""
@@ -85,7 +88,7 @@ def _as_in_a_manual(parameters: list[Any]) -> list[Any]:
 
 
 class _Manual:
-    """What a command and a group of commands have in common."""
+    """The help of a command or a group of commands."""
 
     help: str | None
 
@@ -100,7 +103,7 @@ class _Manual:
         finally:
             self.help = whole
         # What the formatter holds is printed after the options.
-        formatter.write(_told(sections) + "\n")
+        formatter.write(_formatted(sections) + "\n")
 
 
 class ManualPage(_Manual, TyperCommand):
@@ -108,10 +111,13 @@ class ManualPage(_Manual, TyperCommand):
 
 
 class ManualGroup(_Manual, TyperGroup):
-    """A group of commands with sections in its help. Without a command it prints its help, exit code 2."""
+    """A group of commands with sections in its help.
+
+    Without a command it prints its help and exits with code 2.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # The framework's own `no_args_is_help` raises the help as the message of an error.
+        # The framework's option `no_args_is_help` raises the help as the message of an error.
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help(), color=ctx.color)
             ctx.exit(UNUSABLE)
@@ -119,7 +125,11 @@ class ManualGroup(_Manual, TyperGroup):
 
 
 def as_manual(app: typer.Typer) -> None:
-    """Give every command of `app`, and of the groups in it, a page of the manual as its help."""
+    """Give every command of an application, and of the groups in it, a manual page as its help.
+
+    Args:
+        app: The application; it is changed.
+    """
     for command in app.registered_commands:
         command.cls = ManualPage
     for group in app.registered_groups:

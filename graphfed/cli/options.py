@@ -1,7 +1,7 @@
-"""The options that several commands share, in the panels of the help.
+"""The options that several commands share, grouped into the panels of the help.
 
-A command with few of them has them as parameters: ``data_dir: DataDir = None``. A command that takes the
-options of a run names those that it takes (`with_options`) and receives them as one object (`SharedOptions`).
+A command with few options declares them as parameters: ``data_dir: DataDir = None``. A command with many
+options of a run names them with `with_options` and receives them as one object (`SharedOptions`).
 """
 
 import functools
@@ -30,7 +30,17 @@ from graphfed.tasks.run_options import DEFAULT_CLIENTS, OPTIONS, RunOptions
 
 
 def whole_number(text: str) -> int:
-    """A whole number, or a complaint that repeats what was typed."""
+    """Parse a whole number.
+
+    Args:
+        text: What was typed.
+
+    Returns:
+        The number.
+
+    Raises:
+        typer.BadParameter: It is not a whole number; the message repeats the text.
+    """
     try:
         return int(text)
     except ValueError:
@@ -38,8 +48,8 @@ def whole_number(text: str) -> int:
 
 
 def _load_plugins(context: typer.Context, modules: list[str] | None) -> list[str] | None:
-    """Load the plug-ins before the command begins, which then finds what they declare by name."""
-    if modules and not context.resilient_parsing:  # which is what completion does
+    """Load the plug-ins before the command begins, so that it finds their methods and data sets by name."""
+    if modules and not context.resilient_parsing:  # completion parses resiliently
         from graphfed.plugins import load_plugin
 
         for module in modules:
@@ -64,8 +74,8 @@ Data = Annotated[
         metavar="DATA",
         autocompletion=choices(DATA_SETS, "graphfed.datasets"),
         rich_help_panel=DATA_PANEL,
-        help="Data set (see 'graphfed data list'), or a file: .yaml describes one's own tables, .pt is a PyG "
-        "Data, .graphml (default: digits; of forecasting roads).",
+        help="Data set (see 'graphfed data list'), or a file: .yaml describes tables of your own, .pt is a "
+        "PyG Data, .graphml is a graph (default: digits; for forecasting: roads).",
     ),
 ]
 Config = Annotated[
@@ -73,8 +83,8 @@ Config = Annotated[
     typer.Option(
         metavar="FILE",
         rich_help_panel=DATA_PANEL,
-        help="YAML file with the names of these options (method, data, clients, ...), settings under 'set:'. "
-        "What is given on the command line wins.",
+        help="YAML file with these options by name (method, data, clients, ...) and settings under 'set:'. "
+        "Options on the command line override the file.",
     ),
 ]
 Clients = Annotated[
@@ -83,8 +93,8 @@ Clients = Annotated[
         parser=whole_number,
         metavar="K",
         rich_help_panel=DATA_PANEL,
-        help=f"Number of sites (default: {DEFAULT_CLIENTS}; as many as there are, for the partitions ego, "
-        "column and sensors).",
+        help=f"Number of clients (default: {DEFAULT_CLIENTS}; the partitions ego, column and sensors "
+        "determine it themselves).",
     ),
 ]
 Partition = Annotated[
@@ -93,10 +103,11 @@ Partition = Annotated[
         metavar="NAME|FILE",
         autocompletion=choices(PARTITIONS, "graphfed.partitions"),
         rich_help_panel=DATA_PANEL,
-        help=f"How the graph is dealt: {', '.join(PARTITIONS)}; or a file of 'graphfed data partition' "
-        "(default: column, the sites of the data, where it names them; else what the method is for: ego, one "
-        "site for each node, or label_dirichlet with partition.beta=10000, which is even). Readings of "
-        "sensors have one: sensors, a site each.",
+        help=f"How the graph is partitioned among clients: {', '.join(PARTITIONS)}; or a file of 'graphfed "
+        "data partition'. Default: column if the data names a client for each node; otherwise the partition "
+        "that the method is made for: ego, with one client per node, or label_dirichlet with "
+        "partition.beta=10000, which is even. Sensors have the partition sensors only, with one client per "
+        "sensor.",
     ),
 ]
 Split = Annotated[
@@ -105,9 +116,9 @@ Split = Annotated[
         metavar="SPLIT",
         autocompletion=choices(SPLITS),
         rich_help_panel=DATA_PANEL,
-        help="default, public, per_class:20,500,1000 or random:0.5,0.25,0.25 "
-        "(default: public where the data set has one, else per_class); of link prediction "
-        "edges:0.8,0.05,0.15, its default; of forecasting time:0.7,0.1,0.2, its default, or inductive:0.5, "
+        help="Split into training, validation and test parts: default, public, per_class:20,500,1000 or "
+        "random:0.5,0.25,0.25 (default: public if the data set has it, else per_class). Link prediction: "
+        "edges:0.8,0.05,0.15 (its default). Forecasting: time:0.7,0.1,0.2 (its default) or inductive:0.5, "
         "which trains on the western half of the sensors.",
     ),
 ]
@@ -117,8 +128,9 @@ Task = Annotated[
         metavar="TASK",
         autocompletion=choices(TASKS),
         rich_help_panel=TRAINING_PANEL,
-        help="What is learnt: classification of the nodes, link_prediction, which pairs are edges, or "
-        "forecasting, what sensors read next, for the methods that can (default: the method's first).",
+        help="What the model predicts: classification (the class of a node), link_prediction (whether a pair "
+        "of nodes is an edge) or forecasting (the next readings of a sensor). The method must support the "
+        "task (default: the first task of the method).",
     ),
 ]
 DataDir = Annotated[
@@ -126,7 +138,7 @@ DataDir = Annotated[
     typer.Option(
         metavar="FOLDER",
         rich_help_panel=DATA_PANEL,
-        help="Where to look for data files first; then in GRAPHFED_DATA and in the cache folder.",
+        help="Folder that is searched first for data files, before GRAPHFED_DATA and the cache folder.",
     ),
 ]
 Rounds = Annotated[
@@ -135,8 +147,8 @@ Rounds = Annotated[
         parser=whole_number,
         metavar="R",
         rich_help_panel=TRAINING_PANEL,
-        help="Communication rounds, at most: training ends earlier where validation stops improving "
-        "(default: 300; of forecasting 100).",
+        help="The most communication rounds. Training ends earlier if validation stops improving "
+        "(default: 300; for forecasting: 100).",
     ),
 ]
 Seed = Annotated[
@@ -145,7 +157,7 @@ Seed = Annotated[
         parser=whole_number,
         metavar="S",
         rich_help_panel=TRAINING_PANEL,
-        help=f"Seed of weights, draws, partition and split (default: {RunOptions.seed}).",
+        help=f"Seed of the weights, random draws, partition and split (default: {RunOptions.seed}).",
     ),
 ]
 Seeds = Annotated[
@@ -153,7 +165,7 @@ Seeds = Annotated[
     typer.Option(
         metavar="S,S,...",
         rich_help_panel=TRAINING_PANEL,
-        help="Seeds, separated by commas, or a range, 0-9 (default: 0,1,2).",
+        help="Seeds, separated by commas, or a range as 0-9 (default: 0,1,2).",
     ),
 ]
 Settings = Annotated[
@@ -163,12 +175,13 @@ Settings = Annotated[
         metavar="KEY=VALUE",
         autocompletion=setting_keys,
         rich_help_panel=TRAINING_PANEL,
-        help="A setting, as often as needed: of the method (lr, hidden, dropout, backbone, local_steps, ...; "
-        "all of them: 'graphfed methods NAME'), of the partition (partition.beta, ...), of a generated data "
-        "set (data.num_nodes, ...), partition_seed, split_seed (default: the seed).",
+        help="A setting: of the method (lr, hidden, dropout, backbone, local_steps, ...; 'graphfed methods "
+        "NAME' lists all), of the partition (partition.beta, ...) or of a generated data set "
+        "(data.num_nodes, ...), or partition_seed or split_seed (default: the seed). Give the option once "
+        "per setting.",
     ),
 ]
-#: The callback does all that there is to do, so commands take the option and have no use for its value.
+#: The callback loads the plug-ins, so commands take the option but do not use its value.
 Plugins = Annotated[
     list[str] | None,
     typer.Option(
@@ -176,8 +189,8 @@ Plugins = Annotated[
         metavar="MODULE",
         callback=_load_plugins,
         rich_help_panel=PLUGIN_PANEL,
-        help="A Python file, or a module that Python finds, with methods, data sets, partitions or audits of "
-        "your own, as often as needed. Installed plug-ins are found without it.",
+        help="A Python file, or a module that Python finds, with your own methods, data sets, partitions or "
+        "audits. Give the option once per module. Installed plug-ins are found without it.",
     ),
 ]
 Runtime = Annotated[
@@ -186,19 +199,19 @@ Runtime = Annotated[
         metavar="NAME",
         autocompletion=choices(RUNTIMES),
         rich_help_panel=MACHINE_PANEL,
-        help="local: all in this process; processes: one process per client, or --workers of them; nvflare: "
-        "a federation over NVIDIA FLARE, on this machine or, with --startup-kit, on several "
-        f"(default: {RunOptions.runtime}).",
+        help="local: all clients in this process; processes: one process per client, or as many as "
+        "--workers; nvflare: a deployment over NVIDIA FLARE: a rehearsal on this machine or, with "
+        f"--startup-kit, the sites of a deployment (default: {RunOptions.runtime}).",
     ),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
         parser=whole_number,
-        metavar="S",
+        metavar="N",
         rich_help_panel=MACHINE_PANEL,
-        help="With --runtime processes or nvflare: processes that the clients are dealt over (default: one "
-        "each).",
+        help="With --runtime processes or nvflare: the number of processes that compute for the clients "
+        "(default: one per client).",
     ),
 ]
 Placement = Annotated[
@@ -207,9 +220,9 @@ Placement = Annotated[
         metavar="NAME",
         autocompletion=choices(PLACEMENTS),
         rich_help_panel=MACHINE_PANEL,
-        help="In the local runtime: stacked computes all clients together, one-at-a-time one after the other "
-        "(slow, for debugging: a failure names the client, the stage and the inputs) "
-        f"(default: {RunOptions.placement}).",
+        help="In the local runtime: stacked computes all clients together; one-at-a-time computes one client "
+        "after the other, which is slow but helps debugging: a failure names the client, the stage and the "
+        f"inputs (default: {RunOptions.placement}).",
     ),
 ]
 Device = Annotated[
@@ -218,7 +231,7 @@ Device = Annotated[
         metavar="NAME",
         autocompletion=choices(DEVICES),
         rich_help_panel=MACHINE_PANEL,
-        help=f"cpu, cuda or cuda:0 (default: {RunOptions.device}).",
+        help=f"Device to compute on: cpu, cuda or cuda:0 (default: {RunOptions.device}).",
     ),
 ]
 Threads = Annotated[
@@ -227,8 +240,8 @@ Threads = Annotated[
         parser=whole_number,
         metavar="N",
         rich_help_panel=MACHINE_PANEL,
-        help="Threads to compute with (default: one for a small graph, every core for a large one; "
-        "with --runtime processes those of each process, one).",
+        help="Number of threads to compute with (default: one for a small graph, every core for a large "
+        "one). With --runtime processes, the threads of each process (default: one).",
     ),
 ]
 CheckpointEvery = Annotated[
@@ -236,7 +249,7 @@ CheckpointEvery = Annotated[
     typer.Option(
         metavar="SECONDS",
         rich_help_panel=OUTPUT_PANEL,
-        help="Time between checkpoints, from which 'graphfed resume' goes on; 0: every round "
+        help="Time between checkpoints, from which 'graphfed resume' continues; 0 saves one every round "
         f"(default: {RunOptions.checkpoint_every:g}).",
     ),
 ]
@@ -245,7 +258,7 @@ Json = Annotated[
     typer.Option(
         "--json",
         rich_help_panel=OUTPUT_PANEL,
-        help="Print the result as one JSON object, the last line of stdout.",
+        help="Print the result as one JSON object, on the last line of stdout.",
     ),
 ]
 Progress = Annotated[
@@ -259,14 +272,14 @@ Report = Annotated[
     typer.Option(
         show_default=False,
         rich_help_panel=OUTPUT_PANEL,
-        help="Write report.html into the folder (default: yes).",
+        help="Write report.html into the folder of the run (default: yes).",
     ),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedOptions:
-    """What was typed of the options that several commands share; None where an option was not."""
+    """The options that several commands share. An option that was not given is None."""
 
     data: Data = None
     config: Config = None
@@ -290,26 +303,35 @@ class SharedOptions:
     report: Report = True
     progress: Progress = True
 
-    def run_options(self, **own: Any) -> dict[str, Any]:
-        """Return the options of a run that were typed, by the names of `RunOptions`.
+    def run_options(self, **declared: Any) -> dict[str, Any]:
+        """Collect the options of a run that were given.
 
         Args:
-            own: Options that the command declares itself, by name. None stands for one that was not typed.
+            declared: Options that the command declares itself, by name; None for one that was not given.
+
+        Returns:
+            The options by the names of `RunOptions`.
         """
         shared = {name: getattr(self, name) for name in OPTIONS if hasattr(self, name)}
-        return {name: value for name, value in {**shared, **own}.items() if value is not None}
+        return {name: value for name, value in {**shared, **declared}.items() if value is not None}
 
-    def merged(self, config: dict[str, Any], **own: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the options of a run and its settings: those of a config file, and over them those typed.
+    def merged(self, config: dict[str, Any], **declared: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Merge the options of a config file with those of the command line, which override the file.
 
         Args:
             config: The content of the file, {} for none.
-            own: Options that the command declares itself, by name.
+            declared: Options that the command declares itself, by name.
+
+        Returns:
+            The options of a run by the names of `RunOptions`, and its settings by name.
+
+        Raises:
+            InputError: A setting or the seeds cannot be read.
         """
         from graphfed.runs.config import parse_settings
         from graphfed.studies.plan import parse_seeds
 
-        options = config | self.run_options(**own)
+        options = config | self.run_options(**declared)
         settings = options.pop("set", {}) | parse_settings(self.settings or ())
         if "seeds" in options:
             options["seeds"] = parse_seeds(options["seeds"])
@@ -317,40 +339,57 @@ class SharedOptions:
 
 
 def read_seedless_config(path: Path, what: str, *extra: str) -> dict[str, Any]:
-    """Read the config file of a study, which has several seeds and not one."""
+    """Read the config file of a study, which has several seeds instead of one.
+
+    Args:
+        path: The file.
+        what: The kind of study, for messages.
+        extra: Keys that the file may have in addition to the options of a run.
+
+    Returns:
+        The options by name.
+
+    Raises:
+        InputError: The file cannot be read, or it has `seed`.
+    """
     from graphfed.runs.config import read_config
 
     options = read_config(path, extra=("seeds", *extra))
     if "seed" in options:
-        raise InputError(f"the config file {path} has a seed, and a {what} has several; write seeds: 0,1,2")
+        raise InputError(f"the config file {path} has 'seed', but a {what} has several: write 'seeds: 0,1,2'")
     return options
 
 
 def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options by name, and pass it the shared ones as one object, the parameter `shared`.
+    """Make a decorator that adds shared options to a command.
+
+    The command gets the shared options as one object, its parameter `shared`.
 
     Args:
         names: Every option of the command, in the order of its help page. An option that the command declares
-            as a keyword parameter is its own and is passed under its name, even where a shared one has that
-            name.
+            as a keyword parameter is passed under its name, even if a shared option has the same name.
 
     Returns:
-        A decorator. The function that it returns has the signature that typer reads.
+        The decorator. It returns a function with the signature that typer reads.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = dict(inspect.signature(command).parameters)
-        del own["shared"]
-        arguments = [own.pop(name) for name in [*own] if own[name].kind is not own[name].KEYWORD_ONLY]
-        assert own.keys() <= set(names), "an option of the command has no place in the help"
-        shared = [name for name in names if name not in own]
-        known = {**inspect.signature(SharedOptions).parameters, **own}
+        declared = dict(inspect.signature(command).parameters)
+        del declared["shared"]
+        arguments = [
+            declared.pop(name)
+            for name in [*declared]
+            if declared[name].kind is not declared[name].KEYWORD_ONLY
+        ]
+        assert declared.keys() <= set(names), "an option of the command has no place in the help"
+        shared = [name for name in names if name not in declared]
+        known = {**inspect.signature(SharedOptions).parameters, **declared}
         parameters = [*arguments, *(known[name] for name in names)]
 
         @functools.wraps(command)
         def call(**values: Any) -> None:
-            typed = SharedOptions(**{name: values.pop(name) for name in shared})
-            command(**values, shared=typed)
+            given = SharedOptions(**{name: values.pop(name) for name in shared})
+            command(**values, shared=given)
 
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

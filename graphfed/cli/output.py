@@ -1,4 +1,4 @@
-"""What commands print: results on stdout, everything else on stderr."""
+"""Prints the output of commands: results on stdout, everything else on stderr."""
 
 import json
 import os
@@ -32,11 +32,23 @@ __all__ = [
 
 
 def command_line() -> str:
-    """What was typed, for the manifest."""
+    """Return the command line of this process, for the manifest.
+
+    Returns:
+        The words, quoted for a shell.
+    """
     return shlex.join(["graphfed", *sys.argv[1:]])
 
 
 def summary(result: "Result") -> str:
+    """Summarise a run in a few lines.
+
+    Args:
+        result: The result of the run.
+
+    Returns:
+        The lines: the run, its test metrics, what it sent and how long it took, its warnings and its folder.
+    """
     from graphfed.runs.progress import human_bytes, human_seconds
     from graphfed.tasks.headline import headline, name_of
     from graphfed.tasks.registry import task_or_default
@@ -50,16 +62,16 @@ def summary(result: "Result") -> str:
         if (value := result.test.get(name)) is not None
     )
     before = human_bytes(result.bytes["setup"])
-    # The server of a deployment does not count what sites send each other.
+    # The server of a deployment cannot count what the sites send to each other.
     between = " between sites and server" if "run" in result.details else ""
     chosen = (
-        f"round {result.best_round} of {result.rounds}" if result.best_round else "each client's own round"
+        f"round {result.best_round} of {result.rounds}" if result.best_round else "each client its own round"
     )
     lines = [
         f"{result.method} on {result.dataset}: {result.clients} clients, {result.partition}, "
         f"seed {result.seed}",
         f"test: {metrics} ({chosen}, chosen on validation)",
-        f"{human_bytes(result.bytes['total'])} crossed{between}, {before} of them before training; "
+        f"{human_bytes(result.bytes['total'])} sent{between}, {before} of it before training; "
         f"{human_seconds(result.seconds['total'])}",
         f"files: {result.folder}",
     ]
@@ -67,7 +79,7 @@ def summary(result: "Result") -> str:
         lost = result.details["diverged_in_round"]
         lines.insert(
             2,
-            f"training diverged in round {lost}: what stands is the best round before; "
+            f"training diverged in round {lost}, so the result is that of the best round before; "
             "use a smaller learning rate",
         )
     return "\n".join(lines)
@@ -75,36 +87,54 @@ def summary(result: "Result") -> str:
 
 @contextmanager
 def interruption_logged() -> Iterator[None]:
-    """In this block an interruption is one line on stderr and exit code 130."""
+    """Report an interruption of this block in one line on stderr, with exit code 130.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        typer.Exit: The block was interrupted.
+    """
     import typer
 
     try:
         yield
     except KeyboardInterrupt as stopped:
-        say(str(stopped) or "interrupted; nothing was kept")
+        say(str(stopped) or "interrupted; nothing was saved")
         raise typer.Exit(130) from stopped
 
 
 def print_json(content: Mapping[str, Any], files: Path | None = None) -> None:
-    """The object of a result on stdout, and on stderr where its files are."""
+    """Print a result as one JSON object on stdout, and the path of its files on stderr.
+
+    Args:
+        content: The object.
+        files: The path; None if the result has no files.
+    """
     if files is not None:
         say(f"files: {files}")
     print_line(json.dumps(content, allow_nan=False))
 
 
 class Outcome(Protocol):
-    """What a command comes to: a result with its files."""
+    """The result of a command, with its files."""
 
     @property
     def folder(self) -> Path | None:
-        """Where its files are."""
+        """The folder of its files."""
 
     def to_json(self) -> dict[str, Any]:
-        """The object of its file."""
+        """Return the object that its file contains."""
 
 
 def print_outcome(outcome: Outcome, as_json: bool, *shown: "Table | str") -> None:
-    """Print an outcome as its object, or as texts and tables."""
+    """Print an outcome as one JSON object, or as texts and tables.
+
+    Args:
+        outcome: The outcome.
+        as_json: Whether to print the object.
+        shown: The texts and tables to print otherwise.
+    """
     if as_json:
         print_json(outcome.to_json(), outcome.folder)
         return
@@ -113,14 +143,26 @@ def print_outcome(outcome: Outcome, as_json: bool, *shown: "Table | str") -> Non
 
 
 def width() -> int:
-    """Columns to fill with text: the terminal's, within reason."""
+    """Return the number of columns to fill with text.
+
+    Returns:
+        The width of the terminal, at least 20 and at most 100.
+    """
     import shutil
 
     return max(20, min(shutil.get_terminal_size().columns, 100))
 
 
 def fill(text: str, indent: str = "") -> str:
-    """A paragraph in the terminal's width; words, as paths, stay whole."""
+    """Wrap a paragraph at the width of the terminal.
+
+    Args:
+        text: The paragraph.
+        indent: What every line begins with.
+
+    Returns:
+        The lines. Long words such as paths are not broken.
+    """
     return textwrap.fill(
         printable(text), width(), initial_indent=indent, subsequent_indent=indent,
         break_long_words=False, break_on_hyphens=False,
@@ -128,10 +170,15 @@ def fill(text: str, indent: str = "") -> str:
 
 
 def show(table: "Table") -> None:
+    """Print a table on stdout.
+
+    Args:
+        table: The table.
+    """
     from rich.console import Console
 
-    # No emoji: a name such as :bomb: is shown as it is written.
-    # Where stdout is no terminal and nobody says how wide it is, rich would cut the table to 80 columns.
+    # Without emoji a name such as :bomb: is shown as it is written. If stdout is not a terminal and COLUMNS
+    # is not set, rich would cut the table to 80 columns.
     console = Console(emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=140, emoji=False)
@@ -139,5 +186,13 @@ def show(table: "Table") -> None:
 
 
 def one_line(text: str) -> str:
+    """Put a message on one line.
+
+    Args:
+        text: The message.
+
+    Returns:
+        The message without line ends, cut at 2000 characters.
+    """
     line = printable(" ".join(text.split()))
     return line if len(line) <= 2000 else f"{line[:2000]}..."

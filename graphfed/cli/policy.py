@@ -22,7 +22,8 @@ def policy(
         typer.Argument(
             metavar="KIND",
             autocompletion=choices(POLICIES),
-            help="What learns: ddpg, as in the paper, or bandit, the best constant policy of a grid.",
+            help="The learner: ddpg, as in the paper, or bandit, which selects the best constant policy of "
+            "a grid.",
         ),
     ],
     *,
@@ -33,8 +34,8 @@ def policy(
             parser=whole_number,
             metavar="N",
             rich_help_panel=TRAINING_PANEL,
-            help="Trainings to learn from, each from fresh weights (default: 300; of bandit as many as its "
-            "search takes).",
+            help="Number of episodes. An episode is a training from fresh weights (default: 300; for "
+            "bandit: as many as its search needs).",
         ),
     ] = None,
     rounds: Annotated[
@@ -53,9 +54,9 @@ def policy(
             metavar="KEY=VALUE",
             autocompletion=policy_setting_keys,
             rich_help_panel=TRAINING_PANEL,
-            help="A setting, as often as needed: of fedgraph, of partition and data as for 'graphfed run', "
-            "of the reward (reward.target, ...) and of what learns (ddpg.lr, bandit.chances, ...); all of "
-            "them: docs/policies.md.",
+            help="A setting: of fedgraph, of the partition or the data as for 'graphfed run', of the reward "
+            "(reward.target, ...) or of the learner (ddpg.lr, bandit.chances, ...). docs/policies.md lists "
+            "all. Give the option once per setting.",
         ),
     ] = None,
     out: Annotated[
@@ -63,17 +64,18 @@ def policy(
         typer.Option(
             metavar="FOLDER",
             rich_help_panel=OUTPUT_PANEL,
-            help="Folder to write (default: runs/policy-KIND-DATA-TIME); where it holds this very question, "
-            "learning goes on.",
+            help="Folder to write (default: runs/policy-KIND-DATA-TIME). If it has the same learning with "
+            "the same options, unfinished, learning continues.",
         ),
     ] = None,
 ) -> None:
-    """Learn how much every site of fedgraph is to sample, and write the policy into a file for runs.
+    """Learn how much every client of fedgraph should sample, and save the policy for runs.
 
-    A policy is rewarded for accuracy on the validation nodes, and pays for the modelled time of a round:
-    what clients on machines of their own would need. Where one machine does the work of all, sampling saves
-    much less wall time, or none. ddpg sees every site's weights after each round; bandit sees nothing. It
-    ends with the settings by which runs use the policy. Needs the extra 'rl'.
+    The reward of a policy is the accuracy on the validation nodes minus a cost for the modelled time of a
+    round: the time that clients on machines of their own would need. On a single machine that computes for
+    all clients, sampling saves much less wall time, or none. ddpg sees the weights of every client after each
+    round; bandit sees nothing. The command ends with the settings with which a run uses the policy. It needs
+    the extra 'rl'.
 
     Examples:
         graphfed policy ddpg --data cora --clients 20 --partition overlapping
@@ -81,10 +83,10 @@ def policy(
         graphfed policy ddpg --episodes 3 --rounds 5 --set ddpg.batch=4
     Files:
         policy.safetensors   the policy, for policy_file of fedgraph
-        manifest.json        what was asked, the reward, seeds, hashes, versions
-        episodes.jsonl       a line an episode: return, modelled seconds, ...
-        returns.svg          the return of every episode, drawn
-        result.json          what came out, with an episode without noise
+        manifest.json        options, the reward, seeds, hashes, versions
+        episodes.jsonl       one line per episode: return, modelled seconds, ...
+        returns.svg          a chart of the return of every episode
+        result.json          the result, with an episode without noise
     See also:
         graphfed run, resume, methods; docs/policies.md
     """

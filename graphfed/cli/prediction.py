@@ -25,37 +25,39 @@ def predict(
         typer.Option(
             metavar="DATA",
             autocompletion=choices(DATA_SETS, "graphfed.datasets"),
-            help="Another graph with the same features, as for 'graphfed run' (default: the run's own).",
+            help="Another graph with the same features, as for 'graphfed run' (default: the data of the "
+            "run).",
         ),
     ] = None,
     nodes: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="CSV or Parquet file whose first column has the ids of the nodes to predict.",
+            help="CSV or Parquet file with the ids of the nodes to predict in its first column (default: all "
+            "nodes).",
         ),
     ] = None,
     absent: Annotated[
         str | None,
         typer.Option(
             metavar="IDS",
-            help="Sensors that send nothing, with commas between: the others forecast without them.",
+            help="Sensors that send nothing, separated by commas. The other sensors forecast without them.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="New file, .csv or .parquet (default: FOLDER-predictions.csv beside the folder).",
+            help="New file, .csv or .parquet (default: FOLDER-predictions.csv next to the folder).",
         ),
     ] = None,
     data_dir: DataDir = None,
     plugin: Plugins = None,
 ) -> None:
-    """Predict with a finished run's model: a class and a probability for every node.
+    """Predict with the model of a finished run: a class and its probability for every node.
 
-    Of a deployed run ('graphfed run --startup-kit') all places predict together, on what the sites' data is
-    now; each site keeps its own predictions.
+    After a deployed run ('graphfed run --startup-kit'), all sites predict together for their present data.
+    Each site keeps its own predictions.
 
     Examples:
         graphfed predict runs/fedgcn-cora-20260131-120000
@@ -76,14 +78,14 @@ def predict(
         for option, value in given.items():
             if value is not None:
                 raise InputError(
-                    f"{option} has no use with a deployed run: its sites predict for their own data; leave "
-                    "it out"
+                    f"{option} cannot be used with a deployed run, whose sites predict for their own data; "
+                    "leave it out"
                 )
         from graphfed.deployment.deploy import predict_at_sites
 
         with interruption_logged():
-            kept = predict_at_sites(folder, progress=True)
-        print_line(f"predictions: {kept} in the kit of each site")
+            path_in_kit = predict_at_sites(folder, progress=True)
+        print_line(f"predictions: {path_in_kit} in the startup kit of each site")
         return
     path = folder.with_name(f"{folder.name}-predictions.csv") if out is None else out
     check_new_file(path, TABLES)

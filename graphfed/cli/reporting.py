@@ -1,4 +1,4 @@
-"""What is made of finished runs: `graphfed report`, `graphfed track`."""
+"""`graphfed report` and `graphfed track`, which process finished runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ def report(
         typer.Argument(
             metavar="FOLDER...",
             autocompletion=run_folders,
-            help="The folder of a run or a comparison, or those of several runs.",
+            help="The folder of a run or a comparison, or the folders of several runs.",
         ),
     ],
     *,
@@ -28,33 +28,33 @@ def report(
             metavar="FILE", help="The file to write, ending in .html (default: report.html in the folder)."
         ),
     ] = None,
-    device: Annotated[
+    client: Annotated[
         int | None,
         typer.Option(
             metavar="NUMBER",
-            help="The client shown by itself, where there is one for each node (default: the one whose "
-            "features are protected least).",
+            help="The client that the page shows by itself, for methods with one client per node (default: "
+            "the client whose features are protected least).",
         ),
     ] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Write one self-contained HTML page: results, curves, costs, the sites, and what left each of them.
+    """Write one self-contained HTML page: results, curves, costs, clients, and what left each client.
 
-    The page needs no network to be viewed. Several runs must share data, split and partition. With --device
-    it also says what one device sent and gave away.
+    The page can be viewed without a network. Several runs must have the same data, split and partition. With
+    --client the command also prints what one client sent and disclosed.
 
     Examples:
         graphfed report runs/compare-cora-20260131-120000
         graphfed report runs/one runs/two --out both.html
-        graphfed report runs/lumos-social-20260131-120000 --device 17
+        graphfed report runs/lumos-social-20260131-120000 --client 17
     See also:
         docs/report.md
     """
-    from graphfed.report.page import log_device, write_report
+    from graphfed.report.page import describe_client, write_report
 
-    path = write_report(folders, out, device=device)
-    if device is not None and len(folders) == 1:
-        print_line("\n".join(log_device(folders[0], device)))
+    path = write_report(folders, out, client=client)
+    if client is not None and len(folders) == 1:
+        print_line("\n".join(describe_client(folders[0], client)))
     print_line(f"report: {path}")
 
 
@@ -71,25 +71,28 @@ def track(
     to: Annotated[
         str,
         typer.Option(
-            metavar="NAME", autocompletion=choices(("tensorboard", "mlflow")), help="tensorboard or mlflow."
+            metavar="NAME",
+            autocompletion=choices(("tensorboard", "mlflow")),
+            help="The tracker: tensorboard or mlflow.",
         ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="TensorBoard: the folder for its events (default: runs/tensorboard)."
+            metavar="FOLDER", help="The folder for the events of TensorBoard (default: runs/tensorboard)."
         ),
     ] = None,
     uri: Annotated[
         str | None,
         typer.Option(
-            metavar="URI", help="MLflow: its store, as in sqlite:///mlflow.db (default: MLFLOW_TRACKING_URI)."
+            metavar="URI",
+            help="The store of MLflow, as in sqlite:///mlflow.db (default: MLFLOW_TRACKING_URI).",
         ),
     ] = None,
 ) -> None:
-    """Hand finished runs on to TensorBoard or MLflow: config, metrics of every round, test metrics, hashes.
+    """Send finished runs to TensorBoard or MLflow: config, metrics of every round, test metrics, hashes.
 
-    A run that the tracker has already is not written again. Needs the extra 'track'.
+    A run that the tracker already has is not sent again. The command needs the extra 'track'.
 
     Examples:
         graphfed track runs/mine --to tensorboard
@@ -97,7 +100,7 @@ def track(
     See also:
         docs/sweeps.md, section TensorBoard and MLflow
     """
-    from graphfed.studies.track import track as hand_on
+    from graphfed.studies.track import track as send_to_tracker
 
-    for run, is_new in hand_on(folders, to, out=out, uri=uri):
-        print_line(f"{run.name}: {f'{len(run.points)} points' if is_new else 'there already'}")
+    for run, is_new in send_to_tracker(folders, to, out=out, uri=uri):
+        print_line(f"{run.name}: {f'{len(run.points)} points' if is_new else 'was sent before'}")

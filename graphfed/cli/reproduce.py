@@ -27,15 +27,17 @@ def reproduce(
         typer.Option(
             metavar="NAME",
             autocompletion=choices(DATA_SETS),
-            help="With which of the data sets on which it can be done (default: the first; see --list).",
+            help="One of the data sets of the item (default: the first; see --list).",
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="The short version: few seeds and rounds.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run a short version with few seeds and rounds.")
+    ] = False,
     seeds: Annotated[
         str | None,
         typer.Option(
             metavar="S,S,...",
-            help="Seeds of every row, separated by commas, or a range, 0-39 (default: the item's).",
+            help="Seeds of every row, separated by commas, or a range as 0-39 (default: those of the item).",
         ),
     ] = None,
     jobs: Annotated[
@@ -44,28 +46,29 @@ def reproduce(
             parser=whole_number,
             metavar="N",
             show_default=False,
-            help="Runs, and policies to learn, at a time, each in a process of its own; the figures are the "
-            "same (default: 1).",
+            help="Number of runs (or policies to learn) at the same time, each in a process of its own. The "
+            "figures do not depend on it (default: 1).",
         ),
     ] = 1,
     as_list: Annotated[
-        bool, typer.Option("--list", help="List the papers and their items, and which data each needs.")
+        bool, typer.Option("--list", help="List the papers, their items, and the data that each needs.")
     ] = False,
     data_dir: DataDir = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Folder to write (default: runs/reproduce-PAPER); runs that have ended in it are read.",
+            help="Folder to write (default: runs/reproduce-PAPER). Runs that have ended in it are not run "
+            "again.",
         ),
     ] = None,
     as_json: Json = False,
     progress: Progress = True,
 ) -> None:
-    """Run the tables and figures of a paper, and set our figures beside the printed ones.
+    """Run the tables and figures of a paper, and print our figures next to the published ones.
 
-    The predicted cost is told first. Files of data that are missing are named before anything is run. With
-    more seeds than before, only those that are missing are run.
+    The command first states the predicted cost, and refuses to start if files of data are missing. If the
+    folder already has some of the seeds, only the missing ones are run.
 
     Examples:
         graphfed reproduce --list

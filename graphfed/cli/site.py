@@ -1,4 +1,4 @@
-"""`graphfed site ...`: the parties of a deployment, and their long-lived processes."""
+"""`graphfed site ...`: sets up a deployment and runs the processes of its participants."""
 
 import ipaddress
 import json
@@ -18,7 +18,7 @@ from graphfed.terminal import make_table, print_line
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="""Set up a deployment, in which every site is a process on its own machine, and start its parties.
+    help="""Set up a deployment, in which every site is a process on its own machine, and start its processes.
 
     Examples:
         graphfed site init --sites bank_a,bank_b,bank_c
@@ -34,73 +34,81 @@ app = typer.Typer(
 )
 
 StartupKit = Annotated[
-    Path, typer.Argument(metavar="KIT", help="The kit's folder, from 'graphfed site provision'.")
+    Path,
+    typer.Argument(metavar="KIT", help="Folder of a startup kit, which 'graphfed site provision' has made."),
 ]
 Data = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="The description (.yaml) of this site's own data; a site needs it, and the server where sensors "
-        "forecast: of the graph between them.",
+        help="The description (.yaml) of this site's own data. Every site needs one. The server needs one "
+        "only for forecasting: it describes the graph between the sensors.",
     ),
 ]
 Device = Annotated[
-    str, typer.Option(metavar="NAME", help="cpu, cuda or cuda:0: what a run computes on here.")
+    str, typer.Option(metavar="NAME", help="The device on which runs compute here: cpu, cuda or cuda:0.")
 ]
 Allow = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODULE",
-        help="A module of this machine, as a plug-in's, whose methods and programs runs may use, as often as "
-        "needed; without it only graphfed's own.",
+        help="A Python module on this machine, such as a plug-in, whose methods and programs may run here. "
+        "Give the option once per module (default: only those of graphfed).",
     ),
 ]
 Methods = Annotated[
     str | None,
     typer.Option(
         metavar="A,B",
-        help="The only methods that this site takes part in, those of plug-ins among them (default: all of "
-        "graphfed's own).",
+        help="The only methods in whose runs this site takes part; they may be methods of plug-ins (default: "
+        "all methods of graphfed).",
     ),
 ]
 Forbid = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="A setting with which this site takes part in no run, as often as needed: maps=identity.",
+        help="A setting that this site refuses, as in maps=identity. Give the option once per setting.",
     ),
 ]
+
+
+#: The receivers in `Sent`, for people.
+TO = {"server": "the server", "client": "other sites"}
 
 
 @app.command("init")
 def site_init(
     *,
     sites: Annotated[
-        str, typer.Option(metavar="A,B,C", show_default=False, help="The sites, in the order of the clients.")
+        str,
+        typer.Option(
+            metavar="A,B,C", show_default=False, help="Names of the sites, in the order of the clients."
+        ),
     ],
     server: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT", help="What the sites connect to."),
+        typer.Option(metavar="HOST:PORT", help="The address to which the sites connect."),
     ] = "localhost:8002",
     listen: Annotated[
         str,
         typer.Option(
             metavar="ADDRESS",
-            help="The address of its own that the server listens at; 0.0.0.0 for every one it has.",
+            help="The server's own address at which it listens; 0.0.0.0 stands for all its addresses.",
         ),
     ] = "127.0.0.1",
-    name: Annotated[str, typer.Option(metavar="NAME", help="The project's name.")] = "graphfed",
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the project.")] = "graphfed",
     out: Annotated[Path, typer.Option(metavar="FILE", help="The new file.")] = Path("graphfed-project.yaml"),
 ) -> None:
-    """Write the project file: who takes part, and where the server is.
+    """Write the project file, which names the sites and the address of the server.
 
-    It can be edited: a site that holds several clients is written as {name: hub, clients: 100}.
+    The file can be edited: a site that holds several clients is written as {name: hub, clients: 100}.
 
     Examples:
         graphfed site init --sites bank_a,bank_b,bank_c
         graphfed site init --sites a,b --server 10.0.0.7:8002 --listen 10.0.0.7
     Files:
-        graphfed-project.yaml    the project file, where no --out is given
+        graphfed-project.yaml    the project file, unless --out names another
     See also:
         graphfed site provision
     """
@@ -108,7 +116,7 @@ def site_init(
 
     host, colon, port = server.rpartition(":")
     if not colon or not port.isdecimal():
-        raise InputError(f"--server: {server!r} cannot be used; give HOST:PORT, as in localhost:8002")
+        raise InputError(f"--server {server!r} cannot be used; give HOST:PORT, as in localhost:8002")
     content = {
         "name": name,
         "server": {"host": host, "port": int(port), "listen": listen},
@@ -117,8 +125,11 @@ def site_init(
     project = make_project(content, "the project")
     write_project(project, out)
     if project.host != "localhost" and ipaddress.ip_address(project.listen).is_loopback:
-        print_line(f"the server listens at {listen}, so only to its own machine; --listen says where else")
-    print_line(f"{out}: next, make the kits: graphfed site provision {out}")
+        print_line(
+            f"the server will listen at {listen}, which only its own machine can reach; give --listen "
+            "ADDRESS for sites on other machines"
+        )
+    print_line(f"project file: {out}\nnext, make the startup kits: graphfed site provision {out}")
 
 
 @app.command("provision")
@@ -127,20 +138,22 @@ def site_provision(
         "graphfed-project.yaml"
     ),
     *,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The new folder for the kits.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The new folder for the startup kits.")] = Path(
         "startup_kits"
     ),
 ) -> None:
-    """Make a start-up kit for the server, for each site and for the coordinator, who starts runs.
+    """Make a startup kit for the server, for each site, and for the coordinator, which starts runs.
 
-    A kit holds its party's key: bring it there by a safe way, and keep no copy. The folder authority holds
-    the key that signs all others. Whoever has it can pass for any of them: keep it where nobody else comes.
+    A startup kit contains the private key of its participant: send it over a secure channel and keep no copy.
+    The folder "authority" contains the key that signs all certificates. Anybody who has it can impersonate
+    every participant: keep it where no other person has access.
 
     Examples:
         graphfed site provision
         graphfed site provision fraud.yaml --out fraud-kits
     Files:
-        startup_kits/server, startup_kits/coordinator, startup_kits/NAME of each site, startup_kits/authority
+        startup_kits/server, startup_kits/coordinator, startup_kits/SITE for each site
+        startup_kits/authority
     See also:
         graphfed site init, graphfed site start
     """
@@ -150,7 +163,7 @@ def site_provision(
     startup_kits = provision(load_project(project), out)
     for startup_kit in startup_kits.values():
         print_line(startup_kit)
-    print_line(f"{out / AUTHORITY}: keep this one safe; it can make kits of anybody's name")
+    print_line(f"{out / AUTHORITY}: keep this folder secret; its key can sign a startup kit in any name")
 
 
 @app.command("start")
@@ -160,7 +173,9 @@ def site_start(
     data: Data = None,
     threads: Annotated[
         int | None,
-        typer.Option(parser=whole_number, metavar="N", help="Threads that a run computes with here."),
+        typer.Option(
+            parser=whole_number, metavar="N", help="Number of threads of a run on this machine (default: 1)."
+        ),
     ] = None,
     device: Device = "cpu",
     allow: Allow = None,
@@ -170,25 +185,24 @@ def site_start(
         bool,
         typer.Option(
             "--check-data/--no-check-data",
-            help="Read the data before the process starts, or leave it to the first run to refuse data that "
-            "cannot be used.",
+            help="Read the data before the process starts, or only when the first run begins.",
         ),
     ] = True,
 ) -> None:
-    """Start the server's process, or a site's, and tell what happens, until Ctrl-C or SIGTERM.
+    """Start the process of the server or of a site, and log what happens, until Ctrl-C or SIGTERM.
 
-    A site connects to the server and waits for runs. It takes nothing but runs of graphfed from it: no code,
-    no commands. Its data stays in the files that --data names.
+    A site connects to the server and waits for runs. It accepts only runs of graphfed from the server, and
+    neither code nor commands. Its data stays in the files that --data names.
 
     Examples:
         graphfed site start startup_kits/server
         graphfed site start startup_kits/bank_a --data accounts.yaml
-        graphfed site start startup_kits/bank_a --data mine.yaml --methods sapgnn
+        graphfed site start startup_kits/bank_a --data accounts.yaml --methods sapgnn
     Environment:
-        GRAPHFED_HOLDERS_KEY   the holders' key, for runs that need one
+        GRAPHFED_HOLDERS_KEY   the key with which the sites hash node ids (node_ids=keyed)
     Files:
-        KIT/log.txt            what NVIDIA FLARE has to say
-        KIT/audit.log          who asked for what
+        KIT/log.txt            the log of NVIDIA FLARE
+        KIT/audit.log          requests, and who made them
     See also:
         graphfed site status
     """
@@ -202,15 +216,16 @@ def site_start(
     given += [word for pair in forbid or () for word in ("--forbid", pair)]
     if given:
         given += [word for module in allow or () for word in ("--allow", module)]
-        # Apart, because this process stays for as long as the site, and reading data loads torch.
+        # A process of its own checks the data: reading data loads torch, and this process runs as long as
+        # the site.
         checked = subprocess.run(
             [sys.executable, "-m", "graphfed", "site", "check", str(startup_kit), *given], check=False
         )
         if checked.returncode < 0:
             raise GraphfedError(
-                f"reading what {startup_kit} is started with was ended by signal {-checked.returncode} "
-                f"({signal.strsignal(-checked.returncode)}); start again; if it was for want of memory, "
-                "give the machine more"
+                f"the check of the data and options of {startup_kit} was ended by signal "
+                f"{-checked.returncode} ({signal.strsignal(-checked.returncode)}); start again, and give "
+                "the machine more memory if it has run out"
             )
         if checked.returncode:
             raise typer.Exit(checked.returncode)
@@ -236,7 +251,7 @@ def site_check(
     methods: Methods = None,
     forbid: Forbid = None,
 ) -> None:
-    """Check what a site is to be started with: read its data as a run would, and say what is in it.
+    """Check the data and options of a site before it starts: read its data as a run would, and summarise it.
 
     Examples:
         graphfed site check startup_kits/bank_a --data accounts.yaml
@@ -261,20 +276,22 @@ def site_check(
 
 
 def _named_methods(methods: str | None) -> list[str]:
-    """Return the methods of --methods by their own names, none where the option is not given."""
+    """Return the names of the methods of --methods, aliases resolved; [] without the option."""
     from graphfed.methods.registry import METHODS, canonical_name
 
     if methods is None:
         return []
     named = [name.strip() for name in methods.split(",") if name.strip()]
     if not named:
-        raise InputError("--methods names no method; write --methods fedavg,sapgnn, or leave it out for all")
-    # The name of a method that graphfed lacks, of an allowed module, stays as it is written.
+        raise InputError(
+            "--methods is empty; give methods, as in --methods fedavg,sapgnn, or leave it out for all"
+        )
+    # A name that graphfed does not know may belong to an allowed module, so it stays as it is written.
     return [canonical_name(name) if canonical_name(name) in METHODS else name for name in named]
 
 
 def _check_forbidden(pair: str) -> None:
-    """InputError unless it is KEY=VALUE of a setting: a rule that is misread would protect nothing."""
+    """Raise InputError unless the pair is KEY=VALUE of a setting: a rule that is misread protects nothing."""
     from graphfed.methods.registry import METHODS
     from graphfed.runs.settings import settings_of, unusable_value
 
@@ -285,7 +302,7 @@ def _check_forbidden(pair: str) -> None:
     owners = [method for method in methods if key in {setting.name for setting in settings_of(method)}]
     if not owners:
         known = {setting.name for method in methods for setting in settings_of(method)}
-        raise InputError(f"--forbid {pair!r}: no method has a setting {key!r}; {did_you_mean(key, known)}")
+        raise InputError(f"--forbid {pair!r}: no method has the setting {key!r}; {did_you_mean(key, known)}")
     complaints = [unusable_value(method, key, value) for method in owners]
     if all(complaints):
         raise InputError(f"--forbid {pair!r} would protect nothing: {complaints[0]}")
@@ -293,7 +310,9 @@ def _check_forbidden(pair: str) -> None:
 
 @app.command("status")
 def site_status(startup_kit: StartupKit, *, as_json: Json = False) -> None:
-    """Ask the server, with the coordinator's kit, which sites are connected and which runs are going on.
+    """Ask the server which sites are connected and which runs are in progress.
+
+    The command needs the startup kit of the coordinator.
 
     Examples:
         graphfed site status startup_kits/coordinator
@@ -312,7 +331,7 @@ def site_status(startup_kit: StartupKit, *, as_json: Json = False) -> None:
     ]
     title = f"server {found.address}, started {found.started:%Y-%m-%d %H:%M:%S} UTC"
     show(make_table(("site", "connected", "last heard"), rows, title=title))
-    print_line(f"runs: {', '.join(found.runs) or 'none'}")
+    print_line(f"runs in progress: {', '.join(found.runs) or 'none'}")
 
 
 @app.command("sent")
@@ -320,14 +339,14 @@ def site_sent(
     startup_kit: StartupKit,
     run: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", help="A run's name (default: the last one that has ended here)."),
+        typer.Argument(metavar="RUN", help="Name of a run (default: the run that ended last at this site)."),
     ] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
 ) -> None:
-    """What left this site in a run: every transfer by name, in words, with its bytes and what protects it.
+    """List what this site sent in a run: every transfer with its meaning, its bytes and its protection.
 
-    It is read from the site's own ledger, KIT/runs/RUN/ledger.json.
+    The list is read from the site's own ledger, KIT/runs/RUN/ledger.json.
 
     Examples:
         graphfed site sent startup_kits/bank_a
@@ -346,10 +365,12 @@ def site_sent(
         return
     total = sum(line.bytes for line in sent)
     print_line(
-        fill(f"{folder.name}: {len(sent)} kinds of values left this site, {human_bytes(total)} in all")
+        fill(f"{folder.name}: this site sent {len(sent)} kinds of values, {human_bytes(total)} in total")
     )
     for line in sent:
         print_line()
-        print_line(fill(f"{line.name}: {human_bytes(line.bytes)} to the {line.to} ({line.phases})"))
-        print_line(fill(line.words, "  "))
+        print_line(
+            fill(f"{line.name}: {human_bytes(line.bytes)} to {TO.get(line.to, line.to)} ({line.phases})")
+        )
+        print_line(fill(line.description, "  "))
         print_line(fill(f"protection: {line.protection}", "  "))

@@ -28,7 +28,8 @@ def sweep(
         typer.Option(
             metavar="KEY=A,B,...",
             autocompletion=setting_keys,
-            help="Values of a setting of the method, as often as needed: every combination is tried.",
+            help="Values of a setting of the method. Give the option once per setting; every combination "
+            "is tried.",
         ),
     ] = None,
     optuna: Annotated[
@@ -36,7 +37,7 @@ def sweep(
         typer.Option(
             parser=whole_number,
             metavar="N",
-            help="Search instead: N trials that Optuna proposes in the ranges.",
+            help="Search instead of a grid: Optuna proposes N trials in the ranges.",
         ),
     ] = None,
     ranges: Annotated[
@@ -45,22 +46,23 @@ def sweep(
             "--range",
             metavar="KEY=LOW:HIGH[:log]",
             autocompletion=setting_keys,
-            help="Where the search draws a setting; whole numbers where both ends are.",
+            help="The range of a setting for the search. If both limits are whole numbers, so are the "
+            "values.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Folder to write (default: runs/sweep-METHOD-DATA-TIME); where it holds this sweep, the "
-            "trials that are missing are run.",
+            help="Folder to write (default: runs/sweep-METHOD-DATA-TIME). If it has this sweep, only the "
+            "missing trials are run.",
         ),
     ] = None,
 ) -> None:
-    """Try settings of a method and choose those that are best on the validation nodes.
+    """Try settings of a method, and select those that are best on the validation nodes.
 
-    Every trial of a seed has the same graph, split and partition. Test scores are shown for the chosen
-    settings only: the best of many test scores would promise too much.
+    All trials of a seed have the same graph, split and partition. Test scores are shown only for the selected
+    settings, because the best of many test scores would be too optimistic.
 
     Examples:
         graphfed sweep fedavg --grid lr=0.1,0.5 --grid hidden=16,32
@@ -73,15 +75,15 @@ def sweep(
     config = {} if shared.config is None else read_seedless_config(shared.config, "sweep")
     options, settings = shared.merged(config, method=method, seeds=shared.seeds, out=out)
     written = "key=values, as in --grid lr=0.1,0.5"
-    tried = _values("--grid", grid or (), ",", written, "give all its values at once")
+    grid_values = _values("--grid", grid or (), ",", written, "give all its values at once")
     written = "key=low:high, as in --range lr=0.01:1:log"
-    drawn = _values("--range", ranges or (), ":", written, "give it once")
+    limits = _values("--range", ranges or (), ":", written, "give it once")
     with interruption_logged():
         finished = run_sweep(
             options.pop("method", None),
             **options,
-            grid=tried,
-            ranges={key: tuple(ends) for key, ends in drawn.items()},
+            grid=grid_values,
+            ranges={key: tuple(pair) for key, pair in limits.items()},
             trials=optuna,
             settings=settings,
             progress=shared.progress,
@@ -93,14 +95,14 @@ def sweep(
 def _values(
     option: str, pairs: Sequence[str], separator: str, written: str, fix: str
 ) -> dict[str, list[Any]]:
-    """Return the values of an option that is given once for each key, by key.
+    """Return the values of an option that is given once per key, by key.
 
     Args:
         option: Its name.
         pairs: What was typed.
-        separator: What stands between two values.
-        written: How it is written.
-        fix: What to do where a key is given twice.
+        separator: The separator between two values.
+        written: An example, for messages.
+        fix: What to do if a key is given twice, for messages.
     """
     from graphfed.runs.config import parse_settings
 

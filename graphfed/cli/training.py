@@ -40,8 +40,8 @@ def run(
         typer.Option(
             metavar="KIT",
             rich_help_panel=MACHINE_PANEL,
-            help="With --runtime nvflare: the coordinator's kit of a deployment, whose sites have the data "
-            "('graphfed site').",
+            help="Run on the sites of a deployment, which have the data: the startup kit of its coordinator "
+            "(see 'graphfed site').",
         ),
     ] = None,
     out: Annotated[
@@ -57,13 +57,14 @@ def run(
         typer.Option(
             "--show-config",
             rich_help_panel=OUTPUT_PANEL,
-            help="Print every choice of the run, defaults included, as YAML that --config reads, and end.",
+            help="Print all options and settings of the run, defaults included, as YAML for --config, and "
+            "exit.",
         ),
     ] = False,
 ) -> None:
-    """Train one method on data dealt over sites, and say what it cost and what left each site.
+    """Train one method on data that is partitioned among clients, and report what left each client.
 
-    The result is scored on the test nodes once, at the round that was best on the validation nodes.
+    The model of the round that was best on the validation nodes is scored once on the test nodes.
 
     Examples:
         graphfed run fedavg
@@ -76,11 +77,11 @@ def run(
         graphfed run fedavg --clients 3 --runtime nvflare
         graphfed run sapgnn --startup-kit startup_kits/coordinator
     Files:
-        manifest.json        what was asked, seeds, hashes, versions
-        metrics.jsonl        a line a round
-        ledger.json          every named transfer: what crossed, bytes, protection
+        manifest.json        options, settings, seeds, hashes, versions
+        metrics.jsonl        one line per round
+        ledger.json          every transfer: its name, bytes and protection
         result.json          the result
-        report.html          all of it on one page, with pictures
+        report.html          the result on one page, with charts
         model.safetensors, predictions.parquet, checkpoint/
     See also:
         graphfed compare, resume, predict, report, methods; docs/runs.md
@@ -92,32 +93,37 @@ def run(
     if show_config:
         _show_config(options, settings)
         return
-    act = _deployed if "startup_kit" in options else _here
+    start = _run_deployed if "startup_kit" in options else _run_here
     with interruption_logged():
-        result = act(options, settings=settings, progress=shared.progress, command=command_line())
+        result = start(options, settings=settings, progress=shared.progress, command=command_line())
     _print_result(result, shared)
 
 
 def _show_config(options: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Print a run as a config file and load nothing; --out and --startup-kit stay as they were given."""
+    """Print a run as a config file, without loading its data.
+
+    --out and --startup-kit are printed as they were given.
+    """
     from graphfed.plain_yaml import dump_yaml
     from graphfed.runs.config import make_config
 
-    kept = {key: str(options.pop(key)) for key in ("out", "startup_kit") if key in options}
+    paths = {key: str(options.pop(key)) for key in ("out", "startup_kit") if key in options}
     config = make_config(options.pop("method", None), **options, settings=settings)
-    print_line(dump_yaml(config.to_options() | kept).rstrip())
+    print_line(dump_yaml(config.to_options() | paths).rstrip())
 
 
-def _here(options: dict[str, Any], **more: Any) -> "Result":
+def _run_here(options: dict[str, Any], **more: Any) -> "Result":
     from graphfed.runs.run import run as run_method
 
     return run_method(options.pop("method", None), **options, **more)
 
 
-def _deployed(options: dict[str, Any], **more: Any) -> "Result":
+def _run_deployed(options: dict[str, Any], **more: Any) -> "Result":
     runtime = options.pop("runtime", "nvflare")
     if runtime != "nvflare":
-        raise InputError(f"a kit has no use with runtime {runtime!r}; use --runtime nvflare, or leave it out")
+        raise InputError(
+            f"--startup-kit cannot be used with --runtime {runtime}; use --runtime nvflare, or leave it out"
+        )
     from graphfed.deployment.deploy import deploy
 
     return deploy(options.pop("method", None), **options, **more)
@@ -125,8 +131,8 @@ def _deployed(options: dict[str, Any], **more: Any) -> "Result":
 
 def _print_result(result: "Result", shared: SharedOptions) -> None:
     print_outcome(result, shared.as_json, summary(result), *_report(result.folder, shared))
-    for told in result.details.get("warnings", ()):
-        say(f"warning: {told['text']}")
+    for warning in result.details.get("warnings", ()):
+        say(f"warning: {warning['text']}")
 
 
 @with_options(
@@ -148,8 +154,9 @@ def compare(
         typer.Option(
             metavar="FILE",
             rich_help_panel=DATA_PANEL,
-            help="YAML file as for 'graphfed run', as often as needed: with a method it is one more row "
-            "(named by 'label:', else after the file), without one it holds options common to all rows.",
+            help="YAML file as for 'graphfed run'. A file with a method is one more row, named by its "
+            "'label:' or after the file. One file without a method may have options for all rows. Give the "
+            "option once per file.",
         ),
     ] = None,
     out: Annotated[
@@ -161,19 +168,18 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Run methods over seeds on the same splits, in one table: mean and deviation, bytes, seconds.
+    """Compare methods over several seeds on the same splits: mean and deviation, bytes, seconds.
 
-    The reference rows central, isolated and fedavg are always there (of link prediction central, of
-    forecasting what learns together, alone, or nothing); runs on different data, splits or partitions are
-    refused. A setting goes to every method that has it;
-    fedgcn.hops=1 goes to fedgcn alone.
+    Missing reference rows are added: central, isolated and fedavg (for link prediction: central; for
+    forecasting: gru_central, gru_local and last_value). Runs on different data, splits or partitions are
+    refused. A setting applies to every method that has it; fedgcn.hops=1 applies to fedgcn only.
 
     Examples:
         graphfed compare isolated fedavg fedgcn central --data cora --seeds 0,1,2
         graphfed compare fedavg fedprox --set fedprox.mu=0.1 --seeds 0,1
         graphfed compare fedgcn --config one-hop.yaml --clients 5 --json
     Files:
-        METHOD-seedS/        the folder of each run, as 'graphfed run' writes it
+        METHOD-seedS/        one folder per run, as 'graphfed run' writes it
         comparison.json      the table: mean, deviation and values over seeds
         report.html          the table, curves and costs on one page
     See also:
@@ -195,8 +201,10 @@ def compare(
 
 
 def _report(folder: Path | None, shared: SharedOptions) -> list[str]:
-    """Write the report of a finished folder, and a run's model card, where they are wanted and missing, and
-    say where it is."""
+    """Write the report of a finished folder, and the model card of a run, unless they exist.
+
+    Returns the line that names the report, or nothing if no report is wanted.
+    """
     if folder is None or not shared.report:
         return []
     from graphfed.report.page import write_card, write_report
@@ -225,17 +233,16 @@ def resume(
         typer.Argument(
             metavar="FOLDER",
             autocompletion=run_folders,
-            help="Folder of a run, comparison, sweep or policy that has not ended.",
+            help="Folder of an unfinished run, comparison, sweep or policy.",
         ),
     ],
     *,
     shared: SharedOptions,
 ) -> None:
-    """Go on with a run, comparison, sweep or learning of a policy that was interrupted, from its newest
-    checkpoint.
+    """Continue an interrupted run, comparison, sweep or learning of a policy from its newest checkpoint.
 
-    The result is that of a run that was never interrupted: the same weights, the same metrics. A folder that
-    has ended is only shown.
+    The result is the same as without the interruption: the same weights and the same metrics. If nothing is
+    left to do, the command only shows the result.
 
     Examples:
         graphfed resume runs/fedavg-cora-20260131-120000
@@ -246,13 +253,13 @@ def resume(
         graphfed run, graphfed compare; docs/runs.md, section Interruptions
     """
     from graphfed.reproductions.reproduce import Reproduction
-    from graphfed.runs.resume import resume as go_on
+    from graphfed.runs.resume import resume as continue_run
     from graphfed.runs.run import Result
     from graphfed.studies.policy_learning import LearnedPolicy
     from graphfed.studies.sweep import Sweep
 
     with interruption_logged():
-        ended = go_on(folder, data_dir=shared.data_dir, progress=shared.progress)
+        ended = continue_run(folder, data_dir=shared.data_dir, progress=shared.progress)
     if isinstance(ended, Result):
         _print_result(ended, shared)
     elif isinstance(ended, Sweep):
@@ -266,7 +273,7 @@ def resume(
 
 
 def _compare_files(paths: list[Path], given: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Config files as rows of a comparison (those that name a method), and options common to all rows."""
+    """Read config files: those with a method as rows of a comparison, one without as options of all rows."""
     rows: list[dict[str, Any]] = []
     common: dict[str, Any] = {}
     for path in paths:
@@ -274,19 +281,20 @@ def _compare_files(paths: list[Path], given: dict[str, Any]) -> tuple[list[dict[
         if "method" not in options:
             if common:
                 raise InputError(
-                    f"the config file {path} names no method, like one before it; one may hold common options"
+                    f"the config file {path} has no 'method'; only one file may have options for all rows"
                 )
             common = options
             continue
         for key in ("out", "seeds"):
             if key in options:
                 raise InputError(
-                    f"the config file {path} is one row; {key!r} belongs to the comparison: give --{key}"
+                    f"the config file {path} is one row and cannot have {key!r}; give --{key} to the "
+                    "comparison"
                 )
-        own = options.pop("set", {})
+        settings = options.pop("set", {})
         options |= given
         label = options.get("label", path.stem)
         if not isinstance(label, str | int | float):
             raise InputError(f"the config file {path}: label must be text (found {type(label).__name__})")
-        rows.append({**options, "settings": own, "label": label})
+        rows.append({**options, "settings": settings, "label": label})
     return rows, common

@@ -1,8 +1,8 @@
-"""The names that the shell completes and the help lists, without loading what they stand for.
+"""The names that the shell completes and the help lists, without loading the code behind them.
 
-Completion has to answer while one types: the tables in graphfed.data and graphfed.methods would load numpy or
-torch first. tests/integration/test_completion.py keeps these copies equal to them. Tasks, runtimes and
-placements need no copy: the modules that list them load neither.
+Completion must answer while a person types: the tables in graphfed.data and graphfed.methods would load numpy
+or torch first. tests/integration/test_completion.py keeps these copies equal to the tables. Tasks, runtimes
+and placements need no copy, because the modules that list them load neither.
 """
 
 from collections.abc import Callable, Iterable
@@ -43,7 +43,7 @@ RUNTIMES: tuple[str, ...] = get_args(Runtime)
 PLACEMENTS: tuple[str, ...] = get_args(Placement)
 SPLITS = ("default", "public", "per_class", "random", "random_plain", "edges", "time", "inductive")
 DEVICES = ("cpu", "cuda")
-#: Keys of --set: those of every method, then those of single methods, of partitions and of data.
+#: Keys of --set: settings of every method, then those of single methods, of partitions and of data.
 SETTINGS = (
     "lr", "weight_decay", "hidden", "layers", "features", "dropout", "backbone", "heads", "local_steps",
     "fraction", "optimizer", "client_state", "patience", "eval_every", "aggregation", "protocols",
@@ -65,7 +65,7 @@ SETTINGS = (
     "data.num_nodes", "data.communities", "data.features", "data.average_degree", "data.homophily",
     "data.dense", "data.sensors", "data.weeks", "data.seed",
 )  # fmt: skip
-#: What `graphfed policy` learns, and the keys of its --set beside these.
+#: The learners of `graphfed policy`, and the keys of its --set in addition to `SETTINGS`.
 POLICIES = ("ddpg", "bandit")
 POLICY_SETTINGS = (
     "reward.target", "reward.omega", "reward.alpha", "reward.beta", "reward.on", "reward.clock",
@@ -75,8 +75,15 @@ POLICY_SETTINGS = (
 
 
 def choices(names: Iterable[str], group: str = "") -> Callable[[str], list[str]]:
-    """A completion that offers those of `names`, and of what plug-ins have in a group of entry points, that
-    begin with what was typed."""
+    """Make a completion for a list of names.
+
+    Args:
+        names: The names.
+        group: A group of entry points, whose names of installed plug-ins are offered, too; "" for none.
+
+    Returns:
+        A function from what was typed to the names that begin with it.
+    """
     known = tuple(names)
 
     def complete(incomplete: str) -> list[str]:
@@ -89,14 +96,29 @@ def choices(names: Iterable[str], group: str = "") -> Callable[[str], list[str]]
 
 
 def method_names(incomplete: str) -> list[str]:
-    """Completes the name of a method, or an alias of one."""
+    """Complete the name or alias of a method.
+
+    Args:
+        incomplete: What was typed.
+
+    Returns:
+        The names that begin with it.
+    """
     from graphfed.methods.registry import ALIASES, METHODS
 
     return [name for name in (*METHODS, *ALIASES) if name.startswith(incomplete)]
 
 
 def run_folders(incomplete: str) -> list[str]:
-    """Completes the folder of a run, a comparison or a sweep: here, or one folder deeper, as in runs/."""
+    """Complete the folder of a run, a comparison or a sweep, in this folder or one level deeper.
+
+    Args:
+        incomplete: What was typed.
+
+    Returns:
+        The paths that begin with it. If a name has a character that shells split at, there are none, and the
+        shell completes files instead.
+    """
     head, slash, start = incomplete.rpartition("/")
     folders: list[str] = []
     for folder in _folders_in(Path(head + slash or ".")):
@@ -104,7 +126,6 @@ def run_folders(incomplete: str) -> list[str]:
             inner = [folder] if _is_run(folder) else [f for f in _folders_in(folder) if _is_run(f)]
             path = head + slash + folder.name
             folders += [path if found is folder else f"{path}/{found.name}" for found in inner]
-    # Shells take the words of a completion apart at these; files are offered where nothing of ours is.
     return [] if any(set(name) & set(" \t\n:'\"\\$`") for name in folders) else folders
 
 
@@ -123,16 +144,37 @@ def _is_run(folder: Path) -> bool:
 
 
 def data_setting_keys(incomplete: str) -> list[str]:
-    """Completes the keys of ``--set`` that are about data, not training."""
+    """Complete a key of ``--set`` that is about data, not training.
+
+    Args:
+        incomplete: What was typed.
+
+    Returns:
+        The keys that begin with it.
+    """
     return [key for key in setting_keys(incomplete) if key.startswith(("partition", "split", "data"))]
 
 
 def setting_keys(incomplete: str) -> list[str]:
-    """Completes the key of ``--set key=value``; the value is for the user to write."""
+    """Complete a key of ``--set key=value``, without the value.
+
+    Args:
+        incomplete: What was typed.
+
+    Returns:
+        The keys that begin with it, each followed by "=".
+    """
     return [f"{key}=" for key in SETTINGS if f"{key}=".startswith(incomplete)]
 
 
 def policy_setting_keys(incomplete: str) -> list[str]:
-    """Completes the key of ``--set`` of `graphfed policy`."""
-    of_learning = [f"{key}=" for key in POLICY_SETTINGS]
-    return [*setting_keys(incomplete), *(key for key in of_learning if key.startswith(incomplete))]
+    """Complete a key of ``--set`` of `graphfed policy`.
+
+    Args:
+        incomplete: What was typed.
+
+    Returns:
+        The keys that begin with it, each followed by "=".
+    """
+    keys = [f"{key}=" for key in POLICY_SETTINGS]
+    return [*setting_keys(incomplete), *(key for key in keys if key.startswith(incomplete))]

@@ -1,4 +1,4 @@
-"""The kinds of charts: `XY`, lines and points; `Bars`; `Shares`, a table in colour."""
+"""The kinds of charts: `XY` for lines and points, `Bars`, and `Heatmap` for a table of fractions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from graphfed.drawing.canvas import INK, MARKERS, PAPER, SERIES, WIDTH, short, w
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["XY", "Axis", "Bars", "Series", "Shares", "grouped", "series_colour"]
+__all__ = ["XY", "Axis", "Bars", "Heatmap", "Series", "grouped", "series_colour"]
 
 #: Bars whose names are written, unless a chart of bars says how many.
 NAMED_BARS = 30
@@ -255,11 +255,11 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Shares:
+class Heatmap:
     """A table in colour: the larger a share, the stronger.
 
     Attributes:
-        values: Shares [rows, columns], at least 0.
+        values: Fractions [rows, columns], at least 0.
         x: The axis of the columns.
         y: The axis of the rows; it has its first row at `low`.
         edges: Ends [columns + 1] of the columns, None for columns around 0, 1, ...

@@ -1,11 +1,13 @@
 """Reports: one self-contained HTML file for a run, a comparison, or several runs.
 
-read.py            folders -> runs
-results.py         runs -> scores, and the table of a comparison
-transfers.py       ledgers -> what left each client; device.py: one device; sent.py: a client of a deployment
-forecasts.py       runs of forecasting -> what else is said of them
-charts.py          runs -> charts; forecast_charts.py, overviews.py: of forecasts, and of the data
+read.py            reads the folders of runs
+results.py         the scores of runs, and the table of a comparison
+transfers.py       what left the clients, read from the ledgers
+one_client.py      what a single client sent and disclosed
+sent.py            what left one site of a deployment
+forecasts.py       what a report adds for runs of forecasting; forecast_table.py reads their predictions
+charts.py          charts of runs; forecast_charts.py: of forecasts; overviews.py: of the data
 figures.py         how the values of metrics are written
-templates.py       all of this -> text: page.html.jinja, card.md.jinja, sentences.txt.jinja
-page.py            the files
+templates.py       turns all of this into text: page.html.jinja, card.md.jinja, sentences.txt.jinja
+page.py            writes the files
 """

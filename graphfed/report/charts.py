@@ -1,13 +1,13 @@
-"""Charts of runs and comparisons as SVG elements of the page."""
+"""Draws the charts of runs and comparisons as SVG elements of the page."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from graphfed.drawing.canvas import DASHES, MUTED, WIDTH, short, svg_element
-from graphfed.drawing.charts import XY, Axis, Bars, Series, Shares
-from graphfed.report.device import Accounts
+from graphfed.drawing.charts import XY, Axis, Bars, Heatmap, Series
 from graphfed.report.figures import Errors, Figures
+from graphfed.report.one_client import Statistics
 from graphfed.report.overviews import class_bars, client_network, degree_bars
 from graphfed.report.read import Run, Subject
 from graphfed.report.results import best_row, class_names, confusion_of, followed_metric, metric_name
@@ -17,28 +17,38 @@ from graphfed.tasks.registry import task_or_default
 
 __all__ = ["DOTS", "byte_axis", "confusion", "lines", "result_charts"]
 
-#: Points of a cumulative distribution, and marks of clients.
+#: The most points of a cumulative distribution, and the most clients that have a mark.
 POINTS, DOTS = 200, 500
-#: Links of the ledger, in the words of the charts.
+#: The directions in result.json, as the charts name them.
 LINKS = {"up": "client to server", "down": "server to client", "peer": "client to client"}
-#: Transfers that have a bar.
+#: The most transfers that have a bar.
 DRAWN_TRANSFERS = 12
 SENT = "bytes of set-up and training"
 
 
 def byte_axis(label: str) -> Axis:
-    """Return the axis of numbers of bytes."""
+    """Return an axis of numbers of bytes.
+
+    Args:
+        label: What the axis shows.
+
+    Returns:
+        The axis, from 0.
+    """
     return Axis(label, low=0, written=human_bytes)
 
 
 def lines(
     rows: Mapping[str, Sequence[tuple[Sequence[float], Sequence[float]]]], among: Sequence[str] | None = None
 ) -> list[Series]:
-    """Return the mean of each row's runs by place, in a band of their sample standard deviation.
+    """Average the curves of each row's runs, with a band of one sample standard deviation.
 
     Args:
-        rows: For each run of a row its places, the same ones, and its values there, by label.
-        among: All labels, by whose places rows have colours; None for those of `rows`.
+        rows: The curves (x, y) of each row's runs, by label. The runs of a row have the same x.
+        among: All labels of the page, whose order determines the colours; None for those of `rows`.
+
+    Returns:
+        One series per row. A row with a single point becomes a horizontal line.
     """
     series = []
     for label, runs in rows.items():
@@ -53,16 +63,24 @@ def lines(
 
 
 def result_charts(subject: Subject, figures: Figures) -> dict[str, str]:
-    """Return the charts of the results, the graph and the bytes by name, without empty ones."""
-    drawn = {**_score_charts(subject, figures), **_byte_charts(subject), **_account_charts(subject)}
-    told = subject.first.overview
-    if isinstance(told, GraphOverview):
-        if told.drawing.nodes:
-            drawn["partition"] = svg_element("the graph and its clients", [[client_network(told)]])
-        if any(sum(client.classes) for client in told.clients):
-            drawn["classes"] = svg_element("classes of each client", [[class_bars(told)]])
-        if told.nodes:
-            drawn["degrees"] = svg_element("neighbours of a node", [[degree_bars(told)]])
+    """Draw the charts of the results, the graph and the bytes.
+
+    Args:
+        subject: What is reported on.
+        figures: How its metrics are written.
+
+    Returns:
+        SVG elements by name. A chart without content is left out.
+    """
+    drawn = {**_score_charts(subject, figures), **_byte_charts(subject), **_statistics_charts(subject)}
+    overview = subject.first.overview
+    if isinstance(overview, GraphOverview):
+        if overview.drawing.nodes:
+            drawn["partition"] = svg_element("the graph and its clients", [[client_network(overview)]])
+        if any(sum(client.classes) for client in overview.clients):
+            drawn["classes"] = svg_element("classes of each client", [[class_bars(overview)]])
+        if overview.nodes:
+            drawn["degrees"] = svg_element("neighbours of a node", [[degree_bars(overview)]])
     return drawn
 
 
@@ -72,8 +90,8 @@ def _score_charts(subject: Subject, figures: Figures) -> dict[str, str]:
     unit = (figures.unit or f"unit of the {task.targets}") if isinstance(figures, Errors) else None
     followed = followed_metric(subject, figures)
     curves = {label: _shared_rounds(runs, followed) for label, runs in subject.rows.items()}
-    # Of shares a row must be more than a point; a forecast that learns nothing is a level that the others
-    # have to reach.
+    # A curve of percentages needs two points. Of forecasts, a row with one point is drawn as a level: a
+    # method that trains nothing is what the others have to beat.
     curves = {label: runs for label, runs in curves.items() if len(runs[0][0]) >= (2 if unit is None else 1)}
     if any(len(runs[0][0]) > 1 for runs in curves.values()):
         name = metric_name(followed, figures)
@@ -86,8 +104,8 @@ def _score_charts(subject: Subject, figures: Figures) -> dict[str, str]:
             and (sent := row["bytes"]["mean"]) is not None
         ]
         if any(sent for _, sent, _, _ in costs):
-            title = f"test {figures.called} against bytes"
-            drawn["costs"] = svg_element(title, [[_costs(costs, figures.called, unit)]])
+            title = f"test {figures.display_name} against bytes"
+            drawn["costs"] = svg_element(title, [[_costs(costs, figures.display_name, unit)]])
     found = {label: runs[0].result.details.get("test_roc") for label, runs in subject.rows.items()}
     if any(found.values()):
         rocs = {label: points for label, points in found.items() if points}
@@ -98,7 +116,7 @@ def _score_charts(subject: Subject, figures: Figures) -> dict[str, str]:
         chart = confusion(counts, class_names(subject.first, len(counts)))
         drawn["confusion"] = svg_element("confusion matrix", [[chart]], width=chart.height / 0.86)
     dots = {label: runs[0].client_accuracy for label, runs in subject.rows.items() if runs[0].client_accuracy}
-    # Of one node a client is right or wrong: nothing to draw.
+    # With a single test node the accuracy of a client is 0 or 1, which is not worth a chart.
     of_several = any(
         max(n for _, n in clients.values()) > 1 and len(clients) > 1 for clients in dots.values()
     )
@@ -108,7 +126,7 @@ def _score_charts(subject: Subject, figures: Figures) -> dict[str, str]:
 
 
 def _shared_rounds(runs: Sequence[Run], metric: str) -> list[tuple[list[float], list[float]]]:
-    """Of each run its validation metric in the rounds in which all were evaluated."""
+    """Return each run's validation metric in the rounds in which all runs were evaluated."""
     curves = [
         {line.round: value for line in run.history if (value := (line.val or {}).get(metric)) is not None}
         for run in runs
@@ -118,14 +136,17 @@ def _shared_rounds(runs: Sequence[Run], metric: str) -> list[tuple[list[float], 
 
 
 def _curves(series: Sequence[Series], metric: str, scored: str, unit: str | None) -> XY:
-    """Draw the validation metric by round; unit: of an error. Where an error's first rounds, in which nothing
-    is learned yet, are so large that the later ones would be one line, they lie above the frame."""
+    """Draw the validation metric by round.
+
+    The errors of the first rounds may be so large that all later ones would look equal. The axis then ends
+    below them, and its label says so. `unit` is that of an error, None for a percentage.
+    """
     means = [np.asarray(one.y, dtype=float) for one in series]
     later = np.concatenate([mean[len(mean) // 5 :] for mean in means])
     low, high = float(later.min()), float(later.max())
     more = 0.2 * max(high - low, 0.05 * high)
     above = unit is not None and max(mean.max() for mean in means) > high + more + 2 * (high - low)
-    x = Axis("communication round" + (" (the first lie above the frame)" if above else ""), whole=True)
+    x = Axis("communication round" + (" (the first rounds are above the frame)" if above else ""), whole=True)
     label = f"{metric}, validation {scored}" if len(metric) < 12 else f"validation {metric}"
     label = label if unit is None else f"validation {metric} ({unit})"
     y = Axis(label, low=low - more, high=high + more) if above else Axis(label)
@@ -133,8 +154,11 @@ def _curves(series: Sequence[Series], metric: str, scored: str, unit: str | None
 
 
 def _costs(rows: Sequence[tuple[str, float, float, float | None]], metric: str, unit: str | None) -> XY:
-    """Draw what a test metric cost: (label, bytes, mean, deviation) of each row. Rows that sent nothing are
-    at the left. unit: of an error, "" where it is not known; None: a share, drawn in percent."""
+    """Draw a test metric against bytes: (label, bytes, mean, deviation) of each row.
+
+    Rows that sent nothing are at the left end of the logarithmic axis. `unit` is that of an error, "" if it
+    is not known, and None for a fraction, which is drawn in percent.
+    """
     sent = [amount for _, amount, _, _ in rows if amount]
     low, high = min(sent), max(sent)
     nothing, scale = low / 8, 100 if unit is None else 1
@@ -148,7 +172,7 @@ def _costs(rows: Sequence[tuple[str, float, float, float | None]], metric: str, 
     ]
     named = {nothing: "nothing", **{t: human_bytes(t) for t in ticks}}
     shown = "percent" if unit is None else unit
-    x = Axis("bytes of set-up and training, mean of a run", scale="log", ticks=named)
+    x = Axis("bytes of set-up and training, mean over runs", scale="log", ticks=named)
     return XY(series, x, Axis(f"test {metric}, {shown}" if shown else f"test {metric}"), spread="bars")
 
 
@@ -163,15 +187,22 @@ def _roc(rows: Mapping[str, Sequence[Sequence[float]]]) -> XY:
     return XY([guess, *series], x, y, height=3.2, square=True)
 
 
-def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> Shares:
-    """Draw which share of each true class (rows) was predicted as each class (columns), in percent, over the
-    number of nodes; dashes where there is no node of the class."""
+def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> Heatmap:
+    """Draw a confusion matrix: in each cell the percentage of the true class, and the number of nodes below.
+
+    Args:
+        counts: Nodes [C, C], true classes (rows) by predicted classes (columns).
+        names: Names of the classes.
+
+    Returns:
+        The chart. A class without nodes has dashes.
+    """
     size = len(names)
     table = np.array(counts, dtype=float)
     known = table.sum(1)
-    shares = table[:, :size] / np.maximum(known[:, None], 1)
+    fractions = table[:, :size] / np.maximum(known[:, None], 1)
     texts = {
-        (i, j): (f"{100 * shares[i, j]:.0f}", f"{table[i, j]:,.6g}") if known[i] else ("\N{EN DASH}", "")
+        (i, j): (f"{100 * fractions[i, j]:.0f}", f"{table[i, j]:,.6g}") if known[i] else ("\N{EN DASH}", "")
         for i in range(size)
         for j in range(size)
         if size <= 12
@@ -179,12 +210,15 @@ def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> Shares
     rows = {i: short(name, 20) + ("" if known[i] else " (none)") for i, name in enumerate(names)}
     x = Axis("predicted class", ticks={i: short(name, 14) for i, name in enumerate(names)}, room=40)
     y = Axis("true class", low=size - 0.5, high=-0.5, ticks=rows)
-    return Shares(shares, x, y, texts=texts, height=0.86 * min(WIDTH, 2.2 + 0.42 * size))
+    return Heatmap(fractions, x, y, texts=texts, height=0.86 * min(WIDTH, 2.2 + 0.42 * size))
 
 
 def _client_dots(rows: Mapping[str, Mapping[str, tuple[float, int]]]) -> XY:
-    """Draw the test accuracy of every client, (accuracy, test nodes) by label and client: a dot each, its
-    area by the nodes; of more than DOTS clients those with the most."""
+    """Draw the test accuracy of every client as a dot whose area grows with the number of test nodes.
+
+    `rows` has (accuracy, test nodes) by label and client. Of more than DOTS clients, those with the most test
+    nodes are drawn.
+    """
     most = max((count for clients in rows.values() for _, count in clients.values()), default=1)
     series = []
     for place, clients in enumerate(rows.values()):
@@ -193,7 +227,7 @@ def _client_dots(rows: Mapping[str, Mapping[str, tuple[float, int]]]) -> XY:
         size = np.sqrt([12 + 90 * count / most for _, count in drawn])
         series.append(Series("", values, [place] * len(values), place=place, size=size, alpha=0.55))
     y = Axis(ticks={i: short(label) for i, label in enumerate(rows)}, low=len(rows) - 0.5, high=-0.5)
-    x = Axis("test accuracy, percent; larger mark: more test nodes")
+    x = Axis("test accuracy, percent (a larger mark has more test nodes)")
     return XY(series, x, y, height=0.9 + 0.42 * len(rows))
 
 
@@ -202,8 +236,8 @@ def _byte_charts(subject: Subject) -> dict[str, str]:
     counted = {label: runs[0].result.bytes for label, runs in subject.rows.items()}
     links = {label: sent for label, sent in counted.items() if any(sent[key] for key in LINKS)}
     if links:
-        used = {key: words for key, words in LINKS.items() if any(sent[key] for sent in links.values())}
-        parts = {words: [sent[key] for sent in links.values()] for key, words in used.items()}
+        used = {key: label for key, label in LINKS.items() if any(sent[key] for sent in links.values())}
+        parts = {label: [sent[key] for sent in links.values()] for key, label in used.items()}
         drawn["links"] = svg_element("bytes by link", [[_byte_bars(list(links), parts)]])
     by_transfer = subject.first.result.bytes["by_transfer"]
     if by_transfer and subject.comparison is None:
@@ -215,40 +249,39 @@ def _byte_charts(subject: Subject) -> dict[str, str]:
 
 def _byte_bars(names: Sequence[str], parts: Mapping[str, Sequence[float]]) -> Bars:
     largest = max(sum(amounts) for amounts in zip(*parts.values(), strict=True))
-    # Room for the sum at the end of the longest bar.
+    # The axis leaves room for the sum at the end of the longest bar.
     amount = Axis(SENT, low=0, high=1.16 * max(largest, 1), written=human_bytes)
     return Bars(names, parts, amount, across=True, total=human_bytes)
 
 
-def _account_charts(subject: Subject) -> dict[str, str]:
-    """How the accounts' figures are distributed over the devices: of each row, the first seed."""
+def _statistics_charts(subject: Subject) -> dict[str, str]:
+    """Draw how per-client statistics are distributed over the clients, for the first seed of each row."""
     drawn: dict[str, str] = {}
-    told = {label: a for label, runs in subject.rows.items() if (a := runs[0].accounts) is not None}
-    kept = {label: accounts["kept"] for label, accounts in told.items() if "kept" in accounts}
-    if kept:
-        if len(kept) == 1:
-            kept = {"kept": next(iter(kept.values()))}
-        everyone = next((a["neighbours"] for a in told.values() if "neighbours" in a), None)
-        rows = kept if everyone is None else {"all neighbours": everyone, **kept}
-        chart = _cumulative(rows, "neighbours in a device's tree")
-        drawn["kept"] = svg_element("workload of devices", [[chart]])
-    spent = {k: a["epsilon_colluding"] for k, a in told.items() if "epsilon_colluding" in a}
+    found = {label: s for label, runs in subject.rows.items() if (s := runs[0].statistics) is not None}
+    workload = {label: statistics["kept"] for label, statistics in found.items() if "kept" in statistics}
+    if workload:
+        if len(workload) == 1:
+            workload = {"in its tree": next(iter(workload.values()))}
+        degree = next((s["neighbours"] for s in found.values() if "neighbours" in s), None)
+        rows = workload if degree is None else {"all neighbours": degree, **workload}
+        chart = _cumulative(rows, "neighbours in a client's tree")
+        drawn["workload"] = svg_element("workload of clients", [[chart]])
+    spent = {label: s["epsilon_colluding"] for label, s in found.items() if "epsilon_colluding" in s}
     if any(values.max() > 0 for values in spent.values()):
-        chart = _cumulative(spent, "epsilon against all receivers of a device together")
-        drawn["colluding"] = svg_element("epsilon of devices", [[chart]])
+        chart = _cumulative(spent, "epsilon against all receivers of a client together")
+        drawn["colluding"] = svg_element("epsilon of clients", [[chart]])
     return drawn
 
 
-def _cumulative(rows: Accounts, quantity: str) -> XY:
-    """Draw the share of devices that have at most so much of a quantity: values [K] by label, at no more than
-    POINTS different values."""
+def _cumulative(rows: Statistics, quantity: str) -> XY:
+    """Draw the cumulative distribution over clients of a quantity, values [K] by label."""
     series = []
     for i, (label, values) in enumerate(rows.items()):
         ordered = np.sort(values)
         at = np.unique(ordered)
         if len(at) > POINTS:
             at = np.unique(np.quantile(ordered, np.linspace(0, 1, POINTS), method="inverted_cdf"))
-        share = np.searchsorted(ordered, at, side="right") / len(ordered)
-        series.append(Series(label, [at[0], *at], [0, *share], place=i, dash=DASHES[i % 4], marker=""))
+        fraction = np.searchsorted(ordered, at, side="right") / len(ordered)
+        series.append(Series(label, [at[0], *at], [0, *fraction], place=i, dash=DASHES[i % 4], marker=""))
     x = Axis(quantity, scale="symlog", low=0)
-    return XY(series, x, Axis("share of devices", low=0, high=1.02), steps=True)
+    return XY(series, x, Axis("fraction of clients", low=0, high=1.02), steps=True)

@@ -1,75 +1,128 @@
-"""How a task's figures are written: shares in percent, errors of forecasts in the unit of the readings."""
+"""How the metrics of a task are written: percentages, or errors of forecasts in the unit of the readings."""
 
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Errors", "Figures", "Shares", "unit_of"]
+__all__ = ["Errors", "Figures", "Percentages", "unit_of"]
 
-#: Metrics of forecasts that are percentages; and their names in a text.
+#: Metrics of forecasts that are percentages.
 PERCENT = ("mape",)
-CALLED = {
+#: Names of the metrics of forecasts in a text.
+DISPLAY_NAMES = {
     "rmse": "RMSE",
     "mae": "MAE",
     "mape": "MAPE",
     "rmse_as_read": "RMSE as read",
     "mae_as_read": "MAE as read",
 }
-#: Significant digits of an error: of the smallest in its column.
+#: Significant digits of the smallest error of a metric. All errors of the metric have the same decimals.
 DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Shares:
-    """How metrics between 0 and 1 are written, in percent.
+class Percentages:
+    """Writes metrics between 0 and 1 in percent.
 
     Attributes:
-        metric: The one that decides.
-        called: Its name in a text.
-        headline: Those that a comparison shows (none: all but the loss).
-        names: Of metrics in a text, where they differ from the key.
+        metric: The metric that ranks the rows of a comparison.
+        display_name: Its name in a text.
+        headline: The metrics of a comparison's table; () for all except the loss.
+        names: Names of metrics in a text, where they differ from the key.
     """
 
     metric: str
-    called: str
+    display_name: str
     headline: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
 
-    def shown(self, names: Iterable[str]) -> list[str]:
-        """Those of the metrics that a table of a comparison has."""
+    def table_metrics(self, names: Iterable[str]) -> list[str]:
+        """Select the metrics of a comparison's table.
+
+        Args:
+            names: All metrics of a run.
+
+        Returns:
+            Those that have a column, in the given order.
+        """
         return [name for name in names if name != "loss" and name in (self.headline or (name,))]
 
     def name(self, metric: str) -> str:
-        """A metric's name in a table."""
+        """Return the name of a metric in a table.
+
+        Args:
+            metric: The key of the metric.
+
+        Returns:
+            The name.
+        """
         return self.names.get(metric, metric.replace("_", " "))
 
-    def head(self, name: str) -> str:
-        """A column of test figures."""
+    def column_head(self, name: str) -> str:
+        """Return the head of the column of a test metric.
+
+        Args:
+            name: The key of the metric.
+
+        Returns:
+            The head, with the unit.
+        """
         return f"test {self.name(name)}, %"
 
     def cell(self, name: str, mean: float | None, std: float | None = None) -> str:
-        """A figure, and its standard deviation, where the unit stands above."""
+        """Write a metric without its unit, for a table whose head has the unit.
+
+        Args:
+            name: The key of the metric.
+            mean: The value, a fraction; None if there is none.
+            std: Its standard deviation over seeds.
+
+        Returns:
+            The text; "-" without a value.
+        """
         if mean is None:
             return "-"
         return f"{100 * mean:.1f}" if std is None else f"{100 * mean:.1f} ± {100 * std:.1f}"
 
-    def told(self, name: str, mean: float | None, std: float | None = None) -> str:
-        """A figure with its unit."""
+    def with_unit(self, name: str, mean: float | None, std: float | None = None) -> str:
+        """Write a metric with its unit; the arguments are those of `cell`.
+
+        Args:
+            name: The key of the metric.
+            mean: The value, a fraction; None if there is none.
+            std: Its standard deviation over seeds.
+
+        Returns:
+            The text; "-" without a value.
+        """
         if name == "loss" and mean is not None:
             return f"{mean:.3f}"
         return "-" if mean is None else f"{self.cell(name, mean, std)} %"
 
     def difference(self, name: str, amount: float) -> str:
-        """A difference of two figures, signed."""
+        """Write the difference of two values of a metric.
+
+        Args:
+            name: The key of the metric.
+            amount: The difference, a fraction.
+
+        Returns:
+            Percentage points with a sign.
+        """
         return f"{100 * amount:+.1f}"
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Of errors of forecasts. unit: of the readings, as in "miles per hour", "" where it is not known;
-    missing: whether readings are missing, so that there are two of every error; smallest: of each metric,
-    from which its decimals follow."""
+    """Writes errors of forecasts.
+
+    Attributes:
+        metric: The metric that ranks the rows of a comparison.
+        unit: The unit of the readings, as in "miles per hour"; "" if it is not known.
+        missing: Whether readings are missing, so that errors with and without them differ.
+        smallest: The smallest error of each metric, which determines the number of decimals.
+    """
 
     metric: str
     unit: str
@@ -77,41 +130,109 @@ class Errors:
     smallest: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def called(self) -> str:
-        return CALLED.get(self.metric, self.metric)
+    def display_name(self) -> str:
+        """Name of the metric in a text."""
+        return self.name(self.metric)
 
-    def shown(self, names: Iterable[str]) -> list[str]:
-        return [name for name in self.known(names) if name != "mae_as_read"]
+    def table_metrics(self, names: Iterable[str]) -> list[str]:
+        """Select the metrics of a comparison's table.
 
-    def known(self, names: Iterable[str]) -> list[str]:
-        """Those of the metrics that differ from each other."""
+        Args:
+            names: All metrics of a run.
+
+        Returns:
+            Those that have a column, in the given order.
+        """
+        return [name for name in self.distinct_metrics(names) if name != "mae_as_read"]
+
+    def distinct_metrics(self, names: Iterable[str]) -> list[str]:
+        """Leave out the metrics that repeat others because no reading is missing.
+
+        Args:
+            names: All metrics of a run.
+
+        Returns:
+            The metrics that differ from each other, in the given order.
+        """
         return [name for name in names if self.missing or not name.endswith("_as_read")]
 
-    def head(self, name: str) -> str:
+    def column_head(self, name: str) -> str:
+        """Return the head of the column of a test metric.
+
+        Args:
+            name: The key of the metric.
+
+        Returns:
+            The head; the unit of the readings is in the note below the table.
+        """
         return self.name(name) + (", %" if name in PERCENT else "")
 
-    def named(self, metric: str) -> str:
-        """A metric's name and unit."""
+    def name_with_unit(self, metric: str) -> str:
+        """Return the name of a metric and its unit.
+
+        Args:
+            metric: The key of the metric.
+
+        Returns:
+            As in "RMSE, miles per hour".
+        """
         return f"{self.name(metric)}{self._unit(metric, ', ')}"
 
     def name(self, metric: str) -> str:
-        return CALLED.get(metric, metric.replace("_", " "))
+        """Return the name of a metric in a text.
+
+        Args:
+            metric: The key of the metric.
+
+        Returns:
+            The name.
+        """
+        return DISPLAY_NAMES.get(metric, metric.replace("_", " "))
 
     def cell(self, name: str, mean: float | None, std: float | None = None) -> str:
+        """Write an error without its unit, for a table whose head has the unit.
+
+        Args:
+            name: The key of the metric.
+            mean: The error; None if there is none.
+            std: Its standard deviation over seeds.
+
+        Returns:
+            The text; "-" without a value.
+        """
         if mean is None:
             return "-"
         places = self._places(name)
         return f"{mean:,.{places}f}" + ("" if std is None else f" ± {std:,.{places}f}")
 
-    def told(self, name: str, mean: float | None, std: float | None = None) -> str:
+    def with_unit(self, name: str, mean: float | None, std: float | None = None) -> str:
+        """Write an error with its unit; the arguments are those of `cell`.
+
+        Args:
+            name: The key of the metric.
+            mean: The error; None if there is none.
+            std: Its standard deviation over seeds.
+
+        Returns:
+            The text; "-" without a value.
+        """
         return "-" if mean is None else f"{self.cell(name, mean, std)}{self._unit(name, ' ')}"
 
     def difference(self, name: str, amount: float) -> str:
+        """Write the difference of two errors.
+
+        Args:
+            name: The key of the metric.
+            amount: The difference, in the unit of the readings.
+
+        Returns:
+            The difference with a sign.
+        """
         return f"{amount:+,.{self._places(name)}f}"
 
-    def _unit(self, name: str, before: str) -> str:
+    def _unit(self, name: str, separator: str) -> str:
         unit = "%" if name in PERCENT else self.unit
-        return before + unit if unit else ""
+        return separator + unit if unit else ""
 
     def _places(self, name: str) -> int:
         smallest = abs(self.smallest.get(name, 1.0))
@@ -119,11 +240,17 @@ class Errors:
 
 
 #: How the metrics of a task are written.
-Figures = Shares | Errors
+Figures = Percentages | Errors
 
 
 def unit_of(quantity: str) -> tuple[str, str]:
-    """What is read and its unit, "" where none is named: of "speed (miles per hour)", speed and miles per
-    hour."""
+    """Split a quantity into its name and its unit.
+
+    Args:
+        quantity: As in "speed (miles per hour)".
+
+    Returns:
+        The name and the unit, as in ("speed", "miles per hour"); the unit is "" if none is in brackets.
+    """
     found = re.fullmatch(r"\s*(.*?)\s*\(([^()]+)\)\s*", quantity)
     return (found[1], found[2].strip()) if found and found[1] else (quantity.strip(), "")

@@ -1,5 +1,6 @@
-"""Charts of forecasting as SVG elements of the page: forecasts against truth, errors by how far ahead and by
-sensor, bytes by round.
+"""Draws the charts of forecasting as SVG elements of the page.
+
+They show forecasts against readings, errors by the time ahead and by sensor, and bytes by round.
 
 Shapes: S sensors, n steps ahead.
 """
@@ -28,34 +29,44 @@ from graphfed.runs.overview_schema import SensorOverview
 
 __all__ = ["forecast_charts", "forecasts_against_truth"]
 
-#: Sensors that are named below their bars.
+#: The most sensors whose names are written below their bars.
 NAMED_SENSORS = 24
 
 
 def forecast_charts(
     subject: Subject, shown: Run, errors: Errors, tested: SensorErrors | None
 ) -> dict[str, str]:
-    """Return charts by name: of all rows, and of the run that is shown its sensors, with their errors."""
+    """Draw the charts of runs of forecasting.
+
+    Args:
+        subject: What is reported on.
+        shown: The run whose sensors and forecasts are drawn.
+        errors: How errors are written.
+        tested: Test errors of the sensors of `shown`; None if they are not known.
+
+    Returns:
+        SVG elements by name. A chart without content is left out.
+    """
     drawn: dict[str, str] = {}
-    told = sensors_of(shown)
+    overview = sensors_of(shown)
     metrics = [errors.metric, errors.metric.replace("rmse", "mae")]
     rows = {
         label: [run.result.details.get("test_by_horizon") or {} for run in runs]
         for label, runs in subject.rows.items()
     }
     rows = {label: runs for label, runs in rows.items() if _drawable(runs, metrics)}
-    if rows and told is not None:
+    if rows and overview is not None:
         panels = [
-            _error_by_horizon(rows, list(subject.rows), metric, errors, told.step_minutes)
+            _error_by_horizon(rows, list(subject.rows), metric, errors, overview.step_minutes)
             for metric in metrics
         ]
         drawn["horizon"] = svg_element("error by minutes ahead", [panels])
-    if told is not None and tested is not None:
-        drawn |= _sensor_charts(shown, told, errors, tested)
+    if overview is not None and tested is not None:
+        drawn |= _sensor_charts(shown, overview, errors, tested)
     sent = bytes_by_round(subject)
     if sent:
         among = list(subject.rows if subject.comparison else sent)
-        # As much may go one way as the other: both lines are to be seen.
+        # Both directions may send the same number of bytes: different dashes keep both lines visible.
         series = [
             Series(label, range(len(line)), line, place=(i := among.index(label)), dash=DASHES[i % 4])
             for label, line in sent.items()
@@ -66,7 +77,7 @@ def forecast_charts(
 
 
 def _drawable(runs: Sequence[Mapping[str, Sequence[float]]], metrics: Sequence[str]) -> bool:
-    """Whether all seeds have errors for the same steps ahead, and some of them are numbers."""
+    """Return whether all seeds have errors, for the same numbers of steps ahead."""
     lengths = {len(run.get(metric) or ()) for run in runs for metric in metrics}
     return len(lengths) == 1 and lengths != {0}
 
@@ -78,41 +89,44 @@ def _error_by_horizon(
     errors: Errors,
     step: int,
 ) -> XY:
-    """Draw the test errors of each row's runs, [n] by metric, by how far ahead a forecast is."""
+    """Draw the test errors of each row's runs, [n] by metric, by the number of minutes ahead."""
     values = {label: [run[metric] for run in runs] for label, runs in rows.items()}
     longest = max(len(run) for runs in values.values() for run in runs)
     curves = {
         label: [([step * h for h in range(1, len(run) + 1)], run) for run in runs]
         for label, runs in values.items()
     }
-    # Ticks at whole steps: at most five.
+    # Ticks are at whole steps, at most five of them.
     every = max(1, -(-longest // 4))
     ticks = {float(step * h): str(step * h) for h in range(every, longest + 1, every)}
     x, y = Axis("minutes ahead", ticks=ticks), Axis(errors.unit)
     return XY(lines(curves, among), x, y, f"test {errors.name(metric)}")
 
 
-def _sensor_charts(run: Run, told: SensorOverview, errors: Errors, found: SensorErrors) -> dict[str, str]:
+def _sensor_charts(run: Run, overview: SensorOverview, errors: Errors, found: SensorErrors) -> dict[str, str]:
+    """Draw forecasts of the best, median and worst sensor, and the errors of all sensors."""
     drawn: dict[str, str] = {}
-    path, each = run.folder / "predictions.parquet", told.sensors
+    path, each = run.folder / "predictions.parquet", overview.sensors
     chosen = chosen_sensors(found.rmse)
     if chosen:
-        series = [read_forecasts(path, each.ids[sensor], told.windows.horizon) for sensor in chosen.values()]
-        span = span_to_draw(series, told.step_minutes)
+        series = [
+            read_forecasts(path, each.ids[sensor], overview.windows.horizon) for sensor in chosen.values()
+        ]
+        span = span_to_draw(series, overview.step_minutes)
         panels = [
             forecasts_against_truth(
-                f"{words}: sensor {one.sensor}, RMSE {errors.cell('rmse', float(found.rmse[sensor]))}",
-                one, span, told.step_minutes, told.quantity,
+                f"{rank}: sensor {one.sensor}, RMSE {errors.cell('rmse', float(found.rmse[sensor]))}",
+                one, span, overview.step_minutes, overview.quantity,
             )
-            for (words, sensor), one in zip(chosen.items(), series, strict=True)
+            for (rank, sensor), one in zip(chosen.items(), series, strict=True)
         ]  # fmt: skip
-        # All have the same axis of time.
+        # All charts share the time axis of the last one.
         panels[:-1] = [replace(panel, x=Axis()) for panel in panels[:-1]]
         drawn["forecasts"] = svg_element("forecasts against readings", [[panel] for panel in panels])
     observed = np.array(each.observed, dtype=bool)
     if each.position is not None:
         place = kilometres(np.array(each.position, dtype=float), each.geographic)
-        edges = np.array(told.edges, dtype=float).reshape(-1, 3)[:, :2]
+        edges = np.array(overview.edges, dtype=float).reshape(-1, 3)[:, :2]
         nodes = by_value(found.rmse, "RMSE", "no reading to test", ~observed, "not trained on")
         network = Network(place, [Edges(edges)], nodes)
         network = replace(network, names=network.free_places(chosen))
@@ -130,15 +144,28 @@ def forecasts_against_truth(
     step_minutes: int,
     quantity: str,
 ) -> XY:
-    """Draw a sensor's readings in a span of time, and what was forecast for the same times one step, half the
-    horizon and the whole horizon before. Where a reading is missing its line has a gap."""
+    """Draw a sensor's readings and the forecasts for the same times.
+
+    The forecasts are those made one step, half the horizon and the whole horizon before. A missing reading is
+    a gap in the line.
+
+    Args:
+        title: The title of the chart.
+        one: The readings and forecasts of the sensor.
+        span: The times to draw, the second one excluded.
+        step_minutes: Minutes between readings.
+        quantity: The label of the vertical axis.
+
+    Returns:
+        The chart.
+    """
     horizon = one.forecast.shape[1]
     time, _, truth = one.at(1, step_minutes)
     inside = (time >= span[0]) & (time < span[1])
-    # A reading between two that are missing is a dot, as a line does not show it.
-    there = np.isfinite(truth)
-    next_to = np.r_[False, there, False]
-    alone = inside & there & ~next_to[:-2] & ~next_to[2:]
+    # A line does not show a reading between two missing ones, so it is drawn as a dot.
+    present = np.isfinite(truth)
+    padded = np.r_[False, present, False]
+    alone = inside & present & ~padded[:-2] & ~padded[2:]
     drawn = [
         Series("readings", time[inside], truth[inside], colour=INK, marker=""),
         Series("", time[alone], truth[alone], colour=INK, dash="", marker=".", size=2.5),
@@ -157,8 +184,10 @@ def forecasts_against_truth(
 
 
 def _error_by_sensor(ids: Sequence[str], rmse: np.ndarray, observed: np.ndarray, unit: str) -> Bars:
-    """Draw the test error of every sensor that has one, rmse [S], the largest first; those that were not
-    trained on, observed [S] bool, in another colour."""
+    """Draw the test errors of the sensors, rmse [S], the largest first.
+
+    Sensors that were not trained on (`observed` [S] bool is False) have another colour.
+    """
     order = np.argsort(-np.where(np.isfinite(rmse), rmse, -np.inf), kind="stable")
     order = order[: int(np.isfinite(rmse).sum())]
     parts = {"trained on": rmse[order] * observed[order], "not trained on": rmse[order] * ~observed[order]}

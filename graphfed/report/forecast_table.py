@@ -1,7 +1,7 @@
-"""predictions.parquet of forecasting -> what a report shows of it: errors by sensor, and one sensor's series.
+"""Reads predictions.parquet of a run of forecasting: the errors of every sensor, and the series of one.
 
-The table may have millions of rows: errors are summed a part at a time, and of a series only its sensor's
-rows are read. Truths are there where a reading is; so all errors here are over the readings that are there.
+The table may have millions of rows, so errors are summed batch by batch, and a series reads only the rows of
+its sensor. A truth is missing where the reading is missing; all errors here leave these out.
 
 Shapes: S sensors, W test windows, n steps ahead.
 """
@@ -25,17 +25,21 @@ __all__ = [
     "span_to_draw",
 ]
 
-#: Rows of the table in memory at a time.
+#: Rows of a batch.
 ROWS = 1 << 16
 MINUTES_PER_DAY = 24 * 60
-#: Points that a drawn span of time has at least, if the test part has them.
+#: The least number of points in a drawn span of time, if the test part has as many.
 LEAST_POINTS = 48
 
 
 @dataclass(frozen=True)
 class SensorErrors:
-    """Test errors of every sensor over all steps ahead. rmse [S]: nan where nothing was read in the test part
-    or a forecast was no number; missing: the share of the test readings that are not there."""
+    """Test errors of every sensor over all steps ahead.
+
+    Attributes:
+        rmse: RMSE [S]; nan for a sensor without test readings or with a forecast that is not a number.
+        missing: The fraction of test readings that are missing.
+    """
 
     rmse: np.ndarray
     missing: float
@@ -43,8 +47,14 @@ class SensorErrors:
 
 @dataclass(frozen=True)
 class SensorForecasts:
-    """One sensor's test windows. time [W] datetime64[s]: of each window's last input; forecast, truth [W, n]
-    float32, a truth nan where it is missing."""
+    """The test windows of one sensor.
+
+    Attributes:
+        sensor: The sensor's id.
+        time: The time of each window's last input [W], datetime64[s].
+        forecast: Forecasts [W, n], float32.
+        truth: Readings at the same times [W, n], float32; nan where a reading is missing.
+    """
 
     sensor: str
     time: np.ndarray
@@ -52,14 +62,33 @@ class SensorForecasts:
     truth: np.ndarray
 
     def at(self, step: int, step_minutes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The times [W] for which forecasts were made `step` steps before, the forecasts [W] and the truth
-        [W]."""
+        """Select the forecasts that were made a number of steps ahead.
+
+        Args:
+            step: The number of steps, from 1.
+            step_minutes: Minutes of a step.
+
+        Returns:
+            The times of the forecast readings, the forecasts and the readings, [W] each.
+        """
         time = self.time + np.timedelta64(step * step_minutes, "m")
         return time, self.forecast[:, step - 1], self.truth[:, step - 1]
 
 
 def read_sensor_errors(path: Path, ids: Sequence[str], horizon: int) -> SensorErrors:
-    """Raises InputError for a file that is no table of forecasts of these sensors."""
+    """Compute the test errors of every sensor from a table of forecasts.
+
+    Args:
+        path: predictions.parquet.
+        ids: The ids of the sensors [S].
+        horizon: The number of steps ahead.
+
+    Returns:
+        The errors.
+
+    Raises:
+        InputError: The file is not a table of forecasts of these sensors.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -67,35 +96,47 @@ def read_sensor_errors(path: Path, ids: Sequence[str], horizon: int) -> SensorEr
     squared, count, rows = np.zeros((3, len(ids)))
     forecasts, truths = _columns(horizon)
     try:
-        # Names and parts repeat: read as codes of the few that there are.
+        # Names of sensors and parts repeat in many rows: they are read as codes.
         with pq.ParquetFile(path, read_dictionary=["sensor", "part"]) as file:
             columns = ["sensor", "part", *forecasts, *truths]
-            # One row group after the other: asked for all of them, Arrow keeps what it has read.
+            # One row group at a time: if it is asked for all, Arrow keeps in memory what it has read.
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(ROWS, row_groups=[group], columns=columns):
-                    strange = set(batch["sensor"].dictionary.to_pylist()) - set(number)
-                    if strange:
-                        raise ValueError(f"it names sensor {min(strange)!r}, which overview.json does not")
+                    unknown = set(batch["sensor"].dictionary.to_pylist()) - set(number)
+                    if unknown:
+                        raise ValueError(f"it has a sensor {min(unknown)!r} that overview.json does not have")
                     test = _decoded(batch["part"]) == "test"
                     sensor = np.array([number[name] for name in _decoded(batch["sensor"])[test]], np.int64)
                     table = pa.Table.from_batches([batch])
                     forecast, truth = (_stacked(table, those)[test] for those in (forecasts, truths))
-                    there = ~np.isnan(truth)
-                    error = np.where(there, forecast.astype(np.float64) - truth, 0.0)
+                    present = ~np.isnan(truth)
+                    error = np.where(present, forecast.astype(np.float64) - truth, 0.0)
                     squared += np.bincount(sensor, (error**2).sum(1), len(ids))
-                    count += np.bincount(sensor, there.sum(1), len(ids))
+                    count += np.bincount(sensor, present.sum(1), len(ids))
                     rows += np.bincount(sensor, minlength=len(ids))
     except (pa.ArrowException, OSError, ValueError, KeyError, AttributeError) as error:
         raise _damaged(path, error) from None
     if not rows.any():
-        raise InputError(f"{path} has no forecast of the test part; the run must be made again")
+        raise InputError(f"{path} has no forecast of the test part; run again")
     rmse = np.full(len(ids), np.nan)
     np.sqrt(squared / np.maximum(count, 1), out=rmse, where=(count > 0) & np.isfinite(squared))
     return SensorErrors(rmse, 1.0 - float(count.sum() / (horizon * rows.sum())))
 
 
 def read_forecasts(path: Path, sensor: str, horizon: int) -> SensorForecasts:
-    """Raises InputError for a file that is no table of forecasts, or has no test window of this sensor."""
+    """Read the test windows of one sensor from a table of forecasts.
+
+    Args:
+        path: predictions.parquet.
+        sensor: The sensor's id.
+        horizon: The number of steps ahead.
+
+    Returns:
+        The windows, in the order of time.
+
+    Raises:
+        InputError: The file is not a table of forecasts, or it has no test window of this sensor.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -117,8 +158,14 @@ def read_forecasts(path: Path, sensor: str, horizon: int) -> SensorForecasts:
 
 
 def chosen_sensors(rmse: np.ndarray) -> dict[str, int]:
-    """The sensors with the largest, the middle and the smallest test RMSE [S], in this order; fewer where
-    there are fewer with one."""
+    """Select the sensors with the largest, the median and the smallest test RMSE.
+
+    Args:
+        rmse: RMSE [S]; nan for sensors without one.
+
+    Returns:
+        The sensors' positions by "worst", "median" and "best"; fewer if fewer sensors have an RMSE.
+    """
     order = np.argsort(rmse, kind="stable")[: np.isfinite(rmse).sum()].tolist()
     if not order:
         return {}
@@ -129,9 +176,18 @@ def chosen_sensors(rmse: np.ndarray) -> dict[str, int]:
 
 
 def span_to_draw(series: Sequence[SensorForecasts], step_minutes: int) -> tuple[np.datetime64, np.datetime64]:
-    """Of the whole days (or spans of days, where a day has fewer than LEAST_POINTS readings) of the test part
-    the one in which these sensors' readings vary most: from and until, until not included. Where there is no
-    whole one, the first stretch as long."""
+    """Find the complete day of the test part in which the readings of some sensors vary most.
+
+    If a day has fewer than LEAST_POINTS readings, spans of several days are used instead.
+
+    Args:
+        series: The sensors.
+        step_minutes: Minutes between readings.
+
+    Returns:
+        Start and end of the day, the end excluded. Without a complete day, a span of the same length from the
+        start of the test part.
+    """
     days = math.ceil(LEAST_POINTS * step_minutes / MINUTES_PER_DAY)
     length = np.timedelta64(days * MINUTES_PER_DAY, "m").astype("timedelta64[s]")
     time = series[0].at(1, step_minutes)[0]
@@ -149,7 +205,7 @@ def span_to_draw(series: Sequence[SensorForecasts], step_minutes: int) -> tuple[
 
 
 def _variance(values: np.ndarray) -> float:
-    """Of those that are there; 0 of none."""
+    """Return the variance of the values that are not nan; 0 without any."""
     values = values[np.isfinite(values)].astype(np.float64)
     return float(values.var()) if len(values) else 0.0
 
@@ -160,18 +216,16 @@ def _columns(horizon: int) -> tuple[list[str], list[str]]:
 
 
 def _decoded(codes: Any) -> np.ndarray:
-    """The texts of a column of codes, [rows]."""
+    """Return the texts of a column of codes, [rows]."""
     names = np.array(codes.dictionary.to_pylist(), dtype=object)
     found: np.ndarray = names[codes.indices.to_numpy()]
     return found
 
 
 def _stacked(table: Any, columns: Sequence[str]) -> np.ndarray:
-    """Columns of numbers as [rows, columns] float32, nan where there is none."""
+    """Return columns of numbers as [rows, columns] float32; a null is nan."""
     return np.stack([table[name].to_numpy() for name in columns], 1).astype(np.float32)
 
 
 def _damaged(path: Path, error: Exception) -> InputError:
-    return InputError(
-        f"{path} is not what a run of forecasting writes ({str(error)[:200]}); make the run again"
-    )
+    return InputError(f"{path} is not the table of a run of forecasting ({str(error)[:200]}); run again")

@@ -1,4 +1,4 @@
-"""What a report takes from the runs of a forecasting task, next to what it takes from every task."""
+"""What a report adds for runs of forecasting."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,14 @@ __all__ = [
 
 
 def ahead(minutes: int) -> str:
-    """A time in words: 45 minutes, 2 hours, 3 days."""
+    """Write a number of minutes as a person would.
+
+    Args:
+        minutes: The number of minutes.
+
+    Returns:
+        As in "45 minutes", "2 hours" or "3 days".
+    """
     for unit, size in (("day", MINUTES_PER_DAY), ("hour", 60)):
         if minutes % size == 0 and minutes >= 2 * size:
             return f"{minutes // size} {unit}s"
@@ -32,25 +39,41 @@ def ahead(minutes: int) -> str:
 
 
 def sensors_of(run: Run) -> SensorOverview | None:
-    """The overview of a run on sensors; None where there is none."""
+    """Return the overview of the sensors of a run.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The overview; None if the run has none.
+    """
     return run.overview if isinstance(run.overview, SensorOverview) else None
 
 
 def errors_of(subject: Subject) -> Errors:
-    """How the errors of these runs are written. What decides is the error over the readings that are there,
-    but where every run was trained to take what stands in the place of a missing one for a reading."""
+    """Return how the errors of these runs are written.
+
+    Rows are ranked by the RMSE over readings that are not missing. If every run was trained with
+    missing=as_read, they are ranked by the RMSE that counts the missing readings, too.
+
+    Args:
+        subject: Runs of forecasting.
+
+    Returns:
+        The ranking metric, the unit and the decimals.
+    """
     runs = [run for those in subject.rows.values() for run in those]
     as_read = all(_trained_as_read(run) for run in runs)
-    told = sensors_of(subject.first)
+    overview = sensors_of(subject.first)
     figures = [figures for run in runs for figures in (run.result.test, run.result.val)]
     known: dict[str, list[float]] = {}
     for name, value in (item for those in figures for item in those.items()):
         if value:
             known.setdefault(name, []).append(abs(value))
     missing = any("rmse_as_read" in those and those.get("rmse") != those["rmse_as_read"] for those in figures)
-    missing = missing or (told is not None and any(told.sensors.missing))
+    missing = missing or (overview is not None and any(overview.sensors.missing))
     smallest = {name: min(values) for name, values in known.items()}
-    unit = "" if told is None else unit_of(told.quantity)[1]
+    unit = "" if overview is None else unit_of(overview.quantity)[1]
     return Errors("rmse_as_read" if as_read and missing else "rmse", unit, missing, smallest)
 
 
@@ -60,7 +83,13 @@ def _trained_as_read(run: Run) -> bool:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is forecast, and how far ahead at least and at most, in words; "" where that is not known."""
+    """What a run forecasts; every text is "" if it is not known.
+
+    Attributes:
+        quantity: As in "speed".
+        first: The shortest time ahead, as in "5" or "15 minutes"; "" if there is one time only.
+        last: The longest time ahead, as in "60 minutes".
+    """
 
     quantity: str = ""
     first: str = ""
@@ -68,65 +97,96 @@ class Forecast:
 
 
 def forecast_of(run: Run) -> Forecast:
-    """What a run forecasts."""
-    told = sensors_of(run)
-    if told is None:
+    """Return what a run forecasts, and how far ahead.
+
+    Args:
+        run: A run of forecasting.
+
+    Returns:
+        The quantity and the times.
+    """
+    overview = sensors_of(run)
+    if overview is None:
         return Forecast()
-    step, horizon = told.step_minutes, told.windows.horizon
+    step, horizon = overview.step_minutes, overview.windows.horizon
     last = ahead(step * horizon)
     if horizon == 1:
-        return Forecast(unit_of(told.quantity)[0], "", last)
+        return Forecast(unit_of(overview.quantity)[0], "", last)
     first = ahead(step)
-    (number, unit), (_, other) = first.split(), last.split()
-    return Forecast(
-        unit_of(told.quantity)[0], number if unit.rstrip("s") == other.rstrip("s") else first, last
-    )
+    (number, unit), (_, last_unit) = first.split(), last.split()
+    # "5 to 60 minutes" rather than "5 minutes to 60 minutes".
+    shortened = number if unit.rstrip("s") == last_unit.rstrip("s") else first
+    return Forecast(unit_of(overview.quantity)[0], shortened, last)
 
 
 @dataclass(frozen=True)
 class Readings:
-    """What a reader must know of the data before believing the errors.
+    """What a reader must know about the readings before trusting the errors.
 
     Attributes:
-        told: The overview.
-        missing: The percentage of readings that are missing, None where none is.
-        missing_in_test: The percentage in the test part, None where that is not known.
-        as_read: The rows that were trained and selected as read.
+        overview: The overview of the sensors.
+        missing: The percentage of readings that are missing; None if no reading is missing.
+        missing_in_test: The percentage in the test part; None if it is not known.
+        as_read: Labels of the rows that were trained with missing=as_read.
     """
 
-    told: SensorOverview
+    overview: SensorOverview
     missing: float | None
     missing_in_test: float | None
     as_read: list[str]
 
 
 def readings(subject: Subject, errors: Errors, tested: SensorErrors | None) -> Readings | None:
-    """What the caveats say of the readings; None where there is no overview."""
-    told = sensors_of(subject.first)
-    if told is None:
+    """Collect what the report says about the readings before it shows errors.
+
+    Args:
+        subject: Runs of forecasting.
+        errors: How their errors are written.
+        tested: Test errors of the sensors; None if they are not known.
+
+    Returns:
+        The facts; None without an overview of the sensors.
+    """
+    overview = sensors_of(subject.first)
+    if overview is None:
         return None
     return Readings(
-        told,
-        100 * float(np.mean(told.sensors.missing)) if errors.missing else None,
+        overview,
+        100 * float(np.mean(overview.sensors.missing)) if errors.missing else None,
         None if tested is None else 100 * tested.missing,
         [label for label, runs in subject.rows.items() if errors.missing and _trained_as_read(runs[0])],
     )
 
 
 def tested(run: Run) -> SensorErrors | None:
-    """The test errors of a run's sensors; None where the clients have the forecasts, or the sensors are not
-    known."""
-    told = sensors_of(run)
-    if told is None or run.deployed:
+    """Read the test errors of a run's sensors.
+
+    Args:
+        run: A run of forecasting.
+
+    Returns:
+        The errors; None without an overview, and for a deployment, whose forecasts are at the sites.
+
+    Raises:
+        InputError: The table of forecasts is damaged.
+    """
+    overview = sensors_of(run)
+    if overview is None or run.deployed:
         return None
-    return read_sensor_errors(run.folder / "predictions.parquet", told.sensors.ids, told.windows.horizon)
+    path = run.folder / "predictions.parquet"
+    return read_sensor_errors(path, overview.sensors.ids, overview.windows.horizon)
 
 
 def bytes_by_round(subject: Subject) -> dict[str, list[int]]:
-    """Bytes that have been sent by the end of set-up (round 0) and of each round of training.
+    """Sum the bytes that were sent up to the end of set-up (round 0) and of each round of training.
 
-    Of one run they are told by direction, of several rows in all, of their first seeds. Rows in which nothing
-    is sent are left out."""
+    Args:
+        subject: What is reported on.
+
+    Returns:
+        For a single run the bytes by direction; for a comparison those of the first seed of each row, by
+        label. Lines in which nothing is sent are left out.
+    """
     lines: dict[str, list[int]] = {}
     for label, runs in subject.rows.items():
         run = runs[0]
@@ -140,7 +200,7 @@ def bytes_by_round(subject: Subject) -> dict[str, list[int]]:
     return {label: np.cumsum(line).tolist() for label, line in lines.items() if any(line)}
 
 
-#: The two ends of a transfer in the ledger -> words.
+#: The direction of a transfer, by sender and receiver in the ledger.
 DIRECTIONS = {
     ("clients", "server"): "from the clients",
     ("server", "clients"): "to the clients",

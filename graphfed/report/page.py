@@ -1,7 +1,7 @@
-"""The files of a report: one page on a run or a comparison, and a run's model card.
+"""Writes the files of a report: one page on a run or a comparison, and the model card of a run.
 
-A comparison's figures are those of comparison.json; only the paired test is computed here. The wording is in
-the templates. The page needs no network and runs no script.
+The figures of a comparison are those of comparison.json; only the paired test is computed here. The wording
+is in the templates. The page needs no network and runs no script.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from graphfed.methods.config import GraphSettings
 from graphfed.methods.registry import METHODS
 from graphfed.report import forecasts
 from graphfed.report.charts import DOTS, result_charts
-from graphfed.report.device import devices, worst_device
-from graphfed.report.figures import Errors, Figures, Shares
+from graphfed.report.figures import Errors, Figures, Percentages
 from graphfed.report.forecast_charts import forecast_charts
 from graphfed.report.forecast_table import SensorErrors
+from graphfed.report.one_client import clients_shown, worst_client
 from graphfed.report.read import Run, Subject, read_subject
 from graphfed.report.results import (
     best_row,
@@ -32,61 +32,82 @@ from graphfed.report.results import (
     result_table,
     run_scores,
 )
-from graphfed.report.templates import filled, sentences
+from graphfed.report.templates import fill_template, sentences
 from graphfed.report.transfers import left
 from graphfed.runs.overview_schema import GraphOverview
 from graphfed.runs.progress import human_bytes
 from graphfed.tasks.headline import NAMES, headline, name_of
 from graphfed.tasks.registry import task_or_default
 
-__all__ = ["log_device", "write_card", "write_report"]
+__all__ = ["describe_client", "write_card", "write_report"]
 
 
 def write_report(
-    folders: Sequence[str | Path], out: str | Path | None = None, *, device: int | None = None
+    folders: Sequence[str | Path], out: str | Path | None = None, *, client: int | None = None
 ) -> Path:
-    """Write the report on the run or comparison in a folder, or on the runs in several.
+    """Write the report on a run, on a comparison, or on several runs.
 
     Args:
-        folders: Of the runs, or of the comparison.
-        out: The file; None for report.html in the folder. With several folders it must be given.
-        device: The number of the client that is shown by itself, where a run keeps an account of each
-            (clients.parquet); None for the one whose features are protected least.
+        folders: The folder of a run or a comparison, or the folders of several runs.
+        out: The file; None for report.html in the folder. Several folders need a file.
+        client: The number of the client that the page shows by itself, if the run has per-client statistics
+            (clients.parquet); None for the client whose features are protected least.
 
     Returns:
         The path of the page.
 
     Raises:
-        InputError: A folder cannot be reported on, or has no such device.
-        GraphfedError: The disk refuses the file.
+        InputError: A folder cannot be reported on, or its run has no such client.
+        GraphfedError: The file cannot be written.
     """
     subject = read_subject(folders)
     if out is None and len(folders) > 1:
-        raise InputError("a report on several folders needs a file to go to; give --out FILE.html")
+        raise InputError("a report on several folders needs an output file; give --out FILE.html")
     path = Path(folders[0]) / "report.html" if out is None else Path(out)
     if path.suffix != ".html":
-        raise InputError(f"the report {path} must end in .html")
-    page = _page(subject, device)
+        raise InputError(f"the name of the report {path} must end in .html")
+    page = _page(subject, client)
     with writing(f"the report {path}"):
         write_bytes(path, page.encode())
     return path
 
 
-def log_device(folder: str | Path, device: int) -> list[str]:
-    """What one device of the run in a folder (of a comparison: of its first that keeps an account of each)
-    sent and gave away, in sentences; raises what `write_report` raises."""
-    return devices(read_subject([folder]), device)[0].sentences
+def describe_client(folder: str | Path, client: int) -> list[str]:
+    """Describe what one client of a run sent and disclosed.
+
+    Args:
+        folder: The folder of a run, or of a comparison: then its first run with per-client statistics counts.
+        client: The number of the client.
+
+    Returns:
+        The sentences.
+
+    Raises:
+        InputError: The folder cannot be reported on, or its run has no such client.
+    """
+    return clients_shown(read_subject([folder]), client)[0].sentences
 
 
 def write_card(folder: str | Path) -> Path:
-    """Write model_card.md into the folder of a finished run: what its model is, was trained on and can do.
+    """Write model_card.md into the folder of a finished run.
 
-    Raises what `write_report` raises."""
+    The card says what the model is, what it was trained on, how good it is, and where its limits are.
+
+    Args:
+        folder: The folder of the run.
+
+    Returns:
+        The path of the card.
+
+    Raises:
+        InputError: The folder cannot be reported on.
+        GraphfedError: The file cannot be written.
+    """
     run = read_subject([folder]).first
     method = METHODS.find(run.result.method)
     alone = Subject({run.result.method: [run]}, None)
     figures = _figures(alone)
-    text = filled(
+    text = fill_template(
         "card.md.jinja",
         run,
         version=__version__,
@@ -104,7 +125,7 @@ def write_card(folder: str | Path) -> Path:
         scores=run_scores(run, figures),
         headline=figures.metric,
         left=left(run.result.method, run),
-        worst=worst_device(run),
+        worst=worst_client(run),
         audits=_audited(alone),
         epsilon=epsilon([run]),
         folder=run.folder.name,
@@ -117,16 +138,18 @@ def write_card(folder: str | Path) -> Path:
 
 
 def _network(run: Run, method: Method | None) -> str:
-    """The name of the graph network of a run: the one that was chosen, or the only one of its method."""
+    """Return the name of a run's graph network: the chosen one, or the only one of its method."""
     chosen = run.manifest.config.training.get("backbone")
     if chosen is None and method is not None and issubclass(method.config, GraphSettings):
         chosen = method.config().architecture
     return str(chosen or "graph network")
 
 
-def _page(subject: Subject, device: int | None) -> str:
-    """The page's HTML, with a device of its own where the runs keep an account of each. Texts of the run's
-    files are escaped; charts are our own SVG."""
+def _page(subject: Subject, client: int | None) -> str:
+    """Return the HTML of the page, which shows `client` by itself if the runs have per-client statistics.
+
+    Texts from files of runs are escaped; only the charts, which are our own SVG, are not.
+    """
     first, comparison = subject.first, subject.comparison
     result, figures = first.result, _figures(subject)
     shown = best_row(subject, figures)
@@ -134,7 +157,7 @@ def _page(subject: Subject, device: int | None) -> str:
     if isinstance(figures, Errors):
         tested = forecasts.tested(subject.rows[shown][0])
         charts |= forecast_charts(subject, subject.rows[shown][0], figures, tested)
-    return filled(
+    return fill_template(
         "page.html.jinja",
         first,
         version=__version__,
@@ -154,7 +177,7 @@ def _page(subject: Subject, device: int | None) -> str:
         overview=first.overview if isinstance(first.overview, GraphOverview) else None,
         facts=_facts(first),
         left=[left(label, runs[0]) for label, runs in subject.rows.items()],
-        devices=devices(subject, device),
+        clients=clients_shown(subject, client),
         dots=DOTS,
         audits=_audited(subject),
         rows=subject.rows,
@@ -164,45 +187,45 @@ def _page(subject: Subject, device: int | None) -> str:
 
 
 def _figures(subject: Subject) -> Figures:
-    """How the figures of these runs are written."""
+    """Return how the metrics of these runs are written."""
     result = subject.first.result
     task = task_or_default(result.task)
     if task.error:
         return forecasts.errors_of(subject)
     if task.headline is None:
-        return Shares(task.metric, task.metric_name)
+        return Percentages(task.metric, task.metric_name)
     first = tuple(headline(result.task, result.details, result.test))
-    return Shares(first[0], name_of(first[0]), first, NAMES)
+    return Percentages(first[0], name_of(first[0]), first, NAMES)
 
 
 def _answer(subject: Subject, figures: Figures) -> str:
-    """One sentence: the result, with its spread and the row that bounds it."""
+    """Return the sentence that opens a report: the result, its spread, and the rows to compare it with."""
     run = subject.first
     sensors = task_or_default(run.result.task).data.name == "sensors"
     forecast = forecasts.forecast_of(run) if sensors else None
     if subject.comparison is not None:
         best, errors = opening(subject, figures), isinstance(figures, Errors)
-        told = sentences("comparison_answer", best=best, figures=figures, forecast=forecast, errors=errors)
-        return told[0]
-    # The other metrics that belong to the first one, where that is not accuracy.
-    belonging = figures.headline[1:] if isinstance(figures, Shares) and figures.metric != "accuracy" else ()
+        return sentences("comparison_answer", best=best, figures=figures, forecast=forecast, errors=errors)[0]
+    # If the first metric is not accuracy, the other metrics of the headline follow it in brackets.
+    belonging: Sequence[str] = ()
+    if isinstance(figures, Percentages) and figures.metric != "accuracy":
+        belonging = figures.headline[1:]
     test = run.result.test
-    others = [(figures.name(m), figures.told(m, test[m])) for m in belonging if test.get(m) is not None]
+    others = [(figures.name(m), figures.with_unit(m, test[m])) for m in belonging if test.get(m) is not None]
     sent = human_bytes(run.result.bytes["total"])
-    (told_run,) = sentences(
+    return sentences(
         "run_answer", result=run.result, figures=figures, forecast=forecast, others=others, sent=sent
-    )
-    return told_run
+    )[0]
 
 
 def _readings_caveats(subject: Subject, figures: Figures, tested: SensorErrors | None) -> list[str]:
-    """What a reader must know of sensors' readings before believing the errors."""
-    told = forecasts.readings(subject, figures, tested) if isinstance(figures, Errors) else None
-    return [] if told is None else sentences("readings_caveats", readings=told)
+    """Return what a reader must know about the readings of sensors before trusting the errors."""
+    found = forecasts.readings(subject, figures, tested) if isinstance(figures, Errors) else None
+    return [] if found is None else sentences("readings_caveats", readings=found)
 
 
 def _caveats(subject: Subject) -> list[str]:
-    """What a reader must know of the runs before believing the figures."""
+    """Return what a reader must know about the runs before trusting the figures."""
     runs = [(label, run) for label, those in subject.rows.items() for run in those]
     diverged = [
         (label, run.result.seed, lost)
@@ -221,18 +244,18 @@ def _caveats(subject: Subject) -> list[str]:
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
-    """An overview's numbers, in words and for people; none where there is no overview."""
+    """Return the names and values of an overview's numbers; none without an overview."""
     if run.overview is None:
         return []
-    told = run.overview.model_dump()
+    overview = run.overview.model_dump()
     if isinstance(run.overview, GraphOverview):
-        return [*graph_facts(told), *client_facts(told)]
+        return [*graph_facts(overview), *client_facts(overview)]
     observed = run.overview.sensors.observed
     trained = [("sensors trained on", f"{sum(observed):,} of {len(observed):,}")] * (not all(observed))
-    return [*sensor_facts(told), *trained, ("clients", f"{run.result.clients:,}")]
+    return [*sensor_facts(overview), *trained, ("clients", f"{run.result.clients:,}")]
 
 
 def _audited(subject: Subject) -> list[tuple[str, Run]]:
-    """Of each row that has one, the first run that `graphfed audit` has attacked."""
+    """Return, for each row that has one, the first run that `graphfed audit` has attacked."""
     audited = [(label, run) for label, runs in subject.rows.items() for run in runs if run.audit is not None]
     return list({label: (label, run) for label, run in reversed(audited)}.values())[::-1]

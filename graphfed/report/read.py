@@ -1,4 +1,7 @@
-"""Folders of runs and comparisons -> what a report shows. The files are data, whoever wrote them."""
+"""Reads the folders of runs and comparisons that a report shows.
+
+The files are checked as input: anybody may have written them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,9 +34,21 @@ __all__ = ["Run", "Subject", "Transfer", "read_subject"]
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run. client_accuracy: client -> (test accuracy, test nodes), empty where no nodes are
-    classified or predictions are elsewhere; accounts: what the clients say of themselves, columns [K] by
-    name, `client` among them; overview, accounts, audit: None in a folder that has none."""
+    """One finished run.
+
+    Attributes:
+        folder: Its folder.
+        result: Its result.
+        manifest: What was asked, and with which versions.
+        history: Metrics of the rounds.
+        entries: The transfers of its ledger.
+        client_accuracy: Test accuracy and number of test nodes by client; empty if the task does not classify
+            nodes, or the predictions stayed at the sites of a deployment.
+        overview: The graph or the sensors; None if the folder has no overview.json.
+        audit: What attacks found; None if the folder has no audit.json.
+        statistics: Per-client statistics, columns [K] by name, `client` among them; None if the folder has no
+            clients.parquet.
+    """
 
     folder: Path
     result: Result
@@ -43,17 +58,22 @@ class Run:
     client_accuracy: Mapping[str, tuple[float, int]]
     overview: GraphOverview | SensorOverview | None
     audit: AuditFile | None
-    accounts: Mapping[str, np.ndarray] | None = None
+    statistics: Mapping[str, np.ndarray] | None = None
 
     @property
     def deployed(self) -> bool:
-        """Whether the clients had the data on machines of their own."""
+        """Whether the run was a deployment, whose sites kept their data on machines of their own."""
         return isinstance(self.manifest, DeployedManifest)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about: rows by label, each with a run for every seed; comparison: None for one run."""
+    """What a report is about.
+
+    Attributes:
+        rows: One run for every seed, by label of the row.
+        comparison: The comparison; None for a single run.
+    """
 
     rows: Mapping[str, Sequence[Run]]
     comparison: Comparison | None
@@ -65,13 +85,21 @@ class Subject:
 
 
 def read_subject(folders: Sequence[str | Path]) -> Subject:
-    """The run or the comparison in a folder, or the comparison of the runs in several.
+    """Read a run, a comparison, or several runs as one comparison.
 
-    Raises InputError for a folder of neither, a run that has not ended, damaged files, and runs that do not
-    share their data, split and partition."""
+    Args:
+        folders: The folder of a run or a comparison, or the folders of several runs.
+
+    Returns:
+        The rows, and the comparison if there are several.
+
+    Raises:
+        InputError: A folder holds neither a run nor a comparison, its run has not ended, a file is damaged,
+            or several runs differ in data, split or partition.
+    """
     paths = [Path(folder) for folder in folders]
     if not paths:
-        raise InputError("there is nothing to report on; name the folder of a run or a comparison")
+        raise InputError("no folder is given; name the folder of a run or a comparison")
     if len(paths) > 1:
         return _of_runs(paths)
     (folder,) = paths
@@ -80,12 +108,14 @@ def read_subject(folders: Sequence[str | Path]) -> Subject:
         run = _read_run(folder)
         return Subject({run.result.method: [run]}, None)
     if not (folder / "comparison.json").exists():
-        ended = "has not ended; go on with it: graphfed resume" if (folder / "manifest.json").exists() else ""
-        fault = f"{ended} {folder}" if ended else "is not the folder of a run or a comparison"
-        raise InputError(f"{folder} {fault}")
+        if (folder / "manifest.json").exists():
+            raise InputError(f"{folder} has not ended; continue it with: graphfed resume {folder}")
+        raise InputError(f"{folder} is not the folder of a run or a comparison")
     comparison = comparison_in(folder)
     if any(None in row["folders"] for row in comparison.rows):
-        raise InputError(f"{folder / 'comparison.json'} names no folders of its runs; make it again")
+        raise InputError(
+            f"{folder / 'comparison.json'} does not name the folders of its runs; run the comparison again"
+        )
     # By name, because the folder may have been moved since.
     rows = {row["label"]: [folder / Path(f).name for f in row["folders"] if f] for row in comparison.rows}
     return Subject({label: [_read_run(path) for path in those] for label, those in rows.items()}, comparison)
@@ -106,9 +136,9 @@ def _read_run(folder: Path) -> Run:
     try:
         check_plugins(manifest["config"].get("plugins", ()), folder)
     except InputError as error:
-        say(f"warning: {error}; until then the report does not say what its messages are")
+        say(f"warning: {error}; until then the report cannot describe the messages of its method")
     kind = DeployedManifest if "deployment" in manifest else RunManifest
-    # The clients have the predictions of a deployed run.
+    # The predictions of a deployed run are at its sites.
     classified = result.task == CLASSIFICATION and kind is RunManifest
     return Run(
         folder,
@@ -119,12 +149,12 @@ def _read_run(folder: Path) -> Run:
         _client_accuracy(folder) if classified else {},
         _overview(folder, result.task),
         _audit(folder),
-        _accounts(folder, result.clients),
+        _client_statistics(folder, result.clients),
     )
 
 
 def _overview(folder: Path, task: str) -> GraphOverview | SensorOverview | None:
-    """overview.json, of sensors or of a graph; None where there is none."""
+    """Read overview.json, of sensors or of a graph; None if the folder has none."""
     path = folder / "overview.json"
     if not path.exists():
         return None
@@ -132,7 +162,7 @@ def _overview(folder: Path, task: str) -> GraphOverview | SensorOverview | None:
     return kind.model_validate(read_json(path, kind))
 
 
-def _accounts(folder: Path, clients: int) -> Mapping[str, np.ndarray] | None:
+def _client_statistics(folder: Path, clients: int) -> Mapping[str, np.ndarray] | None:
     path = folder / ACCOUNTS
     if not path.exists():
         return None
@@ -140,7 +170,9 @@ def _accounts(folder: Path, clients: int) -> Mapping[str, np.ndarray] | None:
     columns = {name: table[name].to_numpy() for name in table.column_names}
     numbers = all(column.dtype.kind in "iuf" for column in columns.values())
     if not numbers or not np.array_equal(columns.get("client", ()), np.arange(clients)):
-        raise InputError(f"{path} is not what a run writes: a row of numbers for each of {clients} clients")
+        raise InputError(
+            f"{path} is damaged: expected a row of numbers for each of {clients} clients; run again"
+        )
     return columns
 
 
@@ -151,7 +183,7 @@ def _audit(folder: Path) -> AuditFile | None:
     try:
         return AuditFile.model_validate(read_json(path, AuditFile))
     except InputError as error:
-        raise InputError(f"{error}; make it again: graphfed audit {folder}") from None
+        raise InputError(f"{error}; write it again with: graphfed audit {folder}") from None
 
 
 def _client_accuracy(folder: Path) -> dict[str, tuple[float, int]]:

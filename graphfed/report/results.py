@@ -1,4 +1,4 @@
-"""What a report says of scores: those of a run, of a comparison's rows, and of classes."""
+"""The scores in a report: those of a run, of the rows of a comparison, and of classes."""
 
 import math
 from collections.abc import Sequence
@@ -27,60 +27,117 @@ __all__ = [
     "run_scores",
 ]
 
-#: A row without a score on the pooled graph.
+#: The statistic of a row without a score on the pooled graph.
 NOT_SCORED: Statistic = {"mean": None, "std": None, "values": []}
-#: Of a confusion matrix that can be read.
+#: The most classes of a confusion matrix that is still legible.
 MAX_CLASSES = 40
 
 
 def run_scores(run: Run, figures: Figures) -> list[tuple[str, str, str]]:
-    """Validation and test metrics of a single run."""
+    """Return the validation and test metrics of a single run.
+
+    Args:
+        run: The run.
+        figures: How its metrics are written.
+
+    Returns:
+        Name, validation value and test value of each metric.
+    """
     val, test = run.result.val, run.result.test
     if isinstance(figures, Errors):
-        known = figures.known(test)
-        return [(figures.named(k), figures.cell(k, val.get(k)), figures.cell(k, test[k])) for k in known]
-    return [(figures.name(k), figures.told(k, val.get(k)), figures.told(k, test[k])) for k in test]
+        known = figures.distinct_metrics(test)
+        return [
+            (figures.name_with_unit(k), figures.cell(k, val.get(k)), figures.cell(k, test[k])) for k in known
+        ]
+    return [(figures.name(k), figures.with_unit(k, val.get(k)), figures.with_unit(k, test[k])) for k in test]
 
 
 def epsilon(runs: Sequence[Run]) -> str:
-    """The privacy budget that the ledger states; "none" where nothing is differentially private."""
+    """Return the privacy budget that the ledgers state.
+
+    Args:
+        runs: The runs of a row.
+
+    Returns:
+        As in "ldp(eps=2)"; "none" if no transfer is differentially private.
+    """
     found = {e.protection for run in runs for e in run.entries if "dp(" in e.protection}
     return ", ".join(sorted(found)) or "none"
 
 
 def followed_metric(subject: Subject, figures: Figures) -> str:
-    """The validation metric that is drawn by round: the first one where runs computed it in every round, else
-    the one that rounds were selected by."""
+    """Return the validation metric that is drawn by round.
+
+    Args:
+        subject: What is reported on.
+        figures: How its metrics are written.
+
+    Returns:
+        The metric that ranks the rows, if the runs computed it in every round; otherwise the metric by which
+        they selected the round.
+    """
     line = next((line.val for line in subject.first.history if line.val), {})
     selected = subject.first.result.details.get("selected_by")
     return figures.metric if figures.metric in line or not isinstance(selected, str) else selected
 
 
 def metric_name(metric: str, figures: Figures) -> str:
-    return figures.called if metric == figures.metric else figures.name(metric)
+    """Return the name of a metric in a chart.
+
+    Args:
+        metric: Its key.
+        figures: How metrics are written.
+
+    Returns:
+        The name.
+    """
+    return figures.display_name if metric == figures.metric else figures.name(metric)
 
 
 # ---- classes -----------------------------------------------------------------------------------------------
 
 
 def confusion_of(run: Run) -> list[list[float]] | None:
-    """The confusion matrix of a run, None where there is none, or none that can be read."""
+    """Return the confusion matrix of a run.
+
+    Args:
+        run: The run.
+
+    Returns:
+        Counts [C, C], true classes by predicted classes; None without one, or with too many classes to read.
+    """
     counts: list[list[float]] | None = run.result.details.get("test_confusion")
     return counts if counts and len(counts) <= MAX_CLASSES else None
 
 
 def class_names(run: Run, count: int) -> list[str]:
-    """The names of `count` classes, their numbers where the overview does not have them."""
+    """Return the names of the classes.
+
+    Args:
+        run: The run.
+        count: The number of classes.
+
+    Returns:
+        The names in the overview; the numbers of the classes if it has no names.
+    """
     if isinstance(run.overview, GraphOverview) and len(run.overview.classes) == count:
         return [row.name for row in run.overview.classes]
     return [str(c) for c in range(count)]
 
 
 def class_rows(subject: Subject, figures: Figures) -> list[tuple[str, ...]]:
-    """Of each class of the confusion matrix that is shown: its name, its test nodes, those predicted to be
-    of it, how many of these are right, precision and recall."""
-    shown = subject.rows[best_row(subject, figures)][0]
-    counts, scores = confusion_of(shown), shown.result.details.get("test_classes")
+    """Return the table of classes that belongs to the confusion matrix on the page.
+
+    Args:
+        subject: What is reported on.
+        figures: How its metrics are written.
+
+    Returns:
+        For each class its name, the number of its test nodes, of those predicted as this class, of correct
+        predictions among them, precision and recall; empty without a confusion matrix.
+    """
+    run = subject.rows[best_row(subject, figures)][0]
+    counts, scores = confusion_of(run), run.result.details.get("test_classes")
     if counts is None or not isinstance(scores, list) or len(scores) != len(counts):
         return []
     names = class_names(subject.first, len(counts))
@@ -90,8 +147,8 @@ def class_rows(subject: Subject, figures: Figures) -> list[tuple[str, ...]]:
             f"{sum(counts[c]):,.10g}",
             f"{sum(row[c] for row in counts):,.10g}",
             f"{counts[c][c]:,.10g}",
-            figures.told("precision", score["precision"]),
-            figures.told("recall", score["recall"]),
+            figures.with_unit("precision", score["precision"]),
+            figures.with_unit("recall", score["recall"]),
         )
         for c, score in enumerate(scores)
     ]
@@ -101,8 +158,16 @@ def class_rows(subject: Subject, figures: Figures) -> list[tuple[str, ...]]:
 
 
 def best_row(subject: Subject, figures: Figures) -> str:
-    """The row whose confusion matrix, or whose sensors, are shown: the federated one with the best metric of
-    validation."""
+    """Return the row whose confusion matrix or sensors are shown.
+
+    Args:
+        subject: What is reported on.
+        figures: How its metrics are written.
+
+    Returns:
+        The label of the federated row with the best validation metric, or of the best row if none is
+        federated.
+    """
     if subject.comparison is None:
         return next(iter(subject.rows))
     rows = [row for row in subject.comparison.rows if _is_federated(row)] or list(subject.comparison.rows)
@@ -110,13 +175,13 @@ def best_row(subject: Subject, figures: Figures) -> str:
 
 
 def _is_federated(row: ComparedRow) -> bool:
-    """Whether something crosses between the clients of a row in training, and they keep their data."""
+    """Return whether the clients of a row send something in training and keep their data."""
     known = METHODS.find(row["method"])
     return bool(row["bytes"]["mean"]) and not (known is not None and known.pooled)
 
 
 def _best_of(rows: Sequence[ComparedRow], part: Literal["val", "test"], figures: Figures) -> ComparedRow:
-    """The row with the best mean of the metric that decides on a part of the split."""
+    """Return the row with the best mean of the ranking metric on a part of the split."""
     sign = -1 if isinstance(figures, Errors) else 1
 
     def score(row: ComparedRow) -> float:
@@ -131,11 +196,11 @@ class Opening:
     """The row that the report on a comparison opens with.
 
     Attributes:
-        label: The row with the best test metric of those in which clients work together, or of all.
+        label: The row with the best test metric among those in which clients train together, or among all.
         figure: Its metric, with the spread.
-        federated: Whether clients work together in some row.
-        others: Labels and figures of the rows in which they do not.
-        smaller: Those of them whose error is smaller.
+        federated: Whether clients train together in some row.
+        others: Labels and figures of the rows in which clients do not train together.
+        smaller: Labels of those of them whose error is smaller.
     """
 
     label: str
@@ -146,7 +211,15 @@ class Opening:
 
 
 def opening(subject: Subject, figures: Figures) -> Opening | None:
-    """The row that a comparison's report opens with, None where no row has the test metric."""
+    """Find the row that the report on a comparison opens with.
+
+    Args:
+        subject: A comparison.
+        figures: How its metrics are written.
+
+    Returns:
+        The row, with those to compare it with; None if no row has the test metric.
+    """
     assert subject.comparison is not None
     metric, errors = figures.metric, isinstance(figures, Errors)
     scored = [row for row in subject.comparison.rows if row["test"][metric]["mean"] is not None]
@@ -156,11 +229,11 @@ def opening(subject: Subject, figures: Figures) -> Opening | None:
     best = _best_of(federated or scored, "test", figures)
     others = [row for row in scored if row is not best and not _is_federated(row)]
     smaller = [row for row in others if _mean(row, metric) < _mean(best, metric)] if errors else []
-    # Errors have their unit once, in the figure of the best row.
-    write = figures.cell if errors else figures.told
+    # The unit of errors is written once, with the figure of the best row.
+    write = figures.cell if errors else figures.with_unit
     return Opening(
         best["label"],
-        figures.told(metric, best["test"][metric]["mean"], best["test"][metric]["std"]),
+        figures.with_unit(metric, best["test"][metric]["mean"], best["test"][metric]["std"]),
         bool(federated),
         [
             (row["label"], write(metric, row["test"][metric]["mean"], row["test"][metric]["std"]))
@@ -178,19 +251,31 @@ def _mean(row: ComparedRow, metric: str) -> float:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a comparison's table. recipe: settings that differ from the default; best: columns that are
-    marked."""
+    """A row of a comparison's table.
+
+    Attributes:
+        label: The row's label.
+        cells: Its cells.
+        changes: Its settings that differ from the method's defaults.
+        best: The columns in which it is the best row and marked.
+    """
 
     label: str
     cells: list[str]
-    recipe: str
+    changes: str
     best: list[int]
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A comparison's table. tested: the columns that have differences to a row, with its label; pooled:
-    whether a column has scores on the pooled graph."""
+    """The table of a comparison.
+
+    Attributes:
+        metrics: The metrics that have a column.
+        pooled: Whether a column has the scores on the pooled graph.
+        tested: Labels of the rows to which a column gives the difference.
+        rows: The rows.
+    """
 
     metrics: list[str]
     pooled: bool
@@ -199,16 +284,24 @@ class ResultTable:
 
 
 def result_table(subject: Subject, figures: Figures) -> ResultTable:
-    """The table of a comparison's page."""
+    """Return the table of a comparison's page.
+
+    Args:
+        subject: A comparison.
+        figures: How its metrics are written.
+
+    Returns:
+        The table.
+    """
     comparison = subject.comparison
     assert comparison is not None
     rows = comparison.rows
-    metrics = figures.shown(rows[0]["test"])
+    metrics = figures.table_metrics(rows[0]["test"])
     pooled = any(row.get("test_pooled") for row in rows)
     known = TESTED_AGAINST.get(comparison.task, ("",))
     references = {name: row for name in known for row in rows if row["label"] == name}
     tested = list(references) or list(known[:1])
-    # Of errors the smallest is marked, where there are several.
+    # The smallest error of a column is marked.
     means = {m: [mean for row in rows if (mean := row["test"][m]["mean"]) is not None] for m in metrics}
     least = {m: min(of) for m, of in means.items() if isinstance(figures, Errors) and len(of) > 1}
     lines = []
@@ -222,23 +315,28 @@ def result_table(subject: Subject, figures: Figures) -> ResultTable:
         cells = [figures.cell(metric, figure["mean"], figure["std"]) for metric, figure in shown]
         cells += [_difference(row, references.get(name), figures) for name in tested]
         cells += [human_bytes(row["bytes"]["mean"] or 0.0), human_seconds(row["seconds"]["mean"] or 0.0)]
-        recipe = ", ".join(f"{key}={value}" for key, value in row["recipe"].items())
+        changes = ", ".join(f"{key}={value}" for key, value in row["recipe"].items())
         best = [i for i, m in enumerate(metrics) if m in least and row["test"][m]["mean"] == least[m]]
-        lines.append(TableRow(row["label"], [*cells, epsilon(subject.rows[row["label"]])], recipe, best))
+        lines.append(TableRow(row["label"], [*cells, epsilon(subject.rows[row["label"]])], changes, best))
     return ResultTable(metrics, pooled, tested, lines)
 
 
 def _difference(row: ComparedRow, reference: ComparedRow | None, figures: Figures) -> str:
-    """Mean difference of the test metric over the same seeds, and the p value of the paired t-test."""
+    """Return the mean difference of the test metric over the same seeds, and the p value of a paired t-test.
+
+    The result is "-" for the reference row itself, and if a seed is missing in one of the rows.
+    """
     if reference is None or row is reference:
         return "-"
-    this, that = (one["test"][figures.metric]["values"] for one in (row, reference))
-    pairs = [(a, b) for a, b in zip(this, that, strict=False) if a is not None and b is not None]
-    if not len(pairs) == len(this) == len(that):
+    scores, reference_scores = (one["test"][figures.metric]["values"] for one in (row, reference))
+    pairs = [
+        (a, b) for a, b in zip(scores, reference_scores, strict=False) if a is not None and b is not None
+    ]
+    if not len(pairs) == len(scores) == len(reference_scores):
         return "-"
     differences = [a - b for a, b in pairs]
     difference = figures.difference(figures.metric, sum(differences) / len(pairs))
-    # Equal up to rounding: no spread to test against.
+    # All differences are equal up to rounding, so the t-test has no spread to divide by.
     if len(pairs) < 2 or max(differences) - min(differences) < 1e-9:
         return difference
     from scipy.stats import ttest_rel

@@ -1,4 +1,4 @@
-"""What left one client of a deployment in a run: its own ledger, in words, for whoever must answer for it."""
+"""What left one site of a deployment in a run, read from the site's own ledger."""
 
 import re
 from dataclasses import dataclass
@@ -15,24 +15,45 @@ __all__ = ["Sent", "last_run", "sent_in"]
 
 @dataclass(frozen=True)
 class Sent:
-    """One transfer that left a client. words: what it is, and what its receiver can read from it; to: whom it
-    reached; bytes: of payload; phases: in which parts of the run; read: whether nothing keeps the receiver
-    from reading it."""
+    """A transfer that left a site.
+
+    Attributes:
+        name: Its name.
+        description: What it is, and what its receiver can read from it.
+        to: Its receiver: "server" or "client".
+        bytes: Payload in all phases.
+        protection: How it was protected, as a phrase.
+        phases: The parts of the run in which it was sent.
+        readable: Whether nothing keeps the receiver from reading it.
+    """
 
     name: str
-    words: str
+    description: str
     to: str
     bytes: int
     protection: str
     phases: str
-    read: bool
+    readable: bool
 
 
 def last_run(runs: Path, name: str | None = None) -> Path:
-    """The folder of a run in a kit's `runs`, by its name, or of the last one that has ended there."""
+    """Find the folder of a run in a startup kit.
+
+    Args:
+        runs: The folder `runs` of the kit.
+        name: The name of the run; None for the run that ended last.
+
+    Returns:
+        The folder of the run.
+
+    Raises:
+        InputError: No run, or no run of this name, has ended at this site.
+    """
     ended = {path.parent.name: path.parent for path in runs.glob("*/ledger.json")}
     if not ended:
-        raise InputError(f"no run has ended in {runs.parent}; name the kit of a client in which one has")
+        raise InputError(
+            f"no run has ended in {runs.parent}; name the startup kit of a site that has taken part in a run"
+        )
     if name is None:
         return max(ended.values(), key=lambda folder: (folder / "ledger.json").stat().st_mtime)
     if name not in ended:
@@ -41,10 +62,20 @@ def last_run(runs: Path, name: str | None = None) -> Path:
 
 
 def sent_in(folder: Path) -> list[Sent]:
-    """What left the client in the run of a folder, the largest first: set-up, training and all that stands
-    beside; predictions made later are in ledgers of their own and added.
+    """Read what left the site in a run, the largest transfer first.
 
-    InputError for a folder that holds no such run."""
+    All phases count: set-up, training, evaluation and control. Predictions that were made later have ledgers
+    of their own, which are added.
+
+    Args:
+        folder: The folder of the run in the startup kit of the site.
+
+    Returns:
+        One entry for each transfer.
+
+    Raises:
+        InputError: The folder does not hold such a run.
+    """
     asked = read_json(folder / "manifest.json", SiteManifest).get("asked", {})
     ledgers = [
         path for path in folder.glob("ledger*.json") if re.fullmatch(r"ledger(-[\d-]+)?\.json", path.name)
@@ -62,9 +93,9 @@ def sent_in(folder: Path) -> list[Sent]:
             sum(line.clients),
             line.protected_by,
             line.phases,
-            line.open,
+            line.readable,
         )
         for line in lines_of(entries, str(asked.get("method", "")))
-        if line.leaves and any(line.clients)
+        if line.from_clients and any(line.clients)
     ]
     return sorted(sent, key=lambda one: -one.bytes)

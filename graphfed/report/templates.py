@@ -1,7 +1,7 @@
-"""From the templates of a report to text: the page, the model card, and single sentences.
+"""Fills the templates of a report: the page, the model card, and single sentences.
 
-All wording is in the templates next to this file. Values come from anybody's files: each template's own
-environment makes them harmless where it shows them.
+All wording is in the templates next to this file. Values come from files that anybody may have written: the
+environment of each template escapes them where it shows them.
 """
 
 import functools
@@ -17,19 +17,22 @@ if TYPE_CHECKING:
 
     from graphfed.report.read import Run
 
-__all__ = ["filled", "sentences"]
+__all__ = ["fill_template", "sentences"]
 
 
-def filled(template: str, run: "Run", **values: object) -> str:
-    """Return a template of a page with its values.
+def fill_template(template: str, run: "Run", **values: object) -> str:
+    """Fill the template of a page.
 
     Args:
-        template: Its file, whose name says whether it is HTML or Markdown.
-        run: The run whose files it shows.
-        values: What it shows, by name.
+        template: The file, whose name says whether it is HTML or Markdown.
+        run: The run whose files the page shows.
+        values: The values of the template, by name.
+
+    Returns:
+        The text of the page.
 
     Raises:
-        InputError: The run's manifest lacks something that the template shows.
+        InputError: The manifest of the run does not have a value that the template shows.
     """
     from jinja2 import UndefinedError
 
@@ -42,11 +45,14 @@ def filled(template: str, run: "Run", **values: object) -> str:
 
 
 def sentences(about: str, **values: object) -> list[str]:
-    """Return sentences as plain text, one line each.
+    """Fill a macro of sentences.txt.jinja.
 
     Args:
-        about: The macro of sentences.txt.jinja that has them.
-        values: What they are about, by name.
+        about: The name of the macro.
+        values: Its arguments, by name.
+
+    Returns:
+        The sentences as plain text, one per entry; lines that are empty are left out.
     """
     text = getattr(_environment("txt").get_template("sentences.txt.jinja").module, about)(**values)
     return [line.strip() for line in str(text).splitlines() if line.strip()]
@@ -54,12 +60,13 @@ def sentences(about: str, **values: object) -> list[str]:
 
 @functools.cache
 def _environment(form: str) -> "Environment":
-    """The templates of a form: html, md or txt. A name that a template lacks is an error."""
+    """Return the environment of the templates of a form: "html", "md" or "txt"."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader("graphfed.report", "."),
         autoescape=form == "html",
+        # A name that is not passed to a template is an error, not an empty text.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -70,7 +77,7 @@ def _environment(form: str) -> "Environment":
 
 
 def _html_text(value: object) -> object:
-    """A value as the page shows it; autoescaping comes after this."""
+    """Make a value printable for the page; autoescaping follows."""
     return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
@@ -79,13 +86,13 @@ def _one_line(value: object) -> str:
 
 
 def _markdown_text(value: object) -> object:
-    """A value as plain text in Markdown, in one line: no markup, link, HTML or border of a table."""
+    """Escape a value for Markdown: one line without markup, links, HTML or borders of a table."""
     return value if hasattr(value, "__html__") else re.sub(r"([\\`*\[\]<>|&])", r"\\\1", _one_line(value))
 
 
 def _markdown_code(value: object) -> object:
-    """A value in a span of code, between the backticks of the template."""
+    """Make a value safe inside a code span, between the backticks of the template."""
     from markupsafe import Markup
 
-    # A backslash is no escape there.
+    # A backslash does not escape in a code span, so the characters are replaced.
     return Markup(_one_line(value).translate(str.maketrans("`|<", "'//")))

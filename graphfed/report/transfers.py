@@ -1,4 +1,4 @@
-"""What left the clients of a run, from its ledger: a line for each named transfer."""
+"""What left the clients of a run, read from its ledger: one line for each named transfer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from graphfed.runs.train import MESSAGES
 
 __all__ = ["Left", "Line", "left", "lines_of"]
 
-#: Values of the ledger's protection -> words.
+#: What a protection in the ledger means, for the reader of a report.
 PROTECTION = {
     "clear": "none: the receiver reads it",
-    "public": "public: it says nothing of anyone's data",
+    "public": "public: it says nothing about anyone's data",
     "aggregate": "the receiver gets only the total",
-    "shared": "secret shares",
+    "shared": "secret shares: one share alone is random",
     "encrypted": "encrypted",
-    "keyed hash": "a keyed hash: the receiver can compare, not read",
+    "keyed hash": "a keyed hash: the receiver can compare values but not read them",
     "simulated": "simulated: nothing is hidden in this run",
 }
-#: Of more clients than this, which have a column in the table of what each sent.
+#: The most clients that have a column each in the table of what each client sent, and the columns for more.
 CLIENT_COLUMNS = 12
 SHOWN_CLIENTS = ("smallest", "median", "largest")
-#: The two ends of a transfer in the ledger -> words.
+#: The direction of a transfer, by sender and receiver in the ledger.
 LINKS = {
     ("clients", "server"): "client to server",
     ("server", "clients"): "server to client",
@@ -42,19 +42,19 @@ class Line:
 
     Attributes:
         name: Its name.
-        words: What it is, and what its receiver can read from it; "" where the method does not say.
-        of_gradient: Whether it is a gradient of what `words` describes.
-        link: Between whom.
-        protection: As the ledger has it.
-        phases: In which parts of the run.
-        bytes: Of payload.
-        clients: Bytes of each client: sent, or received from the server.
+        text: What it is, and what its receiver can read from it; "" if the method does not describe it.
+        of_gradient: Whether it is the gradient of the transfer that `text` describes.
+        link: Its direction, as in "client to server".
+        protection: The protection in the ledger.
+        phases: The parts of the run in which it was made.
+        bytes: Payload of all clients.
+        clients: Bytes of each client: those that it sent, or received from the server.
         times: How often it was made.
-        messages: Of how many messages all of these were.
+        messages: The number of all its messages.
     """
 
     name: str
-    words: str
+    text: str
     of_gradient: bool
     link: str
     protection: str
@@ -65,12 +65,12 @@ class Line:
     messages: int
 
     @property
-    def leaves(self) -> bool:
-        """Whether the clients send it."""
+    def from_clients(self) -> bool:
+        """Whether clients send it."""
         return not self.link.startswith("server")
 
     @property
-    def open(self) -> bool:
+    def readable(self) -> bool:
         """Whether nothing keeps its receiver from reading it."""
         return is_readable(self.protection)
 
@@ -81,19 +81,27 @@ class Line:
 
     @property
     def description(self) -> str:
-        """What it is, in words."""
-        return sentences("transfer_words", line=self)[0]
+        """What it is, and what its receiver can read from it."""
+        return sentences("description", line=self)[0]
 
     @property
     def protected_by(self) -> str:
-        """The protection in words."""
+        """The protection, as a phrase."""
         return PROTECTION.get(self.protection, self.protection)
 
 
 def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
-    """Return the transfers of ledgers of one run of a method, in their order."""
+    """Group the entries of ledgers by transfer.
+
+    Args:
+        entries: The entries of all ledgers of one run.
+        method: The method, which describes its transfers.
+
+    Returns:
+        One line for each name, direction and protection, in the order of the entries.
+    """
     known = METHODS.find(method)
-    words: Mapping[str, str] = {
+    texts: Mapping[str, str] = {
         **({} if known is None else known.sends.messages), **MESSAGES, **DEPLOYED, **OWNER_MESSAGES
     }  # fmt: skip
     grouped: dict[tuple[str, str, str], list[Transfer]] = {}
@@ -103,13 +111,13 @@ def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
     return [
         Line(
             name,
-            words.get(name, words.get(name.removesuffix("/grad"), "")),
-            name not in words and name.endswith("/grad"),
+            texts.get(name, texts.get(name.removesuffix("/grad"), "")),
+            name not in texts and name.endswith("/grad"),
             link,
             protection,
             ", ".join(dict.fromkeys(entry.phase for entry in group)),
             sum(entry.bytes for entry in group),
-            [sum(each) for each in zip(*(_of_clients(entry) for entry in group), strict=True)],
+            [sum(each) for each in zip(*(_bytes_of_clients(entry) for entry in group), strict=True)],
             sum(entry.transfers for entry in group),
             sum(entry.messages for entry in group),
         )
@@ -117,18 +125,18 @@ def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
     ]
 
 
-def _of_clients(entry: Transfer) -> Sequence[int]:
+def _bytes_of_clients(entry: Transfer) -> Sequence[int]:
     return entry.received if entry.sender == "server" else entry.sent
 
 
 @dataclass(frozen=True)
 class Left:
-    """What left the clients of a run, and what reached them.
+    """What the clients of a run sent and received.
 
     Attributes:
         label: The row of the run.
         run: The run.
-        out: What the clients sent.
+        out: What the clients sent, to the server or to each other.
         back: What they received from the server.
     """
 
@@ -139,24 +147,24 @@ class Left:
 
     @property
     def pooled(self) -> bool:
-        """Whether the method trains on all data in one place."""
+        """Whether the method trains on the data of all clients in one place."""
         known = METHODS.find(self.run.result.method)
         return known is not None and known.pooled
 
     @property
     def sentence(self) -> str:
-        """The privacy statement in one sentence."""
+        """How much left the clients, and how much of it the receivers can read."""
         sent = human_bytes(sum(line.bytes for line in self.out))
         return sentences("left", left=self, sent=sent)[0]
 
     @property
     def many(self) -> bool:
-        """Whether there are too many clients for a column each."""
+        """Whether there are too many clients for one column each."""
         return self.run.result.clients > CLIENT_COLUMNS
 
     @property
     def columns(self) -> Sequence[str]:
-        """The clients, or of many which of them are shown; none where there is nothing to show."""
+        """The heads of the columns: the clients, or statistics over many clients; () without a table."""
         count = self.run.result.clients
         if not self.out or self.pooled or any(len(line.clients) != count for line in self.out):
             return ()
@@ -165,7 +173,14 @@ class Left:
         return SHOWN_CLIENTS if self.many else names
 
     def cells(self, line: Line | None = None) -> list[str]:
-        """Return the bytes in the columns: of a transfer, or of all that left the clients."""
+        """Return the cells of a line of the table of what each client sent.
+
+        Args:
+            line: The transfer; None for the total over all transfers.
+
+        Returns:
+            The bytes in each column.
+        """
         lines = self.out if line is None else [line]
         each = [sum(amounts) for amounts in zip(*(one.clients for one in lines), strict=True)]
         shown = (min(each), median(each), max(each)) if self.many else each
@@ -173,7 +188,15 @@ class Left:
 
 
 def left(label: str, run: Run) -> Left:
-    """Return what left the clients of a run."""
+    """Return what the clients of a run sent and received.
+
+    Args:
+        label: The row of the run.
+        run: The run.
+
+    Returns:
+        The transfers in both directions.
+    """
     lines = lines_of(run.entries, run.result.method)
-    out = [line for line in lines if line.leaves]
-    return Left(label, run, out, [line for line in lines if not line.leaves])
+    out = [line for line in lines if line.from_clients]
+    return Left(label, run, out, [line for line in lines if not line.from_clients])

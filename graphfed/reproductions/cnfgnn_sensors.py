@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from graphfed.data.sensors.series import Sensors
 from graphfed.drawing.canvas import SERIES, Charts
-from graphfed.drawing.charts import Axis, Bars, Shares
+from graphfed.drawing.charts import Axis, Bars, Heatmap
 from graphfed.drawing.networks import Edges, Network, Nodes, kilometres
 from graphfed.errors import InputError
 from graphfed.methods.cnfgnn.config import CNFGNNConfig
@@ -274,7 +274,7 @@ def draw_histograms(found: Found) -> Charts:
         edges = np.array(row["edges"])
         bar = f"share of a sensor's readings (%), in bins of {edges[1] - edges[0]:g}"
         charts.append(
-            Shares(
+            Heatmap(
                 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1), Axis(row["quantity"]),
                 Axis("sensors, from the smallest mean to the largest"), edges, line=("mean", mean[order]),
                 title=f"{row['label']}: {len(order)} sensors", bar=bar,
