@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphfed
@@ -15,6 +16,9 @@ from graphfed.cli import main
 from graphfed.crypto.accept import bytes_of_accept
 from graphfed.crypto.compare import bytes_of_comparison, bytes_of_opening
 from graphfed.crypto.ot import bytes_of_set_up
+from graphfed.data.datasets import load
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.partitions.partition import partition
 from graphfed.federation import Federation
 from graphfed.methods.registry import get_method
 from graphfed.reproductions import PAPERS
@@ -303,3 +307,21 @@ def test_the_table_of_the_defaults_is_that_of_its_record() -> None:
             assert float(cells["central"]) >= max(plain) - 2, cells["graph"]
             compared += 1
     assert compared >= 12
+
+
+def test_the_sizes_of_overlapping_clients_on_the_page_on_data_are_those_of_cora(real_data: Path) -> None:
+    graph = load("cora", real_data)
+    assert isinstance(graph, Graph)
+    ratios = {}
+    for variance in (0.1, 0.5, 1.0):
+        sizes = [
+            np.bincount(
+                partition(graph, "overlapping", 20, seed, variance=variance).held_client, minlength=20
+            )
+            for seed in range(5)
+        ]
+        ratios[variance] = [size.min() / size.max() for size in sizes]
+    low, medium, high = (f"{np.mean(ratio):.2f}" for ratio in ratios.values())
+    text = page("data.md")
+    assert f"is {low}, {medium} and {high} on average" in text
+    assert f"single seeds at 0.1 go from {min(ratios[0.1]):.2f} to {max(ratios[0.1]):.2f}" in text
