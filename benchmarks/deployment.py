@@ -110,7 +110,7 @@ class Federation:
                 on_event=lambda run, event: events[run].append(event),
                 on_message=on_message,
                 stop_request=StopRequest(),
-                kept=Path(kept),
+                results=Path(kept),
             )
         if [outcome["kind"] for outcome in outcomes] != ["done"] * len(runs):
             raise GraphfedError(f"a run of the benchmark ended badly: {outcomes}")

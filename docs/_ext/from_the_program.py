@@ -67,7 +67,7 @@ class MethodsTable(Directive):
 
     def run(self) -> list[nodes.Node]:
         methods = [get_method(name) for name in METHODS.own]
-        rows = [("method", "what it does", "needs", "what crosses", "protection")]
+        rows = [("method", "what it does", "needs", "what is sent", "protection")]
         rows += [
             (m.name, m.summary, "; ".join(first_task(m).requirements(m)), m.sends.summary, m.sends.protection)
             for m in methods

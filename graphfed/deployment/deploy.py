@@ -1,7 +1,9 @@
-"""A run of a deployment, seen from its coordinator: what it asks of the places, and what it gets.
+"""Runs a method on a deployment, from its coordinator.
 
-The coordinator has no data. It gets what the server's part of the program has: metrics, the server's ledger
-and its part of the model. Predictions, and the sites' own ledgers, stay at the sites (`deployed`)."""
+The coordinator has no data. It receives what the server's part of the program has: metrics, the server's
+ledger and the server's part of the model. Predictions and the ledgers of the sites stay at the sites
+(`graphfed.deployment.participant`).
+"""
 
 import dataclasses
 import hashlib
@@ -40,7 +42,7 @@ from graphfed.tasks.run_options import RunOptions
 
 __all__ = ["check_outcome", "deploy", "predict_at_sites", "request", "resume_deployment"]
 
-#: What the sites' own data decides; a run that is deployed has no such option.
+#: Options that a deployed run does not have, because each site decides them.
 AT_THE_SITES = ("data", "clients", "partition", "placement", "device", "threads", "data_dir", "sites")
 
 
@@ -58,53 +60,74 @@ def deploy(
     command: str = "graphfed.deploy",
     **more: object,
 ) -> Result:
-    """Train `method` at all places of a deployment, whose server and sites run (`graphfed site start`).
+    """Train a method on a deployment whose server and sites are running (`graphfed site start`).
 
-    kit: the coordinator's; the other arguments are those of `graphfed.run`. The folder gets what the server
-    has: manifest.json, metrics.jsonl, ledger.json, model.safetensors (of a split model the server's part) and
-    result.json. What the sites keep is in runs/RUN of their kits; details.run of the result says which.
+    The folder gets what the server has: manifest.json, metrics.jsonl, ledger.json, model.safetensors (the
+    server's part of a split model) and result.json. What the sites have is in runs/RUN of their startup kits;
+    `details.run` of the result is the name of the run.
 
-    Raises InputError for what cannot be used, at whatever place; GraphfedError where a site or the server
-    stays away for longer than the project's patience; Interrupted when SIGINT or SIGTERM came: `resume` goes
-    on with what is saved."""
+    Args:
+        method: The method.
+        startup_kit: The startup kit of the coordinator.
+        rounds: As in `graphfed.run`.
+        seed: As in `graphfed.run`.
+        split: As in `graphfed.run`.
+        out: As in `graphfed.run`.
+        checkpoint_every: As in `graphfed.run`.
+        progress: As in `graphfed.run`.
+        settings: As in `graphfed.run`.
+        command: As in `graphfed.run`.
+        more: The task, and more settings.
+
+    Returns:
+        The result.
+
+    Raises:
+        InputError: The coordinator, the server or a site cannot use an option, a setting or its data.
+        GraphfedError: The server or a site was away for longer than the patience of the project.
+        Interrupted: SIGINT or SIGTERM came. `graphfed.resume` continues from what was saved.
+    """
     if split.partition(":")[0].lower() == "inductive":
         raise InputError(
-            f"split {shown(split)} sorts all sensors by longitude, which no place of a deployment can; use "
-            "one in time, as 'time:0.7,0.1,0.2'"
+            f"split {shown(split)} sorts all sensors by longitude, which no participant of a deployment can; "
+            "use a split in time, as in 'time:0.7,0.1,0.2'"
         )
-    asked = more.pop("task", None)
-    if asked is not None and get_task(asked).only_simulated:
+    task = more.pop("task", None)
+    if task is not None and get_task(task).only_simulated:
         raise InputError(
-            f"{get_task(asked).only_simulated}; use the runtime 'local' or 'processes', or leave the task out"
+            f"{get_task(task).only_simulated}; use the runtime 'local' or 'processes', or leave the task out"
         )
     for option in AT_THE_SITES:
         if option in more:
             raise InputError(
-                f"{option} has no use in a deployment: each site has its own data and machine, as its "
-                "'graphfed site start' says; leave it out"
+                f"{option} cannot be used in a deployment: the operator of each site gives its data and "
+                "machine to 'graphfed site start'; leave it out"
             )
     given = {**(settings or {}), **more}
     if method is not None and issubclass(get_method(method).config, ProtocolSettings):
-        given = {"protocols": "real", **given}  # parties are real, whatever the method's default
+        given = {"protocols": "real", **given}  # participants are real, so simulated protocols hide nothing
     chosen, config, split_seed = checked_training(method, given, rounds, seed)
     if chosen.pooled:
-        raise InputError(f"{chosen.name} needs all data at one party; choose another method for a deployment")
+        raise InputError(
+            f"{chosen.name} needs the data of all clients in one place; choose another method for a "
+            "deployment"
+        )
     for field in dataclasses.fields(config):
         if getattr(config, field.name) == "simulated":
             others = [choice for choice in get_args(field.type) if choice != "simulated"]
             raise InputError(
-                f"{field.name}=simulated hides nothing from real parties; choose {' or '.join(others)}, as "
-                f"in --set {field.name}={others[0]}"
+                f"{field.name}=simulated hides nothing from real participants; choose {' or '.join(others)}, "
+                f"as in --set {field.name}={others[0]}"
             )
     if isinstance(config, NoiseSettings) and config.noise_seed is not None:
         raise InputError(
-            "noise_seed hides nothing from real parties: whoever knows it takes the noise off; leave it out, "
-            "and the noise comes from each machine's entropy"
+            "noise_seed hides nothing from real participants: anybody who knows it can remove the noise; "
+            "leave it out, and the noise comes from the entropy of each machine"
         )
     loaded = load_startup_kit(Path(startup_kit))
     folder = files.chosen_folder(out, f"{chosen.name}-{loaded.project.name}")
     assert folder is not None
-    begun = True  # the places may have something of it, unless they refused it
+    begun = True  # the sites may have saved something, unless they refused the run
     with files.open_folder(folder, keep=lambda path: begun and (path / "manifest.json").exists()):
         asked = {
             "run": _unique(chosen.name),
@@ -115,7 +138,7 @@ def deploy(
         }
         write_manifest(folder, _manifest(chosen, config, loaded, asked, command))
         try:
-            return _see_through(folder, chosen, config, loaded, asked, progress)
+            return _run_to_end(folder, chosen, config, loaded, asked, progress)
         except InputError:
             begun = False
             raise
@@ -124,46 +147,73 @@ def deploy(
 def resume_deployment(
     folder: Path, manifest: JsonObject, *, progress: bool = False, **_unused: object
 ) -> Result:
-    """Go on with a deployed run from the places' checkpoints; one that has ended is read. Its data is at the
-    sites, so nothing that says where data is has a use here."""
+    """Continue a deployed run from the checkpoints of its server and sites; read it if it has ended.
+
+    Args:
+        folder: The folder of the run at the coordinator.
+        manifest: Its manifest.
+        progress: Whether to show progress.
+        _unused: Options of `graphfed.resume` about data, which is at the sites.
+
+    Returns:
+        The result.
+
+    Raises:
+        InputError: The manifest is damaged, or the startup kit is missing.
+        GraphfedError: The server or a site was away for longer than the patience of the project.
+        Interrupted: SIGINT or SIGTERM came.
+    """
     if (folder / "result.json").exists():
         return Result.read(folder)
     asked, method, config, startup_kit = _asked(folder, manifest)
     with files.open_folder(folder, resume=True):
         write_manifest(folder, {**manifest, "resumed": [*manifest.get("resumed", []), {"at": now()}]})
-        return _see_through(folder, method, config, startup_kit, asked, progress)
+        return _run_to_end(folder, method, config, startup_kit, asked, progress)
 
 
 def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
-    """Predict with the model of the deployed run in `folder`, all places together, on what the sites' data is
-    now. Each site keeps its predictions: the path of the file in its kit.
+    """Predict with the model of a deployed run, at all sites together, for the present data of the sites.
 
-    Raises what `deploy` raises; InputError also for a method that would release noised values again."""
+    Args:
+        folder: The folder of the run at the coordinator.
+        progress: Whether to show progress.
+
+    Returns:
+        The path of each site's predictions in its startup kit.
+
+    Raises:
+        InputError: The run has not ended, a site cannot use its data, or the method would release noised
+            values a second time.
+        GraphfedError: The server or a site was away for longer than the patience of the project.
+    """
     manifest = read_manifest(folder)
     if not (folder / "result.json").exists():
-        raise InputError(f"{folder} holds no finished run; go on with it: graphfed resume {folder}")
+        raise InputError(f"the run in {folder} has not ended; continue it with: graphfed resume {folder}")
     asked, method, config, startup_kit = _asked(folder, manifest)
     check_sets_up_again(method, str(asked["run"]))
     options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
     wanted = request(startup_kit.project, method, config, **options)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     wanted |= {"program": "predict", "arguments": {**wanted["arguments"], "stamp": stamp}}
-    with tempfile.TemporaryDirectory(prefix="graphfed-") as kept, Coordinator(startup_kit) as coordinator:
+    with tempfile.TemporaryDirectory(prefix="graphfed-") as results, Coordinator(startup_kit) as coordinator:
         outcomes = coordinator.run(
             [wanted],
             on_event=lambda run, event: None,
-            on_message=lambda news: show_message(
-                f"{method.name} on {startup_kit.project.name}: {news}", progress
+            on_message=lambda text: show_message(
+                f"{method.name} on {startup_kit.project.name}: {text}", progress
             ),
             stop_request=StopRequest(),
-            kept=Path(kept),
+            results=Path(results),
         )
     check_outcome(outcomes)
     return f"runs/{asked['run']}/predictions-{stamp}.parquet"
 
 
 def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, CommonSettings, StartupKit]:
-    """What a deployed run was asked; InputError for a damaged manifest, and a kit that is gone."""
+    """Read what was asked of a deployed run, and its startup kit.
+
+    InputError for a damaged manifest or a missing startup kit.
+    """
     asked, config = manifest["deployment"], manifest["config"]
     check_plugins(config.get("plugins", ()), folder)
     method = get_method(config["method"])
@@ -187,9 +237,24 @@ def request(
     checkpoint_every: float,
     split: str = "default",
     split_seed: int = 0,
-    trial: bool = False,
+    rehearsal: bool = False,
 ) -> JsonObject:
-    """One run as `Coordinator.run` takes it."""
+    """Describe a run as `Coordinator.run` takes it.
+
+    Args:
+        project: The project of the deployment.
+        method: The method.
+        config: Its settings.
+        run: A name for the run that no earlier run of the deployment has.
+        checkpoint_every: Seconds between checkpoints; 0 for every round.
+        split: The split that every site makes of its data.
+        split_seed: The seed of the split.
+        rehearsal: Whether every participant also saves its part of the outcome for the caller, who has
+            partitioned the data.
+
+    Returns:
+        The request, plain values only.
+    """
     arguments = {
         "run": run,
         "method": method.name,
@@ -202,7 +267,7 @@ def request(
         "roster": project.roster,
         "checkpoint_every": checkpoint_every,
         "wait": project.timing.give_up,
-        "trial": trial,
+        "rehearsal": rehearsal,
     }
     workers = [list(worker) for worker in project.workers]
     simulated = config.simulated  # only in a rehearsal
@@ -216,16 +281,25 @@ def request(
 
 
 def _named(plugin: Plugin | None) -> dict[str, str] | None:
-    """What the places need to know of the plug-in of a method: no path, and no code, which never travels."""
+    """Return how sites recognise the plug-in of a method: its name and version; code is never sent."""
     if plugin is None:
         return None
     return {"module" if plugin.given else "distribution": plugin.name, "version": plugin.version}
 
 
 def check_outcome(outcomes: Sequence[JsonObject]) -> None:
-    """Raises what a run ended with, where it did not end well."""
+    """Raise the error with which a run ended.
+
+    Args:
+        outcomes: The outcomes of the runs of a request; the last one counts.
+
+    Raises:
+        InputError: A participant could not use what it was asked, or its data.
+        GraphfedError: A participant failed or was lost.
+        Interrupted: The run was stopped.
+    """
     if not outcomes:
-        raise Interrupted("stopped before the run had begun")
+        raise Interrupted("stopped before the run began")
     outcome = outcomes[-1]
     match outcome["kind"]:
         case "input":
@@ -236,7 +310,7 @@ def check_outcome(outcomes: Sequence[JsonObject]) -> None:
             raise GraphfedError(outcome["text"])
 
 
-def _see_through(
+def _run_to_end(
     folder: Path,
     method: Method,
     config: CommonSettings,
@@ -244,12 +318,12 @@ def _see_through(
     asked: JsonObject,
     progress: bool,
 ) -> Result:
-    """Run it at all places, and write what the server has of it."""
+    """Run a method on the deployment, and write what the server has of the run."""
     options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
     wanted = request(startup_kit.project, method, config, **options)
     label = f"{method.name} on {startup_kit.project.name}"
     with (
-        tempfile.TemporaryDirectory(prefix="graphfed-") as kept,
+        tempfile.TemporaryDirectory(prefix="graphfed-") as results,
         Coordinator(startup_kit) as coordinator,
         listening() as stop_request,
         show_progress(label, progress) as show,
@@ -259,14 +333,18 @@ def _see_through(
             if show is not None:
                 show(Event(**event))
 
-        def on_message(news: str) -> None:
-            show_message(f"{label}: {news}", progress)
+        def on_message(text: str) -> None:
+            show_message(f"{label}: {text}", progress)
 
         outcomes = coordinator.run(
-            [wanted], on_event=on_event, on_message=on_message, stop_request=stop_request, kept=Path(kept)
+            [wanted],
+            on_event=on_event,
+            on_message=on_message,
+            stop_request=stop_request,
+            results=Path(results),
         )
         check_outcome(outcomes)
-        return _write(folder, Path(kept) / asked["run"], method, config, startup_kit, asked)
+        return _write(folder, Path(results) / asked["run"], method, config, startup_kit, asked)
 
 
 def _write(
@@ -277,8 +355,8 @@ def _write(
     startup_kit: StartupKit,
     asked: JsonObject,
 ) -> Result:
-    """The coordinator's files, from the server's (`deployed`), the result last."""
-    told = files.read_json(served / "result.json", DeployedResult)
+    """Write the files of the coordinator from those of the server in `served`, the result last."""
+    server_result = files.read_json(served / "result.json", DeployedResult)
     ledger = files.read_json(served / "ledger.json", LedgerFile)
     joined = files.read_json(served / "manifest.json", SiteManifest)["joined"]
     manifest = read_manifest(folder)
@@ -286,12 +364,12 @@ def _write(
         manifest["data"] |= first_task(method).data.participants.facts(
             joined[startup_kit.project.sites[0].name]["schema"]
         )
-        # What each site says its data's digest is; another secret at each site keys it.
+        # Each site keys the digest of its data with a secret of its own.
         digest = _digest({name: site["data"] for name, site in joined.items()})
     except (KeyError, TypeError, ValueError) as error:
         raise GraphfedError(
-            f"the server's record of the run does not say what data each site has ({type(error).__name__}: "
-            f"{shown(str(error))}); its files are in {served}"
+            f"the server's manifest of the run does not describe the data of every site "
+            f"({type(error).__name__}: {shown(str(error))}); its files are in {served}"
         ) from None
     manifest["hashes"] = {"data": digest, "split": digest, "partition": digest}
     result = Result(
@@ -300,24 +378,24 @@ def _write(
         task=method.tasks[0],
         clients=len(startup_kit.project.roster),
         partition="sites",
-        rounds=told["rounds"],
-        best_round=told["best_round"],
+        rounds=server_result["rounds"],
+        best_round=server_result["best_round"],
         seed=config.seed,
         runtime="nvflare",
-        val=told["val"],
-        test=told["test"],
-        seconds=told["seconds"],
-        bytes=told["bytes"],
-        privacy=told["privacy"],
+        val=server_result["val"],
+        test=server_result["test"],
+        seconds=server_result["seconds"],
+        bytes=server_result["bytes"],
+        privacy=server_result["privacy"],
         peak_rss_mb=peak_rss_mb(),
         hashes=manifest["hashes"],
         versions=versions([METHODS.plugin(method.name)]),
         details={
-            **told["details"],
+            **server_result["details"],
             "run": asked["run"],
             "recipe": {},
-            "test_confusion": told["test_confusion"],
-            "wire": told["wire"],
+            "test_confusion": server_result["test_confusion"],
+            "wire": server_result["wire"],
         },
         folder=folder,
     )
@@ -333,7 +411,7 @@ def _write(
 def _manifest(
     method: Method, config: CommonSettings, startup_kit: StartupKit, asked: JsonObject, command: str
 ) -> JsonObject:
-    """As of any run, where the coordinator can know it."""
+    """Return the manifest of a run, with None for what only the sites know."""
     project, plugin = startup_kit.project, METHODS.plugin(method.name)
     unknown = ("nodes", "edges", "features", "classes", "edge_weights")
     return {
@@ -376,5 +454,5 @@ def _digest(content: JsonObject) -> str:
 
 
 def _unique(label: str) -> str:
-    """A name for a run that no run had before."""
+    """Make a name for a run that no other run has."""
     return f"{label}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"

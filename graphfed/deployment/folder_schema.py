@@ -1,4 +1,4 @@
-"""The files of a deployment's folders, and what sites say when they join, as their readers expect them."""
+"""Schemas of the files in the folders of a deployment, and of what a site reports when it joins a run."""
 
 from typing import Annotated, Literal
 
@@ -9,12 +9,12 @@ from graphfed.runs.folder_schema import Amount, Count, Details, FileModel, Metri
 
 __all__ = ["DeployedResult", "SiteManifest", "SiteReport"]
 
-#: Whole numbers that every JSON reader keeps.
+#: Whole numbers that JSON readers represent exactly.
 Exact = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class DeployedResult(FileModel):
-    """result.json that the server's place of a deployed run keeps."""
+    """result.json of a deployed run at the server."""
 
     rounds: Count
     best_round: Count | None
@@ -29,14 +29,14 @@ class DeployedResult(FileModel):
 
 
 class SiteManifest(FileModel):
-    """manifest.json that a place of a deployed run keeps."""
+    """manifest.json of a deployed run at the server or at a site."""
 
     joined: JsonObject = Field(default_factory=dict)
     asked: JsonObject = Field(default_factory=dict)
 
 
 class SiteReport(FileModel):
-    """What a site says of itself when it joins a run (`participant`)."""
+    """What a site reports about itself when it joins a run (`participant`)."""
 
     versions: JsonObject
     clients: Exact

@@ -1,17 +1,17 @@
-"""The programs of a deployment: every place joins, reads its own data, trains its part, or predicts with it,
-and keeps what is its own.
+"""The programs of a deployment: how the server and every site take part in training and in predicting.
 
-Joining comes before anything else crosses: every site says which versions it has, how its data is formed and
-from which rounds it can go on, and the server refuses the run where these do not go together.
+A participant joins, reads its own data, computes its part, and keeps its own results. Joining comes before
+any other message: every site reports its versions, the schema of its data and the rounds from which it can
+continue, and the server refuses the run if they are not compatible.
 
-    runs/RUN/   in each place's kit
-      manifest.json       what was asked, versions, the form of the data
-      checkpoint/         this place's part of the latest rounds
-      ledger.json         what left this place and what reached it
-      model.safetensors   this place's part of the model
-      predictions.parquet at a site: of its own nodes; predictions-TIME.parquet: of a later prediction
-      metrics.jsonl       at the server: a line a round
-      result.json         what became of the run, written last
+    runs/RUN/   in the startup kit of each participant
+      manifest.json       what was asked, versions, the schema of the data
+      checkpoint/         this participant's part of the latest rounds
+      ledger.json         what this participant sent and received
+      model.safetensors   this participant's part of the model
+      predictions.parquet at a site: for its own nodes; predictions-TIME.parquet: of a later prediction
+      metrics.jsonl       at the server: one line per round
+      result.json         the outcome of the run, written last
 """
 
 import dataclasses
@@ -64,33 +64,43 @@ if TYPE_CHECKING:
 
     from graphfed.runtime.nvflare.place import Place
 
-__all__ = ["MESSAGES", "TRIAL", "check_sets_up_again", "predict_place", "run_place"]
+__all__ = ["MESSAGES", "REHEARSAL_PART", "check_sets_up_again", "predict_place", "run_place"]
 
-#: The transfers of joining, in words (see `Sent.messages`).
+#: Descriptions of the transfers of joining (see `Sent.messages`).
 MESSAGES = {
-    "join": "What a site says before a run begins: versions of its programs, how many clients it holds, "
-    "names of its columns of features and of its classes (in forecasting how many readings there are, when "
-    "they were made and which are trained on), how its clock differs, which rounds it can go on "
-    "from, and a digest of its data under a secret of its own, by which the server can tell only that the "
-    "data has changed. Where the run tells the server how many training, validation or test nodes a site "
-    "has, the site declares them here first: no later count may be larger. No data. The server reads it and "
-    "tells the coordinator.",
-    "agreed": "What all places then agree on: how many features and classes there are, and the round to go "
-    "on from.",
+    "join": "Before a run begins, each site sends the server the versions of its programs, its number of "
+    "clients, the names of its feature columns and classes (for forecasting: the number of readings, their "
+    "times and which are used for training), the difference of its clock, and the rounds from which it can "
+    "continue. It also sends a digest of its data, keyed with a secret of the site, from which the server "
+    "learns only whether the data has changed. If the method later sends the numbers of training, validation "
+    "or test nodes, the site declares them here, and no later number may be larger. The message contains no "
+    "data. The server reads it and passes it to the coordinator.",
+    "agreed": "The server sends all sites what they agreed on: the numbers of features and classes, and the "
+    "round from which the run continues.",
 }
 
-#: What all participants agree on, from what each site says of its data (`ParticipantFiles.agree`).
+#: Returns what all participants agree on, from the schema of each site's data (`ParticipantFiles.agree`).
 Agree: TypeAlias = Callable[[Mapping[str, JsonObject], Any], JsonObject]
-#: Seconds that a site's clock may differ from the server's.
-CLOCK = 60.0
-#: What a place of a trial hands to the experimenter, who dealt it its data.
-TRIAL = "trial.part"
+#: The largest difference in seconds between the clocks of a site and of the server.
+MAX_CLOCK_DIFFERENCE = 60.0
+#: The file with a participant's part of the outcome of a rehearsal, for the caller who partitioned the data.
+REHEARSAL_PART = "rehearsal.part"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """What one place brings to a run. site, part: its own data, as it was read and as its host trains on it,
-    None at the server; data: as `train` takes it."""
+    """What one participant contributes to a run.
+
+    Attributes:
+        method: The method.
+        config: Its settings.
+        folder: The folder of the run in the startup kit.
+        task: The task.
+        site: The data of a site as it was read; None at the server.
+        part: The data of a site as its program trains on it; None at the server.
+        data: The data of the federation, as `graphfed.runs.train.train` takes it.
+        agreed: What all participants agreed on.
+    """
 
     method: Method
     config: CommonSettings
@@ -105,13 +115,22 @@ class _Part:
 def run_place(
     fed: Federation, arguments: JsonObject, log: Callable[[JsonObject], None], place: "Place"
 ) -> None:
-    """This place's part of training. arguments: plain JSON, from the coordinator: run, method, plugin (of
-    the method, None for graphfed's own), config, dtype, split, split_seed, sites, roster (the clients'
-    names), checkpoint_every, wait (seconds for an earlier attempt's process to leave the folder), trial.
+    """Train this participant's part of a run.
 
-    InputError where this place cannot take part, said in words that tell nothing of its data; Interrupted
-    after saving, when somebody asked to stop."""
-    here = bool(fed.server_participants)
+    Args:
+        fed: The federation, seen from this participant.
+        arguments: Plain values from the coordinator: run, method, plugin (of the method, None for methods of
+            graphfed), config, dtype, split, split_seed, sites, roster (names of the clients),
+            checkpoint_every, wait (seconds until the process of an earlier attempt has left the folder),
+            rehearsal.
+        log: Sends an event to the coordinator; used at the server.
+        place: What the operator of this participant has set.
+
+    Raises:
+        InputError: This participant cannot take part. The message says nothing about its data.
+        Interrupted: A stop request was obeyed, after saving.
+    """
+    is_server = bool(fed.server_participants)
 
     def on_event(event: Event) -> None:
         log(dataclasses.asdict(event))
@@ -121,7 +140,7 @@ def run_place(
             part.folder,
             every=float(arguments["checkpoint_every"]),
             start=part.agreed["start"],
-            stop_request=place.stop_request if here else StopRequest(),
+            stop_request=place.stop_request if is_server else StopRequest(),
         )
         outcome = train(
             fed,
@@ -129,27 +148,36 @@ def run_place(
             part.data,
             part.task,
             part.config,
-            on_event=on_event if here else None,
+            on_event=on_event if is_server else None,
             checkpoints=checkpoints,
         )
         _write(part, fed, outcome)
-        if arguments["trial"] and part.agreed["owners_known"]:
-            write_bytes(part.folder / TRIAL, wire.encode(part_of_run(fed, part.method, outcome)))
+        if arguments["rehearsal"] and part.agreed["owners_known"]:
+            write_bytes(part.folder / REHEARSAL_PART, wire.encode(part_of_run(fed, part.method, outcome)))
 
 
 def predict_place(
     fed: Federation, arguments: JsonObject, log: Callable[[JsonObject], None], place: "Place"
 ) -> None:
-    """This place's part of predicting with a run's model, every part of which stays where it is: the sites'
-    present data, set up as for training, and a file of predictions at each site. arguments: as for training,
-    and `stamp`, which the files' names end with.
+    """Predict this participant's part with the model of a finished run.
 
-    InputError also where this place has no finished run of that name, and for a method that would release
-    noised values a second time."""
+    The present data of the sites is set up as for training. Every part of the model stays at its participant,
+    and each site writes a file of its predictions.
+
+    Args:
+        fed: The federation, seen from this participant.
+        arguments: As for `run_place`, and `stamp`, with which the names of the new files end.
+        log: Not used.
+        place: What the operator of this participant has set.
+
+    Raises:
+        InputError: This participant cannot take part, has no finished run of this name, or the method would
+            release noised values a second time.
+    """
     check_sets_up_again(_accepted(arguments, place)[0], str(arguments["run"]))
     with _taking_part(fed, arguments, place) as part:
         if not (part.folder / "result.json").exists():
-            raise InputError(f"{place.name} has no finished run {arguments['run']!r}; train it first")
+            raise InputError(f"{place.name} has no finished run {arguments['run']!r}; train the model first")
         arrays, _ = read_tensors(part.folder / "model.safetensors")
         with fed.phase("setup", round=0):
             data, _ = scale_features(fed, part.data, part.method, part.config, part.task)
@@ -161,7 +189,9 @@ def predict_place(
             predictions = fed.clients.run(evaluation.keep, evaluation.at_clients(part.data), logits)
         stamp = str(arguments["stamp"])
         if not re.fullmatch(r"[0-9-]{1,40}", stamp):
-            raise InputError(f"the stamp {shown(stamp)} is no time")
+            raise InputError(
+                f"the time stamp {shown(stamp)} cannot be used; it must consist of digits and dashes"
+            )
         if part.site is not None:
             tables = _tables(part, fed.local_parts(predictions))
             files.write_predictions(part.folder / f"predictions-{stamp}.parquet", tables)
@@ -169,17 +199,26 @@ def predict_place(
 
 
 def check_sets_up_again(method: Method, run: str) -> None:
-    """InputError where setting a method up once more would spend its privacy budget once more."""
+    """Refuse a method whose set-up would spend its privacy budget a second time.
+
+    Args:
+        method: The method.
+        run: The name of the run, for the message.
+
+    Raises:
+        InputError: The set-up releases noised values.
+    """
     if method.restore is not None:
         raise InputError(
-            f"{method.name} released noised values when {run!r} was trained, and predicting anew would "
-            f"release more; each site has its predictions in runs/{run}/predictions.parquet of its kit"
+            f"{method.name} released noised values in the training of {run!r}, and a new prediction would "
+            f"release more; each site has its predictions in runs/{run}/predictions.parquet of its startup "
+            "kit"
         )
 
 
 @contextmanager
 def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iterator[_Part]:
-    """Join: what this place is asked, its own data, and what all places agree on."""
+    """Join a run: check the request, read the data of this participant, and agree with the others."""
     torch.set_default_dtype(getattr(torch, _one_of(arguments, "dtype", ("float32", "float64"))))
     method, config = _accepted(arguments, place)
     kind, site, of_server = first_task(method).data.participants, None, None
@@ -193,22 +232,24 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
             of_server = kind.read_server(arguments, file)
     folder = place.runs / arguments["run"]
     with _opened(folder, float(arguments["wait"])):
-        told = None if site is None else _joining(site, method, config, place, whole_rounds(folder, fed))
-        agreed, reports = _join(fed, told, folder, arguments, config, kind.agree, of_server)
+        report = None if site is None else _report(site, method, config, place, whole_rounds(folder, fed))
+        agreed, reports = _join(fed, report, folder, arguments, config, kind.agree, of_server)
         task = kind.task(agreed)
         if of_server is not None and kind.server_part is not None:
             of_server = kind.server_part(of_server, agreed)
         if not (folder / "result.json").exists():
             _write_manifest(folder, arguments, site, agreed, reports)
-        mine = None
+        local_part = None
         if site is not None:
-            mine = as_configured(kind.part(site, fed.workers[fed.here[0]], task, fed.device), config)
-        data = get_task(task.name).data.located(fed, *(([], [of_server]) if site is None else ([mine], [])))
+            local_part = as_configured(kind.part(site, fed.workers[fed.here[0]], task, fed.device), config)
+        data = get_task(task.name).data.located(
+            fed, *(([], [of_server]) if site is None else ([local_part], []))
+        )
         if not agreed["owners_known"] and isinstance(config, AlignmentSettings):
             assert isinstance(data, Located)
             with fed.phase("setup", round=0):
                 data = count_owners(fed, data, config)
-        yield _Part(method, config, folder, task, site, mine, data, agreed)
+        yield _Part(method, config, folder, task, site, local_part, data, agreed)
 
 
 # ---- what is asked -----------------------------------------------------------------------------------------
@@ -222,36 +263,35 @@ def _one_of(arguments: JsonObject, key: str, known: Sequence[str]) -> str:
 
 
 def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, CommonSettings]:
-    """The method and its settings; InputError where this place's operator does not want to take part in such
-    a run."""
+    """Return the method and its settings; InputError if the operator of this participant refuses them."""
     name = str(arguments["method"])
     if name not in METHODS.own:
         _check_plugin(name, arguments["plugin"] or {}, place)
     method = get_method(name)
     if place.methods and method.name not in place.methods:
         raise InputError(
-            f"{place.name} takes part in no run of {shown(method.name)}, only of {', '.join(place.methods)}; "
-            "so its operator has said"
+            f"{place.name} refuses runs of {shown(method.name)}: its operator allows only "
+            f"{', '.join(place.methods)} (graphfed site start ... --methods)"
         )
     config = method.config(**arguments["config"])
     for unwanted in place.forbid:
         key, _, value = unwanted.partition("=")
         if has_value(config, key, value):
             raise InputError(
-                f"{place.name} takes part in no run with {key}={value}; so its operator has said: choose "
-                "another value"
+                f"{place.name} refuses runs with {key}={value}: its operator forbids this value (graphfed "
+                "site start ... --forbid); choose another value"
             )
     return method, config
 
 
 def _check_plugin(name: str, asked: JsonObject, place: "Place") -> None:
-    """Check that a method that graphfed lacks is here, and that this place's operator allows it.
+    """Check that the method of a plug-in is installed here and that the operator allows it.
 
-    The message says which plug-in the coordinator has; what runs is this place's own. Nothing of a plug-in is
-    imported before its operator allows it.
+    The coordinator says which plug-in it has, but the code that runs is the one installed here. No plug-in is
+    imported before the operator allows it.
 
     Raises:
-        InputError: One of these is not so; the message says what the operator can do.
+        InputError: The method is missing or not allowed; the message says what the operator can do.
     """
     module = str(asked.get("module", ""))
     if module and module in place.allow:
@@ -262,30 +302,31 @@ def _check_plugin(name: str, asked: JsonObject, place: "Place") -> None:
         if name in place.methods or allowed:
             return
         raise InputError(
-            f"{place.name} does not run the method {name!r} of {here}; its operator allows it with 'graphfed "
-            f"site start ... --methods {name}', or the whole plug-in with --allow {inside.partition('.')[0]}"
+            f"{place.name} does not run the method {name!r} of {here}; its operator can allow it with "
+            f"'graphfed site start ... --methods {name}', or the whole plug-in with --allow "
+            f"{inside.partition('.')[0]}"
         )
     if module and module not in place.allow:
         raise InputError(
-            f"{place.name} does not run methods of {shown(module)}; its operator allows it with "
+            f"{place.name} does not run methods of {shown(module)}; its operator can allow them with "
             f"'graphfed site start ... --allow {module[:100]}'"
         )
     plugin = f"{module or asked.get('distribution')} {asked.get('version')}"
     raise InputError(
-        f"{place.name} has no method {shown(name)}; its operator installs the plug-in {shown(plugin)} and "
-        f"allows it with 'graphfed site start ... --methods {name[:100]}'"
+        f"{place.name} has no method {shown(name)}; its operator can install the plug-in {shown(plugin)} and "
+        f"allow it with 'graphfed site start ... --methods {name[:100]}'"
     )
 
 
 @contextmanager
 def _kept_private(place: "Place") -> Iterator[None]:
-    """What is wrong with a site's own files is said in its own console.txt only: it may quote them."""
+    """Write errors about the data only to this participant's console.txt, because they may quote the data."""
     try:
         yield
     except InputError as error:
         say(f"{place.name}: {error}")
         raise InputError(
-            f"the data of {place.name} cannot be used; its own console.txt, in its kit, says why"
+            f"the data of {place.name} cannot be used; the reason is in console.txt of its startup kit"
         ) from None
 
 
@@ -297,7 +338,7 @@ def _own_file(place: "Place") -> Path:
 
 @contextmanager
 def _opened(folder: Path, patience: float) -> Iterator[None]:
-    """The run's folder, locked; one that a process of an earlier attempt still holds is waited for."""
+    """Lock the folder of the run; wait for the process of an earlier attempt that still holds it."""
     end = time.monotonic() + patience
     with ExitStack() as stack:
         while True:
@@ -315,13 +356,15 @@ def _opened(folder: Path, patience: float) -> Iterator[None]:
 
 
 def _config_hash(config: CommonSettings) -> str:
-    """Alike where two places understand the settings alike."""
+    """Hash the settings: equal hashes mean that two participants understand them alike."""
     return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()
 
 
 def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
-    """The same for the same data, and nothing else can be told from it: it is keyed with a secret that stays
-    in this site's kit."""
+    """Digest the data of a site with a secret that stays in its startup kit.
+
+    Equal data has the same digest. Without the secret nothing else can be learned from it.
+    """
     secret = place.startup_kit / "digest.key"
     if not secret.exists():
         write_bytes(secret, secrets.token_bytes(32), private=True)
@@ -333,7 +376,14 @@ def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
 
 
 def versions(method: str) -> dict[str, str]:
-    """Return the versions that must be alike at all places: another version may send other messages."""
+    """Return the versions that must be equal at all participants: other versions may send other messages.
+
+    Args:
+        method: The method, whose plug-in counts, too.
+
+    Returns:
+        The versions by the name of the program.
+    """
     plugin = METHODS.plugin(method)
     return {
         "graphfed": __version__,
@@ -342,19 +392,19 @@ def versions(method: str) -> dict[str, str]:
     }
 
 
-def _joining(
-    own: OwnData, method: Method, config: CommonSettings, place: "Place", rounds: list[int]
+def _report(
+    own_data: OwnData, method: Method, config: CommonSettings, place: "Place", rounds: list[int]
 ) -> JsonObject:
-    """What a site says of itself."""
+    """Return what a site reports about itself when it joins (`SiteReport`)."""
     kind = first_task(method).data.participants
     return {
         "versions": versions(method.name),
         "python": platform.python_version(),
-        "clients": len(own.clients),
-        "declared": kind.declared(own, method, config),
-        "schema": own.schema.to_json(),
+        "clients": len(own_data.clients),
+        "declared": kind.declared(own_data, method, config),
+        "schema": own_data.schema.to_json(),
         "config": _config_hash(config),
-        "data": _data_digest(kind.arrays(own), place),
+        "data": _data_digest(kind.arrays(own_data), place),
         "clock": place.clock,
         "rounds": rounds,
     }
@@ -362,22 +412,24 @@ def _joining(
 
 def _join(
     fed: Federation,
-    told: JsonObject | None,
+    report: JsonObject | None,
     folder: Path,
     arguments: JsonObject,
     config: CommonSettings,
     agree: Agree,
     of_server: object,
 ) -> tuple[JsonObject, JsonObject]:
-    """What all places agree on, after the server has compared what the sites say; and at the server what
-    each has said."""
+    """Send the report of a site, and return what all participants agree on.
+
+    The second value is the report of every site by name at the server, and empty at a site.
+    """
     with fed.phase("control", round=0):
-        reports = fed.report(fed.locate(CLIENTS, "joining", [] if told is None else [told]), name="join")
+        reports = fed.report(fed.locate(CLIENTS, "joining", [] if report is None else [report]), name="join")
         agreed = fed.control(
             _agree,
             reports,
             tuple(arguments["sites"]),
-            tuple(len(h) for h in fed.workers),
+            tuple(len(clients) for clients in fed.workers),
             versions(str(arguments["method"])),
             _config_hash(config),
             tuple(whole_rounds(folder, fed)),
@@ -385,14 +437,14 @@ def _join(
             fed.locate(SERVER, "own", [of_server] if fed.server_participants else []),
             name="agreed",
         )
-    said = fed.local_parts(reports)
-    for reported_by_all in said:
-        fed.received.declared = _declared(reported_by_all)
-    return agreed, dict(zip(arguments["sites"], said[0], strict=True)) if said else {}
+    received = fed.local_parts(reports)
+    for reports_of_all in received:
+        fed.received.declared = _declared(reports_of_all)
+    return agreed, dict(zip(arguments["sites"], received[0], strict=True)) if received else {}
 
 
 def _declared(reports: Sequence[JsonObject]) -> dict[str, np.ndarray]:
-    """What all sites have declared together, [K] by part of the split; they have agreed before."""
+    """Return the numbers of nodes that the sites have declared, [K] by part of the split."""
     parts = set.intersection(*(set(report["declared"]) for report in reports))
     return {
         part: np.concatenate([np.array(report["declared"][part], dtype=np.int64) for report in reports])
@@ -401,7 +453,7 @@ def _declared(reports: Sequence[JsonObject]) -> dict[str, np.ndarray]:
 
 
 def _check_report(site: str, report: object, clients: int) -> None:
-    """InputError where what a site says of itself has not the form of `_joining`."""
+    """Raise InputError unless the report of a site has the form of `_report`."""
     wrong: list[object]
     try:
         declared = SiteReport.model_validate(report).declared.values()
@@ -410,8 +462,8 @@ def _check_report(site: str, report: object, clients: int) -> None:
         wrong = [*error.errors()[0]["loc"], *SiteReport.model_fields]
     if wrong:
         raise InputError(
-            f"what {site} said when it joined cannot be used: {wrong[0]!r} is missing, or not what a site "
-            f"says; install the same graphfed at {site}, and see who runs it"
+            f"the report with which {site} joined cannot be used: {wrong[0]!r} is missing or has the wrong "
+            f"form; install the same version of graphfed at {site}, and check who operates it"
         )
 
 
@@ -419,38 +471,41 @@ def _agree(
     reports: list[JsonObject],
     sites: tuple[str, ...],
     clients: tuple[int, ...],
-    here: Mapping[str, str],
+    server_versions: Mapping[str, str],
     config: str,
-    mine: tuple[int, ...],
+    server_rounds: tuple[int, ...],
     agree: Agree,
     of_server: object,
 ) -> JsonObject:
-    """InputError where the sites do not go together; else what they agree on."""
+    """Return what the sites agree on; InputError if their reports are not compatible."""
     schemas = {}
     for site, count, report in zip(sites, clients, reports, strict=True):
         _check_report(site, report, count)
-        for program, version in here.items():
-            theirs = report["versions"].get(program)
-            if theirs != version:
+        for program, version in server_versions.items():
+            site_version = report["versions"].get(program)
+            if site_version != version:
                 raise InputError(
-                    f"{site} has {program} {theirs} and the server {version}; install the same version at "
-                    "all places"
+                    f"{site} has {program} {site_version} and the server {version}; install the same version "
+                    "at the server and at all sites"
                 )
         if report["config"] != config:
-            raise InputError(f"{site} reads the run's settings in another way; install the same graphfed")
-        if abs(report["clock"]) > CLOCK:
             raise InputError(
-                f"the clock of {site} differs by {report['clock']:.0f} s from the server's (at most "
-                f"{CLOCK:g}); set both by the network's time"
+                f"{site} understands the settings of the run differently from the server; install the same "
+                "version of graphfed"
+            )
+        if abs(report["clock"]) > MAX_CLOCK_DIFFERENCE:
+            raise InputError(
+                f"the clock of {site} differs by {report['clock']:.0f} s from that of the server (at most "
+                f"{MAX_CLOCK_DIFFERENCE:g} s are allowed); synchronise both clocks with network time (NTP)"
             )
         if report["clients"] != count:
             raise InputError(
-                f"{site} holds {report['clients']} clients and the project says {count}; correct the project "
-                "or give the site the data of all its clients"
+                f"{site} holds {report['clients']} clients and the project says {count}; correct the "
+                "project, or give the site the data of all its clients"
             )
         schemas[site] = report["schema"]
     agreed = agree(schemas, of_server)
-    common = set(mine).intersection(*(set(report["rounds"]) for report in reports))
+    common = set(server_rounds).intersection(*(set(report["rounds"]) for report in reports))
     return {**agreed, "start": max(common) if common else None}
 
 
@@ -458,21 +513,21 @@ def _agree(
 
 
 def _write_manifest(
-    folder: Path, arguments: JsonObject, own: OwnData | None, agreed: JsonObject, reports: JsonObject
+    folder: Path, arguments: JsonObject, own_data: OwnData | None, agreed: JsonObject, reports: JsonObject
 ) -> None:
     content = {
         "asked": arguments,
         "agreed": agreed,
         "joined": reports,
-        "schema": None if own is None else own.schema.to_json(),
-        "dropped": list(getattr(own, "dropped", ())),
+        "schema": None if own_data is None else own_data.schema.to_json(),
+        "dropped": list(getattr(own_data, "dropped", ())),
         "versions": {**versions(str(arguments["method"])), "python": platform.python_version()},
     }
     write_json(folder / "manifest.json", files.plain(content))
 
 
 def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
-    """This place's own files, the result last."""
+    """Write the files of this participant, the result last."""
     wire_bytes = dict(getattr(fed.link, "wire", {}))
     result: JsonObject = {
         "rounds": outcome.rounds_run,
@@ -483,8 +538,8 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
     }
     if fed.server_participants:
         result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
-        trust = diagnosed(part.method, part.task.name, part.config, outcome, ())
-        result |= {"details": {**outcome.details, **trust}, "task": dict(part.agreed)}
+        warnings = diagnosed(part.method, part.task.name, part.config, outcome, ())
+        result |= {"details": {**outcome.details, **warnings}, "task": dict(part.agreed)}
     files.write_run(
         part.folder,
         method=part.method.name,
@@ -497,6 +552,6 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
 
 
 def _tables(part: _Part, predicted: Sequence[Predicted]) -> "list[pa.Table]":
-    """What is predicted at this site, as its kind of data has it (`ParticipantFiles.table`)."""
+    """Return the tables of this site's predictions (`ParticipantFiles.table`)."""
     table = first_task(part.method).data.participants.table
     return [table(part.site, part.part, each) for each in predicted]

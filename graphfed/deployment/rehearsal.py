@@ -1,4 +1,4 @@
-"""A rehearsal of a deployment: the runtime "nvflare" on this machine, on data that one person partitions."""
+"""A rehearsal of a deployment: the runtime "nvflare" on this machine, on data that the caller partitions."""
 
 import shutil
 import tempfile
@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from graphfed.deployment.deploy import check_outcome, request
-from graphfed.deployment.participant import TRIAL
+from graphfed.deployment.participant import REHEARSAL_PART
 from graphfed.federation import Ledger, wire
 from graphfed.federation.link import SERVER_INDEX
 from graphfed.files import JsonObject
@@ -26,14 +26,22 @@ from graphfed.tasks.run_config import RunConfig
 
 __all__ = ["collect", "loopback_project", "run_on_loopback", "train_run"]
 
-#: The folder of a trial's federation, in that of the run, until the run has ended.
+#: The folder of the deployment inside the folder of the run, until the run has ended.
 FEDERATION = "federation"
 
 
 def loopback_project(clients: Sequence[int], timing: Timing | None = None) -> Project:
-    """A project on this machine: a site for every entry, which holds so many clients."""
-    sites = tuple(Site(f"site-{h}", count) for h, count in enumerate(clients))
-    return Project("trial", sites, port=free_port(), timing=timing or Timing())
+    """Make a project whose server and sites are on this machine.
+
+    Args:
+        clients: The number of clients of each site.
+        timing: The times of the project; None for the defaults.
+
+    Returns:
+        The project, with a free port.
+    """
+    sites = tuple(Site(f"site-{number}", count) for number, count in enumerate(clients))
+    return Project("rehearsal", sites, port=free_port(), timing=timing or Timing())
 
 
 def train_run(
@@ -45,11 +53,27 @@ def train_run(
     start: int | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> tuple[Outcome, Ledger]:
-    """Train with a federation on this machine, one site for each part: what `train` gives, and the ledger
-    of all places. The federation lives in the run's folder while it is needed.
+    """Train with a server and sites on this machine, one site for each part of the data.
 
-    The caller dealt out the data, so it also gets what every place keeps: predictions, and the parts of the
-    model. A deployment has no such view. start has no use: every place goes on from its own checkpoints."""
+    The caller has partitioned the data, so it also gets what every site keeps in a real deployment: its
+    predictions and its part of the model. The startup kits are in the folder of the run until it has ended.
+
+    Args:
+        config: The run.
+        inputs: Its data.
+        parts: The part of each site.
+        folder: The folder of the run; None for a temporary one.
+        start: Not used: every participant continues from its own checkpoints.
+        on_event: Called with every event of training.
+
+    Returns:
+        The outcome, as that of `graphfed.runs.train.train`, and the ledger of all participants.
+
+    Raises:
+        InputError: A participant cannot use its settings or its data.
+        GraphfedError: A participant failed or was lost.
+        Interrupted: SIGINT or SIGTERM came.
+    """
     with ExitStack() as stack:
         private = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="graphfed-")))
         home = private / "federation" if folder is None else folder.resolve() / FEDERATION
@@ -90,30 +114,58 @@ def run_on_loopback(
     stop_request: StopRequest,
     on_event: Callable[[Event], None] | None = None,
 ) -> tuple[Outcome, Ledger]:
-    """One run of a federation on this machine whose data was dealt: see `train_run`."""
+    """Run a method on the processes of a rehearsal.
+
+    Args:
+        federation: The processes.
+        method: The method.
+        config: Its settings.
+        run: The name of the run.
+        checkpoint_every: Seconds between checkpoints; 0 for every round.
+        stop_request: The stop request to obey.
+        on_event: Called with every event of training.
+
+    Returns:
+        The outcome and the ledger, as `train_run`.
+
+    Raises:
+        InputError: A participant cannot use its settings or its data.
+        GraphfedError: A participant failed or was lost.
+        Interrupted: The stop request was obeyed.
+    """
     project = federation.project
-    asked = request(project, method, config, run=run, checkpoint_every=checkpoint_every, trial=True)
+    asked = request(project, method, config, run=run, checkpoint_every=checkpoint_every, rehearsal=True)
 
     def forward(_: str, event: JsonObject) -> None:
         if on_event is not None:
             on_event(Event(**event))
 
-    with federation.coordinator() as coordinator, tempfile.TemporaryDirectory() as kept:
+    with federation.coordinator() as coordinator, tempfile.TemporaryDirectory() as results:
         outcomes = coordinator.run(
             [asked],
             on_event=forward,
-            on_message=lambda news: None,
+            on_message=lambda text: None,
             stop_request=stop_request,
-            kept=Path(kept),
+            results=Path(results),
         )
     check_outcome(outcomes)
     return collect(federation, method, run)
 
 
 def collect(federation: Loopback, method: Method, run: str) -> tuple[Outcome, Ledger]:
-    """A run of a trial that has ended, from what every place keeps of it."""
-    places = {SERVER_INDEX: "server", **dict(enumerate(site.name for site in federation.project.sites))}
+    """Put the outcome of a run of a rehearsal together from the parts that every participant has saved.
+
+    Args:
+        federation: The processes of the rehearsal.
+        method: The method.
+        run: The name of the run, which has ended.
+
+    Returns:
+        The outcome and the ledger, as `train_run`.
+    """
+    names = {SERVER_INDEX: "server", **dict(enumerate(site.name for site in federation.project.sites))}
     parts = {}
-    for end, name in places.items():
-        parts[end], _ = wire.decode((federation.startup_kits[name] / "runs" / run / TRIAL).read_bytes())
+    for index, name in names.items():
+        path = federation.startup_kits[name] / "runs" / run / REHEARSAL_PART
+        parts[index], _ = wire.decode(path.read_bytes())
     return put_together(method, parts)

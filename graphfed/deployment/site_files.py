@@ -1,4 +1,4 @@
-"""The files that sites of a deployment read: for a rehearsal made from one graph, and what is in one."""
+"""Writes the files of the sites of a rehearsal from one graph, and checks the file of a site."""
 
 import os
 import re
@@ -16,50 +16,71 @@ from graphfed.tasks.registry import data_kinds
 
 __all__ = ["check_new_folder", "checked_file", "write_cohorts"]
 
-#: Characters of a site's name in its file's.
+#: The most characters of a site's name in the name of its file.
 MAX_NAME = 50
 
 
 def check_new_folder(folder: Path) -> None:
-    """InputError unless a folder can be made at `folder`: nothing is there, and the one above is and can be
-    written into."""
+    """Check that a new folder can be made.
+
+    Args:
+        folder: The path of the new folder.
+
+    Raises:
+        InputError: Something exists at the path, or the folder above cannot be written.
+    """
     try:
-        there = os.path.lexists(folder)
+        exists = os.path.lexists(folder)
     except ValueError:  # a zero byte
-        raise InputError(f"{shown(str(folder))} cannot be a folder's name; name another one") from None
-    if there:
-        raise InputError(f"{folder} is there already; remove it, or name another folder")
+        raise InputError(f"{shown(str(folder))} cannot be the name of a folder; give another name") from None
+    if exists:
+        raise InputError(f"{folder} already exists; remove it, or give another folder")
     if not folder.parent.is_dir() or not os.access(folder.parent, os.W_OK | os.X_OK):
         raise InputError(
-            f"{folder} cannot be made: {folder.parent} is not a folder you may write to; make it, or name "
-            "another one"
+            f"{folder} cannot be made: {folder.parent} is not a folder that you may write to; make it, or "
+            "give another folder"
         )
 
 
 def write_cohorts(graph: Graph, split: Split, partition: Partition, folder: Path) -> dict[str, Path]:
-    """Write each site's cohort into a new folder: {the site's name: its file}, in the order of the sites. A
-    file has what the site holds and the ids at the far ends of its edges, the names of features, classes and
-    its own nodes, and nothing of what other sites hold.
+    """Write the file of each site into a new folder.
 
-    All files or none: InputError for a graph without features and as of `check_new_folder`, GraphfedError
-    where the disk refuses."""
+    A file has the nodes and edges of its site, the ids of their neighbours at other sites, and the names of
+    features, classes and its own nodes. It has nothing else that other sites hold. Either all files are
+    written or none.
+
+    Args:
+        graph: The graph.
+        split: Its split.
+        partition: Its partition, one client for each site.
+        folder: The new folder.
+
+    Returns:
+        The path of each file by the name of its site, in the order of the sites.
+
+    Raises:
+        InputError: The graph has no features, or the folder cannot be made.
+        GraphfedError: The files cannot be written.
+    """
     check_new_folder(folder)
     if graph.x is None:
-        raise InputError(f"{graph.name!r} has no features, and methods need them; deal a graph that has some")
+        raise InputError(
+            f"{graph.name!r} has no features, which every method needs; give a graph with features"
+        )
     names = client_names(graph, partition) or tuple(f"client{k}" for k in range(partition.num_clients))
     files = {name: f"{stem}.safetensors" for name, stem in zip(names, _stems(names), strict=True)}
     ids = stable_ids_of(graph, partition)
     try:
-        made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:MAX_NAME]}."))
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:MAX_NAME]}."))
         try:
             for k, file in enumerate(files.values()):
                 cohort = make_cohort(graph, split, partition, [k], stable_ids=ids)
                 known = Names(graph.feature_names, graph.class_names, node_names(graph, cohort, ids))
-                save_cohort(cohort, made / file, known)
-            # The folder stays its owner's alone, as it was made: all sites' data is in it.
-            os.rename(made, folder)
+                save_cohort(cohort, temporary / file, known)
+            # Only its owner may read the folder (mkdtemp), because it has the data of all sites.
+            os.rename(temporary, folder)
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
     except OSError as error:
         raise GraphfedError(f"{folder} could not be written: {error.strerror or error}") from error
@@ -67,7 +88,7 @@ def write_cohorts(graph: Graph, split: Split, partition: Partition, folder: Path
 
 
 def _stems(names: tuple[str, ...]) -> list[str]:
-    """A file's name for each site's: letters, digits, dots, dashes and underscores, no two alike."""
+    """Make a distinct file name for each site: letters, digits, dots, dashes and underscores."""
     stems: list[str] = []
     for k, name in enumerate(names):
         stem = re.sub(r"[^\w.-]+", "-", name)[:MAX_NAME].strip(".-") or "site"
@@ -78,19 +99,22 @@ def _stems(names: tuple[str, ...]) -> list[str]:
 
 
 def checked_file(path: Path, roster: Sequence[str], name: str) -> str:
-    """Return what is in a participant's own file, in a few words for its operator.
+    """Read the file of a participant, and summarise it for its operator.
 
     Args:
         path: The file.
         roster: The names of all clients of the run.
-        name: The participant's name.
+        name: The name of the participant.
+
+    Returns:
+        The summary, in a few words.
 
     Raises:
         InputError: The file cannot be used.
     """
-    # The reader of graphs, the first kind, takes every file that no other kind knows.
+    # The first kind, graphs, accepts every file that no other kind recognises.
     for kind in reversed(data_kinds()):
         summary = kind.participants.summarise(path, roster, name)
         if summary is not None:
             return summary
-    raise AssertionError("the reader of graphs takes every file")
+    raise AssertionError("the reader of graphs accepts every file")

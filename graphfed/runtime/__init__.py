@@ -1,1 +1,6 @@
-"""Where values live: all places in this process (`local`), or one process per place (`processes`)."""
+"""Runtimes: where the server and the clients compute.
+
+local.py           all in this process
+processes.py       one process per worker, on this machine
+nvflare/           one process per participant, on several machines
+"""

@@ -1,9 +1,10 @@
-"""What may be told of a failure at another place.
+"""What a process may reveal to other participants about its failure.
 
-When a program fails, its process says where: stage, place, phase, round, and the exception's type and line.
-The exception's message goes along only where graphfed raised it on purpose: any other message may quote the
-values that it is about (``KeyError: 'Alice'``), and those are a site's data. The local runtime, where all
-data is in one process anyway, shows everything."""
+When a program fails, its process reports where: stage, place, phase, round, and the type and line of the
+exception. The message of the exception is sent only if graphfed raised it on purpose. Any other message may
+quote the values that it is about (``KeyError: 'Alice'``), and those are data of a site. The local runtime has
+all data in one process and shows everything.
+"""
 
 import traceback
 
@@ -12,15 +13,22 @@ from graphfed.federation import ReceivedError, StageError
 
 __all__ = ["MAX_TEXT", "kind_and_line", "what_failed"]
 
-#: Characters of the longest error text a process sends.
+#: The most characters of an error text that a process sends.
 MAX_TEXT = 20_000
 
 
 def what_failed(error: Exception, number: int) -> str:
-    """What leaves the process when its program fails in round `number`.
+    """Describe a failure without revealing data.
 
-    A `ReceivedError` is about another place, and says which. A `StageError` says stage, place, phase and
-    round before the message of its cause; what follows (that message, the inputs) is left out."""
+    Args:
+        error: The exception that ended the program.
+        number: The round in which it was raised.
+
+    Returns:
+        For a `ReceivedError`, which is about another participant, its message. For a `StageError`, its stage,
+        place, phase and round, without the message of its cause and the inputs. Otherwise the round, type and
+        line.
+    """
     if isinstance(error, ReceivedError):
         return str(error)[:MAX_TEXT]
     cause = error.__cause__
@@ -32,7 +40,14 @@ def what_failed(error: Exception, number: int) -> str:
 
 
 def kind_and_line(error: BaseException) -> str:
-    """The exception's type with the innermost file and line, or with the message where it is graphfed's."""
+    """Describe an exception by its type and line, or by its message if graphfed raised it on purpose.
+
+    Args:
+        error: The exception.
+
+    Returns:
+        The type with the innermost file and line, or with the message.
+    """
     kind = type(error).__name__
     if isinstance(error, GraphfedError) and not isinstance(error, StageError):
         return f"{kind}: {error}"

@@ -1,5 +1,8 @@
-"""SIGINT and SIGTERM: a stop_request that training hears between two rounds, so that everything is saved
-first, or KeyboardInterrupt at once."""
+"""Handles SIGINT and SIGTERM.
+
+While training listens, a signal becomes a stop request, which training obeys between two rounds, after
+saving. Otherwise a signal raises KeyboardInterrupt at once.
+"""
 
 import contextlib
 import signal
@@ -11,29 +14,46 @@ __all__ = ["Interrupted", "StopRequest", "heard_since", "listening", "remember_s
 
 #: The signals that ask a program to end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: Seconds after a signal in which another is not heard: who is in doubt presses twice, and saving or cleaning
-#: up must not be cut short by that.
-DEAF = 2.0
+#: Seconds after a signal in which further signals are ignored: people often press Ctrl-C twice, and the
+# second
+#: one must not interrupt saving or cleaning up.
+IGNORED_AFTER_SIGNAL = 2.0
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training stopped because it was asked to, after its state was saved; the text says how to go on."""
+    """Training obeyed a stop request and has saved its state; the message says how to continue."""
 
 
-class _Ear:
-    """When this process last heard a signal; whether one came that nobody listened to yet."""
+class _Signals:
+    """The signals of this process.
+
+    Attributes:
+        last: When the last one came (`time.monotonic`).
+        pending: Whether one came that no block has handled yet.
+    """
 
     last = float("-inf")
     pending = False
 
 
 def heard_since(moment: float) -> bool:
-    """Whether a signal was heard after a moment of `time.monotonic`."""
-    return _Ear.last > moment
+    """Return whether a signal came after a moment.
+
+    Args:
+        moment: A value of `time.monotonic`.
+
+    Returns:
+        Whether a signal came later.
+    """
+    return _Signals.last > moment
 
 
 class StopRequest:
-    """Whether somebody asked to stop."""
+    """Whether training should stop.
+
+    Attributes:
+        asked: Becomes True when it should stop.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -41,11 +61,17 @@ class StopRequest:
 
 @contextlib.contextmanager
 def listening(on_ask: Callable[[], None] | None = None) -> Iterator[StopRequest]:
-    """In this block the first signal is a stop_request (`on_ask` is called at once), a second one
-    KeyboardInterrupt.
+    """Turn the first signal in this block into a stop request, and a second one into KeyboardInterrupt.
 
-    A signal that is ignored stays so: that is how a shell keeps Ctrl-C from programs in the background.
-    Outside the main thread nothing is listened to."""
+    A signal that was ignored before stays ignored: shells keep Ctrl-C from background programs in this way.
+    Outside the main thread no signal is handled.
+
+    Args:
+        on_ask: Called at once when the first signal comes.
+
+    Yields:
+        The stop request.
+    """
     stop_request = StopRequest()
 
     def ask() -> None:
@@ -56,25 +82,28 @@ def listening(on_ask: Callable[[], None] | None = None) -> Iterator[StopRequest]
             on_ask()
 
     with _handled(ask):
-        if _Ear.pending:
-            _Ear.pending = False
+        if _Signals.pending:
+            _Signals.pending = False
             ask()
         yield stop_request
 
 
 def remember_stop_requests() -> None:
-    """Keep a SIGTERM that comes while this process does not listen; the next `listening` block hears it at
-    once."""
+    """Remember a SIGTERM that comes while this process does not listen, for the next `listening` block."""
 
     def remember(*_: object) -> None:
-        _Ear.pending = True
+        _Signals.pending = True
 
     signal.signal(signal.SIGTERM, remember)
 
 
 @contextlib.contextmanager
 def stopping() -> Iterator[None]:
-    """In this block SIGTERM is KeyboardInterrupt, as Ctrl-C is."""
+    """Turn SIGTERM in this block into KeyboardInterrupt, like Ctrl-C.
+
+    Yields:
+        Nothing.
+    """
 
     def stop() -> None:
         raise KeyboardInterrupt
@@ -85,22 +114,23 @@ def stopping() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handled(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` for every signal in this block, unless it comes right after another one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def hear(*_: object) -> None:
+    def handle(*_: object) -> None:
         now = time.monotonic()
-        if now - _Ear.last > DEAF:
-            _Ear.last = now
+        if now - _Signals.last > IGNORED_AFTER_SIGNAL:
+            _Signals.last = now
             act()
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    ours = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
-    for number in ours:
-        signal.signal(number, hear)
+    numbers = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for number in numbers:
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        for number in ours:
+        for number in numbers:
             signal.signal(number, before[number])

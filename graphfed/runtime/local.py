@@ -1,8 +1,9 @@
-"""The local runtime: every place in this process, in one of two placements.
+"""The local runtime: the server and all clients in this process, in one of two placements.
 
-*Stacked* (the default): all clients are one cohort, one tensor program. *One at a time*: every client is a
-cohort of its own and functions run on one after the other. The second is slow and plain: the oracle for the
-others, and the one to debug with, because it names the client, the stage and the inputs when something fails.
+*Stacked* (the default): all clients are one cohort, computed together as one tensor program. *One at a time*:
+every client is a cohort of its own, and functions run on one cohort after the other. The second placement is
+slow and simple: the others are tested against it, and it helps debugging, because a failure names the client,
+the stage and the inputs.
 """
 
 import torch
@@ -13,12 +14,30 @@ __all__ = ["one_at_a_time", "stacked"]
 
 
 def stacked(num_clients: int, device: torch.device | str = "cpu", *, simulated: bool = False) -> Federation:
-    """All clients in one cohort."""
+    """Make a federation with all clients in one cohort.
+
+    Args:
+        num_clients: The number of clients.
+        device: The torch device.
+        simulated: Whether secure protocols are simulated.
+
+    Returns:
+        The federation.
+    """
     return Federation([tuple(range(num_clients))], device=device, simulated=simulated)
 
 
 def one_at_a_time(
     num_clients: int, device: torch.device | str = "cpu", *, simulated: bool = False
 ) -> Federation:
-    """Every client its own cohort."""
+    """Make a federation in which every client is a cohort of its own.
+
+    Args:
+        num_clients: The number of clients.
+        device: The torch device.
+        simulated: Whether secure protocols are simulated.
+
+    Returns:
+        The federation.
+    """
     return Federation([(k,) for k in range(num_clients)], device=device, simulated=simulated)

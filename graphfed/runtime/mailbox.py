@@ -1,7 +1,8 @@
-"""Messages that have arrived, until somebody asks for them by sender and key.
+"""Keeps messages that have arrived until the program asks for them by sender and key.
 
-A message may come early, late, twice or in any order: it waits here under its key, and a second copy is
-dropped, also after the first was taken, and so is what comes of a run that is over."""
+Messages may arrive early, late, twice or in any order: each waits here under its key. A second copy is
+dropped, even after the first was taken. Messages of runs that are over are dropped, too.
+"""
 
 import sys
 import threading
@@ -12,21 +13,25 @@ from graphfed.errors import GraphfedError
 
 __all__ = ["MAX_MESSAGE", "PATIENCE", "Mailbox", "PeerLost", "ProcessError", "check_size", "room"]
 
-#: Seconds without any sign of life after which a waiting process gives up.
+#: Seconds without any message after which a waiting process gives up.
 PATIENCE = 600.0
-#: Bytes of the largest message between two processes: 1 GiB. A longer one is refused where it is sent; a
-#: length beyond it on arrival is refused before any memory is taken for it.
+#: Bytes of the largest message between two processes: 1 GiB. The sender refuses a longer one. The receiver
+#: refuses a longer length before it allocates memory for it.
 MAX_MESSAGE = 1 << 30
-#: Bytes counted for a message that is kept, beside its contents and its key.
+#: Bytes counted for a kept message in addition to its contents and its key.
 ENTRY = 1 << 10
 
 
 class ProcessError(GraphfedError):
-    """A process of the run failed, died, stayed silent or was stopped."""
+    """A process of the run failed, died, sent nothing for too long, or was stopped."""
 
 
 class PeerLost(ProcessError):
-    """Another process can be heard no more."""
+    """No further message can come from another process.
+
+    Attributes:
+        peer: The other process.
+    """
 
     def __init__(self, peer: Hashable, message: str) -> None:
         super().__init__(message)
@@ -34,10 +39,14 @@ class PeerLost(ProcessError):
 
 
 class Mailbox:
-    """The messages of one process; several threads may put them in. Keys begin with the run that a message
-    belongs to; those of runs to come wait for their turn.
+    """The messages that one process has received. Several threads may put messages in.
 
-    patience: seconds `take` waits."""
+    A key begins with the run to which its message belongs. Messages of later runs wait for their run.
+
+    Attributes:
+        patience: Seconds that `take` waits.
+        run: The present run.
+    """
 
     def __init__(self, patience: float = PATIENCE) -> None:
         self.patience = patience
@@ -45,25 +54,28 @@ class Mailbox:
         self._over: set[str] = set()
         self._mail: dict[tuple[Hashable, str], bytes] = {}
         self._taken: set[tuple[Hashable, str]] = set()
-        #: how many wait for a message
+        #: The number of threads that wait for a message.
         self._asked: Counter[tuple[Hashable, str]] = Counter()
         self._held: Counter[Hashable] = Counter()
-        #: senders that can be heard no more, and why
+        #: Senders from which nothing more can come, and why.
         self._closed: dict[Hashable, str] = {}
         self._changed = threading.Condition()
 
     def begin(self, run: str) -> None:
-        """From here on `take` asks for the messages of another run; what is left of earlier ones goes, also
-        what comes of them later.
+        """Begin another run: drop the messages of earlier runs, those that arrive later included.
 
-        ProcessError for a run that has been here before: its messages could not be told from those of the
-        first."""
+        Args:
+            run: The name of the run.
+
+        Raises:
+            ProcessError: A run of this name was here before, so their messages could not be distinguished.
+        """
         with self._changed:
             if run == self.run or run in self._over:
-                raise ProcessError(f"run {run!r} has been here before; give every run a name of its own")
+                raise ProcessError(f"a run {run!r} was here before; give every run another name")
             self._over.add(self.run)
             self.run = run
-            self._taken.clear()  # of no run but the last one was anything taken
+            self._taken.clear()  # only messages of the last run were taken
             self._mail = {box: text for box, text in self._mail.items() if not self._is_over(box[1])}
             self._held.clear()
             for (sender, key), message in self._mail.items():
@@ -73,7 +85,13 @@ class Mailbox:
         return key.partition("/")[0] in self._over
 
     def put(self, sender: Hashable, key: str, message: bytes) -> None:
-        """Keep a message; nothing where `knows` says so."""
+        """Keep a message, unless it is not needed (`knows`).
+
+        Args:
+            sender: Its sender.
+            key: Its key, which begins with its run.
+            message: Its contents.
+        """
         with self._changed:
             if not self.knows(sender, key):
                 self._mail[sender, key] = message
@@ -81,50 +99,104 @@ class Mailbox:
                 self._changed.notify_all()
 
     def knows(self, sender: Hashable, key: str) -> bool:
-        """Whether a message is of no use any more: it is here already, was taken, or its run is over."""
+        """Return whether a message is not needed: it is already here, was taken, or its run is over.
+
+        Args:
+            sender: Its sender.
+            key: Its key.
+
+        Returns:
+            Whether it would be dropped.
+        """
         box = (sender, key)
         with self._changed:
             return box in self._mail or box in self._taken or self._is_over(key)
 
     def held(self, sender: Hashable) -> int:
-        """Bytes that the messages of this sender take which nobody has asked for yet."""
+        """Count the memory of a sender's messages that were not taken yet.
+
+        Args:
+            sender: The sender.
+
+        Returns:
+            Bytes.
+        """
         with self._changed:
             return self._held[sender]
 
     def asked(self, sender: Hashable, key: str) -> bool:
-        """Whether somebody waits for this message."""
+        """Return whether a thread waits for a message.
+
+        Args:
+            sender: Its sender.
+            key: Its key.
+
+        Returns:
+            Whether a thread is in `take` for it.
+        """
         with self._changed:
             return self._asked[sender, key] > 0
 
     def close(self, sender: Hashable, reason: str, *, run: str | None = None) -> None:
-        """Nothing more comes from this sender: whoever waits for it is told why. The first reason stays.
-        run: nothing, where the present run is another one."""
+        """Record that nothing more comes from a sender; threads that wait for it raise `PeerLost`.
+
+        Args:
+            sender: The sender.
+            reason: Why, as the end of a sentence; the first reason stays.
+            run: If given, and not the present run, nothing is recorded.
+        """
         with self._changed:
             if run is None or run == self.run:
                 self._closed.setdefault(sender, reason)
                 self._changed.notify_all()
 
     def reopen(self) -> None:
-        """Senders that were closed may be heard again."""
+        """Accept messages from all senders again."""
         with self._changed:
             self._closed.clear()
 
     def closed(self, sender: Hashable) -> bool:
-        """Whether nothing more comes from this sender."""
+        """Return whether nothing more can come from a sender.
+
+        Args:
+            sender: The sender.
+
+        Returns:
+            Whether it was closed.
+        """
         with self._changed:
             return sender in self._closed
 
     def check_open(self, sender: Hashable, key: str, name: str) -> None:
-        """PeerLost where the sender is closed: sending it `key` has no use."""
+        """Check, before something is sent to a process, that it was not closed.
+
+        Args:
+            sender: The process.
+            key: The key of the message to send.
+            name: The name of the process, for people.
+
+        Raises:
+            PeerLost: It was closed.
+        """
         with self._changed:
             if sender in self._closed:
-                raise PeerLost(sender, f"{name} {self._closed[sender]}; sending {key}")
+                raise PeerLost(sender, f"{name} {self._closed[sender]}; this process was sending {key}")
 
     def take(self, sender: Hashable, key: str, name: str) -> bytes:
-        """The message of this sender and key in the present run, once it is here; name: of the sender, for
-        people.
+        """Wait for a message of the present run, and return it.
 
-        PeerLost where the sender is closed, ProcessError where it stays silent for too long."""
+        Args:
+            sender: Its sender.
+            key: Its key, without the run.
+            name: The name of the sender, for people.
+
+        Returns:
+            The contents.
+
+        Raises:
+            PeerLost: Nothing more can come from the sender.
+            ProcessError: The message did not come within the patience.
+        """
         with self._changed:
             box = (sender, f"{self.run}/{key}")
             self._asked[box] += 1
@@ -140,19 +212,36 @@ class Mailbox:
                 self._held[sender] -= room(box[1], message)
                 return message
             if sender in self._closed:
-                raise PeerLost(sender, f"{name} {self._closed[sender]}; waiting for {key}")
-        raise ProcessError(f"{name} sent nothing for {self.patience:g} s; waiting for {key}")
+                raise PeerLost(sender, f"{name} {self._closed[sender]}; this process was waiting for {key}")
+        raise ProcessError(f"{name} sent nothing for {self.patience:g} s; this process was waiting for {key}")
 
 
 def room(key: str, content: bytes | memoryview) -> int:
-    """Bytes that it takes to keep contents under a key, counted generously."""
+    """Estimate the memory that a kept message needs, from above.
+
+    Args:
+        key: Its key.
+        content: Its contents.
+
+    Returns:
+        Bytes.
+    """
     return len(content) + sys.getsizeof(key) + ENTRY
 
 
 def check_size(message: bytes, what: str, limit: int = MAX_MESSAGE) -> None:
-    """ProcessError where a message is too large to cross."""
+    """Check that a message is small enough to be sent.
+
+    Args:
+        message: The message.
+        what: What it is, for the error.
+        limit: The most bytes.
+
+    Raises:
+        ProcessError: It is larger.
+    """
     if len(message) > limit:
         raise ProcessError(
-            f"{what} is a message of {len(message)} bytes, more than the {limit} that cross between two "
-            "processes; use runtime 'local', or more clients with fewer rows each"
+            f"{what} is a message of {len(message)} bytes, more than the limit of {limit} bytes between two "
+            "processes; use the runtime 'local', or more clients with fewer rows each"
         )

@@ -1,20 +1,20 @@
-"""The processes runtime: one process for the server and one for every host of clients, on this machine,
-talking over pipes.
+"""The processes runtime: one process for the server and one for every worker, on this machine, over pipes.
 
-It proves that a method's one program projects onto separate processes: each process runs the same program,
-holds its own data and nothing else, and everything that crosses is bytes that `federation.wire` made and
-checked. Deployment on real machines is the `nvflare` runtime; this one is for tests and for trying out.
+It shows that the one program of a method also runs in separate processes: each process runs the same program
+with only its own data, and every message is encoded and checked by `federation.wire`. The runtime is meant
+for tests and experiments; the runtime `nvflare` runs on several machines.
 
 `Workers` starts the processes once and runs many programs in them. A program is named by "module:function"
-and
-called as ``function(fed, arguments, tell)``: arguments are plain JSON values, `tell` sends a plain value to
-the caller while it works, and the result is a payload (tensors and plain values). Nothing is pickled.
+and called as ``function(fed, arguments, log)``. The arguments are plain JSON values, `log` sends a plain
+value to the caller during the program, and the result is a payload of tensors and plain values. Nothing is
+pickled.
 
-No process outlives its caller: a thread of every process watches the connection to the caller and ends the
-process when it closes, however the caller ended. A process is in a session of its own, so that Ctrl-C reaches
-the caller alone, which then stops them all.
+No process outlives its caller: a thread of every process watches the connection to the caller, and ends the
+process when it closes, for whatever reason the caller ended. Every process has a session of its own, so that
+Ctrl-C reaches only the caller, which then stops all processes.
 
-What a process says of its own failure is in `runtime.failures`."""
+`runtime.failures` decides what a process reports about its failure.
+"""
 
 import contextlib
 import errno
@@ -45,21 +45,26 @@ from graphfed.runtime.mailbox import MAX_MESSAGE, PATIENCE, Mailbox, PeerLost, P
 
 __all__ = ["PipeLink", "Workers"]
 
-#: Bytes of the longest key of a message.
+#: The most bytes of the key of a message.
 _MAX_KEY = 1 << 12
-#: Seconds all processes together have to end by themselves.
+#: Seconds in which all processes must have ended by themselves.
 _GRACE = 2.0
-#: What the caller sends to the server's process in place of a job, to ask it to stop.
+#: The message that asks the server's process to stop; any other message is a job.
 _STOP = b""
 
 
 class PipeLink:
-    """A `Link` over one connection per peer. Threads empty the connections into mailboxes, so that two
-    processes that send to each other at once never wait for each other, and messages may arrive in any
-    order.
+    """A `Link` with one connection per peer.
 
-    patience: seconds `recv` waits; max_message: bytes of the largest message, sent or received. ProcessError
-    when a peer is gone, silent for too long, or a message is too large."""
+    Threads read the connections into a mailbox, so that two processes that send to each other at the same
+    time never block each other, and messages may arrive in any order. Methods raise ProcessError if a peer is
+    gone or sends nothing for too long, or if a message is too large.
+
+    Args:
+        connections: The connections by peer.
+        patience: Seconds that `recv` waits.
+        max_message: Bytes of the largest message that is sent or received.
+    """
 
     def __init__(
         self,
@@ -75,7 +80,11 @@ class PipeLink:
             threading.Thread(target=self._read, args=(peer, connection), daemon=True).start()
 
     def begin(self, run: str) -> None:
-        """Messages from here on are those of another run."""
+        """Begin another run, to which all later messages belong.
+
+        Args:
+            run: The name of the run.
+        """
         self._mailbox.begin(run)
 
     def _read(self, peer: int, connection: Connection) -> None:
@@ -87,32 +96,63 @@ class PipeLink:
         except (EOFError, ConnectionError):
             reason = "closed its connection"
         except (OSError, ValueError, MemoryError) as error:
-            reason = f"sent what cannot be read ({error}; at most {self._max_message} bytes a message)"
+            reason = (
+                f"sent a message that cannot be read ({error}; at most {self._max_message} bytes are read)"
+            )
         self._mailbox.close(peer, reason)
 
     def send(self, to: int, key: str, message: bytes) -> None:
+        """Send a message.
+
+        Args:
+            to: The receiver.
+            key: Its key, which identifies it in the run.
+            message: Its contents.
+
+        Raises:
+            ProcessError: The receiver is gone, or the message is too large.
+        """
         check_size(message, key, self._max_message)
         connection = self._connections[to]
         try:
             connection.send_bytes(f"{self._mailbox.run}/{key}".encode())
             connection.send_bytes(message)
         except OSError as error:
-            raise PeerLost(to, f"{_name(to)} closed its connection; sending {key}") from error
+            raise PeerLost(
+                to, f"{_name(to)} closed its connection; this process was sending {key}"
+            ) from error
 
     def recv(self, sender: int, key: str) -> bytes:
+        """Wait for a message.
+
+        Args:
+            sender: Its sender.
+            key: Its key.
+
+        Returns:
+            Its contents.
+
+        Raises:
+            ProcessError: The sender is gone, or sent nothing for too long.
+        """
         return self._mailbox.take(sender, key, _name(sender))
 
 
 class Workers:
-    """The processes of a federation: the server and one per host. Use as a context manager; leaving it stops
-    them all.
+    """The processes of a federation: one for the server and one per worker.
 
-    hosts: the client ids of every host, as in `Federation`; threads: of every process; patience: seconds
-    without any sign of life (starting up included) after which the run is given up.
+    Use it as a context manager; leaving it stops all processes. No process is left after an error.
 
-    InputError for a number that cannot be used and when the pipes need more open files than this process may
-    have; ValueError for hosts that `Federation` refuses; ProcessError when a process cannot be started.
-    Nothing stays behind then."""
+    Args:
+        workers: The ids of the clients of every worker, as in `Federation`.
+        threads: The number of threads of every process.
+        patience: Seconds without any message (the start included) after which a run is given up.
+
+    Raises:
+        InputError: A number cannot be used, or the pipes need more open files than this process may have.
+        ValueError: `Federation` refuses the workers.
+        ProcessError: A process cannot be started.
+    """
 
     def __init__(
         self, workers: Sequence[Sequence[int]], *, threads: int = 1, patience: float = PATIENCE
@@ -121,25 +161,25 @@ class Workers:
             raise InputError(f"threads must be at least 1, got {threads}")
         if not 0 < patience <= 1e6:
             raise InputError(f"patience must be above 0 and at most 1000000 seconds, got {patience}")
-        self.workers = [list(h) for h in workers]
-        Federation(self.workers)  # refuses bad hosts before anything is started
+        self.workers = [list(clients) for clients in workers]
+        Federation(self.workers)  # refuses wrong workers before any process starts
         self._threads, self._patience = threads, patience
         self._runs = 0
         self._sending = self._stop_asked = False
         self._control: dict[int, Connection] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        ends = [SERVER_INDEX, *range(len(self.workers))]
-        # The connections between the processes. Made when the first of two is started and closed here as soon
-        # as the second has its own, so at most about a quarter of n^2 ends are open here at once.
-        links: dict[int, dict[int, socket.socket]] = {end: {} for end in ends}
+        indices = [SERVER_INDEX, *range(len(self.workers))]
+        # A connection between two processes is made when the first one starts, and closed here when the
+        # second one has started. So at most about n^2 / 4 sockets are open in this process at the same time.
+        links: dict[int, dict[int, socket.socket]] = {index: {} for index in indices}
         try:
-            for i, end in enumerate(ends):
-                for later in ends[i + 1 :]:
-                    links[end][later], links[later][end] = socket.socketpair()
-                self._start(end, links.pop(end))
+            for i, index in enumerate(indices):
+                for later in indices[i + 1 :]:
+                    links[index][later], links[later][index] = socket.socketpair()
+                self._start(index, links.pop(index))
         except OSError as error:
             self.close()
-            _refuse_start(error, len(ends))
+            _refuse_start(error, len(indices))
         except BaseException:
             self.close()
             raise
@@ -147,27 +187,27 @@ class Workers:
             for peers in links.values():
                 _close_all(peers)
 
-    def _start(self, end: int, peers: dict[int, socket.socket]) -> None:
-        """Start one process and hand over its ends of the connections; they are closed here either way."""
+    def _start(self, index: int, peers: dict[int, socket.socket]) -> None:
+        """Start one process and pass it its sockets, which are closed in this process in any case."""
         try:
-            near, far = socket.socketpair()
-            self._control[end] = Connection(near.detach())
-            with far:
-                told = {
-                    "end": end,
-                    "control": far.fileno(),
+            local, remote = socket.socketpair()
+            self._control[index] = Connection(local.detach())
+            with remote:
+                description = {
+                    "index": index,
+                    "control": remote.fileno(),
                     "peers": {str(peer): s.fileno() for peer, s in peers.items()},
                     "threads": self._threads,
                     "patience": self._patience,
                 }
-                self._processes[end] = subprocess.Popen(
-                    [sys.executable, "-m", __name__, json.dumps(told)],
-                    pass_fds=[far.fileno(), *(s.fileno() for s in peers.values())],
+                self._processes[index] = subprocess.Popen(
+                    [sys.executable, "-m", __name__, json.dumps(description)],
+                    pass_fds=[remote.fileno(), *(s.fileno() for s in peers.values())],
                     env={
                         **os.environ,
                         "OMP_NUM_THREADS": str(self._threads),
                         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-                        # A process may end at any line: what it printed until then is not lost.
+                        # A process may end at any time; what it has printed must not be lost in a buffer.
                         "PYTHONUNBUFFERED": "1",
                     },
                     stdin=subprocess.DEVNULL,
@@ -184,48 +224,63 @@ class Workers:
         simulated: bool = False,
         on_event: Callable[[Any], None] | None = None,
     ) -> dict[int, Any]:
-        """Run "module:function" in every process, each with its own plain `arguments` (keyed by host; the
-        server is `SERVER_INDEX`). Returns every process's result; `on_event` gets what they tell while
-        working.
-        simulated: whether their federation simulates secure protocols.
+        """Run a program in every process.
 
-        InputError as it happened in a process; ProcessError when a process failed, died (it names the host
-        and the exit status) or stayed silent. After any error the processes are stopped, and running again is
-        a ProcessError."""
+        After any error all processes are stopped, and a further call raises ProcessError.
+
+        Args:
+            program: "module:function".
+            arguments: Plain values for each process: by worker, `SERVER_INDEX` for the server.
+            simulated: Whether the federation simulates secure protocols.
+            on_event: Called with every value that a process logs.
+
+        Returns:
+            The result of every process.
+
+        Raises:
+            InputError: A process raised it.
+            ProcessError: A process failed, died (the message has its exit status) or sent nothing for too
+                long.
+        """
         if not self._processes:
             raise ProcessError(
-                "the processes were stopped, by close() or an earlier error; start new ones with Workers(...)"
+                "the processes were stopped by close() or an earlier error; start new ones with Workers(...)"
             )
         self._runs += 1
         common = {"run": self._runs, "workers": self.workers, "simulated": simulated, "program": program}
-        jobs = {end: json.dumps({**common, "arguments": arguments[end]}).encode() for end in self._control}
+        jobs = {
+            index: json.dumps({**common, "arguments": arguments[index]}).encode() for index in self._control
+        }
         results: dict[int, Any] = {}
         try:
             self._sending = True
-            for end, control in self._control.items():
+            for index, control in self._control.items():
                 try:
-                    control.send_bytes(jobs[end])
+                    control.send_bytes(jobs[index])
                 except OSError:
-                    raise self._lost(end) from None
+                    raise self._lost(index) from None
             self._sending = False
             if self._stop_asked:
                 self._send_stop()
             while len(results) < len(self._control):
-                pending = {c: end for end, c in self._control.items() if end not in results}
+                pending = {c: index for index, c in self._control.items() if index not in results}
                 ready = wait(list(pending), self._patience)
                 if not ready:
                     raise ProcessError(f"no process answered for {self._patience:g} s")
                 for connection in ready:
-                    end = pending[connection]  # type: ignore[index]
-                    self._take(end, connection, results, on_event)  # type: ignore[arg-type]
+                    index = pending[connection]  # type: ignore[index]
+                    self._take(index, connection, results, on_event)  # type: ignore[arg-type]
         except BaseException:
             self.close()
             raise
         return results
 
     def interrupt(self) -> None:
-        """Ask the server's process to stop. Its program hears it as a stop request (`interrupts.listening`),
-        also where it has not begun to listen yet. A handler of signals may call this."""
+        """Ask the server's process to stop.
+
+        Its program gets a stop request (`interrupts.listening`), even if it begins to listen only later. A
+        signal handler may call this.
+        """
         self._stop_asked = True
         if not self._sending:  # a signal may come in the middle of a message
             self._send_stop()
@@ -233,54 +288,56 @@ class Workers:
     def _send_stop(self) -> None:
         self._stop_asked = False
         if SERVER_INDEX in self._control:
-            with contextlib.suppress(OSError):  # the process is gone, which `run` says
+            with contextlib.suppress(OSError):  # the process is gone; `run` reports it
                 self._control[SERVER_INDEX].send_bytes(_STOP)
 
     def _take(
         self,
-        end: int,
+        index: int,
         connection: Connection,
         results: dict[int, Any],
         on_event: Callable[[Any], None] | None,
     ) -> None:
-        """One message from a process."""
+        """Read one message from a process."""
         try:
             message = connection.recv_bytes(MAX_MESSAGE)
         except (EOFError, OSError):
-            raise self._lost(end) from None
+            raise self._lost(index) from None
         payload, header = wire.decode(message)
         match header["kind"]:
             case "event":
                 if on_event is not None:
                     on_event(payload)
             case "result":
-                results[end] = payload
+                results[index] = payload
             case "input":
                 raise InputError(payload)
-            # A process that lost another one may say so before the dead one's own end is seen here.
+            # A process may report the loss of another one before this process has noticed it.
             case "lost" if self._status(header["peer"]) is not None:
                 raise self._lost(header["peer"])
             case _:
-                raise ProcessError(f"{_name(end)}: {payload}")
+                raise ProcessError(f"{_name(index)}: {payload}")
 
-    def _status(self, end: int) -> int | None:
-        """The exit status of a process; None when it goes on running."""
+    def _status(self, index: int) -> int | None:
+        """Return the exit status of a process; None if it is still running."""
         try:
-            return self._processes[end].wait(_GRACE)
+            return self._processes[index].wait(_GRACE)
         except subprocess.TimeoutExpired:
             return None
 
-    def _lost(self, end: int) -> ProcessError:
-        """What to say when the connection to a process is gone."""
-        status = self._status(end)
+    def _lost(self, index: int) -> ProcessError:
+        """Make the error for a lost connection to a process."""
+        status = self._status(index)
         if status is None:
-            return ProcessError(f"the process of {_name(end)} closed its connection to the caller")
+            return ProcessError(f"the process of {_name(index)} closed its connection to the caller")
         by = f", {signal.strsignal(-status)}" if status < 0 else ""
-        return ProcessError(f"the process of {_name(end)} died (exit status {status}{by})")
+        return ProcessError(f"the process of {_name(index)} died (exit status {status}{by})")
 
     def close(self) -> None:
-        """Stop every process and wait for it: all are told at once, those that still run after 2 s are killed
-        (each by its own pid)."""
+        """Stop all processes and wait for them.
+
+        All are asked at once; those that still run after 2 s are killed, each by its own pid.
+        """
         for control in self._control.values():
             control.close()
         deadline = time.monotonic() + _GRACE
@@ -288,9 +345,9 @@ class Workers:
             for process in self._processes.values():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, deadline - time.monotonic()))
-        finally:  # also when Ctrl-C ends the wait
+        finally:  # even if Ctrl-C ends the wait
             for process in self._processes.values():
-                process.kill()  # nothing, where it has ended
+                process.kill()  # does nothing if it has ended
             for process in self._processes.values():
                 process.wait()
             self._control, self._processes = {}, {}
@@ -304,8 +361,8 @@ class Workers:
         self.close()
 
 
-def _name(end: int) -> str:
-    return "the server" if end == SERVER_INDEX else f"worker {end}"
+def _name(index: int) -> str:
+    return "the server" if index == SERVER_INDEX else f"worker {index}"
 
 
 def _close_all(peers: dict[int, socket.socket]) -> None:
@@ -314,16 +371,16 @@ def _close_all(peers: dict[int, socket.socket]) -> None:
 
 
 def _refuse_start(error: OSError, count: int) -> NoReturn:
-    """Why `count` processes cannot be started."""
+    """Raise the error for processes that cannot be started."""
     if error.errno != errno.EMFILE:
         raise ProcessError(f"the {count} processes cannot be started: {error}") from error
-    import resource  # not on every system; neither are the pipes
+    import resource  # it is missing on systems that do not have these pipes either
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = count * count // 4 + 3 * count
     raise InputError(
-        f"{count} processes, each connected to every other, need about {need} open files while they start, "
-        f"and this process may have {limit} in all; use fewer clients, or raise the limit "
+        f"{count} processes, each connected to every other one, need about {need} open files while they "
+        f"start, and this process may open {limit}; use fewer clients, or raise the limit "
         f"(ulimit -n {limit + need})"
     ) from error
 
@@ -332,8 +389,7 @@ def _refuse_start(error: OSError, count: int) -> NoReturn:
 
 
 def _watch(control: Connection, jobs: "queue.SimpleQueue[bytes]") -> None:
-    """Pass the caller's jobs on, and a stop request as SIGTERM; when the caller is gone, end this process at
-    once, whatever it is doing."""
+    """Pass on the caller's jobs, and stop requests as SIGTERM; end this process when the caller is gone."""
     try:
         while True:
             message = control.recv_bytes(MAX_MESSAGE)
@@ -345,23 +401,24 @@ def _watch(control: Connection, jobs: "queue.SimpleQueue[bytes]") -> None:
         os._exit(1)
 
 
-def _serve(told: JsonObject) -> None:
-    """The life of one process: run programs until the caller closes the control connection."""
-    end = told["end"]
-    control = Connection(told["control"])
+def _serve(description: JsonObject) -> None:
+    """Run programs until the caller closes the control connection."""
+    index = description["index"]
+    control = Connection(description["control"])
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    # A stop request that comes when no program listens must not kill; the next one to listen hears it.
+    # A stop request must not kill a process whose program does not listen yet.
     remember_stop_requests()
     threading.Thread(target=_watch, args=(control, jobs), daemon=True).start()
-    torch.set_num_threads(told["threads"])
+    torch.set_num_threads(description["threads"])
     link = PipeLink(
-        {int(peer): Connection(handle) for peer, handle in told["peers"].items()}, patience=told["patience"]
+        {int(peer): Connection(handle) for peer, handle in description["peers"].items()},
+        patience=description["patience"],
     )
 
     def report(value: object, **header: Any) -> None:
         message = wire.encode(value, **header)
-        check_size(message, f"the {header['kind']} of {_name(end)}", MAX_MESSAGE)
-        with contextlib.suppress(OSError):  # the caller is gone: the watching thread ends this process
+        check_size(message, f"the {header['kind']} of {_name(index)}", MAX_MESSAGE)
+        with contextlib.suppress(OSError):  # the caller is gone; the watching thread ends this process
             control.send_bytes(message)
 
     def log(value: object) -> None:
@@ -372,8 +429,8 @@ def _serve(told: JsonObject) -> None:
         link.begin(str(job["run"]))
         fed = Federation(
             job["workers"],
-            here=[] if end == SERVER_INDEX else [end],
-            server_here=end == SERVER_INDEX,
+            here=[] if index == SERVER_INDEX else [index],
+            server_here=index == SERVER_INDEX,
             link=link,
             simulated=job["simulated"],
         )

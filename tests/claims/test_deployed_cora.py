@@ -53,7 +53,7 @@ def deployed(cora, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[
     asked = [
         request(
             project, get_method(name), config_of(name),
-            run=name, checkpoint_every=60.0, trial=True,
+            run=name, checkpoint_every=60.0, rehearsal=True,
         )
         for name in RUNS
     ]  # fmt: skip
@@ -66,7 +66,7 @@ def deployed(cora, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[
             on_event=lambda *_: None,
             on_message=lambda _: None,
             stop_request=StopRequest(),
-            kept=folder / "kept",
+            results=folder / "kept",
         )
         for outcome in outcomes:
             check_outcome([outcome])

@@ -71,8 +71,8 @@ def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
             "south has torch 1.0 and the server",
         ),
         ({"versions": {}}, "south has graphfed None and the server"),
-        ({"config": "other"}, "south reads the run's settings in another way"),
-        ({"clock": -3600.0}, "the clock of south differs by -3600 s from the server's"),
+        ({"config": "other"}, "south understands the settings of the run differently"),
+        ({"clock": -3600.0}, "the clock of south differs by -3600 s from that of the server"),
         ({"clients": 2}, "south holds 2 clients and the project says 1"),
         (
             {"schema": Schema(("age",), ("no", "yes"), False, "id", "column").to_json()},
@@ -84,7 +84,10 @@ def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
         ),
         ({"schema": {"feature_names": ["age"]}}, "what south says of its data must have"),
         *[
-            ({key: value}, f"what south said when it joined cannot be used: {key!r} is missing, or not what")
+            (
+                {key: value},
+                f"the report with which south joined cannot be used: {key!r} is missing or has the wrong",
+            )
             for key, value in (
                 ("versions", ["9.9"]),
                 ("declared", {"train": [-1]}),
@@ -165,15 +168,15 @@ def test_a_plug_in_s_method_runs_only_where_the_operator_names_it_or_its_module(
     assert "mild_method" not in sys.modules
     assert _accepted(asked, Place("north", tmp_path, methods=("mild",)))[0].name == "mild"
     assert _accepted(asked, Place("north", tmp_path, allow=("mild_method",)))[0].name == "mild"
-    with pytest.raises(InputError, match="north takes part in no run of 'mild', only of fedavg"):
+    with pytest.raises(InputError, match="north refuses runs of 'mild': its operator allows only fedavg"):
         _accepted(asked, Place("north", tmp_path, methods=("fedavg",), allow=("mild_method",)))
 
 
-def test_a_site_that_lacks_a_plug_in_says_which_to_install(tmp_path: Path) -> None:
+def test_a_site_without_a_plug_in_says_which_to_install(tmp_path: Path) -> None:
     asked = {**asked_for("mild"), "plugin": {"distribution": "graphfed-mild", "version": "1.5"}}
     place = Place("north", tmp_path, methods=("mild",), allow=("graphfed",))
     with pytest.raises(
-        InputError, match=r"north has no method 'mild'; its operator installs the plug-in"
+        InputError, match=r"north has no method 'mild'; its operator can install the plug-in"
     ) as refusal:
         _accepted(asked, place)
     assert "'graphfed-mild 1.5'" in str(refusal.value)
@@ -213,11 +216,11 @@ def asked_for(name: str, **settings: Any) -> dict[str, Any]:
 
 def test_a_site_takes_part_only_in_runs_that_its_operator_accepts(tmp_path: Path) -> None:
     careful = Place("north", tmp_path, methods=("sapgnn",), forbid=("maps=identity", "node_ids=plain"))
-    with pytest.raises(InputError, match="north takes part in no run of 'fedavg', only of sapgnn"):
+    with pytest.raises(InputError, match="north refuses runs of 'fedavg': its operator allows only sapgnn"):
         _accepted(asked_for("fedavg"), careful)
-    with pytest.raises(InputError, match="north takes part in no run with maps=identity"):
+    with pytest.raises(InputError, match="north refuses runs with maps=identity"):
         _accepted(asked_for("sapgnn", maps="identity"), careful)
-    with pytest.raises(InputError, match="north takes part in no run with node_ids=plain"):
+    with pytest.raises(InputError, match="north refuses runs with node_ids=plain"):
         _accepted(asked_for("sapgnn", node_ids="plain"), careful)
     assert _accepted(asked_for("sapgnn"), careful)[0].name == "sapgnn"
 
@@ -243,7 +246,7 @@ def test_a_forbidden_value_is_compared_as_a_value_and_not_as_a_text(
     if not forbidden:
         assert _accepted(asked_for("fedavg", **setting), place)[0].name == "fedavg"
         return
-    with pytest.raises(InputError, match=f"north takes part in no run with {rule}"):
+    with pytest.raises(InputError, match=f"north refuses runs with {rule}"):
         _accepted(asked_for("fedavg", **setting), place)
 
 

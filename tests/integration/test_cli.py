@@ -80,7 +80,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
         ("run fedavg --set partition.betta=1", "did you mean 'partition.beta'"),
         ("run fedavg --split publc", "did you mean 'public'"),
         ("run fedavg --workers 3", "workers=3 has no use with runtime 'local'"),
-        ("run fedavg --startup-kit none", "none is no start-up kit"),
+        ("run fedavg --startup-kit none", "none is not a startup kit"),
         ("run fedavg --device cuda:99", "cuda:99"),
         ("run fedavg --config none.yaml", "none.yaml cannot be read"),
         ("run fedavg --data-dir none", "none does not exist"),
@@ -173,7 +173,7 @@ def test_a_full_folder_is_refused_and_left_as_it_was(capsys: pytest.CaptureFixtu
         (GraphfedError("client 3 failed"), "error: client 3 failed\n"),
         (
             MemoryError(),
-            "error: there is not enough memory; use a smaller graph, fewer clients or smaller layers\n",
+            "error: the memory is not sufficient; use a smaller graph, fewer clients or smaller layers\n",
         ),
         (OSError(28, "No space left on device"), "error: [Errno 28] No space left on device\n"),
     ],
@@ -256,9 +256,9 @@ def test_stopping_before_training_leaves_nothing_behind(
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("graphfed.runs.run.load_inputs", stop)
-    monkeypatch.setattr("graphfed.runtime.interrupts._Ear.last", float("-inf"))
+    monkeypatch.setattr("graphfed.runtime.interrupts._Signals.last", float("-inf"))
     assert main(RUN) == 130
-    assert capsys.readouterr().err == "interrupted; nothing was kept\n"
+    assert capsys.readouterr().err == "interrupted; nothing was saved\n"
     assert list(own_folder.iterdir()) == []
 
 
@@ -433,4 +433,7 @@ def test_the_contract_s_command_on_real_data_prints_one_object(
 def test_a_run_that_diverged_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     diverging = ["--set", "preset=paper", "--set", "lr=3e5", "--set", "dropout=0", "--rounds", "5"]
     assert main(["run", "fedavg", *diverging, "--no-progress"]) == 0
-    assert "training diverged in round 2: what stands is the best round before" in capsys.readouterr().out
+    assert (
+        "training diverged in round 2, so the result is that of the best round before"
+        in capsys.readouterr().out
+    )

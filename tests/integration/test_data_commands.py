@@ -65,7 +65,7 @@ WORLDS: dict[str, tuple[Graph, dict[str, Any]]] = {
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_method_can_use_a_graph_exactly_if_a_run_is_not_refused_and_for_that_reason(world: str) -> None:
     data, options = WORLDS[world]
-    if "clients" in options:  # methods that deal by themselves would deal otherwise
+    if "clients" in options:  # methods that choose a partition themselves would choose another one
         options = {"partition": "label_dirichlet", **options}
     found = inspect(data, **options)
     assert list(found.methods) == [m for m in METHODS if CLASSIFICATION in get_method(m).tasks]
@@ -93,11 +93,11 @@ def test_what_is_inspected_is_what_a_run_trains_on() -> None:
     assert {key: json.loads(json.dumps(told[key])) for key in kept} == kept
 
 
-def test_without_clients_of_its_own_a_graph_is_not_dealt_unless_asked() -> None:
-    alone, dealt = inspect("digits"), inspect("digits", clients=3)
+def test_without_clients_of_its_own_a_graph_is_not_partitioned_unless_asked() -> None:
+    alone, partitioned = inspect("digits"), inspect("digits", clients=3)
     assert alone.partition is None
-    assert dealt.partition is not None
-    assert dealt.partition.num_clients == 3
+    assert partitioned.partition is not None
+    assert partitioned.partition.num_clients == 3
     own = inspect(WORLDS["clients of its own"][0])
     assert own.partition is not None
     assert [row["name"] for row in own.overview["clients"]] == ["a [bold]", "b", "c"]
@@ -167,7 +167,7 @@ def test_sensors_are_counted_as_a_loop_over_them_counts() -> None:
     assert told["windows"] == {
         "lags": 12, "horizon": 12, "every": 1, "train": 1395, "val": 199, "test": 399,
     }  # fmt: skip
-    with pytest.raises(InputError, match="which partitions of graphs do not deal"):
+    with pytest.raises(InputError, match="which partitions of graphs do not"):
         inspect("roads", clients=3)
 
 
@@ -246,7 +246,7 @@ def test_a_picture_is_drawn_into_a_new_file(ending: str, capsys: pytest.CaptureF
     if ending == "png":
         assert drawn.startswith(b"\x89PNG")
     else:
-        for text in ("digits: 1,797 nodes", "neighbours of a node", "edge between two clients", "client"):
+        for text in ("digits: 1,797 nodes", "neighbours of a node", "cross-client edge", "client"):
             assert text in drawn.decode()
     assert main(command) == 2
     assert Path(f"d.{ending}").read_bytes() == drawn
@@ -293,7 +293,7 @@ def test_a_partition_is_written_for_any_number_of_runs(capsys: pytest.CaptureFix
             ["digits", "--out", "no/s.safetensors"],
             "no/s.safetensors cannot be written: there is no folder no",
         ),
-        (["roads", "--out", "s.safetensors"], "which partitions of graphs do not deal"),
+        (["roads", "--out", "s.safetensors"], "and every sensor is a client"),
         (["digits", "--clients", "0", "--out", "s.safetensors"], "clients=0 cannot be used"),
         (["digits", "--partition", "colunm", "--out", "s.safetensors"], "did you mean 'column'"),
         (["digits", "--partition", "column", "--out", "s.safetensors"], "needs a column of clients"),
@@ -346,9 +346,9 @@ def test_a_setting_of_the_partition_asks_for_clients_and_the_page_says_how_to_dr
     assert found.partition is not None
     assert found.partition.options["beta"] == 1.0
     assert main(["data", "inspect", "digits"]) == 0
-    assert capsys.readouterr().out.endswith("draw it with: --out FILE.svg (or .png)\n")
+    assert capsys.readouterr().out.endswith("draw the data with: --out FILE.svg (or .png)\n")
     assert main(["data", "inspect", "roads"]) == 0
-    assert capsys.readouterr().out.endswith("draw it with: --out FILE.svg (or .png)\n")
+    assert capsys.readouterr().out.endswith("draw the data with: --out FILE.svg (or .png)\n")
 
 
 def test_the_list_of_data_sets_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -368,16 +368,16 @@ def test_every_client_gets_a_file_with_what_the_partition_gives_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     command = ["data", "export", "digits", "--clients", "3", "--partition", "random", "--seed", "4"]
-    assert main([*command, "--split", "random:0.5,0.2,0.3", "--out", "dealt"]) == 0
+    assert main([*command, "--split", "random:0.5,0.2,0.3", "--out", "clients"]) == 0
     page = capsys.readouterr().out
     digits = load("digits")
     assert isinstance(digits, Graph)
     made, split = partition(digits, "random", 3, 4), make_split(digits, "random:0.5,0.2,0.3", 4)
-    assert sorted(path.name for path in Path("dealt").iterdir()) == [
+    assert sorted(path.name for path in Path("clients").iterdir()) == [
         f"client{k}.safetensors" for k in range(3)
     ]
     for k in range(3):
-        path = Path(f"dealt/client{k}.safetensors")
+        path = Path(f"clients/client{k}.safetensors")
         assert f"client{k}: {path}\n" in page
         save_cohort(
             make_cohort(digits, split, made, [k]),
@@ -402,43 +402,46 @@ def test_files_are_named_after_the_clients_of_the_data_whatever_they_are_called(
     Path("nodes.csv").write_text("id,client,f,label,split\n" + rows)
     Path("edges.csv").write_text("source,target\nv1,v2\nv1,v9\n")
     Path("d.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\n")
-    assert main(["data", "export", "d.yaml", "--out", "dealt"]) == 0
+    assert main(["data", "export", "d.yaml", "--out", "clients"]) == 0
     page = capsys.readouterr().out
-    files = sorted(path.name for path in Path("dealt").iterdir())
+    files = sorted(path.name for path in Path("clients").iterdir())
     assert len({name.lower() for name in files}) == len(names)
-    assert all(f"dealt/{name}\n" in page for name in files)
+    assert all(f"clients/{name}\n" in page for name in files)
     assert "ärzte.safetensors" in files
     assert max(map(len, files)) < 70
-    roster = [line.partition(": dealt/")[0] for line in page.splitlines() if ": dealt/" in line]
+    roster = [line.partition(": clients/")[0] for line in page.splitlines() if ": clients/" in line]
     assert sorted(roster) == sorted(names)
     for line in page.splitlines():
-        client, found, file = line.partition(": dealt/")
+        client, found, file = line.partition(": clients/")
         if found:
-            path = Path("dealt", file)
+            path = Path("clients", file)
             data = read_client(path, split="default", split_seed=0, roster=roster, client=client)
             assert data.schema.class_names == ("0", "1")
 
 
-def test_a_folder_that_is_there_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("dealt").mkdir()
-    assert main(["data", "export", "digits", "--out", "dealt"]) == 2
-    assert capsys.readouterr().err == "error: dealt is there already; remove it, or name another folder\n"
-    assert list(Path("dealt").iterdir()) == []
+def test_a_folder_that_exists_is_not_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("clients").mkdir()
+    assert main(["data", "export", "digits", "--out", "clients"]) == 2
+    assert capsys.readouterr().err == "error: clients already exists; remove it, or give another folder\n"
+    assert list(Path("clients").iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["digits", "--out", "no/dealt"], "no/dealt cannot be made: no is not a folder you may write to"),
-        (["roads", "--out", "dealt"], "which partitions of graphs do not deal"),
-        (["digits", "--partition", "colunm", "--out", "dealt"], "did you mean 'column'"),
-        (["digits", "--set", "lr=0.1", "--out", "dealt"], "lr is a setting of training"),
-        (["digits", "--split", "public:1", "--out", "dealt"], "'public' takes no numbers"),
-        (["digits", "--split", "per_class:999", "--out", "dealt"], "write three counts"),
+        (
+            ["digits", "--out", "no/clients"],
+            "no/clients cannot be made: no is not a folder that you may write to",
+        ),
+        (["roads", "--out", "clients"], "and every sensor is a client"),
+        (["digits", "--partition", "colunm", "--out", "clients"], "did you mean 'column'"),
+        (["digits", "--set", "lr=0.1", "--out", "clients"], "lr is a setting of training"),
+        (["digits", "--split", "public:1", "--out", "clients"], "'public' takes no numbers"),
+        (["digits", "--split", "per_class:999", "--out", "clients"], "write three counts"),
         (["digits"], "Missing option '--out'"),
     ],
 )
-def test_what_cannot_be_dealt_leaves_nothing(
+def test_what_cannot_be_exported_leaves_nothing(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["data", "export", *arguments]) == 2
@@ -449,10 +452,12 @@ def test_what_cannot_be_dealt_leaves_nothing(
     assert list(Path().iterdir()) == []
 
 
-def test_a_graph_without_features_is_not_dealt() -> None:
+def test_a_graph_without_features_is_not_exported() -> None:
     plain = graph(x=None)
     with pytest.raises(InputError, match="'toy' has no features"):
-        write_cohorts(plain, make_split(plain, "public", 0), partition(plain, "random", 2, 0), Path("dealt"))
+        write_cohorts(
+            plain, make_split(plain, "public", 0), partition(plain, "random", 2, 0), Path("clients")
+        )
     assert list(Path().iterdir()) == []
 
 
@@ -467,6 +472,6 @@ def test_what_the_disk_refuses_leaves_no_file_of_any_client(
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", full)
-    assert main(["data", "export", "digits", "--clients", "3", "--out", "dealt"]) == 1
-    assert "dealt could not be written: No space left" in capsys.readouterr().err
+    assert main(["data", "export", "digits", "--clients", "3", "--out", "clients"]) == 1
+    assert "clients could not be written: No space left" in capsys.readouterr().err
     assert list(Path().iterdir()) == []

@@ -129,7 +129,7 @@ def test_every_bank_has_predictions_for_its_own_customers_and_nobody_elses(
 
 def test_the_coordinators_summary_says_that_its_bytes_are_those_the_server_counts(trained: Path) -> None:
     """What banks send each other is in their own ledgers alone."""
-    assert "B crossed between sites and server, " in summary(Result.read(trained))
+    assert "B sent between sites and server, " in summary(Result.read(trained))
 
 
 def test_the_coordinator_and_the_server_have_no_customer_and_no_prediction(
@@ -173,9 +173,9 @@ def test_a_bank_reads_in_words_what_left_it(
         sum(entry["sent"]) for entry in ledger if entry["from"] == "clients"
     )
     by_name = {line["name"]: line for line in told}
-    assert by_name["sapgnn/local_embedding"]["read"]
-    assert not by_name["node_ids"]["read"]
-    assert not [line["name"] for line in told if "has no words" in line["words"]]
+    assert by_name["sapgnn/local_embedding"]["readable"]
+    assert not by_name["node_ids"]["readable"]
+    assert not [line["name"] for line in told if "does not describe" in line["description"]]
     assert main(["site", "sent", str(banks.startup_kits["northbank"]), "nothing"]) == UNUSABLE
     assert "no run 'nothing' has ended in" in capsys.readouterr().err
 
@@ -185,7 +185,10 @@ def test_the_banks_predict_together_with_the_model_that_nobody_has_alone(
 ) -> None:
     assert main(["predict", str(trained)]) == DONE
     path = (
-        capsys.readouterr().out.strip().removeprefix("predictions: ").removesuffix(" in the kit of each site")
+        capsys.readouterr()
+        .out.strip()
+        .removeprefix("predictions: ")
+        .removesuffix(" in the startup kit of each site")
     )
     for bank in BANKS:
         startup_kit = banks.startup_kits[bank]
@@ -194,7 +197,7 @@ def test_the_banks_predict_together_with_the_model_that_nobody_has_alone(
         assert again["id"].to_pylist() == first["id"].to_pylist()
         assert np.allclose(again["probability_1"].to_numpy(), first["probability_1"].to_numpy(), atol=1e-6)
     assert main(["predict", str(trained), "--data", "cora"]) == UNUSABLE
-    assert "has no use with a deployed run" in capsys.readouterr().err
+    assert "cannot be used with a deployed run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", [["--data", "cora"], ["--clients", "3"], ["--sites", "3"]])
@@ -211,7 +214,7 @@ def test_a_coordinator_names_no_data(
         *option,
     ]
     assert main(asked) == UNUSABLE
-    assert f"{option[0][2:]} has no use in a deployment" in capsys.readouterr().err
+    assert f"{option[0][2:]} cannot be used in a deployment" in capsys.readouterr().err
 
 
 def test_a_simulated_protection_is_refused_where_parties_are_real(
@@ -219,12 +222,12 @@ def test_a_simulated_protection_is_refused_where_parties_are_real(
 ) -> None:
     startup_kit, out = str(banks.startup_kits["coordinator"]), tmp_path / "out"
     assert main(["run", "sapgnn", "--startup-kit", startup_kit, "--out", str(out)]) == UNUSABLE
-    assert "node_ids=simulated hides nothing from real parties; choose keyed or plain" in (
+    assert "node_ids=simulated hides nothing from real participants; choose keyed or plain" in (
         capsys.readouterr().err
     )
     asked = ["--set", "node_ids=keyed", "--set", "protocols=simulated"]
     assert main(["run", "sapgnn", "--startup-kit", startup_kit, "--out", str(out), *asked]) == UNUSABLE
-    assert "protocols=simulated hides nothing from real parties; choose real" in capsys.readouterr().err
+    assert "protocols=simulated hides nothing from real participants; choose real" in capsys.readouterr().err
     assert not out.exists()
 
 

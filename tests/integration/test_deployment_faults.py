@@ -70,7 +70,7 @@ class Trial:
         config = method.config(
             **{**default_settings(method, preset="paper"), "rounds": ROUNDS, "hidden": 8, "lr": 0.1}
         )
-        asked = request(self.project, method, config, run=run, checkpoint_every=0.1, trial=True)
+        asked = request(self.project, method, config, run=run, checkpoint_every=0.1, rehearsal=True)
         self.news: list[str] = []
         with self.federation.coordinator() as coordinator:
             outcomes = coordinator.run(
@@ -78,7 +78,7 @@ class Trial:
                 on_event=lambda _, event: on_round(event["round"]),
                 on_message=self.news.append,
                 stop_request=self.stop_request,
-                kept=self.folder / "kept",
+                results=self.folder / "kept",
             )
         check_outcome(outcomes)
         return collect(self.federation, method, run)[0]
@@ -150,7 +150,9 @@ def test_a_place_that_is_killed_and_comes_back_leaves_no_trace_in_the_weights(
     place: str, trial: Trial, undisturbed: Outcome
 ) -> None:
     ended = trial.run(f"killed-{place}", trial.killed_at(place, 20, back_after=10.0))
-    assert any("going on from the last checkpoint" in news for news in trial.news), "nothing was disturbed"
+    assert any("the run continues from the last checkpoint" in news for news in trial.news), (
+        "nothing was disturbed"
+    )
     assert same(ended, undisturbed)
 
 
@@ -193,7 +195,7 @@ def test_what_no_honest_place_sends_is_refused_with_its_reason_and_the_run_goes_
             on_event=lambda *_: None,
             on_message=lambda _: None,
             stop_request=StopRequest(),
-            kept=trial.folder / "kept",
+            results=trial.folder / "kept",
         )
     assert [outcome["kind"] for outcome in outcomes] == ["done"], outcomes
     told = {
@@ -232,9 +234,11 @@ def test_a_program_that_no_operator_allowed_is_refused(trial: Trial) -> None:
             on_event=lambda *_: None,
             on_message=lambda _: None,
             stop_request=StopRequest(),
-            kept=trial.folder / "kept",
+            results=trial.folder / "kept",
         )
-    with pytest.raises(InputError, match="does not run the program 'os:system'; its operator allows it with"):
+    with pytest.raises(
+        InputError, match="does not run the program 'os:system'; its operator can allow it with"
+    ):
         check_outcome(outcomes)
 
 
@@ -254,7 +258,7 @@ def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_pa
         save_cohort(make_cohort(graph, split, dealt, clients), data[site.name])
     method = get_method("fedavg")
     config = method.config(**{**default_settings(method, preset="paper"), "rounds": 5, "hidden": 8})
-    asked = request(project, method, config, run="gateways", checkpoint_every=60, trial=True)
+    asked = request(project, method, config, run="gateways", checkpoint_every=60, rehearsal=True)
     with (
         Loopback(project, tmp_path / "startup_kits", data, check_data=False) as federation,
         federation.coordinator() as coordinator,
@@ -264,7 +268,7 @@ def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_pa
             on_event=lambda *_: None,
             on_message=lambda _: None,
             stop_request=StopRequest(),
-            kept=tmp_path / "kept",
+            results=tmp_path / "kept",
         )
         check_outcome(outcomes)
         apart, ledger = collect(federation, method, "gateways")

@@ -267,7 +267,7 @@ def test_the_limits_on_the_page_are_those_of_the_program() -> None:
     assert "at most 1 GiB" in PAGE
     assert PART == 4 << 20
     assert "in parts of 4 MiB" in PAGE
-    assert f"differ by {participant.CLOCK:g} seconds" in PAGE
+    assert f"differ by {participant.MAX_CLOCK_DIFFERENCE:g} seconds" in PAGE
     assert f"sign of life every {rules.HEARTBEAT} seconds" in PAGE
     assert f"sign of life every {rules.HEARTBEAT} seconds" in VISIBILITY
     assert f"port: the one in the project file, {PORT} unless" in PAGE.replace(", at the server alone", "")

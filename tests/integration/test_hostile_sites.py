@@ -107,7 +107,7 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             on_event=lambda *_: None,
             on_message=lambda _: None,
             stop_request=StopRequest(),
-            kept=folder / "kept",
+            results=folder / "kept",
         )
     assert ended[0]["kind"] == "done"
     return {outcome["run"]: outcome for outcome in ended}

@@ -146,7 +146,7 @@ def program_outcome(federation: Loopback, name: str, kept: Path) -> list[dict[st
             on_event=lambda *_: None,
             on_message=lambda _: None,
             stop_request=StopRequest(),
-            kept=kept,
+            results=kept,
         )
 
 

@@ -84,7 +84,7 @@ def test_a_comparison_has_every_section_chart_and_figure(compared: Path) -> None
     assert "none" in text
 
 
-def test_every_transfer_of_the_ledger_is_named_with_its_words_and_its_bytes(compared: Path) -> None:
+def test_every_transfer_of_the_ledger_is_named_with_its_description_and_its_bytes(compared: Path) -> None:
     from graphfed.methods.registry import get_method
     from graphfed.runs.progress import human_bytes
 
@@ -94,16 +94,16 @@ def test_every_transfer_of_the_ledger_is_named_with_its_words_and_its_bytes(comp
     assert "fedgcn/partial_sums" in names
     for name in names:
         assert name in page.text
-    for name, words in get_method("fedgcn").sends.messages.items():
-        assert (words in page.text) == (name in names)
+    for name, text in get_method("fedgcn").sends.messages.items():
+        assert (text in page.text) == (name in names)
     sent = sum(e["bytes"] for e in ledger["entries"] if e["from"] == "clients")
     kinds = {entry["name"] for entry in ledger["entries"] if entry["from"] == "clients"}
-    told = f"Together the 3 clients sent {len(kinds)} kinds of values, {human_bytes(sent)} in all"
-    assert f"{told}; all of them can be read" in page.text
+    statement = f"The 3 clients sent {len(kinds)} kinds of values, {human_bytes(sent)} in total, evaluation"
+    assert f"{statement} included. The receiver can read all of them." in page.text
 
 
 def sent(text: str) -> list[tuple[list[str], list[tuple[str, list[str]]]]]:
-    """The tables of what each site sent: names of the columns; of each line its first cell and figures."""
+    """Return the tables of what each client sent: heads of the columns, then cells by line."""
     tables = []
     for table in re.findall(r'<table class="each">(.*?)</table>', text, re.DOTALL):
         lines = [
@@ -124,20 +124,22 @@ def test_each_clients_column_has_the_bytes_that_the_ledger_says_left_it(compared
     assert head == ["client 0", "client 1", "client 2"]
     entries = json.loads((compared / "fedgcn-seed0/ledger.json").read_text())["entries"]
     out = [entry for entry in entries if entry["from"] == "clients"]
-    assert {name for name, _ in rows} >= {"all of these"}
+    assert {name for name, _ in rows} >= {"total"}
     assert len(rows) == len({entry["name"] for entry in out}) + 1
     for entry in out:
         (figures,) = [figures for name, figures in rows if f"\n{entry['name']}\n" in name]
         assert figures == [human_bytes(amount) for amount in entry["sent"]]
-    words = get_method("fedgcn").sends.messages["fedgcn/partial_sums"]
+    text = get_method("fedgcn").sends.messages["fedgcn/partial_sums"]
     (line,) = [name for name, _ in rows if "fedgcn/partial_sums" in name]
-    assert line.startswith(words)
+    assert line.startswith(text)
     assert "none: the receiver reads it" in line
     total = [sum(entry["sent"][client] for entry in out) for client in range(3)]
-    assert rows[-1] == ("all of these", [human_bytes(amount) for amount in total])
+    assert rows[-1] == ("total", [human_bytes(amount) for amount in total])
 
 
-def test_of_more_than_twelve_clients_the_smallest_the_median_and_the_largest_are_told(tmp_path: Path) -> None:
+def test_of_more_than_twelve_clients_the_smallest_the_median_and_the_largest_are_shown(
+    tmp_path: Path,
+) -> None:
     from statistics import median
 
     from graphfed.runs.progress import human_bytes
@@ -160,12 +162,12 @@ def test_a_comparison_has_a_table_of_what_each_client_sent_for_each_row_that_sen
     assert len(sent(page_of(compared)[0])) == 3, "isolated, fedavg, fedgcn"
     text, page = page_of(compared / "central-seed0")
     assert sent(text) == []
-    assert page.text.count("it presumes that everything has left the clients already") == 2
+    assert page.text.count("all data leaves the clients before training") == 2
 
 
-def test_isolated_training_is_said_to_send_scores_and_central_to_presume_everything(compared: Path) -> None:
-    assert "Together the 3 clients sent 4 kinds of values" in page_of(compared / "isolated-seed0")[1].text
-    assert "presumes that everything has left the clients" in page_of(compared / "central-seed0")[1].text
+def test_isolated_training_is_said_to_send_scores_and_central_to_need_all_data(compared: Path) -> None:
+    assert "The 3 clients sent 4 kinds of values" in page_of(compared / "isolated-seed0")[1].text
+    assert "all data leaves the clients before training" in page_of(compared / "central-seed0")[1].text
 
 
 def test_an_audit_is_added_to_the_page_and_the_card_of_the_run(
@@ -185,7 +187,7 @@ def test_an_audit_is_added_to_the_page_and_the_card_of_the_run(
                 assert text in page.text
                 assert text in card
     (run / "audit.json").write_text('{"checks": [{"check": "membership"}]}')
-    with pytest.raises(InputError, match=r"audit\.json is damaged.*checks\.0 has no 'tests'; make it again"):
+    with pytest.raises(InputError, match=r"audit\.json is damaged.*checks\.0 has no 'tests'; write it again"):
         write_report([run])
 
 
@@ -209,7 +211,7 @@ def test_several_runs_make_a_comparison_wherever_their_folders_are(compared: Pat
         Path(shutil.copytree(compared / name, tmp_path / name)) for name in ("fedavg-seed0", "central-seed0")
     ]
     page = Page(write_report(moved, tmp_path / "both.html").read_text())
-    assert "Reference rows that are missing here: isolated." in page.text
+    assert "Reference rows that are missing: isolated." in page.text
     with pytest.raises(InputError, match=r"give --out FILE\.html"):
         write_report(moved)
     whole = Path(shutil.copytree(compared, tmp_path / "elsewhere"))
@@ -302,7 +304,7 @@ def test_what_is_no_finished_run_is_refused(
     Path("begun").mkdir()
     Path("begun/manifest.json").write_text("{}")
     assert main(["report", "begun"]) == 2
-    assert "has not ended; go on with it: graphfed resume begun" in capsys.readouterr().err
+    assert "has not ended; continue it with: graphfed resume begun" in capsys.readouterr().err
     assert main(["report"]) == 2
     assert main(["report", "empty", "--out", "x.txt"]) == 2
 
@@ -323,13 +325,13 @@ def test_run_and_compare_name_their_report(
     assert Path("c/report.html").exists()
 
 
-def test_a_simulated_protection_is_never_told_as_one(tmp_path: Path) -> None:
+def test_a_simulated_protection_is_never_reported_as_real(tmp_path: Path) -> None:
     graphfed.run("sapgnn", clients=2, partition="edges_uniform", rounds=1, out=tmp_path / "run")
     entries = json.loads((tmp_path / "run/ledger.json").read_text())["entries"]
     out = {entry["name"]: entry["protection"] for entry in entries if entry["from"] == "clients"}
     simulated = sum(protection == "simulated" for protection in out.values())
     assert simulated > 0
     text, page = page_of(tmp_path / "run")
-    assert f"the protection of {simulated} more is only simulated." in page.text
+    assert f"The protection of {simulated} more is only simulated, so nothing hides them" in page.text
     told = '<span class="warn">simulated: nothing is hidden in this run</span>'
     assert text.count(told) == simulated

@@ -111,7 +111,7 @@ def test_a_runs_errors_are_told_in_their_unit_with_and_without_missing_readings(
     of_test = 100 * by_hand(run)[1]
     told = f"{missing:.1f} % of the readings are missing ({of_test:.1f} % of those in the test part)."
     assert told in page.text
-    assert "6 of the 12 sensors take part in training and validation; all are tested." in page.text
+    assert "6 of the 12 sensors take part in training and validation; all sensors are tested." in page.text
     assert "%" not in first, "an error in a unit is no percentage"
     val = content(run / "result.json")["val"]
     assert f"MAPE, %{val['mape']:.3f}{test['mape']:.3f}" in page.text
@@ -125,7 +125,7 @@ def test_without_missing_readings_there_is_one_of_each_error_and_the_note_is_tol
     sensors = replace(roads, readings=filled, missing=np.zeros_like(roads.missing), note=note)
     graphfed.run("last_value", data=sensors, out=tmp_path / "run")
     text, page = page_of(tmp_path / "run")
-    assert f"The data: {note}." in page.text
+    assert f"Note on the data: {note}." in page.text
     assert "<b>" not in text
     assert "RMSE as read" not in page.text
     assert "readings are missing" not in page.text
@@ -137,7 +137,7 @@ def test_runs_trained_as_read_are_judged_as_read(tmp_path: Path) -> None:
     test = content(tmp_path / "run/result.json")["test"]
     page = page_of(tmp_path / "run")[1]
     assert f"a test RMSE as read of {test['rmse_as_read']:.3f} miles per hour on roads" in page.text
-    assert "Trained and selected as read: last_value." in page.text
+    assert "missing readings in training and selection (missing=as_read): last_value." in page.text
 
 
 def test_the_smallest_error_of_every_column_is_marked_and_no_other(compared: Path) -> None:
@@ -158,10 +158,13 @@ def test_the_headline_names_the_smallest_error_among_rows_that_work_together(com
     best, other = rows[toys[0]]["test"]["rmse"], rows["last_value"]["test"]["rmse"]
     assert toys[0] == "blend_toy"
     page = page_of(compared)[1]
-    assert f"mean test RMSE: {best['mean']:.3f} ± {best['std']:.3f} miles per hour (" in page.text
-    assert f"(last_value {other['mean']:.3f} ± {other['std']:.3f}). A smaller one" in page.text
+    assert (
+        f"mean test RMSE: {best['mean']:.3f} ± {best['std']:.3f} miles per hour. The other rows: "
+        in page.text
+    )
+    assert f": last_value {other['mean']:.3f} ± {other['std']:.3f}. Rows with a smaller error" in page.text
     assert other["mean"] < best["mean"]
-    assert "A smaller one without clients working together: last_value." in page.text
+    assert "error in which clients do not train together: last_value." in page.text
 
 
 def test_differences_are_to_the_last_value_with_the_paired_tests_p(compared: Path) -> None:
@@ -174,8 +177,8 @@ def test_differences_are_to_the_last_value_with_the_paired_tests_p(compared: Pat
         told = f"p = {p:.3f}" if p >= 0.001 else "p &lt; 0.001"
         assert f"{np.mean(mine) - np.mean(theirs):+.3f} ({told})" in table_of(text)[label][4]
     assert table_of(text)["last_value"][4] == "-"
-    assert "RMSE less that of last_value (p)" in text
-    assert "Errors are in miles per hour, over all sensors, windows and steps ahead" in text
+    assert "RMSE minus that of last_value (p)" in text
+    assert "Errors are in miles per hour and taken over all sensors, windows and steps ahead" in text
 
 
 @given(
@@ -369,7 +372,7 @@ def test_a_comparison_of_forecasts_has_every_chart_and_its_figures(compared: Pat
     assert "not trained on" in chart(text, "map of sensors by error")
     for title in ("error by minutes ahead", "RMSE by round", "test RMSE against bytes"):
         assert {"blend_toy", "slow", "last_value"} <= set(re.findall(r">([^<>]+)</text>", chart(text, title)))
-    assert "Test forecasts (blend_toy, first seed) against what was read then" in page.text
+    assert "Test forecasts (blend_toy, first seed) and the readings at the same times" in page.text
     assert "accuracy" not in page.text.lower()
     assert "points (p)" not in page.text
 

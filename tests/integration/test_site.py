@@ -218,7 +218,7 @@ def test_a_site_with_a_certificate_of_another_authority_is_refused_and_says_so(
         (startup_kits["bank_c"] / "startup" / "rootCA.pem").read_bytes()
     )
     assert main(["site", "start", str(foreign)]) == UNUSABLE
-    assert "it does not take this kit's certificate" in capsys.readouterr().err
+    assert "it refuses the certificate of this startup kit" in capsys.readouterr().err
     assert status(startup_kits["coordinator"]).sites["bank_c"] is None
 
 
@@ -226,7 +226,7 @@ def test_a_server_of_another_authority_is_not_believed(
     federation: dict[str, Party], startup_kits: dict[str, Path], tmp_path: Path
 ) -> None:
     stranger = make(tmp_path, "bank_a")["bank_a"]
-    assert "it is not the project's server" in reason(stranger, *server_of(startup_kits))
+    assert "it is not the server of this project" in reason(stranger, *server_of(startup_kits))
 
 
 def test_a_site_cannot_pass_for_the_server(startup_kits: dict[str, Path]) -> None:
@@ -246,7 +246,7 @@ def test_a_site_cannot_pass_for_the_server(startup_kits: dict[str, Path]) -> Non
         port = int(pretender.stdout.readline())
         found = reason(startup_kits["bank_a"], "127.0.0.1", port)
         pretender.kill()
-    assert found == "it is not the project's server, but bank_b"
+    assert found == "it is not the server of this project, but bank_b"
 
 
 def test_the_coordinator_cannot_read_files_run_commands_or_stop_sites(
@@ -340,7 +340,7 @@ def test_a_kit_cannot_be_started_twice(
     federation: dict[str, Party], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["site", "start", str(federation["bank_a"].startup_kit)]) == UNUSABLE
-    assert "bank_a runs already" in capsys.readouterr().err
+    assert "bank_a is already running" in capsys.readouterr().err
 
 
 def test_the_server_does_not_start_where_something_listens_already(
@@ -422,7 +422,7 @@ def test_status_says_what_is_wrong_where_no_server_answers(
     assert main(["site", "status", str(made["coordinator"])]) == FAILED
     assert "cannot be reached: connection refused" in capsys.readouterr().err
     assert main(["site", "status", str(made["a"])]) == UNUSABLE
-    assert "takes the coordinator's" in capsys.readouterr().err
+    assert "give that of the coordinator" in capsys.readouterr().err
 
 
 # ---- dying ----

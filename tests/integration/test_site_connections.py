@@ -181,7 +181,7 @@ def test_what_a_run_asks_may_be_longer_than_the_longest_frame(federation: Loopba
             on_event=lambda *_: None,
             on_message=lambda _: None,
             stop_request=StopRequest(),
-            kept=tmp_path,
+            results=tmp_path,
         )
     assert outcomes == [{"run": "long", "kind": "done"}]
 

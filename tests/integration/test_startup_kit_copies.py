@@ -92,8 +92,11 @@ def test_of_two_copies_of_a_kit_the_second_is_refused_in_words_and_the_first_sta
     copy = shutil.copytree(federation.startup_kits["north"], tmp_path / "copy")
     code, said = ended(start(copy))
     assert code == UNUSABLE
-    assert "north: the server refuses this connection: another copy of the kit of north is connected" in said
-    assert "error: north runs already, from another copy of its kit" in said
+    assert (
+        "north: the server refuses this connection: another copy of the startup kit of north is connected"
+        in said
+    )
+    assert "error: north is already running from another copy of its startup kit" in said
     assert "connected to" not in said
     until_said(federation, "server", "server: refused a second connection of north, from 127.0.0.1:")
     assert "no connection" not in federation.terminal("north")
@@ -123,7 +126,11 @@ def test_a_kit_with_another_party_s_certificate_is_refused_at_once_and_names_bot
     command = "status" if party == "coordinator" else "start"
     assert main(["site", command, str(startup_kits[party])]) == UNUSABLE
     (line,) = capsys.readouterr().err.splitlines()
-    assert re.search(r"the certificate in .* is of 'north', and the kit of '(south|coordinator@.*)'", line)
+    assert re.search(
+        r"the certificate in .* belongs to 'north', but the startup kit belongs to "
+        "'(south|coordinator@.*)'",
+        line,
+    )
 
 
 def test_a_kit_whose_key_is_not_its_certificate_s_is_refused_at_once(
@@ -132,7 +139,7 @@ def test_a_kit_whose_key_is_not_its_certificate_s_is_refused_at_once(
     startup_kits = provision(project("north", "south"), tmp_path / "startup_kits")
     shutil.copy(startup_kits["north"] / "startup/client.key", startup_kits["south"] / "startup/client.key")
     assert main(["site", "start", str(startup_kits["south"])]) == UNUSABLE
-    assert "client.key is not the key of the certificate beside it" in capsys.readouterr().err
+    assert "client.key does not match the certificate next to it" in capsys.readouterr().err
 
 
 def test_a_site_that_waits_for_a_server_ends_when_one_of_another_authority_comes(tmp_path: Path) -> None:
@@ -150,7 +157,7 @@ def test_a_site_that_waits_for_a_server_ends_when_one_of_another_authority_comes
         site.wait()
     assert code == UNUSABLE
     assert "error: north cannot connect to localhost:" in said
-    assert "it is not the project's server" in said
+    assert "it is not the server of this project" in said
 
 
 # ---- refused jobs ------------------------------------------------------------------------------------------

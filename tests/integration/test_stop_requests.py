@@ -238,7 +238,7 @@ def test_a_coordinator_whose_run_waits_in_the_queue_ends_at_the_first_signal_and
     )
     running.says("accuracy")
     queued = start("run", "fedavg", "--startup-kit", startup_kit, "--out", "queued")
-    queued.says("all sites are there")
+    queued.says("all sites are connected")
     assert queued.ends_by(signal.SIGTERM) == INTERRUPTED
     assert interrupted_and_resumable(queued, tmp_path / "queued"), queued.lines
     before = len(running.lines)

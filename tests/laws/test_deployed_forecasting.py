@@ -54,7 +54,7 @@ def deploy(
     asked = [
         request(
             project, get_method(name), config_of(get_method(name), **settings),
-            run=name, checkpoint_every=3600.0, trial=True,
+            run=name, checkpoint_every=3600.0, rehearsal=True,
         )
         for name in names
     ]  # fmt: skip
@@ -64,7 +64,7 @@ def deploy(
     ):
         outcomes = coordinator.run(
             asked, on_event=lambda run, event: None, on_message=lambda news: None, stop_request=StopRequest(),
-            kept=folder / "kept",
+            results=folder / "kept",
         )  # fmt: skip
         assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in names], outcomes
         return {name: collect(federation, get_method(name), name) for name in names}

@@ -74,7 +74,7 @@ class Deployed:
 def asked(name: str, project: Project) -> dict[str, Any]:
     method = method_of(name)
     config = config_of(method, **options(name))
-    return request(project, method, config, run=name, checkpoint_every=3600.0, trial=True)
+    return request(project, method, config, run=name, checkpoint_every=3600.0, rehearsal=True)
 
 
 def deploy(names: list[str], small: World, folder: Path) -> Deployed:
@@ -96,7 +96,7 @@ def deploy(names: list[str], small: World, folder: Path) -> Deployed:
             on_event=lambda run, event: events.append((run, event)),
             on_message=lambda news: None,
             stop_request=StopRequest(),
-            kept=folder / "kept",
+            results=folder / "kept",
         )
         assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in names], outcomes
         ended = {name: collect(federation, method_of(name), name) for name in names}

@@ -85,7 +85,7 @@ def deployed(federation: Loopback, names: list[str], label: str, files: Path, ou
             on_event=lambda run, event: None,
             on_message=lambda news: None,
             stop_request=StopRequest(),
-            kept=out / f"{label}-kept",
+            results=out / f"{label}-kept",
         )
     assert [(o["run"], o["kind"]) for o in outcomes] == [(a["run"], "done") for a in asked], outcomes
     found = {}

@@ -331,7 +331,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
                 config,
                 run=name,
                 checkpoint_every=3600.0,
-                trial=True,
+                rehearsal=True,
             )
         )
     with (
@@ -343,7 +343,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
             on_event=lambda run, event: None,
             on_message=lambda news: None,
             stop_request=StopRequest(),
-            kept=folder / "kept",
+            results=folder / "kept",
         )
         assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in AVERAGING], outcomes
         return {name: collect(federation, get_method(name), name) for name in AVERAGING}

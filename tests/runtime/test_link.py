@@ -150,13 +150,13 @@ def refuse(inbox: Inbox, part: Any, why: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"key": ""}, "without a key"),
-        ({"key": None}, "without a key"),
-        ({"key": b"run/a"}, "without a key"),
-        ({"key": ["run/a"]}, "without a key"),
-        ({"key": "k" * (MAX_KEY + 1)}, "without a key"),
-        ({"key": "run/\ud800"}, "without a key"),
-        ({"key": "run/\x1b[31m"}, "without a key"),
+        ({"key": ""}, "no key that can be used"),
+        ({"key": None}, "no key that can be used"),
+        ({"key": b"run/a"}, "no key that can be used"),
+        ({"key": ["run/a"]}, "no key that can be used"),
+        ({"key": "k" * (MAX_KEY + 1)}, "no key that can be used"),
+        ({"key": "run/\ud800"}, "no key that can be used"),
+        ({"key": "run/\x1b[31m"}, "no key that can be used"),
         ({"number": 3}, "has no part 3 of 3"),
         ({"number": -1}, "has no part -1 of 3"),
         ({"number": 10**5000}, "has no part an integer of more than 30 digits of 3"),
@@ -166,16 +166,16 @@ def refuse(inbox: Inbox, part: Any, why: str) -> None:
         ({"count": 10**5000}, "of an integer of more than 30 digits"),
         ({"count": None}, "whole numbers"),
         ({"size": 10 * PART + 1}, "at most"),
-        ({"size": 10**5000}, "is of an integer of more than 30 digits bytes; at most"),
-        ({"size": -1}, "is of -1 bytes"),
+        ({"size": 10**5000}, "has an integer of more than 30 digits bytes; at most"),
+        ({"size": -1}, "has -1 bytes"),
         ({"size": "3"}, "whole numbers"),
         ({"size": 2 * PART + 2}, "two different sizes"),
         ({"content": b""}, f"has 0 bytes and not {PART}"),
         ({"content": b"x" * (PART - 1)}, f"has {PART - 1} bytes and not {PART}"),
         ({"content": b"x" * (PART + 1)}, f"has {PART + 1} bytes and not {PART}"),
-        ({"content": b"x" * (PART + OVERHEAD + 1)}, "a part is at most"),
-        ({"content": "x" * PART}, "a part is at most"),
-        ({"content": None}, "a part is at most"),
+        ({"content": b"x" * (PART + OVERHEAD + 1)}, "has a part of more than"),
+        ({"content": "x" * PART}, "has a part of more than"),
+        ({"content": None}, "has a part of more than"),
     ],
     ids=lambda value: ascii(value)[:40] if isinstance(value, str) else next(iter(value)),
 )
@@ -451,7 +451,7 @@ def test_once_there_is_a_channel_nothing_but_the_same_offer_is_taken_and_nothing
 
     inbox = Inbox(begun(), opened=opened)
     for offer in [*refused_offers("north", "south").values(), identity_offer()]:
-        refuse(inbox, Part(OFFER, 0, 1, len(offer), offer), "north has made another offer before")
+        refuse(inbox, Part(OFFER, 0, 1, len(offer), offer), "north made a different offer before")
     assert inbox.accept("north", Part(OFFER, 0, 1, 700, south._offers["north"])) == ""
     assert inbox.held("north") == 0
 
@@ -463,9 +463,9 @@ def identity_offer() -> bytes:
 
 def test_a_site_that_is_none_of_the_run_is_refused() -> None:
     north, _ = channels_of("north", "south", patience=LIMIT)
-    with pytest.raises(ChannelError, match="west is no site of this run"):
+    with pytest.raises(ChannelError, match="west is not a site of this run"):
         north.take_offer("west", Handshake.begin(identity("west"), "north", "job 1").offer)
-    with pytest.raises(ChannelError, match="west has sent run/a before its offer"):
+    with pytest.raises(ChannelError, match="west sent run/a before its offer"):
         north.opened("west", Part("run/a", 0, 1, 0, b"x" * OVERHEAD))
 
 
@@ -474,16 +474,20 @@ def test_a_site_that_sends_no_offer_is_given_up_with_what_became_of_this_sites_o
         return Channels(identity("north"), "job 1", {"south": post}, 0.02)
 
     part = Part("run/a", 0, 1, 0, b"")
-    with pytest.raises(ChannelError, match=r"^south has sent no offer for 0\.02 s$"):
+    with pytest.raises(ChannelError, match=r"^south sent no offer for 0\.02 s$"):
         north(lambda offer: "").sealed("south", part)
-    with pytest.raises(ChannelError, match=r"own was refused: its certificate is of last year"):
+    with pytest.raises(
+        ChannelError,
+        match=r"offer of this site was refused: its certificate is of last "
+        "year",
+    ):
         north(lambda offer: "its certificate is of last year").sealed("south", part)
 
     def fail(offer: Part) -> str:
         raise ProcessError("south cannot be reached (timeout)")
 
     with pytest.raises(
-        ChannelError, match=r"own did not arrive: ProcessError: south cannot be reached \(tim"
+        ChannelError, match=r"offer of this site did not arrive: ProcessError: south cannot be reached \(tim"
     ):
         north(fail).sealed("south", part)
 
@@ -571,7 +575,7 @@ def test_a_relay_that_drops_all_offers_ends_in_a_clear_loss_at_who_sends(lies: b
 
     relay._do = drop  # type: ignore[method-assign]
     places[0].link.send(1, "0/1/x/0>1", b"hello")
-    why = r"south could not be reached: ChannelError: south has sent no offer for 0\.05 s"
+    why = r"south could not be reached: ChannelError: south sent no offer for 0\.05 s"
     with pytest.raises(PeerLost, match=why) as lost:
         places[0].link.recv(1, "0/1/y/1>0")
     assert ("did not arrive: Lost" in str(lost.value)) is not lies
@@ -711,7 +715,7 @@ def test_a_peer_lost_for_another_reason_is_sent_nothing_more() -> None:
     until(lambda: bool(posted))
     mailbox_of(link).close(SERVER, "ended the run")
     link.flush()
-    with pytest.raises(PeerLost, match="server ended the run; waiting for"):
+    with pytest.raises(PeerLost, match="server ended the run; this process was waiting for"):
         link.recv(SERVER_INDEX, "0/2/y/-1>0")
 
 
@@ -833,7 +837,9 @@ def test_a_message_over_the_limit_is_refused_where_it_is_sent() -> None:
     link = alone(lambda part: "")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(link_module, "check_size", functools.partial(check_size, limit=10))
-        with pytest.raises(ProcessError, match="0/1/x/0>-1 is a message of 11 bytes, more than the 10"):
+        with pytest.raises(
+            ProcessError, match="0/1/x/0>-1 is a message of 11 bytes, more than the limit of 10"
+        ):
             link.send(SERVER_INDEX, "0/1/x/0>-1", b"x" * 11)
         link.send(SERVER_INDEX, "0/1/x/0>-1", b"x" * 10)
     link.flush()

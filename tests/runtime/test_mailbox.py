@@ -136,7 +136,7 @@ def test_a_run_does_not_begin_twice(again: str) -> None:
     mailbox = begun()
     mailbox.begin("second")
     mailbox.put("north", "second/a", b"1")
-    with pytest.raises(ProcessError, match=f"run '{again}' has been here before; give every run a name"):
+    with pytest.raises(ProcessError, match=f"a run '{again}' was here before; give every run another name"):
         mailbox.begin(again)
     assert mailbox.take("north", "a", "north") == b"1"
 
@@ -159,10 +159,14 @@ def test_who_waits_for_a_lost_sender_and_who_sends_to_it_are_told_why(
     wait_until_asked(mailbox, "north", "first/3/7/update/0>-1")
     mailbox.close("north", "was not heard for 30 s")
     mailbox.close("north", "ended the run")  # what follows from it
-    with pytest.raises(PeerLost, match="site north was not heard for 30 s; waiting for 3/7/update") as lost:
+    with pytest.raises(
+        PeerLost, match="site north was not heard for 30 s; this process was waiting for 3/7/update"
+    ) as lost:
         waiting.result(LIMIT)
     assert lost.value.peer == "north"
-    with pytest.raises(PeerLost, match="site north was not heard for 30 s; sending 4/1/model") as lost:
+    with pytest.raises(
+        PeerLost, match="site north was not heard for 30 s; this process was sending 4/1/model"
+    ) as lost:
         mailbox.check_open("north", "4/1/model", "site north")
     assert lost.value.peer == "north"
     assert mailbox.closed("north")
@@ -206,7 +210,11 @@ def test_senders_may_be_heard_again_once_they_are_reopened() -> None:
 def test_silence_beyond_the_patience_is_an_error_that_names_the_sender_and_the_key() -> None:
     mailbox = begun(patience=0.01)
     mailbox.put("south", "first/a", b"1")
-    with pytest.raises(ProcessError, match=r"site north sent nothing for 0\.01 s; waiting for a") as caught:
+    with pytest.raises(
+        ProcessError,
+        match=r"site north sent nothing for 0\.01 s; this process was waiting "
+        "for a",
+    ) as caught:
         mailbox.take("north", "a", "site north")
     assert not isinstance(caught.value, PeerLost)
     assert not mailbox.asked("north", "first/a")
@@ -217,5 +225,7 @@ def test_silence_beyond_the_patience_is_an_error_that_names_the_sender_and_the_k
 
 def test_a_message_of_the_largest_size_crosses_and_one_byte_more_does_not() -> None:
     check_size(b"x" * 10, "update", 10)
-    with pytest.raises(ProcessError, match="update is a message of 11 bytes, more than the 10 that cross"):
+    with pytest.raises(
+        ProcessError, match="update is a message of 11 bytes, more than the limit of 10 bytes"
+    ):
         check_size(b"x" * 11, "update", 10)

@@ -117,7 +117,7 @@ def test_a_process_that_dies_at_work_is_named_with_its_exit_status(
         answers = run(sites, "threads")
         assert [a["threads"] for a in answers.values()] == [2, 2]
         assert {a["session"] for a in answers.values()} == {a["pid"] for a in answers.values()}
-        with pytest.raises(ProcessError, match=r"process of host 0 died \(exit status -9, Killed\)"):
+        with pytest.raises(ProcessError, match=r"process of worker 0 died \(exit status -9, Killed\)"):
             run(sites, "exchange", host0="die")
         assert all_ended(started)
         with pytest.raises(ProcessError, match="were stopped, by close"):
@@ -132,7 +132,7 @@ def test_a_process_that_died_before_a_program_is_named_and_a_stuck_one_is_killed
         started[0].send_signal(signal.SIGSTOP)  # the server: it cannot end by itself any more
         started[1].send_signal(signal.SIGKILL)
         started[1].wait(LIMIT)
-        with pytest.raises(ProcessError, match=r"process of host 0 died \(exit status -9"):
+        with pytest.raises(ProcessError, match=r"process of worker 0 died \(exit status -9"):
             run(sites, "threads")
     assert [process.returncode for process in started] == [-signal.SIGKILL, -signal.SIGKILL]
 
@@ -196,9 +196,9 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedSites]:
 
 
 def test_the_process_that_died_is_named_when_another_one_tells_of_it_first(pretended: PretendedSites) -> None:
-    """The server saw host 0 go; the caller has not yet."""
-    pretended.far[SERVER_INDEX].send_bytes(wire.encode("host 0 closed its connection", kind="lost", peer=0))
-    with pytest.raises(ProcessError, match=r"process of host 0 died \(exit status -9"):
+    """The server saw worker 0 go; the caller has not yet."""
+    pretended.far[SERVER_INDEX].send_bytes(wire.encode("worker 0 closed its connection", kind="lost", peer=0))
+    with pytest.raises(ProcessError, match=r"process of worker 0 died \(exit status -9"):
         run(pretended.sites, "threads")
 
 
@@ -212,7 +212,7 @@ def test_a_connection_that_is_reset_is_a_process_that_died(
         return [pretended.sites._control[0]]
 
     monkeypatch.setattr(processes, "wait", wait)
-    with pytest.raises(ProcessError, match=r"process of host 0 died \(exit status -9"):
+    with pytest.raises(ProcessError, match=r"process of worker 0 died \(exit status -9"):
         run(pretended.sites, "threads")
 
 
@@ -292,9 +292,7 @@ def test_too_few_open_files_are_one_clear_input_error_that_leaves_nothing_behind
     limit = [number for number in range(soft) if number not in before][40]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:
-        with pytest.raises(
-            InputError, match=rf"13 processes.*may have {limit} in all; use fewer clients, or"
-        ):
+        with pytest.raises(InputError, match=rf"13 processes.*may open {limit}; use fewer clients, or"):
             Workers([(k,) for k in range(12)])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -311,7 +309,7 @@ def test_a_failing_stage_sends_where_it_failed_but_not_what_the_exception_says(
     """An exception's message may hold data, and so may the inputs."""
     with Workers([(0,)]) as sites, pytest.raises(ProcessError) as caught:
         run(sites, "fails")
-    where = r"host 0: client 0 failed in 'quotes_its_data' \(phase train, round 7\): KeyError at .*{}:\d+$"
+    where = r"worker 0: client 0 failed in 'quotes_its_data' \(phase train, round 7\): KeyError at .*{}:\d+$"
     assert caught.match(where.format(r"runtime_programs\.py"))
     assert "Alice" not in str(caught.value)
     assert all_ended(started)
@@ -361,7 +359,7 @@ def pair() -> Iterator[tuple[Connection, Connection]]:
 def test_a_message_over_the_limit_is_refused_where_it_is_sent(pair: tuple[Connection, Connection]) -> None:
     """With its name, its size and the limit; one byte less crosses."""
     ours, theirs = (PipeLink({0: end}, max_message=10, patience=LIMIT) for end in pair)
-    with pytest.raises(ProcessError, match="model/-1>0 is a message of 11 bytes, more than the 10"):
+    with pytest.raises(ProcessError, match="model/-1>0 is a message of 11 bytes, more than the limit of 10"):
         ours.send(0, "model/-1>0", b"x" * 11)
     ours.send(0, "model/-1>0", b"x" * 10)
     assert theirs.recv(0, "model/-1>0") == b"x" * 10
@@ -372,7 +370,11 @@ def test_a_length_over_the_limit_is_refused_on_arrival(pair: tuple[Connection, C
     link = PipeLink({0: pair[0]}, max_message=10, patience=LIMIT)
     pair[1].send_bytes(b"/key")
     os.write(pair[1].fileno(), (11).to_bytes(4, "big"))
-    with pytest.raises(ProcessError, match=r"host 0 sent what cannot be read .*at most 10 bytes a message"):
+    with pytest.raises(
+        ProcessError,
+        match=r"worker 0 sent a message that cannot be read .*at most 10 "
+        "bytes a message",
+    ):
         link.recv(0, "key")
 
 
@@ -381,13 +383,19 @@ def test_a_peer_that_is_gone_is_an_error_for_who_waits_and_for_who_sends(
 ) -> None:
     link = PipeLink({SERVER_INDEX: pair[0]}, patience=LIMIT)
     pair[1].close()
-    with pytest.raises(ProcessError, match="the server closed its connection; waiting for key"):
+    with pytest.raises(
+        ProcessError, match="the server closed its connection; this process was waiting for key"
+    ):
         link.recv(SERVER_INDEX, "key")
-    with pytest.raises(ProcessError, match="the server closed its connection; sending key"):
+    with pytest.raises(ProcessError, match="the server closed its connection; this process was sending key"):
         link.send(SERVER_INDEX, "key", b"x")
 
 
 def test_a_silent_peer_is_an_error_after_the_patience(pair: tuple[Connection, Connection]) -> None:
     link = PipeLink({0: pair[0]}, patience=0.01)
-    with pytest.raises(ProcessError, match=r"host 0 sent nothing for 0\.01 s; waiting for key"):
+    with pytest.raises(
+        ProcessError,
+        match=r"worker 0 sent nothing for 0\.01 s; this process was waiting "
+        "for key",
+    ):
         link.recv(0, "key")

@@ -93,7 +93,7 @@ def project(**changes: Any) -> dict[str, Any]:
         (project(server={"port": 0}), "port: 0 cannot be used; give a number from 1 to 65535"),
         (project(server={"port": "8002"}), "port: '8002' cannot be used"),
         (project(server={"host": "my host"}), "host: 'my host' cannot be used"),
-        (project(server={"listen": "localhost"}), "'localhost' is no IPv4 address; give 127.0.0.1"),
+        (project(server={"listen": "localhost"}), "'localhost' is not an IPv4 address; give 127.0.0.1"),
         (project(server={"lsten": "0.0.0.0"}), "did you mean 'listen'?"),
         (project(coordinator="me"), "coordinator: 'me' cannot be used; write as name@example.org"),
         (project(site=["a"]), "no key 'site'; did you mean 'sites'?"),
@@ -124,7 +124,7 @@ def test_init_writes_a_project_that_provision_reads_and_never_over_another(
     assert [site.name for site in found.sites] == ["a", "b", "c"]
     assert (found.address, found.listen) == ("fl.example.org:9000", "0.0.0.0")
     assert main(["site", "init", "--sites", "x"]) == UNUSABLE
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert load_project(Path("graphfed-project.yaml")) == found
 
 

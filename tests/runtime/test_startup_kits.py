@@ -84,7 +84,7 @@ def test_kits_are_never_written_over_others(
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     write_project(PROJECT, tmp_path / "p.yaml")
     assert main(["site", "provision", str(tmp_path / "p.yaml"), "--out", str(out)]) == UNUSABLE
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
 
 
@@ -213,10 +213,10 @@ GOOD = {"config/config_fed_client.json": '{"format_version": 2, "executors": []}
     [
         (GOOD, ""),
         (GOOD | {".__nvfl_sig.json": "{}", "config/.__nvfl_submitter.crt": "x"}, ""),
-        (GOOD | {"custom/code.py": "1"}, "custom/code.py is no configuration"),
-        (GOOD | {"config/code.py": "1"}, "config/code.py is no configuration"),
-        (GOOD | {"code.json": "{}"}, "code.json is no configuration"),
-        (GOOD | {"config/config_fed_client.conf": "{}"}, "is no configuration"),
+        (GOOD | {"custom/code.py": "1"}, "custom/code.py is not a configuration"),
+        (GOOD | {"config/code.py": "1"}, "config/code.py is not a configuration"),
+        (GOOD | {"code.json": "{}"}, "code.json is not a configuration"),
+        (GOOD | {"config/config_fed_client.conf": "{}"}, "is not a configuration"),
         ({"config/a.json": "{"}, "config/a.json cannot be read"),
         ({"config/a.json": '{"a": ["{$GRAPHFED_HOLDERS_KEY}"]}'}, "a variable or a file of the site"),
         ({"config/a.json": '{"a": "${secret:env:X}"}'}, "a variable or a file of the site"),
@@ -239,7 +239,7 @@ def test_a_job_is_json_that_asks_for_nothing_of_the_site(
 def test_a_link_in_a_job_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "a.json").symlink_to("/etc/hostname")
-    assert "is no plain file" in rules.job_error(tmp_path)
+    assert "is not a regular file" in rules.job_error(tmp_path)
 
 
 def test_flare_s_handlers_are_checked_before_a_site_runs_without_some(

@@ -1,16 +1,16 @@
-"""Deployment over NVIDIA FLARE: every site a process on its own machine, with mutual TLS between them.
+"""Deployment over NVIDIA FLARE: every site is a process on its own machine, connected by mutual TLS.
 
-The only package that imports nvflare (the extra `deploy`), and only where it is used:
+This is the only package that imports nvflare (the extra `deploy`), and only when it is used:
 
-    project     the file that names the server and the sites
-    kits        what each of them starts with: its certificate, and what it allows the others to do
-    rules       the second of these, as FLARE's files say it
-    process     starting FLARE's long-lived process of a kit, and ending it with all that it started
-    child       what happens in each of FLARE's processes before its program runs
-    components  our parts of those processes: starting runs, looking through jobs, telling what happens
-    tls         how the server listens; whether a kit can connect
-    admission   that one process stands for each site
-    status      who is connected and what runs, asked with the coordinator's kit
+    project       the file that names the server and the sites
+    startup_kits  the folders with which participants start: a certificate, a key and local rules
+    rules         the local rules, as FLARE's files express them
+    process       starts FLARE's long-lived process of a startup kit, and ends it with all its children
+    child         runs in each of FLARE's processes before FLARE's program
+    components    our parts of those processes: they start runs, check jobs and report events
+    tls           how the server listens, and whether a participant can connect
+    admission     accepts one process per site
+    status        asks the server which sites are connected and which runs are in progress
 """
 
 import importlib.util
@@ -21,7 +21,11 @@ __all__ = ["need_nvflare"]
 
 
 def need_nvflare() -> None:
-    """InputError, with what to install, where nvflare is missing."""
+    """Check that nvflare is installed.
+
+    Raises:
+        InputError: It is missing; the message says what to install.
+    """
     if importlib.util.find_spec("nvflare") is None:
         raise InputError(
             "deployment needs NVIDIA FLARE, which is not installed: pip install 'graphfed[deploy]'"

@@ -1,9 +1,8 @@
-"""Who may connect to the server under a site's name: one process at a time.
+"""Lets one process at a time connect to the server under the name of a site.
 
-FLARE keeps one connection for each name, and closes the older one when another comes. So two copies of one
-kit would throw each other out in turn, and every run with them. Here the server keeps the connection that it
-has for as long as it is alive, and says to the other one that it is refused, in the reply of FLARE's
-handshake.
+FLARE keeps one connection per name, and closes the older one when a new one comes. Two copies of one startup
+kit would therefore disconnect each other again and again, and end every run. Here the server keeps the first
+connection as long as it is alive, and refuses the other one in the reply of FLARE's handshake.
 """
 
 import threading
@@ -20,11 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["refuse_copies"]
 
-#: The key in the reply of a handshake that says that a connection is refused; its value tells nothing.
+#: The key in the reply of a handshake that marks a refused connection; its value has no meaning.
 REFUSED = "graphfed_refused"
-#: Seconds without anything from a connection after which it is taken for dead: its site may connect again.
+#: Seconds without data after which a connection counts as dead, so that its site may connect again.
 ALIVE = 2.5 * HEARTBEAT
-#: Seconds until the server closes a refused connection, so that the reply arrives first.
+#: Seconds until the server closes a refused connection: the reply must arrive first.
 LINGER = 1.0
 
 
@@ -33,13 +32,13 @@ def refuse_copies(
     on_refusal: Callable[[str, str, str], None],
     on_refused: Callable[[], None],
 ) -> None:
-    """Let one connection stand for each site, from now on in this process.
+    """Accept only one connection per site, from now on in this process.
 
     Args:
-        sites: At the server the names of the project's sites; empty at a site.
-        on_refusal: Called at the server with a site's name, the address of the connection that stands, and
-            that of the one that is refused.
-        on_refused: Called at a site whose own connection is refused.
+        sites: At the server the names of the sites; empty at a site.
+        on_refusal: Called at the server with the name of a site, the address of its present connection and
+            the address of the refused one.
+        on_refused: Called at a site whose connection is refused.
     """
     from nvflare.fuel.f3.drivers.driver_params import DriverParams
     from nvflare.fuel.f3.sfm.conn_manager import ConnManager
@@ -58,7 +57,7 @@ def refuse_copies(
             return
         name = data.get(name_key)
         owner = connection.conn.get_conn_properties().get(DriverParams.PEER_CN.value)
-        # A connection with another party's certificate is refused by FLARE itself.
+        # FLARE itself refuses a connection whose certificate belongs to another participant.
         standing = _alive(self, connection, name) if name in sites and owner == name else None
         if standing is None:
             welcome(self, connection, data)
@@ -73,7 +72,7 @@ def refuse_copies(
 
 
 def _alive(manager: "ConnManager", connection: "SfmConnection", name: str) -> "SfmConnection | None":
-    """Return another connection of this name from which something came just now, or None."""
+    """Return another connection of this name that is alive, or None."""
     endpoint = manager.sfm_endpoints.get(name)
     for other in () if endpoint is None else list(endpoint.connections):
         if other is not connection and time.time() - other.last_activity < ALIVE:

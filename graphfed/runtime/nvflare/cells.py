@@ -1,12 +1,12 @@
-"""Parts of messages as requests between the cells of a job: FLARE's own messages, one below its Collab
-calls.
+"""Sends parts of messages as requests between the cells of a job, FLARE's own messages below Collab calls.
 
-A Collab call with bytes goes through FLARE's streaming: with 4 sites, a round trip of 1 KB took 26 ms by call
-and 15 ms by request, of 50 MB 2.4 s and 1.3 s (medians of one run, benchmarks/results/deployment.json). So
-calls start and end runs, and requests carry what is exchanged in them.
+A Collab call with bytes goes through FLARE's streaming. With 4 sites, a round trip of 1 KB took 26 ms by call
+and 15 ms by request; a round trip of 50 MB took 2.4 s and 1.3 s (medians of one run,
+benchmarks/results/deployment.json). So calls start and end runs, and requests carry the messages.
 
-A request's origin is the sending cell, which FLARE binds to the certificate of its connection, as for calls;
-who is no participant of the job is refused."""
+The origin of a request is the sending cell, which FLARE binds to the certificate of its connection, as it
+does for calls. Requests of cells that do not take part in the job are refused.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -21,23 +21,28 @@ from graphfed.runtime.nvflare.link import Part, Post
 __all__ = ["listen", "post_to"]
 
 CHANNEL, TOPIC = "graphfed", "part"
-#: The header of a request that holds what `Part` has beside the contents.
+#: The header of a request with the fields of `Part` other than the contents.
 HEADER = "graphfed_part"
-#: Seconds that a request may take: a part is small, and one that fails is repeated before a peer is given up.
+#: Seconds that a request may take. A part is small, and a request that fails is repeated.
 REQUEST = 10.0
 
 
 def listen(proxies: Mapping[str, Proxy], accept: Callable[[str, Part], str]) -> None:
-    """Hand every part that arrives from now on to `accept`, with its sender's name. Once for a process."""
+    """Pass every part that arrives from now on to a function. A process may call this once.
+
+    Args:
+        proxies: The other participants by name.
+        accept: Called with the name of the sender and the part; returns why the part is refused, or "".
+    """
     cell = next(iter(proxies.values())).backend.cell
     names = {proxy.backend.target_fqcn: name for name, proxy in proxies.items()}
 
     def take(request: Message) -> Message:
         sender = names.get(request.get_header(MessageHeaderKey.ORIGIN))
-        told = request.get_header(HEADER)
-        if sender is None or not isinstance(told, list | tuple) or len(told) != 4:
+        header = request.get_header(HEADER)
+        if sender is None or not isinstance(header, list | tuple) or len(header) != 4:
             return make_reply(ReturnCode.INVALID_REQUEST)
-        key, number, count, size = told
+        key, number, count, size = header
         content = b"" if request.payload is None else request.payload
         refused = accept(sender, Part(key, number, count, size, content))
         return make_reply(ReturnCode.OK, body=refused.encode())
@@ -46,12 +51,20 @@ def listen(proxies: Mapping[str, Proxy], accept: Callable[[str, Part], str]) -> 
 
 
 def post_to(name: str, proxy: Proxy) -> Post:
-    """How to hand a part to a place; its `Post` raises ProcessError where FLARE does not reach it."""
+    """Make a function that sends parts to a participant.
+
+    Args:
+        name: The name of the participant.
+        proxy: FLARE's proxy of it.
+
+    Returns:
+        The function. It raises ProcessError if FLARE cannot reach the participant.
+    """
     cell, target = proxy.backend.cell, proxy.backend.target_fqcn
 
     def post(part: Part) -> str:
-        told = [part.key, part.number, part.count, part.size]
-        request = new_cell_message({HEADER: told}, part.content)
+        header = [part.key, part.number, part.count, part.size]
+        request = new_cell_message({HEADER: header}, part.content)
         reply = cell.core_cell.send_request(CHANNEL, TOPIC, target, request, timeout=REQUEST)
         code = reply.get_header(MessageHeaderKey.RETURN_CODE)
         if code != ReturnCode.OK:

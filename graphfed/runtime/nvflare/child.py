@@ -1,12 +1,13 @@
-"""What every process of a kit does before FLARE's program runs in it: ``python -m ...child MODULE
-ARGUMENTS``.
+"""Prepares every process of a startup kit for FLARE's program: ``python -m ...child MODULE ARGUMENTS``.
 
-- It ends at once when the process that started it is gone, even by kill -9. (FLARE's processes of a run look
-  once a second, and then end in an orderly way that may take longer; its long-lived ones do not look.)
-- At SIGTERM it takes leave of the server, then ends.
-- A site's process forgets FLARE's handlers of requests that a graphfed run does not need. FLARE lets its
-  server say who asks, and whether rules apply; what is not there cannot be asked for.
-- TLS connections are accepted as `tls` does it.
+- The process ends at once when the process that started it is gone, even after kill -9. (FLARE's processes of
+  a run check this once a second, and then end in order, which may take longer; its long-lived processes do
+  not check it.)
+- At SIGTERM it logs out from the server and ends.
+- A site's process removes FLARE's handlers of requests that graphfed does not need. FLARE trusts its server
+to
+  say who makes a request and whether rules apply; a handler that is missing cannot be misused.
+- TLS connections are made as `tls` defines.
 """
 
 import os
@@ -21,28 +22,34 @@ from graphfed.runtime.nvflare.tls import use_tls_driver
 
 __all__ = ["EVENTS", "KEPT_REQUESTS", "PARENT", "main", "on_stop"]
 
-#: Environment: the process that started this one; the pipe for events, of a kit's long-lived process only.
+#: Environment variables: the process that started this one, and the pipe for events of the long-lived
+# process.
 PARENT = "GRAPHFED_SITE_PARENT"
 EVENTS = "GRAPHFED_SITE_EVENTS"
-#: FLARE's handlers of requests to a site's long-lived process that stay: to start, watch and end runs.
+#: The handlers of a site's long-lived process that stay: those that start, watch and end runs.
 KEPT_REQUESTS = (
     "ClientStatusProcessor", "CheckResourceProcessor", "CancelResourceProcessor", "DeployProcessor",
     "StartJobProcessor", "AbortAppProcessor", "NotifyJobStatusProcessor", "DeleteRunNumberProcessor",
 )  # fmt: skip
-#: Those of a site's process of a run.
+#: The handlers of a site's process of a run that stay.
 KEPT_COMMANDS = ("CheckStatusCommand", "AbortCommand", "AbortTaskCommand", "ByeCommand")
-#: Seconds for taking leave of the server.
-LEAVE = 3.0
+#: Seconds for logging out from the server.
+LOGOUT = 3.0
 
 _stoppers: list[Callable[[], object]] = []
 
 
 def on_stop(act: Callable[[], object]) -> None:
-    """Have something done at SIGTERM, before the process ends."""
+    """Register a function to call at SIGTERM, before the process ends.
+
+    Args:
+        act: The function.
+    """
     _stoppers.append(act)
 
 
 def main() -> None:
+    """Prepare this process, and run the module that its command line names."""
     module = sys.argv[1]
     threading.Thread(target=_end_with, args=(int(os.environ.pop(PARENT)),), daemon=True).start()
     signal.signal(signal.SIGTERM, _stop)
@@ -60,13 +67,13 @@ def _end_with(parent: int) -> None:
 
 
 def _stop(*_: object) -> None:
-    def leave() -> None:
+    def log_out() -> None:
         for act in _stoppers:
             act()
 
-    thread = threading.Thread(target=leave, daemon=True)
+    thread = threading.Thread(target=log_out, daemon=True)
     thread.start()
-    thread.join(LEAVE)
+    thread.join(LOGOUT)
     os._exit(0)
 
 
@@ -74,21 +81,20 @@ def _forget_requests() -> None:
     from nvflare.private.fed.client.admin_commands import AdminCommands
     from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
-    for where, what, kept in (
+    for owner, attribute, names in (
         (ClientRequestProcessors, "request_processors", KEPT_REQUESTS),
         (AdminCommands, "commands", KEPT_COMMANDS),
     ):
-        found = {type(handler).__name__: handler for handler in getattr(where, what)}
-        # A version of FLARE that names them otherwise must not run without its rules.
-        missing = set(kept) - set(found)
+        found = {type(handler).__name__: handler for handler in getattr(owner, attribute)}
+        # A version of FLARE with other names must not run with all of its handlers.
+        missing = set(names) - set(found)
         if missing:
             raise RuntimeError(f"this version of nvflare has no {', '.join(sorted(missing))}")
-        setattr(where, what, [found[name] for name in kept])
+        setattr(owner, attribute, [found[name] for name in names])
 
 
 if __name__ == "__main__":
-    # Not this module's main but that of the one that others import: there is one list of what to do at
-    # SIGTERM.
+    # The imported module has the list of functions for SIGTERM, so its `main` must run, not that of __main__.
     from graphfed.runtime.nvflare.child import main as run
 
     run()

@@ -1,4 +1,4 @@
-"""The parts of FLARE's long-lived processes that are ours; a kit's resources.json names them.
+"""Our components in FLARE's long-lived processes, which resources.json of a startup kit names.
 
 Only FLARE imports this file, in the processes that `process.run_parent` starts.
 """
@@ -37,28 +37,48 @@ if TYPE_CHECKING:
 
 __all__ = ["Events", "JobValidator", "ServerLauncher", "SiteLauncher"]
 
-#: Seconds between two looks at who is connected.
+#: Seconds between two checks of the connections.
 INTERVAL = 0.5
-#: Seconds for the first connection, before a word is said of its failing.
+#: Seconds for the first connection before a failure is reported.
 FIRST = 5.0
-#: Seconds after which a site that has no connection says so again.
+#: Seconds after which a missing connection is reported again.
 AGAIN = 10.0
 
 
 class JobValidator(AppValidator):  # type: ignore[misc]
-    """Refuses a job that is more than a configuration (`rules.job_error`)."""
+    """Refuses a job that contains anything but a configuration (`rules.job_error`)."""
 
     def validate(self, app_folder: str) -> tuple[str, JsonObject]:
+        """Check the app of a job, as FLARE asks for it.
+
+        Args:
+            app_folder: The folder of the app.
+
+        Returns:
+            Why it is refused, or "", and no further information.
+        """
         return job_error(Path(app_folder)), {}
 
 
 class _Launcher(ProcessJobLauncher):  # type: ignore[misc]
-    """Starts the process of a run: as FLARE's own does, but through `child`, with a list of arguments
-    instead of a line that is taken apart again, and without the job's folder of code on the path."""
+    """Starts the process of a run.
+
+    It differs from FLARE's launcher in three ways: the process starts through `child`, its arguments are a
+    list instead of a line that is split again, and the job's folder of code is not on the path.
+    """
 
     names: list[str]
 
     def launch_job(self, job_meta: JsonObject, fl_ctx: FLContext) -> ProcessHandle:
+        """Start the process of a run, as FLARE asks for it.
+
+        Args:
+            job_meta: FLARE's description of the job.
+            fl_ctx: FLARE's context, which has the arguments.
+
+        Returns:
+            A handle of the process.
+        """
         given = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
         command = [sys.executable, "-P", "-m", "graphfed.runtime.nvflare.child", given["exe_module"][1]]
         for name in self.names:
@@ -66,25 +86,38 @@ class _Launcher(ProcessJobLauncher):  # type: ignore[misc]
                 option, value = given[name]
                 command += [option, *(str(value).split() if name == JobProcessArgs.OPTIONS else [str(value)])]
         environment = {**os.environ, **get_credential_env(given), PARENT: str(os.getpid())}
-        # The pipe is not passed on; its number may be another file's there.
+        # The child does not inherit the pipe, and its number may belong to another file there.
         environment.pop(EVENTS, None)
-        # A group of its own: FLARE ends a run by killing the group.
+        # The process gets a group of its own, because FLARE ends a run by killing the group.
         return ProcessHandle(process=subprocess.Popen(command, env=environment, start_new_session=True))
 
     def get_command(self, job_meta: JsonObject, fl_ctx: FLContext) -> str:
+        """Raise NotImplementedError: `launch_job` does not use a command line.
+
+        Args:
+            job_meta: FLARE's description of the job.
+            fl_ctx: FLARE's context.
+
+        Returns:
+            Never.
+        """
         raise NotImplementedError("launch_job makes the command")
 
 
 class SiteLauncher(_Launcher):
+    """The launcher of a site."""
+
     names = get_client_job_args(include_exe_module=False)
 
 
 class ServerLauncher(_Launcher):
+    """The launcher of the server."""
+
     names = get_server_job_args(include_exe_module=False)
 
 
 class Events(FLComponent):  # type: ignore[misc]
-    """Tells `process.run_parent` what happens, a JSON list a line, through the pipe that it left open."""
+    """Reports events to `process.run_parent` through a pipe, as one JSON list per line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,6 +132,12 @@ class Events(FLComponent):  # type: ignore[misc]
             )
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Handle an event of FLARE.
+
+        Args:
+            event_type: Its type.
+            fl_ctx: FLARE's context.
+        """
         if self._pipe < 0:  # a run's own process
             return
         if event_type == EventType.BEFORE_CLIENT_REGISTER:
@@ -114,21 +153,21 @@ class Events(FLComponent):  # type: ignore[misc]
             self._log("run ended", _job(fl_ctx))
 
     def _watch_server(self, site: "FederatedClient") -> None:
-        """At a site: whether there is a connection to the server, and the site is registered."""
+        """At a site, report whether it is connected to the server and registered."""
         was, since = None, time.monotonic()
         said = float("-inf")
         while True:
             server = site.cell and site.cell.core_cell.communicator.find_endpoint(FQCN.ROOT_SERVER)
             now = bool(server and server.state == EndpointState.READY and site.token)
             late = time.monotonic() - said > AGAIN
-            # The first connection takes a moment. The reason why there is none may change.
+            # The first connection takes a moment. A missing one is reported again, as its reason may change.
             if (now != was and (now or was or time.monotonic() - since > FIRST)) or (was is False and late):
                 self._log("connected" if now else "not connected", "")
                 was, said = now, time.monotonic()
             time.sleep(INTERVAL)
 
     def _watch_sites(self, server: "FederatedServer") -> None:
-        """At the server: which sites are registered, each time with a token of its own."""
+        """At the server, report which sites are registered. A site gets a new token each time."""
         self._log("listening", "")
         before: dict[str, str] = {}
         while True:
@@ -142,13 +181,13 @@ class Events(FLComponent):  # type: ignore[misc]
 
     def _log(self, event: str, what: str) -> None:
         line = json.dumps([event, what]) + "\n"
-        # Short lines are written whole, so threads do not mix theirs. Nobody may be there to read any more.
+        # Short lines are written as a whole, so lines of threads do not mix. The reader may have ended.
         with contextlib.suppress(OSError):
             os.write(self._pipe, line.encode())
 
 
 def _job(fl_ctx: FLContext) -> str:
-    """The run that an event is about; the server and the sites say it in different ways."""
+    """Return the run of an event, which FLARE stores differently at the server and at sites."""
     data = fl_ctx.get_prop(FLContextKey.EVENT_DATA)
     if isinstance(data, dict) and "job_id" in data:
         return str(data["job_id"])

@@ -1,8 +1,9 @@
-"""Who starts runs: submits a job to the server, tells what happens, and gets what the server keeps of it.
+"""The coordinator starts runs: it submits jobs to the server, reports their progress and fetches the results.
 
-A job that ends because a place was lost, or because the server was, is followed by another one, once all
-sites are connected again: it goes on from the newest round of which every place has a checkpoint. A site that
-stays away for longer than `patience` ends the run, with everything saved."""
+If a job ends because a site or the server was lost, the coordinator submits another one when all sites are
+connected again. It continues from the newest round of which every participant has a checkpoint. If a site is
+away for longer than `patience`, the run ends with everything saved.
+"""
 
 import contextlib
 import json
@@ -29,32 +30,41 @@ T = TypeVar("T")
 
 SITE_APP = "graphfed.runtime.nvflare.apps.SiteApp"
 SERVER_APP = "graphfed.runtime.nvflare.apps.ServerApp"
-#: Where a job puts what became of its runs, and the server's folders of them; the topic of questions to it.
+#: In the results of a job: the file of outcomes, and the server's folders of runs. The topic of requests to
+# it.
 OUTCOMES, RESULTS, COMMAND = "graphfed.json", "graphfed-runs", "graphfed"
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
-#: The status of a job whose server's part went through to its end.
+#: The status of a job whose server's part has completed.
 DONE_STATUS = "FINISHED:COMPLETED"
-#: Where FLARE keeps what each place has said to a job, "PLACE: OK" or "PLACE: REASON"; the characters of the
-#: longest reason that is passed on.
+#: The key of FLARE's list of answers to a job, "NAME: OK" or "NAME: REASON", and the most characters of a
+#: reason that is passed on.
 DEPLOYED, MAX_REASON = "job_deploy_detail", 500
-#: Seconds between two looks at a job.
-LOOK = 0.5
-#: Seconds that a job's processes have to start.
+#: Seconds between two checks of a job.
+INTERVAL = 0.5
+#: Seconds in which the processes of a job must start.
 START = 120
-#: So many jobs in a row that end before anything happens end the run.
-IN_VAIN = 3
+#: The number of consecutive jobs without any event after which the run ends.
+MAX_EMPTY_JOBS = 3
 
 
 class Coordinator:
-    """The holder of a coordinator's kit, connected to its server when it asks something. Use as a context
-    manager. InputError for another kit."""
+    """The coordinator of a deployment, which connects to the server when it needs to.
+
+    Use it as a context manager.
+
+    Args:
+        startup_kit: The startup kit of the coordinator.
+
+    Raises:
+        InputError: It is the startup kit of another participant.
+    """
 
     def __init__(self, startup_kit: StartupKit) -> None:
         if startup_kit.kind != "coordinator":
             raise InputError(
-                f"{startup_kit.folder} is the kit of {startup_kit.name}; name the coordinator's, who "
-                f"starts runs"
+                f"{startup_kit.folder} is the startup kit of {startup_kit.name}; give that of the "
+                "coordinator, which starts runs"
             )
         self.startup_kit, self.timing = startup_kit, startup_kit.project.timing
         self._open = contextlib.ExitStack()
@@ -73,42 +83,62 @@ class Coordinator:
         on_event: Callable[[str, JsonObject], None],
         on_message: Callable[[str], None],
         stop_request: StopRequest,
-        kept: Path,
+        results: Path,
     ) -> list[JsonObject]:
-        """Run programs at all places, one after the other: what became of each, as `apps` says it.
+        """Run programs at all participants, one after the other.
 
-        runs: as `ServerApp` takes them; on_event: gets (run, event) from the server's
-        program; on_message: what happens to the federation, in words; stop_request: to stop, after saving;
-        kept: the folder in which the server's folder of every run is put."""
+        Args:
+            runs: The runs, as `ServerApp` takes them.
+            on_event: Called with the name of a run and each event of the server's program.
+            on_message: Called with progress messages about the deployment.
+            stop_request: The stop request to obey, after saving.
+            results: The folder into which the server's folder of every run is copied.
+
+        Returns:
+            The outcome of each run, as `apps` defines it.
+
+        Raises:
+            GraphfedError: The server or a site was away for too long, or jobs end without any event.
+        """
         done: list[JsonObject] = []
-        in_vain = 0
+        empty_jobs = 0
         while len(done) < len(runs):
             if not self.wait_for_sites(on_message, stop_request):
                 break
-            on_message("all sites are there; their processes start")
-            outcomes, events = self._job(runs[len(done) :], on_event, stop_request, kept)
+            on_message("all sites are connected; their processes start")
+            outcomes, events = self._job(runs[len(done) :], on_event, stop_request, results)
             done += [outcome for outcome in outcomes if outcome["kind"] != "lost"]
             if stop_request.asked:
                 break
-            in_vain = 0 if events else in_vain + 1
+            empty_jobs = 0 if events else empty_jobs + 1
             lost = [outcome for outcome in outcomes if outcome["kind"] == "lost"]
-            if lost and in_vain == IN_VAIN:
+            if lost and empty_jobs == MAX_EMPTY_JOBS:
                 raise GraphfedError(
-                    f"{IN_VAIN} jobs in a row ended before anything happened ({lost[0]['text']}); the logs "
-                    "of the server and the sites say why"
+                    f"{MAX_EMPTY_JOBS} jobs in a row ended before they began to run ({lost[0]['text']}); see "
+                    "log.txt in the startup kits of the server and the sites"
                 )
             if lost:
-                on_message(f"{lost[0]['text']}; going on from the last checkpoint once all sites are there")
+                on_message(
+                    f"{lost[0]['text']}; the run continues from the last checkpoint when all sites are "
+                    "connected"
+                )
         return done
 
     def connected(self) -> dict[str, float]:
-        """The sites that are connected, and how many seconds ago each was last heard."""
+        """Ask the server which sites are connected.
+
+        Returns:
+            Seconds since the last sign of life of each connected site, by name.
+
+        Raises:
+            Unreachable: The server does not answer.
+        """
         info = self._ask(lambda session: session.get_system_info())
         now = time.time()
         return {client.name: max(0.0, now - client.last_connect_time) for client in info.client_info}
 
     def wait_for_sites(self, on_message: Callable[[str], None], stop_request: StopRequest) -> bool:
-        """Wait until every site of the project is connected, or somebody asks to stop.
+        """Wait until every site of the project is connected, or a stop request comes.
 
         Args:
             on_message: Called with what is waited for, when that changes.
@@ -118,9 +148,9 @@ class Coordinator:
             Whether all sites are connected; False after a stop request.
 
         Raises:
-            GraphfedError: a site, or the server, stayed away for longer than the project's patience.
+            GraphfedError: A site or the server was away for longer than the patience of the project.
         """
-        end, told = time.monotonic() + self.timing.patience, ""
+        end, last_message = time.monotonic() + self.timing.patience, ""
         while not stop_request.asked:
             try:
                 heard = self.connected()
@@ -130,16 +160,16 @@ class Coordinator:
                     return True
             except Unreachable:
                 missing = ["the server"]
-            news = f"waiting for {', '.join(missing)}"
-            if news != told:
-                on_message(news)
-                told = news
+            message = f"waiting for {', '.join(missing)}"
+            if message != last_message:
+                on_message(message)
+                last_message = message
             if time.monotonic() > end:
                 raise GraphfedError(
                     f"{', '.join(missing)} did not come back within {self.timing.patience:g} s; what the "
-                    "others have is saved"
+                    "other participants have is saved"
                 )
-            time.sleep(LOOK)
+            time.sleep(INTERVAL)
         return False
 
     # ---- one job -------------------------------------------------------------------------------------------
@@ -149,16 +179,16 @@ class Coordinator:
         runs: Sequence[JsonObject],
         on_event: Callable[[str, JsonObject], None],
         stop_request: StopRequest,
-        kept: Path,
+        results: Path,
     ) -> tuple[list[JsonObject], int]:
-        """Submit a job and see it through: what became of its runs, and how many events there were."""
+        """Submit a job and wait for it; return the outcomes of its runs, and the number of events."""
         with tempfile.TemporaryDirectory(prefix="graphfed-job-") as folder:
             self._write_job(Path(folder) / "job", runs)
             job = self._ask(lambda session: session.submit_job(f"{folder}/job"))
         try:
-            return self._watch(job, runs, on_event, stop_request, kept)
+            return self._watch(job, runs, on_event, stop_request, results)
         except BaseException:
-            self._abort(job)  # nobody would hear of it any more
+            self._abort(job)  # no program would receive its results
             raise
 
     def _watch(
@@ -167,38 +197,41 @@ class Coordinator:
         runs: Sequence[JsonObject],
         on_event: Callable[[str, JsonObject], None],
         stop_request: StopRequest,
-        kept: Path,
+        results: Path,
     ) -> tuple[list[JsonObject], int]:
-        """See `_job`. A stop request is passed on to the server's program, which saves and ends. A job that
-        has not begun to train has nothing to save, so it is aborted at once: it may be in the queue behind
-        another run, or wait for a site's data."""
+        """Wait for a job; return as `_job`.
+
+        A stop request is passed on to the server's program, which saves and ends. A job that has not begun to
+        train has nothing to save and is aborted at once: it may be in the queue behind another run, or wait
+        for the data of a site.
+        """
         seen, begun, answered, asked_at = 0, False, False, float("inf")
 
         def forward(events: Sequence[JsonObject]) -> int:
-            for told in events:
-                on_event(told["run"], told["event"])
+            for entry in events:
+                on_event(entry["run"], entry["event"])
             return len(events)
 
         while True:
-            time.sleep(LOOK)
+            time.sleep(INTERVAL)
             try:
                 status = str(self._ask(lambda session: session.get_job_status(job)))
             except Unreachable:
                 return [_lost(runs, "the server cannot be reached")], seen
             if status == "RUNNING":
-                with contextlib.suppress(Unreachable):  # it has just begun, or is just ending
+                with contextlib.suppress(Unreachable):  # the job is just starting or ending
                     stop = stop_request.asked
                     events = self._events(job, seen, stop)
                     answered = stop
                     begun = begun or any(map(_is_training, events))
                     seen += forward(events)
             elif status.startswith("FINISHED"):
-                outcomes, events = self._results(job, status, runs, kept)
+                outcomes, events = self._results(job, status, runs, results)
                 return outcomes, seen + forward(events[seen:])
             if stop_request.asked:
                 asked_at = min(asked_at, time.monotonic())
-                unheard = not answered and time.monotonic() - asked_at > self.timing.give_up
-                if not begun or unheard:
+                ignored = not answered and time.monotonic() - asked_at > self.timing.give_up
+                if not begun or ignored:
                     self._abort(job)
                     return [], seen
 
@@ -212,10 +245,11 @@ class Coordinator:
         return list(answer["events"])
 
     def _write_job(self, folder: Path, runs: Sequence[JsonObject]) -> None:
-        """A job as FLARE takes it: names of classes that the kits allow, and plain values.
+        """Write a job in FLARE's form: names of classes that the startup kits allow, and plain values.
 
-        What is asked goes to the server alone, which tells the sites: FLARE brings them their part of a job
-        in one frame, whose length is limited (`tls.FRAME`)."""
+        The runs are in the server's part only, and the server passes them on to the sites: FLARE sends a
+        site's part of a job in one frame, whose length is limited (`tls.FRAME`).
+        """
         sites = [site.name for site in self.startup_kit.project.sites]
         timing = self.timing
         request = {
@@ -249,55 +283,58 @@ class Coordinator:
         write_json(folder / "site" / "config" / "config_fed_client.json", site)
 
     def _results(
-        self, job: str, status: str, runs: Sequence[JsonObject], kept: Path
+        self, job: str, status: str, runs: Sequence[JsonObject], results: Path
     ) -> tuple[list[JsonObject], list[JsonObject]]:
-        """What became of the runs of a job that has ended and its events; the server's folders go to `kept`.
+        """Fetch the outcomes and events of a job that has ended; copy the server's folders to `results`.
 
-        GraphfedError where a job that was done cannot be fetched: to run it again would not help."""
+        GraphfedError if the results of a completed job cannot be fetched: to run it again would not help.
+        """
         with tempfile.TemporaryDirectory(prefix="graphfed-result-") as folder:
             try:
                 work = Path(self._ask(lambda s: s.download_job_result(job, folder))) / "workspace"
                 content = parse_json(read_regular(work / OUTCOMES))
                 asked = {str(run["run"]) for run in runs}
                 for outcome in content["outcomes"]:
-                    # The name becomes a path below, and it is the server that says it.
+                    # The name comes from the server and becomes part of a path below.
                     if outcome["run"] not in asked:
-                        raise ValueError(f"it tells of run {shown(outcome['run'])}, which was not asked for")
-                    told = work / RESULTS / outcome["run"]
-                    if told.is_dir():
-                        shutil.copytree(told, kept / outcome["run"], dirs_exist_ok=True)
+                        raise ValueError(f"it has a run {shown(outcome['run'])} that was not asked for")
+                    served = work / RESULTS / outcome["run"]
+                    if served.is_dir():
+                        shutil.copytree(served, results / outcome["run"], dirs_exist_ok=True)
             except (Unreachable, OSError, ValueError, KeyError, TypeError) as error:
                 if status == DONE_STATUS:
                     raise GraphfedError(
-                        f"the run has ended, and its result could not be fetched ({error}); see that there "
-                        f"is room, and that {self.startup_kit.folder / 'transfer'} can be written"
+                        f"the run has ended, but its result could not be fetched ({error}); check that the "
+                        f"disk has free space and that {self.startup_kit.folder / 'transfer'} can be written"
                     ) from None
                 refused = self._refusals(job)
                 if refused:
                     return [{"run": runs[0]["run"], "kind": "input", "text": refused}], []
-                return [_lost(runs, f"the job ended before its time ({status})")], []
+                return [_lost(runs, f"the job ended unexpectedly ({status})")], []
             return content["outcomes"], content["events"]
 
     def _refusals(self, job: str) -> str:
-        """Return which places refused to start a job, and why; empty where none did, or nobody can say."""
+        """Return which participants refused to start a job, and why; "" if none did or the server is gone."""
         try:
             details = self._ask(lambda session: session.get_job_meta(job)).get(DEPLOYED) or []
         except Unreachable:
             return ""
-        places = ["server", *(site.name for site in self.startup_kit.project.sites)]
+        names = ["server", *(site.name for site in self.startup_kit.project.sites)]
         refusals = []
-        for place, reason in (str(detail).partition(": ")[::2] for detail in details):
-            # A place that did not answer in time may do so the next time.
-            if place in places and reason != "OK" and not reason.startswith("no reply"):
-                words = "".join(sign if sign.isprintable() else " " for sign in reason)[:MAX_REASON]
-                refusals.append(f"{place} refuses the run: {words.removeprefix('NVFLARE_ERROR: ').strip()}")
+        for name, reason in (str(detail).partition(": ")[::2] for detail in details):
+            # A site that did not answer in time may answer the next time.
+            if name in names and reason != "OK" and not reason.startswith("no reply"):
+                text = "".join(c if c.isprintable() else " " for c in reason)[:MAX_REASON]
+                refusals.append(f"{name} refuses the run: {text.removeprefix('NVFLARE_ERROR: ').strip()}")
         return "; ".join(refusals)
 
     # ---- the session ---------------------------------------------------------------------------------------
 
     def _ask(self, act: "Callable[[Session], T]") -> T:
-        """Ask the server something over a session that is made when it is needed. Unreachable where it does
-        not answer."""
+        """Make a request to the server, and open a session if there is none.
+
+        Unreachable if the server does not answer.
+        """
         try:
             if self._session is None:
                 self._session = self._open.enter_context(open_session(self.startup_kit))
@@ -305,7 +342,7 @@ class Coordinator:
                 return act(self._session)
         except InputError:
             raise
-        except Exception as error:  # FLARE's own, of many kinds
+        except Exception as error:  # FLARE raises many types
             self._close()
             raise Unreachable(f"the server does not answer: {error}") from error
 
@@ -317,13 +354,12 @@ class Coordinator:
 
 
 class Unreachable(GraphfedError):
-    """The server does not answer, or what it says cannot be used."""
+    """The server does not answer, or its answer cannot be used."""
 
 
-def _is_training(told: JsonObject) -> bool:
-    """Return whether an event is later than the joining and the set-up of a run, in which there are only
-    notes (see `runs.train`)."""
-    event = told["event"]
+def _is_training(entry: JsonObject) -> bool:
+    """Return whether an event comes after joining and set-up, which log only notes (see `runs.train`)."""
+    event = entry["event"]
     return not (isinstance(event, Mapping) and event.get("phase") == "note")
 
 

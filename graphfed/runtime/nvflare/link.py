@@ -1,12 +1,14 @@
-"""The link of one place of a deployment: messages go in parts, each handed over by a request that the other
-place answers once it keeps the part; arrived messages wait in a mailbox.
+"""The link of one participant of a deployment.
 
-`send` only queues; worker threads make the requests and repeat one that fails, until the peer is given up. A
-part that arrives twice, late or out of order does no harm (`runtime.mailbox`), so repeating is safe.
+A message is sent in parts. Each part is a request that the receiver answers when it keeps the part; complete
+messages wait in a mailbox. `send` only queues: threads make the requests, and repeat one that fails until the
+peer is given up. Repeating is safe, because a part that arrives twice, late or out of order does no harm
+(`runtime.mailbox`).
 
-Messages between two sites pass through the server. Every part is sealed for the receiving site
-(`secure.channel`): the two sites send each other one offer, the first time that there is something to send,
-and from then on the server relays what it cannot read."""
+Messages between two sites pass through the server. Every part is encrypted for the receiving site
+(`crypto.channel`): before their first message the two sites send each other one offer, and from then on the
+server relays what it cannot read.
+"""
 
 import re
 import threading
@@ -25,23 +27,31 @@ from graphfed.runtime.nvflare.tls import FRAME
 
 __all__ = ["Channels", "FlareLink", "Inbox", "Part", "Post"]
 
-#: Bytes of the contents of the longest part: half of the longest frame.
+#: The most bytes of the contents of a part: half of the longest frame.
 PART = FRAME // 2
-#: Parts on their way to one peer at a time.
+#: The most parts that are sent to one peer at the same time.
 AT_ONCE = 4
-#: Seconds before a request is repeated: at first, and at most.
+#: Seconds before a request is repeated: the first pause and the longest.
 PAUSES = (0.05, 2.0)
-#: Characters of the longest key.
+#: The most characters of a key.
 MAX_KEY = 1 << 12
 #: The key of the offers between two sites.
 OFFER = "channel/offer"
-#: Why a part is refused that may come later.
-FULL = "no room for it until messages that are here are read"
+#: The reason for refusing a part that may be sent again later.
+FULL = "there is no room for it until earlier messages are read"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One request's worth of a message: number `number` of `count`; size: bytes of the whole message."""
+    """The part of a message that one request carries.
+
+    Attributes:
+        key: The key of the message.
+        number: The number of the part, from 0.
+        count: The number of parts of the message.
+        size: Bytes of the whole message.
+        content: The bytes of the part.
+    """
 
     key: str
     number: int
@@ -51,17 +61,26 @@ class Part:
 
     @property
     def label(self) -> str:
-        """What the contents are sealed under: no other part of a session has it."""
+        """The label under which the contents are encrypted; every part of a session has another one."""
         return f"{self.key}#{self.number}/{self.count}/{self.size}"
 
 
-#: Hands a part to a peer and returns why it refused it, empty when it is kept there. Raises when the peer
-#: could not be reached.
+#: Sends a part to a peer. Returns why the peer refuses it, "" if the peer keeps it. Raises if the peer
+# cannot be
+#: reached.
 Post = Callable[[Part], str]
 
 
 def parts_of(key: str, message: bytes) -> list[Part]:
-    """A message in parts of equal size, the last one shorter."""
+    """Divide a message into parts of equal size; the last one may be shorter.
+
+    Args:
+        key: Its key.
+        message: Its contents.
+
+    Returns:
+        The parts, in order.
+    """
     count = max(1, -(-len(message) // PART))
     view = memoryview(message)
     return [Part(key, i, count, len(message), view[i * PART : (i + 1) * PART]) for i in range(count)]
@@ -69,25 +88,37 @@ def parts_of(key: str, message: bytes) -> list[Part]:
 
 @dataclass(frozen=True)
 class _Unfinished:
-    """A message of which parts are missing: into how many it was divided, of how many bytes, and those that
-    are here."""
+    """A message of which parts are missing.
+
+    Attributes:
+        shape: The number of its parts and its bytes.
+        parts: The parts that have arrived, by number.
+    """
 
     shape: tuple[int, int]
     parts: dict[int, bytes | memoryview] = field(default_factory=dict)
 
 
 class Inbox:
-    """Puts the parts that arrive together, and whole messages into the mailbox.
+    """Puts arriving parts together, and complete messages into the mailbox.
 
-    opened: the contents of a sealed part, from its sender and the part. A part that is refused changes
-    nothing, so its sender may try again.
+    A part that is refused changes nothing, so its sender may try again.
 
-    max_held: bytes that one sender may make this place keep, of messages that are not whole and of those that
-    nobody has asked for (None: two of the largest). Beyond it a part is refused (`FULL`), except of a message
-    that somebody waits for. So no sender fills the memory, and programs that take a sender's messages in the
-    order in which it sends them, as those of a federation do, never wait for each other: the one asked for is
-    the oldest that has not arrived, every part in front of it has, and so it has its turn at the sender's
-    workers and is let in."""
+    The bytes that one sender can make this participant keep are limited. Beyond the limit a part is refused
+    (`FULL`), unless a thread waits for its message. So no sender can fill the memory. Programs that take the
+    messages of a sender in the order in which it sends them, as those of a federation do, cannot block each
+    other: the message that is waited for is the oldest one that has not arrived. All parts before it have
+    arrived, so the sender's threads are free to send it, and it is accepted.
+
+    Args:
+        mailbox: Where complete messages go.
+        max_message: Bytes of the largest message.
+        max_held: Bytes of incomplete and unread messages of one sender; None for two of the largest messages.
+        opened: Decrypts the contents of a part of a sender; None if parts are not encrypted.
+
+    Attributes:
+        refused: The number of refused parts by sender.
+    """
 
     def __init__(
         self,
@@ -102,18 +133,25 @@ class Inbox:
         self._max_held = 2 * max_message if max_held is None else max_held
         self._run = mailbox.run
         self._unfinished: dict[tuple[str, str], _Unfinished] = {}
-        #: bytes that a sender's unfinished messages take
+        #: Bytes of a sender's incomplete messages.
         self._room: Counter[str] = Counter()
         self._lock = threading.Lock()
-        #: Parts refused, by sender.
         self.refused: Counter[str] = Counter()
 
     def accept(self, sender: str, part: Part) -> str:
-        """Keep a part from `sender`: empty, or why it is refused."""
+        """Keep a part, or refuse it.
+
+        Args:
+            sender: Its sender.
+            part: The part.
+
+        Returns:
+            Why it is refused; "" if it is kept.
+        """
         try:
             self._check(part)
             content = part.content if self._opened is None else self._opened(sender, part)
-            if part.key != OFFER:  # which was read when it was opened
+            if part.key != OFFER:  # an offer was already read by `opened`
                 self._keep(sender, part, content)
         except (ProcessError, ChannelError) as error:
             with self._lock:
@@ -122,19 +160,26 @@ class Inbox:
         return ""
 
     def held(self, sender: str) -> int:
-        """Bytes that this sender's messages take here, whole or not, which nobody has asked for yet."""
+        """Count the memory of a sender's messages that were not taken yet, incomplete ones included.
+
+        Args:
+            sender: The sender.
+
+        Returns:
+            Bytes.
+        """
         with self._lock:
             return self._room[sender] + self.mailbox.held(sender)
 
     def _check(self, part: Part) -> None:
         numbers = (part.number, part.count, part.size)
         if not isinstance(part.key, str) or not 0 < len(part.key) <= MAX_KEY or not part.key.isprintable():
-            raise ProcessError("a message without a key that can be used")
+            raise ProcessError("the message has no key that can be used")
         if not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
-            raise ProcessError(f"{part.key} does not say its size in whole numbers")
+            raise ProcessError(f"the numbers of {part.key} are not whole numbers")
         if not 0 <= part.size <= self._max_message:
             raise ProcessError(
-                f"{part.key} is of {shown(part.size)} bytes; at most {self._max_message} are read"
+                f"{part.key} has {shown(part.size)} bytes; at most {self._max_message} are read"
             )
         if part.count != max(1, -(-part.size // PART)) or not 0 <= part.number < part.count:
             raise ProcessError(
@@ -144,12 +189,14 @@ class Inbox:
             not isinstance(part.content, bytes | bytearray | memoryview)
             or len(part.content) > PART + OVERHEAD
         ):
-            raise ProcessError(f"{part.key}: a part is at most {PART} bytes")
+            raise ProcessError(f"{part.key} has a part of more than {PART} bytes")
 
     def _keep(self, sender: str, part: Part, content: bytes | memoryview) -> None:
         expected = min(PART, part.size - part.number * PART)
         if len(content) != expected:
-            raise ProcessError(f"{part.key}: part {part.number} has {len(content)} bytes and not {expected}")
+            raise ProcessError(
+                f"part {part.number} of {part.key} has {len(content)} bytes and not {expected}"
+            )
         box, shape = (sender, part.key), (part.count, part.size)
         with self._lock:
             self._drop_earlier_runs()
@@ -157,7 +204,7 @@ class Inbox:
                 return
             message = self._unfinished.get(box, _Unfinished(shape))
             if message.shape != shape:
-                raise ProcessError(f"{part.key} came with two different sizes")
+                raise ProcessError(f"{part.key} arrived with two different sizes")
             if part.number in message.parts:
                 return
             more = room(part.key, content)
@@ -177,7 +224,7 @@ class Inbox:
         self._room[box[0]] -= sum(room(box[1], content) for content in parts)
 
     def _drop_earlier_runs(self) -> None:
-        """Forget what was not whole when its run ended."""
+        """Drop the messages that were incomplete when their run ended."""
         run = self.mailbox.run
         if run != self._run:
             for box in [box for box in self._unfinished if self.mailbox.knows(*box)]:
@@ -186,57 +233,93 @@ class Inbox:
 
 
 class Channels:
-    """The encrypted channels between one site and the others in a session, each made when it is needed.
+    """The encrypted channels between one site and the others in a session, made when they are needed.
 
-    A site that has something to send repeats its offer until the peer's is here. A peer that has heard it
-    answers with its own until that has arrived once: who has nothing to send repeats nothing by itself.
+    A site that has something to send repeats its offer until the offer of its peer arrives. The peer answers
+    with its own offer until that has arrived once. A site with nothing to send repeats nothing.
 
-    posts: how to reach the other sites, by name; patience: seconds to wait for a peer's offer."""
+    Args:
+        identity: The identity of this site.
+        session: The session, which binds the offers.
+        posts: Functions that send parts to the other sites, by name.
+        patience: Seconds to wait for the offer of a peer.
+    """
 
     def __init__(self, identity: Identity, session: str, posts: Mapping[str, Post], patience: float) -> None:
         self._posts, self._patience = posts, patience
         self._begun = {name: Handshake.begin(identity, name, session) for name in posts}
         self._made: dict[str, Channel] = {}
-        #: the offers that the channels were made of
+        #: The offers from which the channels were made.
         self._offers: dict[str, bytes] = {}
-        #: peers that this site's offer is on its way to, has reached, and why it has not
+        #: Peers to which this site's offer is being sent, peers that have it, and why others do not have it.
         self._offering: set[str] = set()
         self._reached: set[str] = set()
         self._missed: dict[str, str] = {}
         self._changed = threading.Condition()
 
     def sealed(self, peer: str, part: Part, of_no_use: Callable[[], bool] = lambda: False) -> Part:
-        """The part as it crosses. ChannelError where the peer's offer does not come, and soon after
-        `of_no_use` says that nobody needs the part any more."""
+        """Encrypt a part for a peer.
+
+        Args:
+            peer: The peer.
+            part: The part.
+            of_no_use: Returns whether the part is not needed any more.
+
+        Returns:
+            The part with encrypted contents.
+
+        Raises:
+            ChannelError: The offer of the peer does not come, or the part is not needed any more.
+        """
         return replace(part, content=self._channel(peer, of_no_use).seal(part.label, part.content))
 
     def opened(self, sender: str, part: Part) -> bytes:
-        """The contents of a part from another site. ChannelError for what that site did not seal."""
+        """Decrypt a part from another site.
+
+        Args:
+            sender: The site.
+            part: The part.
+
+        Returns:
+            The contents.
+
+        Raises:
+            ChannelError: The site did not encrypt this part.
+        """
         with self._changed:
             channel = self._made.get(sender)
         if channel is None:
-            raise ChannelError(f"{sender} has sent {part.key} before its offer")
+            raise ChannelError(f"{sender} sent {part.key} before its offer")
         return channel.open(part.label, part.content)
 
     def take_offer(self, sender: str, offer: bytes | memoryview) -> None:
-        """What has come as a site's offer; this site's own goes back, unless it has arrived. ChannelError for
-        what that site did not offer; a copy changes nothing."""
+        """Accept the offer of another site, and answer with this site's offer unless the other site has it.
+
+        A copy of an offer changes nothing.
+
+        Args:
+            sender: The site.
+            offer: Its offer.
+
+        Raises:
+            ChannelError: The site did not make this offer.
+        """
         with self._changed:
             if sender not in self._begun:
-                raise ChannelError(f"{sender} is no site of this run")
+                raise ChannelError(f"{sender} is not a site of this run")
             offer = bytes(offer)
             if sender not in self._made:
                 self._made[sender] = self._begun[sender].finish(offer)
                 self._offers[sender] = offer
                 self._changed.notify_all()
             elif offer != self._offers[sender]:
-                raise ChannelError(f"{sender} has made another offer before")
+                raise ChannelError(f"{sender} made a different offer before")
             if sender in self._reached or sender in self._offering:
                 return
         threading.Thread(target=self._offer, args=(sender,), daemon=True, name=f"offer-to-{sender}").start()
 
     def _offer(self, peer: str) -> None:
-        """Send the peer this site's offer, unless it is on its way."""
+        """Send this site's offer to the peer, unless it is already being sent."""
         with self._changed:
             if peer in self._offering:
                 return
@@ -245,7 +328,7 @@ class Channels:
         try:
             refused = self._posts[peer](Part(OFFER, 0, 1, len(offer), offer))
             missed = f"was refused: {_plain(refused)}" if refused else ""
-        except Exception as error:  # FLARE's own, of many kinds
+        except Exception as error:  # FLARE raises many types
             missed = f"did not arrive: {kind_and_line(error)}"
         finally:
             with self._changed:
@@ -265,20 +348,29 @@ class Channels:
                 self._changed.wait_for(lambda: peer in self._made, pause)
                 missed = self._missed.get(peer, "")
                 if peer not in self._made and time.monotonic() > end:
-                    own = f"; this site's own {missed}" if missed else ""
-                    raise ChannelError(f"{peer} has sent no offer for {self._patience:g} s{own}")
+                    reason = f"; the offer of this site {missed}" if missed else ""
+                    raise ChannelError(f"{peer} sent no offer for {self._patience:g} s{reason}")
             pause = min(2 * pause, PAUSES[1])
-        raise ChannelError(f"{peer} is sent nothing more")
+        raise ChannelError(f"nothing more is sent to {peer}")
 
 
 class FlareLink:
-    """A `Link` of one place in the mailbox's present run. names: of the places by end, as FLARE knows them;
-    posts: how to reach the others, by end; channels: of a site, to the other sites; give_up: seconds of
-    failing requests after which a peer is lost. A peer that has no room for a part yet (`FULL`) is there, and
-    is lost after the mailbox's patience.
+    """A `Link` of one participant in the present run of its mailbox.
 
-    wire: bytes of contents that have left this place, by transfer: headers of messages and seals included,
-    repeated requests and FLARE's own frames not."""
+    A peer is lost if requests to it fail for `give_up` seconds. A peer that has no room for a part (`FULL`)
+    is alive, and is lost only after the patience of the mailbox.
+
+    Args:
+        names: The names of all participants in FLARE, by index.
+        posts: Functions that send parts to the other participants, by index.
+        mailbox: The messages that have arrived.
+        channels: At a site, the channels to the other sites.
+        give_up: Seconds.
+
+    Attributes:
+        wire: Bytes that this participant has sent, by transfer. They include headers of messages and the
+            overhead of encryption, but neither repeated requests nor FLARE's frames.
+    """
 
     def __init__(
         self,
@@ -296,32 +388,56 @@ class FlareLink:
         self._run = mailbox.run
         self._over = threading.Event()
         self._workers = {
-            end: ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"to-{names[end]}") for end in posts
+            index: ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"to-{names[index]}") for index in posts
         }
 
     def send(self, to: int, key: str, message: bytes) -> None:
+        """Queue a message.
+
+        Args:
+            to: The index of the receiver.
+            key: Its key, which identifies it in the run.
+            message: Its contents.
+
+        Raises:
+            ProcessError: The receiver is lost, or the message is too large.
+        """
         check_size(message, key)
         self._mailbox.check_open(self._names[to], key, self._names[to])
         for part in parts_of(f"{self._run}/{key}", message):
             self._workers[to].submit(self._deliver, to, part)
 
     def recv(self, sender: int, key: str) -> bytes:
+        """Wait for a message.
+
+        Args:
+            sender: The index of its sender.
+            key: Its key.
+
+        Returns:
+            Its contents.
+
+        Raises:
+            ProcessError: The sender is lost, or sent nothing for too long.
+        """
         return self._mailbox.take(self._names[sender], key, self._names[sender])
 
     def close(self) -> None:
-        """Send nothing more. A request that is on its way is not waited for; it is the last of its thread,
-        and what becomes of it changes nothing."""
+        """Send nothing more.
+
+        The last request of each thread may still be in progress; its outcome has no effect.
+        """
         self._over.set()
         for workers in self._workers.values():
             workers.shutdown(wait=False, cancel_futures=True)
 
     def flush(self) -> None:
-        """Wait until everything is sent, or its receiver given up."""
+        """Wait until all messages are sent, or their receivers are given up."""
         for workers in self._workers.values():
             workers.shutdown(wait=True)
 
     def _deliver(self, to: int, part: Part) -> None:
-        """Hand a part over, however often it takes, until its receiver is given up."""
+        """Send a part, and repeat this until the receiver keeps it or is given up."""
         name, begun, pause = self._names[to], time.monotonic(), PAUSES[0]
         end = begun + self._give_up
 
@@ -340,7 +456,7 @@ class FlareLink:
                         self.wire[_transfer(part.key)] += len(sealed.content)
                     return
                 why = f"refused it: {_plain(refused)}"
-            except BaseException as error:  # of many kinds, and nobody else looks at what a worker raises
+            except BaseException as error:  # of many types; no other code sees what a thread raises
                 why = f"could not be reached: {kind_and_line(error)}"
             now = time.monotonic()
             if refused == FULL:
@@ -355,11 +471,11 @@ class FlareLink:
 
 
 def _plain(reason: str) -> str:
-    """What a stranger gives as its reason, with nothing in it that a terminal would obey."""
+    """Return the reason that another participant gives, without characters that a terminal obeys."""
     return reason if reason.isprintable() else ascii(reason)
 
 
 def _transfer(key: str) -> str:
-    """The name of the transfer in a message's key: run/round/number/NAME/source>to."""
+    """Return the name of the transfer in the key of a message: run/round/number/NAME/source>to."""
     found = re.fullmatch(r"[^/]*/\d+/\d+/(.*)/[^/]*", key)
     return key if found is None else found[1]

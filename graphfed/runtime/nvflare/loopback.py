@@ -1,5 +1,7 @@
-"""A whole federation on this machine: kits, the server and every site, each a process of its own, talking
-over loopback with mutual TLS. For trying out and for tests."""
+"""A whole deployment on this machine, for rehearsals and tests.
+
+The server and every site are processes with startup kits, which communicate over loopback with mutual TLS.
+"""
 
 import os
 import socket
@@ -14,18 +16,28 @@ from graphfed.runtime.nvflare.startup_kits import load_startup_kit, provision
 
 __all__ = ["Loopback", "free_port"]
 
-#: Seconds that the processes have to end by themselves.
+#: Seconds in which the processes must end by themselves.
 GRACE = 10.0
 
 
 class Loopback:
-    """The processes of a project on this machine. Use as a context manager; leaving it stops them all.
+    """The processes of a project on this machine.
 
-    folder: of the kits and of what the places keep; kits that are there already are used again. data: every
-    site's file, by the site's name; threads: of each process; allow: modules of other people's methods and
-    programs that all places run; environment: of some places, by name, beside this process's; options: of
-    `graphfed site start` at some places, by name, after those that all places get; check_data: whether every
-    site reads its data before it starts, which takes a few seconds each; False where the caller wrote them.
+    Use it as a context manager; leaving it stops all processes.
+
+    Args:
+        project: The project.
+        folder: The folder of the startup kits, in which the participants write; existing kits are used again.
+        data: The file of every site by name, and that of the server if it needs one.
+        threads: The number of threads of each process.
+        allow: Modules with methods and programs that all participants run.
+        environment: Additional environment variables of some participants, by name.
+        options: Additional options of `graphfed site start` for some participants, by name.
+        check_data: Whether every site reads its data before it starts, which takes a few seconds per site.
+
+    Attributes:
+        project: The project.
+        startup_kits: The startup kit of each participant, by name.
     """
 
     def __init__(
@@ -66,7 +78,11 @@ class Loopback:
         self._stop_all()
 
     def start(self, name: str) -> None:
-        """Start the process of the server or of a site; one that ran before must have ended."""
+        """Start the process of the server or of a site, whose earlier process must have ended.
+
+        Args:
+            name: The participant.
+        """
         if name in self._processes:
             self._processes.pop(name).wait(GRACE)
         command = [sys.executable, "-m", "graphfed", "site", "start", str(self.startup_kits[name])]
@@ -77,7 +93,8 @@ class Loopback:
             command += ["--data", str(self._data[name])]
             command += [] if self._check_data else ["--no-check-data"]
         command += self._options.get(name, ())
-        # What this process can import the places can: methods of the user's own, where they are allowed.
+        # The participants can import what this process can, such as the user's own methods, if they are
+        # allowed.
         path = os.pathsep.join(path for path in sys.path if path)
         environment = {**os.environ, "PYTHONPATH": path, **self._environment.get(name, {})}
         terminal = self.startup_kits[name] / "terminal.txt"
@@ -88,15 +105,33 @@ class Loopback:
             )
 
     def pid(self, name: str) -> int:
-        """The process of `graphfed site start` of a place."""
+        """Return the id of the process of `graphfed site start`.
+
+        Args:
+            name: The participant.
+
+        Returns:
+            The id.
+        """
         return self._processes[name].pid
 
     def coordinator(self) -> Coordinator:
-        """Who starts runs here."""
+        """Make the coordinator of the project.
+
+        Returns:
+            The coordinator, not yet connected.
+        """
         return Coordinator(load_startup_kit(self.startup_kits["coordinator"]))
 
     def terminal(self, name: str) -> str:
-        """What a place has said on its terminal."""
+        """Read what a participant has printed.
+
+        Args:
+            name: The participant.
+
+        Returns:
+            The text.
+        """
         return (self.startup_kits[name] / "terminal.txt").read_text(errors="replace")
 
     def _stop_all(self) -> None:
@@ -111,7 +146,11 @@ class Loopback:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at now."""
+    """Find a free TCP port of this machine.
+
+    Returns:
+        The port, at which no process listens now.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What a program of a deployment knows of the place it runs at, beside its federation."""
+"""The settings of one participant, which a program of a deployment gets in addition to its federation."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from graphfed.runtime.interrupts import StopRequest
 
 __all__ = ["PER_RUN", "Place", "this_place"]
 
-#: Environment of a place's processes: what its operator has said, as JSON.
+#: The environment variable with the settings of the operator, as JSON.
 PLACE = "GRAPHFED_SITE"
 #: Fields of `Place` that belong to one run. They are set when it starts; all others come from the operator.
 PER_RUN = ("clock", "stop_request")
@@ -17,13 +17,20 @@ PER_RUN = ("clock", "stop_request")
 
 @dataclass(frozen=True)
 class Place:
-    """The server's or a site's own: what comes from its operator, never from a message.
+    """The settings of the server or of a site. They come from its operator, never from a message.
 
-    name: as FLARE knows it; kit: its folder; data: its file, None at the server; threads, device: to compute
-    with; allow: modules of other people's methods and programs that run here; methods: those it takes part
-    in, () for all; forbid: settings, as key=value, with which it takes part in no run. Of a run: clock,
-    seconds that this place's clock is ahead of the server's, and stop_request, somebody's stop_request to
-    stop."""
+    Attributes:
+        name: The name of the participant in FLARE.
+        startup_kit: The folder of its startup kit.
+        data: The description of its data; None if it has none.
+        threads: The number of threads of a run.
+        device: The torch device of a run.
+        allow: Modules with methods and programs that may run here.
+        methods: The only methods that may run here; () for all.
+        forbid: Settings, as key=value, that are refused.
+        clock: In a run, seconds by which the clock of this participant is ahead of the server's.
+        stop_request: In a run, the stop request.
+    """
 
     name: str
     startup_kit: Path
@@ -38,16 +45,15 @@ class Place:
 
     @property
     def runs(self) -> Path:
-        """Where this place keeps its folders of runs."""
+        """The folder of this participant's runs."""
         return self.startup_kit / "runs"
 
     def to_environment(self) -> dict[str, str]:
-        """Return the environment variables from which `this_place` reads every rule of the operator.
-
-        The kit's folder is also a variable of its own, for FLARE's settings.
+        """Return the environment variables from which `this_place` reads the settings of the operator.
 
         Returns:
-            Variables by name: all fields except `PER_RUN` as one JSON object, and the kit's folder.
+            Variables by name: all fields except `PER_RUN` as one JSON object, and the folder of the startup
+            kit, which FLARE's settings name.
         """
         rules = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in PER_RUN}
         if self.data is not None:
@@ -56,13 +62,13 @@ class Place:
 
 
 def this_place() -> Place:
-    """Read the place that this process of a run belongs to, with every rule of its operator.
+    """Read the settings of the participant to which this process belongs.
 
     Returns:
-        The place, with the fields of `PER_RUN` at their defaults.
+        The settings, with the fields of `PER_RUN` at their defaults.
 
     Raises:
-        TypeError: the environment has a field that `Place` lacks; a rule is never dropped silently.
+        TypeError: The environment has a field that `Place` does not have; no rule is ignored silently.
     """
     rules = json.loads(os.environ[PLACE])
     rules |= {key: tuple(value) for key, value in rules.items() if isinstance(value, list)}

@@ -1,5 +1,5 @@
-"""FLARE's long-lived process of a kit: started as a child, watched, and ended with everything that it
-started."""
+"""Starts FLARE's long-lived process of a startup kit, reports its events, and ends it with all its
+children."""
 
 import contextlib
 import json
@@ -28,17 +28,18 @@ from graphfed.runtime.nvflare.tls import LISTEN, Refusal, refusal
 
 __all__ = ["run_parent"]
 
-#: What FLARE's process prints, in the kit.
+#: The file in the startup kit with the output of FLARE's process.
 CONSOLE = "console.txt"
-#: Environment of FLARE's processes, where it says nothing else: glibc keeps the memory of a part for the next
-#: one instead of giving it back and getting it page by page (a fifth of a large message's processor time,
-#: benchmarks/README.md), in one arena for all threads, so that little is kept.
+#: Environment variables of FLARE's processes, unless they are already set. glibc keeps the memory of a part
+# for
+#: the next one instead of returning it and getting it page by page (a fifth of the processor time of a large
+#: message, benchmarks/README.md). One arena for all threads keeps this memory small.
 MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
 }
-#: Seconds that a process has for ending by itself, once it is asked to.
+#: Seconds in which a process must end by itself after SIGTERM.
 PATIENCE = 6.0
 
 
@@ -53,22 +54,38 @@ def run_parent(
     forbid: Sequence[str] = (),
     say: Callable[[str], None] = print,
 ) -> int:
-    """Run the process of a server's or a site's kit until SIGTERM, Ctrl-C or KeyboardInterrupt: 0.
+    """Run the process of the server or of a site until SIGTERM, Ctrl-C or KeyboardInterrupt.
 
-    `say` is told of every event, in one line. FLARE's own log is log.txt in the kit. The processes of runs
-    find what they need of this site in their environment (`place`). When it returns, and also when it is
-    killed, nothing that it started stays.
+    FLARE's own log is log.txt in the startup kit. The processes of runs read the settings of the operator
+    from their environment (`place`). When this function returns, and also when it is killed, no process that
+    it started stays.
 
-    InputError where the kit or the data cannot be used; GraphfedError where FLARE's process ends by
-    itself."""
+    Args:
+        startup_kit: The folder of the startup kit.
+        data: The description of the data of this participant.
+        threads: The number of threads of a run.
+        device: The torch device of a run.
+        allow: Modules with methods and programs that may run here.
+        methods: The only methods that may run here; () for all.
+        forbid: Settings, as key=value, that are refused.
+        say: Called with a line about every event.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        InputError: The startup kit or the data cannot be used.
+        GraphfedError: FLARE's process ended by itself.
+    """
     need_nvflare()
     loaded = load_startup_kit(startup_kit)
     if loaded.kind == "coordinator":
         raise InputError(
-            f"{startup_kit} is the coordinator's kit, which starts runs; give the server's kit or a site's"
+            f"{startup_kit} is the startup kit of the coordinator, which has no process; give that of the "
+            "server or of a site"
         )
     if data is not None and not data.is_file():
-        raise InputError(f"the data's description {data} is not there; name the file of this site's data")
+        raise InputError(f"there is no file {data}; give the description (.yaml) of this site's data")
     check_certificate(loaded)
     if loaded.kind == "server":
         _check_address(loaded.project.listen, loaded.project.port)
@@ -79,30 +96,38 @@ def run_parent(
     )
     with stopping(), _alone(loaded), _started(place, loaded) as (process, events):
         try:
-            teller = _Teller(loaded, say)
+            reporter = _Reporter(loaded, say)
             for line in events:
-                teller.log(*json.loads(line))
+                reporter.log(*json.loads(line))
         except KeyboardInterrupt:
             say(f"{_who(loaded)}: stopped")
             return DONE
         process.wait()
     last = (loaded.folder / CONSOLE).read_text(errors="replace").strip().splitlines()[-1:]
     raise GraphfedError(
-        f"{_who(loaded)}: FLARE's process ended by itself; see {loaded.folder / 'log.txt'}"
-        + (f"; its last words: {last[0][:300]}" if last else "")
+        f"{_who(loaded)}: FLARE's process ended unexpectedly; see {loaded.folder / 'log.txt'}"
+        + (f"; the last line of its output: {last[0][:300]}" if last else "")
     )
 
 
-class _Teller:
-    """Says in words what the events of `components.Events` are, and ends what cannot heal by waiting."""
+class _Reporter:
+    """Prints a line for each event of `components.Events`, and ends the process if waiting cannot help."""
 
     def __init__(self, startup_kit: StartupKit, say: Callable[[str], None]) -> None:
         self._startup_kit, self._say = startup_kit, say
-        #: what was said last, and when the server first refused this site as a copy since it was connected
+        #: The last line, and when the server first refused this site as a copy since its last connection.
         self._last, self._refused_at = "", float("inf")
 
     def log(self, event: str, what: str) -> None:
-        """Say an event; InputError where the kit can never connect, or another copy of it stays connected."""
+        """Print the line of an event.
+
+        Args:
+            event: The event.
+            what: What it is about, such as the name of a site.
+
+        Raises:
+            InputError: The startup kit can never connect, or another copy of it stays connected.
+        """
         startup_kit = self._startup_kit
         if event == "connected":
             self._refused_at = float("inf")
@@ -110,20 +135,20 @@ class _Teller:
             self._refused_at = min(self._refused_at, time.monotonic())
             if time.monotonic() - self._refused_at > SILENCE:
                 raise InputError(
-                    f"{startup_kit.name} runs already, from another copy of its kit; a kit is for one "
-                    f"place: stop "
-                    f"one of them; if nobody knows the other, make new kits for all: who has it is "
+                    f"{startup_kit.name} is already running from another copy of its startup kit, and a "
+                    "startup kit is for one process: stop one of them. If you do not know the other one, "
+                    f"make new startup kits for all participants, because its owner can act as "
                     f"{startup_kit.name}"
                 )
         if event == "not connected" and self._refused_at < float("inf"):
-            return  # which was said
-        text = self._words(event, what)
-        # The same twice is news of anything but a connection that is still not there.
+            return  # the refusal was reported
+        text = self._line(event, what)
+        # A connection that is still missing or refused is reported once, other events every time.
         if text != self._last or event not in ("not connected", "refused", "copy"):
             self._say(f"{_who(startup_kit)}: {text}")
         self._last = text
 
-    def _words(self, event: str, what: str) -> str:
+    def _line(self, event: str, what: str) -> str:
         startup_kit, address = self._startup_kit, self._startup_kit.project.address
         if event == "not connected":
             refused = refusal(
@@ -131,44 +156,44 @@ class _Teller:
             )
             if refused is not None and refused.final:
                 raise _cannot_connect(startup_kit, refused)
-            reason = "see log.txt in the kit" if refused is None else refused.reason
+            reason = "see log.txt in the startup kit" if refused is None else refused.reason
             return f"no connection to {address} ({reason}); trying again"
         if event == "copy":
-            site, standing, other = what.split()
+            site, present, refused_address = what.split()
             return (
-                f"refused a second connection of {site}, from {other.rpartition(':')[0]}: {site} is "
-                f"connected from {standing.rpartition(':')[0]}, with a copy of the same kit"
+                f"refused a second connection of {site}, from {refused_address.rpartition(':')[0]}: {site} "
+                f"is connected from {present.rpartition(':')[0]} with another copy of its startup kit"
             )
         listen = f"{startup_kit.project.listen}:{startup_kit.project.port}"
-        words = {
+        lines = {
             "listening": f"listening at {listen}, waiting for {len(startup_kit.project.sites)} sites",
             "joined": f"{what} is connected",
             "left": f"{what} has left",
             "connected": f"connected to {address}, waiting for runs",
-            "refused": "the server refuses this connection: another copy of the kit of "
+            "refused": "the server refuses this connection: another copy of the startup kit of "
             f"{startup_kit.name} is connected; trying again for {SILENCE} s",
             "run started": f"run {what} has started",
             "run ended": f"run {what} has ended",
         }
-        return words[event]
+        return lines[event]
 
 
 def _check_address(listen: str, port: int) -> None:
-    """InputError where the server could not listen there: FLARE would only go on trying."""
+    """Raise InputError if the server cannot listen at an address: FLARE would only retry for ever."""
     try:
-        with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind((listen, port))
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((listen, port))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(
-            f"the server cannot listen at {listen}:{port}: {reason}; end what uses it, or make kits with "
-            "another port or address"
+            f"the server cannot listen at {listen}:{port}: {reason}; end the program that uses it, or make "
+            "startup kits with another port or address"
         ) from None
 
 
 def _check_server(startup_kit: StartupKit) -> None:
-    """InputError where the server is there, but the certificates do not fit: FLARE would hang."""
+    """Raise InputError if the server answers but the certificates do not match: FLARE would hang."""
     refused = refusal(startup_kit.folder / "startup", startup_kit.project.host, startup_kit.project.port)
     if refused is not None and refused.final:
         raise _cannot_connect(startup_kit, refused)
@@ -176,9 +201,8 @@ def _check_server(startup_kit: StartupKit) -> None:
 
 def _cannot_connect(startup_kit: StartupKit, refused: Refusal) -> InputError:
     return InputError(
-        f"{startup_kit.name} cannot connect to {startup_kit.project.address}: {refused.reason}; take a "
-        f"kit of the project "
-        "that it serves"
+        f"{startup_kit.name} cannot connect to {startup_kit.project.address}: {refused.reason}; use a "
+        "startup kit of the same project as the server"
     )
 
 
@@ -188,7 +212,7 @@ def _who(startup_kit: StartupKit) -> str:
 
 @contextlib.contextmanager
 def _alone(startup_kit: StartupKit) -> Iterator[None]:
-    """In this block nobody else starts the kit."""
+    """Keep other processes from starting the same startup kit during this block."""
     from filelock import FileLock, Timeout
 
     try:
@@ -196,13 +220,13 @@ def _alone(startup_kit: StartupKit) -> Iterator[None]:
             yield
     except Timeout:
         raise InputError(
-            f"{_who(startup_kit)} runs already, from the kit {startup_kit.folder}; stop it first"
+            f"{_who(startup_kit)} is already running from the startup kit {startup_kit.folder}; stop it first"
         ) from None
 
 
 @contextlib.contextmanager
 def _started(place: Place, startup_kit: StartupKit) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
-    """FLARE's process, and the events that come out of it; at the end all of its processes are ended."""
+    """Start FLARE's process; yield it and its events. At the end of the block end it and all its children."""
     reading, writing = os.pipe()
     environment = (
         MEMORY
@@ -229,12 +253,12 @@ def _started(place: Place, startup_kit: StartupKit) -> Iterator[tuple[subprocess
         process = subprocess.Popen(
             command,
             env=environment,
-            umask=0o077,  # what a place writes may quote its data: it is for its owner alone
+            umask=0o077,  # the files may quote the data, so only their owner may read them
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=subprocess.STDOUT,
             pass_fds=[writing],
-            start_new_session=True,  # Ctrl-C is for this process; it passes on what it means
+            start_new_session=True,  # Ctrl-C goes to this process only, which then ends the child
         )
     os.close(writing)
     with open(reading, encoding="utf-8") as events:
@@ -245,7 +269,7 @@ def _started(place: Place, startup_kit: StartupKit) -> Iterator[tuple[subprocess
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started: SIGTERM for it, and SIGKILL for who is left."""
+    """End a process with SIGTERM, and its remaining children with SIGKILL."""
     import psutil
 
     family: list[psutil.Process] = []
@@ -257,7 +281,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    # Those that run sites' parts of runs see that it is gone, and end by themselves (`child`).
+    # The processes of runs notice that it is gone, and end by themselves (`child`).
     for member in psutil.wait_procs(family, timeout=1)[1]:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()

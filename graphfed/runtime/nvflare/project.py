@@ -1,4 +1,4 @@
-"""The project file `graphfed-project.yaml`: who takes part in a deployment, and where the server is.
+"""The project file `graphfed-project.yaml`: the participants of a deployment, and the address of the server.
 
     name: fraud
     server: {host: fl.example.org, port: 8002, listen: 0.0.0.0}
@@ -6,13 +6,13 @@
     coordinator: coordinator@graphfed.example
     timing: {beat: 2, give_up: 30, deadline: 600, patience: 600}
 
-host: what the sites connect to; listen: the server's own address that is listened at, 127.0.0.1 (only this
-machine) unless it is given. The sites stand in the order of the clients; a gateway holds several, one after
-the other. The coordinator is who starts runs.
+The sites connect to `host`. The server listens at its own address `listen`, by default 127.0.0.1, which only
+its own machine can reach. The sites are in the order of the clients; a site with several clients holds
+consecutive ones. The coordinator starts runs.
 
-timing, in seconds: a site says every `beat` that it is there, and is lost to a run when it was not heard
-for `give_up`; a transfer is waited for until `deadline`; a site, or the server, that has been away for longer
-than `patience` ends the run. The coordinator's copy counts (kit.json).
+Times are in seconds. A site reports every `beat`, and is lost to a run if it does not report for `give_up`. A
+transfer is waited for until `deadline`. A run ends if a site or the server is away for longer than
+`patience`. The times in the startup kit of the coordinator (kit.json) count.
 """
 
 import dataclasses
@@ -41,9 +41,9 @@ PROJECT_FILE = "graphfed-project.yaml"
 COORDINATOR = "coordinator@graphfed.example"
 PORT = 8002
 LOOPBACK = "127.0.0.1"
-#: Names of folders beside the sites' kits.
+#: Names of folders next to the startup kits of the sites.
 RESERVED = ("server", "coordinator", "authority")
-#: FLARE's forms of names, and the 64 signs that a certificate has for one.
+#: FLARE's form of a name; a certificate has space for 64 characters.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CLIENT = re.compile(r"[^\r\n]{1,200}")
 _HOST = re.compile(
@@ -51,20 +51,30 @@ _HOST = re.compile(
 )
 _IDENTITY = re.compile(r"(?=.{1,64}$)[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}")
 MAX_CLIENTS = 1_000_000
-#: Of times: thirty days.
+#: The longest time: thirty days.
 MAX_SECONDS = 30 * 86400.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """One site's process, how many clients it holds, and what they are called where they have names."""
+    """A site.
+
+    Attributes:
+        name: Its name.
+        clients: The number of clients that it holds.
+        client_names: Their names; () if they have none.
+    """
 
     name: str
     clients: int = 1
     client_names: tuple[str, ...] = ()
 
     def to_json(self) -> str | JsonObject:
-        """As in the project file."""
+        """Return the entry of the project file.
+
+        Returns:
+            A name or a mapping.
+        """
         if not self.client_names and self.clients == 1:
             return self.name
         return {"name": self.name, "clients": list(self.client_names) or self.clients}
@@ -72,7 +82,7 @@ class Site:
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """See the top of this file. Seconds."""
+    """The times of a project in seconds; the docstring of this module explains them."""
 
     beat: float = 2.0
     give_up: float = 30.0
@@ -85,7 +95,17 @@ TIMING = Timing()
 
 @dataclasses.dataclass(frozen=True)
 class Project:
-    """A project file, checked. sites: in the order of the clients."""
+    """A project.
+
+    Attributes:
+        name: Its name.
+        sites: Its sites, in the order of the clients.
+        host: The name or address to which the sites connect.
+        port: The port of the server.
+        listen: The server's own address at which it listens.
+        coordinator: The name of the coordinator in FLARE.
+        timing: The times.
+    """
 
     name: str
     sites: tuple[Site, ...]
@@ -97,7 +117,7 @@ class Project:
 
     @property
     def workers(self) -> list[tuple[int, ...]]:
-        """The indices of each site's clients, one after the other."""
+        """The ids of the clients of each site, which are consecutive."""
         blocks, start = [], 0
         for site in self.sites:
             blocks.append(tuple(range(start, start + site.clients)))
@@ -106,21 +126,25 @@ class Project:
 
     @property
     def roster(self) -> list[str]:
-        """The names of all clients, in order: a site's own name, or its clients', or they are numbered."""
+        """The names of all clients: the given ones, or the name of the site, numbered if it has several."""
         names: list[str] = []
         for site in self.sites:
-            alone = site.clients == 1 and not site.client_names
-            numbered = [site.name] if alone else [f"{site.name}.{i}" for i in range(site.clients)]
+            is_single = site.clients == 1 and not site.client_names
+            numbered = [site.name] if is_single else [f"{site.name}.{i}" for i in range(site.clients)]
             names += site.client_names or numbered
         return names
 
     @property
     def address(self) -> str:
-        """HOST:PORT, as the sites connect to it."""
+        """HOST:PORT to which the sites connect."""
         return f"{self.host}:{self.port}"
 
     def to_json(self) -> JsonObject:
-        """What `make_project` takes."""
+        """Return the content of the project file.
+
+        Returns:
+            What `make_project` takes.
+        """
         return {
             "name": self.name,
             "server": {"host": self.host, "port": self.port, "listen": self.listen},
@@ -131,24 +155,45 @@ class Project:
 
 
 def load_project(path: Path) -> Project:
-    """Read a project file. InputError as `make_project`, and for a file that is no plain YAML."""
+    """Read a project file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The project.
+
+    Raises:
+        InputError: The file cannot be read as plain YAML, or a value in it cannot be used.
+    """
     return make_project(read_yaml(path, "the project file"), f"the project file {path}")
 
 
 def make_project(content: object, origin: str) -> Project:
-    """A project of plain values; `origin` is for messages. InputError for whatever is wrong with them."""
+    """Make a project from plain values.
+
+    Args:
+        content: The content of a project file.
+        origin: Where the content comes from, for messages.
+
+    Returns:
+        The project.
+
+    Raises:
+        InputError: A value cannot be used.
+    """
     content = _mapping(content, origin, ("name", "server", "sites", "coordinator", "timing"))
     server = _mapping(content.get("server") or {}, f"{origin}, server", ("host", "port", "listen"))
     host = _text(
-        server.get("host", "localhost"), f"{origin}, server, host", _HOST, "a host's name or address"
+        server.get("host", "localhost"), f"{origin}, server, host", _HOST, "the name or address of a host"
     )
     listen = server.get("listen", LOOPBACK)
     try:
         listen = str(ipaddress.IPv4Address(listen))
     except ValueError:
         raise InputError(
-            f"{origin}, server, listen: {shown(listen)} is no IPv4 address; give 127.0.0.1 for this machine "
-            "only, 0.0.0.0 for every network it is in, or one of its own addresses"
+            f"{origin}, server, listen: {shown(listen)} is not an IPv4 address; give 127.0.0.1 for this "
+            "machine only, 0.0.0.0 for all addresses of the server, or one of its addresses"
         ) from None
     return Project(
         name=_text(content.get("name"), f"{origin}, name", _NAME, "letters, digits, - and _"),
@@ -178,16 +223,24 @@ def _timing(content: object, origin: str) -> Timing:
     timing = Timing(**{key: float(value) for key, value in given.items()})
     if timing.give_up < 2 * timing.beat:
         raise InputError(
-            f"{origin}: a site that speaks every {timing.beat:g} s (beat) would often be lost after "
-            f"{timing.give_up:g} s (give_up); give at least {2 * timing.beat:g}"
+            f"{origin}: give_up={timing.give_up:g} is too short for sites that report every "
+            f"{timing.beat:g} s (beat), which would often be lost; give at least {2 * timing.beat:g}"
         )
     return timing
 
 
 def write_project(project: Project, path: Path) -> None:
-    """Write the file that `load_project` reads. InputError where there is one already."""
+    """Write a project file.
+
+    Args:
+        project: The project.
+        path: The new file.
+
+    Raises:
+        InputError: The file exists.
+    """
     if path.exists():
-        raise InputError(f"{path} is there already; remove it, or give --out another name")
+        raise InputError(f"{path} already exists; remove it, or give --out another name")
     write_bytes(path, dump_yaml(project.to_json()).encode())
 
 
@@ -214,7 +267,7 @@ def _number(value: object, origin: str, low: int, high: int) -> int:
 
 def _sites(content: object, origin: str) -> tuple[Site, ...]:
     if not isinstance(content, list) or not content:
-        raise InputError(f"{origin}: name at least one, as in [bank_a, bank_b]; got {shown(content)}")
+        raise InputError(f"{origin}: name at least one site, as in [bank_a, bank_b]; got {shown(content)}")
     sites: list[Site] = []
     for entry in content:
         fields = entry if isinstance(entry, Mapping) else {"name": entry}
@@ -222,21 +275,22 @@ def _sites(content: object, origin: str) -> tuple[Site, ...]:
         name = _text(fields.get("name"), origin, _NAME, "letters, digits, - and _, at most 64")
         if name.lower() in RESERVED:
             raise InputError(
-                f"{origin}: {name!r} is the name of another folder of the project; choose another"
+                f"{origin}: {name!r} is the name of another folder next to the startup kits; choose "
+                "another name"
             )
-        # The kits' folders may come to lie where capitals make no difference.
+        # Some file systems do not distinguish capitals in the names of folders.
         if name.lower() in {site.name.lower() for site in sites}:
-            raise InputError(f"{origin}: {name!r} is named twice; give every site a name of its own")
+            raise InputError(f"{origin}: {name!r} is named twice; give every site another name")
         clients = fields.get("clients", 1)
         if isinstance(clients, list) and clients:
-            told = tuple(
+            names = tuple(
                 _text(c, f"{origin}, {name}, clients", _CLIENT, "a name on one line") for c in clients
             )
-            sites.append(Site(name, len(told), told))
+            sites.append(Site(name, len(names), names))
         else:
             sites.append(Site(name, _number(clients, f"{origin}, {name}, clients", 1, MAX_CLIENTS)))
     roster = Project("roster", tuple(sites)).roster
-    doubled = [client for client, count in Counter(roster).items() if count > 1]
-    if doubled:
-        raise InputError(f"{origin}: two clients are called {shown(doubled[0])}; give each a name of its own")
+    repeated = [client for client, count in Counter(roster).items() if count > 1]
+    if repeated:
+        raise InputError(f"{origin}: two clients have the name {shown(repeated[0])}; give each another name")
     return tuple(sites)

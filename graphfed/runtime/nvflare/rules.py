@@ -1,16 +1,18 @@
-"""What a party allows the others to do, as the files in its kit's `local/` say it to FLARE.
+"""What a participant allows the others to do, as the files in `local/` of its startup kit express it to
+FLARE.
 
-A site must be safe from a coordinator, and from a server, that it does not trust with its machine. What
-protects it, from the outside in:
+A site must be safe from a coordinator and from a server that it does not trust with its machine. These layers
+protect it, from the outside to the inside:
 
-- TLS with certificates of one authority on both sides (`tls`): nobody else is heard at all;
-- `authorization.json`: the coordinator's role may start, watch and end runs, and nothing more. FLARE asks
-  it of the server's word about who is asking, so it holds against a coordinator only;
-- `child`: a site's process has no handler for shell commands, for logs and for the like, whoever asks;
+- TLS with certificates of one authority on both sides (`tls`): other connections are refused;
+- `authorization.json`: the role of the coordinator may start, watch and end runs, and nothing else. FLARE
+  learns from the server who makes a request, so this protects from a coordinator only;
+- `child`: a site's process has no handlers for shell commands, logs and the like, for any caller;
 - FLARE runs a job only if it is signed with a certificate of the authority;
-- `JobValidator`: a job is a few JSON files. Code, and anything that would read the site's environment into
-  the job's settings, is refused before anything is built;
-- the list of classes that a job may name (`ALLOWED_CLASSES`), which FLARE enforces in the job's own process.
+- `JobValidator`: a job consists of a few JSON files. Code, and anything that would read the site's
+environment
+  into the settings of the job, is refused before anything is built;
+- `ALLOWED_CLASSES`: the classes that a job may name, which FLARE enforces in the process of the job.
 """
 
 import json
@@ -20,36 +22,51 @@ from graphfed.files import JsonObject, parse_json, read_regular
 
 __all__ = ["ALLOWED_CLASSES", "HEARTBEAT", "ROLE", "authorization", "job_error", "log_config", "resources"]
 
-#: FLARE's role of those who start runs.
+#: FLARE's role of the coordinator.
 ROLE = "lead"
-#: What that role may do; FLARE's names of commands. Not among them: commands that read files (cat, ls,
-#: grep, head, tail, pwd), configure logs, shut down or restart a site, and to bring code along (byoc).
+#: FLARE's commands that this role may use. Commands that read files (cat, ls, grep, head, tail, pwd),
+# configure
+#: logs, or shut down or restart a site are not among them; neither is sending code with a job (byoc).
 RIGHTS = (
     "submit_job", "list_jobs", "get_job_meta", "list_job", "check_status", "app_command", "abort_job",
     "delete_job", "download_job", "download_job_components", "remove_client",
 )  # fmt: skip
-#: The classes a job may name: ours, those that carry FLARE's calls between sites, and nothing of FLARE's that
-#: could run a command or load a file.
+#: The classes that a job may name: ours, and those that carry FLARE's calls between sites. No class of FLARE
+# that
+#: could run a command or load a file is among them.
 ALLOWED_CLASSES = (
     "graphfed.runtime.nvflare.apps.ServerApp",
     "graphfed.runtime.nvflare.apps.SiteApp",
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
 )
-#: Seconds between two signs of life of a site (FLARE knows even numbers only), and without one until the
-#: server strikes it off its list.
+#: Seconds between two signs of life of a site (FLARE accepts even numbers only), and seconds without one
+# after
+#: which the server removes the site from its list.
 HEARTBEAT = 2
 SILENCE = 10
 
 
 def authorization() -> JsonObject:
-    """authorization.json: what is not named is denied."""
+    """Return the content of authorization.json, in which everything that is not named is denied.
+
+    Returns:
+        The content.
+    """
     rights = dict.fromkeys(RIGHTS, "any") | {"byoc": "none"}
     return {"format_version": "1.0", "permissions": {ROLE: rights}}
 
 
 def resources(kind: str, num_clients: int) -> JsonObject:
-    """resources.json of the "server" or of a "site"."""
+    """Return the content of resources.json.
+
+    Args:
+        kind: "server" or "site".
+        num_clients: The number of sites, for the server.
+
+    Returns:
+        The content.
+    """
     common: JsonObject = {
         "format_version": 2,
         "class_list_enforcement_mode": "enforce",
@@ -74,7 +91,7 @@ def resources(kind: str, num_clients: int) -> JsonObject:
             ],
         }
     storage = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
-    # The kit may lie anywhere: FLARE puts the variable's value in when it starts.
+    # FLARE replaces the variable when it starts, because the startup kit may be in any folder.
     startup_kit = "{$GRAPHFED_SITE_KIT}"
     return common | {
         "servers": [
@@ -115,7 +132,11 @@ def resources(kind: str, num_clients: int) -> JsonObject:
 
 
 def log_config() -> JsonObject:
-    """log_config.json: FLARE's log into log.txt, of the kit and of each run; nothing on the console."""
+    """Return the content of log_config.json: FLARE logs into log.txt, of the kit and of each run.
+
+    Returns:
+        The content.
+    """
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -139,23 +160,31 @@ def log_config() -> JsonObject:
     }
 
 
-#: Files in each folder of a job beside its own: FLARE's signature, and the certificate of who signed.
+#: Additional files in each folder of a job: FLARE's signature, and the certificate of the signer.
 _SIGNATURE = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
 
 
 def job_error(folder: Path) -> str:
-    """Why the job in a folder is refused; empty where nothing is wrong with it.
+    """Check a job.
 
-    FLARE puts environment variables and files of the site into settings that ask for them with a dollar
-    sign, and can tell the server of the settings in its error messages: no text of a job may hold one."""
+    FLARE replaces expressions with a dollar sign in settings by environment variables and files of the site,
+    and its error messages may report the settings to the server. So no text of a job may contain a dollar
+    sign.
+
+    Args:
+        folder: The folder of the job.
+
+    Returns:
+        Why the job is refused; "" if it is not.
+    """
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
-            return f"{inside} is no plain file"
+            return f"{inside} is not a regular file"
         if path.is_dir() or path.name in _SIGNATURE:
             continue
         if path.suffix != ".json" or inside.parts[0] != "config":
-            return f"{inside} is no configuration of a graphfed run; only JSON files in config are taken"
+            return f"{inside} is not a configuration of a graphfed run; only JSON files in config are allowed"
         try:
             content = parse_json(read_regular(path))
         except (OSError, ValueError) as error:

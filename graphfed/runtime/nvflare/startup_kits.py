@@ -1,10 +1,12 @@
-"""Start-up kits: what the server, each site and the coordinator start with, made by FLARE's own provisioner.
+"""Startup kits: the folders with which the server, each site and the coordinator start.
 
-A kit is a folder: `startup/` (certificate, key, addresses), `local/` (what this party allows), `kit.json`
-(whose it is, and the project). Each goes to its party by a safe way and stays there: its key is its identity.
+FLARE's own provisioner makes them. A startup kit has `startup/` (certificate, key, addresses), `local/` (what
+this participant allows) and `kit.json` (the participant and the project). Each is sent to its participant
+over a secure channel and stays there: its key is the identity of the participant.
 
-`authority/`, beside the kits, holds the key that signs all certificates, and copies of all others. Whoever
-has it can pass for the server, for any site and for the coordinator: keep it off the machines that take part.
+`authority/`, next to the startup kits, has the key that signs all certificates, and copies of all other keys.
+Anybody who has it can impersonate the server, every site and the coordinator: keep it away from the machines
+that take part.
 """
 
 import dataclasses
@@ -28,7 +30,14 @@ ORGANISATION = "graphfed"
 
 @dataclasses.dataclass(frozen=True)
 class StartupKit:
-    """A start-up kit. kind: "server", "site" or "coordinator"; name: as FLARE knows its owner."""
+    """A startup kit.
+
+    Attributes:
+        folder: Its folder.
+        kind: "server", "site" or "coordinator".
+        name: The name of its participant in FLARE.
+        project: The project.
+    """
 
     folder: Path
     kind: str
@@ -37,62 +46,87 @@ class StartupKit:
 
 
 def load_startup_kit(folder: Path) -> StartupKit:
-    """A kit by its folder. InputError where it is none."""
+    """Load a startup kit.
+
+    Args:
+        folder: Its folder.
+
+    Returns:
+        The startup kit.
+
+    Raises:
+        InputError: The folder is not a startup kit, or it is damaged.
+    """
     file = folder / STARTUP_KIT_FILE
     try:
         content = parse_json(read_regular(file))
         kind, name = str(content["kind"]), str(content["name"])
-        project = make_project(content["project"], f"the kit {file}")
+        project = make_project(content["project"], f"the startup kit {file}")
     except FileNotFoundError:
         raise InputError(
-            f"{folder} is no start-up kit: it has no {STARTUP_KIT_FILE}; name one of the folders that "
+            f"{folder} is not a startup kit: it has no {STARTUP_KIT_FILE}; give one of the folders that "
             "'graphfed site provision' made"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"the kit {file} cannot be read: {error}; copy the kit again") from None
+        raise InputError(
+            f"the startup kit {file} cannot be read: {error}; copy the startup kit again"
+        ) from None
     return StartupKit(folder.resolve(), kind, name, project)
 
 
 def provision(project: Project, out: Path) -> dict[str, Path]:
-    """Make the kits of a project: `out`/server, `out`/coordinator and one folder for each site.
+    """Make the startup kits of a project: `out`/server, `out`/coordinator and one folder for each site.
 
-    Gives each kit's folder by its name. All kits are there, or nothing is. InputError where `out` is there
-    already: keys are never overwritten."""
+    Either all startup kits are made or none.
+
+    Args:
+        project: The project.
+        out: The new folder.
+
+    Returns:
+        The folder of each startup kit by its name.
+
+    Raises:
+        InputError: `out` exists; keys are never overwritten.
+        GraphfedError: FLARE's provisioner failed.
+    """
     need_nvflare()
     if out.exists():
-        raise InputError(f"{out} is there already; remove it, or name another folder (the keys will be new)")
+        raise InputError(f"{out} already exists; remove it, or give another folder (new keys will be made)")
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))  # private: mode 700
     try:
-        made = _make(project, temporary / "flare")
+        provisioned = _run_provisioner(project, temporary / "flare")
         startup_kits = temporary / "startup_kits"
         startup_kits.mkdir()
-        parties = {"server": ("server", "server"), "coordinator": ("coordinator", project.coordinator)}
-        parties |= {site.name: ("site", site.name) for site in project.sites}
-        for folder, (kind, name) in parties.items():
-            startup_kit = Path(shutil.move(made / name, startup_kits / folder))
+        participants = {"server": ("server", "server"), "coordinator": ("coordinator", project.coordinator)}
+        participants |= {site.name: ("site", site.name) for site in project.sites}
+        for folder, (kind, name) in participants.items():
+            startup_kit = Path(shutil.move(provisioned / name, startup_kits / folder))
             _adjust(startup_kit, kind, project)
             write_json(
                 startup_kit / STARTUP_KIT_FILE, {"kind": kind, "name": name, "project": project.to_json()}
             )
-        shutil.move(made.parent / "state", startup_kits / AUTHORITY)
+        shutil.move(provisioned.parent / "state", startup_kits / AUTHORITY)
         _make_private(startup_kits)
         startup_kits.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return {folder: out / folder for folder in parties}
+    return {folder: out / folder for folder in participants}
 
 
 def check_certificate(startup_kit: StartupKit) -> None:
-    """Check that a kit's certificate is its owner's, is valid now, and goes with the key beside it.
+    """Check that the certificate of a startup kit has the right name, is valid now and matches its key.
 
-    A server refuses any other one. FLARE would only go on trying, and say nothing.
+    A server refuses any other certificate, and FLARE would only retry without a message.
 
     Args:
-        kit: The kit.
+        startup_kit: The startup kit.
 
     Raises:
-        InputError: it is another party's, is not valid today, has another key, or cannot be read.
+        InputError: The certificate belongs to another participant, is not valid today, does not match the
+        key,
+            or cannot be read.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -105,35 +139,34 @@ def check_certificate(startup_kit: StartupKit) -> None:
         key = load_pem_private_key(key_file.read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
-            f"the certificate in {file.parent} cannot be read: {error}; copy the kit again"
+            f"the certificate in {file.parent} cannot be read: {error}; copy the startup kit again"
         ) from None
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     owner = ", ".join(str(name.value) for name in names)
     if owner != startup_kit.name:
         raise InputError(
-            f"the certificate in {file} is of {shown(owner)}, and the kit of {startup_kit.name!r}; copy "
-            f"the kit of "
-            f"{startup_kit.name} again, as a whole"
+            f"the certificate in {file} belongs to {shown(owner)}, but the startup kit belongs to "
+            f"{startup_kit.name!r}; copy the whole startup kit of {startup_kit.name} again"
         )
     if certificate.public_key() != key.public_key():
-        raise InputError(f"{key_file} is not the key of the certificate beside it; copy the kit again")
+        raise InputError(f"{key_file} does not match the certificate next to it; copy the startup kit again")
     now = datetime.now(UTC)
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not start <= now <= end:
         raise InputError(
             f"the certificate in {file} is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}, and today is "
-            f"{now:%Y-%m-%d}; set the clock, or make new kits for all"
+            f"{now:%Y-%m-%d}; set the clock, or make new startup kits for all participants"
         )
 
 
 def _make_private(root: Path) -> None:
-    """Let nobody but their owner read the files below a folder, or look into it."""
+    """Make a folder and all files below it readable by their owner only."""
     for path in (root, *root.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)
 
 
-def _make(project: Project, root: Path) -> Path:
-    """Run FLARE's provisioner; the folder of its kits, each under the name of its party."""
+def _run_provisioner(project: Project, root: Path) -> Path:
+    """Run FLARE's provisioner; return the folder of its kits, each under the name of its participant."""
     from nvflare.lighter.constants import CtxKey, PropKey
     from nvflare.lighter.entity import Participant
     from nvflare.lighter.entity import Project as FlareProject
@@ -162,7 +195,7 @@ def _make(project: Project, root: Path) -> Path:
 
 
 class _Log:
-    """Where the provisioner says what it does; errors are kept."""
+    """The log of the provisioner, which keeps errors only."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -177,8 +210,8 @@ class _Log:
         self.errors.append(message)
 
 
-#: What FLARE's provisioner adds for people who work without graphfed: start scripts that would leave our
-#: rules out, and texts about them.
+#: Files of FLARE's provisioner that are removed: start scripts, which would ignore our rules, and texts about
+#: them.
 _LEFT_OUT = (
     "readme.txt", "startup/readme.txt", "startup/start.sh", "startup/sub_start.sh", "startup/stop_fl.sh",
     "startup/fl_admin.sh", "startup/system_info.ipynb",
@@ -186,7 +219,7 @@ _LEFT_OUT = (
 
 
 def _adjust(startup_kit: Path, kind: str, project: Project) -> None:
-    """Make FLARE's kit ours: its rules are `rules`, and nothing in it starts it without them."""
+    """Replace the rules in FLARE's kit by ours (`rules`), and remove scripts that start it without them."""
     for name in _LEFT_OUT:
         (startup_kit / name).unlink(missing_ok=True)
     if kind != "coordinator":
@@ -195,7 +228,7 @@ def _adjust(startup_kit: Path, kind: str, project: Project) -> None:
         write_json(startup_kit / "local" / "resources.json", rules.resources(kind, len(project.sites)))
         write_json(startup_kit / "local" / "authorization.json", rules.authorization())
         write_json(startup_kit / "local" / "log_config.json", rules.log_config())
-        # No connections between sites, past the server; the processes of runs connect here by loopback only.
+        # Sites do not connect to each other, and the processes of runs connect to this one by loopback only.
         write_json(
             startup_kit / "local" / "comm_config.json",
             {

@@ -1,4 +1,4 @@
-"""Who is there: what the coordinator's kit can ask of a running server."""
+"""Asks a running server, as the coordinator, which sites are connected and which runs are in progress."""
 
 import contextlib
 import dataclasses
@@ -20,14 +20,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Status", "open_session", "status"]
 
-#: Seconds for one answer of the server.
+#: Seconds that an answer of the server may take.
 TIMEOUT = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """A server that answers. started: when it was. sites: of every site of the project, when it last gave a
-    sign of life; None where it is not connected. runs: the ids of those that go on. Times are in UTC."""
+    """The state of a server. Times are in UTC.
+
+    Attributes:
+        address: The address of the server.
+        started: When the server was started.
+        sites: The last sign of life of every site of the project; None for a site that is not connected.
+        runs: The ids of the runs in progress.
+    """
 
     address: str
     started: datetime
@@ -35,6 +41,11 @@ class Status:
     runs: tuple[str, ...]
 
     def to_json(self) -> JsonObject:
+        """Return the state as plain values.
+
+        Returns:
+            The attributes by name, times in ISO format.
+        """
         return {
             "address": self.address,
             "started": self.started.isoformat(),
@@ -44,7 +55,18 @@ class Status:
 
 
 def status(startup_kit: Path) -> Status:
-    """Ask the server of a coordinator's kit. GraphfedError where it does not answer, with the reason."""
+    """Ask a server for its state.
+
+    Args:
+        startup_kit: The folder of the startup kit of the coordinator.
+
+    Returns:
+        The state.
+
+    Raises:
+        InputError: The startup kit is not that of a coordinator.
+        GraphfedError: The server does not answer; the message has the reason.
+    """
     loaded = load_startup_kit(startup_kit)
     with open_session(loaded) as session:
         try:
@@ -59,22 +81,30 @@ def status(startup_kit: Path) -> Status:
                 {site.name: heard.get(site.name) for site in loaded.project.sites},
                 tuple(str(job.job_id) for job in found.job_info),
             )
-        except Exception as error:  # FLARE's own, of many kinds, or an answer of another form
+        except Exception as error:  # FLARE raises many types; the answer may have another form
             raise GraphfedError(
-                f"the server at {loaded.project.address} does not answer as it should: {error}"
+                f"the answer of the server at {loaded.project.address} cannot be used: {error}"
             ) from None
 
 
 @contextlib.contextmanager
 def open_session(startup_kit: StartupKit) -> "Iterator[Session]":
-    """A session of nvflare's flare_api as the coordinator, quiet.
+    """Open a session of nvflare's flare_api as the coordinator, without FLARE's output.
 
-    InputError where the kit is not the coordinator's; GraphfedError where the server cannot be reached, or
-    refuses, or does not answer."""
+    Args:
+        startup_kit: The startup kit of the coordinator.
+
+    Yields:
+        The session.
+
+    Raises:
+        InputError: The startup kit is not that of a coordinator.
+        GraphfedError: The server cannot be reached, refuses the coordinator, or does not answer.
+    """
     need_nvflare()
     if startup_kit.kind != "coordinator":
         raise InputError(
-            f"{startup_kit.folder} is the kit of {startup_kit.name}; this takes the coordinator's"
+            f"{startup_kit.folder} is the startup kit of {startup_kit.name}; give that of the coordinator"
         )
     check_certificate(startup_kit)
     project = startup_kit.project
@@ -82,24 +112,24 @@ def open_session(startup_kit: StartupKit) -> "Iterator[Session]":
     if refused is not None:
         raise GraphfedError(
             f"the server at {project.address} cannot be reached: {refused.reason}; "
-            + ("take a kit of the project that it serves" if refused.final else "is it started?")
+            + ("use a startup kit of the same project" if refused.final else "start it first")
         )
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-    # What goes wrong is said by the exceptions.
+    # Exceptions report what fails, so FLARE's log is not shown.
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
     with open(os.devnull, "w") as nowhere:
         try:
-            # FLARE prints the traceback of a refusal itself.
+            # FLARE prints the traceback of a refusal.
             with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
                 session = new_secure_session(
                     project.coordinator, str(startup_kit.folder), timeout=TIMEOUT, command_timeout=TIMEOUT,
                     auto_login_max_tries=1,
                 )  # fmt: skip
-        except Exception as error:  # of many kinds: a certificate that is not the coordinator's has its own
+        except Exception as error:  # many types; a certificate of another participant has its own
             raise GraphfedError(
-                f"the server at {project.address} does not let the coordinator in: {error}; take the "
-                "coordinator's kit as 'graphfed site provision' made it"
+                f"the server at {project.address} refuses the coordinator: {error}; use the coordinator's "
+                "startup kit as 'graphfed site provision' made it"
             ) from None
         try:
             yield session

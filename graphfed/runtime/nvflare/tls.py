@@ -1,15 +1,15 @@
-"""How the server listens: FLARE's TCP transport with TLS, at one address, not to be held up by one
-connection.
+"""FLARE's TCP transport with TLS, at one address, such that one connection cannot block or exhaust the
+server.
 
-FLARE's own accepts TLS connections one after the other: one that is opened and then says nothing keeps all
-others out for as long as it stays (measured; its gRPC transport does not have this fault, but took twice the
-time and memory for a message of 10 MB). It also listens at every address of the machine, unless it is told
-localhost.
+FLARE's own transport accepts TLS connections one after the other: a connection that sends nothing keeps all
+others out for as long as it stays (measured; FLARE's gRPC transport does not have this fault, but took twice
+the time and memory for a message of 10 MB). It also listens at all addresses of the machine, unless its host
+is localhost.
 
-FLARE's own also reads frames of up to 2 GiB, takes their memory as soon as 16 bytes of a frame are here, and
-keeps every connection for ever. Here memory is taken for bytes that have arrived, and frames, silence and the
-number of connections have limits: who has a kit, and nothing else, cannot use up the server's memory or files
-with connections alone.
+FLARE's transport also reads frames of up to 2 GiB, allocates their memory as soon as 16 bytes of a frame have
+arrived, and keeps every connection for ever. Here memory is allocated for bytes that have arrived, and
+frames, silence and the number of connections are limited. So nobody who only has a startup kit can exhaust
+the server's memory or open files with connections.
 """
 
 import dataclasses
@@ -44,48 +44,67 @@ __all__ = [
     "use_tls_driver",
 ]
 
-#: Environment: the address to listen at, where FLARE would take all.
+#: The environment variable with the address to listen at; FLARE would listen at all addresses.
 LISTEN = "GRAPHFED_SITE_LISTEN"
 #: The server's name in its certificate.
 SERVER = "server"
 #: Seconds for a TLS handshake, and after it for the first whole frame.
 HANDSHAKE = 10.0
 FIRST_FRAME = 10.0
-#: Seconds from one whole frame of a connection to the next. FLARE asks for a sign of life after 60 s of
-#: silence, at both ends, so that a connection in use is never silent for so long.
+#: Seconds from one whole frame of a connection to the next. Both sides of FLARE ask for a sign of life after
+#: 60 s of silence, so a connection in use is never silent for so long.
 IDLE = 150.0
-#: Bytes of the longest frame that is sent or read: a part of a message (`link.PART`) and as much again for
-#: what FLARE puts around it. FLARE's own longest frames, of jobs, are shorter (`coordinator`).
+#: The most bytes of a frame: twice those of a part of a message (`link.PART`), for what FLARE adds to it.
+# FLARE's
+#: own longest frames, those of jobs, are shorter (`coordinator`).
 FRAME = 8 << 20
-#: Bytes that a buffer has at first for a frame that has begun.
+#: The first bytes of the buffer of a frame.
 BEGUN = 1 << 16
-#: Connections at a time with one certificate, and from one address before its certificate is known. A site
-#: has two during a run, and for a moment one more for each that it tries or has lost.
+#: The most connections with one certificate, and from one address before its certificate is known. A site has
+#: two during a run, and for a moment one more for each that it tries or has lost.
 OPEN = 16
 UNKNOWN = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """Why there is no connection. final: the certificates do not fit, so that waiting does not help."""
+    """Why there is no connection.
+
+    Attributes:
+        reason: The reason, as the end of a sentence about the server.
+        final: Whether the certificates do not match, so that waiting does not help.
+    """
 
     reason: str
     final: bool
 
 
 def refusal(startup: Path, host: str, port: int, timeout: float = 3.0) -> Refusal | None:
-    """Try a TLS connection with the certificate in a kit's `startup`; None where there can be one."""
+    """Try a TLS connection to a server.
+
+    Args:
+        startup: The folder `startup` of a startup kit.
+        host: The host of the server.
+        port: Its port.
+        timeout: Seconds to wait.
+
+    Returns:
+        Why there is no connection; None if there can be one.
+
+    Raises:
+        InputError: The certificate in the startup kit cannot be used.
+    """
     files = [startup / name for name in ("rootCA.pem", "client.crt", "client.key")]
     try:
         for file in files:
             check_regular(file)
         context = ssl.create_default_context(cafile=files[0])
-        # As FLARE does: what counts is the name that the project's authority gave the server.
+        # As in FLARE, the name that counts is the one that the authority of the project gave the server.
         context.check_hostname = False
         context.load_cert_chain(files[1], files[2])
     except OSError as error:
         raise InputError(
-            f"the certificate in {startup} cannot be used ({error}); copy the kit again"
+            f"the certificate in {startup} cannot be used ({error}); copy the startup kit again"
         ) from None
     try:
         with (
@@ -94,10 +113,10 @@ def refusal(startup: Path, host: str, port: int, timeout: float = 3.0) -> Refusa
         ):
             return _refused_after_handshake(connection)
     except ssl.SSLCertVerificationError as error:
-        return Refusal(f"it is not the project's server ({error.verify_message})", True)
+        return Refusal(f"it is not the server of this project ({error.verify_message})", True)
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or ""):
-            return Refusal(f"it does not take this kit's certificate ({error.reason})", True)
+            return Refusal(f"it refuses the certificate of this startup kit ({error.reason})", True)
         return Refusal(f"it does not speak TLS ({error.reason or error})", False)
     except OSError as error:
         return Refusal((error.strerror or str(error)).lower(), False)
@@ -107,7 +126,7 @@ def _refused_after_handshake(connection: ssl.SSLSocket) -> Refusal | None:
     certificate: Any = connection.getpeercert()
     name = dict(field for part in certificate["subject"] for field in part).get("commonName")
     if name != SERVER:
-        return Refusal(f"it is not the project's server, but {name}", True)
+        return Refusal(f"it is not the server of this project, but {name}", True)
     # In TLS 1.3 it is only now that a server's refusal of a certificate arrives. FLARE's server, once it has
     # taken it, waits for a word.
     connection.settimeout(0.5)
@@ -118,8 +137,8 @@ def _refused_after_handshake(connection: ssl.SSLSocket) -> Refusal | None:
     return Refusal("it closes the connection", False) if closed else None
 
 
-class _Places:
-    """Counts who is in, by name, and lets nobody in beyond the limit."""
+class _ConnectionLimit:
+    """Counts connections by name, and refuses those beyond a limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -128,10 +147,10 @@ class _Places:
 
     @contextmanager
     def taken(self, name: str) -> Iterator[None]:
-        """Take a place in this block. ConnectionRefusedError where there is none left."""
+        """Count a connection during this block; ConnectionRefusedError if there are too many."""
         with self._lock:
             if self._taken[name] >= self._limit:
-                raise ConnectionRefusedError(f"{name} has {self._limit} connections already")
+                raise ConnectionRefusedError(f"{name} already has {self._limit} connections")
             self._taken[name] += 1
         try:
             yield
@@ -143,7 +162,7 @@ class _Places:
 
 
 def use_tls_driver() -> None:
-    """Have FLARE use the transport below for tcp://, in this process."""
+    """Make FLARE use the transport below for tcp://, in this process."""
     from nvflare.fuel.f3.comm_error import CommError
     from nvflare.fuel.f3.communicator import driver_mgr
     from nvflare.fuel.f3.drivers.net_utils import get_ssl_context
@@ -155,7 +174,8 @@ def use_tls_driver() -> None:
     log = logging.getLogger(__name__)
 
     class Limited(SocketConnection):  # type: ignore[misc]
-        """A connection whose frames have a limit. overdue: when it must have brought its next whole frame."""
+        """A connection with limited frames, and a time `overdue` by which the next whole frame must
+        arrive."""
 
         def __init__(self, sock: socket.socket, connector: "ConnectorInfo", secure: bool) -> None:
             super().__init__(sock, connector, secure)
@@ -170,7 +190,7 @@ def use_tls_driver() -> None:
                 log.warning(f"a frame of {length} bytes (at most {FRAME} are read): closing {self}")
                 raise CommError(CommError.BAD_DATA, f"a frame of {length} bytes")
             while (here := len(frame)) < length:
-                # Never more than twice as much as has come.
+                # The buffer has at most twice the bytes that have arrived.
                 frame += bytes(min(length - here, max(here, BEGUN)))
                 self.read_into(frame, here, len(frame) - here)
             self.overdue = time.monotonic() + IDLE
@@ -184,14 +204,14 @@ def use_tls_driver() -> None:
             super().send_frame(frame)
 
         def end(self) -> None:
-            """Have the thread that reads this connection end it."""
+            """Make the thread that reads this connection end it."""
             self.closing = True
             with suppress(OSError):
                 self.sock.shutdown(socket.SHUT_RDWR)
 
     class Handler(ConnectionHandler):  # type: ignore[misc]
         def handle(self) -> None:
-            # FLARE's own, with the connection above.
+            # As FLARE's method, but with the connection above.
             server = self.server
             connection = Limited(self.request, server.connector, bool(server.ssl_context))
             server.driver.add_connection(connection)
@@ -202,12 +222,12 @@ def use_tls_driver() -> None:
         def __init__(self, driver: "TcpDriver", connector: "ConnectorInfo") -> None:
             super().__init__(driver, connector)
             self.RequestHandlerClass = Handler
-            self._unknown, self._open = _Places(UNKNOWN), _Places(OPEN)
+            self._unknown, self._open = _ConnectionLimit(UNKNOWN), _ConnectionLimit(OPEN)
             if self.ssl_context:
                 self.socket.do_handshake_on_connect = False
 
         def finish_request(self, request: ssl.SSLSocket, client_address: tuple[str, int]) -> None:
-            # In a thread of this connection.
+            # This runs in a thread of the connection.
             if not self.ssl_context:
                 super().finish_request(request, client_address)
                 return
@@ -241,7 +261,7 @@ def use_tls_driver() -> None:
             self.server.serve_forever()
 
         def connect(self, connector: "ConnectorInfo") -> None:
-            # FLARE's own, with the connection above.
+            # As FLARE's method, but with the connection above.
             self.connector = connector
             plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             context = get_ssl_context(connector.params, ssl_server=False)
@@ -253,5 +273,5 @@ def use_tls_driver() -> None:
             self.close_connection(connection)
 
     driver_mgr.register(Driver)
-    # FLARE looks for drivers itself, and would complain that this one is taken.
+    # FLARE also finds drivers itself, and would report that the name of this one is taken.
     driver_mgr.class_cache.add(TcpDriver.__name__)
