@@ -140,9 +140,7 @@ def uniform_entries(key: int, words: Tensor) -> Tensor:
 
 
 def _parts(words: Tensor) -> Iterator[slice]:
-    """Split words into parts that fit the CPU's cache, since a hash has a dozen steps, each over all words of
-    a part.
-    """
+    """Split words into parts that fit the CPU's cache, because a hash passes over them a dozen times."""
     size = PART if words.device.type == "cpu" else max(len(words), 1)
     for first in range(0, len(words), size):
         yield slice(first, first + size)
@@ -250,8 +248,9 @@ def glorot(key: int, *shape: int, fan: tuple[int, int] | None = None) -> Tensor:
 
 
 def uniform_weights(key: int, bound: float, *shape: int) -> Tensor:
-    """Draw weights U(-bound, bound) in the default dtype. They are drawn on the CPU, so every torch device
-    starts alike.
+    """Draw weights U(-bound, bound) in the default dtype.
+
+    They are drawn on the CPU, so every torch device starts alike.
 
     Args:
         key: The key.

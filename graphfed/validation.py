@@ -1,5 +1,4 @@
-"""Messages for what pydantic finds wrong with a value: which value it is, what is expected, which name is
-meant.
+"""Messages for what pydantic finds wrong with a value: which value, what is expected, which name is meant.
 
 `graphfed.runs.settings` uses them for the settings of methods, `graphfed.runs.folder_schema` for the files of
 a run's folder, and `graphfed.data.user_files` for the descriptions of the user's own data.

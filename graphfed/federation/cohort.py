@@ -211,12 +211,11 @@ class Names:
 
 
 def stable_ids_of(graph: Graph, partition: Partition) -> np.ndarray | None:
-    """Return the ids that every reader of the user's files gives the nodes of a partition
-    (`Graph.stable_ids`).
+    """Return the ids that every reader of the user's files gives the nodes of a partition.
 
-    With them, a draw keyed by an id is the same whoever reads the files. A graph whose nodes are known by
-    number has none; nor has a partition with copies that count as different nodes, since no client reads such
-    copies from its own files.
+    With these ids (`Graph.stable_ids`), a draw keyed by an id is the same whoever reads the files. A graph
+    whose nodes are known by number has none; nor has a partition with copies that count as different nodes,
+    since no client reads such copies from its own files.
 
     Args:
         graph: The graph.
@@ -305,13 +304,17 @@ def make_cohort(
             f"clients must be some of the partition's clients 0..{partition.num_clients - 1}, ascending, "
             f"each once; got {list(clients)[:10]}"
         )
+    # The index in the cohort of each client of the partition; -1 for all others.
     wanted = np.full(partition.num_clients, -1)
     wanted[list(clients)] = np.arange(len(clients))
     held = wanted[partition.held_client] >= 0
     client, ids = wanted[partition.held_client[held]], partition.held_id[held]
     node, owned = partition.held_node[held], partition.held_owner[held]
+    # Copies of a node have the same id, so counting ids among the owned rows counts owners.
     known, which = np.unique(partition.held_id, return_inverse=True)
     owners = np.bincount(which[partition.held_owner], minlength=len(known))[which[held]]
+    # One ascending number for each (client, id) of the partition's order, to find rows by binary search.
+    # `place` turns a position in that order into a row of the cohort.
     width = int(partition.held_id.max(initial=0)) + 1
     codes = client * width + ids
     place = np.arange(len(codes))
@@ -333,7 +336,8 @@ def make_cohort(
     cross_row = row_of(partition.cross_local_client[outside], partition.cross_id[outside])
     cross_client, remote_id = partition.cross_remote_client[outside], partition.cross_remote_id[outside]
     cross_id = remote_id if stable_ids is None else stable_ids[remote_id]
-    if stable_ids is not None:  # the partition is sorted by its own ids, the cohort by the stable ones
+    if stable_ids is not None:
+        # The partition is sorted by its own ids, the cohort by the stable ones.
         u, v = np.minimum(u, v), np.maximum(u, v)
         order = np.lexsort((v, u))
         u, v = u[order], v[order]
@@ -365,6 +369,7 @@ def make_cohort(
     links = None
     if isinstance(split, EdgeSplit):
         links = _links(scored_pairs(split, partition), wanted, row_of, stable_ids, tensor)
+        # Pairs are scored instead of nodes, so no node is in a part of the split.
         parts = np.zeros((3, len(node)), dtype=bool)
     else:
         parts = np.stack([mask[node] & owned for mask in (split.train, split.val, split.test)])
@@ -374,6 +379,7 @@ def make_cohort(
         client=tensor(client),
         id=tensor(ids),
         x=x,
+        # A client may hold a copy of another client's node, but it knows the labels of its own nodes only.
         y=tensor(np.where(owned, graph.y[node], -1)),
         edge_index=tensor(np.stack([np.concatenate([u, v]), np.concatenate([v, u])])),
         cross_row=tensor(cross_row),

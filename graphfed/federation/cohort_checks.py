@@ -1,7 +1,7 @@
-"""Checks that the arrays of a file are a whole cohort, before they are used: another party may have written
-it.
+"""Checks that the arrays of a file are a whole cohort, before they are used.
 
-Shapes: N rows, E edges, C cross-client edges, K clients, as in `graphfed.federation.cohort.Cohort`.
+The file may come from another party. Shapes: N rows, E edges, C cross-client edges, K clients, as in
+`graphfed.federation.cohort.Cohort`.
 """
 
 from collections.abc import Mapping

@@ -149,8 +149,9 @@ class Federation(ProcessView):
     def exchange_route(
         self, wants: Located[ExchangeIds], *, name: str, protection: str = "clear"
     ) -> ExchangeRoute:
-        """Agree on the rows that clients send each other. Every client sends the ids that it wants to their
-        owners.
+        """Agree on the rows that clients send each other.
+
+        Every client sends the ids that it wants to their owners.
 
         It costs 8 bytes for each id. An observer of the network sees which client asks which.
 
@@ -170,8 +171,9 @@ class Federation(ProcessView):
     def restrict_route(
         self, route: ExchangeRoute, wanted: Located[Tensor], *, name: str, protection: str = "clear"
     ) -> tuple[ExchangeRoute, Located[Tensor]]:
-        """Agree on a part of a route: clients send the ids that they want now to their owners again, 8 bytes
-        each.
+        """Agree on the part of a route that clients want now.
+
+        The clients send the ids to their owners again, 8 bytes each.
 
         Args:
             route: The whole route.
@@ -208,8 +210,9 @@ class Federation(ProcessView):
         return transfers.upload(self._delivery, x, route, options)
 
     def gather(self, x: Located[T], **options: Unpack[Options]) -> Located[T]:
-        """Gather one value from every client at the server. Every client must be present; use `collect` if
-        some may be absent.
+        """Gather one value from every client at the server.
+
+        Every client must be present; use `collect` if some may be absent.
 
         Args:
             x: [K_h, ...] at each worker, a row for each client.
@@ -274,11 +277,11 @@ class Federation(ProcessView):
         otherwise: Located | None = None,
         **options: Unpack[Options],
     ) -> Located:
-        """Average at the server what the clients send: sum_k p_k x_k, p_k = weights_k / (sum over the
-        roster).
+        """Average at the server what the clients send.
 
-        With protection `clear` the server sees each part. Sparse weights are sent in full, client by client,
-        if there is a link or a wrapper.
+        The result is sum_k p_k x_k with p_k = weights_k / (sum of the weights over the roster). With
+        protection `clear` the server sees each part. Sparse weights are sent in full, client by client, if
+        there is a link or a wrapper.
 
         Args:
             x: Each client's value: [K_h, ...] tensors or `SparseWeights` at each worker.
@@ -400,8 +403,9 @@ class Federation(ProcessView):
     # ---- gradients -----------------------------------------------------------------------------------------
 
     def tape(self) -> AbstractContextManager[None]:
-        """Record the transfers of a block, for one `backward`. After the block, the received values are
-        constant.
+        """Record the transfers of a block, for one `backward`.
+
+        After the block, the received values are constant.
 
         Returns:
             The block, as a context manager.

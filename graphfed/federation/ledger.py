@@ -94,8 +94,9 @@ class Flow:
 
     @staticmethod
     def peer(links: np.ndarray, here: np.ndarray) -> "Flow":
-        """Make a flow between clients. It costs memory in proportion to its links, however many clients there
-        are.
+        """Make a flow between clients.
+
+        It costs memory in proportion to its links, however many clients there are.
 
         Args:
             links: [P, 3] int64, (sender, receiver, units).
@@ -148,8 +149,9 @@ class Flow:
 
     @cached_property
     def messages(self) -> int:
-        """The number of messages between clients and server, or of pairs of clients with traffic. Such a pair
-        is counted in the sender's process.
+        """The number of messages between clients and server, or of pairs of clients with traffic.
+
+        Such a pair is counted in the sender's process.
         """
         if self.links is None:
             return int(self.counted.sum())
@@ -199,8 +201,9 @@ class LedgerRecord(NamedTuple):
 
 
 class Entry:
-    """All transfers of one name, phase, direction and protection. Kind, dtype and shape are those of the
-    latest transfer.
+    """All transfers of one name, phase, direction and protection.
+
+    Kind, dtype and shape are those of the latest transfer.
 
     Recording costs the same for ten clients and for a million: while a transfer repeats with the same flow,
     an entry only adds up the bytes per unit. The per-client totals are brought up to date when they are read.
@@ -476,8 +479,9 @@ class Ledger:
         return ledger
 
     def add_remote(self, other: "Ledger") -> None:
-        """Add the transfers between clients that another process counted. The server's process does not see
-        them.
+        """Add the transfers between clients that another process counted.
+
+        The server's process does not see them.
 
         Args:
             other: The other process's ledger.

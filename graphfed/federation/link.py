@@ -20,8 +20,9 @@ Pair = tuple[int, int]
 
 
 class Link(Protocol):
-    """Sends messages between processes. A message is found by its key, so the order of arrival does not
-    matter.
+    """Sends messages between processes.
+
+    A message is found by its key, so the order of arrival does not matter.
 
     Every process sends all its messages of a transfer before it receives any. So `send` must not wait for the
     receiver to call `recv`: two workers that exchange rows would wait for each other.

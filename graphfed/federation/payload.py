@@ -159,8 +159,9 @@ def detach(tree: P) -> P:
 
 
 def densify(tree: Payload) -> Any:
-    """Convert a payload to plain tensors: sparse rows to dense rows, sparse weights to each client's full
-    weights.
+    """Convert a payload to plain tensors.
+
+    Sparse rows become dense rows, sparse weights become each client's full weights.
 
     Args:
         tree: The payload.
@@ -211,6 +212,7 @@ def weighted_sum(tree: Payload, weights: np.ndarray) -> Any:
     Returns:
         The sums, [...].
     """
+    # 0 * inf is NaN, so clients of weight 0 are left out rather than multiplied.
     used = np.flatnonzero(weights)
     keep = None if len(used) == len(weights) else torch.from_numpy(used)
     scale = torch.from_numpy(weights)

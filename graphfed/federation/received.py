@@ -38,8 +38,9 @@ Form = tuple[Shape, tuple[str, ...]]
 
 
 class ReceivedError(GraphfedError):
-    """What another participant sent cannot be used. The message names the participant, the transfer and the
-    fault.
+    """What another participant sent cannot be used.
+
+    The message names the participant, the transfer and the fault.
     """
 
 
@@ -131,6 +132,7 @@ class Received:
         elif local:
             right = _form(next(iter(local.values())), transfer.leading)
         else:
+            # This process knows no right form, so the majority of the senders decides.
             forms_found = list(forms.values())
             right = max(forms_found, key=forms_found.count)
             if len(forms_found) > 1 and 2 * forms_found.count(right) <= len(forms_found):
@@ -163,8 +165,7 @@ class Received:
         local: Mapping[Pair, Payload],
         round_number: int,
     ) -> None:
-        """Check that numbers are finite and small enough to compute with; the part of `check` that looks at
-        values.
+        """Check that numbers are finite and small enough to compute with.
 
         Args:
             transfer: The transfer.
@@ -180,6 +181,7 @@ class Received:
         neutral = -math.inf if transfer.kind == "max" else None
         found = {pair: magnitude(payload, neutral) for pair, payload in {**local, **arrived}.items()}
         sizes = {pair: size for pair, size in found.items() if size is not None}
+        # `not <=` holds for NaN too.
         wrong = [pair for pair in arrived if pair in sizes and not sizes[pair] <= 1]
         # If training diverges, the numbers of all participants grow, and one of them reaches the limit first.
         if wrong and not any(size <= 1 / OUTLIER_FACTOR for size in sizes.values()):
@@ -220,16 +222,16 @@ _LARGEST = {dtype: torch.finfo(dtype).max ** 0.5 for dtype in (torch.float32, to
 
 
 def magnitude(payload: Payload, neutral: float | None = None) -> float | None:
-    """Compare the largest floating number of a payload with the largest number whose square does not
-    overflow.
+    """Measure how close a payload's numbers are to the largest that can be computed with.
 
     Args:
         payload: Tensors, in dictionaries and tuples.
         neutral: A number that stands for "nothing" and is left out, such as -inf in a maximum.
 
     Returns:
-        The ratio. It is at most 1 if all numbers can be computed with, NaN or infinity if one is not finite,
-        and None if there is no floating number.
+        The largest size of a floating number, divided by the largest number whose square does not overflow.
+        At most 1 if all numbers can be computed with; NaN or infinity if one is not finite; None without
+        floating numbers.
     """
     floating = [n.detach() for n in map(_numbers, pay.leaves(payload)) if n.is_floating_point()]
     counted = floating if neutral is None else [numbers[numbers != neutral] for numbers in floating]

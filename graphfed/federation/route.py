@@ -1,5 +1,7 @@
-"""Routes: which rows are sent where. The participants agree on a route once, by a setup transfer that the
-ledger counts; afterwards sender and receiver both know the rows.
+"""Routes: which rows are sent where.
+
+The participants agree on a route once, by a setup transfer that the ledger counts; afterwards sender and
+receiver both know the rows.
 """
 
 from collections.abc import Sequence
@@ -92,8 +94,9 @@ class Route:
 
 @dataclass(frozen=True)
 class ExchangeRoute:
-    """Rows that clients send each other. Pairs (a, b) of sending and receiving worker have rows to send, and
-    one of the two is in this process.
+    """Rows that clients send each other.
+
+    Pairs (a, b) of sending and receiving worker have rows to send, and one of the two is in this process.
 
     Attributes:
         name: The name of the transfer that agreed on it.
@@ -117,8 +120,9 @@ class ExchangeRoute:
 
 
 def everyone(workers: Sequence[tuple[int, ...]], here: Sequence[int], held: np.ndarray) -> ExchangeRoute:
-    """Make the route of one row from every client to every other client. It follows from who takes part, so
-    the participants need not agree on it.
+    """Make the route of one row from every client to every other client.
+
+    It follows from who takes part, so the participants need not agree on it.
 
     A sending worker has rows [K_h * K, ...], by sender and receiver; a client's row to itself is not sent. A
     receiving worker gets [K_h * (K - 1), ...], by receiver and sender.
@@ -139,6 +143,7 @@ def everyone(workers: Sequence[tuple[int, ...]], here: Sequence[int], held: np.n
         for b, receivers in enumerate(workers):
             if a not in here and b not in here:
                 continue
+            # Every (sender, receiver) of the two workers, except from a client to itself.
             sender, receiver = (grid.ravel() for grid in np.meshgrid(senders, receivers, indexing="ij"))
             others = sender != receiver
             sender, receiver = sender[others], receiver[others]
@@ -181,8 +186,8 @@ def row_counts(rows: RowIds, num_clients: int, name: str) -> np.ndarray:
 
 
 def ids_fit(payload: object, num_clients: int) -> bool:
-    """Tell whether a worker's payload is ids [M] int64 and the number of them that each of its clients has,
-    [K_h] int64.
+    """Tell whether a worker's payload is ids [M] and how many of them each of its clients has [K_h], all
+    int64.
     """
     vectors = _int_vectors(payload)
     if len(vectors) != 2:
@@ -193,8 +198,9 @@ def ids_fit(payload: object, num_clients: int) -> bool:
 
 
 def wants_fit(payload: object, worker: tuple[int, ...]) -> bool:
-    """Tell whether a worker's request is owners, ids and askers, [m] int64 each, and the askers are its
-    clients.
+    """Tell whether a worker's request is owners, ids and askers.
+
+    They must be [m] int64 each, and the askers must be clients of the worker.
     """
     vectors = _int_vectors(payload)
     if len(vectors) != 3 or len({len(vector) for vector in vectors}) > 1:
@@ -270,6 +276,7 @@ def find_rows(
     wanted_place = torch.searchsorted(known, ids).clamp(max=max(len(known) - 1, 0))
     wrong = (client < 0) | (client >= len(worker))
     wrong = wrong | (known[wanted_place] != ids if len(known) else torch.ones_like(wrong))
+    # One number for each (client, id) that the cohort holds, to find wanted pairs by binary search.
     codes = held.held_client * len(known) + place
     order = torch.argsort(codes)
     wanted = client * len(known) + wanted_place
@@ -340,6 +347,7 @@ def traffic(links: Tensor, num_clients: int) -> np.ndarray:
     Returns:
         [P, 3] int64, (sender, receiver, rows) of the pairs with rows.
     """
+    # A table of all pairs of clients is faster than sorting, but only if it is not larger than the input.
     if num_clients**2 <= max(len(links), 1000):
         rows = torch.bincount(links, minlength=num_clients**2)
         codes = rows.nonzero()[:, 0]

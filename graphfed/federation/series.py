@@ -1,8 +1,8 @@
-"""The data of forecasting: the time series of the sensors of one worker's clients, one sensor for each
-client; and at the server the network of all sensors.
+"""The data of forecasting: the time series of a worker's sensors, and at the server the network of all
+sensors.
 
-The clients of a worker are stacked as in a `Cohort`. A window is never stored: it is a view of a series. All
-sensors read at the same times.
+Each client has one sensor. The clients of a worker are stacked as in a `Cohort`. A window is never stored: it
+is a view of a series. All sensors read at the same times.
 
 Shapes: K clients, T steps, W windows, m lags, n horizon, S sensors of the whole run, E edges.
 """
@@ -387,8 +387,10 @@ def load_network(path: Path, *, device: torch.device | str = "cpu") -> Network:
 def _read(
     path: Path, key: str, columns: dict[str, tuple[str, int]]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays of a file and its metadata under `key`; InputError if a column is missing or has
-    another kind.
+    """Read the arrays of a file and its metadata under `key`.
+
+    Raises:
+        InputError: If a column is missing or has another kind.
     """
     try:
         arrays, metadata = read_tensors(path)

@@ -110,8 +110,9 @@ _DATA = (Tensor, torch.nn.Module, np.ndarray, SparseMatrix, SparseWeights)
 
 
 def check_arguments(place: str, stage: str, arguments: Iterable[object]) -> None:
-    """Refuse arguments that do not live at a place. The error names the value and the transfer that is
-    missing.
+    """Refuse arguments that do not live at a place.
+
+    The error names the value and the transfer that is missing.
 
     A bare tensor is refused too: in separate processes, no process would have it.
 
@@ -195,12 +196,12 @@ _DEPTH, _GLOBAL_DEPTH = 6, 3
 
 
 def check_function(fn: Callable[..., object]) -> None:
-    """Refuse a function that carries data: closures, defaults, partials, bound objects and globals must hold
-    no tensor, array, module, located value or federation.
+    """Refuse a function that carries data.
 
-    Such data would be shared between places in one process, and missing in separate processes. A function may
-    carry plain values (numbers, text, configs) and functions. A plain function is searched once, one with a
-    closure or defaults every time.
+    Closures, defaults, partials, bound objects and globals must hold no tensor, array, module, located value
+    or federation. Such data would be shared between places in one process, and missing in separate processes.
+    A function may carry plain values (numbers, text, configs) and functions. A plain function is searched
+    once, one with a closure or defaults every time.
 
     Args:
         fn: The function.

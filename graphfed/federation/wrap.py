@@ -59,8 +59,9 @@ class Wrapper(Protocol):
 
 @dataclass(frozen=True)
 class Cast:
-    """Compression: send floating numbers as float16 or bfloat16. The receiver uses them in the dtype they
-    had.
+    """Compression: send floating numbers as float16 or bfloat16.
+
+    The receiver uses them in the dtype they had.
 
     It protects nothing: an observer of the payload sees its numbers.
 

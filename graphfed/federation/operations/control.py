@@ -1,5 +1,6 @@
-"""Control: decisions that are sent to every participant, and reports of the workers. Both are plain JSON
-without data.
+"""Control: decisions that are sent to every participant, and reports of the workers.
+
+Both are plain JSON without data.
 """
 
 import json

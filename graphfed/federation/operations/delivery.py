@@ -65,8 +65,9 @@ class Delivery:
         self._sequence = 0
 
     def next_key(self, name: str) -> str:
-        """Make the key of the messages of the next transfer. All processes run the same program, so it is the
-        same in all.
+        """Make the key of the messages of the next transfer.
+
+        All processes run the same program, so it is the same in all.
 
         Args:
             name: The name of the transfer.
@@ -146,6 +147,7 @@ class Delivery:
         name, wrap = transfer.name, transfer.wrap
         key, recording = self.next_key(name), transfer.grad and self.tape is not None
         if wrap is not None:
+            # Wrappers encode plain tensors, row by row.
             payloads = {p: pay.densify(x) for p, x in payloads.items()}
         outgoing = {p: pack(x, recording, wrap, name) for p, x in payloads.items()}
         arrived = self.deliver(outgoing, pairs, key)
@@ -164,6 +166,8 @@ class Delivery:
                     floating = wrapped_leaves(next(iter(messages.values())))
                 sent, got = tensors_asked(payloads, asked, name), tensors_asked(received, asked, name)
                 answers = self._gradient_records(transfer, record, floating, asked, pairs)
+                # Received tensors become leaves: autograd at the receiver ends here, and `run_backward` sends
+                # their gradients to the sender.
                 for tensors in got.values():
                     for t in tensors:
                         t.requires_grad_()
@@ -195,8 +199,9 @@ class Delivery:
         return received
 
     def _record_of(self, transfer: Transfer, messages: Mapping[Pair, Message]) -> LedgerRecord:
-        """Make the ledger's record of a transfer from one message. All messages must have the same dtype and
-        shape.
+        """Make the ledger's record of a transfer from one message.
+
+        All messages must have the same dtype and shape.
         """
         (first, message), *others = messages.items()
         record = transfer.record_of(message.payload)
@@ -221,13 +226,15 @@ class Delivery:
         asked: Mapping[Pair, tuple[bool, ...]],
         pairs: Sequence[Pair],
     ) -> tuple[LedgerRecord, ...]:
-        """Make the ledger's records of a transfer's gradients: one for each group of messages whose senders
-        want gradients of the same tensors.
+        """Make the ledger's records of a transfer's gradients.
+
+        There is one for each group of messages whose senders want gradients of the same tensors.
         """
         records, places = [], self.places
         for flags in dict.fromkeys(asked.values()):
             workers = [a if a != SERVER_INDEX else b for a, b in pairs if asked.get((a, b)) == flags]
             flow = transfer.flow
+            # Count only the clients of the workers whose messages want these gradients.
             if len(workers) < len(pairs):
                 clients = np.zeros(places.num_clients, dtype=bool)
                 for h in workers:

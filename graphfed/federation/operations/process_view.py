@@ -1,5 +1,6 @@
-"""One run as one process sees it: its participants, its ledger, its progress messages, and the values that
-follow from who takes part."""
+"""A run as one process sees it: its participants, ledger, progress messages and values that follow from
+these.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -74,7 +75,7 @@ class ProcessView(ProgramObject):
 
     @property
     def ledger(self) -> Ledger:
-        """What was sent so far. A run that is resumed goes on with the ledger it had."""
+        """What was sent so far. A resumed run continues with the ledger that it had."""
         return self._delivery.ledger
 
     @ledger.setter
@@ -84,7 +85,6 @@ class ProcessView(ProgramObject):
         Args:
             ledger: The ledger of the run so far.
         """
-        """What was sent so far. A resumed run continues with the ledger that it had."""
         self._delivery.ledger = ledger
 
     @property
@@ -215,8 +215,9 @@ class ProcessView(ProgramObject):
         return Located(CLIENTS, new.name, parts, members)
 
     def local_parts(self, value: Located[T]) -> tuple[T, ...]:
-        """Return the parts of a value in this process. Run folders and runtimes read them, a method's program
-        never.
+        """Return the parts of a value in this process.
+
+        Run folders and runtimes read them, a method's program never.
 
         Args:
             value: A value at either place.

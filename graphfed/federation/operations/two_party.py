@@ -1,5 +1,4 @@
-"""Two-party protocols: two participants run the two parties of a protocol and send its messages to each
-other.
+"""Two-party protocols: two participants run one party each and send each other the protocol's messages.
 
 The protocols are state machines of `graphfed.crypto`; a party is a `session.Party`.
 """
@@ -34,6 +33,7 @@ def run_with_first_client(
     key = delivery.next_key(name)
     server: Party[Result] | None = at_server.parts[0] if places.server_is_here else None
     client: Party[Other] | None = at_clients.parts[places.here.index(0)] if 0 in places.here else None
+    # Inside a process the two parties exchange messages directly; otherwise each process runs its own party.
     server_outcome: Ended[Result] | None = None
     client_outcome: Ended[Other] | None = None
     if server is not None and client is not None:
@@ -110,6 +110,7 @@ def _run_all_over_link(
     if not parties:
         return {}
     assert link is not None
+    # The parties take turns, so the n-th message of a pair in each direction has the number n in its key.
     sent, received = dict.fromkeys(parties, 0), dict.fromkeys(parties, 0)
 
     def send(pair: Pair, message: bytes) -> None:

@@ -1,9 +1,9 @@
-"""Secure aggregation: the weighted sum over the clients that take part, at the server, which sees no client's
-part (Bonawitz et al., CCS 2017).
+"""Secure aggregation: a weighted sum over clients at the server, which sees no client's part.
 
-Numbers are rounded to fixed point (`graphfed.crypto.sharing`) and added modulo 2^64, so the sum is exact and
-has the same bits in every placement. `graphfed.crypto.aggregation` states what is hidden from whom. With n
-clients and w numbers, a client sends 112 n + 8 w + 16 bytes and receives 145 n - 56 (`Terms.sizes`).
+The protocol is that of Bonawitz et al., CCS 2017, among the clients that take part in the round. Numbers are
+rounded to fixed point (`graphfed.crypto.sharing`) and added modulo 2^64, so the sum is exact and has the same
+bits in every placement. `graphfed.crypto.aggregation` states what is hidden from whom. With n clients and w
+numbers, a client sends 112 n + 8 w + 16 bytes and receives 145 n - 56 (`Terms.sizes`).
 
 A transfer waits for all clients of the round. If one stops within it, the transfer waits, or the run ends, as
 in any other transfer. The protocol could complete the sum without such clients, but nothing here uses this
@@ -233,18 +233,22 @@ def secure_sum(fed: Federation, x: Located, scale: Located | None, like: Located
     clients = fed.clients.run(begin_clients, x, ids, present, members, terms, fed.simulated)
     server = fed.server.run(begin_server, like, terms, fed.simulated)
 
+    # Round 0 of Bonawitz et al.: every client sends public keys, and gets those of all.
     keys = fed.collect(fed.clients.run(advertise, clients), **options("keys"))
     all_keys = fed.server.run(list_keys, server, keys)
     all_keys = fed.broadcast(all_keys, **options("all_keys"))
 
+    # Round 1: every client shares its two secrets with all others, encrypted, by way of the server.
     sealed = fed.collect(fed.clients.run(share_keys, clients, all_keys), **options("sealed_shares"))
     forwarded_shares = fed.scatter(fed.server.run(forward, server, sealed), **options("forwarded_shares"))
 
+    # Round 2: every client sends its vector under pairwise masks and a mask of its own.
     masked = fed.clients.run(mask, clients, forwarded_shares, x, scale, present, terms)
     masked = fed.collect(masked, **options("masked"))
     survivors = fed.server.run(add_masked, server, masked)
     survivors = fed.broadcast(survivors, **options("survivors"))
 
+    # Round 4 (round 3, against an active server, is left out): shares that remove the masks left in the sum.
     shares = fed.collect(fed.clients.run(unmask, clients, survivors), **options("unmask"))
     return fed.server.run(open_sum, server, shares, like)
 
@@ -331,8 +335,9 @@ def open_sum(server: Server, shares: Tensor, like: Payload) -> Any:
 
 
 def check_enough_weighted(weights: Tensor, members: tuple[int, ...]) -> None:
-    """Refuse a mean in which fewer than `FEWEST_CLIENTS` have a weight above 0. A client of weight 0 adds
-    nothing that hides others.
+    """Refuse a mean in which fewer than `FEWEST_CLIENTS` have a weight above 0.
+
+    A client of weight 0 adds nothing that hides others.
     """
     weighted = int((weights[list(members)] > 0).sum())
     if 0 < weighted < FEWEST_CLIENTS:

@@ -60,8 +60,9 @@ def compare_pairs(
     name: str,
     asker: Located[Tensor] | None = None,
 ) -> Located[Tensor]:
-    """Compare the numbers of the two clients of some pairs. Both learn the outcome, and nothing else of the
-    other number.
+    """Compare the numbers of the two clients of some pairs.
+
+    Both learn the outcome, and nothing else of the other number.
 
     Args:
         fed: The federation.
@@ -118,13 +119,13 @@ def at_most_pairs(
     seed: int,
     name: str,
 ) -> Located[Tensor]:
-    """Accept a new number in place of an old one with the Metropolis probability min(1, exp(-(new - old) /
-    temperature)).
+    """Accept a new number in place of an old one with the Metropolis probability.
 
-    Both clients of each pair learn whether the new number is accepted, and neither the other number, nor the
-    difference, nor the draw (`graphfed.crypto.accept`). If protocols are real, the draw comes from the
-    operating system's entropy at both clients. If they are simulated, it is keyed by `seed` and the pair's
-    clients. Both accept with the same probability, but not the same numbers.
+    The probability is min(1, exp(-(new - old) / temperature)). Both clients of each pair learn whether the
+    new number is accepted, and neither the other number, nor the difference, nor the draw
+    (`graphfed.crypto.accept`). If protocols are real, the draw comes from the operating system's entropy at
+    both clients. If they are simulated, it is keyed by `seed` and the pair's clients. Both accept with the
+    same probability, but not the same numbers.
 
     Args:
         fed: The federation.
@@ -236,6 +237,7 @@ def accept_shown(
     old, new = _by_asker(selected, local, seen)
     me, other = known.client[selected.rows], known.other[selected.rows]
     pair = torch.from_numpy(np.minimum(me, other) * known.num_clients + np.maximum(me, other))
+    # The draw of a pair is keyed by both clients in one order, so both workers get the same.
     draws = np.floor(acceptance.DRAWS * uniform(seed, pair)[:, 0].numpy())
     accepted = draws < acceptance.thresholds(new - old, temperature)
     return torch.from_numpy(accepted.astype(np.int8)).to(device)

@@ -1,5 +1,7 @@
-"""Sums of the rows that clients have of the same node, returned to clients; the server reads none of them, by
-homomorphic encryption (`graphfed.crypto.ckks`, which states the argument and its assumptions).
+"""Encrypted sums: sums over clients of the rows of each id, returned to clients; the server reads none of
+them.
+
+The encryption is homomorphic (`graphfed.crypto.ckks`, which states the argument and its assumptions).
 
 1. Client 0 makes a key and sends the secret key to the other clients. Each client sends the server the public
 parameters.
@@ -100,8 +102,9 @@ def public_rows(key_owner: AnyKeyOwner, clients: Tensor) -> Tensor:
 
 
 def load_evaluator(public: Tensor, chosen: str, simulated: bool) -> AnyEvaluator:
-    """Load what the server computes with. ProtocolError for a context that has a secret key, or is no
-    context.
+    """Load what the server computes with.
+
+    ProtocolError for a context that has a secret key, or is no context.
     """
     kind = IdealEvaluator if simulated else Evaluator
     contexts = {row.tobytes(): row for row in public.cpu().numpy()}
@@ -145,8 +148,9 @@ def share_key(fed: Federation, *, name: str, parameters: str = SUM.name) -> tupl
 
 
 def ciphertext_names(have: RouteTable, want: RouteTable | None, rows: int) -> Tensor:
-    """Assign ids to ciphertexts. Up to `rows` ids with the same senders and receivers share one, in ascending
-    order.
+    """Assign ids to ciphertexts.
+
+    Up to `rows` ids with the same senders and receivers share one, in ascending order.
 
     Args:
         have: The route on which rows are sent.
@@ -161,12 +165,14 @@ def ciphertext_names(have: RouteTable, want: RouteTable | None, rows: int) -> Te
     groups = [_clients_of(have, have.ids)]
     if want is not None:
         groups.append(_clients_of(want, have.ids))
+    # Ids of one kind have the same senders and the same receivers.
     for u, sets in enumerate(zip(*groups, strict=True)):
         kind[u] = kinds.setdefault(tuple(clients.tobytes() for clients in sets), len(kinds))
     order = np.argsort(kind, kind="stable")
     starts = np.searchsorted(kind[order], np.arange(len(kinds)))
     rank = np.empty(len(kind), dtype=np.int64)
     rank[order] = np.arange(len(kind)) - starts[kind[order]]
+    # Within its kind, an id shares a ciphertext with the ids whose rank has the same quotient by `rows`.
     first = order[starts[kind] + rank - rank % rows]
     return have.ids[torch.from_numpy(first).to(have.ids.device)]
 
@@ -272,8 +278,9 @@ def pick_ciphertexts(sums: Tensor, have: RouteTable, want: RouteTable) -> Tensor
 
 
 def decrypt_rows(key_owner: AnyKeyOwner, sealed: Tensor, packing: Packing, x: Tensor, terms: int) -> Tensor:
-    """Decrypt the sums [M, F], in the form of the rows `x` that were encrypted. ProtocolError for anything
-    that is not a sum of such rows.
+    """Decrypt the sums [M, F], in the form of the rows `x` that were encrypted.
+
+    ProtocolError for anything that is not a sum of such rows.
     """
     layout = Layout(x.shape[1], SUM.slots)
     slots = key_owner.decrypt(sealed.cpu().numpy().reshape(-1, SUM.ciphertext_bytes))
@@ -318,10 +325,12 @@ def encrypted_sum(
     protection, layout = fed.protection_of("encrypted"), Layout(width, SUM.slots)
     key_owner, evaluator = share_key(fed, name=name)
     fed.begin(f"{name}: encrypting, summing and decrypting")
+    # The ids of all rows, so that the server knows which clients have and want each id.
     have = fed.route(ids, name=f"{name}/ids")
     want_ids = ids if wanted is None else fed.clients.run(chosen_ids, ids, wanted)
     want = have if wanted is None else fed.route(want_ids, name=f"{name}/wanted_ids")
 
+    # Narrow rows share ciphertexts, which the server assigns and names.
     names, send, take = fed.clients.run(separate_names, ids), have, want
     if layout.rows > 1:
         table = None if wanted is None else fed.table(want)
@@ -332,6 +341,7 @@ def encrypted_sum(
     if wanted is not None:
         wanted_packing = fed.clients.run(place_rows, want_ids, fed.clients.run(chosen_names, names, wanted))
     if layout.rows > 1:
+        # Ciphertexts have routes of their own, by name.
         send = fed.route(fed.clients.run(ciphertext_ids, packing), name=f"{name}/ciphertext_ids")
         take = send if wanted is None else _wanted_route(fed, wanted_packing, name)
 

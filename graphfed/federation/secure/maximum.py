@@ -1,10 +1,10 @@
-"""The maximum over clients of the rows of each id, at the server, which learns only the maxima (SAPGNN, Eqs.
-(7) and (19)).
+"""The secure maximum over clients of the rows of each id, at the server, which learns only the maxima.
 
-The server and a helper, the first client, compute on shares; `graphfed.crypto.maximum` states the protocol,
-the argument and the assumptions. Every client sends a share of its rows to each of the two. The two run the
-protocol, and the server has the maxima. For the gradient the two run the protocol again, and each client gets
-a share of its gradient from both.
+It hides the maxima of SAPGNN, Eq. (7), and their gradients, Eq. (19). The server and a helper, the first
+client, compute on shares; `graphfed.crypto.maximum` states the protocol, the argument and the assumptions.
+Every client sends a share of its rows to each of the two. The two run the protocol, and the server has the
+maxima. For the gradient the two run the protocol again, and each client gets a share of its gradient from
+both.
 
     NAME/session              server - helper   the set-up, once in a run
     NAME/plan                 server - helper   which rows have the same id, once for each route
@@ -218,6 +218,7 @@ def secure_max(
         name=f"{name}/protocol",
         protection=fed.protection_of("encrypted"),
     )
+    # SAPGNN, Eq. (7)
     maxima = fed.server.run(decode_maxima, found_at_server, prepared.at_server, str(fed.device))
     if not grad:
         return maxima
@@ -235,6 +236,7 @@ def _send_gradients_back(
     gradient: Located,
 ) -> Located:
     """Send the gradient of the maxima back to the rows x."""
+    # SAPGNN, Eq. (19): the gradient of each maximum goes to the row that won the tournament.
     session, kind, name = prepared.session, fed.protection_of("shared"), f"{name}/grad"
     at_server, at_helper = fed.run_protocol(
         fed.server.run(send_gradients, session.at_server, prepared.at_server, found_at_server, gradient),
@@ -259,6 +261,7 @@ def make_shares(x: Tensor | SparseMatrix, simulated: bool) -> tuple[Tensor, Tens
     words = protocol.encode(x.to_dense() if isinstance(x, SparseMatrix) else x.detach())
     if simulated:
         return words, torch.zeros_like(words)
+    # A uniform share from the operating system's entropy; the other share is what remains, modulo 2^32.
     drawn = torch.frombuffer(bytearray(os.urandom(words.nbytes)), dtype=torch.int32)
     drawn = drawn.view(words.shape).to(words.device)
     return words - drawn, drawn
@@ -297,9 +300,11 @@ class SharedPlan:
 
 
 def send_plan(table: RouteTable, clients: int) -> Party[SharedPlan]:
-    """Send the plan to the helper. Ids are numbered in order of appearance, so the numbers reveal nothing
-    else.
+    """Send the plan to the helper.
+
+    Ids are numbered in order of appearance, so the numbers reveal nothing else.
     """
+    # The rank of each id by its first row.
     index = table.index.cpu().numpy()
     _, first = np.unique(index, return_index=True)
     group = np.argsort(np.argsort(first))
@@ -347,6 +352,7 @@ def send_gradients(
 
 
 def help_gradients(session: Session, plan: SharedPlan, found: Found) -> Party[NDArray[np.uint64]]:
+    # The server's share of the gradient is the gradient itself, the helper's is 0.
     nothing = np.zeros(found[0].shape, dtype=np.uint64)
     return (yield from protocol.send_gradients(session, plan.tournament, found[1], nothing))
 
@@ -372,6 +378,7 @@ def _helper_routes(fed: Federation, route: Route, plan: Located) -> tuple[Exchan
     helper_rows, helper_is_here = int(rows[0]), 0 in fed.here
     to_helper: dict[Pair, Tensor] = {}
     from_helper: dict[Pair, Tensor] = {}
+    # The helper is client 0, of worker 0. If it is alone there, worker 0 has no rows to send to it.
     others = [h for h in range(len(fed.workers)) if h or len(fed.workers[0]) > 1]
     pairs = [(h, 0) for h in others if helper_is_here or h in fed.here]
     for h, _ in pairs:

@@ -1,5 +1,4 @@
-"""Notifications between the clients of pairs: each client selects some of its pairs and notifies the other
-clients of these.
+"""Notifications: each client selects some of its pairs and notifies the other clients of these.
 
     NAME     client -> client, 4 bytes a notification: the number of the pair among those of the two workers
 
@@ -109,8 +108,10 @@ def _links(sender: Ints, receiver: Ints) -> Ints:
 
 
 def _common_pairs(known: KnownPairs) -> dict[int, Ints]:
-    """The rows of the pairs with each other worker's clients, in the order of (lower client, higher client):
-    both workers number their common pairs alike."""
+    """The rows of the pairs with each other worker's clients.
+
+    They are in the order of (lower client, higher client), so both workers number their common pairs alike.
+    """
     if known.other_worker is None:
         return {}
     remote = np.flatnonzero(known.other_row < 0)

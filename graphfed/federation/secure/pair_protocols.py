@@ -201,8 +201,7 @@ def keep_sessions(known: KnownPairs, fresh: SelectedPairs, ended: list[TwoParty]
 def start_parties(
     known: KnownPairs, selected: SelectedPairs, parties: list[Party[Result]]
 ) -> tuple[dict[int, Ended[Result]], dict[int, Party[list[Ended[Result]]]]]:
-    """Run the protocols between clients of this worker, and bundle the parties whose other party is
-    elsewhere.
+    """Run the protocols between clients of this worker, and bundle the parties of each pair of workers.
 
     Returns:
         By position, the outcomes of the parties inside this worker; and by other worker, its parties bundled

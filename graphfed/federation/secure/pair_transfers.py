@@ -208,8 +208,9 @@ def plan_rows(known: KnownPairs, from_rows: Tensor, to_rows: Tensor, device: str
 
 
 def _check_local(known: KnownPairs, sent: Ints, wanted: int) -> None:
-    """Check that the pairs of two clients of this worker are the same at both. Every wanted row is sent
-    (`find_partners`), so equal numbers mean equal pairs.
+    """Check that the pairs of two clients of this worker are the same at both.
+
+    Every wanted row is sent (`find_partners`), so equal numbers mean equal pairs.
     """
     if (count := int((known.other_row[sent] >= 0).sum())) != wanted:
         raise PlaceError(

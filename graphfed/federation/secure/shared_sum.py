@@ -1,10 +1,9 @@
-"""The sum over clients, at every client, by n-out-of-n secret sharing: no client sees another's part (SAPGNN,
-Eqs. (21) and (22), Alg. 2, step 3).
+"""The sum over clients at every client, by n-out-of-n secret sharing: no client sees another's part.
 
-Every client splits its numbers into K additive shares, keeps one and sends one to each other client. It adds
-up the shares that it has, sends the result to every other client, and adds up the results. Shares are drawn
-from the operating system's entropy; the sum does not depend on them. There are K (K - 1) messages twice, with
-2 K (K - 1) w numbers of 8 bytes in all.
+It implements SAPGNN, Eqs. (21) and (22), step 3 of Alg. 2. Every client splits its numbers into K additive
+shares, keeps one and sends one to each other client. It adds up the shares that it has, sends the result to
+every other client, and adds up the results. Shares are drawn from the operating system's entropy; the sum
+does not depend on them. There are K (K - 1) messages twice, with 2 K (K - 1) w numbers of 8 bytes in all.
 
 A client learns the sum, so with two clients each learns the other's part. Every client must take part.
 Argument and assumptions: `graphfed.crypto.sharing`.
@@ -90,12 +89,13 @@ def make_shares(x: Payload, clients: int) -> Tensor:
             f"secret sharing among {clients} clients takes {size / 2**30:.1f} GiB in this process; use fewer "
             "clients, a smaller network, or aggregation=plaintext"
         )
-    words = encode(flat, clients)  # SAPGNN, Eq. (21)
+    words = encode(flat, clients)
     return additive_shares(words, clients).movedim(-1, 1).flatten(0, 1)
 
 
 def add_shares(shares: Tensor, remote: Tensor, ids: Tensor, clients: int) -> Tensor:
     """Add up the shares that each client has, the one it kept and those it received: [K_h, w]."""
+    # SAPGNN, Eq. (21)
     own_share = shares.view(len(ids), clients, -1)[torch.arange(len(ids), device=ids.device), ids]
     return own_share + remote.view(len(ids), clients - 1, shares.shape[1]).sum(1)
 
@@ -106,11 +106,13 @@ def repeat_for_clients(local: Tensor, clients: int) -> Tensor:
 
 
 def open_sum(local: Tensor, remote: Tensor, x: P) -> P:
-    """Add up all sums, in the form of one client's part of `x`. Every client gets the same; the cohort's
-    first stands for all.
+    """Add up all sums, in the form of one client's part of `x`.
+
+    Every client gets the same; the cohort's first stands for all.
     """
     first = remote.view(len(local), -1, local.shape[1])[0]
-    total = local[0] + first.sum(0)  # SAPGNN, Eq. (22)
+    # SAPGNN, Eq. (22)
+    total = local[0] + first.sum(0)
     sizes = [leaf[0].numel() for leaf in pay.tensors_in(x)]
     parts = iter(torch.split(total, sizes))
     return pay.tree_map(lambda leaf: decode(next(parts), leaf.dtype).view(leaf.shape[1:]), x)
