@@ -21,7 +21,7 @@ from graphfed.methods.registry import METHODS
 from graphfed.renamed import NAMES, new_name
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.run_options import SettingValue
+from graphfed.tasks.run_options import OPTIONS, SettingValue
 from graphfed.validation import MISSED, expected_value, kind_of
 
 if TYPE_CHECKING:
@@ -287,7 +287,6 @@ OPTION_WORDS: dict[str, str] = {
         "device": "device gpu use_gpu cuda",
         "threads": "threads num_threads n_jobs num_workers",
         "workers": "workers",
-        "startup_kit": "startup_kit",
         "runtime": "runtime backend",
         "placement": "placement",
         "out": "out output output_dir save_dir log_dir",
@@ -361,7 +360,7 @@ def _renamed_setting(old: str, known: list[str]) -> str:
     new = new_name(old, known) or NAMES[old][0]
     if new in known:
         return f"it is called {new!r} now"
-    if new in OPTION_WORDS:
+    if new in (*OPTIONS, "startup_kit"):
         return f"it is an option, and is called --{new.replace('_', '-')} now (in Python: {new}=...)"
     home = home_of(new)
     return f"it is called {new!r} now" + (f"; {home}" if home else "")
