@@ -16,6 +16,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+from graphfed.renamed import new_name
+
 __all__ = [
     "DONE",
     "FAILED",
@@ -51,8 +53,20 @@ class PlaceError(GraphfedError, TypeError):
 
 
 def did_you_mean(value: str, choices: Iterable[str]) -> str:
-    """A hint for a misspelt name: ``did you mean 'cora'?`` or, with no near name, the list of choices."""
+    """Return a hint for a name that is not among the choices.
+
+    Args:
+        value: The unknown name.
+        choices: The names that are known.
+
+    Returns:
+        The new name of a name that was changed (see `graphfed.renamed`), else the most similar choice, as in
+        ``did you mean 'cora'?``, else the list of choices.
+    """
     names = sorted(choices)
+    renamed = new_name(value, names)
+    if renamed is not None:
+        return f"it is called {renamed!r} now"
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
 
