@@ -16,6 +16,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+from graphfed.renamed import new_name
+
 __all__ = [
     "DONE",
     "FAILED",
@@ -51,16 +53,20 @@ class PlaceError(GraphfedError, TypeError):
 
 
 def did_you_mean(value: str, choices: Iterable[str]) -> str:
-    """Make a hint for a misspelt name.
+    """Return a hint for a name that is not among the choices.
 
     Args:
-        value: The name that was given.
-        choices: The names that are possible.
+        value: The unknown name.
+        choices: The names that are known.
 
     Returns:
-        ``did you mean 'cora'?``, or the list of choices if none is similar.
+        The new name of a name that was changed (see `graphfed.renamed`), else the most similar choice, as in
+        ``did you mean 'cora'?``, else the list of choices.
     """
     names = sorted(choices)
+    renamed = new_name(value, names)
+    if renamed is not None:
+        return f"it is called {renamed!r} now"
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
 

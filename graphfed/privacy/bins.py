@@ -1,5 +1,5 @@
 """A device's coordinates, dealt into bins: one for each of the devices that receive its features (Lumos,
-methods.md 1.2 and 1.4).
+docs/papers/lumos.md, Encoding of features).
 
 A receiver gets the bits of its own bin and reads the middle for the other coordinates. The dealing is public:
 it follows from a key and the device's id, does not depend on the features, and a receiver can draw it itself.

@@ -1,5 +1,5 @@
 """Edges under local differential privacy: every pair of nodes is a bit, and every bit is flipped with
-probability 1 / (1 + e^epsilon) (methods.md 6.6).
+probability 1 / (1 + e^epsilon) (docs/papers/lumos.md, Baselines).
 
 Nodes are numbered 0..N-1, publicly. Each of the N (N - 1) / 2 pairs is answered for by one of its two
 ends: node i has the pairs (i, i + 1), ..., (i, i + floor(N / 2)), counted around modulo N, so that all

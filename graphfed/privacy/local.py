@@ -9,9 +9,9 @@ The rarer side's number is rounded up (`rare`): every ratio of two probabilities
 it stands, not up to rounding, and what is decoded takes the rounded numbers. tests/privacy/test_local.py goes
 through all outputs.
 
-Mechanisms, by the numbers of methods.md: `one_bit` (1.2 (26), (27)), `multi_bit` and `randomised_response`
-(6.5). Dealing coordinates over receivers is in `bins`, edges in `edges`, the Gaussian mechanism in
-`gaussian`."""
+Mechanisms: `one_bit` (Lumos, Eqs. (26) and (27)), `multi_bit` and `randomised_response` (LPGNN;
+docs/papers/lumos.md, Baselines).
+Assigning coordinates to receivers is in `bins`, edges in `edges`, the Gaussian mechanism in `gaussian`."""
 
 import math
 

@@ -145,7 +145,8 @@ def alignment(world: World) -> dict[str, int]:
 
 
 def sapgnn(world: World, *, shared: bool = True) -> dict[str, int]:
-    """methods.md 2.1. Of every node at every holder, N_p, two layers that upload own part and maximum, u =
+    """As docs/papers/sapgnn.md. Of every node at every
+    holder, N_p, two layers that upload own part and maximum, u =
     2 H each, and get back H; their gradients the other way, of the input of the first layer none. The maps of
     H before upload and the predictor, w in all: each holder's share to and sum for every other one, 2 P (P -
     1) w; or in clear a gradient up and the sum down."""

@@ -1,5 +1,5 @@
 """How a Lumos device sends its features: once, by the one-bit mechanism, a bin of coordinates to each
-receiver (Lumos, section VI-A; methods.md 1.2 and 1.4).
+receiver (Lumos, section VI-A; docs/papers/lumos.md, Encoding of features).
 
     paper            here
     wl(u) bins       r(u) bins, one for each of the r(u) devices that keep u

@@ -29,7 +29,7 @@ one node are its label; with aggregation=secure it gets sums of all three over t
 crosses. With accounting=per_receiver epsilon holds against each receiver alone: all r(u) of them together
 have r(u) epsilon.
 
-Differs from the paper, by the items of methods.md 1.4: the balancer is `local` (the paper: mcmc). Bins are
+Differs from the paper (reasons: docs/papers/lumos.md): the balancer is `local` (the paper: mcmc). Bins are
 for the r(u) receivers, with a budget that adds up to epsilon also where r(u) does not divide d (the paper:
 wl(u) bins). A received bit is read as a shrunk estimate (the paper: decode=unbiased), and 0 stands for a
 coordinate that was not sent (the paper: the middle of the bounds); `feature_encoding` says why both matter. A
@@ -412,7 +412,8 @@ def own_figures(
     """neighbours; kept: those in its tree; receivers: those that keep it; feature_bits that it sent, each
     once; epsilon against the receiver that learns most, epsilon_colluding against all together; comparisons
     whose outcomes it learned; embeddings: leaves' embeddings that it sends and gets in an epoch, with those
-    that the unsupervised loss asks for (a round of communication each: methods.md 1.4, 14)."""
+    that the unsupervised loss asks for (a round of communication each: docs/papers/lumos.md,
+    Differences from the paper, item 14)."""
     cohort, kept = devices.cohort, devices.forest.workload
     receivers = torch.bincount(devices.receivers, minlength=len(kept))
     moved = kept + receivers

@@ -1,4 +1,4 @@
-"""SAPGNN: Shan, Jiao and Song, "Towards representation identical privacy-preserving graph neural network via
+"""SAPGNN: Shan, Jiao and Fu, "Towards representation identical privacy-preserving graph neural network via
 split learning", 2021 (arXiv:2107.05917). Data holders that may share nodes and edges train one network
 whose layers pool by maximum over the edges of all of them: the embeddings are those of the combined graph.
 
@@ -560,7 +560,7 @@ MESSAGES = {
 METHOD = Method(
     name="sapgnn",
     summary="split learning: every layer pooled by maximum over all holders' edges, at the server",
-    paper="Shan, Jiao, Song: Towards representation identical privacy-preserving graph neural network via "
+    paper="Shan, Jiao, Fu: Towards representation identical privacy-preserving graph neural network via "
     "split learning. 2021, arXiv:2107.05917",
     config=SapgnnConfig,
     setup=setup,
