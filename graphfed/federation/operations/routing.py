@@ -45,6 +45,7 @@ def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protecti
         (h, SERVER_INDEX): Message((rows.ids, torch.from_numpy(counts[h]))) for h, rows in local.items()
     }
     got = delivery.deliver(messages, places.up, delivery.next_key(name))
+    # A worker knows the rows of its own clients; the server replaces them below by those of all clients.
     rows_of_clients = np.zeros(places.num_clients, dtype=np.int64)
     for h, of_worker in counts.items():
         rows_of_clients[places.clients_of(h)] = of_worker
@@ -121,6 +122,7 @@ def agree_on_exchange_route(
             if len(rows):
                 send[a, b] = rows
                 links[a, b] = link_codes(owner, asker, places.num_clients)
+    # Of rows whose sender is elsewhere, the receiver records the links.
     for b, want in local.items():
         for a in workers:
             rows = place[a, b]
@@ -150,6 +152,7 @@ def restrict_route(
     links = {p: route.links[p][numbers] for p, numbers in chosen.items()}
     requested = []
     for a in places.here:
+        # The sender's new rows are those it is asked for, receiver after receiver; `so_far` counts them.
         rows = [torch.zeros(0, dtype=torch.int64, device=places.device)]
         so_far = 0
         for p in route.pairs:

@@ -100,6 +100,7 @@ def compare_pairs(
         ended = run_selected(fed, pairs, selected, parties, f"{name}/compare", hidden)
         return fed.clients.run(opened_outcomes, known, selected, ended, reveal, device)
     opening = bytes_of_opening(1) if reveal == "order" else bytes_of_opening_less(1)
+    # Simulated: the two clients send plain words, but the ledger counts what the real protocol sends.
     costs = tuple(size + opening for size in bytes_of_comparison(1, bits))
     seen = fed.run_worker_protocols(fed.clients.run(share_words, selected, words), name=f"{name}/compare")
     found = fed.clients.run(compare_shown, selected, words, seen, reveal, device)
@@ -272,6 +273,7 @@ def comparing(
     numbers = words & _NUMBER
     if reveal == "greater":
         first = known.client[selected.rows] < known.other[selected.rows]
+        # `turned` is the same at both clients of a pair: true if the first party asks.
         turned = (words >> _ASKER).astype(bool) == first
         numbers = np.where(turned, 2**bits - 1 - numbers, numbers)
     ask = compare if reveal == "order" else is_less

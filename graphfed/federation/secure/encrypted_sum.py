@@ -106,6 +106,7 @@ def load_evaluator(public: Tensor, chosen: str, simulated: bool) -> AnyEvaluator
 
     ProtocolError for a context that has a secret key, or is no context.
     """
+    # All clients have the same key, so there is one context, which every client has sent.
     kind = IdealEvaluator if simulated else Evaluator
     contexts = {row.tobytes(): row for row in public.cpu().numpy()}
     loaded = [kind.load(chosen, row) for row in contexts.values()]
@@ -180,6 +181,7 @@ def ciphertext_names(have: RouteTable, want: RouteTable | None, rows: int) -> Te
 def _clients_of(table: RouteTable, ids: Tensor) -> list[np.ndarray]:
     """The clients that name each of the ids, ascending."""
     at = torch.searchsorted(ids, table.ids).cpu().numpy()[table.index.cpu().numpy()]
+    # Rows arrive in client order, so a stable sort by id keeps the clients of an id ascending.
     order = np.argsort(at, kind="stable")
     client = table.client.cpu().numpy()[order]
     return np.split(client, np.searchsorted(at[order], np.arange(1, len(ids)))) if len(ids) else []
@@ -197,6 +199,7 @@ def place_rows(ids: RowIds, names: Tensor) -> Packing:
     """
     known, name_index = torch.unique(names, return_inverse=True)
     count = max(len(known), 1)
+    # One ciphertext for each (client, name); a row's place is its rank among the rows of its ciphertext.
     codes, unit, sizes = torch.unique(
         ids.client * count + name_index, return_inverse=True, return_counts=True
     )

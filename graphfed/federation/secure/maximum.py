@@ -374,6 +374,7 @@ def _helper_routes(fed: Federation, route: Route, plan: Located) -> tuple[Exchan
     if 0 in fed.here:
         rows = plan.parts[fed.here.index(0)].counts
     per_worker = [int(rows[list(clients)].sum()) for clients in fed.workers]
+    # The rows of each worker in client order; the helper has the rows of all clients one after the other.
     starts = np.cumsum([0, *per_worker])
     helper_rows, helper_is_here = int(rows[0]), 0 in fed.here
     to_helper: dict[Pair, Tensor] = {}
