@@ -16,7 +16,7 @@ from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.route import RowIds, make_table
 from graphfed.federation.secure import encrypted_sum as module
-from graphfed.federation.secure.encrypted_sum import ciphertext_names, encrypted_sum, place_rows
+from graphfed.federation.secure.encrypted_sum import encrypted_sum, name_ciphertexts, place_rows
 
 SUM = PARAMETERS["sum"]
 CLIENTS_HERE = 4
@@ -171,7 +171,7 @@ def test_rows_share_a_ciphertext_in_ascending_order_with_those_of_the_same_clien
         name, count = (node, 1) if count == rows_in_one else (name, count + 1)
         open_ones[clients] = name, count
         names.append(name)
-    assert ciphertext_names(table, None, rows_in_one).tolist() == names
+    assert name_ciphertexts(table, None, rows_in_one).tolist() == names
 
 
 def test_a_row_lies_in_its_clients_ciphertext_at_its_rank() -> None:
