@@ -99,13 +99,15 @@ def measure(data: str, nodes: int | None, settings: dict[str, Any], folder: str 
     (fed, located, task), deal = timed(lambda: devices_of(graph))
     rows = fed.clients.run(lumos.neighbour_rows, located)
     balanced, balance = timed(lambda: lumos.balance(fed, rows, config))
-    trees = fed.clients.run(lumos.as_values, balanced.kept)
-    (features, sent), encode = timed(lambda: lumos.send_features(fed, located, rows, trees, task, config))
+    assignment = fed.clients.run(lumos.to_values, balanced.assignment)
+    (features, sent), encode = timed(
+        lambda: lumos.send_features(fed, located, rows, assignment, task, config)
+    )
     weights = fed.server.run(lumos.initial_weights, task, config, "cpu")
     values = {
         "weights": weights,
         "optimizer": fed.server.run(lumos.fresh, weights, config),
-        "trees": trees,
+        "assignment": assignment,
         "features": features,
         "sent": sent,
     }

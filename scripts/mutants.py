@@ -93,7 +93,7 @@ PACKAGES: dict[str, Package] = {
         (
             "methods/lumos/method.py",
             "methods/lumos/gradients.py",
-            "methods/lumos/devices.py",
+            "methods/lumos/client_trees.py",
             "methods/lumos/links.py",
             "methods/lumos/feature_encoding.py",
             "methods/lumos/tree.py",

@@ -16,7 +16,7 @@ from graphfed.methods.lumos import feature_encoding
 from graphfed.methods.lumos.bit_matrix import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.feature_encoding import (
-    Sent,
+    EncodedFeatures,
     announced_sizes,
     bytes_of_bins,
     encode,
@@ -33,7 +33,7 @@ def config_of(**options: Any) -> LumosConfig:
     return LumosConfig(**{"noise_seed": 0, "decode": "unbiased", "unsent_value": 0.5, **options})
 
 
-def sent_by(x: Tensor, receivers: list[int], config: LumosConfig) -> tuple[Sent, Tensor]:
+def sent_by(x: Tensor, receivers: list[int], config: LumosConfig) -> tuple[EncodedFeatures, Tensor]:
     """What device i sends to `receivers[i]` others (1000, 1001, ...), and the row of each."""
     ids = torch.arange(len(x)) + 50
     rows = torch.repeat_interleave(torch.arange(len(x)), torch.tensor(receivers))
@@ -41,7 +41,7 @@ def sent_by(x: Tensor, receivers: list[int], config: LumosConfig) -> tuple[Sent,
     return encode(x, ids, rows, first, config), rows
 
 
-def decoded(sent: Sent, rows: Tensor, width: int, config: LumosConfig) -> BitMatrix:
+def decoded(sent: EncodedFeatures, rows: Tensor, width: int, config: LumosConfig) -> BitMatrix:
     return received_features(sent.header, sent.flat, rows + 50, width, config)
 
 
@@ -266,7 +266,7 @@ def test_a_feature_outside_the_bounds_is_refused_by_name() -> None:
             {"feature_low": 1.0, "feature_high": 0.0},
             "feature_low=1.0 cannot be used: expected a number less than feature_high=0.0",
         ),
-        ({"rescale": True, "decode": "shrunk"}, "rescale=True cannot be used: expected decode=unbiased"),
+        ({"rescale": True, "decode": "shrunk"}, "rescale=True cannot be used with decode=shrunk"),
         (
             {"decode": "shrunk", "unsent_value": 2.0},
             "unsent_value=2.0 cannot be used: expected a number between feature_low=0.0",

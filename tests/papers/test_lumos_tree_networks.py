@@ -31,10 +31,10 @@ def weights_of(backbone: str, layers: int) -> dict[str, Tensor]:
 
 def forest_of(kept: list[list[int]], lone: list[int], *, virtual: bool = True) -> Forest:
     """Device u keeps the ids kept[u]; all ids are places."""
-    device = torch.tensor([u for u, others in enumerate(kept) for _ in others], dtype=torch.int64)
+    client = torch.tensor([u for u, others in enumerate(kept) for _ in others], dtype=torch.int64)
     other = torch.tensor([v for others in kept for v in others], dtype=torch.int64)
     ids = torch.arange(len(kept))
-    return make_forest(device, device, other, torch.tensor(lone, dtype=torch.int64), ids, virtual=virtual)
+    return make_forest(client, client, other, torch.tensor(lone, dtype=torch.int64), ids, virtual=virtual)
 
 
 KEPT = [[1, 2, 3], [2], [], [4, 5], [], [0], []]
@@ -92,15 +92,15 @@ def one_tree(
             own, other, parent = len(rows), len(rows) + 1, len(rows) + 2
             rows += [x, noised, zeros]
             ends += [(own, parent), (other, parent), (parent, 0)]
-        mine, theirs = range(1, len(rows), 3), range(2, len(rows), 3)
+        own_leaves, neighbour_leaves = range(1, len(rows), 3), range(2, len(rows), 3)
     else:
         rows, ends = [x, *received], [(k + 1, 0) for k in range(len(received))]
-        mine, theirs = range(1), range(1, len(rows))
+        own_leaves, neighbour_leaves = range(1), range(1, len(rows))
     h = torch.stack(rows)
     edges = torch.tensor(ends, dtype=torch.int64).reshape(-1, 2).t()
     for layer in range(layers):
         h = convolution(backbone, layer, layers, weights)(h, torch.cat([edges, edges.flip(0)], 1)).relu()
-    return [h[i] for i in mine], [h[i] for i in theirs]
+    return [h[i] for i in own_leaves], [h[i] for i in neighbour_leaves]
 
 
 @pytest.mark.parametrize("virtual", [True, False], ids=["trees", "neighbourhoods"])
@@ -112,15 +112,17 @@ def test_the_general_form_is_the_network_on_each_tree_by_itself(
     weights, (x, noised) = weights_of(backbone, layers), features()
     found = leaves("general", backbone, layers, weights, virtual=virtual)
     own: list[Tensor] = []
-    theirs: list[Tensor] = []
+    neighbour_leaves: list[Tensor] = []
     arriving = iter(noised)
     for u, others in enumerate(KEPT):
-        mine, stand_in = one_tree(backbone, layers, weights, x[u], [next(arriving) for _ in others], virtual)
-        own += mine
-        theirs += stand_in
+        own_leaves, stand_in = one_tree(
+            backbone, layers, weights, x[u], [next(arriving) for _ in others], virtual
+        )
+        own += own_leaves
+        neighbour_leaves += stand_in
     count = len(own)
     assert torch.allclose(found.own[:count], torch.stack(own), rtol=0, atol=1e-12)
-    assert torch.allclose(found.noised, torch.stack(theirs), rtol=0, atol=1e-12)
+    assert torch.allclose(found.noised, torch.stack(neighbour_leaves), rtol=0, atol=1e-12)
     assert len(found.own) == count + (len(LONE) if virtual else 0)
 
 
@@ -167,8 +169,8 @@ def test_in_float32_the_general_form_is_float32_and_takes_lone_devices() -> None
 def test_a_tree_has_3w_plus_1_nodes_and_6w_directed_edges(kept: list[set[int]]) -> None:
     others = [sorted(v + 1 if v >= u else v for v in some) for u, some in enumerate(kept)]
     forest = forest_of(others, [])
-    pairs, devices = sum(map(len, others)), len(others)
-    assert forest.parts == (pairs, pairs, pairs, devices, 0)
+    pairs, clients = sum(map(len, others)), len(others)
+    assert forest.parts == (pairs, pairs, pairs, clients, 0)
     assert forest.edges.shape[1] == 6 * pairs
     degree = torch.bincount(forest.edges[1], minlength=sum(forest.parts)).split(list(forest.parts))
     assert (degree[0] == 1).all()

@@ -91,7 +91,7 @@ def test_a_budget_that_is_none_is_refused(epsilon: float) -> None:
 
 
 def test_a_budget_that_drowns_in_the_words_precision_is_refused() -> None:
-    with pytest.raises(InputError, match="leaves nothing of it"):
+    with pytest.raises(InputError, match="carries no information"):
         rare(1e-10)
 
 
@@ -160,7 +160,7 @@ def test_bins_share_out_every_coordinate_once_in_sizes_that_differ_by_one(
     bins = assign_bins(7, torch.arange(n) * 11, width, torch.tensor(receivers))
     assert (bins.order.long().sort(1).values == torch.arange(width)).all()
     for i, r in enumerate(receivers):
-        mine = (bins.device == i).nonzero()[:, 0]
+        mine = (bins.client == i).nonzero()[:, 0]
         assert mine.tolist() == list(range(int(bins.first[i]), int(bins.first[i]) + r))
         start, size = bins.start[mine].tolist(), bins.size[mine].tolist()
         assert [place for s, z in zip(start, size, strict=True) for place in range(s, s + z)] == (
