@@ -141,6 +141,7 @@ PACKAGES: dict[str, Package] = {
             "methods/cnfgnn/method.py",
             "methods/cnfgnn/config.py",
             "methods/common/forecasting.py",
+            "methods/common/local_forecasters.py",
             "methods/baselines/gru_fmtl.py",
             "methods/cnfgnn/graph_network.py",
             "nn/gru.py",

@@ -269,8 +269,8 @@ def _other_class(epsilon: float, num_classes: int) -> int:
     """Compute how many words give each class but the true one: 2^32 / (e^epsilon + C - 1), rounded up."""
     if not epsilon > 0:
         raise InputError(f"a privacy budget must be above 0; got {shown(epsilon)}; raise epsilon")
-    position = math.exp(-epsilon) / (1 + (num_classes - 1) * math.exp(-epsilon))
-    return math.floor(position * WORDS * (1 + 2.0**-40)) + 1
+    probability = math.exp(-epsilon) / (1 + (num_classes - 1) * math.exp(-epsilon))
+    return math.floor(probability * WORDS * (1 + 2.0**-40)) + 1
 
 
 def response_matrix(epsilon: float, num_classes: int) -> Tensor:

@@ -23,7 +23,7 @@ from graphfed.methods.cnfgnn import method as cnfgnn
 from graphfed.methods.cnfgnn.config import CNFGNNConfig, releases
 from graphfed.methods.cnfgnn.costs import forecast_operations, training_numbers
 from graphfed.methods.cnfgnn.method import METHOD
-from graphfed.methods.common import forecasting
+from graphfed.methods.common import forecasting, local_forecasters
 from graphfed.methods.common.memory import SeriesExtent
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
@@ -77,7 +77,7 @@ def test_a_rounds_bytes_are_the_papers_formula(strategy: str, server_rounds: int
 def test_a_rounds_bytes_of_the_baselines_are_the_papers_formula(name: str) -> None:
     world = sensor_world()
     outcome, fed = run_local(name, world)
-    weights = forecasting.first_forecaster(config_of(get_method(name)), "cpu")
+    weights = local_forecasters.first_forecaster(config_of(get_method(name)), "cpu")
     edges = world.sensors.adjacency.nnz - world.clients
     expected = training_numbers(
         name, clients=world.clients, weights=sum(w.numel() for w in weights.values()), edges=edges
@@ -141,7 +141,7 @@ def test_networks_have_as_many_weights_as_in_the_paper() -> None:
     assert sum(w.numel() for w in cnfgnn.first_network(config, "cpu").values()) == 1_237_312
     gru = get_method("gru_local")
     for settings, count in (({}, 62_501), ({"hidden": 200, "layers": 2}, 727_401)):
-        drawn = forecasting.first_forecaster(gru.config(**{**gru.defaults, **settings}), "cpu")
+        drawn = local_forecasters.first_forecaster(gru.config(**{**gru.defaults, **settings}), "cpu")
         assert sum(w.numel() for w in drawn.values()) == count
 
 

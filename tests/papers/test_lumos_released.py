@@ -152,7 +152,7 @@ def test_dropped_labels_are_what_the_neighbourhood_says_and_the_loss_is_correcte
     outcome, _ = run_local("lpgnn", world, rounds=1, k_y=2)
     config, c = config_of(get_method("lpgnn"), rounds=1, k_y=2), 3
     found = outcome.state.values["released"].parts[0]
-    here = lpgnn.at_server(found, world.task, config)
+    here = lpgnn.prepare_server(found, world.task, config)
     matrix = torch.zeros(60, 60)
     edges = found["edges"].long()
     degree = torch.bincount(edges[1], minlength=60).double()
@@ -213,7 +213,7 @@ def test_features_of_another_width_are_refused(name: str) -> None:
 
 
 def test_edge_weights_cannot_be_hidden_and_are_refused() -> None:
-    with pytest.raises(InputError, match="no way to hide its weight"):
+    with pytest.raises(InputError, match="cannot hide its weight"):
         run_local("naive_fedgnn", weighted(make_world()))
 
 
@@ -223,7 +223,7 @@ def test_a_neighbour_that_nobody_has_is_refused() -> None:
     fed = stacked(1)
     cohort = make_cohort(world.graph, world.split, world.partition, [0])
     data = fed.locate("clients", "data", [cohort])
-    with pytest.raises(InputError, match=r"node \d+ is named as a neighbour, but no client has it"):
+    with pytest.raises(InputError, match=r"node \d+ is listed as a neighbour, but no client has it"):
         train(fed, method, data, world.task, config_of(method))
 
 
@@ -237,7 +237,7 @@ def test_nodes_without_numbers_are_refused_where_each_answers_for_the_others() -
         train(fed, method, data, world.task, config_of(method))
 
 
-def test_what_the_false_edges_take_is_told_before() -> None:
+def test_the_cost_of_the_false_edges_is_logged_before() -> None:
     world, method = make_world(), get_method("naive_fedgnn")
     fed = stacked(world.clients)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
