@@ -33,6 +33,8 @@ html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"graphfed {version}"
 html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 # Every heading can be linked to; a link to a file of the repository that is no page stays a plain link.
 myst_heading_anchors = 3

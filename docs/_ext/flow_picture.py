@@ -303,7 +303,7 @@ def first_picture(page: str) -> str:
         A whole SVG file as text.
     """
     found = re.search(
-        r"^```\{flow-picture\}\n(?::alt: (?P<alt>.*)\n)?(?P<body>.*?)^```", page, re.DOTALL | re.MULTILINE
+        r"^```\{flow-picture\}\n(?::alt: (?P<alt>[^\n]*)\n)?(?P<body>.*?)^```", page, re.DOTALL | re.MULTILINE
     )
     if found is None:
         raise ValueError("the page has no flow-picture")

@@ -34,7 +34,7 @@ print(*(folder / "accounts.csv").read_text().splitlines()[:4], sep="\n")
 # bank.yaml``.)
 
 found = gf.inspect(folder / "bank.yaml")
-for row in found.overview["sites"]:
+for row in found.overview["clients"]:
     edges = f"{row['edges']:4} transfers inside, {row['cross_client_edges']:4} to others"
     print(f"{row['name']:14} {row['nodes']:4} accounts, {edges}")
 cut = found.overview["cross_client_edges"]

@@ -314,7 +314,7 @@ FIG3 = Measured(
 PAPER = Paper(
     name="sapgnn",
     title="Towards representation identical privacy-preserving graph neural network via split learning",
-    authors="Shan, Jiao, Song",
+    authors="Shan, Jiao, Fu",
     venue="2021, arXiv:2107.05917",
     items=(
         TABLE4,

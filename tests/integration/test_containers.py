@@ -62,7 +62,7 @@ def test_all_that_an_image_copies_is_there_and_reaches_the_builder(image: str) -
     for name in sources(image):
         assert (ROOT / name).exists(), name
         assert not ignored(name), name
-    assert not ignored("graphfed/runtime/nvflare/kits.py")
+    assert not ignored("graphfed/runtime/nvflare/startup_kits.py")
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = shutil.ignore_patterns("_tutorial", "_plots", "sg_execution_times.rst")
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=made)
     shutil.copytree(ROOT / "benchmarks/results", folder / "benchmarks/results")
-    shutil.copy(ROOT / "CONTRIBUTING.md", folder)
+    for included in ("README.md", "CONTRIBUTING.md"):
+        shutil.copy(ROOT / included, folder)
     (folder / "temporary").mkdir()
     told = subprocess.run(
         [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", "html"],

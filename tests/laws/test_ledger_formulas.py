@@ -145,7 +145,8 @@ def alignment(world: World) -> dict[str, int]:
 
 
 def sapgnn(world: World, *, shared: bool = True) -> dict[str, int]:
-    """methods.md 2.1. Of every node at every holder, N_p, two layers that upload own part and maximum, u =
+    """As docs/papers/sapgnn.md. Of every node at every
+    holder, N_p, two layers that upload own part and maximum, u =
     2 H each, and get back H; their gradients the other way, of the input of the first layer none. The maps of
     H before upload and the predictor, w in all: each holder's share to and sum for every other one, 2 P (P -
     1) w; or in clear a gradient up and the sum down."""
@@ -564,8 +565,8 @@ def test_evaluation_control_and_prediction_stand_beside_the_cost():
     scores = 3 * (C * (C + 1) + 1) * 8
     histograms, counts = 2 * 3 * C * 2 * (2048 // C) * 8, 3 * C * 8
     evaluated = ROUNDS * 3 * model_size() * 8 + (ROUNDS + 2) * scores
-    assert totals["beside"]["eval"] == evaluated + histograms + counts
-    assert totals["beside"]["predict"] == 3 * model_size() * 8
+    assert totals["other_phases"]["eval"] == evaluated + histograms + counts
+    assert totals["other_phases"]["predict"] == 3 * model_size() * 8
     assert totals["up"] + totals["down"] + totals["peer"] == totals["total"]
 
 

@@ -44,7 +44,7 @@ def mlp(weights: dict[str, Tensor], path: str, x: Tensor) -> Tensor:
 
 
 def slow(weights: dict[str, Tensor], v: Tensor, adjacency: sp.csr_matrix) -> Tensor:
-    """The equations of methods 3.2, edge by edge."""
+    """Eq. (3) of docs/papers/cnfgnn.md, edge by edge."""
     senders, receivers = adjacency.nonzero()
     windows = []
     for b in range(v.shape[1]):

@@ -1,5 +1,5 @@
-"""FedGraph: what it computes and what crosses, against plain loops over clients and nodes, and its limits
-(methods.md 5.6)."""
+"""FedGraph: what it computes and what is sent, against plain loops over clients and nodes, and its limits
+(docs/papers/fedgraph.md, "Properties that the tests check")."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -147,7 +147,7 @@ def test_propagation_is_the_normalised_adjacency_without_self_loops() -> None:
 
 
 def test_dropped_labels_are_what_the_neighbourhood_says_and_the_loss_is_corrected() -> None:
-    """methods.md 6.5, with dense matrices and loops, on the values that were released."""
+    """docs/papers/lumos.md, Baselines, with dense matrices and loops, on the values that were released."""
     world = make_world(2)
     outcome, _ = run_local("lpgnn", world, rounds=1, k_y=2)
     config, c = config_of(get_method("lpgnn"), rounds=1, k_y=2), 3

@@ -145,8 +145,8 @@ def test_with_coalition_budgets_all_receivers_together_see_epsilon(width: int, r
 
 
 def test_the_papers_own_budget_breaks_the_bound_where_bins_are_uneven() -> None:
-    """The law above has teeth: eps wl / d for each bit of the largest bin of d = 7, wl = 3 (methods.md
-    1.4)."""
+    """The law above has teeth: eps wl / d for each bit of the largest bin of d = 7, wl = 3
+    (docs/papers/lumos.md, Differences from the paper, item 5)."""
     bins = assign_bins(1, torch.arange(1), 7, torch.tensor([3]))
     assert math.exp(int(bins.size.max()) * 2.0 * 3 / 7) == pytest.approx(13.08, abs=0.01)
     assert sorted(bins.size.tolist()) == [2, 2, 3]
@@ -193,7 +193,8 @@ def test_over_the_dealing_a_decoded_feature_is_unbiased_iff_rescaled(
     width: int, receivers: int, rescale: bool
 ) -> None:
     """By exact expectation: receiver k has a coordinate with probability |bin k| / d, and else reads the
-    middle; E = x / r + (1 - 1 / r) (a + b) / 2 without rescaling (methods.md 1.4, 7)."""
+    middle; E = x / r + (1 - 1 / r) (a + b) / 2 without rescaling (docs/papers/lumos.md,
+    Differences from the paper, item 7)."""
     torch.set_default_dtype(torch.float64)
     bins, x, middle = assign_bins(1, torch.arange(1), width, torch.tensor([receivers])), 2.2, (LOW + HIGH) / 2
     for size in bins.size.tolist():

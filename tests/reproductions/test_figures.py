@@ -351,7 +351,7 @@ def test_a_data_set_without_all_its_features_can_be_balanced_and_is_not_listed_a
     paper = dataclasses.replace(LUMOS, items=(dataclasses.replace(fig7, rows=rows, panels=("LastFM",)),))
     (item,) = reproduce(paper, data_dir=real_data, out="r").items
     largest = {row["series"]: row["largest"] for row in item["rows"]}
-    # methods.md's anchors: the largest degree, and the exact optimum, which our balancer reaches.
+    # The largest degree, and the exact optimum, which our balancer reaches.
     assert (largest["without trimming"], largest["local"], largest["oracle"]) == (216, 15, 15)
     assert main(["reproduce", "--list", "--data-dir", str(real_data)]) == 0
     assert "lastfm" in (listed := capsys.readouterr().out)
