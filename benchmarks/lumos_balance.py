@@ -1,9 +1,10 @@
-"""Who keeps which edge in Lumos, by every balancer, on graphs with a device for each node: the largest
-workload, and what it costs in comparisons, rounds, bytes and seconds.
+"""The assignment of edges in Lumos by every balancer, on graphs with a client for each node: the largest
+workload, and the comparisons, rounds, bytes and seconds that it takes.
 
-Comparisons are simulated: the same outcomes and the same bytes as by the protocol, none of its time. Every
-edge is checked to be kept, and the largest workload to be no less than the exact optimum, before a row is
-written. Seconds are the processor's, of all devices and the server in one process."""
+Comparisons are simulated: their outcomes and bytes are those of the protocol, their time is not. Before a row
+is written, the program checks that every edge is assigned and that the largest workload is no less than the
+exact optimum. Seconds are those of the processor, for all clients and the server in one process.
+"""
 
 import argparse
 import sys
@@ -54,7 +55,7 @@ def measured(graph: Graph, rows: PairRows, least: int, told: dict[str, Any]) -> 
     found = balance(fed, located, LumosConfig(**told))
     spent = time.process_time() - worked, time.perf_counter() - began
     assignment, (made, all_again) = found.assignment.parts[0], found.comparisons()
-    assert bool((assignment.local | assignment.remote).all()), "an edge is kept by nobody"
+    assert bool((assignment.local | assignment.remote).all()), "an edge is assigned to no client"
     load = torch.bincount(rows.client[assignment.local], minlength=graph.num_nodes)
     assert int(load.max()) >= least, "less than the optimum"
     setup = [e for e in fed.ledger.entries if e.phase == "setup"]

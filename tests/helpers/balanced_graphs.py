@@ -1,4 +1,4 @@
-"""Graphs whose clients hold a node each, and who keeps which edge of them, in any placement."""
+"""Graphs with a node at each client, and the assignment of their edges, in any placement."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from graphfed.runtime.processes import Workers
 
 
 def pair_rows(fed: Federation, edges: np.ndarray, n: int) -> Located:
-    """The neighbours of every client, client i being node i."""
+    """Return the neighbours of every client; client i has node i."""
     codes = np.sort(np.concatenate([edges[0] * n + edges[1], edges[1] * n + edges[0]]))
     own, other = codes // max(n, 1), codes % max(n, 1)
     parts = []
@@ -31,9 +31,16 @@ def pair_rows(fed: Federation, edges: np.ndarray, n: int) -> Located:
 
 @dataclass(frozen=True)
 class Balanced:
-    """What all hosts hold, one after the other: keeps and kept_by of (client, neighbour) sorted, [2m] bool;
-    outcomes [n]; the history of every host; counts: of rounds, comparisons made, and all of them made anew;
-    and the ledger."""
+    """The results of all workers, joined.
+
+    Attributes:
+        local: [2m] bool of the pairs (client, neighbour), sorted.
+        remote: [2m] bool.
+        outcomes: [n].
+        histories: The history of every worker.
+        counts: Rounds, comparisons made, and comparisons if all pairs compared again each time.
+        ledger: The ledger.
+    """
 
     local: list[bool]
     remote: list[bool]
@@ -43,26 +50,27 @@ class Balanced:
     ledger: dict[str, Any]
 
     def cover(self, edges: np.ndarray, n: int) -> np.ndarray:
-        """By edge, as `orientation` has it, [2, m] bool."""
+        """The cover by edge, as in `assignment`, [2, m] bool."""
         codes = np.sort(np.concatenate([edges[0] * n + edges[1], edges[1] * n + edges[0]]))
         local = np.array(self.local, dtype=bool)
         return np.stack([local[np.searchsorted(codes, a * n + b)] for a, b in (edges, edges[::-1])])
 
     @property
     def maxima(self) -> list[int]:
-        """The largest workload of all, at first and after every round."""
+        """The largest workload at the start and after every round."""
         return np.array(self.histories)[:, :, 0].max(0).tolist()
 
 
 def run_here(
     edges: np.ndarray, workers: Sequence[Sequence[int]], simulated: bool = True, **settings: Any
 ) -> Balanced:
+    """Run the balancer in this process."""
     fed = Federation(workers, simulated=simulated)
     return _joined([_run(fed, edges, settings)], fed.ledger.to_json())
 
 
 def run_apart(edges: np.ndarray, clients: Workers, simulated: bool = True, **settings: Any) -> Balanced:
-    """In a process for every host."""
+    """Run the balancer with one process for each worker."""
     arguments = {"edges": edges.tolist(), "settings": settings}
     places = [-1, *range(len(clients.workers))]
     results = clients.run("balanced_graphs:program", dict.fromkeys(places, arguments), simulated=simulated)

@@ -115,7 +115,7 @@ def test_another_order_of_the_sensors_changes_no_forecast(name: str) -> None:
 
 @pytest.mark.parametrize("name", OWN_WEIGHTS)
 def test_a_sensor_that_training_does_not_see_is_refused_where_weights_are_its_own(name: str) -> None:
-    with pytest.raises(InputError, match=f"{name} gives every sensor weights of its own"):
+    with pytest.raises(InputError, match=f"{name} trains weights for every sensor"):
         run_local(name, sensor_world("inductive:0.5"))
 
 

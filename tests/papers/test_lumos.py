@@ -1,5 +1,6 @@
-"""Lumos as a whole: what does not change its results, what its comparisons and its sums hide at no cost to
-them, and what each device can say of itself."""
+"""Lumos as a whole: trainers, balancers, secure comparisons and sums do not change its results; and
+per-client statistics.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,7 +58,7 @@ TASKS = pytest.mark.parametrize("run", [classified, linked], ids=["classificatio
 
 
 def sizes(ledger: Ledger) -> list[dict[str, Any]]:
-    """The ledger but for the protections, in one order."""
+    """The entries of the ledger without their protections, sorted."""
     statistics = [{**entry, "protection": ""} for entry in ledger.to_json()["entries"]]
     return sorted(statistics, key=lambda entry: (entry["phase"], entry["name"]))
 
@@ -119,10 +120,10 @@ def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
 
 
 @pytest.mark.on_demand
-def test_two_hundred_devices_that_really_compare_keep_whom_the_simulation_keeps(
+def test_two_hundred_clients_with_real_comparisons_get_the_assignment_of_the_simulation(
     three_clients: Gateways,
 ) -> None:
-    """In one process and in three: real sessions between all neighbours."""
+    """In one process and in three, with real sessions between all neighbours."""
     edges = make_social(num_nodes=200, average_degree=4.0).edges
     statistics = {"balancer": "local", "degree_bits": 6, "shuffle_rounds": 3}
     ideal = run_here(edges, [tuple(range(200))], **statistics)
@@ -140,7 +141,7 @@ def bytes_of(found: Balanced) -> dict[str, tuple[list[int], list[int]]]:
 
 
 def test_a_node_is_the_mean_of_all_leaves_that_stand_for_it() -> None:
-    """Its own copies, one for each neighbour that it keeps, and those that arrive.  Eq. (31)"""
+    """Eq. (31): its own copies, one for each neighbour in its tree, and the leaves that arrive."""
     rng = torch.Generator().manual_seed(0)
     own, arrived = torch.randn(5, 3, generator=rng), torch.randn(4, 3, generator=rng)
     of_own, of_arrived = torch.tensor([0, 0, 1, 2, 3]), torch.tensor([1, 1, 3, 0])
@@ -163,9 +164,10 @@ def test_simulated_comparisons_run_where_no_cryptography_is_installed(
         classified(balancer=balancer, mcmc_steps=2, rounds=1)
 
 
-def test_the_facts_say_how_often_edges_were_passed_on_and_compared() -> None:
-    """The local rule compares degrees, then before every round of offers, and once more to see that nobody
-    can pass an edge on: each of these every device says to the server."""
+def test_the_facts_count_the_rounds_and_the_comparisons_of_balancing() -> None:
+    """The local rule compares degrees, then workloads before every round of offers, and once more at the end.
+    Every client reports to the server each time.
+    """
     for shuffles in (0, 2):
         outcome, fed = classified(balancer="local", shuffle_rounds=shuffles)
         (said,) = [e for e in fed.ledger.entries if e.name == "balance/can_give"]
@@ -177,11 +179,11 @@ def test_the_facts_say_how_often_edges_were_passed_on_and_compared() -> None:
         assert {*FACTS} <= {*outcome.details}
 
 
-def test_a_device_that_is_everyones_neighbour_draws_no_negatives() -> None:
-    """And one that has a single stranger draws that one, however often."""
+def test_a_client_with_all_others_as_neighbours_draws_no_negatives() -> None:
+    """A client with a single other client that is no neighbour draws that one every time."""
     forest = SimpleNamespace(num_pairs=3, ids=(None, torch.tensor([71, 72, 73])))
     trees: Any = SimpleNamespace(forest=forest, leaf_owners=torch.tensor([0, 0, 1]))
-    # Device 0 has the neighbours 1, 2 and 3 of four; device 1 lacks device 3.
+    # Client 0 has the neighbours 1, 2 and 3 of four; client 1 has all but client 3.
     exclusions = lumos.make_exclusions(
         lumos.PairRows(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([1, 2, 3, 0, 2])), torch.arange(4), 4
     )
@@ -192,7 +194,7 @@ def test_a_device_that_is_everyones_neighbour_draws_no_negatives() -> None:
 
 
 def stages_of(**settings: Any) -> list[str]:
-    """What a run of one round says that it begins, between its first line and its training."""
+    """The stages that a run of one round reports between its first line and training."""
     said: list[Event] = []
     world = as_asked(lumos.METHOD, make_world(1))
     fed = stacked(world.clients, simulated=True)
@@ -203,7 +205,7 @@ def stages_of(**settings: Any) -> list[str]:
     return stages[1 : stages.index("training: round 1 of 1")]
 
 
-def test_a_run_says_what_it_prepares() -> None:
+def test_a_run_reports_the_stages_of_its_set_up() -> None:
     first = "comparing degrees between neighbours (60 clients)"
     last = ["encoding and sending the features", "building the trees"]
     walk = [f"balancing the trees: step {step} of 2 of the Markov chain" for step in (1, 2)]
@@ -213,7 +215,7 @@ def test_a_run_says_what_it_prepares() -> None:
 
 
 def test_the_foretold_memory_is_that_of_leaves_with_features_and_embeddings() -> None:
-    """A device's own leaf and its neighbours', of F numbers twice and 12 embeddings of H (GAT: of each of
+    """A client's own leaf and its neighbours', of F numbers twice and 12 embeddings of H (GAT: of each of
     its heads)."""
     extent: Any = SimpleNamespace(closure=1000, features=300)
     config = lumos.METHOD.config(hidden=16, backbone="gcn")
@@ -222,12 +224,12 @@ def test_the_foretold_memory_is_that_of_leaves_with_features_and_embeddings() ->
     assert lumos.memory(extent, config) == 1000 * 4 * (2 * 300 + 12 * 64)
 
 
-# ---- gradients that add up unseen --------------------------------------------------------------------------
+# ---- gradients in a secure sum -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backbone", ["gcn", "gat"])
 @TASKS
-def test_summed_without_being_seen_the_gradients_train_the_same_model(run: Run, backbone: str) -> None:
+def test_gradients_in_a_secure_sum_train_the_same_model(run: Run, backbone: str) -> None:
     """Within the fixed point of the sum, 60 parts off by 2^-25 each, and Adam's division by small numbers."""
     options = {"rounds": 2, "optimizer": "sgd", "backbone": backbone, "heads": 2}
     clear, _ = run(**options)
@@ -240,7 +242,9 @@ def test_summed_without_being_seen_the_gradients_train_the_same_model(run: Run, 
 
 @TASKS
 @pytest.mark.slow
-def test_with_hidden_sums_the_server_reads_nothing_of_a_device_but_that_it_balances(run: Run) -> None:
+def test_with_secure_sums_the_server_reads_nothing_of_a_single_client(
+    run: Run,
+) -> None:
     """Every transfer to the server, by what protects it: labels, roles, scores and gradients are in sums."""
     _, fed = run(rounds=2, aggregation="secure", protocols="real", balancer="greedy")
     assert {e.name: e.protection for e in fed.ledger.entries if e.direction == "up"} == {
@@ -257,7 +261,7 @@ def test_with_hidden_sums_the_server_reads_nothing_of_a_device_but_that_it_balan
     assert ("model/grad", "clear") in {(e.name, e.protection) for e in fed.ledger.entries}
 
 
-def test_a_hidden_sum_has_the_same_bits_in_every_placement() -> None:
+def test_a_secure_sum_is_the_same_in_every_placement() -> None:
     options = {"rounds": 2, "aggregation": "secure", "protocols": "simulated", "dropout": 0.3}
     fast, fed = classified(**options)
     slow, oracle = run_local("lumos", make_world(1), "one at a time", **options)
@@ -265,12 +269,12 @@ def test_a_hidden_sum_has_the_same_bits_in_every_placement() -> None:
     assert fed.ledger.to_json() == oracle.ledger.to_json()
 
 
-# ---- what a device says of itself --------------------------------------------------------------------------
+# ---- per-client statistics ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", [{}, {"balancer": "greedy"}, {"pad_bins": 3}], ids=str)
 @TASKS
-def test_what_the_devices_say_of_themselves_is_what_the_ledger_counts(run: Run, settings: Any) -> None:
+def test_the_statistics_of_the_clients_agree_with_the_ledger(run: Run, settings: Any) -> None:
     outcome, fed = run(**settings)
     assert outcome.accounts is not None
     (statistics,) = ({k: v.numpy() for k, v in part.items()} for part in outcome.accounts.parts)
@@ -281,7 +285,7 @@ def test_what_the_devices_say_of_themselves_is_what_the_ledger_counts(run: Run, 
     assert (leaves.sent == ROUNDS * 8 * H * statistics["kept"]).all()
     assert (leaves.received == ROUNDS * 8 * H * statistics["receivers"]).all()
     moved = [e for name, e in entries.items() if name.endswith("_embeddings")]
-    # Of others it gets those that it asked for.
+    # It receives the embeddings that it asked for.
     asked_for = sum(e.received for e in moved if e.name != "lumos/leaf_embeddings")
     counted = leaves.sent + leaves.received + asked_for
     assert (counted == ROUNDS * 8 * H * statistics["embeddings"]).all()
@@ -299,7 +303,7 @@ def test_what_the_devices_say_of_themselves_is_what_the_ledger_counts(run: Run, 
 
 
 @pytest.mark.slow
-def test_every_process_says_of_its_own_devices_what_one_process_says_of_all(three_clients: Gateways) -> None:
+def test_the_statistics_do_not_depend_on_the_processes(three_clients: Gateways) -> None:
     world = last_round_stands(make_world(1))
     together, _ = run_local("lumos", world)
     apart, _ = run_processes("lumos", world, three_clients)
@@ -343,7 +347,7 @@ def test_gradients_that_do_not_fit_are_refused_before_any_feature_is_sent(
 
 
 def test_the_memory_of_gradients_is_counted_by_hand() -> None:
-    """Twice every device's copy of the weights, and the first layer's once more for each of its pairs."""
+    """Twice every client's copy of the weights, and the first layer's once more for each of its pairs."""
     task, ids = Task(12, 3), torch.arange(6)
     config = lumos.METHOD.config(aggregation="secure", hidden=5, backbone="gcn", layers=2)
     trees = {"local": torch.tensor([True] * 4 + [False] * 4)}

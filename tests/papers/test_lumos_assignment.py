@@ -129,7 +129,7 @@ def test_alg_3_finds_the_largest_and_takes_each_of_equals_in_turn() -> None:
     assert {find_largest([1, 3, 3, 0, 9], around, 0, step) for step in range(40)} == {1, 2}
 
 
-def test_a_device_of_workload_1_passes_its_only_neighbour_on_and_one_of_nothing_passes_none() -> None:
+def test_a_client_with_workload_1_moves_its_only_edge_and_one_without_edges_moves_none() -> None:
     assert {number_of_moves(0, step, 3, 1) for step in range(50)} == {1}
     assert {number_of_moves(0, step, 3, 0) for step in range(50)} == {0}
     assert {number_of_moves(0, step, 3, 20) for step in range(99)} == {1, 2, 3}  # ln 20 = 2.996

@@ -1,4 +1,4 @@
-"""Assign every edge of a graph to a client that trains on it: programs over places, for clients that hold one
+"""Assign every edge of a graph to a client that trains on it: programs over places, for clients with one
 node each.
 
     balancer   clients that train on edge (u, v)                               participants
@@ -185,8 +185,8 @@ def move_edges(
     moved_away = chosen[answers > 0]
     local, movable = state.local.clone(), state.movable.clone()
     local[moved_away], local[taken] = False, True
-    # An edge that has moved may not move back: its new client had the smaller workload. Where a workload has
-    # changed, the next comparison decides again.
+    # The client that has just taken an edge had the smaller workload, so it may not pass the edge back. If a
+    # workload has changed, the next comparison decides again.
     movable[moved_away] = movable[taken] = False
     workload = state.workload - neighbours.count(moved_away) + neighbours.count(taken)
     return RuleState(local, movable, workload, state.outcomes, workload != state.workload)

@@ -247,6 +247,7 @@ def report_acceptance(
     accepted_rows[rows.client] = outcome > 0
     for u in largest[counterpart == neighbours.ids[largest]].tolist():  # one at most
         client_id, rise = int(neighbours.ids[u]), int(proposal.workload[u] - chain.workload[u])
+        # Eq. (18)
         accepted_rows[u] = is_accepted(key, client_id, client_id, neighbours.num_clients, rise, temperature)
     return (accepted_rows[largest] & (counterpart >= 0)).byte()
 
@@ -265,6 +266,7 @@ def decide_openly(
     for row in asks.nonzero()[:, 0].tolist():  # one at most
         u, other = int(neighbours.ids[rows.client[row]]), int(rows.other[row])
         rise = int(received[row] - own[row])
+        # Eq. (18)
         accepted_rows[row] = is_accepted(key, u, other, neighbours.num_clients, rise, temperature)
     return accepted_rows
 
@@ -366,7 +368,7 @@ def search(
     outcomes = fed.clients.run(degrees, neighbours)
     chain = fed.clients.run(initial_chain, neighbours, order)
     empty = fed.server.run(no_ids, str(fed.device))
-    # The comparisons that would be made beyond edges if every pair compared each time.
+    # Numbers of comparisons beyond those along edges, if every pair compared again each time.
     candidate_pairs = fed.server.run(constant, 0, str(fed.device))
     other_pairs = fed.server.run(constant, 0, str(fed.device))
     current, outcomes = find_largest(fed, neighbours, pairs, chain, None, empty, outcomes, config)
@@ -376,14 +378,14 @@ def search(
         assignment = fed.clients.run(finish_search, neighbours, best.chain, outcomes, *history)
         return Balance(assignment, 0, 1, candidate_pairs)
     best_largest = fed.server.run(choose_largest, fed.table(current.route), seed, 0)
-    for step in range(config.mcmc_steps):
+    for step in range(config.mcmc_steps):  # Alg. 2, l. 1
         fed.begin(f"balancing the trees: step {step + 1} of {config.mcmc_steps} of the Markov chain")
         if all_pairs and step:
             current, outcomes = find_largest(
                 fed, neighbours, pairs, current.chain, None, empty, outcomes, config
             )
         candidate_pairs = fed.server.run(count_candidate_pairs, candidate_pairs, current.candidates)
-        u = fed.server.run(choose_largest, fed.table(current.route), seed, 2 * step)  # Alg. 2, l. 2
+        u = fed.server.run(choose_largest, fed.table(current.route), seed, 2 * step)  # l. 2
         marks = fed.server.run(mark_chosen, fed.table(current.route), u)
         marks = fed.scatter(marks, current.route, name="balance/chosen", grad=False)
         chosen = fed.clients.run(select_marked, current.largest, marks)
@@ -449,6 +451,7 @@ def find_largest(
     else:
         local_rows = fed.clients.run(rows_changed, neighbours, changed)
         which = fed.clients.run(union, local_rows, notify(fed, pairs, local_rows, name="balance/changed"))
+    # Alg. 3, l. 1-4 and 14-16: neighbours compare their workloads.
     numbers, bits = fed.clients.run(workloads_of_rows, neighbours, chain, which), config.degree_bits
     order = compare_pairs(fed, pairs, numbers, which, bits=bits, reveal="order", name="balance/workloads")
     outcomes = fed.clients.run(count_outcomes, neighbours, outcomes, which)
@@ -465,7 +468,7 @@ def find_largest(
     changes = fed.download(changes, staying_route, name="balance/candidate_changes", grad=False)
     whole = fed.download(whole, new_route, name="balance/candidate_list", grad=False)
     chain, meeting = fed.clients.run(update_tables, chain, new, staying, changes, whole, outputs=2)
-    # Alg. 3, l. 10-12
+    # Alg. 3, l. 10-12 and 17-18: candidates compare their workloads.
     rows = fed.clients.run(pairs_to_compare, neighbours, meeting)
     candidate_sessions = open_pairs(fed, rows, name="balance/candidates")
     order = compare_pairs(
@@ -518,6 +521,7 @@ def decide_step(
     pair = open_pairs(fed, rows, name="balance/acceptance")
     which = fed.clients.run(every_row, rows)
     numbers = fed.clients.run(pair_workloads, rows, asks, current.chain, proposed.chain)
+    # Eq. (18): in plaintext as in the paper, or by a protocol that opens only its outcome.
     if config.acceptance == "opened":
         received = swap(fed, pair, numbers, which, name="balance/acceptance", protection="clear")
         outcome = fed.clients.run(
