@@ -466,7 +466,12 @@ def test_the_three_forms_of_the_penalty_are_one_where_the_adjacency_is_symmetric
 
 
 def test_the_penalty_that_is_trained_with_has_the_gradient_of_the_squared_distances() -> None:
-    from graphfed.methods.baselines.gru_fmtl import Neighbours, drawn_to, norms, squared
+    from graphfed.methods.baselines.gru_fmtl import (
+        Neighbours,
+        distances,
+        squared_distances,
+        sum_of_neighbours,
+    )
 
     rng = torch.Generator().manual_seed(1)
     shares = torch.rand(5, 5, generator=rng).fill_diagonal_(0)
@@ -478,10 +483,10 @@ def test_the_penalty_that_is_trained_with_has_the_gradient_of_the_squared_distan
         own = {k: torch.randn(w.shape, generator=rng, requires_grad=True) for k, w in sent.items()}
         received = {k: w[other] for k, w in sent.items()}
         if form == "squared":
-            sums = {k: drawn_to(w, neighbours, sent) for k, w in received.items()}
-            found = squared(own, sums, neighbours)
+            sums = {k: sum_of_neighbours(w, neighbours, sent) for k, w in received.items()}
+            found = squared_distances(own, sums, neighbours)
         else:
-            found = norms(own, received, neighbours)
+            found = distances(own, received, neighbours)
         gradients = torch.autograd.grad(found, list(own.values()))
         flat = [torch.cat([own["a"], own["b"]], 1), torch.cat([sent["a"], sent["b"]], 1)]
         distance = (flat[0][:, None] - flat[1][None]).square().sum(-1)

@@ -137,8 +137,8 @@ class LumosConfig(
     def _go_together(self) -> Self:
         if self.rescale and self.decode != "unbiased":
             raise InputError(
-                f"rescale=True cannot be used with decode={self.decode}: it corrects unbiased estimates; set "
-                "decode=unbiased, or leave rescale out"
+                f"rescale=True cannot be used with decode={self.decode}: expected decode=unbiased, because "
+                "rescale corrects unbiased estimates; set decode=unbiased, or leave rescale out"
             )
         low, high = self.feature_low, self.feature_high
         if not low <= self.unsent_value <= high:
