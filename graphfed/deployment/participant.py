@@ -130,7 +130,7 @@ def run_place(
         InputError: This participant cannot take part. The message says nothing about its data.
         Interrupted: A stop request was obeyed, after saving.
     """
-    is_server = bool(fed.server_participants)
+    is_server = fed.server_is_here
 
     def on_event(event: Event) -> None:
         log(dataclasses.asdict(event))
@@ -179,7 +179,7 @@ def predict_place(
         if not (part.folder / "result.json").exists():
             raise InputError(f"{place.name} has no finished run {arguments['run']!r}; train the model first")
         arrays, _ = read_tensors(part.folder / "model.safetensors")
-        with fed.phase("setup", round=0):
+        with fed.phase("setup", round_number=0):
             data, _ = scale_features(fed, part.data, part.method, part.config, part.task)
             fresh = part.method.setup(fed, data, part.task, part.config)
         with fed.phase("predict"):
@@ -247,7 +247,7 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         )
         if not agreed["owners_known"] and isinstance(config, AlignmentSettings):
             assert isinstance(data, Located)
-            with fed.phase("setup", round=0):
+            with fed.phase("setup", round_number=0):
                 data = count_owners(fed, data, config)
         yield _Part(method, config, folder, task, site, local_part, data, agreed)
 
@@ -423,7 +423,7 @@ def _join(
 
     The second value is the report of every site by name at the server, and empty at a site.
     """
-    with fed.phase("control", round=0):
+    with fed.phase("control", round_number=0):
         reports = fed.report(fed.locate(CLIENTS, "joining", [] if report is None else [report]), name="join")
         agreed = fed.control(
             _agree,
@@ -434,7 +434,7 @@ def _join(
             _config_hash(config),
             tuple(whole_rounds(folder, fed)),
             agree,
-            fed.locate(SERVER, "own", [of_server] if fed.server_participants else []),
+            fed.locate(SERVER, "own", [of_server] if fed.server_is_here else []),
             name="agreed",
         )
     received = fed.local_parts(reports)
@@ -536,7 +536,7 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
         "privacy": fed.ledger.statement(),
         "wire": {"total": sum(wire_bytes.values()), "by_transfer": wire_bytes},
     }
-    if fed.server_participants:
+    if fed.server_is_here:
         result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
         warnings = diagnosed(part.method, part.task.name, part.config, outcome, ())
         result |= {"details": {**outcome.details, **warnings}, "task": dict(part.agreed)}
@@ -546,7 +546,7 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
         ledger=fed.ledger.to_json(),
         result=result,
         weights=model_arrays(part.method, outcome),
-        history=outcome.history if fed.server_participants else None,
+        history=outcome.history if fed.server_is_here else None,
         predictions=_tables(part, fed.local_parts(outcome.predictions)) if fed.here else None,
     )
 

@@ -1,5 +1,5 @@
-"""The readings of a host's sensors and the server's network: made of sensors, and read from files that may be
-another party's."""
+"""The readings of a worker's sensors and the server's network: made from sensors, and read from files that
+another party may have written."""
 
 import dataclasses
 import json
@@ -110,9 +110,9 @@ def test_the_clients_of_a_series_are_sensors_in_ascending_order(clients: list[in
 
 def test_the_network_has_an_edge_for_each_entry_of_the_adjacency() -> None:
     edges = make_network(sensors(), SPLIT).edges
-    ends = zip(edges.sender.tolist(), edges.receiver.tolist(), edges.weight.tolist(), strict=True)
+    edge_list = zip(edges.sender.tolist(), edges.receiver.tolist(), edges.weight.tolist(), strict=True)
     dense = sensors().adjacency.toarray()
-    assert sorted(ends) == [(a, b, dense[a, b]) for a in range(4) for b in range(4) if dense[a, b]]
+    assert sorted(edge_list) == [(a, b, dense[a, b]) for a in range(4) for b in range(4) if dense[a, b]]
 
 
 def test_a_series_and_a_network_come_back_from_their_files(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def at(index: Any, value: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 
 #: What is done to a column of a whole file, of a series or of a network; and what is said of it.
-TOGETHER, KIND = "its columns do not go together; write it again", "is missing or of another kind"
+TOGETHER, KIND = "its columns do not fit together; write it again", "is missing or has another kind"
 DAMAGED: dict[str, tuple[str, str, Any, str]] = {
     "no readings": ("series", "readings", None, f"readings {KIND}"),
     "readings that are counts": ("series", "readings", lambda a: a.astype(int), f"readings {KIND}"),
@@ -204,7 +204,7 @@ def refused(kind: str, path: Path, message: str) -> None:
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_file_whose_columns_do_not_go_together_is_refused(case: str, saved: dict[str, Path]) -> None:
+def test_a_file_whose_columns_do_not_fit_together_is_refused(case: str, saved: dict[str, Path]) -> None:
     kind, column, change, message = DAMAGED[case]
     arrays, texts = read_tensors(saved[kind])
     if change is None:
@@ -257,6 +257,6 @@ def test_another_file_is_neither_a_series_nor_a_network(kind: str, saved: dict[s
     refused(kind, other, f"is not a file of a sensor {kind}: '{kind}'")
     arrays, _ = read_tensors(saved[kind])
     write_tensors(saved[kind], arrays, {kind: "[]"})
-    refused(kind, saved[kind], "its description is no mapping")
+    refused(kind, saved[kind], "its description is not a JSON object")
     saved[kind].write_bytes(b"text")
     refused(kind, saved[kind], f"is not a file of a sensor {kind}")

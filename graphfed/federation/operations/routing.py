@@ -1,4 +1,4 @@
-"""Routing: the set-up transfers by which the two ends agree on the rows of a route."""
+"""Routing: the setup transfers by which the participants agree on the rows of a route."""
 
 from collections.abc import Sequence
 
@@ -16,45 +16,44 @@ from graphfed.federation.route import (
     Route,
     RowIds,
     check_wants,
-    expanded_table,
+    count_rows,
+    encode_links,
+    expand_table,
+    find_order,
     find_rows,
     ids_fit,
-    in_order,
     is_subset,
-    link_codes,
     make_table,
-    row_counts,
-    sums_of_parts,
+    sum_parts,
     traffic,
     wants_fit,
 )
 from graphfed.federation.transfer import check_rows
 from graphfed.federation.values import CLIENTS, SERVER, Located, check_arguments
 
-__all__ = ["agree_on_exchange_route", "agree_on_route", "expand_route", "restrict_route"]
-
 _NO_ROWS = torch.zeros(0, dtype=torch.int64)
 
 
 def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protection: str) -> Route:
-    """See `Federation.route`."""
+    """Implement `Federation.route`."""
     places = delivery.places
     places.check_sent(ids, CLIENTS, name)
     places.check_all_present(name)
     local: dict[int, RowIds] = dict(zip(places.here, ids.parts, strict=True))
-    counts = {h: row_counts(rows, len(places.workers[h]), name) for h, rows in local.items()}
+    counts = {h: count_rows(rows, len(places.workers[h]), name) for h, rows in local.items()}
     messages = {
         (h, SERVER_INDEX): Message((rows.ids, torch.from_numpy(counts[h]))) for h, rows in local.items()
     }
     got = delivery.deliver(messages, places.up, delivery.next_key(name))
+    # A worker knows the rows of its own clients; the server replaces them below by those of all clients.
     rows_of_clients = np.zeros(places.num_clients, dtype=np.int64)
     for h, of_worker in counts.items():
         rows_of_clients[places.clients_of(h)] = of_worker
     table = None
-    if places.server_participants:
+    if places.server_is_here:
         for h, _ in places.up:
             payload = got[h, SERVER_INDEX].payload
-            if places.is_elsewhere(h) and not ids_fit(payload, len(places.workers[h])):
+            if places.is_remote(h) and not ids_fit(payload, len(places.workers[h])):
                 raise delivery.refusal(h, name, "ids that do not fit its clients")
         table, rows_of_clients = make_table([got[p].payload for p in places.up])
         counts = {h: rows_of_clients[places.clients_of(h)] for h in range(len(places.workers))}
@@ -66,7 +65,7 @@ def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protecti
 def expand_route(
     delivery: Delivery, route: Route, at_clients: Located[Tensor], at_server: Located[Tensor], name: str
 ) -> Route:
-    """See `Federation.expand_route`."""
+    """Implement `Federation.expand_route`."""
     places = delivery.places
     check_arguments(CLIENTS, f"route {name!r}", [at_clients])
     check_arguments(SERVER, f"route {name!r}", [at_server])
@@ -75,17 +74,17 @@ def expand_route(
     for h, counts in zip(places.here, at_clients.parts, strict=True):
         check_rows(counts, route.sizes[h], f"route {name!r}: what the clients say", "the rows are")
         clients = places.clients_of(h)
-        rows[clients] = sums_of_parts(counts, route.flow.sent[clients])
+        rows[clients] = sum_parts(counts, route.flow.sent[clients])
         sizes[h] = int(rows[clients].sum())
     table = None
     for counts in at_server.parts:
         assert route.table is not None
         check_rows(counts, len(route.table.ids), f"route {name!r}: what the server says", "the ids are")
-        table = expanded_table(route.table, counts)
+        table = expand_table(route.table, counts)
         rows = torch.bincount(table.client, minlength=places.num_clients).cpu().numpy()
         at_all = {h: int(rows[places.clients_of(h)].sum()) for h in range(len(places.workers))}
         if any(at_all[h] != size for h, size in sizes.items()):
-            raise PlaceError(f"route {name!r}: the server and the clients expect different rows")
+            raise PlaceError(f"route {name!r}: the server and the clients expect different numbers of rows")
         sizes = at_all
     return Route(name, sizes, Flow.up(rows, places.seen), table)
 
@@ -93,7 +92,7 @@ def expand_route(
 def agree_on_exchange_route(
     delivery: Delivery, wants: Located[ExchangeIds], name: str, protection: str
 ) -> ExchangeRoute:
-    """See `Federation.exchange_route`."""
+    """Implement `Federation.exchange_route`."""
     places = delivery.places
     places.check_sent(wants, CLIENTS, name)
     places.check_all_present(name)
@@ -109,33 +108,34 @@ def agree_on_exchange_route(
         for a in workers:
             place[a, b] = (owner == a).nonzero()[:, 0]
             requests[b, a] = Message(tuple(column[place[a, b]] for column in (want.owner, want.ids, asker)))
-    # Ids are sent from who wants a row to who owns it: the other way round from the rows themselves.
+    # Ids are sent from the worker that wants a row to the one that owns it; rows in the opposite direction.
     pairs = [(b, a) for a in workers for b in workers if a in local or b in local]
     got = delivery.deliver(requests, pairs, delivery.next_key(name))
     send: dict[Pair, Tensor] = {}
     links: dict[Pair, Tensor] = {}
     for a, held in local.items():
         for b in workers:
-            if places.is_elsewhere(b) and not wants_fit(got[b, a].payload, places.workers[b]):
-                raise delivery.refusal(b, name, "wants that are none of its clients'")
+            if places.is_remote(b) and not wants_fit(got[b, a].payload, places.workers[b]):
+                raise delivery.refusal(b, name, "a request of clients that are not its own")
             owner, ids, asker = got[b, a].payload
             rows = find_rows(held, places.workers[a], owner, ids, name, places.name_of(b))
             if len(rows):
                 send[a, b] = rows
-                links[a, b] = link_codes(owner, asker, places.num_clients)
+                links[a, b] = encode_links(owner, asker, places.num_clients)
+    # Of rows whose sender is elsewhere, the receiver records the links.
     for b, want in local.items():
         for a in workers:
             rows = place[a, b]
             if a not in local and len(rows):
                 receiver = want.client[rows] + places.workers[b][0]
-                links[a, b] = link_codes(want.owner[rows], receiver, places.num_clients)
+                links[a, b] = encode_links(want.owner[rows], receiver, places.num_clients)
     return _exchange_route(delivery, [(a, b) for b, a in pairs], send, place, links, name, protection)
 
 
 def restrict_route(
     delivery: Delivery, route: ExchangeRoute, wanted: Located[Tensor], name: str, protection: str
 ) -> tuple[ExchangeRoute, Located[Tensor]]:
-    """See `Federation.restrict_route`."""
+    """Implement `Federation.restrict_route`."""
     places = delivery.places
     places.check_sent(wanted, CLIENTS, name)
     places.check_all_present(name)
@@ -152,6 +152,7 @@ def restrict_route(
     links = {p: route.links[p][numbers] for p, numbers in chosen.items()}
     requested = []
     for a in places.here:
+        # The sender's new rows are those it is asked for, receiver after receiver; `so_far` counts them.
         rows = [torch.zeros(0, dtype=torch.int64, device=places.device)]
         so_far = 0
         for p in route.pairs:
@@ -159,7 +160,7 @@ def restrict_route(
                 continue
             numbers = got[p[1], a].payload
             if not is_subset(numbers, len(route.send[p])):
-                raise delivery.refusal(p[1], name, "row numbers that are no part of what it may ask for")
+                raise delivery.refusal(p[1], name, "numbers of rows that it may not ask for")
             rows.append(route.send[p][numbers])
             links[p] = route.links[p][numbers]
             send[p] = torch.arange(so_far, so_far + len(numbers), device=places.device)
@@ -178,15 +179,15 @@ def _exchange_route(
     name: str,
     protection: str,
 ) -> ExchangeRoute:
-    """A route between clients of which both ends know the rows; its ids are recorded on the ledger.
+    """Make a route between clients, and record its ids on the ledger.
 
     Args:
-        pairs: (sending worker, receiving worker) of which one is in this process.
-        send, place, links: As in `ExchangeRoute`, where this process knows them.
+        pairs: (sending worker, receiving worker), one of which is in this process.
+        send, place, links: As in `ExchangeRoute`, as far as this process knows them.
     """
     places = delivery.places
     with_rows = tuple(p for p in pairs if len(links.get(p, ())))
-    order = {b: in_order([place[p] for p in with_rows if p[1] == b] or [_NO_ROWS]) for b in places.here}
+    order = {b: find_order([place[p] for p in with_rows if p[1] == b] or [_NO_ROWS]) for b in places.here}
     every = torch.cat([links[p] for p in with_rows] or [_NO_ROWS])
     flow = Flow.peer(traffic(every, places.num_clients), places.held)
     send, place = ({p: x for p, x in of.items() if p in with_rows} for of in (send, place))
