@@ -117,6 +117,15 @@ class ManualGroup(_Manual, TyperGroup):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the group; without any, print the help and exit.
+
+        Args:
+            ctx: The context of the command line.
+            args: The words.
+
+        Returns:
+            The words that are left.
+        """
         # The framework's option `no_args_is_help` raises the help as the message of an error.
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help(), color=ctx.color)

@@ -61,8 +61,8 @@ def predict(
 
     Examples:
         graphfed predict runs/fedgcn-cora-20260131-120000
-        graphfed predict runs/mine --nodes accounts.csv --out some.csv
-        graphfed predict runs/mine --data new.yaml --out new.parquet
+        graphfed predict runs/banks --nodes accounts.csv --out some.csv
+        graphfed predict runs/banks --data new.yaml --out new.parquet
         graphfed predict runs/roads --absent 7,12
     See also:
         docs/runs.md

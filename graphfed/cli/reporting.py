@@ -95,8 +95,8 @@ def track(
     A run that the tracker already has is not sent again. The command needs the extra 'track'.
 
     Examples:
-        graphfed track runs/mine --to tensorboard
-        graphfed track runs/mine --to mlflow --uri sqlite:///mlflow.db
+        graphfed track runs/banks --to tensorboard
+        graphfed track runs/banks --to mlflow --uri sqlite:///mlflow.db
     See also:
         docs/sweeps.md, section TensorBoard and MLflow
     """

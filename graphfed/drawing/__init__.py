@@ -1,8 +1,8 @@
-"""Every picture of graphfed: those of reports, of `graphfed data inspect`, of policies and of reproductions.
+"""Draws all pictures of graphfed: for reports, `graphfed data inspect`, policies and reproductions.
 
-charts.py    the kinds of charts: lines and points, bars, tables of shares
+charts.py    kinds of charts: lines and points, bars, heatmaps
 networks.py  nodes and edges on a plane: a graph and its clients, sensors on a map
-canvas.py    a grid of charts as an SVG element of a page or as a file, in the one look that all have
+canvas.py    turns a grid of charts into an SVG element of a page or into a file, in a common style
 
-Callers hand over data and labels; nothing else in the package imports matplotlib.
+Callers pass data and labels. No other package imports matplotlib.
 """

@@ -1,7 +1,8 @@
-"""From a grid of charts to a picture, in the look that all pictures share; text stays text.
+"""Turns a grid of charts into a picture in a common style, whose text stays text.
 
-A report's charts are SVG elements of its page: fixed colours are replaced by the page's CSS variables, which
-follow light, dark and print (`svg_element`). Other pictures are files (`picture_file`).
+The charts of a report are SVG elements of its page (`svg_element`): their colours are replaced by CSS
+variables of the page, which follow light mode, dark mode and print. Other pictures are files
+(`picture_file`).
 """
 
 import contextlib
@@ -37,7 +38,7 @@ __all__ = [
     "wide",
 ]
 
-#: Drawn colour -> CSS variable. The series are told apart by people who see colours differently, too.
+#: Colours of series, which colour-blind readers can distinguish, too; and the CSS variable of each colour.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
 INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#fefefe"
 VARIABLES = {
@@ -46,7 +47,7 @@ VARIABLES = {
 }  # fmt: skip
 MARKERS = "osD^vPX*"
 DASHES = ("-", "--", ":", "-.")
-#: Inches. The page shows charts up to half again as large, and its narrowest column as small as nine tenths.
+#: The width of a chart in inches. The page scales it by a factor from 0.9 (narrowest column) to 1.5.
 WIDTH = 5.4
 STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "graphfed", "font.family": "sans-serif", "font.size": 10,
@@ -56,7 +57,7 @@ STYLE = {
     "axes.titlesize": 10, "axes.titlelocation": "left", "figure.titlesize": "medium",
     "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
     "axes.formatter.use_mathtext": False, "axes.unicode_minus": True, "date.converter": "concise",
-    # A label that looks like mathematics is somebody's label.
+    # A label with dollar signs is text, not mathematics.
     "text.parse_math": False,
 }  # fmt: skip
 
@@ -66,10 +67,14 @@ class Chart(Protocol):
 
     @property
     def height(self) -> float:
-        """Inches that it needs, without the legend of the picture."""
+        """The height in inches, without the legend of the picture."""
 
     def draw(self, ax: "Axes") -> None:
-        """Draw it into the axes. What it labels is named in the legend of the picture."""
+        """Draw the chart. What it labels appears in the legend of the picture.
+
+        Args:
+            ax: The axes to draw into.
+        """
 
 
 #: The charts of a picture, from top to bottom and from left to right.
@@ -77,21 +82,24 @@ Charts = Sequence[Sequence[Chart]]
 
 
 def svg_element(title: str, rows: Charts, width: float = WIDTH) -> str:
-    """Return a picture as an SVG element of a report's page.
+    """Draw a picture as an SVG element of a report's page.
 
     Args:
-        title: What it shows, for those who cannot see it.
+        title: What it shows, for screen readers.
         rows: The charts.
-        width: Of the picture, in inches.
+        width: The width of the picture in inches.
+
+    Returns:
+        The element.
     """
-    with _look():
+    with _style():
         figure = _figure(rows, width, "outside upper left")
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    # The page scales it: a width of its own would not shrink on a phone.
+    # A fixed size would not shrink on a phone, so the page determines it.
     text = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", text, count=1)
     text = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", text, count=1)
     text = text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title, quote=True)}" ', 1)
@@ -101,33 +109,36 @@ def svg_element(title: str, rows: Charts, width: float = WIDTH) -> str:
 
 
 def _with_names(text: str, prefix: str = "") -> str:
-    """An SVG text whose ids begin with a prefix, as they must be unique on a page, not in a picture only.
+    """Make the ids of an SVG text begin with a prefix, because they must be unique on the page.
 
-    Ids that matplotlib makes of what they stand for are numbered: they depend on the last bits of the layout.
+    Ids that matplotlib derives from content depend on the last bits of the layout, so they are numbered.
     """
     numbers: dict[str, int] = {}
 
     def name(found: re.Match[str]) -> str:
         old = found[2]
-        made = re.fullmatch(r"[a-z][0-9a-f]{10}", old)
-        new = f"{old[0]}{numbers.setdefault(old, len(numbers))}" if made else old
+        is_derived = re.fullmatch(r"[a-z][0-9a-f]{10}", old)
+        new = f"{old[0]}{numbers.setdefault(old, len(numbers))}" if is_derived else old
         return f"{found[1]}{prefix}{new}"
 
     return re.sub(r'(\bid="|href="#|url\(#)([^")]+)', name, text)
 
 
 def picture_file(title: str, rows: Charts, *, width: float = WIDTH, form: str = "svg") -> bytes:
-    """Return a picture under its title as the bytes of a file, the same bytes every time.
+    """Draw a picture with its title as a file. The same charts give the same bytes.
 
     Args:
         title: What it shows.
         rows: The charts.
-        width: Of a chart, in inches.
+        width: The width of a chart in inches.
         form: "svg" or "png".
+
+    Returns:
+        The bytes of the file.
     """
-    with _look(facecolor="white"):
+    with _style(facecolor="white"):
         figure = _figure(rows, width * max(map(len, rows)), "outside lower center")
-        # About 12 letters an inch.
+        # An inch has space for about 12 letters.
         figure.suptitle(textwrap.fill(title, max(20, int(12 * figure.get_figwidth()))))
         image = io.BytesIO()
         figure.savefig(image, format=form, dpi=130, metadata={"Date": None} if form == "svg" else None)
@@ -135,18 +146,18 @@ def picture_file(title: str, rows: Charts, *, width: float = WIDTH, form: str = 
 
 
 @contextlib.contextmanager
-def _look(facecolor: str = "none") -> Iterator[None]:
-    """In this block everything is drawn in the common look."""
+def _style(facecolor: str = "none") -> Iterator[None]:
+    """Draw everything in this block in the common style."""
     import matplotlib as mpl
 
     with mpl.rc_context({**STYLE, "savefig.facecolor": facecolor}), warnings.catch_warnings():
-        # The reader's fonts show the text: what matplotlib's own lacks does not matter.
+        # The reader's fonts show the text, so glyphs that matplotlib's fonts do not have are no problem.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
 def _figure(rows: Charts, width: float, legend: str) -> "Figure":
-    """Draw the charts in a grid, with one legend for all of them at its place."""
+    """Draw the charts in a grid with a common legend, at a place such as "outside upper left"."""
     from matplotlib.figure import Figure
 
     heights = [max(chart.height for chart in row) for row in rows]
@@ -169,17 +180,40 @@ def _figure(rows: Charts, width: float, legend: str) -> "Figure":
 
 
 def legend_columns(labels: Iterable[str], width: float = WIDTH) -> int:
-    """Return how many columns of a legend fit, of a picture with a width in inches."""
+    """Compute how many columns of a legend fit into a picture.
+
+    Args:
+        labels: The labels.
+        width: The width of the picture in inches.
+
+    Returns:
+        The number of columns, from 1 to 5.
+    """
     return max(1, min(5, int(11 * width // (max(map(wide, labels)) + 7))))
 
 
 def wide(label: str) -> int:
-    """Return the columns of a label: letters of East Asian scripts take two."""
+    """Measure a label.
+
+    Args:
+        label: The label.
+
+    Returns:
+        Its width in columns of text; letters of East Asian scripts take two.
+    """
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label)
 
 
 def short(label: str, limit: int = 40) -> str:
-    """Return a label, cut where it has more columns than `limit`."""
+    """Shorten a label.
+
+    Args:
+        label: The label.
+        limit: The most columns.
+
+    Returns:
+        The label, with an ellipsis at the end if it was cut.
+    """
     if wide(label) <= limit:
         return label
     while label and wide(label) > limit - 1:

@@ -14,24 +14,38 @@ if TYPE_CHECKING:
 
 __all__ = ["XY", "Axis", "Bars", "Heatmap", "Series", "grouped", "series_colour"]
 
-#: Bars whose names are written, unless a chart of bars says how many.
+#: The default of `Bars.named`.
 NAMED_BARS = 30
 
 
 def _turn(names: Sequence[str], room: int) -> int:
-    """By how many degrees names below an axis are turned: upright where slanted ones would touch."""
+    """Return by how many degrees names below an axis are turned: 90 if slanted ones would overlap."""
     if max(map(wide, names), default=0) * len(names) <= room:
         return 0
     return 45 if len(names) <= 15 else 90
 
 
 def grouped(value: float) -> str:
-    """Return a number of an axis: 10,000; nothing between whole numbers."""
+    """Write the number of a tick.
+
+    Args:
+        value: The number.
+
+    Returns:
+        As in "10,000"; "" if it is not a whole number.
+    """
     return f"{value:,.0f}" if value == int(value) else ""
 
 
 def series_colour(place: int) -> str:
-    """Return the colour of a series by its place among all."""
+    """Return the colour of a series.
+
+    Args:
+        place: Its place among all series.
+
+    Returns:
+        The colour.
+    """
     return SERIES[place % len(SERIES)]
 
 
@@ -42,13 +56,13 @@ class Axis:
     Attributes:
         label: What it shows, with its unit.
         scale: "linear", "log", or "symlog", which is linear up to 1.
-        low: Its lower end, None for what the data needs.
-        high: Its upper end, likewise; below `low` where the axis points the other way.
-        span: What it spans at least, so that noise does not look like a change.
-        whole: Whether it has ticks at whole numbers only.
-        ticks: Its ticks and their texts, None for ticks at round numbers.
-        room: Columns of texts that fit next to each other; more are turned.
-        written: How a tick is written, None for the number.
+        low: The lower limit; None to fit the data.
+        high: The upper limit; None to fit the data. It is below `low` if the axis points the other way.
+        span: The least difference of the limits, so that noise does not look like a change.
+        whole: Whether ticks are at whole numbers only.
+        ticks: The ticks and their texts; None for ticks at round numbers.
+        room: Columns of text that fit next to each other below the axis; longer texts are turned.
+        written: Writes the number of a tick; None for the default.
     """
 
     label: str = ""
@@ -62,7 +76,12 @@ class Axis:
     written: Callable[[float], str] | None = None
 
     def apply(self, ax: "Axes", which: Literal["x", "y"]) -> None:
-        """Set up the x or the y axis of axes in which everything is drawn."""
+        """Set up an axis after everything is drawn.
+
+        Args:
+            ax: The axes.
+            which: "x" or "y".
+        """
         from matplotlib.ticker import MaxNLocator, NullLocator
 
         across = which == "x"
@@ -98,15 +117,15 @@ class Series:
 
     Attributes:
         label: Its name in the legend; "" for one that has none.
-        x: Places [n]. Without any the series is a level, a line over the whole width at y [1].
+        x: Horizontal positions [n]; empty for a horizontal line over the whole width at y [1].
         y: Values [n]; nan breaks the line.
-        spread: By how much the values vary [n], drawn as a band or as bars, None for nothing.
-        place: Its place among all series, which gives colour and mark.
-        colour: In place of that of its place.
-        dash: How the line is drawn; "" for no line.
-        marker: In place of that of its place; "" for none.
-        size: Of the marks, in points: one or [n].
-        alpha: How opaque it is.
+        spread: The spread of the values [n], drawn as a band or as bars; None for no spread.
+        place: Its place among all series, which determines colour and marker.
+        colour: Another colour; "" for that of its place.
+        dash: The line style of matplotlib; "" for no line.
+        marker: Another marker; None for that of its place, "" for none.
+        size: The size of the markers in points, one number or [n].
+        alpha: The opacity.
     """
 
     label: str
@@ -129,11 +148,11 @@ class XY:
         series: What is drawn.
         x: The horizontal axis.
         y: The vertical axis.
-        title: Above it, "" for none.
-        spread: How spreads are drawn: as a "band" around a line, as "bars" upwards and downwards, or as bars
-            "across".
-        steps: Whether a line keeps its value up to the next place.
-        height: In inches.
+        title: The title, "" for none.
+        spread: How spreads are drawn: as a "band" around a line, as vertical "bars", or as horizontal bars
+            ("across").
+        steps: Whether a line keeps its value up to the next position.
+        height: The height in inches.
         square: Whether both axes have the same scale.
     """
 
@@ -147,6 +166,11 @@ class XY:
     square: bool = False
 
     def draw(self, ax: "Axes") -> None:
+        """Draw the chart.
+
+        Args:
+            ax: The axes to draw into.
+        """
         for one in self.series:
             self._draw_series(ax, one)
         ax.set_title(short(self.title, 60))
@@ -188,17 +212,17 @@ class Bars:
     """Stacked bars.
 
     Attributes:
-        names: One for each bar.
+        names: The names of the bars.
         parts: The amounts [bars] of every part by its label, stacked in this order.
         amount: The axis of the amounts.
-        label: What the bars are.
+        label: The label of the axis of names.
         across: Whether the bars are horizontal, from top to bottom.
-        colours: Of parts that have not the colour of their place.
-        total: How the sum of a bar is written at its end, None for no text.
-        marks: Values [bars] that are marked, None where a bar has none; by their label.
-        title: Above it, "" for none.
-        legend: The title of a legend of its own, None for the one of the picture.
-        named: Bars whose names are written; of more bars there are no names.
+        colours: Other colours of parts, by label.
+        total: Writes the sum of a bar at its end; None for no text.
+        marks: Marked values [bars] by label; None for a bar without one.
+        title: The title, "" for none.
+        legend: The title of a legend of its own; None for the legend of the picture.
+        named: The most bars whose names are written; more bars have no names.
     """
 
     names: Sequence[str]
@@ -215,6 +239,7 @@ class Bars:
 
     @property
     def height(self) -> float:
+        """The height in inches, without the legend of the picture."""
         if self.across:
             return 0.7 + 0.34 * len(self.names)
         names = list(self._names.values())
@@ -223,27 +248,32 @@ class Bars:
 
     @property
     def _names(self) -> dict[float, str]:
-        """The names that are written, by their bars."""
+        """The written names, by the position of their bars."""
         written = self.names if len(self.names) <= self.named else ()
         return {k: short(name, 28 if self.across else 14) for k, name in enumerate(written)}
 
     def draw(self, ax: "Axes") -> None:
-        at, ends = np.arange(len(self.names)), np.zeros(len(self.names))
+        """Draw the chart.
+
+        Args:
+            ax: The axes to draw into.
+        """
+        at, tops = np.arange(len(self.names)), np.zeros(len(self.names))
         bar = ax.barh if self.across else ax.bar
         for place, (label, given) in enumerate(self.parts.items()):
             amounts = np.asarray(given, dtype=float)
             colour = self.colours.get(label, series_colour(place))
-            bar(at, amounts, 0.7, ends, color=colour, label=short(label) or None)
-            ends = ends + amounts
+            bar(at, amounts, 0.7, tops, color=colour, label=short(label) or None)
+            tops = tops + amounts
         for place, (label, values) in enumerate(self.marks.items(), len(self.parts)):
             known = [(k, value) for k, value in enumerate(values) if value is not None]
             places = np.array(known).reshape(-1, 2).T
             ax.plot(*(places[::-1] if self.across else places), "D", color=series_colour(place), label=label)
-        for k, end in enumerate(ends):
+        for k, top in enumerate(tops):
             if self.total is None:
                 break
-            ax.annotate(self.total(end), (end, k), xytext=(4, 0), textcoords="offset points", va="center")
-        (ax.set_xlim if self.across else ax.set_ylim)(0, 1.05 * max(1e-9, ends.max(initial=0)))
+            ax.annotate(self.total(top), (top, k), xytext=(4, 0), textcoords="offset points", va="center")
+        (ax.set_xlim if self.across else ax.set_ylim)(0, 1.05 * max(1e-9, tops.max(initial=0)))
         (ax.yaxis if self.across else ax.xaxis).grid(visible=False)
         low, high = (len(at) - 0.5, -0.5) if self.across else (-0.6, len(at) - 0.4)
         names = Axis(self.label, low=low, high=high, ticks=self._names)
@@ -256,18 +286,18 @@ class Bars:
 
 @dataclass(frozen=True)
 class Heatmap:
-    """A table in colour: the larger a share, the stronger.
+    """A table of fractions: a larger fraction has a stronger colour.
 
     Attributes:
         values: Fractions [rows, columns], at least 0.
         x: The axis of the columns.
-        y: The axis of the rows; it has its first row at `low`.
-        edges: Ends [columns + 1] of the columns, None for columns around 0, 1, ...
-        texts: By (row, column) a large and a small text for its cell.
-        line: A place on the x axis for each row, joined by a line, and its label; None for no line.
-        title: Above it, "" for none.
-        bar: What the colours stand for, in a bar of them; "" for no bar.
-        height: In inches.
+        y: The axis of the rows, with the first row at `low`.
+        edges: Limits [columns + 1] of the columns; None for columns centred at 0, 1, ...
+        texts: A large and a small text for cells, by (row, column).
+        line: A label and a position on the x axis for each row, joined by a line; None for no line.
+        title: The title, "" for none.
+        bar: The label of a colour bar, "" for no colour bar.
+        height: The height in inches.
     """
 
     values: np.ndarray
@@ -281,12 +311,17 @@ class Heatmap:
     height: float = WIDTH
 
     def draw(self, ax: "Axes") -> None:
+        """Draw the chart.
+
+        Args:
+            ax: The axes to draw into.
+        """
         from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgba
 
         rows, columns = self.values.shape
         edges = np.arange(columns + 1) - 0.5 if self.edges is None else self.edges
         colours = LinearSegmentedColormap.from_list("shares", [to_rgba(SERIES[0], 0), to_rgba(SERIES[0], 1)])
-        # A bar of colours is for values whose long tail is to be seen.
+        # With a colour bar, the scale is a square root, which shows the long tail of the values.
         power = PowerNorm(0.5 if self.bar else 1.0, vmin=0, vmax=None if self.bar else 1)
         image = ax.pcolormesh(
             edges, np.arange(rows + 1) - 0.5, self.values, cmap=colours, norm=power,

@@ -1,4 +1,4 @@
-"""Nodes and edges on a plane: a graph and its clients, sensors on a map.
+"""Draws nodes and edges on a plane: a graph and its clients, or sensors on a map.
 
 Shapes: N nodes, E edges.
 """
@@ -18,15 +18,23 @@ if TYPE_CHECKING:
 __all__ = ["Edges", "Network", "Nodes", "by_value", "kilometres"]
 
 KM_PER_DEGREE = 111.2
-#: Classes of values that a map tells apart.
+#: The number of classes of values on a map.
 CLASSES = 5
-#: The edges and nodes that are drawn of more: evenly spread over their order.
+#: The most edges and nodes that are drawn. Of more, a selection is drawn that is evenly spread over their
+# order.
 DRAWN_EDGES, DRAWN_NODES = 3000, 2000
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges [E, 2] in one colour, under a label in the legend."""
+    """Edges in one colour.
+
+    Attributes:
+        ends: The nodes of each edge, [E, 2].
+        label: Their name in the legend, "" for none.
+        colour: Their colour.
+        alpha: Their opacity.
+    """
 
     ends: np.ndarray
     label: str = ""
@@ -39,12 +47,12 @@ class Nodes:
     """Nodes that look alike.
 
     Attributes:
-        members: Which they are, [N] bool.
+        members: Whether each node belongs to them, [N] bool.
         label: Their name in the legend, "" for none.
-        strength: How strong their colour is; 0 for hollow ones.
-        marker: Their mark.
-        colour: Of the mark.
-        area: Of the mark, in square points.
+        strength: The strength of their colour; 0 for hollow markers.
+        marker: Their marker.
+        colour: The colour of the marker.
+        area: The area of the marker in square points.
     """
 
     members: np.ndarray
@@ -60,13 +68,13 @@ class Network:
     """Nodes over their edges.
 
     Attributes:
-        position: Of the nodes, [N, 2]: kilometres, or without a meaning.
-        edges: The edges, those drawn first at the bottom.
-        nodes: The nodes, likewise.
-        names: Words and where they stand, [2].
-        axes: Whether positions mean something, so that there are axes.
-        title: Above it, "" for none.
-        size: Height in inches; None for that of the positions in the width of a page.
+        position: Positions of the nodes, [N, 2], in kilometres or without a unit.
+        edges: The edges, from bottom to top.
+        nodes: The nodes, from bottom to top.
+        names: Names and their positions, [2] each.
+        axes: Whether positions have a unit and axes are drawn.
+        title: The title, "" for none.
+        size: The height in inches; None to fit the positions to the width of a page.
     """
 
     position: np.ndarray
@@ -79,13 +87,14 @@ class Network:
 
     @property
     def height(self) -> float:
+        """The height in inches, without the legend of the picture."""
         low, high = self._limits
         ratio = (high - low)[1] / (high - low)[0]
         return 0.75 + (WIDTH - 0.7) * float(np.clip(ratio, 0.35, 1.25)) if self.size is None else self.size
 
     @property
     def _limits(self) -> tuple[np.ndarray, np.ndarray]:
-        """Left and bottom, right and top. Nodes may all be in one place, or on one line."""
+        """Left and bottom, right and top. The nodes may all be at one point or on one line."""
         points = np.concatenate([self.position, *(place[None] for _, place in self.names)])
         low, high = points.min(0), points.max(0)
         extent = max((high - low).max(), 0.1)
@@ -93,6 +102,11 @@ class Network:
         return (low + high) / 2 - half, (low + high) / 2 + half
 
     def draw(self, ax: "Axes") -> None:
+        """Draw the network.
+
+        Args:
+            ax: The axes to draw into.
+        """
         from matplotlib.collections import LineCollection
 
         place = self.position
@@ -107,7 +121,7 @@ class Network:
             x, y = place[drawn & kind.members].T
             area, width, marker = kind.area * scale, 0.6 * min(scale, 1.0), kind.marker
             label, hollow = kind.label or None, not kind.strength
-            # Paper below, so that no edge shines through a light mark.
+            # An opaque marker in the background colour keeps edges from showing through.
             ax.scatter(
                 x, y, s=area, marker=marker, linewidths=width, facecolor=PAPER,
                 edgecolor=MUTED if hollow else INK, zorder=2 + 0.1 * order, label=label if hollow else None,
@@ -117,8 +131,8 @@ class Network:
                     x, y, s=area, marker=marker, linewidths=width, color=kind.colour, alpha=kind.strength,
                     zorder=2.05 + 0.1 * order, label=label,
                 )  # fmt: skip
-        for words, (x, y) in self.names:
-            ax.text(x, y, short(words, 18), ha="center", va="center", fontsize=9, zorder=5)
+        for name, (x, y) in self.names:
+            ax.text(x, y, short(name, 18), ha="center", va="center", fontsize=9, zorder=5)
         (left, bottom), (right, top) = self._limits
         Axis("kilometres east of the middle" if self.axes else "", low=left, high=right).apply(ax, "x")
         Axis("kilometres north" if self.axes else "", low=bottom, high=top).apply(ax, "y")
@@ -128,37 +142,41 @@ class Network:
             ax.set_axis_off()
 
     def free_places(self, named: Mapping[str, int]) -> list[tuple[str, np.ndarray]]:
-        """Return where words stand next to their nodes without touching a node or each other: their middles.
-
-        Words for which there is no such place are left out.
+        """Find positions for names next to their nodes, without touching a node or another name.
 
         Args:
-            named: The node of each word.
+            named: The node of each name.
+
+        Returns:
+            The names and their positions. A name for which there is no position is left out.
         """
         low, high = self._limits
         point = (high - low)[0] / (72 * (WIDTH - 0.7))
         taken: list[tuple[np.ndarray, np.ndarray]] = []
         found: list[tuple[str, np.ndarray]] = []
-        for words, node in named.items():
-            half = point * np.array([3.0 * len(words), 7.0])
+        for name, node in named.items():
+            half = point * np.array([3.0 * len(name), 7.0])
             for x, y in ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1)):
                 middle = self.position[node] + np.array([x, y]) * (half + 5 * point)
                 on_node = (np.abs(self.position - middle) < half + 4 * point).all(1)
                 on_node[node] = False
-                on_words = any((np.abs(other - middle) < half + size).all() for other, size in taken)
-                if not on_node.any() and not on_words:
+                on_name = any((np.abs(centre - middle) < half + size).all() for centre, size in taken)
+                if not on_node.any() and not on_name:
                     taken.append((middle, half))
-                    found.append((words, middle))
+                    found.append((name, middle))
                     break
         return found
 
 
 def kilometres(position: np.ndarray, geographic: bool) -> np.ndarray:
-    """Return places in kilometres east and north of their middle, [N, 2].
+    """Convert positions to kilometres east and north of their centre.
 
     Args:
-        position: In kilometres, or latitudes and longitudes in degrees, [N, 2].
+        position: Kilometres, or latitudes and longitudes in degrees, [N, 2].
         geographic: Whether they are in degrees.
+
+    Returns:
+        The positions [N, 2].
     """
     middle = (position.min(0) + position.max(0)) / 2
     away: np.ndarray = position - middle
@@ -170,14 +188,17 @@ def kilometres(position: np.ndarray, geographic: bool) -> np.ndarray:
 def by_value(
     values: np.ndarray, what: str, without: str, other: np.ndarray, other_label: str = ""
 ) -> list[Nodes]:
-    """Return nodes in classes of a value at round limits: the larger it is, the larger and stronger the mark.
+    """Group nodes into classes of a value with round limits: a larger value has a larger and stronger marker.
 
     Args:
-        values: Of the nodes, [N]; nan where there is none.
+        values: The values of the nodes, [N]; nan for a node without one.
         what: What the values are, for the legend.
-        without: What a node without a value is.
-        other: The nodes that have triangles for marks, [N] bool.
-        other_label: What these are.
+        without: What a node without a value is, for the legend.
+        other: Whether each node has a triangle as marker, [N] bool.
+        other_label: What these nodes are, for the legend.
+
+    Returns:
+        The groups, from bottom to top.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -201,7 +222,7 @@ def by_value(
 
 
 def _spread(count: int, most: int) -> np.ndarray:
-    """Which of `count` are drawn, bool: all, or `most` spread over their order."""
+    """Return which of `count` items are drawn [count] bool: all, or `most` spread over their order."""
     drawn = np.zeros(count, dtype=bool)
     drawn[np.linspace(0, count - 1, min(count, most)).round().astype(int)] = True
     return drawn
