@@ -197,7 +197,7 @@ def site_start(
     Examples:
         graphfed site start startup_kits/server
         graphfed site start startup_kits/bank_a --data accounts.yaml
-        graphfed site start startup_kits/bank_a --data accounts.yaml --methods sapgnn
+        graphfed site start startup_kits/bank_a --data bank.yaml --methods sapgnn
     Environment:
         GRAPHFED_HOLDERS_KEY   the key with which the sites hash node ids (node_ids=keyed)
     Files:

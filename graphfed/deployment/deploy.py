@@ -43,7 +43,7 @@ from graphfed.tasks.run_options import RunOptions
 __all__ = ["check_outcome", "deploy", "predict_at_sites", "request", "resume_deployment"]
 
 #: Options that a deployed run does not have, because each site decides them.
-AT_THE_SITES = ("data", "clients", "partition", "placement", "device", "threads", "data_dir", "sites")
+AT_THE_SITES = ("data", "clients", "partition", "placement", "device", "threads", "data_dir", "workers")
 
 
 def deploy(

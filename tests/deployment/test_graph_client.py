@@ -88,8 +88,8 @@ def told(cohort: Cohort, names: Sequence[str], far: Callable[[int, int], str]) -
 
 def told_locally(graph: Graph, split: str, clients: Sequence[int]) -> dict[str, Any]:
     """Of the cohort that one party deals which has all files."""
-    dealt = partition(graph, "column", None, 0)
-    cohort = make_cohort(graph, make_split(graph, split, 0), dealt, clients)
+    partitioned = partition(graph, "column", None, 0)
+    cohort = make_cohort(graph, make_split(graph, split, 0), partitioned, clients)
     names = graph.ids.to_pylist()
     return told(cohort, [names[i] for i in cohort.id.tolist()], lambda _, i: names[i])
 
@@ -202,8 +202,8 @@ def test_the_order_of_rows_the_direction_of_edges_and_the_size_of_blocks_do_not_
     assert again.ids.equals(one.ids)
     assert again.schema == one.schema
     for field in dataclasses.fields(Cohort):
-        mine, theirs = getattr(one.cohort, field.name), getattr(again.cohort, field.name)
-        assert torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs, field.name
+        first, second = getattr(one.cohort, field.name), getattr(again.cohort, field.name)
+        assert torch.equal(first, second) if isinstance(first, torch.Tensor) else first == second, field.name
 
 
 SMALL = World(
@@ -296,9 +296,9 @@ def shared_worlds(draw: st.DrawFn) -> Shared:
     parts = [part if label else "" for part, label in zip(parts, labels, strict=True)]
     world = Shared([float(i) for i in range(n)], labels, parts, [], [])
     for _ in ROSTER:
-        mine = draw(st.dictionaries(st.integers(0, n - 1), st.booleans(), min_size=1))
-        ends = st.sampled_from(sorted(mine))
-        world.nodes.append(mine)
+        first = draw(st.dictionaries(st.integers(0, n - 1), st.booleans(), min_size=1))
+        ends = st.sampled_from(sorted(first))
+        world.nodes.append(first)
         world.edges.append(draw(st.lists(st.tuples(ends, ends), max_size=12)))
     return world
 
@@ -401,8 +401,8 @@ Trained = tuple[Outcome, dict[str, torch.Tensor]]
 def check_same(one: Trained, other: Trained, tolerance: float = 1e-9) -> None:
     """The same metrics in every round and at the end, and the same weights."""
     assert len(one[0].history) == len(other[0].history) == 3
-    for mine, theirs in zip(one[0].history, other[0].history, strict=True):
-        assert mine["val"] == pytest.approx(theirs["val"], abs=tolerance)
+    for first, second in zip(one[0].history, other[0].history, strict=True):
+        assert first["val"] == pytest.approx(second["val"], abs=tolerance)
     assert one[0].test == pytest.approx(other[0].test, abs=tolerance)
     assert one[0].test_confusion == other[0].test_confusion
     assert one[0].best_round == other[0].best_round
@@ -421,9 +421,9 @@ def test_banks_that_read_their_own_files_train_what_one_run_on_all_files_trains(
     torch.set_default_dtype(torch.float64)
     graph = load_description(describe_file(banks / "banks.yaml")[0])
     workers = one_at_a_time(3).workers
-    dealt = partition(graph, "column", None, 0)
+    partitioned = partition(graph, "column", None, 0)
     split = make_split(graph, "default", 0)
-    dealt_cohorts = [make_cohort(graph, split, dealt, worker) for worker in workers]
+    dealt_cohorts = [make_cohort(graph, split, partitioned, worker) for worker in workers]
     local = trained(name, dealt_cohorts, workers, False, aggregation=aggregation)
     clients = [read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS) for bank in BANKS]
     compare_schemas({bank: data.schema for bank, data in zip(BANKS, clients, strict=True)})
@@ -450,8 +450,10 @@ def test_clients_with_edges_between_them_train_what_one_run_on_all_files_trains(
     torch.set_default_dtype(torch.float64)
     graph = load_description(describe_file(friends / "all.yaml")[0])
     one_each = one_at_a_time(3).workers
-    dealt, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
-    local = trained(name, [make_cohort(graph, split, dealt, worker) for worker in one_each], one_each, False)
+    partitioned, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
+    local = trained(
+        name, [make_cohort(graph, split, partitioned, worker) for worker in one_each], one_each, False
+    )
     workers = {"hub": (0, 1), "west": (2,)} if hub else {client: (k,) for k, client in enumerate(ROSTER)}
     cohorts = [
         make_client_cohort(read(friends / f"{client}.yaml", client), held, 2)
@@ -463,10 +465,10 @@ def test_clients_with_edges_between_them_train_what_one_run_on_all_files_trains(
 
 def check_same_arrays(one: Cohort, other: Cohort) -> None:
     """Row by row, bit for bit."""
-    mine, theirs = cohort_arrays(one), cohort_arrays(other)
-    assert {*mine} == {*theirs}
-    for key, array in mine.items():
-        assert np.array_equal(array, theirs[key]), key
+    first, second = cohort_arrays(one), cohort_arrays(other)
+    assert {*first} == {*second}
+    for key, array in first.items():
+        assert np.array_equal(array, second[key]), key
 
 
 class UniqueIds(World):
@@ -493,20 +495,20 @@ def test_a_client_has_the_very_ids_rows_and_edges_that_one_party_with_all_files_
         if unique and (name == "all" or not between):
             path.write_text(path.read_text().replace("source_client: s\ntarget_client: t\n", ""))
     graph = load_description(describe_file(paths["all"])[0])
-    dealt, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
-    ids = stable_ids_of(graph, dealt)
+    partitioned, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
+    ids = stable_ids_of(graph, partitioned)
     for client, clients in {"hub": (0, 1), **{client: (k,) for k, client in enumerate(ROSTER)}}.items():
         cohort = make_client_cohort(read(paths[client], client), clients, 2)
-        check_same_arrays(cohort, make_cohort(graph, split, dealt, clients, stable_ids=ids))
+        check_same_arrays(cohort, make_cohort(graph, split, partitioned, clients, stable_ids=ids))
 
 
 def test_banks_that_share_customers_give_each_the_id_that_one_party_gives_it(banks: Path) -> None:
     graph = load_description(describe_file(banks / "banks.yaml")[0])
-    dealt, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
-    ids = stable_ids_of(graph, dealt)
+    partitioned, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
+    ids = stable_ids_of(graph, partitioned)
     for k, bank in enumerate(BANKS):
         data = read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS)
-        cohort = make_cohort(graph, split, dealt, [k], stable_ids=ids)
+        cohort = make_cohort(graph, split, partitioned, [k], stable_ids=ids)
         assert torch.equal(data.cohort.id, cohort.id)
         assert torch.equal(data.cohort.edge_index, cohort.edge_index)
 
@@ -525,9 +527,9 @@ def test_link_prediction_finds_the_users_nodes_again_under_their_ids(friends: Pa
     graph = load_description(describe_file(friends / "all.yaml")[0])
     split = make_edge_split(graph, "default", 0)
     graph = training_graph(graph, split)
-    dealt = partition(graph, "column", None, 0)
-    plain = make_cohort(graph, split, dealt, [0, 2])
-    cohort = make_cohort(graph, split, dealt, [0, 2], stable_ids=stable_ids_of(graph, dealt))
+    partitioned = partition(graph, "column", None, 0)
+    plain = make_cohort(graph, split, partitioned, [0, 2])
+    cohort = make_cohort(graph, split, partitioned, [0, 2], stable_ids=stable_ids_of(graph, partitioned))
     assert cohort.links is not None
     step = np.diff(np.stack([cohort.links.row, cohort.links.id]))
     assert ((step[0] > 0) | ((step[0] == 0) & (step[1] > 0))).all(), "sorted by row and id"
@@ -681,26 +683,26 @@ def test_the_files_that_are_broken_above_are_good(tmp_path: Path) -> None:
 
 def dealt_files(banks: Path, folder: Path) -> tuple[Graph, dict[str, Path]]:
     graph = load_description(describe_file(banks / "banks.yaml")[0])
-    split, dealt = make_split(graph, "default", 0), partition(graph, "column", None, 0)
-    return graph, write_cohorts(graph, split, dealt, folder)
+    split, partitioned = make_split(graph, "default", 0), partition(graph, "column", None, 0)
+    return graph, write_cohorts(graph, split, partitioned, folder)
 
 
 def test_a_dealt_file_is_the_clients_cohort_with_the_names_of_its_columns(
     banks: Path, tmp_path: Path
 ) -> None:
-    graph, files = dealt_files(banks, tmp_path / "dealt")
+    graph, files = dealt_files(banks, tmp_path / "partitioned")
     assert [path.name for path in files.values()] == [
         "Northbank.safetensors",
         "Harbour-Trust.safetensors",
         "Union-Savings.safetensors",
     ]
-    assert sorted((tmp_path / "dealt").iterdir()) == sorted(files.values())
-    split, dealt = make_split(graph, "default", 0), partition(graph, "column", None, 0)
+    assert sorted((tmp_path / "partitioned").iterdir()) == sorted(files.values())
+    split, partitioned = make_split(graph, "default", 0), partition(graph, "column", None, 0)
     for k, (bank, path) in enumerate(files.items()):
         data = read(path, bank, BANKS)
         assert data.schema == Schema(graph.feature_names, graph.class_names, False, "dealt", "dealt")
         assert data.schema.owners_known
-        expected = make_cohort(graph, split, dealt, [k], stable_ids=stable_ids_of(graph, dealt))
+        expected = make_cohort(graph, split, partitioned, [k], stable_ids=stable_ids_of(graph, partitioned))
         check_same_arrays(make_client_cohort(data, [k], 2), expected)
         names = [graph.ids[i].as_py() for i in with_partition_ids(expected, graph.stable_ids).id.tolist()]
         assert data.ids.to_pylist() == names
@@ -721,9 +723,9 @@ def test_another_clients_file_or_another_runs_is_refused(banks: Path, tmp_path: 
 
 def test_a_gateways_file_has_several_clients_and_names_are_no_must(banks: Path, tmp_path: Path) -> None:
     graph = load_description(describe_file(banks / "banks.yaml")[0])
-    split, dealt = make_split(graph, "default", 0), partition(graph, "column", None, 0)
+    split, partitioned = make_split(graph, "default", 0), partition(graph, "column", None, 0)
     for clients, fault in (([0, 1], ""), ([0, 2], r"was dealt for the clients \[0, 2\]")):
-        save_cohort(make_cohort(graph, split, dealt, clients), tmp_path / "hub.safetensors")
+        save_cohort(make_cohort(graph, split, partitioned, clients), tmp_path / "hub.safetensors")
         if fault:
             with pytest.raises(InputError, match=fault):
                 read(tmp_path / "hub.safetensors", "hub", BANKS)
@@ -740,10 +742,10 @@ def test_a_dealt_file_has_nothing_of_other_clients_but_the_ids_of_neighbours(
     friends: Path, tmp_path: Path
 ) -> None:
     graph = load_description(describe_file(friends / "all.yaml")[0])
-    split, dealt = make_split(graph, "default", 0), partition(graph, "column", None, 0)
-    for k, path in enumerate(write_cohorts(graph, split, dealt, tmp_path / "dealt").values()):
+    split, partitioned = make_split(graph, "default", 0), partition(graph, "column", None, 0)
+    for k, path in enumerate(write_cohorts(graph, split, partitioned, tmp_path / "partitioned").values()):
         cohort = load_cohort(path)
-        own = {int(i) for i in dealt.held_id[dealt.held_client == k]}
+        own = {int(i) for i in partitioned.held_id[partitioned.held_client == k]}
         assert {*cohort.id.tolist()} == {int(graph.stable_ids[i]) for i in own}
         u, v = graph.edges
         across = {

@@ -50,8 +50,8 @@ def reports(**changed: Any) -> list[dict[str, Any]]:
     return [copy.deepcopy(said), copy.deepcopy({**said, **changed})]
 
 
-def agree(told: list[dict[str, Any]], mine: tuple[int, ...] = ()) -> dict[str, Any]:
-    return _agree(told, SITES, (1, 1), participant.versions("fedavg"), "c", mine, agree_on_graphs, None)
+def agree(arguments: list[dict[str, Any]], first: tuple[int, ...] = ()) -> dict[str, Any]:
+    return _agree(arguments, SITES, (1, 1), participant.versions("fedavg"), "c", first, agree_on_graphs, None)
 
 
 def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
@@ -60,7 +60,7 @@ def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         (
             {"versions": {**participant.versions("fedavg"), "graphfed": "9.9"}},
@@ -104,10 +104,10 @@ def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
         ],
     ],
 )
-def test_what_does_not_go_together_is_named(changed: dict[str, Any], told: str) -> None:
+def test_what_does_not_go_together_is_named(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refusal:
         agree(reports(**changed))
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_readings_that_do_not_go_together_are_named() -> None:
@@ -118,8 +118,8 @@ def test_readings_that_do_not_go_together_are_named() -> None:
     agreed = {"owners_known": True, "readings": said}
     for server in (network, edges):
         assert agree_on_sensors({"north": said, "south": dict(said)}, server) == agreed
-    told = network_of(edges, agreed)
-    assert (schema_of(told, 22).to_json(), told.split.observed.all()) == (said, True)
+    content = network_of(edges, agreed)
+    assert (schema_of(content, 22).to_json(), content.split.observed.all()) == (said, True)
     for key, value in {"steps": 21, "first_minute": 5, "lags": 3, "test": 5}.items():
         with pytest.raises(
             InputError, match=f"{key} of the readings is {value} at south and .* at the server"
@@ -138,10 +138,10 @@ def test_readings_that_do_not_go_together_are_named() -> None:
 def test_all_places_go_on_from_the_newest_round_that_all_have(
     server: set[int], north: set[int], south: set[int]
 ) -> None:
-    told = reports(rounds=sorted(south, reverse=True))
-    told[0]["rounds"] = sorted(north, reverse=True)
+    content = reports(rounds=sorted(south, reverse=True))
+    content[0]["rounds"] = sorted(north, reverse=True)
     common = server & north & south
-    assert agree(told, tuple(server))["start"] == (max(common) if common else None)
+    assert agree(content, tuple(server))["start"] == (max(common) if common else None)
 
 
 def test_a_method_of_another_module_runs_only_where_its_operator_allows_it(tmp_path: Path) -> None:
@@ -202,12 +202,12 @@ def test_the_version_of_a_plug_in_is_compared_when_sites_join(tmp_path: Path) ->
     install("graphfed-mild", "1.5", methods={"mild": "mild_method:METHOD"})
     here = participant.versions("mild")
     assert here == participant.versions("fedavg") | {"graphfed-mild": "1.5"}
-    told = reports(versions={**here, "graphfed-mild": "1.4"})
-    told[0]["versions"] = here
+    content = reports(versions={**here, "graphfed-mild": "1.4"})
+    content[0]["versions"] = here
     with pytest.raises(
         InputError, match=r"south has graphfed-mild 1\.4 and the server 1\.5; install the same"
     ):
-        _agree(told, SITES, (1, 1), here, "c", (), agree_on_graphs, None)
+        _agree(content, SITES, (1, 1), here, "c", (), agree_on_graphs, None)
 
 
 def asked_for(name: str, **settings: Any) -> dict[str, Any]:

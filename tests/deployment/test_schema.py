@@ -29,9 +29,9 @@ def test_a_schema_survives_json(schema: Schema) -> None:
 
 @given(one=schemas, other=schemas)
 def test_two_schemas_go_together_exactly_if_all_that_is_known_is_the_same(one: Schema, other: Schema) -> None:
-    def agree(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
-        return len(mine) == len(theirs) and all(
-            a == b or "" in (a, b) for a, b in zip(mine, theirs, strict=True)
+    def agree(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+        return len(first) == len(second) and all(
+            a == b or "" in (a, b) for a, b in zip(first, second, strict=True)
         )
 
     same = agree(one.feature_names, other.feature_names) and agree(one.class_names, other.class_names)

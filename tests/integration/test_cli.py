@@ -37,21 +37,21 @@ def test_json_is_the_last_line_of_stdout_and_progress_goes_to_stderr(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main([*RUN, "--out", "here", "--json"]) == 0
-    told = capsys.readouterr()
-    result = json.loads(told.out.splitlines()[-1])
+    output = capsys.readouterr()
+    result = json.loads(output.out.splitlines()[-1])
     assert result == json.loads(Path("here/result.json").read_text())
-    assert "round 2/2" in told.err
+    assert "round 2/2" in output.err
 
 
 def test_without_json_the_test_score_and_the_folder_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RUN, "--no-progress"]) == 0
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     (folder,) = Path("runs").iterdir()
     result = json.loads((folder / "result.json").read_text())
-    assert f"accuracy {result['test']['accuracy']:.4g}" in told.out
-    assert f"files: {folder}" in told.out
+    assert f"accuracy {result['test']['accuracy']:.4g}" in output.out
+    assert f"files: {folder}" in output.out
     # A run of few rounds is undertrained, and says so.
-    assert all(line.startswith("warning: ") for line in told.err.splitlines())
+    assert all(line.startswith("warning: ") for line in output.err.splitlines())
 
 
 def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +64,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ("run fedavgg", "did you mean 'fedavg'"),
         ("run", "no method was named"),
@@ -100,7 +100,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
         ("resume nowhere", "there is no folder nowhere; name the folder of a run"),
         ("predict no/such/place", "there is no folder no/such/place"),
         ("audit nowhere", "there is no folder nowhere"),
-        ("run bank/bank.yaml", "give it as --config FILE"),
+        ("run bank/bank.yaml", "pass it with --config FILE"),
         ("run fedavg --data /", "data '/' is a folder; name a file in it"),
         ("compare fedavg --set mu=1", "no method of this comparison has a setting 'mu'"),
         ("data list --data-dir none", "none does not exist"),
@@ -114,14 +114,14 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
     ],
 )
 def test_bad_input_is_one_line_on_stderr_exit_2_and_nothing_written(
-    arguments: str, told: str, own_folder: Path, capsys: pytest.CaptureFixture[str]
+    arguments: str, message: str, own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments.split()) == 2
     streams = capsys.readouterr()
     assert streams.out == ""
     (line,) = streams.err.splitlines()
     assert line.startswith("error: ")
-    assert told in line
+    assert message in line
     assert len(line) < 1000
     assert list(own_folder.iterdir()) == []
 
@@ -168,7 +168,7 @@ def test_a_full_folder_is_refused_and_left_as_it_was(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "message"),
     [
         (GraphfedError("client 3 failed"), "error: client 3 failed\n"),
         (
@@ -179,14 +179,14 @@ def test_a_full_folder_is_refused_and_left_as_it_was(capsys: pytest.CaptureFixtu
     ],
 )
 def test_a_failure_of_the_program_or_the_machine_is_exit_1_and_its_message(
-    failure: Exception, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    failure: Exception, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise failure
 
     monkeypatch.setattr("graphfed.runs.run.run", fail)
     assert main(RUN) == 1
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == message
 
 
 def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
@@ -236,15 +236,15 @@ def test_stopping_a_run_saves_it_exits_130_and_says_in_one_line_how_to_go_on(
         "--runtime",
         runtime,
     ]
-    code, told = stopped([*arguments, "--out", "deep/run"], number, "accuracy")
+    code, content = stopped([*arguments, "--out", "deep/run"], number, "accuracy")
     assert code == 130
-    assert [line for line in told.splitlines() if "round" not in line] == [
+    assert [line for line in content.splitlines() if "round" not in line] == [
         "interrupted; go on with: graphfed resume deep/run"
     ]
     assert {p.name for p in Path("deep/run").iterdir()} == {"manifest.json", "overview.json", "checkpoint"}
     (saved,) = Path("deep/run/checkpoint").iterdir()
     # It goes on from there, and can be stopped again.
-    code, told = stopped(["resume", "deep/run"], number, "accuracy")
+    code, content = stopped(["resume", "deep/run"], number, "accuracy")
     assert code == 130
     assert len({saved, *Path("deep/run/checkpoint").iterdir()}) == 2
 
@@ -272,12 +272,12 @@ def test_stopping_a_comparison_keeps_its_finished_runs_and_the_one_to_go_on_with
     )
     arguments = ["compare", "fedavg", "--config", "long.yaml", "--clients", "2", "--seeds", "0"]
     Path("short.yaml").write_text("set: {fedavg.rounds: 2}\n")
-    code, told = stopped(
+    code, content = stopped(
         [*arguments, "--config", "short.yaml", "--out", "table"], number, "long, seed 0: round"
     )
     assert code == 130
-    assert "interrupted; go on with: graphfed resume table" in told
-    assert "Traceback" not in told
+    assert "interrupted; go on with: graphfed resume table" in content
+    assert "Traceback" not in content
     assert {p.name for p in Path("table").iterdir()} == {"manifest.json", "fedavg-seed0", "long-seed0"}
     assert json.loads(Path("table/fedavg-seed0/result.json").read_text())["rounds"] == 2
 
@@ -309,9 +309,9 @@ def test_compare_prints_a_table_and_writes_the_comparison(capsys: pytest.Capture
 def test_compare_says_which_rows_it_added(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", "fedavg", "--clients", "2", "--rounds", "1", "--seeds", "3", "--json"]
     assert main(arguments) == 0
-    told = capsys.readouterr()
-    assert "added for reference: central, isolated" in told.err
-    content = json.loads(told.out.splitlines()[-1])
+    output = capsys.readouterr()
+    assert "added for reference: central, isolated" in output.err
+    content = json.loads(output.out.splitlines()[-1])
     assert content["references_added"] == ["central", "isolated"]
     assert len(content["rows"]) == 3
 

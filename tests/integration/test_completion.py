@@ -95,13 +95,13 @@ class Terminal:
 
 def shown_until(file: int, mark: str) -> str:
     """What a terminal shows until `mark` is there, which must be soon."""
-    told, end = b"", time.monotonic() + PATIENCE
-    while mark.encode() not in told:
+    content, end = b"", time.monotonic() + PATIENCE
+    while mark.encode() not in content:
         left = end - time.monotonic()
         if left <= 0 or not select.select([file], [], [], left)[0]:
-            raise AssertionError(f"the shell never showed {mark!r}: {told!r}")
-        told += os.read(file, 65536)
-    return told.decode(errors="replace")
+            raise AssertionError(f"the shell never showed {mark!r}: {content!r}")
+        content += os.read(file, 65536)
+    return content.decode(errors="replace")
 
 
 @pytest.mark.parametrize("shell", SHELLS)

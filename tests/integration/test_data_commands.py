@@ -87,10 +87,10 @@ def test_what_is_inspected_is_what_a_run_trains_on() -> None:
         "fedavg", data=data, rounds=1, threads=1, out="run",
         settings={"partition.beta": 1.0, "partition_seed": 3}, **options,
     )  # fmt: skip
-    told = found.to_json()
-    assert (told["hash"], told["partition"]["hash"]) == (ran.hashes["data"], ran.hashes["partition"])
+    content = found.to_json()
+    assert (content["hash"], content["partition"]["hash"]) == (ran.hashes["data"], ran.hashes["partition"])
     kept = json.loads(Path("run/overview.json").read_text())
-    assert {key: json.loads(json.dumps(told[key])) for key in kept} == kept
+    assert {key: json.loads(json.dumps(content[key])) for key in kept} == kept
 
 
 def test_without_clients_of_its_own_a_graph_is_not_partitioned_unless_asked() -> None:
@@ -125,12 +125,12 @@ def test_the_page_fits_a_terminal_and_its_numbers_are_those_of_json(
     page = capsys.readouterr().out
     assert max(map(len, page.splitlines())) <= 80
     assert main(["data", "inspect", *arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    sensors = told.get("kind") == "sensors"
+    content = json.loads(capsys.readouterr().out)
+    sensors = content.get("kind") == "sensors"
     for count in (
-        (told["steps"], told["summary"]["edges"], told["windows"]["train"])
+        (content["steps"], content["summary"]["edges"], content["windows"]["train"])
         if sensors
-        else (told["nodes"], told["edges"], told["num_clients"])
+        else (content["nodes"], content["edges"], content["num_clients"])
     ):
         assert f"{count:,}" in page
     if arguments == ["long.yaml"]:
@@ -146,11 +146,11 @@ def test_a_set_whose_features_are_incomplete_is_looked_at_without_them(real_data
 
 def test_sensors_are_counted_as_a_loop_over_them_counts() -> None:
     found = inspect("roads", settings={"data.sensors": 12, "data.weeks": 1})
-    told, sensors = found.overview, found.data
+    content, sensors = found.overview, found.data
     assert isinstance(sensors, Sensors)
-    summary = told["summary"]
-    assert (told["kind"], told["steps"], len(told["sensors"]["ids"])) == ("sensors", 7 * 288, 12)
-    assert told["sensors"]["missing"] == pytest.approx([sensors.missing[:, s].mean() for s in range(12)])
+    summary = content["summary"]
+    assert (content["kind"], content["steps"], len(content["sensors"]["ids"])) == ("sensors", 7 * 288, 12)
+    assert content["sensors"]["missing"] == pytest.approx([sensors.missing[:, s].mean() for s in range(12)])
     assert summary["end"] == "2024-01-07T23:55:00"
     # Run by run, sensor by sensor.
     longest = 0
@@ -162,9 +162,9 @@ def test_sensors_are_counted_as_a_loop_over_them_counts() -> None:
     assert summary["longest_gap"]["steps"] == longest > 0
     weights = sensors.adjacency.toarray()
     edges = {(i, j): weights[i, j] for i in range(12) for j in range(12) if i != j and weights[i, j]}
-    assert {(i, j): pytest.approx(w, abs=1e-6) for i, j, w in told["edges"]} == edges
+    assert {(i, j): pytest.approx(w, abs=1e-6) for i, j, w in content["edges"]} == edges
     assert summary["edges"] == len(edges)
-    assert told["windows"] == {
+    assert content["windows"] == {
         "lags": 12, "horizon": 12, "every": 1, "train": 1395, "val": 199, "test": 399,
     }  # fmt: skip
     with pytest.raises(InputError, match="which partitions of graphs do not"):
@@ -196,9 +196,9 @@ def test_only_the_heaviest_edges_of_many_are_told(monkeypatch: pytest.MonkeyPatc
     assert isinstance(sensors, Sensors)
     every = sensor_overview(sensors, None)["edges"]
     monkeypatch.setattr("graphfed.data.sensors.overview.MAX_EDGES", 10)
-    told = sensor_overview(sensors, None)
-    assert sorted(w for _, _, w in told["edges"]) == sorted(w for _, _, w in every)[-10:]
-    assert told["summary"]["edges"] == len(every)
+    content = sensor_overview(sensors, None)
+    assert sorted(w for _, _, w in content["edges"]) == sorted(w for _, _, w in every)[-10:]
+    assert content["summary"]["edges"] == len(every)
 
 
 def test_windows_that_do_not_fit_are_told_and_so_are_settings_that_change_nothing(
@@ -208,9 +208,9 @@ def test_windows_that_do_not_fit_are_told_and_so_are_settings_that_change_nothin
     assert main([*command, "--set", "horizon=5000"]) == 0
     assert "one window of 12 to read and 5000 to" in " ".join(capsys.readouterr().out.split())
     assert main([*command, "--set", "horizon=24", "--split", "inductive:0.5", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["windows"]["horizon"], told["split"]) == (24, "inductive:0.5")
-    assert sum(told["sensors"]["observed"]) == 30
+    content = json.loads(capsys.readouterr().out)
+    assert (content["windows"]["horizon"], content["split"]) == (24, "inductive:0.5")
+    assert sum(content["sensors"]["observed"]) == 30
     assert main([*command, "--set", "lr=1"]) == 2
     assert "nothing is trained here" in capsys.readouterr().err
 
@@ -273,8 +273,8 @@ def test_a_partition_is_written_for_any_number_of_runs(capsys: pytest.CaptureFix
     made = partition(digits, "label_dirichlet", 4, 5, beta=1.0)
     saved = Partition.load("s.safetensors")
     assert (saved.hash, saved.name, saved.seed, saved.options) == (made.hash, made.name, 5, made.options)
-    told = overview(digits, make_split(digits, "default", 5), made)
-    for row in told["clients"]:
+    content = overview(digits, make_split(digits, "default", 5), made)
+    for row in content["clients"]:
         assert f"{row['nodes']}" in page
     assert "--partition s.safetensors" in page
     ran = graphfed.run("fedavg", partition="s.safetensors", rounds=1, threads=1, out=False)
@@ -286,7 +286,7 @@ def test_a_partition_is_written_for_any_number_of_runs(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["digits", "--out", "s.npz"], "s.npz must end in .safetensors"),
         (
@@ -312,13 +312,13 @@ def test_a_partition_is_written_for_any_number_of_runs(capsys: pytest.CaptureFix
     ],
 )
 def test_a_partition_that_cannot_be_made_leaves_nothing(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["data", "partition", *arguments]) == 2
     out, error = capsys.readouterr()
     assert out == ""
     assert error.count("\n") == 1
-    assert told in error
+    assert message in error
     assert list(Path().iterdir()) == []
 
 
@@ -427,7 +427,7 @@ def test_a_folder_that_exists_is_not_changed(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ["digits", "--out", "no/clients"],
@@ -442,13 +442,13 @@ def test_a_folder_that_exists_is_not_changed(capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_what_cannot_be_exported_leaves_nothing(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["data", "export", *arguments]) == 2
     out, error = capsys.readouterr()
     assert out == ""
     assert error.count("\n") == 1
-    assert told in error
+    assert message in error
     assert list(Path().iterdir()) == []
 
 

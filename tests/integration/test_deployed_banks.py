@@ -118,10 +118,10 @@ def test_every_bank_has_predictions_for_its_own_customers_and_nobody_elses(
 ) -> None:
     for bank in BANKS:
         table = pq.read_table(banks.startup_kits[bank] / "runs" / run_name(trained) / "predictions.parquet")
-        told = table["id"].to_pylist()
-        assert set(told) <= set(ids(data / bank / "customers.csv"))
-        assert len(told) == len(set(told))
-        assert len(told) > 100
+        content = table["id"].to_pylist()
+        assert set(content) <= set(ids(data / bank / "customers.csv"))
+        assert len(content) == len(set(content))
+        assert len(content) > 100
         assert set(table["prediction"].to_pylist()) <= {"no", "yes"}
         both = table["probability_0"].to_numpy() + table["probability_1"].to_numpy()
         assert np.allclose(both, 1)
@@ -151,13 +151,13 @@ def test_what_left_each_bank_is_in_its_own_ledger_and_the_servers_agrees(
     run = run_name(trained)
     server = json.loads((banks.startup_kits["server"] / "runs" / run / "ledger.json").read_text())["entries"]
     for k, bank in enumerate(BANKS):
-        mine = json.loads((banks.startup_kits[bank] / "runs" / run / "ledger.json").read_text())["entries"]
-        for entry in mine:
+        first = json.loads((banks.startup_kits[bank] / "runs" / run / "ledger.json").read_text())["entries"]
+        for entry in first:
             if entry["kind"] == "peer":
                 continue
-            (theirs,) = [e for e in server if (e["phase"], e["name"]) == (entry["phase"], entry["name"])]
-            assert entry["sent"][k] == theirs["sent"][k], entry["name"]
-        assert {e["name"] for e in mine} >= {"join", "node_ids", "owners/labels", "sapgnn/local_embedding"}
+            (second,) = [e for e in server if (e["phase"], e["name"]) == (entry["phase"], entry["name"])]
+            assert entry["sent"][k] == second["sent"][k], entry["name"]
+        assert {e["name"] for e in first} >= {"join", "node_ids", "owners/labels", "sapgnn/local_embedding"}
 
 
 def test_a_bank_reads_in_words_what_left_it(
@@ -168,14 +168,14 @@ def test_a_bank_reads_in_words_what_left_it(
         "entries"
     ]
     assert main(["site", "sent", str(banks.startup_kits["northbank"]), run, "--json"]) == DONE
-    told = json.loads(capsys.readouterr().out)
-    assert sum(line["bytes"] for line in told) == sum(
+    content = json.loads(capsys.readouterr().out)
+    assert sum(line["bytes"] for line in content) == sum(
         sum(entry["sent"]) for entry in ledger if entry["from"] == "clients"
     )
-    by_name = {line["name"]: line for line in told}
+    by_name = {line["name"]: line for line in content}
     assert by_name["sapgnn/local_embedding"]["readable"]
     assert not by_name["node_ids"]["readable"]
-    assert not [line["name"] for line in told if "does not describe" in line["description"]]
+    assert not [line["name"] for line in content if "does not describe" in line["description"]]
     assert main(["site", "sent", str(banks.startup_kits["northbank"]), "nothing"]) == UNUSABLE
     assert "no run 'nothing' has ended in" in capsys.readouterr().err
 
@@ -200,7 +200,7 @@ def test_the_banks_predict_together_with_the_model_that_nobody_has_alone(
     assert "cannot be used with a deployed run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", [["--data", "cora"], ["--clients", "3"], ["--sites", "3"]])
+@pytest.mark.parametrize("option", [["--data", "cora"], ["--clients", "3"], ["--workers", "3"]])
 def test_a_coordinator_names_no_data(
     option: list[str], banks: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,9 +255,9 @@ def test_data_that_cannot_be_used_is_named_at_its_site_and_quoted_nowhere_else(
         )
     finally:
         path.write_text(before)
-    told = capsys.readouterr().err
-    assert "the data of harbour_trust cannot be used" in told
-    assert "perhaps" not in told
+    output = capsys.readouterr().err
+    assert "the data of harbour_trust cannot be used" in output
+    assert "perhaps" not in output
     assert "perhaps" in (banks.startup_kits["harbour_trust"] / "console.txt").read_text()
 
 
@@ -284,6 +284,6 @@ def test_classes_that_differ_are_named_before_training(
         )
     finally:
         path.write_text(DESCRIPTION)
-    assert "the classes are [no, yes] at site 'northbank' and [yes, no] at site 'union_savings'" in (
+    assert "the classes are [no, yes] at client 'northbank' and [yes, no] at client 'union_savings'" in (
         capsys.readouterr().err
     )

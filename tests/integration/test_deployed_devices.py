@@ -34,8 +34,10 @@ def test_gateways_train_what_one_process_trains(runtime: str, tmp_path: Path) ->
     assert apart.test == pytest.approx(together.test, abs=1e-6)
     assert apart.val == pytest.approx(together.val, abs=1e-6)
     assert apart.hashes == together.hashes
-    told = [{k: v for k, v in r.bytes["by_transfer"].items() if k not in JOINING} for r in (apart, together)]
-    assert told[0] == told[1]
+    content = [
+        {k: v for k, v in r.bytes["by_transfer"].items() if k not in JOINING} for r in (apart, together)
+    ]
+    assert content[0] == content[1]
     facts = ("balance_rounds", "balance_calls", "candidate_pairs")
     assert {k: apart.details[k] for k in facts} == {k: together.details[k] for k in facts}
     tables = [pq.read_table(tmp_path / name / "clients.parquet") for name in ("apart", "together")]

@@ -79,9 +79,9 @@ def owners(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[L
 
 
 def asked(owners: Loopback, out: Path, method: str = "cnfgnn", **settings: object) -> list[str]:
-    told = {**SETTINGS, **settings}
-    rounds = str(told.pop("rounds"))
-    pairs = [word for key, value in told.items() for word in ("--set", f"{key}={value}")]
+    content = {**SETTINGS, **settings}
+    rounds = str(content.pop("rounds"))
+    pairs = [word for key, value in content.items() for word in ("--set", f"{key}={value}")]
     startup_kit = str(owners.startup_kits["coordinator"])
     return [
         "run",
@@ -120,8 +120,8 @@ def test_it_has_the_metrics_and_the_bytes_of_a_run_on_all_files(trained: Path, t
     assert apart["test"] == pytest.approx(local["test"], rel=1e-5)
     assert apart["val"] == pytest.approx(local["val"], rel=1e-5)
     assert apart["bytes"]["by_transfer"] == local["bytes"]["by_transfer"]
-    told = json.loads((trained / "manifest.json").read_text())["data"]
-    assert (told["steps"], told["step_minutes"]) == (2016, 5)
+    content = json.loads((trained / "manifest.json").read_text())["data"]
+    assert (content["steps"], content["step_minutes"]) == (2016, 5)
 
 
 def test_every_owner_has_the_forecasts_of_its_own_sensors_beside_the_truth(
@@ -131,11 +131,11 @@ def test_every_owner_has_the_forecasts_of_its_own_sensors_beside_the_truth(
     whole = pq.read_table(together / "predictions.parquet")
     for owner, names in OWNERS.items():
         table = pq.read_table(owners.startup_kits[owner] / "runs" / run / "predictions.parquet")
-        mine = whole.filter(pc.is_in(whole["sensor"], pa.array(names)))
-        assert table["client"].equals(mine["site"])
+        first = whole.filter(pc.is_in(whole["sensor"], pa.array(names)))
+        assert table["client"].equals(first["site"])
         for column in ("sensor", "time", "part", "truth_1", "truth_3"):
-            assert table[column].equals(mine[column]), column
-        assert np.allclose(table["forecast_2"], mine["forecast_2"], rtol=1e-4)
+            assert table[column].equals(first[column]), column
+        assert np.allclose(table["forecast_2"], first["forecast_2"], rtol=1e-4)
 
 
 def test_readings_are_at_their_owners_only_and_the_graph_at_the_server(
@@ -182,8 +182,8 @@ def test_what_owners_cannot_do_is_refused_in_a_line(
 
 
 def test_a_place_is_told_what_is_in_its_file(folder: Path) -> None:
-    told = checked_file(folder / "city" / "sensors.yaml", ROSTER, "city")
-    assert told.startswith("3 sensors, 2016 readings of each from 2024-01-01T00:00")
+    content = checked_file(folder / "city" / "sensors.yaml", ROSTER, "city")
+    assert content.startswith("3 sensors, 2016 readings of each from 2024-01-01T00:00")
     assert "edges between them" in checked_file(folder / "network.yaml", ROSTER, "server")
 
 

@@ -54,11 +54,11 @@ class Trial:
     def __init__(self, folder: Path, timing: Timing = TIMING) -> None:
         graph = load("social", None, num_nodes=300)
         split = make_split(graph, "random:0.5,0.25,0.25", 0)
-        dealt = partition(graph, "random", 3, 0)
+        partitioned = partition(graph, "random", 3, 0)
         self.project = loopback_project([1, 1, 1], timing)
         data = {site.name: folder / f"{site.name}.safetensors" for site in self.project.sites}
         for k, path in enumerate(data.values()):
-            save_cohort(make_cohort(graph, split, dealt, [k]), path)
+            save_cohort(make_cohort(graph, split, partitioned, [k]), path)
         self.folder, self.stop_request = folder, StopRequest()
         self.federation = Loopback(
             self.project, folder / "startup_kits", data, allow=["deployment_programs"], check_data=False
@@ -96,8 +96,8 @@ class Trial:
 
     def kill(self, name: str) -> None:
         """kill -9 of all processes of a place."""
-        mine = psutil.Process(self.federation.pid(name))
-        family = [mine, *mine.children(recursive=True)]
+        first = psutil.Process(self.federation.pid(name))
+        family = [first, *first.children(recursive=True)]
         for process in family:
             process.kill()
         psutil.wait_procs(family, timeout=10)
@@ -198,12 +198,12 @@ def test_what_no_honest_place_sends_is_refused_with_its_reason_and_the_run_goes_
             results=trial.folder / "kept",
         )
     assert [outcome["kind"] for outcome in outcomes] == ["done"], outcomes
-    told = {
+    content = {
         name: json.loads((startup_kit / "runs" / "hostile" / "told.json").read_text())
         for name, startup_kit in trial.federation.startup_kits.items()
         if name != "coordinator"
     }
-    refused = told["site-0"]["refused"]
+    refused = content["site-0"]["refused"]
     for what, reason in {
         "too large": "at most 1073741824 are read",
         "a part too long": "a part is at most",
@@ -218,7 +218,7 @@ def test_what_no_honest_place_sends_is_refused_with_its_reason_and_the_run_goes_
     assert refused["whole"] == ""
     for name, me in (("server", -1), ("site-0", 0), ("site-1", 1), ("site-2", 2)):
         others = {str(end): f"from {end}" for end in (-1, 0, 1, 2) if end != me}
-        assert told[name]["arrived"] == others
+        assert content[name]["arrived"] == others
 
 
 def test_a_program_that_no_operator_allowed_is_refused(trial: Trial) -> None:
@@ -248,14 +248,14 @@ def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_pa
     torch.set_default_dtype(torch.float64)
     graph = load("social", None, num_nodes=1200)
     split = make_split(graph, "random:0.5,0.25,0.25", 0)
-    dealt = partition(graph, "random", 120, 0)
+    partitioned = partition(graph, "random", 120, 0)
     project = Project(
         "gateways", (Site("hub", 100), Site("chain", 19), Site("shop")), port=loopback_project([1]).port
     )
     data = {}
     for site, clients in zip(project.sites, project.workers, strict=True):
         data[site.name] = tmp_path / f"{site.name}.safetensors"
-        save_cohort(make_cohort(graph, split, dealt, clients), data[site.name])
+        save_cohort(make_cohort(graph, split, partitioned, clients), data[site.name])
     method = get_method("fedavg")
     config = method.config(**{**default_settings(method, preset="paper"), "rounds": 5, "hidden": 8})
     asked = request(project, method, config, run="gateways", checkpoint_every=60, rehearsal=True)
@@ -273,7 +273,7 @@ def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_pa
         check_outcome(outcomes)
         apart, ledger = collect(federation, method, "gateways")
     fed = stacked(120, "cpu")
-    cohort = make_cohort(graph, split, dealt, range(120))
+    cohort = make_cohort(graph, split, partitioned, range(120))
     located = fed.locate("clients", "data", [cohort])
     together = train(fed, method, located, Task(graph.num_features, graph.num_classes), config)
     for a, b in zip(
@@ -281,6 +281,6 @@ def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_pa
     ):
         assert torch.allclose(a, b, rtol=0, atol=1e-9)
     assert apart.test == pytest.approx(together.test, abs=1e-9)
-    mine = {(e["phase"], e["name"]): e["bytes"] for e in ledger.to_json()["entries"]}
+    first = {(e["phase"], e["name"]): e["bytes"] for e in ledger.to_json()["entries"]}
     for entry in fed.ledger.to_json()["entries"]:
-        assert mine[entry["phase"], entry["name"]] == entry["bytes"], entry["name"]
+        assert first[entry["phase"], entry["name"]] == entry["bytes"], entry["name"]

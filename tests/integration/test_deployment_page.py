@@ -216,14 +216,14 @@ def test_logs_are_where_the_page_on_visibility_says(walked: Walk) -> None:
 
 
 def test_nothing_crosses_that_the_page_on_visibility_has_not_in_its_tables(walked: Walk) -> None:
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         **participant.MESSAGES, **train.MESSAGES, **OWNER_MESSAGES, **get_method("sapgnn").sends.messages
     }  # fmt: skip
     for place in ("server", *SITES):
         (folder,) = walked.runs(place)
         for ledger in folder.glob("ledger*.json"):
             entries = json.loads(ledger.read_text())["entries"]
-            assert {entry["name"] for entry in entries} - {*told} == set()
+            assert {entry["name"] for entry in entries} - {*content} == set()
             assert len(entries) > 5
 
 

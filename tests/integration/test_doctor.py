@@ -44,15 +44,15 @@ def test_where_the_tests_run_a_run_is_possible_and_nothing_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "--json"]) == DONE
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"]
-    checks = {row["what"]: row for row in told["checks"]}
+    content = json.loads(capsys.readouterr().out)
+    assert content["ok"]
+    checks = {row["what"]: row for row in content["checks"]}
     assert checks["torch"]["found"].split("+")[0].count(".") == 2
     assert checks["graphfed"]["found"] == graphfed.__version__
-    assert {row["group"] for row in told["checks"]} == {
+    assert {row["group"] for row in content["checks"]} == {
         "libraries", "threads", "device", "memory", "folders", "extras",
     }  # fmt: skip
-    assert all(row["fix"] for row in told["checks"] if row["level"] != "ok")
+    assert all(row["fix"] for row in content["checks"] if row["level"] != "ok")
     assert not list(tmp_path.iterdir())
 
 
@@ -68,7 +68,7 @@ def test_the_page_fits_80_columns_and_ends_with_the_count(
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("raise ImportError('libcudart.so.99: cannot open')", "ImportError: libcudart.so.99: cannot open"),
         ("raise OSError('wrong ELF class')", "OSError: wrong ELF class"),
@@ -77,7 +77,7 @@ def test_the_page_fits_80_columns_and_ends_with_the_count(
 )
 @pytest.mark.slow
 def test_a_torch_that_does_not_load_is_a_problem_with_its_fix_and_exit_1(
-    content: str, told: str, tmp_path: Path
+    content: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "torch.py").write_text(content)
     done = process("--json", before=str(tmp_path))
@@ -87,7 +87,7 @@ def test_a_torch_that_does_not_load_is_a_problem_with_its_fix_and_exit_1(
     assert not result["ok"]
     (problem,) = [row for row in result["checks"] if row["level"] == "problem"]
     assert problem["what"] == "torch"
-    assert told in problem["found"]
+    assert message in problem["found"]
     assert problem["fix"] == "pip install --force-reinstall torch"
 
 
@@ -149,7 +149,7 @@ def test_a_limit_below_the_cores_is_a_warning_that_names_the_threads(monkeypatch
 def test_a_folder_of_data_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
     assert found(checkup({"GRAPHFED_DATA": str(tmp_path)}), "GRAPHFED_DATA").level == "ok"
     gone = found(checkup({"GRAPHFED_DATA": str(tmp_path / "none")}), "GRAPHFED_DATA")
-    assert (gone.level, "is no folder" in gone.found) == ("warning", True)
+    assert (gone.level, "is not a folder" in gone.found) == ("warning", True)
     assert found(checkup({}), "GRAPHFED_DATA").found == "not set"
 
 

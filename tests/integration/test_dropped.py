@@ -183,10 +183,10 @@ def test_inspect_the_report_and_the_files_of_a_run_tell_it_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, folder = write_tables(tmp_path / "own", RING), tmp_path / "run"
-    told = ["the direction of 12 edges", "2 columns of the edges ('time', 'channel')"]
+    content = ["the direction of 12 edges", "2 columns of the edges ('time', 'channel')"]
     assert main(["data", "inspect", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["dropped"]
-    assert {*told} < {*found}
+    assert {*content} < {*found}
     assert main(["data", "inspect", str(path)]) == 0
     plain = " ".join(capsys.readouterr().out.split())
     assert f"in the data, and not used {'; '.join(found)}" in plain
@@ -195,7 +195,7 @@ def test_inspect_the_report_and_the_files_of_a_run_tell_it_too(
     assert main(["report", str(folder)]) == 0
     page = (folder / "report.html").read_text()
     assert "in the data, and not used" in page
-    assert told[0] in page
+    assert content[0] in page
 
 
 def test_a_comparison_tells_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,6 +227,8 @@ def test_data_named_by_a_config_file_tells_which_of_its_keys_only_config_reads(
 
 def test_a_site_that_starts_tells_its_operator(tmp_path: Path) -> None:
     path = write_tables(tmp_path / "own", [*RING, (5, 5)], "classes: [c0, c1]\n")
-    told = checked_file(path, ("north",), "north")
-    assert told.startswith(f"{N} nodes, {N} edges, 2 features, 2 classes (c0, c1); not used: the direction")
-    assert "1 self loop; 1 column of the nodes ('opened')" in told
+    content = checked_file(path, ("north",), "north")
+    assert content.startswith(
+        f"{N} nodes, {N} edges, 2 features, 2 classes (c0, c1); not used: the direction"
+    )
+    assert "1 self loop; 1 column of the nodes ('opened')" in content

@@ -168,9 +168,9 @@ def test_the_exit_codes_in_the_help_and_in_the_docs_are_those_of_the_code() -> N
 def test_the_table_of_exceptions_names_every_one_with_its_exit_code() -> None:
     import graphfed.errors as module
 
-    told = dict(re.findall(r"^\W*(\w+Error) +(\d+) ", module.__doc__ or "", re.MULTILINE))
+    content = dict(re.findall(r"^\W*(\w+Error) +(\d+) ", module.__doc__ or "", re.MULTILINE))
     family = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, GraphfedError)]
-    assert {c.__name__: str(c.exit_code) for c in family} == told
+    assert {c.__name__: str(c.exit_code) for c in family} == content
     assert {GraphfedError, InputError, PlaceError} <= set(family)
 
 
@@ -178,7 +178,7 @@ def test_the_table_of_exceptions_names_every_one_with_its_exit_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ("run fedavg --lr 0.1", "lr is a setting: give --set lr=VALUE"),
         ("run fedavg --learning-rate=0.1", "lr is a setting: give --set lr=VALUE"),
@@ -188,11 +188,11 @@ def test_the_table_of_exceptions_names_every_one_with_its_exit_code() -> None:
     ],
 )
 def test_an_option_that_other_programs_have_is_answered_with_ours(
-    arguments: str, told: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments.split()) == UNUSABLE
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert message in line
 
 
 # ---- methods ----
@@ -214,15 +214,15 @@ def test_a_method_s_page_says_its_paper_its_needs_what_crosses_and_every_setting
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["methods", name, "--json"]) == DONE
-    told = json.loads(capsys.readouterr().out)
+    content = json.loads(capsys.readouterr().out)
     method = get_method(name)
-    assert told["paper"]
-    assert told["crosses"]
-    assert told["protection"]
-    assert ("each node at one client" in told["needs"]) == method.requires.disjoint
-    assert ("every client in every round" in told["needs"]) == (not method.dropouts and not method.pooled)
+    assert content["paper"]
+    assert content["crosses"]
+    assert content["protection"]
+    assert ("each node at one client" in content["needs"]) == method.requires.disjoint
+    assert ("every client in every round" in content["needs"]) == (not method.dropouts and not method.pooled)
     default = method.config(**first_task(method).settings_of(method))
-    assert {s["name"]: s["default"] for s in told["settings"]} == {
+    assert {s["name"]: s["default"] for s in content["settings"]} == {
         key: value for key, value in vars(default).items() if key != "seed" and not key.startswith("_")
     }
     assert main(["methods", name]) == DONE
@@ -236,9 +236,9 @@ def test_a_method_s_page_says_its_paper_its_needs_what_crosses_and_every_setting
 
 def test_methods_as_json_has_every_method_with_its_aliases(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods", "--json"]) == DONE
-    told = {row["name"]: row for row in json.loads(capsys.readouterr().out)["methods"]}
-    assert set(told) == set(METHODS)
-    assert {alias: row["name"] for row in told.values() for alias in row["aliases"]} == ALIASES
+    output = {row["name"]: row for row in json.loads(capsys.readouterr().out)["methods"]}
+    assert set(output) == set(METHODS)
+    assert {alias: row["name"] for row in output.values() for alias in row["aliases"]} == ALIASES
 
 
 def test_a_method_that_is_not_there_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

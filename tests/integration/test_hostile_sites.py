@@ -82,11 +82,11 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("hostile")
     graph = load("social", None, num_nodes=120)
     split = make_split(graph, "random:0.5,0.25,0.25", 0)
-    dealt = partition(graph, "random", 3, 0)
+    partitioned = partition(graph, "random", 3, 0)
     project = loopback_project([1, 1, 1], Timing(beat=1.0, give_up=30.0, deadline=60.0, patience=240.0))
     data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
     for k, path in enumerate(data.values()):
-        save_cohort(make_cohort(graph, split, dealt, [k]), path)
+        save_cohort(make_cohort(graph, split, partitioned, [k]), path)
     install: dict[str, Any] = {"run": "install", "program": "hostile_sites:install"}
     runs = [
         install | {"arguments": {"run": "install"}, "workers": [list(worker) for worker in project.workers]}
@@ -127,22 +127,22 @@ def test_the_refusal_names_the_site_and_the_transfer_and_no_honest_site(
 ) -> None:
     with pytest.raises(GraphfedError) as refusal:
         check_outcome([outcomes[run_name(kind, transfer)]])
-    told = str(refusal.value)
-    assert f"site-{HOSTILE} sent" in told
-    assert repr(transfer) in told
-    assert REFUSED[method, transfer, kind] in told
-    assert "site-0 sent" not in told
-    assert "site-2 sent" not in told
+    output = str(refusal.value)
+    assert f"site-{HOSTILE} sent" in output
+    assert repr(transfer) in output
+    assert REFUSED[method, transfer, kind] in output
+    assert "site-0 sent" not in output
+    assert "site-2 sent" not in output
     assert refusal.value.exit_code == FAILED
 
 
 def test_who_sent_by_far_the_largest_numbers_is_named_once_training_has_diverged(
     outcomes: Mapping[str, Any],
 ) -> None:
-    told = outcomes[run_name("large", "update")]["text"]
-    assert "fedavg diverged in round 1" in told
-    assert "use a smaller learning rate (lr is " in told
-    assert f"look here first: in transfer 'update' of round 1 the numbers of site-{HOSTILE} were " in told
+    content = outcomes[run_name("large", "update")]["text"]
+    assert "fedavg diverged in round 1" in content
+    assert "use a smaller learning rate (lr is " in content
+    assert f"look here first: in transfer 'update' of round 1 the numbers of site-{HOSTILE} were " in content
 
 
 def test_an_update_that_is_plausible_and_wrong_passes_as_the_security_page_says(

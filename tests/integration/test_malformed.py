@@ -204,7 +204,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
 RUN = ["run", "fedavg", "--rounds", "1", "--no-progress"]
 
 
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], told: str) -> None:
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], values: str) -> None:
     before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
     capsys.readouterr()
     assert main([*RUN, *arguments]) == 2
@@ -213,7 +213,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], told: str)
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     assert "Traceback" not in error
-    assert told in error
+    assert values in error
     assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
 
 
@@ -225,9 +225,9 @@ def test_the_good_files_are_good() -> None:
 def test_broken_files_are_refused_in_one_line_and_nothing_is_written(
     case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    change, told = CASES[case]
+    change, described = CASES[case]
     change()
-    refused(["--data", "d.yaml"], capsys, told)
+    refused(["--data", "d.yaml"], capsys, described)
 
 
 # ---- several clients' files ----------------------------------------------------------------------------------
@@ -347,25 +347,25 @@ def test_broken_files_of_clients_are_refused_in_one_line_and_nothing_is_written(
     case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good_clients()
-    change, told = SITE_CASES[case]
+    change, described = SITE_CASES[case]
     change()
-    refused(["--data", "d.yaml"], capsys, told)
+    refused(["--data", "d.yaml"], capsys, described)
 
 
 def test_a_method_that_cannot_share_nodes_names_one_that_is_shared(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     good_clients()
-    told = "fedgcn needs every node at one client only, but partition 'column' gives node 'b' to 2"
+    described = "fedgcn needs every node at one client only, but partition 'column' gives node 'b' to 2"
     before = sorted(Path().rglob("*"))
     assert main(["run", "fedgcn", "--data", "d.yaml"]) == 2
-    assert told in capsys.readouterr().err
+    assert described in capsys.readouterr().err
     assert sorted(Path().rglob("*")) == before
     refused(["--data", "d.yaml", "--clients", "3"], capsys, "has 2 clients for 'customers', not 3")
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("g.graphml", "<graphml>", "g.graphml is no GraphML"),
         ("g.graphml", "", "g.graphml is no GraphML"),
@@ -382,11 +382,11 @@ def test_a_method_that_cannot_share_nodes_names_one_that_is_shared(
     ],
 )  # fmt: skip
 def test_a_whole_graph_that_cannot_be_read_is_refused(
-    name: str, text: str | None, told: str, capsys: pytest.CaptureFixture[str]
+    name: str, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
         Path(name).write_text(text)
-    refused(["--data", name], capsys, told)
+    refused(["--data", name], capsys, message)
 
 
 def test_a_pickle_in_a_file_of_torch_is_refused_and_does_not_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -418,7 +418,7 @@ def test_a_public_set_that_is_cut_short_is_refused(cut: int, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("data_dir", "told"),
+    ("data_dir", "message"),
     [
         ("missing", "the data folder missing does not exist"),
         ("nodes.csv", "nodes.csv"),
@@ -426,11 +426,11 @@ def test_a_public_set_that_is_cut_short_is_refused(cut: int, capsys: pytest.Capt
     ],
 )
 def test_a_data_folder_that_is_none_is_refused(
-    data_dir: str, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data_dir: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GRAPHFED_DATA", raising=False)
     Path("empty").mkdir()
-    refused(["--data", "dblp", "--data-dir", data_dir], capsys, told)
+    refused(["--data", "dblp", "--data-dir", data_dir], capsys, message)
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "manifest.json", "result.json"])
@@ -455,8 +455,8 @@ def test_a_run_whose_files_are_cut_short_predicts_nothing(
 
 def test_weights_are_refused_where_the_method_has_no_use_for_them(capsys: pytest.CaptureFixture[str]) -> None:
     Path("edges.csv").write_text("source,target,weight\na,b,1.5\nb,c,2\n")
-    told = "backbone 'gat' has no use for edge weights, and 'nodes' has them; choose gcn or sage"
-    refused(["--data", "d.yaml", "--set", "backbone=gat"], capsys, told)
+    described = "backbone 'gat' has no use for edge weights, and 'nodes' has them; choose gcn or sage"
+    refused(["--data", "d.yaml", "--set", "backbone=gat"], capsys, described)
 
 
 def test_clients_that_the_data_has_not_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -503,10 +503,10 @@ def test_a_generated_table_with_one_bad_cell_is_refused_naming_its_line(
     (folder / "d.yaml").write_text(YAML)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        told: list[str] = []
-        patch.setattr("graphfed.cli.commands.say", told.append)
+        described: list[str] = []
+        patch.setattr("graphfed.cli.commands.say", described.append)
         assert main([*RUN, "--data", "d.yaml"]) == 2
-    (message,) = told
+    (message,) = described
     assert f"nodes.csv, line {bad_row + 2}, column 'f{bad_column}': " in message
     assert sorted(path.name for path in folder.iterdir()) == ["d.yaml", "edges.csv", "nodes.csv"]
 

@@ -108,9 +108,9 @@ def trained(federation: Loopback) -> list[Path]:
 @pytest.mark.parametrize(
     ("method", "settings", "rule"),
     [
-        ("fedprox", (), "takes part in no run of 'fedprox', only of fedavg, fedgcn, isolated"),
-        ("fedavg", ("lr=0.25", "patience=3"), "takes part in no run with lr=.250"),
-        ("fedavg", ("patience=none",), "takes part in no run with patience=none"),
+        ("fedprox", (), "refuses runs of 'fedprox': its operator allows only fedavg, fedgcn, isolated"),
+        ("fedavg", ("lr=0.25", "patience=3"), "refuses runs with lr=.250"),
+        ("fedavg", ("patience=none",), "refuses runs with patience=none"),
     ],
 )
 def test_a_run_that_a_site_s_operator_forbids_is_refused_at_the_site_and_nothing_is_trained(

@@ -84,9 +84,9 @@ def test_the_page_on_choosing_lists_every_method_where_its_declarations_put_it()
 
 
 def test_the_page_on_choosing_names_the_methods_that_predict_links() -> None:
-    (told,) = re.findall(r"\(`--task link_prediction`\)(.*?)\.\s", page("choosing.md"))
+    (content,) = re.findall(r"\(`--task link_prediction`\)(.*?)\.\s", page("choosing.md"))
     can = {name for name in METHODS.own if LINK_PREDICTION in get_method(name).tasks}
-    assert {*re.findall(r"`(\w+)`", told)} == can
+    assert {*re.findall(r"`(\w+)`", content)} == can
 
 
 # ---- report ------------------------------------------------------------------------------------------------
@@ -141,8 +141,8 @@ def test_the_bytes_of_comparisons_on_the_security_page_are_those_of_the_protocol
 def test_the_docstring_of_gather_says_that_every_client_must_be_present() -> None:
     """tests/federation/test_roster.py shows that it refuses absent clients, and that `collect` takes the
     rows of those that are there."""
-    told = " ".join((Federation.gather.__doc__ or "").split())
-    assert "Every client must be present; use `collect` if some may be absent." in told
+    content = " ".join((Federation.gather.__doc__ or "").split())
+    assert "Every client must be present; use `collect` if some may be absent." in content
 
 
 # ---- figures in prose --------------------------------------------------------------------------------------
@@ -271,9 +271,9 @@ def test_rows_of_forecasters_that_are_trained_by_different_schedules_say_so_in_t
             continue
         unequal.append(name)
         for notes in (item.notes, recorded[name]["notes"] if name in recorded else item.notes):
-            told = " ".join(notes)
-            assert all(f"teacher={k:g}" in told for k in schedules), name
-            assert "client_state=reset" in told, name
+            content = " ".join(notes)
+            assert all(f"teacher={k:g}" in content for k in schedules), name
+            assert "client_state=reset" in content, name
     assert {"table7", "table9"} <= {name.partition("-")[0] for name in unequal}
     text = prose("papers/cnfgnn.md", "## Results", "## Open questions")
     assert "`teacher=1`" in text

@@ -55,8 +55,8 @@ def test_a_run_on_the_file_is_the_run_on_the_recipe_it_was_made_by(saved: Partit
     assert from_file.hashes == made.hashes
     assert (from_file.test, from_file.bytes) == (made.test, made.bytes)
     assert (from_file.clients, from_file.partition) == (4, "label_dirichlet")
-    told = read_manifest("run")["partition"]
-    assert (told["file"], told["options"], told["seed"]) == ("clients.safetensors", saved.options, 7)
+    content = read_manifest("run")["partition"]
+    assert (content["file"], content["options"], content["seed"]) == ("clients.safetensors", saved.options, 7)
 
 
 def test_every_seed_of_a_comparison_has_the_partition_of_the_file_and_it_can_be_gone_on_with(
@@ -164,12 +164,12 @@ def test_without_the_file_a_copy_that_is_not_the_runs_partition_is_refused(
 ) -> None:
     graphfed.run("isolated", partition="clients.safetensors", out="run", **OPTIONS)
     HERE.unlink()
-    change, told = LOST[case]
+    change, content = LOST[case]
     change(digits)
     Path("run/result.json").unlink()
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     for use in (reopen, graphfed.resume):
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=content):
             use("run")
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
@@ -225,7 +225,7 @@ REFUSED: dict[str, tuple[Callable[[], Any] | None, list[str], str]] = {
 def test_a_file_that_does_not_fit_is_refused_in_one_line_and_nothing_is_written(
     case: str, saved: Partition, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    change, arguments, told = REFUSED[case]
+    change, arguments, content = REFUSED[case]
     if change is not None:
         change()
     before = sorted(Path().rglob("*"))
@@ -236,7 +236,7 @@ def test_a_file_that_does_not_fit_is_refused_in_one_line_and_nothing_is_written(
     assert out == ""
     assert error.startswith("error: ")
     assert error.count("\n") == 1
-    assert told in error
+    assert content in error
     assert sorted(Path().rglob("*")) == before
 
 
@@ -292,11 +292,11 @@ def test_a_damaged_file_is_refused_or_is_the_same_partition(saved: Partition, da
         whole[place] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(whole)) | st.just(len(whole)))
     Path("hurt.safetensors").write_bytes(whole[:cut])
-    found, told = saved, "hurt.safetensors"
+    found, output = saved, "hurt.safetensors"
     try:
         found = Partition.load("hurt.safetensors")
     except InputError as error:
-        told = str(error)
+        output = str(error)
     assert found.hash == saved.hash
-    assert "hurt.safetensors" in told
-    assert "\n" not in told
+    assert "hurt.safetensors" in output
+    assert "\n" not in output

@@ -31,10 +31,10 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_is_printed_names_the_file_and_how_to_use_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*LEARN, "--episodes", "2"]) == 0
-    told = capsys.readouterr()
-    assert "runs of fedgraph as here: --set policy=ddpg --set policy_file=p/policy.safetensors" in told.out
-    assert "episode 2/2: return" in told.err
-    assert "rounds/s" in told.err
+    output = capsys.readouterr()
+    assert "runs of fedgraph as here: --set policy=ddpg --set policy_file=p/policy.safetensors" in output.out
+    assert "episode 2/2: return" in output.err
+    assert "rounds/s" in output.err
     # Once more it is read, as one object.
     assert main([*LEARN, "--episodes", "2", "--json"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -46,7 +46,7 @@ def test_what_is_printed_names_the_file_and_how_to_use_it(capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ("policy", "Missing argument 'KIND'"),
         ("policy ddgp", "did you mean 'ddpg'"),
@@ -57,11 +57,11 @@ def test_what_is_printed_names_the_file_and_how_to_use_it(capsys: pytest.Capture
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    arguments: str, told: str, own_folder: Path, capsys: pytest.CaptureFixture[str]
+    arguments: str, message: str, own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments.split()) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert len(error.splitlines()) == 1
     assert not list(own_folder.iterdir())
 

@@ -69,14 +69,14 @@ def test_a_shared_forecaster_is_of_use_for_other_sensors_and_others_are_not(tmp_
         assert some["sensor"].to_pylist() == ["5"] * (len(some) // 2) + ["2"] * (len(some) // 2)
         with pytest.raises(InputError, match=r"sensor '99' is not in 'roads'"):
             graphfed.predict(folder, nodes=["99"])
-    for method, settings, told in (
+    for method, settings, content in (
         ("gru_local", {}, "gru_local has a model for every client, and 'roads' is of none"),
         ("cnfgnn", {"strategy": "at"}, "with these settings cnfgnn has a model for every client"),
         ("last_value", {}, "last_value learns nothing"),
     ):
         folder = tmp_path / f"{method}-own"
         graphfed.run(method, out=folder, **{**SENSORS, "settings": {**SENSORS["settings"], **settings}})
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=content):
             graphfed.predict(folder, data=new)
 
 
@@ -198,14 +198,14 @@ def test_a_model_is_used_with_edge_weights_exactly_if_it_was_trained_with_them(t
     x, y, edges = rng.normal(size=(60, 3)), np.arange(60) % 2, rng.integers(0, 60, (2, 150))
     plain = make_graph("plain", x, y, edges)
     heavy = make_graph("heavy", x, y, edges, edge_weight=rng.uniform(1, 9, 150))
-    for graph, other, told in (
+    for graph, other, content in (
         (plain, heavy, "trained without edge weights, and 'heavy' has them; leave them out"),
         (heavy, plain, "trained with edge weights, and 'plain' has none, or all are 1; add them"),
     ):
         folder = tmp_path / graph.name
         graphfed.run("fedavg", data=graph, split="random", out=folder, clients=2, rounds=3)
         graphfed.predict(folder, data=graph)
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=content):
             graphfed.predict(folder, data=other)
 
 
@@ -411,11 +411,11 @@ def test_the_report_and_the_card_of_the_banks_do_not_lead_with_accuracy(
         r"test: average precision [\d.]+, ROC AUC [\d.]+, recall at 1 % alarms [\d.]+, loss", line
     )
     page = write_report([bank / "run"]).read_text()
-    told = re.search(r'class="answer">(.*?)</p>', page, re.DOTALL)
-    assert told
+    content = re.search(r'class="answer">(.*?)</p>', page, re.DOTALL)
+    assert content
     assert re.search(
         r"reached a test average precision of [\d.]+ % \(ROC AUC [\d.]+ %, recall at 1 % alarms [\d.]+ %\)",
-        told[1],
+        content[1],
     )
     assert "3,960" in page, "counts, not only shares"
     assert "accuracy of each site" not in page
@@ -460,10 +460,10 @@ def test_another_graph_is_not_predicted_where_that_would_release_noised_values(
 ) -> None:
     method, folder = released
     assert main(["predict", str(folder), "--data", "social", "--out", str(folder.parent / "new.csv")]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"error: {method} would release noised values of another graph's clients")
-    assert "leave data out" in told
-    assert len(told.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert output.startswith(f"error: {method} would release noised values of another graph's clients")
+    assert "leave data out" in output
+    assert len(output.splitlines()) == 1
     assert not (folder.parent / "new.csv").exists()
     with pytest.raises(InputError, match="node '60' is not in 'social'"):
         graphfed.predict(folder, nodes=[60])

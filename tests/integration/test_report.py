@@ -76,8 +76,8 @@ def test_a_comparison_has_every_section_chart_and_figure(compared: Path) -> None
     ]  # fmt: skip
     content = json.loads((compared / "comparison.json").read_text())
     for row in content["rows"]:
-        told = row["test"]["accuracy"]
-        assert f"{100 * told['mean']:.1f} ± {100 * told['std']:.1f}" in page.text
+        described = row["test"]["accuracy"]
+        assert f"{100 * described['mean']:.1f} ± {100 * described['std']:.1f}" in page.text
     for row in ("central", "isolated", "fedavg", "fedgcn"):
         assert page.text.count(row) >= 3
     assert "Rows added for reference: central, isolated." in page.text
@@ -333,5 +333,5 @@ def test_a_simulated_protection_is_never_reported_as_real(tmp_path: Path) -> Non
     assert simulated > 0
     text, page = page_of(tmp_path / "run")
     assert f"The protection of {simulated} more is only simulated, so nothing hides them" in page.text
-    told = '<span class="warn">simulated: nothing is hidden in this run</span>'
-    assert text.count(told) == simulated
+    content = '<span class="warn">simulated: nothing is hidden in this run</span>'
+    assert text.count(content) == simulated

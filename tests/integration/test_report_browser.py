@@ -116,9 +116,9 @@ def measured(report: Path, width: int, dark: bool) -> dict[str, Any]:
     found = re.search(r"MEASURED(.*?)END", done.stdout)
     assert found, done.stderr[-2000:]
     assert "CONSOLE" not in done.stderr
-    told: dict[str, Any] = json.loads(html.unescape(found.group(1)))
-    assert told["width"] == width
-    return told
+    content: dict[str, Any] = json.loads(html.unescape(found.group(1)))
+    assert content["width"] == width
+    return content
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -127,14 +127,14 @@ def measured(report: Path, width: int, dark: bool) -> dict[str, Any]:
 def test_the_page_fits_its_charts_are_full_and_their_texts_apart(
     which: str, charts: int, width: int, dark: bool, request: pytest.FixtureRequest
 ) -> None:
-    told = measured(request.getfixturevalue(which), width, dark)
-    assert told["charts"] == charts
-    assert told["overflow"] <= 0
-    assert told["empty"] == []
-    assert told["overlaps"] == []
-    assert (sum(map(int, re.findall(r"\d+", told["paper"])[:3])) < 120) == dark
-    assert contrast(told["ink"], told["paper"]) >= 7
-    assert min(contrast(colour, told["paper"]) for colour in told["notes"]) >= 4.5
+    content = measured(request.getfixturevalue(which), width, dark)
+    assert content["charts"] == charts
+    assert content["overflow"] <= 0
+    assert content["empty"] == []
+    assert content["overlaps"] == []
+    assert (sum(map(int, re.findall(r"\d+", content["paper"])[:3])) < 120) == dark
+    assert contrast(content["ink"], content["paper"]) >= 7
+    assert min(contrast(colour, content["paper"]) for colour in content["notes"]) >= 4.5
 
 
 def test_the_names_of_many_sites_stay_apart(tmp_path: Path) -> None:
@@ -145,10 +145,10 @@ def test_the_names_of_many_sites_stay_apart(tmp_path: Path) -> None:
     (tmp_path / "graph.yaml").write_text(json.dumps(data))
     folder = tmp_path / "run"
     graphfed.run("fedavg", data=tmp_path / "graph.yaml", rounds=2, split="random:0.5,0.25,0.25", out=folder)
-    told = measured(write_report([folder]), 375, False)
-    assert told["overflow"] <= 0
-    assert told["empty"] == []
-    assert told["overlaps"] == []
+    content = measured(write_report([folder]), 375, False)
+    assert content["overflow"] <= 0
+    assert content["empty"] == []
+    assert content["overlaps"] == []
 
 
 @pytest.fixture(scope="module")
@@ -167,9 +167,9 @@ def twelve_banks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("width", [1280, 375])
 def test_a_column_for_each_of_twelve_sites_scrolls_in_its_own_box(width: int, twelve_banks: Path) -> None:
-    told = measured(twelve_banks, width, False)
-    assert told["overflow"] <= 0
-    assert min(contrast(colour, told["paper"]) for colour in told["notes"]) >= 4.5
+    content = measured(twelve_banks, width, False)
+    assert content["overflow"] <= 0
+    assert min(contrast(colour, content["paper"]) for colour in content["notes"]) >= 4.5
 
 
 def test_on_paper_twelve_sites_fit_the_page(twelve_banks: Path) -> None:

@@ -109,8 +109,8 @@ def test_a_runs_errors_are_told_in_their_unit_with_and_without_missing_readings(
     assert "speed, 5 to 60 minutes ahead" in first
     missing = 100 * np.mean(content(run / "overview.json")["sensors"]["missing"])
     of_test = 100 * by_hand(run)[1]
-    told = f"{missing:.1f} % of the readings are missing ({of_test:.1f} % of those in the test part)."
-    assert told in page.text
+    described = f"{missing:.1f} % of the readings are missing ({of_test:.1f} % of those in the test part)."
+    assert described in page.text
     assert "6 of the 12 sensors take part in training and validation; all sensors are tested." in page.text
     assert "%" not in first, "an error in a unit is no percentage"
     val = content(run / "result.json")["val"]
@@ -146,10 +146,10 @@ def test_the_smallest_error_of_every_column_is_marked_and_no_other(compared: Pat
     for i, metric in enumerate(("rmse", "mae", "mape", "rmse_as_read")):
         smallest = min(row["test"][metric]["mean"] for row in rows)
         for row in rows:
-            told = row["test"][metric]
+            described = row["test"][metric]
             cell = cells[row["label"]][i]
-            assert f"{told['mean']:.3f} ± {told['std']:.3f}" in cell
-            assert ("<strong>" in cell) == (told["mean"] == smallest)
+            assert f"{described['mean']:.3f} ± {described['std']:.3f}" in cell
+            assert ("<strong>" in cell) == (described["mean"] == smallest)
 
 
 def test_the_headline_names_the_smallest_error_among_rows_that_work_together(compared: Path) -> None:
@@ -170,12 +170,12 @@ def test_the_headline_names_the_smallest_error_among_rows_that_work_together(com
 def test_differences_are_to_the_last_value_with_the_paired_tests_p(compared: Path) -> None:
     text, _ = page_of(compared)
     rows = {row["label"]: row for row in content(compared / "comparison.json")["rows"]}
-    theirs = rows["last_value"]["test"]["rmse"]["values"]
+    second = rows["last_value"]["test"]["rmse"]["values"]
     for label in ("blend_toy", "slow"):
-        mine = rows[label]["test"]["rmse"]["values"]
-        p = ttest_rel(mine, theirs).pvalue
-        told = f"p = {p:.3f}" if p >= 0.001 else "p &lt; 0.001"
-        assert f"{np.mean(mine) - np.mean(theirs):+.3f} ({told})" in table_of(text)[label][4]
+        first = rows[label]["test"]["rmse"]["values"]
+        p = ttest_rel(first, second).pvalue
+        described = f"p = {p:.3f}" if p >= 0.001 else "p &lt; 0.001"
+        assert f"{np.mean(first) - np.mean(second):+.3f} ({described})" in table_of(text)[label][4]
     assert table_of(text)["last_value"][4] == "-"
     assert "RMSE minus that of last_value (p)" in text
     assert "Errors are in miles per hour and taken over all sensors, windows and steps ahead" in text
@@ -187,13 +187,13 @@ def test_differences_are_to_the_last_value_with_the_paired_tests_p(compared: Pat
 )
 def test_an_error_keeps_four_digits_of_the_smallest_in_its_column(value: float, scale: float) -> None:
     errors = Errors("rmse", "", False, {"rmse": value})
-    for told in (value, value * scale):
-        shown = float(errors.cell("rmse", told).replace(",", ""))
-        assert shown == pytest.approx(told, rel=0.0006, abs=1e-6)
+    for described in (value, value * scale):
+        shown = float(errors.cell("rmse", described).replace(",", ""))
+        assert shown == pytest.approx(described, rel=0.0006, abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("quantity", "told"),
+    ("quantity", "expected"),
     [
         ("speed (miles per hour)", ("speed", "miles per hour")),
         ("speed", ("speed", "")),
@@ -202,8 +202,8 @@ def test_an_error_keeps_four_digits_of_the_smallest_in_its_column(value: float, 
         ("", ("", "")),
     ],
 )
-def test_the_unit_is_what_stands_in_the_last_brackets(quantity: str, told: tuple[str, str]) -> None:
-    assert unit_of(quantity) == told
+def test_the_unit_is_what_stands_in_the_last_brackets(quantity: str, expected: tuple[str, str]) -> None:
+    assert unit_of(quantity) == expected
 
 
 def test_a_quantity_without_a_unit_is_told_without_one(run: Path) -> None:
@@ -237,8 +237,8 @@ def by_hand(folder: Path) -> tuple[dict[str, float], float]:
 
 
 def test_errors_by_sensor_are_those_of_the_predictions_and_make_up_the_result(run: Path) -> None:
-    told, (expected, missing) = content(run / "overview.json"), by_hand(run)
-    ids = told["sensors"]["ids"]
+    described, (expected, missing) = content(run / "overview.json"), by_hand(run)
+    ids = described["sensors"]["ids"]
     found = read_sensor_errors(run / "predictions.parquet", ids, 12)
     np.testing.assert_allclose(found.rmse, [expected[name] for name in ids], rtol=1e-9)
     assert found.missing == pytest.approx(missing)
@@ -385,18 +385,18 @@ def test_a_run_of_forecasting_has_every_chart_that_it_can_have(compared: Path) -
 
 
 def test_the_bytes_of_the_rounds_add_up_to_those_of_the_result(compared: Path) -> None:
-    told = content(compared / "blend_toy-seed0/result.json")["bytes"]
+    described = content(compared / "blend_toy-seed0/result.json")["bytes"]
     lines = bytes_by_round(read_subject([compared / "blend_toy-seed0"]))
     assert {name: line[12] for name, line in lines.items()} == {
-        "from the clients": told["up"],
-        "to the clients": told["down"],
+        "from the clients": described["up"],
+        "to the clients": described["down"],
     }
-    assert lines["to the clients"][6] * 2 == told["down"], "as many in every round"
+    assert lines["to the clients"][6] * 2 == described["down"], "as many in every round"
     together = bytes_by_round(read_subject([compared]))
     assert set(together) == {"blend_toy", "slow"}, "nothing crosses for last_value"
     history = [json.loads(x) for x in (compared / "blend_toy-seed0/metrics.jsonl").read_text().splitlines()]
     assert [line["bytes"] for line in history] == together["blend_toy"][1:]
-    assert human_bytes(told["total"]) in page_of(compared / "blend_toy-seed0")[1].text
+    assert human_bytes(described["total"]) in page_of(compared / "blend_toy-seed0")[1].text
 
 
 def test_sensors_whose_places_are_not_known_have_bars_instead_of_a_map(run: Path) -> None:
@@ -435,8 +435,8 @@ def test_text_of_sensors_stays_text(run: Path) -> None:
     evil = "東京<script>$x_1$\"'&"
     overview = content(run / "overview.json")
     sensors = {**overview["sensors"], "ids": [f"{evil}{name}" for name in overview["sensors"]["ids"]]}
-    told = {"quantity": f"speed (<b>{evil})", "note": f"<i>{evil}", "name": evil, "sensors": sensors}
-    changed(run / "overview.json", **told)
+    described = {"quantity": f"speed (<b>{evil})", "note": f"<i>{evil}", "name": evil, "sensors": sensors}
+    changed(run / "overview.json", **described)
     table = pq.read_table(run / "predictions.parquet")
     names = [f"{evil}{name}" for name in table["sensor"].to_pylist()]
     pq.write_table(table.set_column(0, "sensor", [names]), run / "predictions.parquet")
@@ -464,7 +464,7 @@ def test_the_card_tells_errors_in_their_unit_and_what_is_trained(compared: Path)
     assert "6 of the 12 sensors take part" in card
     for words in ("nodes", "classes", "accuracy"):
         assert words not in card.lower()
-    assert "none: nothing is trained" in write_card(compared / "last_value-seed0").read_text()
+    assert "none: the method trains nothing" in write_card(compared / "last_value-seed0").read_text()
 
 
 def test_a_folder_without_an_overview_has_the_errors_without_their_unit(run: Path) -> None:
@@ -492,9 +492,9 @@ def test_what_no_run_of_forecasting_writes_is_refused_and_no_report_written(faul
     else:
         named = "overview.json"
         changed(run / named, **{})
-        told = content(run / named)
-        del told["windows"]
-        (run / named).write_text(json.dumps(told))
+        described = content(run / named)
+        del described["windows"]
+        (run / named).write_text(json.dumps(described))
     (run / "report.html").unlink(missing_ok=True)
     with pytest.raises(InputError, match=re.escape(named)):
         write_report([run])

@@ -142,7 +142,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
     assert main([*RUN, "--out", "whole"]) == 0
     folder = unfinished()
     older, newer = sorted((folder / "checkpoint").iterdir())
-    tensors, told = newer / "local.safetensors", newer / "local.json"
+    tensors, described = newer / "local.safetensors", newer / "local.json"
     content = tensors.read_bytes()
     match damage:
         case "cut short":
@@ -150,15 +150,15 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
         case "one byte":
             tensors.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         case "no json":
-            told.unlink()
+            described.unlink()
         case "not json":
-            told.write_text("{")
+            described.write_text("{")
         case "deep nesting":
-            told.write_text("[" * 100_000)
+            described.write_text("[" * 100_000)
         case "a wrong type":
-            told.write_text(json.dumps({**json.loads(told.read_text()), "history": [None]}))
+            described.write_text(json.dumps({**json.loads(described.read_text()), "history": [None]}))
         case "another layout":
-            told.write_text(told.read_text().replace(f'"version": {VERSION}', '"version": 99'))
+            described.write_text(described.read_text().replace(f'"version": {VERSION}', '"version": 99'))
         case "missing":
             tensors.unlink()
     capsys.readouterr()
@@ -235,7 +235,7 @@ def test_what_has_ended_is_shown_again_and_not_touched(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("break_it", "told"),
+    ("break_it", "message"),
     [
         ("rm run/manifest.json", "manifest.json cannot be read"),
         (
@@ -248,7 +248,7 @@ def test_what_has_ended_is_shown_again_and_not_touched(capsys: pytest.CaptureFix
 )
 @pytest.mark.slow
 def test_a_folder_that_cannot_go_on_is_refused_in_one_line_and_stays_as_it_is(
-    break_it: str, told: str, capsys: pytest.CaptureFixture[str]
+    break_it: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unfinished()
     subprocess.run(break_it, shell=True, check=True)
@@ -256,7 +256,7 @@ def test_a_folder_that_cannot_go_on_is_refused_in_one_line_and_stays_as_it_is(
     capsys.readouterr()
     assert main(["resume", "run"]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 

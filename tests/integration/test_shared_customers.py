@@ -90,8 +90,8 @@ def test_customers_are_at_one_two_or_three_banks_with_the_same_features_and_some
     assert len(holders) == 900
     assert set(holders.values()) == {1, 2, 3}
     assert 0.5 < np.mean([count > 1 for count in holders.values()]) < 0.65
-    assert all(len(told) == 1 for told in features.values())
-    assert all(len(told) <= 1 for told in found.values())
+    assert all(len(content) == 1 for content in features.values())
+    assert all(len(content) <= 1 for content in found.values())
 
 
 def test_some_transfers_are_listed_by_two_banks_and_none_by_three(banks: Path) -> None:
@@ -111,17 +111,20 @@ def test_the_label_depends_on_neighbours_that_a_bank_alone_does_not_all_see(grap
 
     def contact(edges: np.ndarray) -> np.ndarray:
         seen = np.zeros(graph.num_nodes, dtype=bool)
-        for mine, other in (edges, edges[::-1]):
-            seen[mine[cash[other]]] = True
+        for first, other in (edges, edges[::-1]):
+            seen[first[cash[other]]] = True
         return seen
 
     together = contact(graph.edges) == suspicious
     assert together[known].mean() > 0.95
-    dealt = partition(graph, "column", None, 0)
+    partitioned = partition(graph, "column", None, 0)
     for bank in range(3):
-        own = contact(np.stack((dealt.edge_u, dealt.edge_v))[:, dealt.edge_client == bank]) == suspicious
-        mine = dealt.held_node[(dealt.held_client == bank) & dealt.held_owner]
-        assert own[mine[known[mine]]].mean() < 0.9
+        own = (
+            contact(np.stack((partitioned.edge_u, partitioned.edge_v))[:, partitioned.edge_client == bank])
+            == suspicious
+        )
+        first = partitioned.held_node[(partitioned.held_client == bank) & partitioned.held_owner]
+        assert own[first[known[first]]].mean() < 0.9
     assert (cash == suspicious)[known].mean() < 0.65
 
 
@@ -145,15 +148,15 @@ def test_inspect_names_the_banks_and_counts_what_they_share(
     banks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["data", "inspect", str(banks / "banks.yaml"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    content = json.loads(capsys.readouterr().out)
     lists = [{row[0] for row in bank} for bank in files(banks, "customers.csv")]
-    assert [(row["name"], row["nodes"]) for row in told["clients"]] == [
-        (name, len(mine)) for name, mine in zip(BANKS, lists, strict=True)
+    assert [(row["name"], row["nodes"]) for row in content["clients"]] == [
+        (name, len(first)) for name, first in zip(BANKS, lists, strict=True)
     ]
     everyone = set.union(*lists)
-    assert told["nodes"] == len(everyone)
-    assert told["shared"]["nodes"] == sum(sum(p in mine for mine in lists) > 1 for p in everyone)
-    assert told["partition"]["name"] == "column"
+    assert content["nodes"] == len(everyone)
+    assert content["shared"]["nodes"] == sum(sum(p in first for first in lists) > 1 for p in everyone)
+    assert content["partition"]["name"] == "column"
 
 
 def test_predictions_name_the_bank_and_agree_on_a_customer_of_several(ran: Path, banks: Path) -> None:
@@ -169,7 +172,7 @@ def test_predictions_name_the_bank_and_agree_on_a_customer_of_several(ran: Path,
     for bank, here, known in zip(BANKS, held, labelled, strict=True):
         assert rows_of[bank] == known | (here & nobody)
     assert set(answers) == set.union(*held)
-    assert all(len(told) == 1 for told in answers.values())
+    assert all(len(content) == 1 for content in answers.values())
     again = graphfed.predict(ran)
     assert again.select(["node", "client", "id", "client_name", "prediction"]).to_pylist() == [
         {key: row[key] for key in ("node", "client", "id", "client_name", "prediction")} for row in table

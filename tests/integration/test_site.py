@@ -117,11 +117,11 @@ def test_status_says_who_is_connected_and_who_is_not(
     federation: dict[str, Party], startup_kits: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["site", "status", str(startup_kits["coordinator"]), "--json"]) == DONE
-    told = json.loads(capsys.readouterr().out)
-    assert {name: heard is not None for name, heard in told["sites"].items()} == {
+    content = json.loads(capsys.readouterr().out)
+    assert {name: heard is not None for name, heard in content["sites"].items()} == {
         "bank_a": True, "bank_b": True, "bank_c": False,
     }  # fmt: skip
-    assert told["runs"] == []
+    assert content["runs"] == []
     assert main(["site", "status", str(startup_kits["coordinator"])]) == DONE
     assert "bank_c" in capsys.readouterr().out
 
@@ -137,7 +137,9 @@ def test_status_with_a_site_s_certificate_in_the_coordinator_s_kit_is_refused_in
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch(
-        r"error: the certificate in \S+ is of 'bank_a', and the kit of 'coordinator@[^\n]*\n", err
+        r"error: the certificate in \S+ belongs to 'bank_a', but the startup kit belongs to "
+        r"'coordinator@[^\n]*\n", err
+        err,
     )
 
 
@@ -316,9 +318,9 @@ def test_a_job_that_names_a_class_of_its_own_choice_is_refused_at_the_site(
         until(lambda: session.get_job_status(run).startswith("FINISHED"), "the job's end")
         assert session.get_job_status(run) != "FINISHED:COMPLETED"
     for site in ("bank_a", "bank_b"):
-        told = (startup_kits[site] / run / "log.txt").read_text()
-        assert "Component 'subprocess.Popen'" in told
-        assert "is not in allow_list" in told
+        output = (startup_kits[site] / run / "log.txt").read_text()
+        assert "Component 'subprocess.Popen'" in output
+        assert "is not in allow_list" in output
     assert not touched.exists()
 
 
@@ -353,41 +355,41 @@ def test_the_server_does_not_start_where_something_listens_already(
     assert f"cannot listen at 127.0.0.1:{port}: address already in use" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("startup_kit", "words", "told"), [
+@pytest.mark.parametrize(("startup_kit", "words", "message"), [
     ("bank_c", ["--data", "missing.yaml"], "missing.yaml cannot be read: No such file"),
-    ("coordinator", [], "is the coordinator's kit"),
+    ("coordinator", [], "is the startup kit of the coordinator"),
 ])  # fmt: skip
 def test_what_cannot_be_started_is_refused_at_once(
     startup_kit: str,
     words: list[str],
-    told: str,
+    message: str,
     startup_kits: dict[str, Path],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["site", "start", str(startup_kits[startup_kit]), *words]) == UNUSABLE
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--methods", "sapgn"], "unknown method 'sapgn'; did you mean 'sapgnn'?"),
         (["--forbid", "maps"], "--forbid 'maps' cannot be read; write KEY=VALUE"),
-        (["--forbid", "mops=identity"], "no method has a setting 'mops'; did you mean 'maps'?"),
+        (["--forbid", "mops=identity"], "no method has the setting 'mops'; did you mean 'maps'?"),
         (["--forbid", "maps=identty"], "would protect nothing: maps='identty' cannot be used"),
         (["--forbid", "lr=fast"], "would protect nothing: lr='fast' cannot be used: expected a number"),
-        (["--forbid", "split_seed=1"], "no method has a setting 'split_seed'"),
-        (["--methods", " ,"], "--methods names no method"),
+        (["--forbid", "split_seed=1"], "no method has the setting 'split_seed'"),
+        (["--methods", " ,"], "--methods is empty"),
         (["--device", "gpu"], "unknown device 'gpu'"),
         (["--threads", "0"], "threads=0 cannot be used"),
         (["--data", "nothing.yaml"], "nothing.yaml cannot be read"),
     ],
 )
 def test_a_rule_that_would_protect_nothing_is_refused_before_the_site_starts(
-    words: list[str], told: str, startup_kits: dict[str, Path], capfd: pytest.CaptureFixture[str]
+    words: list[str], message: str, startup_kits: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["site", "start", str(startup_kits["bank_c"]), *words]) == UNUSABLE
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 def test_a_rule_is_checked_even_where_the_data_is_not(

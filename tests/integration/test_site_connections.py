@@ -65,11 +65,11 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     folder = tmp_path_factory.mktemp("federation")
     graph = load("social", None, num_nodes=100)
     split = make_split(graph, "random:0.5,0.25,0.25", 0)
-    dealt = partition(graph, "random", 2, 0)
+    partitioned = partition(graph, "random", 2, 0)
     project = loopback_project([1, 1])
     data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
     for k, path in enumerate(data.values()):
-        save_cohort(make_cohort(graph, split, dealt, [k]), path)
+        save_cohort(make_cohort(graph, split, partitioned, [k]), path)
     with Loopback(
         project, folder / "startup_kits", data, allow=["deployment_programs"], check_data=False
     ) as running:

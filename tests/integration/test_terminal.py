@@ -97,8 +97,8 @@ def test_values_of_options_are_printed_without_control_characters(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = HOSTILE.replace("\x00", "")
-    told = printed([word.replace("HOSTILE", text) for word in arguments], capsys)
-    assert not FORBIDDEN.search(told)
+    output = printed([word.replace("HOSTILE", text) for word in arguments], capsys)
+    assert not FORBIDDEN.search(output)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_a_deployed_site_s_ledger_and_kit_are_printed_without_control_characters
     run.mkdir(parents=True)
     (run / "manifest.json").write_text(json.dumps({"asked": {"method": HOSTILE}}))
     (run / "ledger.json").write_text(json.dumps({"num_clients": 1, "entries": [entry]}))
-    told = printed(["site", "sent", "startup_kit"], capsys)
-    assert "owned" in told
-    assert not FORBIDDEN.search(told)
+    output = printed(["site", "sent", "startup_kit"], capsys)
+    assert "owned" in output
+    assert not FORBIDDEN.search(output)
     Path("kit/kit.json").write_text(json.dumps({"kind": HOSTILE, "name": HOSTILE, "project": {HOSTILE: 1}}))
     for command in ("status", "start", "check"):
         assert not FORBIDDEN.search(printed(["site", command, "startup_kit"], capsys))

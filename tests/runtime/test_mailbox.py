@@ -59,15 +59,15 @@ def test_messages_in_any_order_and_number_of_copies_are_each_taken_once(data: st
 
     for run in RUNS:
         mailbox.begin(run)
-        mine = sorted(box for box in sent if box[1] == run)
+        first = sorted(box for box in sent if box[1] == run)
         for box in data.draw(st.lists(st.sampled_from(sorted(sent)), max_size=8)) if sent else []:
             arrive(box)
-        for box in sorted(set(mine) - came):
+        for box in sorted(set(first) - came):
             arrive(box)
-        for box in data.draw(st.permutations(mine)):
+        for box in data.draw(st.permutations(first)):
             assert mailbox.take(box[0], box[2], "a sender") == content[box]
             arrive(box)  # a copy that comes too late
-        for box in mine:
+        for box in first:
             with pytest.raises(ProcessError, match="sent nothing"):
                 mailbox.take(box[0], box[2], "a sender")
     assert [mailbox.held(sender) for sender in SENDERS] == [0, 0]

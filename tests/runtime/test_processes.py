@@ -35,8 +35,8 @@ LIMIT = 30
 
 def run(sites: Workers, name: str, **arguments: Any) -> dict[int, Any]:
     """Run a program with nothing but what single hosts are told: host0="..." """
-    told = {end: arguments.get(f"worker{end}") for end in [SERVER_INDEX, *range(len(sites.workers))]}
-    return sites.run(f"runtime_programs:{name}", told)
+    content = {end: arguments.get(f"worker{end}") for end in [SERVER_INDEX, *range(len(sites.workers))]}
+    return sites.run(f"runtime_programs:{name}", content)
 
 
 def all_ended(started: list[subprocess.Popen[bytes]]) -> bool:
@@ -237,17 +237,17 @@ def test_all_processes_are_told_to_end_before_any_is_waited_for_and_share_one_de
 ) -> None:
     """Processes that end by nothing but a kill get 2 s together; then each is killed and waited for."""
     controls = list(pretended.sites._control.values())
-    log, told = pretended.log, []
+    log, content = pretended.log, []
 
     class Stubborn(Pretended):
         def wait(self, timeout: float | None = None) -> int:
-            told.append([control.closed for control in controls])
+            content.append([control.closed for control in controls])
             return super().wait(timeout)
 
     for end in pretended.far:
         pretended.sites._processes[end] = Stubborn(log, pretended.clock, stubborn=True)  # type: ignore[assignment]
     pretended.sites.close()
-    assert told[0] == [True, True]
+    assert content[0] == [True, True]
     assert pretended.clock.now == 2.0
     assert log == ["wait", "wait", "kill", "kill", "wait", "wait"]
 
@@ -266,10 +266,10 @@ def test_51_places_start_within_the_usual_limit_of_1024_open_files(monkeypatch: 
     def start(command: list[str], *, pass_fds: list[int], **options: Any) -> Pretended:
         nonlocal peak
         peak = max(peak, len(open_files()))
-        told = json.loads(command[-1])
+        content = json.loads(command[-1])
         assert len(set(pass_fds)) == 51
-        assert told["patience"] == 7.0
-        pairs.extend((told["end"], int(peer)) for peer in told["peers"])
+        assert content["patience"] == 7.0
+        pairs.extend((content["end"], int(peer)) for peer in content["peers"])
         return Pretended([], SimpleNamespace(now=0.0))
 
     monkeypatch.setattr(subprocess, "Popen", start)
@@ -319,10 +319,10 @@ def test_outside_a_stage_the_message_goes_along_only_where_graphfed_wrote_it() -
     fed = Federation([(0,)])
     with pytest.raises(ValueError, match="Alice") as foreign:
         runtime_programs.fails_outside_a_stage(fed)
-    told = failures.what_failed(foreign.value, fed.ledger.round)
-    assert told.startswith("failed in round 3, outside a stage: ValueError at ")
-    assert "runtime_programs.py:" in told
-    assert SECRET not in told
+    content = failures.what_failed(foreign.value, fed.ledger.round)
+    assert content.startswith("failed in round 3, outside a stage: ValueError at ")
+    assert "runtime_programs.py:" in content
+    assert SECRET not in content
     with pytest.raises(GraphfedError) as ours:
         runtime_programs.refuses(fed)
     assert "GraphfedError: layer 2 needs 4 heads" in failures.what_failed(ours.value, 0)
@@ -358,11 +358,11 @@ def pair() -> Iterator[tuple[Connection, Connection]]:
 
 def test_a_message_over_the_limit_is_refused_where_it_is_sent(pair: tuple[Connection, Connection]) -> None:
     """With its name, its size and the limit; one byte less crosses."""
-    ours, theirs = (PipeLink({0: end}, max_message=10, patience=LIMIT) for end in pair)
+    ours, second = (PipeLink({0: end}, max_message=10, patience=LIMIT) for end in pair)
     with pytest.raises(ProcessError, match="model/-1>0 is a message of 11 bytes, more than the limit of 10"):
         ours.send(0, "model/-1>0", b"x" * 11)
     ours.send(0, "model/-1>0", b"x" * 10)
-    assert theirs.recv(0, "model/-1>0") == b"x" * 10
+    assert second.recv(0, "model/-1>0") == b"x" * 10
 
 
 def test_a_length_over_the_limit_is_refused_on_arrival(pair: tuple[Connection, Connection]) -> None:

@@ -76,7 +76,7 @@ def project(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (project(sites=["a", "a"]), "'a' is named twice"),
         (project(sites=["Bank", "bank"]), "'bank' is named twice"),
@@ -100,10 +100,12 @@ def project(**changes: Any) -> dict[str, Any]:
         (["a"], "must have the keys name, server, sites"),
     ],
 )
-def test_a_project_that_cannot_be_used_is_refused_with_the_value_and_the_fix(content: Any, told: str) -> None:
+def test_a_project_that_cannot_be_used_is_refused_with_the_value_and_the_fix(
+    content: Any, message: str
+) -> None:
     with pytest.raises(InputError) as caught:
         make_project(content, "p.yaml")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_what_is_left_out_means_this_machine_only(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ GOOD = {"config/config_fed_client.json": '{"format_version": 2, "executors": []}
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "message"),
     [
         (GOOD, ""),
         (GOOD | {".__nvfl_sig.json": "{}", "config/.__nvfl_submitter.crt": "x"}, ""),
@@ -226,14 +226,14 @@ GOOD = {"config/config_fed_client.json": '{"format_version": 2, "executors": []}
     ],
 )
 def test_a_job_is_json_that_asks_for_nothing_of_the_site(
-    files: dict[str, str], told: str, tmp_path: Path
+    files: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     found = rules.job_error(tmp_path)
-    assert told in found
-    assert (found == "") == (told == "")
+    assert message in found
+    assert (found == "") == (message == "")
 
 
 def test_a_link_in_a_job_is_refused(tmp_path: Path) -> None:
