@@ -138,7 +138,7 @@ def test_status_with_a_site_s_certificate_in_the_coordinator_s_kit_is_refused_in
     assert out == ""
     assert re.fullmatch(
         r"error: the certificate in \S+ belongs to 'bank_a', but the startup kit belongs to "
-        r"'coordinator@[^\n]*\n", err
+        r"'coordinator@[^\n]*\n",
         err,
     )
 
