@@ -18,6 +18,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     # Options of a run. In a description, `sites` was the list of the clients.
     "sites": ("workers", "clients"),
     "kit": ("startup_kit",),
+    # The option of `graphfed report`; other commands have an option `device`.
+    "device": ("client",),
     # Keys of a description.
     "site": ("client",),
     "source_site": ("source_client",),

@@ -47,7 +47,7 @@ def deployed(cora, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[
     torch.set_default_dtype(torch.float64)
     folder, (graph, split, dealt) = tmp_path_factory.mktemp("cora"), cora
     project = loopback_project([1, 1, 1])
-    data = {client.name: folder / f"{client.name}.safetensors" for client in project.clients}
+    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
     for k, path in enumerate(data.values()):
         save_cohort(make_cohort(graph, split, dealt, [k]), path)
     asked = [

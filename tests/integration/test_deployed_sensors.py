@@ -132,7 +132,7 @@ def test_every_owner_has_the_forecasts_of_its_own_sensors_beside_the_truth(
     for owner, names in OWNERS.items():
         table = pq.read_table(owners.startup_kits[owner] / "runs" / run / "predictions.parquet")
         first = whole.filter(pc.is_in(whole["sensor"], pa.array(names)))
-        assert table["client"].equals(first["site"])
+        assert table["client"].equals(first["client"])
         for column in ("sensor", "time", "part", "truth_1", "truth_3"):
             assert table[column].equals(first[column]), column
         assert np.allclose(table["forecast_2"], first["forecast_2"], rtol=1e-4)
@@ -161,8 +161,11 @@ def test_it_forecasts_again_on_what_the_owners_readings_are_now(trained: Path, o
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"split": "inductive:0.5"}, "sorts all sensors by longitude, which no place of a deployment can"),
-        ({"horizon": 3000}, "cannot be used; its own console.txt, in its kit, says why"),
+        (
+            {"split": "inductive:0.5"},
+            "sorts all sensors by longitude, which no participant of a deployment can",
+        ),
+        ({"horizon": 3000}, "cannot be used; the reason is in console.txt of its startup kit"),
     ],
 )
 def test_what_owners_cannot_do_is_refused_in_a_line(

@@ -206,7 +206,7 @@ def test_what_no_honest_place_sends_is_refused_with_its_reason_and_the_run_goes_
     refused = content["site-0"]["refused"]
     for what, reason in {
         "too large": "at most 1073741824 are read",
-        "a part too long": "a part is at most",
+        "a part too long": "has a part of more than",
         "no such part": "has no part 7 of 1",
         "cut short": "has 3 bytes and not 5",
         "no key": "without a key",

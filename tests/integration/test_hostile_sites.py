@@ -31,7 +31,7 @@ NOT_FINITE, FORM = "numbers that are not finite", "is expected"
 #: gather, an average, a sum, an upload, the agreement on a route, and one from site to site.
 REFUSED = {
     ("fedavg", "join", "random_bytes"): "a message that cannot be read",
-    ("fedavg", "training_counts", "times_1e9"): "training nodes, and declared",
+    ("fedavg", "training_counts", "times_1e9"): "training nodes, but the client declared",
     ("fedavg", "training_counts", "negative"): "where each client's number of training nodes is expected",
     ("fedavg", "training_counts", "wrong_dtype"): FORM,
     ("fedavg", "training_counts", "wrong_rows"): "where 1 rows are expected",

@@ -77,7 +77,7 @@ def write_data() -> None:
     nodes = [
         f"v{i},{'xyz'[i % 3]},{i % 5},{'ab'[i % 2]},{['train', 'val', 'test'][i // 3 % 3]}" for i in range(24)
     ]
-    Path("nodes.csv").write_text("\n".join(["id,site,age,label,split", *nodes]) + "\n")
+    Path("nodes.csv").write_text("\n".join(["id,client,age,label,split", *nodes]) + "\n")
     Path("edges.csv").write_text(
         "\n".join(["source,target", *(f"v{i},v{(5 * i + 3) % 24}" for i in range(24))])
     )

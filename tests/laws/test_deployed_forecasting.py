@@ -46,7 +46,7 @@ def deploy(
     """One federation of kits and processes over mutual TLS, and one job in it that runs every method: what
     came out."""
     project = loopback_project([len(clients) for clients in workers])
-    data = {client.name: folder / f"{client.name}.safetensors" for client in project.clients}
+    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
     for series, path in zip(world.series(workers), data.values(), strict=True):
         save_series(series, path)
     data["server"] = folder / "server.safetensors"

@@ -82,7 +82,7 @@ def deploy(names: list[str], small: World, folder: Path) -> Deployed:
     several methods on one world."""
     workers = in_thirds(small.clients)
     project = loopback_project([len(clients) for clients in workers])
-    data = {client.name: folder / f"{client.name}.safetensors" for client in project.clients}
+    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
     for clients, path in zip(workers, data.values(), strict=True):
         save_cohort(make_cohort(small.graph, small.split, small.partition, clients), path)
     foreign = [module for name in names if (module := REGISTRY.module(RUNS[name][0]))]

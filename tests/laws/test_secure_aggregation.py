@@ -318,7 +318,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
     torch.set_default_dtype(torch.float64)
     folder: Path = tmp_path_factory.mktemp("secure")
     small, project = last_round_stands(make_world(1)), loopback_project([1, 1, 1])
-    data = {client.name: folder / f"{client.name}.safetensors" for client in project.clients}
+    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
     for k, path in enumerate(data.values()):
         save_cohort(make_cohort(small.graph, small.split, small.partition, [k]), path)
     asked = []
