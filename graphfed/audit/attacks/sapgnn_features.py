@@ -1,4 +1,4 @@
-"""SAPGNN: features, from what holders upload for the first layer.
+"""SAPGNN: features, from what clients upload for the first layer.
 
 With maps=identity (the paper's messages) the uploads are the features: every node's are compared. With
 local maps the server gets, for every node, `hidden` mixtures of its features and as many maxima. A server

@@ -1,13 +1,13 @@
-"""Split learning: training labels, from the gradients that holders send back for the last embeddings.
+"""Split learning: training labels, from the gradients that clients send back for the last embeddings.
 
 The gradient of a training node is a mixture of its predicted probabilities p less its label: (p - y) times
 the predictor. With predictor=server the last embeddings are the logits, and the label is the one coordinate
-of p - y below zero: it is read. With predictor=holders the server lacks the predictor, but in the first round
+of p - y below zero: it is read. With predictor=clients the server lacks the predictor, but in the first round
 p is nearly the same for all, so that gradients of one label point the same way: the server can group training
 nodes by their label, without its name. Both are tried on the first round, which is run again.
 
 Groups are scored by purity: the share of nodes whose label is the most frequent one of their group. Where
-every holder has the label of a shared node, its gradients come once from each; they are added up, as the
+every client has the label of a shared node, its gradients come once from each; they are added up, as the
 server does."""
 
 import numpy as np
@@ -76,7 +76,7 @@ def purity(group: np.ndarray, label: np.ndarray) -> float:
 CHECK = Check(
     name="split_labels",
     tests="training labels, from the gradients of the last embeddings",
-    attacker="the server: the gradients that the holders send in the first round",
+    attacker="the server: the gradients that the clients send in the first round",
     run=run,
     methods=tuple(TOP),
 )

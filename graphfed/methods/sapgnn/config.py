@@ -33,11 +33,11 @@ class SapgnnConfig(
     update: Literal["concat", "sum", "product", "tropical"] = Field(
         default="concat", description="how a node's own part and its neighbours' maximum are joined"
     )
-    aggr: Literal["max", "min"] = Field(default="max", description="pooling over neighbours and holders")
+    aggr: Literal["max", "min"] = Field(default="max", description="pooling over neighbours and clients")
     norm: Literal["off", "batch"] = Field(default="off", description="normalisation at the server")
     pooling: Literal["plaintext", "secure"] = Field(
         default="plaintext",
-        description="maximum over holders: in plaintext at the server, or by a protocol that shows it the "
+        description="maximum over clients: in plaintext at the server, or by a protocol that shows it the "
         "maximum only",
     )
     batch_size: int | None = Field(
@@ -53,7 +53,7 @@ class SapgnnConfig(
     def _separable(cls, update: Any) -> Any:
         if not isinstance(update, str) or update not in UPDATES:
             raise InputError(
-                f"update={shown(update)} cannot be used: pooling over holders is exact only for an update "
+                f"update={shown(update)} cannot be used: pooling over clients is exact only for an update "
                 "whose every output is a maximum of nondecreasing functions of one coordinate each; choose "
                 f"one of: {', '.join(UPDATES)}"
             )
@@ -72,7 +72,7 @@ def uploaded_width(width: int, config: SapgnnConfig) -> int:
 
 
 def has_local_weights(config: SapgnnConfig) -> bool:
-    return config.maps == "linear" or UPDATES[config.update].weighted or config.predictor == "holders"
+    return config.maps == "linear" or UPDATES[config.update].weighted or config.predictor == "clients"
 
 
 def sends_features(config: SapgnnConfig) -> bool:
