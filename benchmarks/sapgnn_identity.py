@@ -56,7 +56,7 @@ def losses(data: str, dtype: torch.dtype, holders: int, aggregation: str, rounds
             graphfed.run(
                 "sapgnn", data=data, clients=holders, partition="edges_uniform", rounds=rounds,
                 out=Path(folder) / "run",
-                settings={**PAPER, "predictor": "holders", "aggregation": aggregation},
+                settings={**PAPER, "predictor": "clients", "aggregation": aggregation},
             )  # fmt: skip
             lines = (Path(folder) / "run/metrics.jsonl").read_text().splitlines()
     finally:

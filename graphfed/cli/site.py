@@ -185,7 +185,7 @@ def site_start(
         graphfed site start startup_kits/bank_a --data accounts.yaml
         graphfed site start startup_kits/bank_a --data mine.yaml --methods sapgnn
     Environment:
-        GRAPHFED_HOLDERS_KEY   the holders' key, for runs that need one
+        GRAPHFED_CLIENTS_KEY   the clients' key, for runs that need one
     Files:
         KIT/log.txt            what NVIDIA FLARE has to say
         KIT/audit.log          who asked for what

@@ -102,7 +102,7 @@ def test_values_of_options_are_printed_without_control_characters(
 
 
 @pytest.mark.parametrize(
-    "variable", ["GRAPHFED_DATA", "GRAPHFED_HOLDERS_KEY", "XDG_CACHE_HOME", "OMP_NUM_THREADS"]
+    "variable", ["GRAPHFED_DATA", "GRAPHFED_CLIENTS_KEY", "XDG_CACHE_HOME", "OMP_NUM_THREADS"]
 )
 @pytest.mark.parametrize("arguments", [["doctor"], ["data", "list"], [*RUN, "--data", "cora"]])
 def test_the_environment_is_printed_without_control_characters(

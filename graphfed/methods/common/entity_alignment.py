@@ -49,8 +49,8 @@ class AlignmentSettings:
 
     node_ids: Literal["simulated", "keyed", "plain"] = Field(
         default="simulated",
-        description="names of nodes at the server: hashes under a simulated key (simulated), hashes under the "
-        "clients' key in GRAPHFED_CLIENTS_KEY (keyed), or the ids themselves (plain)",
+        description="names of nodes at the server: hashes under a simulated key (simulated), hashes under "
+        "the clients' key in GRAPHFED_CLIENTS_KEY (keyed), or the ids themselves (plain)",
     )
 
 
@@ -191,8 +191,8 @@ def check_keys(checks: Tensor) -> Tensor:
     other = (checks != checks[0]).nonzero()[:, 0]
     if len(other):
         raise InputError(
-            f"clients 0 and {int(other[0])} have different keys for the names of nodes; give every client the "
-            "same key in GRAPHFED_CLIENTS_KEY"
+            f"clients 0 and {int(other[0])} have different keys for the names of nodes; give every client "
+            "the same key in GRAPHFED_CLIENTS_KEY"
         )
     return checks
 

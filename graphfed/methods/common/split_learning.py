@@ -31,15 +31,15 @@ __all__ = [
     "LossRows",
     "SplitSettings",
     "Weights",
-    "copies",
-    "fresh",
+    "copy_weights",
+    "initial_optimizer",
     "initial_predictor",
     "loss_rows",
     "loss_share",
+    "multiply_rows",
     "predict_rows",
     "step",
-    "summed",
-    "times",
+    "sum_gradients",
 ]
 
 Weights = dict[str, Tensor]
@@ -81,7 +81,7 @@ class SplitSettings:
 # ---- weights that all clients have in common ---------------------------------------------------------------
 
 
-def copies(weights: Weights, clients: NamedCohort, config: SplitSettings) -> Weights:
+def copy_weights(weights: Weights, clients: NamedCohort, config: SplitSettings) -> Weights:
     """Copy common weights as leaves of the automatic differentiation.
 
     Args:
@@ -100,7 +100,7 @@ def copies(weights: Weights, clients: NamedCohort, config: SplitSettings) -> Wei
     return leaves
 
 
-def times(
+def multiply_rows(
     h: Tensor | SparseMatrix, apart: SparseMatrix | None, weight: Tensor, tiles: Tiles | None
 ) -> Tensor:
     """Multiply rows by a weight that all clients share, or by each client's copy of it.
@@ -118,7 +118,7 @@ def times(
     if weight.dim() == 2:
         return spmm(h, weight) if isinstance(h, SparseMatrix) else h @ weight
     if len(weight) == 1:
-        return times(h, None, weight[0], None)
+        return multiply_rows(h, None, weight[0], None)
     if isinstance(h, SparseMatrix):
         assert apart is not None
         return spmm(apart, weight.flatten(0, 1))
@@ -126,12 +126,12 @@ def times(
     return tiled(h, weight, tiles)
 
 
-def summed(fed: Federation, gradient: Located, config: SplitSettings, *, name: str) -> Located:
+def sum_gradients(fed: Federation, gradient: Located, config: SplitSettings, *, name: str) -> Located:
     """Sum the clients' gradients, so that every client has the sum.
 
     Args:
         fed: The federation.
-        gradient: At the clients, the gradients of the weights of `copies`.
+        gradient: At the clients, the gradients of the weights of `copy_weights`.
         config: Its aggregation says how the sum is protected.
         name: What the ledger's names of the transfers begin with.
 
@@ -145,7 +145,7 @@ def summed(fed: Federation, gradient: Located, config: SplitSettings, *, name: s
     return protected_sum_at_clients(fed, gradient, config.aggregation, name=f"{name}_gradient")
 
 
-def fresh(weights: dict[str, Any], config: GradientSteps) -> AdamState:
+def initial_optimizer(weights: dict[str, Any], config: GradientSteps) -> AdamState:
     """Return the optimiser's state before the first step.
 
     Args:
@@ -288,7 +288,7 @@ def loss_share(h: Tensor, weights: Weights, loss: LossRows) -> Tensor:
     logits = h.index_select(0, loss.rows)
     if "predictor.weight" in weights:
         bias = weights["predictor.bias"]
-        logits = times(logits, None, weights["predictor.weight"], loss.tiles)
+        logits = multiply_rows(logits, None, weights["predictor.weight"], loss.tiles)
         logits = logits + (bias if bias.dim() == 1 else bias.index_select(0, loss.client))
     # SAPGNN, Eq. (15), weighted so that the sum over clients is the mean over nodes
     return (cross_entropy(logits, loss.y, reduction="none") * loss.weight).sum()
