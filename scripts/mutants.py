@@ -119,6 +119,7 @@ PACKAGES: dict[str, Package] = {
     "sapgnn": Package(
         (
             "methods/sapgnn/method.py",
+            "methods/sapgnn/layers.py",
             "methods/sapgnn/config.py",
             "methods/sapgnn/ppgnn.py",
             "methods/common/split_learning.py",
