@@ -359,4 +359,4 @@ def test_where_no_validation_node_has_a_neighbour_elsewhere_nothing_is_measured(
 
 def test_the_check_is_made_of_runs_of_fedgraph_alone(tmp_path: Path) -> None:
     graphfed.run("fedavg", clients=2, rounds=1, threads=1, out=tmp_path / "run")
-    assert audit(tmp_path / "run").skipped["fedgraph_embeddings"] == "made for fedgraph"
+    assert audit(tmp_path / "run").skipped["fedgraph_embeddings"] == "the check is for the method fedgraph"

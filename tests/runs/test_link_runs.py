@@ -186,7 +186,7 @@ def test_an_audit_checks_the_ledger_and_says_what_is_not_for_links(linked: Resul
     assert linked.folder is not None
     found = audit(linked.folder)
     assert [*found.findings] == ["plaintext_transfers"]
-    assert "made for classification" in found.skipped["membership"]
+    assert "for the task classification" in found.skipped["membership"]
 
 
 def test_a_tracker_gets_the_area(linked: Result, tmp_path: Path) -> None:
