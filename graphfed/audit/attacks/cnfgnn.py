@@ -122,7 +122,7 @@ def _regressed(x: Tensor, y: Tensor, seen: Tensor, strength: float) -> Tensor:
 
 
 def _by_step(estimates: Tensor, weight: Tensor, starts: Tensor, steps: Tensor) -> Tensor:
-    """Average the estimates [S, W, m] of each time step in `steps` [N] with the weights [m] of their places."""
+    """Average the estimates [S, W, m] of each time step in `steps` [N]; weight [m]: that of a place."""
     lags = estimates.shape[-1]
     place = torch.searchsorted(steps, (starts[:, None] + torch.arange(lags)).flatten())
     total = estimates.new_zeros(len(estimates), len(steps))

@@ -52,7 +52,7 @@ def run(audited: AuditedRun) -> Finding:
     """Compute the rows behind the message, and compare them with the features."""
     fed, data, config, task = opened(audited)
     assert isinstance(config, FedGATLdpConfig)
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         data = fed.clients.run(fedgat.kept_edges, data, config)
         route, plaintext = pretraining.upload(fed, data, task)
         released = fedgat_ldp.release(fed, data, route, task, config)

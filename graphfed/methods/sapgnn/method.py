@@ -45,8 +45,8 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route
 from graphfed.federation.secure.maximum import (
-    Helped,
-    Planned,
+    HelperSession,
+    MaximumRoute,
     open_maximum,
     plan_maximum,
     protected_max,
@@ -106,7 +106,7 @@ class Pass:
     """
 
     rows: Located
-    routes: tuple[tuple[Route, Planned], ...]
+    routes: tuple[tuple[Route, MaximumRoute], ...]
     first: Located | None
 
 
@@ -170,8 +170,8 @@ def features_once(
     fed: Federation,
     aligned: Alignment,
     rows: Located,
-    helped: Helped | None,
-    planned: Planned,
+    helped: HelperSession | None,
+    planned: MaximumRoute,
     config: SapgnnConfig,
 ) -> Located:
     """Send the features and their maxima over neighbours once (the paper's identity messages).
@@ -192,7 +192,7 @@ def features_once(
 def make_batches(
     fed: Federation,
     aligned: Alignment,
-    helped: Helped | None,
+    helped: HelperSession | None,
     whole: Pass,
     everything: Located,
     config: SapgnnConfig,
