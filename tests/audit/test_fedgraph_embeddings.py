@@ -337,11 +337,11 @@ def test_messages_of_other_nodes_are_no_leak(tmp_path: Path, monkeypatch: pytest
 
 
 def test_without_rows_between_clients_there_is_nothing_to_find(tmp_path: Path) -> None:
-    for settings, why in (({"share": "none"}, "share=none"), ({"layers": 1}, "between these clients")):
+    for settings, why in (({"share": "none"}, "sent_embeddings=none"), ({"layers": 1}, "these clients send each other")):
         finding = found(tmp_path / why, **settings)
         assert finding.leaks is False
         assert why in finding.result
-        assert "there are none" in finding.verdict
+        assert "there are no rows" in finding.verdict
 
 
 def test_where_no_validation_node_has_a_neighbour_elsewhere_nothing_is_measured(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_where_no_validation_node_has_a_neighbour_elsewhere_nothing_is_measured(
     graphfed.run("fedgraph", data=graph, partition="column", rounds=1, threads=1, out=tmp_path / "run")
     finding = audit(tmp_path / "run", data=graph).findings["fedgraph_embeddings"]
     assert finding.leaks is None
-    assert "in the last prediction only" in finding.result
+    assert "only in the last prediction" in finding.result
     assert finding.verdict == "not measured"
 
 
