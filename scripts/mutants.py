@@ -140,6 +140,7 @@ PACKAGES: dict[str, Package] = {
     "cnfgnn": Package(
         (
             "methods/cnfgnn/method.py",
+            "methods/cnfgnn/steps.py",
             "methods/cnfgnn/config.py",
             "methods/common/forecasting.py",
             "methods/baselines/gru_fmtl.py",

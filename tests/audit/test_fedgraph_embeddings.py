@@ -337,7 +337,10 @@ def test_messages_of_other_nodes_are_no_leak(tmp_path: Path, monkeypatch: pytest
 
 
 def test_without_rows_between_clients_there_is_nothing_to_find(tmp_path: Path) -> None:
-    for settings, why in (({"share": "none"}, "sent_embeddings=none"), ({"layers": 1}, "these clients send each other")):
+    for settings, why in (
+        ({"share": "none"}, "sent_embeddings=none"),
+        ({"layers": 1}, "these clients send each other"),
+    ):
         finding = found(tmp_path / why, **settings)
         assert finding.leaks is False
         assert why in finding.result

@@ -32,7 +32,7 @@ from graphfed.data.sensors.series import Sensors
 from graphfed.federation.series import make_series, windows
 from graphfed.files import read_tensors
 from graphfed.methods.cnfgnn.config import CNFGNNConfig, epsilon_of
-from graphfed.methods.cnfgnn.method import wire_of
+from graphfed.methods.cnfgnn.steps import wire_of
 from graphfed.methods.common.forecasting import (
     PART,
     Standardised,

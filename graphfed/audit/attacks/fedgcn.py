@@ -54,8 +54,8 @@ def single_node_sums(cohort: Cohort) -> tuple[np.ndarray, np.ndarray, np.ndarray
     """
     closure = find_closure(cohort)
     count = neighbour_counts(cohort, closure)[:, 0]
-    isolated = closure.own[count[closure.own] == 0]
-    isolated_source = (count[closure.own] == 0).nonzero()[:, 0]
+    isolated = closure.local_row[count[closure.local_row] == 0]
+    isolated_source = (count[closure.local_row] == 0).nonzero()[:, 0]
     single = (count[closure.remote_row] == 1).nonzero()[:, 0]
     upload = torch.cat([isolated, closure.remote_row[single]])
     source = torch.cat([isolated_source, cohort.cross_row[single]])

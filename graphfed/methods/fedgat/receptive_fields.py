@@ -61,10 +61,10 @@ def first_neighbourhood(cohort: Cohort, layers: int) -> Neighbourhood:
             cohort.id, cohort.client, rows, cohort.edge_index[:, :0], torch.ones_like(rows).bool()
         )
     closure = find_closure(cohort)
-    inside = closure.own[cohort.edge_index]
-    across = torch.stack([closure.remote_row, closure.own[cohort.cross_row]])
+    inside = closure.local_row[cohort.edge_index]
+    across = torch.stack([closure.remote_row, closure.local_row[cohort.cross_row]])
     return Neighbourhood(
-        closure.ids, closure.client, closure.own, torch.cat([inside, across], 1), closure.mine
+        closure.ids, closure.client, closure.local_row, torch.cat([inside, across], 1), closure.is_local
     )
 
 
