@@ -14,7 +14,6 @@ groups, each with its own record:
 """
 
 import argparse
-import dataclasses
 import sys
 import tempfile
 import time
@@ -197,15 +196,13 @@ def measure(case: Case) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         out = Path(folder) / "run"
         result = graphfed.run(case.method, **case.options, seed=0, settings=dict(case.settings), out=out)
         trained = time.perf_counter()
-        findings = audit(out).findings
+        checks = {check["check"]: check for check in audit(out).to_json()["checks"]}
     seconds = {"run": trained - began, "audit": time.perf_counter() - trained}
-    found: dict[str, dict[str, Any]] = {}
-    for check in case.checks:
-        if check in findings:
-            print(f"{case.name}, {check}: {findings[check].result}", file=sys.stderr, flush=True)
-            found[check] = dataclasses.asdict(findings[check])
-            for name in LONG_DETAILS:
-                found[check]["details"].pop(name, None)
+    found = {check: checks[check] for check in case.checks if check in checks}
+    for check, finding in found.items():
+        print(f"{case.name}, {check}: {finding['result']}", file=sys.stderr, flush=True)
+        for name in LONG_DETAILS:
+            finding["details"].pop(name, None)
     run = {
         "method": case.method,
         "options": dict(case.options),
@@ -221,8 +218,8 @@ def record_of(case: Case, *, one_check: bool) -> dict[str, Any]:
     run, findings = measure(case)
     if not one_check:
         return run | findings
-    ((check, finding),) = findings.items()
-    return run | {"check": check} | finding
+    (finding,) = findings.values()
+    return run | finding
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
