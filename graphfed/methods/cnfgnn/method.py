@@ -70,7 +70,6 @@ from graphfed.methods.common.forecasting import (
     PART,
     WINDOWS,
     absent,
-    average,
     common_split,
     fit_scaler,
     joined,
@@ -79,6 +78,7 @@ from graphfed.methods.common.forecasting import (
     pool,
     standardise,
 )
+from graphfed.methods.common.local_forecasters import average
 from graphfed.methods.common.memory import NUMBER, SeriesExtent
 from graphfed.methods.tasks import FORECASTING
 from graphfed.random import fold, permutation
