@@ -40,7 +40,8 @@ def clients_key() -> bytes:
         The key, 32 bytes.
 
     Raises:
-        InputError: The variable is not set, or its value is not 64 hexadecimal digits; or its old name is set.
+        InputError: The variable is not set, its value is not 64 hexadecimal digits, or its old name is
+            set.
     """
     if OLD_KEY in os.environ:
         raise InputError(f"the environment variable {OLD_KEY} is now {KEY}; rename it")

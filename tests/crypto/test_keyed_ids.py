@@ -36,7 +36,7 @@ def test_names_look_uniform() -> None:
     assert (abs(bits - 0.5) < 7 * 0.0036).all()
 
 
-def test_the_holders_key_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clients_key_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, f" {GOOD}\n")
     assert clients_key() == bytes.fromhex(GOOD)
 
