@@ -105,29 +105,29 @@ def padded(count: int) -> int:
 
 def _base_receive(session: Session, choices: Bytes) -> Party[list[bytes]]:
     """Receive the key of each choice, 128 keys of 16 bytes."""
-    from graphfed.crypto import ciphers
+    from graphfed.crypto import pairwise
 
     keys, points = [], []
     for bit in choices:
-        private = ciphers.new_key()
-        pair = [ciphers.encode_point(private.public_key()), ciphers.sample_point()]
+        private = pairwise.new_key()
+        pair = [pairwise.encode_point(private.public_key()), pairwise.sample_point()]
         points += pair[::-1] if bit else pair
         keys.append(private)
     yield from session.send("points", *points)
     sender_point = (yield from session.receive("point", _POINT)).tobytes()
     sender_key = _point(session, sender_point)
     return [
-        _base_key(session, j, sender_point, points[2 * j + int(bit)], ciphers.agree_secret(key, sender_key))
+        _base_key(session, j, sender_point, points[2 * j + int(bit)], pairwise.agree_secret(key, sender_key))
         for j, (bit, key) in enumerate(zip(choices, keys, strict=True))
     ]
 
 
 def _base_send(session: Session) -> Party[list[tuple[bytes, bytes]]]:
     """Send 128 base transfers, and return both keys of each, 16 bytes per key."""
-    from graphfed.crypto import ciphers
+    from graphfed.crypto import pairwise
 
-    private = ciphers.new_key()
-    sender_point = ciphers.encode_point(private.public_key())
+    private = pairwise.new_key()
+    sender_point = pairwise.encode_point(private.public_key())
     yield from session.send("point", sender_point)
     arrived = (yield from session.receive("points", COLUMNS * 2 * _POINT)).tobytes()
     keys = []
@@ -136,7 +136,7 @@ def _base_send(session: Session) -> Party[list[tuple[bytes, bytes]]]:
         if point_0 == point_1:
             raise session.failed(f"the other party sent the same point twice in base transfer {j}")
         key_of_0, key_of_1 = (
-            _base_key(session, j, sender_point, p, ciphers.agree_secret(private, _point(session, p)))
+            _base_key(session, j, sender_point, p, pairwise.agree_secret(private, _point(session, p)))
             for p in (point_0, point_1)
         )
         keys.append((key_of_0, key_of_1))
@@ -153,10 +153,10 @@ def _base_key(session: Session, number: int, sender: bytes, receiver: bytes, sec
 
 def _point(session: Session, encoded: bytes) -> "ec.EllipticCurvePublicKey":
     """Decode a point that the other party sent; end the session if it is not on the curve."""
-    from graphfed.crypto import ciphers
+    from graphfed.crypto import pairwise
 
     try:
-        return ciphers.decode_point(encoded)
+        return pairwise.decode_point(encoded)
     except ValueError:
         raise session.failed("the other party sent bytes that are not a point of P-256") from None
 
@@ -242,9 +242,9 @@ class OTReceiver:
 
 def _stream(seed: bytes) -> "CipherContext":
     """Open AES-128 in counter mode under a seed of 16 bytes: the generator G."""
-    from graphfed.crypto import ciphers
+    from graphfed.crypto import pairwise
 
-    return ciphers.open_stream(seed)
+    return pairwise.open_stream(seed)
 
 
 def _expand(streams: "list[CipherContext]", size: int) -> Bytes:
@@ -296,9 +296,9 @@ def _hash_rows(rows: Words, start: int) -> Words:
 
 def _permute(rows: Words) -> Words:
     """Apply p, AES under the fixed key, to rows [n, 2]."""
-    from graphfed.crypto import ciphers
+    from graphfed.crypto import pairwise
 
-    return np.frombuffer(ciphers.permute_blocks(rows.data.cast("B")), dtype=np.uint64).reshape(-1, 2)
+    return np.frombuffer(pairwise.permute_blocks(rows.data.cast("B")), dtype=np.uint64).reshape(-1, 2)
 
 
 # ---- 1 of 2^w ----------------------------------------------------------------------------------------------
@@ -501,7 +501,7 @@ class TwoParty(Session):
     """
 
     def __init__(self, *, first: bool, both_ways: bool = False) -> None:
-        from graphfed.crypto import ciphers  # noqa: F401 - refuses where cryptography is missing
+        from graphfed.crypto import pairwise  # noqa: F401 - refuses where cryptography is missing
 
         super().__init__(first=first)
         self.both_ways = both_ways

@@ -1,17 +1,25 @@
-"""Cryptography between two clients whose messages a server relays: key agreement, sealed messages and masks.
+"""Cryptographic primitives between two participants, from the package `cryptography`.
 
-Key agreement is X25519 (RFC 7748): the shared secret can be computed only with the private key of one of
-the two clients. HKDF-SHA256 (RFC 5869) derives one key for each purpose. A sealed message is AES-256-GCM
-under a key that seals one message only, so its nonce is fixed. A mask is the key stream of AES-256 in
-counter mode under a key of 256 random bits that is used for one mask only. Without the key, a mask cannot
-be distinguished from uniform words.
+Secure aggregation uses key agreement, sealed messages and masks between two clients whose messages a server
+relays. Key agreement is X25519 (RFC 7748): the shared secret can be computed only with the private key of
+one of the two clients. HKDF-SHA256 (RFC 5869) derives one key for each purpose. A sealed message is
+AES-256-GCM under a key that seals one message only, so its nonce is fixed. A mask is the key stream of
+AES-256 in counter mode under a key of 256 random bits that is used for one mask only. Without the key, a
+mask cannot be distinguished from uniform words.
 
-Security parameter: 128 bits (X25519 under the gap Diffie-Hellman assumption, with HKDF as a random oracle).
-Corruption model and leakage are those of the protocol that uses these functions (`aggregation`).
+Oblivious transfer uses points of the curve P-256, and AES-128 as a stream cipher and as a fixed
+permutation.
 
-This is the only module of secure aggregation that needs the package `cryptography`.
+Security parameter: 128 bits (X25519 under the gap Diffie-Hellman assumption, with HKDF as a random oracle;
+computational Diffie-Hellman on P-256). Corruption model and leakage are those of the protocols that use
+these functions (`aggregation`, `ot`).
+
+This is the only module of these protocols that needs the package. Their byte counts and simulated forms do
+without it.
 """
 
+import hashlib
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,22 +30,43 @@ from graphfed.errors import InputError
 try:
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 except ImportError:
     raise InputError(
-        "secure aggregation needs the package cryptography (45 or newer), which is not installed; install "
-        "it: pip install 'graphfed[secure]'"
+        "secure protocols need the package cryptography (45 or newer), which is not installed; install it: "
+        "pip install 'graphfed[secure]'"
     ) from None
 
-__all__ = ["TAG_BYTES", "KeyPair", "add_masks", "open_sealed", "seal"]
+__all__ = [
+    "TAG_BYTES",
+    "KeyPair",
+    "add_masks",
+    "agree_secret",
+    "decode_point",
+    "encode_point",
+    "new_key",
+    "open_sealed",
+    "open_stream",
+    "permute_blocks",
+    "sample_point",
+    "seal",
+]
 
 TAG_BYTES = 16
 #: Number of words that are masked at a time. A block and its key stream fit in the processor's cache.
 _BLOCK = 1 << 16
 _NONCE = bytes(12)
+_FIXED_KEY = hashlib.sha256(b"graphfed fixed-key hash").digest()[:16]
+_CURVE = ec.SECP256R1()
+_permutation = Cipher(algorithms.AES(_FIXED_KEY), modes.ECB()).encryptor()
+
+
+# ---- for secure aggregation -------------------------------------------------------------------------------
 
 
 class KeyPair:
@@ -127,7 +156,9 @@ def add_masks(total: np.ndarray, plus: Sequence[bytes], minus: Sequence[bytes]) 
         plus: Keys of the masks to add.
         minus: Keys of the masks to subtract.
     """
-    streams = [(_stream(key), np.add) for key in plus] + [(_stream(key), np.subtract) for key in minus]
+    streams = [(open_stream(key), np.add) for key in plus] + [
+        (open_stream(key), np.subtract) for key in minus
+    ]
     size = min(_BLOCK, len(total))
     zeros = memoryview(bytes(8 * size))
     # The library requires room for one more cipher block than it fills.
@@ -140,6 +171,96 @@ def add_masks(total: np.ndarray, plus: Sequence[bytes], minus: Sequence[bytes]) 
             apply(block, words[: len(block)], out=block)
 
 
-def _stream(key: bytes) -> CipherContext:
-    """Open AES-256 in counter mode, from counter 0."""
+# ---- for oblivious transfer -------------------------------------------------------------------------------
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """Generate a private key on P-256 from the operating system's entropy.
+
+    Returns:
+        The private key.
+    """
+    return ec.generate_private_key(_CURVE)
+
+
+def sample_point() -> bytes:
+    """Sample a uniform point of P-256 whose discrete logarithm nobody knows.
+
+    The function draws x coordinates until one belongs to a point, and draws the sign of y.
+
+    Returns:
+        The point in 65 bytes, as `encode_point` gives it.
+    """
+    while True:
+        drawn = os.urandom(33)
+        compressed = bytes([2 + (drawn[0] & 1)]) + drawn[1:]
+        try:
+            found = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, compressed)
+        except ValueError:
+            continue
+        return encode_point(found)
+
+
+def encode_point(key: ec.EllipticCurvePublicKey) -> bytes:
+    """Encode a point with both coordinates (uncompressed form).
+
+    Args:
+        key: A public key, which is a point of P-256.
+
+    Returns:
+        65 bytes.
+    """
+    return key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+
+
+def decode_point(encoded: bytes) -> ec.EllipticCurvePublicKey:
+    """Decode a point and check that it lies on the curve.
+
+    Args:
+        encoded: The bytes of a point, compressed or not.
+
+    Returns:
+        The point, as a public key.
+
+    Raises:
+        ValueError: The bytes are not a point of P-256.
+    """
+    return ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, encoded)
+
+
+def agree_secret(private: ec.EllipticCurvePrivateKey, public: ec.EllipticCurvePublicKey) -> bytes:
+    """Compute the Diffie-Hellman secret of a private key and a public key.
+
+    Args:
+        private: The private key of this party.
+        public: The public key of the other party.
+
+    Returns:
+        The x coordinate of the shared point, 32 bytes.
+    """
+    return private.exchange(ec.ECDH(), public)
+
+
+def open_stream(key: bytes) -> CipherContext:
+    """Open AES in counter mode as a stream of pseudorandom bytes.
+
+    Args:
+        key: The key, 16 bytes (AES-128) or 32 bytes (AES-256). A key is used for one stream only, because
+            the counter starts at 0.
+
+    Returns:
+        A cipher; encrypting zeros with it gives the next bytes of the stream.
+    """
     return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+
+def permute_blocks(blocks: memoryview) -> bytes:
+    """Apply AES under a fixed, public key to each block.
+
+    Args:
+        blocks: A multiple of 16 bytes.
+
+    Returns:
+        As many bytes.
+    """
+    return _permutation.update(blocks)

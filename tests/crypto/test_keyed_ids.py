@@ -44,11 +44,14 @@ def test_the_holders_key_is_read_from_the_environment(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, f"needs the holders' key, and {KEY} is not set; all holders set"),
-        ("", f"needs the holders' key, and {KEY} is not set"),
-        ("my dog", rf"{KEY} is no key \(6 characters\).*the same 64 hexadecimal digits.*token_hex\(32\)"),
-        ("5f" * 16, r"is no key \(32 characters\)"),
-        ("5f" * 33, r"is no key \(66 characters\)"),
+        (None, f"needs the clients' key, and {KEY} is not set; set"),
+        ("", f"needs the clients' key, and {KEY} is not set"),
+        (
+            "my dog",
+            rf"{KEY} has 6 characters and is not a key.*the same 64 hexadecimal digits.*token_hex\(32\)",
+        ),
+        ("5f" * 16, r"has 32 characters and is not a key"),
+        ("5f" * 33, r"has 66 characters and is not a key"),
     ],
 )
 def test_a_missing_or_short_key_is_told_with_the_way_to_make_one_and_is_not_shown(
