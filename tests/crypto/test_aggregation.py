@@ -502,7 +502,8 @@ def test_the_server_refuses_a_second_masked_vector_and_one_of_a_stranger() -> No
     refused("a second masked vector of client 1", lambda: talk.server.add_masked(1, masked[1]))
     for party in (-1, 5, 9):
         refused(
-            f"a message of client {party}, which", lambda p=party: ready(2).server.add_masked(p, masked[1])
+            f"client {party} sent a message and takes no part",
+            lambda p=party: ready(2).server.add_masked(p, masked[1]),
         )
 
 

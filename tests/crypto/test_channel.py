@@ -498,7 +498,7 @@ def test_no_bytes_that_begin_as_an_offer_break_the_handshake(noise: bytes) -> No
 
 def test_an_offer_with_a_key_of_another_size_is_refused() -> None:
     for size in (0, 31, 33):
-        assert f"a key of {size} bytes, not 32" in refusal(offer_of(bank("north"), public=bytes(size)))
+        assert f"its key has {size} bytes, not 32" in refusal(offer_of(bank("north"), public=bytes(size)))
 
 
 def test_sites_that_were_given_offers_of_two_handshakes_cannot_open_each_others_messages() -> None:
