@@ -20,7 +20,9 @@ from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.partitions.partition import partition
 from graphfed.federation import Federation
-from graphfed.methods.registry import get_method
+from graphfed.methods.base import Method
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.tasks import FORECASTING, LINK_PREDICTION
 from graphfed.reproductions import PAPERS
 from graphfed.reproductions.reproduce import find_paper
 from graphfed.runs.config import parse_settings
@@ -54,6 +56,48 @@ def test_every_row_of_the_page_on_choosing_can_be_read_without_the_row_above_it(
     assert len(rows) > 20
     refers = re.compile(r"\b(as|the) (above|below|before|same|two|former|latter)\b", re.IGNORECASE)
     assert [condition for condition, _ in rows if refers.search(condition)] == []
+
+
+def section_of(method: Method) -> str:
+    """Where the page on choosing must list a method, by what the method declares of itself."""
+    only_weights = re.fullmatch(r"(gradients, or )?weights, every round", method.sends.summary)
+    sections = {
+        "One sensor at each client": FORECASTING in method.tasks,
+        "References in one place": method.pooled,
+        "One node at each client": method.partition == "ego",
+        "Clients that share nodes": method.requires.nodes_per_client == "at least one",
+        "Nothing may leave a client": method.sends.summary == "nothing",
+        "Weights or gradients only": only_weights is not None,
+        "Methods that use cross-client edges": True,
+    }
+    return next(title for title, belongs in sections.items() if belongs)
+
+
+def test_the_page_on_choosing_lists_every_method_where_its_declarations_put_it() -> None:
+    sections = re.split(r"^## ", (ROOT / "docs/choosing.md").read_text(), flags=re.MULTILINE)[1:]
+    found = {
+        name: section.partition("\n")[0]
+        for section in sections
+        for name in re.findall(r"^\| .+? \| `(\w+)` \| .+ \|$", section, re.MULTILINE)
+    }
+    assert found == {name: section_of(get_method(name)) for name in METHODS.own}
+
+
+def test_the_page_on_choosing_names_the_methods_that_predict_links() -> None:
+    (told,) = re.findall(r"\(`--task link_prediction`\)(.*?)\.\s", page("choosing.md"))
+    can = {name for name in METHODS.own if LINK_PREDICTION in get_method(name).tasks}
+    assert {*re.findall(r"`(\w+)`", told)} == can
+
+
+# ---- report ------------------------------------------------------------------------------------------------
+
+
+def test_the_page_on_the_report_explains_every_section_of_a_report() -> None:
+    template = (PACKAGE / "report/page.html.jinja").read_text()
+    explained = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "docs/report.md").read_text(), re.MULTILINE)
+    assert [title for title in explained if title != "The first sentence"] == re.findall(
+        r"<h2>(.+?)</h2>", template
+    )
 
 
 # ---- design ------------------------------------------------------------------------------------------------
