@@ -108,7 +108,7 @@ def test_an_empty_holder_is_refused_before_anything_is_written(name: str, tmp_pa
 @pytest.mark.parametrize("place", [stacked, one_at_a_time])
 def test_a_missing_key_is_refused(name: str, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY, raising=False)
-    with pytest.raises(InputError, match=f"node_ids=keyed needs the holders' key, and {KEY} is not set"):
+    with pytest.raises(InputError, match=f"node_ids=keyed needs the clients' key, and {KEY} is not set"):
         set_up(name, shared_world(), place=place, node_ids="keyed")
 
 

@@ -20,7 +20,7 @@ For a node i with B neighbours (with i itself) that have the features h_j in R^F
       K1 = sum_j k_j + c m2,          K2 = sum_j k_j h_j' + c' m2 g',      g = sum_j a_j h_j.
 
   M1, M2 and K2 are linear in the features: each node has a matrix that maps features to them
-      (`vector_weights`).
+  (`vector_weights`).
 
 All draws follow from a key and the node's id. They hide nothing: every h_j can be computed from either form
 (`graphfed audit`), whatever is drawn. No result depends on the draws beyond rounding.
