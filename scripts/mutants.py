@@ -164,6 +164,7 @@ PACKAGES: dict[str, Package] = {
         (
             "methods/fedgat/method.py",
             "methods/fedgat/pretraining.py",
+            "methods/fedgat/server_graph.py",
             "methods/fedgat/config.py",
             "methods/fedgat/ldp.py",
             "methods/fedgat/embedding_exchange.py",

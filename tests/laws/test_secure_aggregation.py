@@ -208,7 +208,9 @@ def test_a_round_of_two_clients_is_refused_before_anything_crosses(
         "clients", "data", [make_cohort(world.graph, world.split, world.partition, range(clients))]
     )
     config = config_of(method, aggregation="secure", protocols=protocols, **having(name, fraction=fraction))
-    with pytest.raises(InputError, match="needs 3 to 65535 clients in a round, and here are 2: of two"):
+    with pytest.raises(
+        InputError, match="needs 3 to 65535 clients in a round, and this round has 2: each of two"
+    ):
         train(fed, method, data, world.task, config)
     assert not fed.ledger.entries
 

@@ -32,7 +32,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.route import RouteTable
 from graphfed.methods.base import Task
 from graphfed.methods.fedgat import method as fedgat
-from graphfed.methods.fedgat import pretraining
+from graphfed.methods.fedgat import pretraining, server_graph
 from graphfed.methods.fedgat.config import AnyFedGATConfig
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
@@ -107,7 +107,7 @@ def message_of(pooled: Pooled, rows: Tensor, config: AnyFedGATConfig) -> Message
     step = width if vectors else max(1, PART // (8 * n * slots**2))
     for first in range(0, width, step):
         some = slice(first, first + step)
-        k, m, decoders = pretraining.messages_of(Pooled(x[:, some], part), config)
+        k, m, decoders = server_graph.messages_of(Pooled(x[:, some], part), config)
         k, m = k.view(n, slots, -1), m.view(*scores.shape[:-1], -1)
         sums[..., 0] = k[..., 0]
         sums[..., 1:][..., some] = k[..., 1:]
