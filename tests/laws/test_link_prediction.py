@@ -200,12 +200,12 @@ def test_the_area_is_that_of_scikit_learn_with_ties_and_nan_without_both_kinds(
     scored = pair_scores(rows, torch.tensor(0.0))
     if label.any() and not label.all():
         assert scored.metrics["auc"] == pytest.approx(roc_auc_score(label.numpy(), code.numpy()), abs=1e-12)
-        curve = np.array(scored.told["test_roc"])
+        curve = np.array(scored.report["test_roc"])
         assert trapezoid(curve[:, 1], curve[:, 0]) == pytest.approx(scored.metrics["auc"], abs=1e-12)
         assert (np.diff(curve, axis=0) >= 0).all()
     else:
         assert np.isnan(scored.metrics["auc"])
-        assert scored.told["test_roc"] == []
+        assert scored.report["test_roc"] == []
     assert not scored.lost
 
 

@@ -138,7 +138,7 @@ def test_metrics_are_roots_and_means_of_the_sums() -> None:
     assert all(math.isnan(value) for value in nothing.values())
     two = scored(torch.stack([sums, 2 * sums]))
     assert two.metrics == pytest.approx(metrics_of(3 * sums))
-    assert two.told["test_by_horizon"]["mae"] == [2.5, 2.5]
+    assert two.report["test_by_horizon"]["mae"] == [2.5, 2.5]
     assert not two.lost
     sums[8] = 1
     assert scored(torch.stack([0 * sums, sums])).lost
@@ -327,7 +327,7 @@ def test_without_edges_or_without_others_there_is_no_curve_and_no_area() -> None
         found = pair_scores(coded([1, 2], labels), torch.tensor(3.0))
         assert math.isnan(found.metrics["auc"])
         assert found.metrics["loss"] == 1.5
-        assert found.told["test_roc"] == []
+        assert found.report["test_roc"] == []
     nothing = pair_scores(coded([], []), torch.tensor(0.0))
     assert math.isnan(nothing.metrics["loss"])
     assert nothing.count == 0
@@ -340,7 +340,7 @@ def test_the_curve_is_the_exact_one_at_200_points_at_most(count: int) -> None:
     label = rng.random(count) < 0.5
     label[:2] = False, True
     codes = rng.permutation(count) - count // 2
-    curve = pair_scores(coded(codes.tolist(), label.tolist()), torch.tensor(0.0)).told["test_roc"]
+    curve = pair_scores(coded(codes.tolist(), label.tolist()), torch.tensor(0.0)).report["test_roc"]
     false, true, _ = roc_curve(label, codes, drop_intermediate=False)
     exact = list(zip(false.tolist(), true.tolist(), strict=True))
     assert (curve[0], curve[-1]) == ([0.0, 0.0], [1.0, 1.0])

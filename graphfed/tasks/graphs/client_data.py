@@ -324,14 +324,14 @@ def _stacked(read: Sequence[tuple[str, Tables]], roster: Sequence[str]) -> _Rows
     number = {name: k for k, name in enumerate(roster)}
     tables = [table for _, table in read]
     start = np.cumsum([0, *(len(table.x) for table in tables)])
-    elsewhere = start[-1] + np.cumsum([0, *(len(table.far) for table in tables)])
+    elsewhere = start[-1] + np.cumsum([0, *(len(table.remote) for table in tables)])
     client, ends = [], []
     for t, (name, table) in enumerate(read):
         names = [name] * len(table.x) if table.client is None else table.client.to_pylist()
         client.append([number[name] for name in names])
         own = table.ends < len(table.x)
         ends.append(table.ends.astype(np.int64) + np.where(own, start[t], elsewhere[t] - len(table.x)))
-    far = [key for table in tables for key in table.far.to_pylist()]
+    far = [key for table in tables for key in table.remote.to_pylist()]
     first = tables[0]  # all have the same columns
     return _Rows(
         client=np.concatenate(client).astype(np.int64),
