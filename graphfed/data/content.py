@@ -14,8 +14,8 @@ def content_hash(arrays: dict[str, np.ndarray], text: str = "") -> str:
     little-endian form, so every machine gets the same hash.
 
     Args:
-        arrays: the arrays by name, of any shapes. The order of the names does not change the hash.
-        text: a text that is hashed before the arrays.
+        arrays: The arrays by name, of any shapes. The order of the names does not change the hash.
+        text: A text that is hashed before the arrays.
 
     Returns:
         The hash as 64 hexadecimal digits.

@@ -34,14 +34,14 @@ class DatasetSpec:
     """The data set that a name stands for.
 
     Attributes:
-        title: one line that describes the set.
+        title: One line that describes the set.
         task: "classification" for a graph, "forecasting" for sensors.
-        load: the function that loads the set. For a built-in set or a plug-in's set it takes the options,
+        load: The function that loads the set. For a built-in set or a plug-in's set it takes the options,
             each with a default, and returns a Graph or Sensors; it may take `structure_only` among them. For
             a set that is read from files it is (roots, structure_only) -> Graph, or (roots) -> Sensors.
-        default_split: the argument `spec` of `splits.make_split`; None for forecasting, where time is split.
-        source: where the files come from.
-        citation: the publication and the licence.
+        default_split: The argument `spec` of `splits.make_split`; None for forecasting, where time is split.
+        source: Where the files come from.
+        citation: The publication and the licence.
         find: (roots) -> the path of the files (None if there are none) and the names of missing files. None
             for a built-in set.
     """
@@ -73,12 +73,12 @@ class Availability:
     """One row of `available`.
 
     Attributes:
-        name: the name of the data set.
-        title: one line that describes it.
+        name: The name of the data set.
+        title: One line that describes it.
         task: "classification" or "forecasting".
-        built_in: whether the set needs no file.
-        place: the folder or file that was found; None if there is none.
-        missing: the names of the missing files.
+        built_in: Whether the set needs no file.
+        place: The folder or file that was found; None if there is none.
+        missing: The names of the missing files.
     """
 
     name: str
@@ -198,7 +198,7 @@ def search_folders(data_dir: str | Path | None = None) -> list[Path]:
     """List the folders in which files are searched.
 
     Args:
-        data_dir: a folder that comes first; None for no such folder.
+        data_dir: A folder that comes first; None for no such folder.
 
     Returns:
         `data_dir`, the folder in GRAPHFED_DATA and the cache folder, in this order, without those not given.
@@ -218,17 +218,17 @@ def load(
     """Load a data set.
 
     Args:
-        name: a key of `DATASETS`.
-        data_dir: a folder that is searched for files before the others (`search_folders`).
-        structure_only: load a graph without its features (`x` is None). A set whose features are incomplete
+        name: A key of `DATASETS`.
+        data_dir: A folder that is searched for files before the others (`search_folders`).
+        structure_only: Load a graph without its features (`x` is None). A set whose features are incomplete
             can be loaded in no other way.
-        **options: options of a generated set, as in `load("social", num_nodes=10_000)`.
+        **options: Options of a generated set, as in `load("social", num_nodes=10_000)`.
 
     Returns:
         A Graph, or Sensors for a forecasting set.
 
     Raises:
-        InputError: the name or an option is unknown, or files are missing. The message names these files,
+        InputError: The name or an option is unknown, or files are missing. The message names these files,
             the folders that were searched, and the source of the files.
     """
     if name not in DATASETS:
@@ -261,7 +261,7 @@ def available(data_dir: str | Path | None = None) -> list[Availability]:
     """Report which data sets can be loaded. Nothing is loaded or downloaded.
 
     Args:
-        data_dir: a folder that is searched for files before the others (`search_folders`).
+        data_dir: A folder that is searched for files before the others (`search_folders`).
 
     Returns:
         One row for each data set.

@@ -25,11 +25,11 @@ def edges_dropped(
     """Describe what is lost when a list of edges is read as undirected.
 
     Args:
-        files: the endpoints of the edges as each file lists them, int64 [2, any] each.
+        files: The endpoints of the edges as each file lists them, int64 [2, any] each.
         num_nodes: N.
-        num_edges: m, the number of undirected edges in all files, without self loops.
-        directed: whether (u, v) and (v, u) are two different edges. If False, the second repeats the first.
-        weights: how the weights of a repeated edge are combined ("sum", "mean" or "max"); "" if edges have
+        num_edges: M, the number of undirected edges in all files, without self loops.
+        directed: Whether (u, v) and (v, u) are two different edges. If False, the second repeats the first.
+        weights: How the weights of a repeated edge are combined ("sum", "mean" or "max"); "" if edges have
             no weights.
 
     Returns:
@@ -61,10 +61,10 @@ def names_dropped(names: Iterable[str], used: Collection[str], kind: str, of: st
     """Describe the columns, attributes or arrays that were not read.
 
     Args:
-        names: all names that the data has.
-        used: the names that were read.
-        kind: the singular noun for a name: "column", "attribute" or "array".
-        of: the file or object that has the names.
+        names: All names that the data has.
+        used: The names that were read.
+        kind: The singular noun for a name: "column", "attribute" or "array".
+        of: The file or object that has the names.
 
     Returns:
         One phrase, or () if every name was read.
@@ -79,7 +79,7 @@ def in_one_line(dropped: Sequence[str]) -> str:
     """Join phrases into one line.
 
     Args:
-        dropped: the phrases.
+        dropped: The phrases.
 
     Returns:
         The line, or "" if there are no phrases.

@@ -31,10 +31,10 @@ class Frame:
     """A table of numbers with a named column axis and an index.
 
     Attributes:
-        columns: the names of the columns.
-        index: texts or datetime64, [rows].
+        columns: The names of the columns.
+        index: Texts or datetime64, [rows].
         values: float64 [rows, columns].
-        zoned: whether the index is in UTC. This is so if pandas knew the time zone of the index.
+        zoned: Whether the index is in UTC. This is so if pandas knew the time zone of the index.
     """
 
     columns: list[str]
@@ -47,7 +47,7 @@ def read_frame(path: Path) -> Frame:
     """Read the only table of an HDF5 file.
 
     Args:
-        path: the file.
+        path: The file.
 
     Returns:
         The table.

@@ -11,7 +11,7 @@ def brief(error: Exception | str) -> str:
     The text may quote the content of a hostile file, so control characters are replaced by blanks.
 
     Args:
-        error: an error, or a text.
+        error: An error, or a text.
 
     Returns:
         The shortened text; the name of the error's type if it has no text.

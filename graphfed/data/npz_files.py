@@ -23,11 +23,11 @@ class NpzFile:
         """Open a file.
 
         Args:
-            path: the file.
-            fix: what the user can do if the file cannot be used; it ends every error message.
+            path: The file.
+            fix: What the user can do if the file cannot be used; it ends every error message.
 
         Raises:
-            InputError: the file is missing, is no archive of arrays, or unpacks to more than 2 GiB.
+            InputError: The file is missing, is no archive of arrays, or unpacks to more than 2 GiB.
         """
         self.path = path
         self._fix = fix
@@ -62,17 +62,17 @@ class NpzFile:
         """Read an array.
 
         Args:
-            key: the name of the array.
-            kinds: numpy's letters of the kinds of dtype that the array may have; "" for any kind.
-            shape: the expected shape, with None for an axis of any length; () for one value with any number
+            key: The name of the array.
+            kinds: Numpy's letters of the kinds of dtype that the array may have; "" for any kind.
+            shape: The expected shape, with None for an axis of any length; () for one value with any number
                 of axes; None for any shape.
-            expected: a description of the expected array, for error messages.
+            expected: A description of the expected array, for error messages.
 
         Returns:
             The array.
 
         Raises:
-            InputError: the array is missing, damaged, made of Python objects, or of another dtype or shape.
+            InputError: The array is missing, damaged, made of Python objects, or of another dtype or shape.
         """
         try:
             array = self._arrays[key]
@@ -93,15 +93,15 @@ class NpzFile:
         """Read an array of texts or whole numbers as texts, without leading and trailing blanks.
 
         Args:
-            key: the name of the array.
-            count: the expected number of entries; None for any number.
-            expected: a description of the expected array, for error messages.
+            key: The name of the array.
+            count: The expected number of entries; None for any number.
+            expected: A description of the expected array, for error messages.
 
         Returns:
             The texts.
 
         Raises:
-            InputError: as in `take`.
+            InputError: As in `take`.
         """
         return tuple(str(name).strip() for name in self.take(key, "iuU", (count,), expected).tolist())
 
@@ -109,6 +109,6 @@ class NpzFile:
         """Raise an InputError that names the file and ends with the fix.
 
         Args:
-            why: what is wrong with the file's content.
+            why: What is wrong with the file's content.
         """
         raise InputError(f"{self.path}: {why}; {self._fix}")

@@ -16,8 +16,8 @@ def generator(seed: int, purpose: str) -> np.random.Generator:
     independent numbers.
 
     Args:
-        seed: an integer of at least 0.
-        purpose: a name for what is drawn, such as "split/random".
+        seed: An integer of at least 0.
+        purpose: A name for what is drawn, such as "split/random".
 
     Returns:
         The generator.

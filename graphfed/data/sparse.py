@@ -18,16 +18,16 @@ def csr_from_arrays(
     """Build a float32 csr matrix and check its arrays.
 
     Args:
-        data: the stored values, [nnz].
-        indices: the columns of the values, integers [nnz].
-        indptr: the start of each row in `indices`, integers [n + 1].
+        data: The stored values, [nnz].
+        indices: The columns of the values, integers [nnz].
+        indptr: The start of each row in `indices`, integers [n + 1].
         shape: (n, F), the numbers of rows and columns.
 
     Returns:
         The matrix, [n, F].
 
     Raises:
-        ValueError: an array is damaged; the message names the array. No number overflows, is truncated or is
+        ValueError: An array is damaged; the message names the array. No number overflows, is truncated or is
             rounded to a whole number.
     """
     arrays = {"data": data, "indices": indices, "indptr": indptr}

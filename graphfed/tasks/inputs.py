@@ -208,7 +208,7 @@ class Inputs(Protocol):
             names: The names of the model's classes, if they differ from those of the data.
 
         Returns:
-            pyarrow tables, each of which becomes a row group.
+            Pyarrow tables, each of which becomes a row group.
         """
 
     def details(self, config: RunConfig, outcome: Outcome) -> JsonObject:

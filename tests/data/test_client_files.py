@@ -136,7 +136,9 @@ def test_an_edge_that_two_clients_list_weighs_what_both_say_and_not_the_sum(fold
     graph = load(folder)
     assert graph.edge_weight is not None
     assert graph.edge_weight.tolist() == [2, 1.5, 1], "rows of one client add up"
-    with pytest.raises(InputError, match=r"the edge between 'b' and 'c' weighs 1\.5 here and 1\.0 at client"):
+    with pytest.raises(
+        InputError, match=r"the edge between 'b' and 'c' has weight 1\.5 here and 1\.0 at client"
+    ):
         load(folder, repeated="max")
     assert load(folder, weight=None).edge_weight is None
 

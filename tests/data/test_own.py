@@ -337,7 +337,7 @@ def test_every_key_of_a_description_says_what_it_is(model: type[YamlModel]) -> N
         ({"f": 10**400}, "node 'b': f is an integer of more than 30 digits, not a number"),
         ({"f": 1e300}, "node 1 has a feature that is not a finite number in float32"),
         ({"f": 2.0, "split": "tset"}, "node 'b': 'tset' is no part of a split; use train, val, test or"),
-        ({"f": 2.0, "client": ""}, "node 'b' has no client; give every node one"),
+        ({"f": 2.0, "client": ""}, "node 'b' has no client; give every node a client"),
     ],
 )
 def test_a_node_of_networkx_that_cannot_be_used_is_named(attributes: dict[str, Any], message: str) -> None:

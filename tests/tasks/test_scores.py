@@ -100,8 +100,8 @@ def errors_by_hand(data: Series, forecast: Tensor, target: str, client: int) -> 
                 s["squared"] += error**2
                 s["absolute"] += error
                 if truth:
-                    s["shared"] += 1
-                    s["share"] += error / abs(truth)
+                    s["measured"] += 1
+                    s["relative"] += error / abs(truth)
     return sums
 
 

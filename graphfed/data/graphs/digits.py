@@ -20,7 +20,7 @@ def load_digits(structure_only: bool = False) -> Graph:
     scripts/make_digits.py writes the file.
 
     Args:
-        structure_only: leave the features out.
+        structure_only: Leave the features out.
 
     Returns:
         The graph, with features [1797, 64] float32.

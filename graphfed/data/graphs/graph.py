@@ -32,10 +32,10 @@ class Split:
     of one length.
 
     Attributes:
-        name: the name of the split.
-        train: the training nodes, bool [N].
-        val: the validation nodes, bool [N].
-        test: the test nodes, bool [N].
+        name: The name of the split.
+        train: The training nodes, bool [N].
+        val: The validation nodes, bool [N].
+        test: The test nodes, bool [N].
     """
 
     name: str
@@ -72,12 +72,12 @@ class Held:
     lists. A client lists both endpoints of its edges.
 
     Attributes:
-        client: the client of each pair with a node, int64 [M]; rows are sorted by (client, node).
-        node: the node of each pair, int64 [M].
-        owner: whether the client knows the node's label, bool [M]. If no client knows the label, every client
+        client: The client of each pair with a node, int64 [M]; rows are sorted by (client, node).
+        node: The node of each pair, int64 [M].
+        owner: Whether the client knows the node's label, bool [M]. If no client knows the label, every client
             that lists the node is an owner.
-        edge_client: the client of each pair with an edge, int64 [E]; rows are sorted by (edge_client, edge).
-        edge: the edge's column in the graph's `edges`, int64 [E].
+        edge_client: The client of each pair with an edge, int64 [E]; rows are sorted by (edge_client, edge).
+        edge: The edge's column in the graph's `edges`, int64 [E].
     """
 
     client: np.ndarray
@@ -95,24 +95,24 @@ class Graph:
     read-only.
 
     Attributes:
-        name: the name of the data set.
-        x: the features, numpy or csr, [N, F] float32; None if loaded with `structure_only`.
-        y: the class of each node, [N] int64; -1 if unknown.
-        edges: the endpoints of every undirected edge, [2, m] int64. Each edge is listed once, with u < v,
+        name: The name of the data set.
+        x: The features, numpy or csr, [N, F] float32; None if loaded with `structure_only`.
+        y: The class of each node, [N] int64; -1 if unknown.
+        edges: The endpoints of every undirected edge, [2, m] int64. Each edge is listed once, with u < v,
             sorted by (u, v). There are no self loops.
         num_classes: C.
-        split: the data set's own split; None if it has none.
-        class_names: the names of the classes, C or none.
-        feature_names: the names of the features, F or none.
-        edge_weight: positive weights, [m] float32; None if every edge has weight 1.
-        clients: the client of each node as the data states it, [N] int64, an index into `client_names`. None
+        split: The data set's own split; None if it has none.
+        class_names: The names of the classes, C or none.
+        feature_names: The names of the features, F or none.
+        edge_weight: Positive weights, [m] float32; None if every edge has weight 1.
+        clients: The client of each node as the data states it, [N] int64, an index into `client_names`. None
             if the data does not state it, or if several clients may list a node (see `held`).
-        client_names: the names of the clients that the data states; () if it states none.
-        ids: the user's node ids, a pyarrow array of N texts; None if the nodes are called 0..N-1.
-        held: the nodes and edges that each client lists; None unless several clients may list the same.
-        keys: the text that identifies a node for every reader of the user's files, a pyarrow array of N
+        client_names: The names of the clients that the data states; () if it states none.
+        ids: The user's node ids, a pyarrow array of N texts; None if the nodes are called 0..N-1.
+        held: The nodes and edges that each client lists; None unless several clients may list the same.
+        keys: The text that identifies a node for every reader of the user's files, a pyarrow array of N
             texts. It is the node's id, or its client and its id. None if a node is identified by its number.
-        dropped: descriptions of the data that the reader did not use (`graphfed.data.dropped`).
+        dropped: Descriptions of the data that the reader did not use (`graphfed.data.dropped`).
     """
 
     name: str
@@ -163,7 +163,7 @@ class Graph:
         """Return the user's name of a node for a message.
 
         Args:
-            node: the number of the node.
+            node: The number of the node.
 
         Returns:
             The node's id, shortened to 60 characters and quoted, or its number if it has no id.
@@ -174,8 +174,8 @@ class Graph:
         """Look up the weights of edges. The graph must be weighted, and every pair must be an edge of it.
 
         Args:
-            u: one endpoint of each edge, [n].
-            v: the other endpoint, [n]. The order of the two does not matter.
+            u: One endpoint of each edge, [n].
+            v: The other endpoint, [n]. The order of the two does not matter.
 
         Returns:
             The weights, [n] float32.
@@ -226,22 +226,22 @@ def make_graph(
     Edges become undirected; self loops and repeated edges are dropped.
 
     Args:
-        name: the name of the data set.
-        x: the features, numbers [N, F], dense or scipy sparse (kept sparse, as csr), or None.
-        y: the classes, integers [N]; -1 for an unknown class.
-        edges: the endpoints, integers [2, any]. An edge may be given in one direction or in both.
-        edge_weight: positive numbers, one for each of the given edges; None for weight 1.
-        repeated: how the weights of an edge that is given several times, in either direction, are combined:
+        name: The name of the data set.
+        x: The features, numbers [N, F], dense or scipy sparse (kept sparse, as csr), or None.
+        y: The classes, integers [N]; -1 for an unknown class.
+        edges: The endpoints, integers [2, any]. An edge may be given in one direction or in both.
+        edge_weight: Positive numbers, one for each of the given edges; None for weight 1.
+        repeated: How the weights of an edge that is given several times, in either direction, are combined:
             "sum", "mean" or "max". If all weights are 1 afterwards, the graph has no weights.
         num_classes: C; by default the number of class names, or else the largest class plus one.
-        split: the data set's own split.
-        class_names: the names of the classes.
+        split: The data set's own split.
+        class_names: The names of the classes.
 
     Returns:
         The graph.
 
     Raises:
-        InputError: shapes disagree, a number is not finite, a weight is not positive, or a class or an
+        InputError: Shapes disagree, a number is not finite, a weight is not positive, or a class or an
             endpoint is out of range.
     """
     y = _classes(name, y)
@@ -298,14 +298,14 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
     edge_attr, are not read; `Graph.dropped` names them.
 
     Args:
-        data: the `Data` object.
-        name: the name of the graph.
+        data: The `Data` object.
+        name: The name of the graph.
 
     Returns:
         The graph.
 
     Raises:
-        InputError: an attribute is missing or cannot be used.
+        InputError: An attribute is missing or cannot be used.
     """
     for attribute in ("x", "y", "edge_index"):
         if getattr(data, attribute, None) is None:
@@ -498,18 +498,18 @@ def undirected(
     """Merge the two directions and the repetitions of edges, and drop self loops.
 
     Args:
-        name: the name of the graph, for messages.
-        edges: endpoints, [2, any].
-        weights: positive weights, [any] float64, or None.
-        repeated: how the weights of one edge are combined (`REPEATED`).
-        n: the number of nodes.
+        name: The name of the graph, for messages.
+        edges: Endpoints, [2, any].
+        weights: Positive weights, [any] float64, or None.
+        repeated: How the weights of one edge are combined (`REPEATED`).
+        n: The number of nodes.
 
     Returns:
         Every edge once, u < v, sorted by (u, v), [2, m] int64; and its weight, [m] float32, or None if every
         weight is 1.
 
     Raises:
-        InputError: a combined weight is outside the range of float32.
+        InputError: A combined weight is outside the range of float32.
     """
     u, v = np.minimum(edges[0], edges[1]), np.maximum(edges[0], edges[1])
     proper = u != v

@@ -41,14 +41,14 @@ class EdgeSplit:
     whole graph, and are as many as the edges of their part.
 
     Attributes:
-        name: the name of the split.
-        edges: the edges of the whole graph, [2, m].
-        graph_hash: the hash of the whole graph.
-        train: the training edges, bool [m].
-        val: the validation edges, bool [m].
-        test: the test edges, bool [m].
-        val_negative: the negative pairs for validation, int64 [2, n], u < v.
-        test_negative: the negative pairs for test, int64 [2, n], u < v.
+        name: The name of the split.
+        edges: The edges of the whole graph, [2, m].
+        graph_hash: The hash of the whole graph.
+        train: The training edges, bool [m].
+        val: The validation edges, bool [m].
+        test: The test edges, bool [m].
+        val_negative: The negative pairs for validation, int64 [2, n], u < v.
+        test_negative: The negative pairs for test, int64 [2, n], u < v.
     """
 
     name: str
@@ -89,16 +89,16 @@ def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
     """Draw a split of the edges.
 
     Args:
-        graph: the whole graph.
+        graph: The whole graph.
         spec: "edges:A,B,C", the fractions of the edges for train, val and test, with A + B + C <= 1.
             "default" and "edges" mean "edges:0.8,0.05,0.15".
-        seed: the seed of the draw.
+        seed: The seed of the draw.
 
     Returns:
         The split.
 
     Raises:
-        InputError: the spec is another one, a part has no edge, or the graph has too few negative pairs.
+        InputError: The spec is another one, a part has no edge, or the graph has too few negative pairs.
     """
     kind, _, numbers = spec.partition(":")
     if kind.lower() not in ("default", "edges"):
@@ -144,9 +144,9 @@ def pairs_that_are_no_edge(edges: np.ndarray, n: int, rank: np.ndarray) -> np.nd
     The pairs u < v without an edge are ranked in the order of (u, v), from rank 0.
 
     Args:
-        edges: the edges, [2, m], u < v, sorted by (u, v).
-        n: the number of nodes.
-        rank: the ranks, [k], each below n (n - 1) / 2 - m.
+        edges: The edges, [2, m], u < v, sorted by (u, v).
+        n: The number of nodes.
+        rank: The ranks, [k], each below n (n - 1) / 2 - m.
 
     Returns:
         The pairs, [2, k] int64.
@@ -165,8 +165,8 @@ def training_graph(graph: Graph, split: EdgeSplit) -> Graph:
     """Remove all edges except the training edges.
 
     Args:
-        graph: the whole graph.
-        split: the split of its edges.
+        graph: The whole graph.
+        split: The split of its edges.
 
     Returns:
         The graph with the training edges and their weights. `held`, if any, lists the training edges only.
@@ -190,12 +190,12 @@ class ScoredPairs:
     """The scored pairs and the client that scores each, sorted by (client, id, other_id).
 
     Attributes:
-        client: the client that scores the pair, [L].
-        id: the id of the pair's node at this client, [L].
-        other_client: the client of the pair's other node, [L]. It may equal `client`.
-        other_id: the id of the other node, [L].
-        label: whether the pair is an edge, bool [L].
-        part: the part of the split, uint8 [L], a position in `PARTS`.
+        client: The client that scores the pair, [L].
+        id: The id of the pair's node at this client, [L].
+        other_client: The client of the pair's other node, [L]. It may equal `client`.
+        other_id: The id of the other node, [L].
+        label: Whether the pair is an edge, bool [L].
+        part: The part of the split, uint8 [L], a position in `PARTS`.
     """
 
     client: np.ndarray
@@ -213,14 +213,14 @@ def scored_pairs(split: EdgeSplit, partition: Partition) -> ScoredPairs:
     so the order of the node numbers does not make some clients score more pairs than others.
 
     Args:
-        split: the split of the edges.
-        partition: the partition of the graph among clients.
+        split: The split of the edges.
+        partition: The partition of the graph among clients.
 
     Returns:
         The pairs with their clients.
 
     Raises:
-        InputError: a node is at no client, or at several.
+        InputError: A node is at no client, or at several.
     """
     import torch
 

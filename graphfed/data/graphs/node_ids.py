@@ -20,13 +20,13 @@ def node_ids(texts: Sequence[str]) -> np.ndarray:
     """Compute the ids of texts. Equal texts have equal ids.
 
     Args:
-        texts: n texts.
+        texts: N texts.
 
     Returns:
         The ids, [n] int64, at least 0.
 
     Raises:
-        InputError: two different texts have the same id.
+        InputError: Two different texts have the same id.
     """
     ids = np.fromiter((_id(text) for text in texts), dtype=np.int64, count=len(texts))
     order = np.argsort(ids, kind="stable")

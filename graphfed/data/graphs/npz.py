@@ -34,11 +34,11 @@ class NpzSource:
     """The location of a set's file and where it comes from.
 
     Attributes:
-        name: the name of the set.
-        folder: the folder of the file below a data folder.
-        file: the name of the file.
-        source: where the file comes from.
-        partial: a file in the same folder that holds the features of the first nodes only; None if there is
+        name: The name of the set.
+        folder: The folder of the file below a data folder.
+        file: The name of the file.
+        source: Where the file comes from.
+        partial: A file in the same folder that holds the features of the first nodes only; None if there is
             no such file.
     """
 
@@ -82,8 +82,8 @@ def find_npz(roots: list[Path], source: NpzSource) -> tuple[Path | None, list[st
     """Find the file of a set.
 
     Args:
-        roots: data folders, searched in this order.
-        source: the set.
+        roots: Data folders, searched in this order.
+        source: The set.
 
     Returns:
         The path of the file, None if it is not found; and what is missing: the file, or the features in it.
@@ -102,15 +102,15 @@ def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Grap
     """Load the graph of a set.
 
     Args:
-        source: the set.
-        roots: data folders, searched in this order.
-        structure_only: leave the features out.
+        source: The set.
+        roots: Data folders, searched in this order.
+        structure_only: Leave the features out.
 
     Returns:
         The graph, with csr features [N, F] float32.
 
     Raises:
-        InputError: the file is missing, cannot be read, or does not have the features. For a missing file the
+        InputError: The file is missing, cannot be read, or does not have the features. For a missing file the
             message names the searched paths and the source.
     """
     place = next((path for path in _candidates(roots, source) if path.is_file()), None)

@@ -49,9 +49,9 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
       same distribution.
 
     Args:
-        graph: the graph; with a split of the edges, its training graph.
-        split: the split of the nodes or of the edges.
-        partition: the partition of the graph.
+        graph: The graph; with a split of the edges, its training graph.
+        split: The split of the nodes or of the edges.
+        partition: The partition of the graph.
 
     Returns:
         A dictionary that can be written as JSON.
@@ -97,7 +97,7 @@ def graph_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Describe the graph as a whole for a person.
 
     Args:
-        overview: what `overview` returned.
+        overview: What `overview` returned.
 
     Returns:
         Pairs of a label and a text.
@@ -144,7 +144,7 @@ def client_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Describe the clients together for a person.
 
     Args:
-        overview: what `overview` returned.
+        overview: What `overview` returned.
 
     Returns:
         Pairs of a label and a text.
@@ -174,8 +174,8 @@ def client_names(graph: Graph, partition: Partition) -> tuple[str, ...]:
     """Return the names that the data gives to the clients.
 
     Args:
-        graph: the graph.
-        partition: a partition of it.
+        graph: The graph.
+        partition: A partition of it.
 
     Returns:
         K names, or () if the partition's clients are not those that the data states.

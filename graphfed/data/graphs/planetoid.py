@@ -41,7 +41,7 @@ def folders(root: Path, folder: str) -> list[Path]:
     """List the folders below `root` in which the raw files of a data set may be.
 
     Args:
-        root: a data folder.
+        root: A data folder.
         folder: PyG's name of the data set, such as "Cora".
 
     Returns:
@@ -55,7 +55,7 @@ def find_files(roots: list[Path], folder: str) -> tuple[Path | None, list[str]]:
     """Find the folder that has the most of a data set's eight raw files.
 
     Args:
-        roots: data folders, searched in this order.
+        roots: Data folders, searched in this order.
         folder: PyG's name of the data set, such as "Cora".
 
     Returns:
@@ -78,14 +78,14 @@ def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Grap
 
     Args:
         folder: "Cora", "CiteSeer" or "PubMed".
-        roots: data folders, searched in this order.
-        structure_only: leave the features out.
+        roots: Data folders, searched in this order.
+        structure_only: Leave the features out.
 
     Returns:
         The graph; its features are csr, [N, F], not normalised.
 
     Raises:
-        InputError: files are missing or damaged. For missing files the message names the files, the searched
+        InputError: Files are missing or damaged. For missing files the message names the files, the searched
             folders and the source.
     """
     name = folder.lower()

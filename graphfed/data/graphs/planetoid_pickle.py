@@ -33,14 +33,14 @@ def read_pickle(content: bytes, path: Path) -> Any:
     """Read a Planetoid file. No code in the file runs.
 
     Args:
-        content: the content of the file.
-        path: the path of the file, for messages.
+        content: The content of the file.
+        path: The path of the file, for messages.
 
     Returns:
         The array, csr matrix or dict in the file.
 
     Raises:
-        InputError: the file is damaged, or uses an opcode or a name that no Planetoid file needs.
+        InputError: The file is damaged, or uses an opcode or a name that no Planetoid file needs.
     """
     try:
         return _Interpreter().run(content)

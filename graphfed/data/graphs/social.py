@@ -46,20 +46,20 @@ def make_social(
 
     Args:
         num_nodes: N, at most 10^7.
-        communities: the number of communities, C.
+        communities: The number of communities, C.
         features: F, the number of features. communities x features is at most 10^8.
-        average_degree: the graph has exactly round(num_nodes * average_degree / 2) edges, at most 10^8.
-        homophily: the probability that an edge is drawn inside a community.
-        dense: use real features, the sum of a random direction of the node's community and normal noise,
+        average_degree: The graph has exactly round(num_nodes * average_degree / 2) edges, at most 10^8.
+        homophily: The probability that an edge is drawn inside a community.
+        dense: Use real features, the sum of a random direction of the node's community and normal noise,
             instead of binary ones. Edges and communities stay the same. num_nodes x features is at most 10^9.
-        seed: the seed of all draws.
-        structure_only: leave the features out.
+        seed: The seed of all draws.
+        structure_only: Leave the features out.
 
     Returns:
         The graph. Its features are [N, F] float32: csr with values 0 and 1, or numpy if `dense`.
 
     Raises:
-        InputError: an option is out of range, or the edges cannot be drawn.
+        InputError: An option is out of range, or the edges cannot be drawn.
     """
     _check(num_nodes, communities, features, average_degree, homophily, dense)
     rng = generator(seed, "social")

@@ -24,15 +24,15 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
         "default"                 "public" if the data set has its own split, else "per_class"
 
     Args:
-        graph: the graph.
-        spec: the kind of split and its numbers.
-        seed: the seed of the draw.
+        graph: The graph.
+        spec: The kind of split and its numbers.
+        seed: The seed of the draw.
 
     Returns:
         The split.
 
     Raises:
-        InputError: the spec is unknown, the data set has no such split, or there are too few nodes.
+        InputError: The spec is unknown, the data set has no such split, or there are too few nodes.
     """
     kind, numbers = _parsed(spec)
     if kind == "default":
@@ -55,17 +55,17 @@ def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
     Clients that hold the same node assign it to the same part without any communication.
 
     Args:
-        ids: the ids of the nodes, int64 [n].
+        ids: The ids of the nodes, int64 [n].
         spec: "random:A,B,C" or "random_plain:A,B,C", the probabilities of the parts. Neither is stratified by
             class, because a client does not know the other clients' nodes. "default" is
             "random:0.5,0.25,0.25".
-        seed: the seed of the hash.
+        seed: The seed of the hash.
 
     Returns:
         The part of each node, int8 [n]: 0 for train, 1 for val, 2 for test, 3 for none.
 
     Raises:
-        InputError: the spec is unknown, or needs the whole graph.
+        InputError: The spec is unknown, or needs the whole graph.
     """
     import torch
 
@@ -197,15 +197,15 @@ def fractions_in(
     """Read the fractions for train, val and test.
 
     Args:
-        spec: the whole spec, for messages.
-        numbers: its numbers, as in "0.5,0.25,0.25".
-        example: a valid spec, for messages.
+        spec: The whole spec, for messages.
+        numbers: Its numbers, as in "0.5,0.25,0.25".
+        example: A valid spec, for messages.
 
     Returns:
         The three fractions. The first is positive, and their sum is at most 1.
 
     Raises:
-        InputError: the numbers cannot be read or are out of range.
+        InputError: The numbers cannot be read or are out of range.
     """
     try:
         train, val, test = (float(part) for part in numbers.split(","))

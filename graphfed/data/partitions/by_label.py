@@ -28,10 +28,10 @@ def label_dirichlet(graph: Graph, clients: int, seed: int, beta: float, kind: st
     Nodes of unknown class (-1) are treated as one more class.
 
     Args:
-        graph: the graph.
+        graph: The graph.
         clients: K.
-        seed: the seed of the draws.
-        beta: the concentration. The classes are very unevenly distributed at 1, moderately at 100, and almost
+        seed: The seed of the draws.
+        beta: The concentration. The classes are very unevenly distributed at 1, moderately at 100, and almost
             evenly at 10000.
         kind: "proportions" or "hsu".
 
@@ -39,7 +39,7 @@ def label_dirichlet(graph: Graph, clients: int, seed: int, beta: float, kind: st
         The partition; every node is at one client.
 
     Raises:
-        InputError: beta is not positive, the kind is unknown, or no draw gave every client 10 nodes.
+        InputError: Beta is not positive, the kind is unknown, or no draw gave every client 10 nodes.
     """
     if not 0 < beta < np.inf:
         raise InputError(
@@ -124,10 +124,10 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float, nodes: str) 
     unknown class (-1) are assigned uniformly at the start.
 
     Args:
-        graph: the graph.
+        graph: The graph.
         clients: K, at most the number of classes.
-        seed: the seed of the draws.
-        alpha: the fraction to move. The classes are most skewed at 0, and evenly distributed at (K-1)/K.
+        seed: The seed of the draws.
+        alpha: The fraction to move. The classes are most skewed at 0, and evenly distributed at (K-1)/K.
         nodes: "own" or "all". With "own", a client holds the nodes that are assigned to it, and an edge
             between two clients is a cross-client edge. With "all" (for PPGNN), every client also holds all
             other nodes, without their labels and edges, and an edge between two clients is at no client.
@@ -136,7 +136,7 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float, nodes: str) 
         The partition; every node has one owner.
 
     Raises:
-        InputError: an option is out of range, or there are more clients than classes.
+        InputError: An option is out of range, or there are more clients than classes.
     """
     if not 0 <= alpha <= 1:
         raise InputError(f"alpha {alpha:g} of label_skew must be a fraction from 0 to 1 (0.5 for 50 %)")

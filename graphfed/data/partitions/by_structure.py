@@ -20,9 +20,9 @@ def random(graph: Graph, clients: int, seed: int) -> Partition:
     """Assign nodes to clients uniformly at random, with sizes that differ by at most one.
 
     Args:
-        graph: the graph.
+        graph: The graph.
         clients: K.
-        seed: the seed of the draw.
+        seed: The seed of the draw.
 
     Returns:
         The partition.
@@ -40,9 +40,9 @@ def column(graph: Graph, clients: int, seed: int) -> Partition:
     there are no cross-client edges: a client does not know an edge that its files do not list.
 
     Args:
-        graph: a graph whose data states the clients.
-        clients: the number of the data's clients.
-        seed: not used.
+        graph: A graph whose data states the clients.
+        clients: The number of the data's clients.
+        seed: Not used.
 
     Returns:
         The partition.
@@ -59,9 +59,9 @@ def ego(graph: Graph, clients: int, seed: int) -> Partition:
     """Assign node i to client i, so that every edge is a cross-client edge.
 
     Args:
-        graph: the graph.
+        graph: The graph.
         clients: N.
-        seed: not used.
+        seed: Not used.
 
     Returns:
         The partition.
@@ -77,9 +77,9 @@ def louvain(graph: Graph, clients: int, seed: int) -> Partition:
     node and at most 2 N/K.
 
     Args:
-        graph: the graph.
+        graph: The graph.
         clients: K.
-        seed: the seed of Louvain's algorithm.
+        seed: The seed of Louvain's algorithm.
 
     Returns:
         The partition.
@@ -118,7 +118,7 @@ def metis(graph: Graph, clients: int, seed: int) -> Partition:
     On tiny graphs METIS may leave a client empty.
 
     Args:
-        graph: the graph.
+        graph: The graph.
         clients: K.
         seed: METIS' seed.
 
@@ -126,7 +126,7 @@ def metis(graph: Graph, clients: int, seed: int) -> Partition:
         The partition.
 
     Raises:
-        InputError: pymetis is not installed.
+        InputError: Pymetis is not installed.
     """
     try:
         import pymetis

@@ -25,20 +25,20 @@ def edges_uniform(
     client does not know the edges that it does not hold.
 
     Args:
-        graph: the graph.
+        graph: The graph.
         clients: K.
-        seed: the seed of the draws.
+        seed: The seed of the draws.
         nodes: "all": every client holds every node. "endpoints": a client holds the endpoints of its edges,
             and one client holds each node without an edge.
         labels: "all": every client that holds a node owns it, so it knows the label and is scored on the
             node. "one": one of these clients owns it, drawn uniformly.
-        overlap: the fraction of the edges that a second client also holds.
+        overlap: The fraction of the edges that a second client also holds.
 
     Returns:
         The partition.
 
     Raises:
-        InputError: an option is out of range, or `overlap` is positive and there is only one client.
+        InputError: An option is out of range, or `overlap` is positive and there is only one client.
     """
     for name, value, kinds in (
         ("nodes", nodes, ("all", "endpoints")),
@@ -93,12 +93,12 @@ def overlapping(
     Client k takes the fraction xi_k, which is normally distributed and truncated to [0.05, 1].
 
     Args:
-        graph: the graph.
+        graph: The graph.
         clients: K.
-        seed: the seed of the draws.
-        mean: the mean of the fractions before truncation, from 0.05 to 1.
-        variance: their variance before truncation, at least 0.
-        classes: the number of classes that each client has (see `_class_subsets`); 0 for all. The fraction
+        seed: The seed of the draws.
+        mean: The mean of the fractions before truncation, from 0.05 to 1.
+        variance: Their variance before truncation, at least 0.
+        classes: The number of classes that each client has (see `_class_subsets`); 0 for all. The fraction
             xi_k then refers to the nodes of the client's classes. Nodes of unknown class (-1) form one more
             class, which every client has.
         copies: "many" or "one". With "many", a client copies the fraction xi_k of all nodes; every copy has
@@ -115,7 +115,7 @@ def overlapping(
         The partition.
 
     Raises:
-        InputError: an option is out of range or unknown, or `copies` is "one" and the clients together do not
+        InputError: An option is out of range or unknown, or `copies` is "one" and the clients together do not
             have all classes.
     """
     if not MIN_FRACTION <= mean <= 1:

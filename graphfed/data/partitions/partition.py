@@ -25,11 +25,11 @@ class PartitionSpec:
     """A partitioner and its description.
 
     Attributes:
-        function: the partitioner.
-        options: the default of each option, which also fixes the option's type.
-        description: one line for people.
-        clients_of: a function that returns the number of clients for a graph; None if the user chooses it.
-        data: the kind of data that it partitions, "graph" or "sensors".
+        function: The partitioner.
+        options: The default of each option, which also fixes the option's type.
+        description: One line for people.
+        clients_of: A function that returns the number of clients for a graph; None if the user chooses it.
+        data: The kind of data that it partitions, "graph" or "sensors".
     """
 
     function: Callable[..., Partition]
@@ -106,17 +106,17 @@ def partition(graph: Graph, name: str, clients: int | None, seed: int, **options
     """Partition a graph among clients. The same arguments give the same partition.
 
     Args:
-        graph: the graph, with N nodes.
-        name: the partitioner, a key of PARTITIONS.
+        graph: The graph, with N nodes.
+        name: The partitioner, a key of PARTITIONS.
         clients: K, from 1 to N. "ego" and "column" determine it; for these give None or that number.
-        seed: the seed of the partitioner's draws.
-        **options: options of the partitioner; an option that is not given has its default.
+        seed: The seed of the partitioner's draws.
+        **options: Options of the partitioner; an option that is not given has its default.
 
     Returns:
         The partition, with its name, options and seed.
 
     Raises:
-        InputError: the name or an option is unknown, a value has the wrong type or is out of range, or the
+        InputError: The name or an option is unknown, a value has the wrong type or is out of range, or the
             number of clients is not possible.
     """
     if name not in PARTITIONS:

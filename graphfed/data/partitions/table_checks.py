@@ -34,11 +34,11 @@ def check_metadata(metadata: Mapping[str, Any], where: str) -> None:
     Names must be printable and short, and numbers finite.
 
     Args:
-        metadata: name, options, seed, num_clients and graph_hash.
-        where: the file or partition, which starts the error message.
+        metadata: Name, options, seed, num_clients and graph_hash.
+        where: The file or partition, which starts the error message.
 
     Raises:
-        InputError: an entry cannot be used.
+        InputError: An entry cannot be used.
     """
     options = metadata.get("options", {})
     fits = {
@@ -75,12 +75,12 @@ def check_tables(tables: Tables, num_clients: int, where: str) -> None:
     or copied, every cross-client edge has a row in each direction.
 
     Args:
-        tables: the eleven columns of a Partition by name.
+        tables: The eleven columns of a Partition by name.
         num_clients: K.
-        where: the file or partition, which starts the error message.
+        where: The file or partition, which starts the error message.
 
     Raises:
-        InputError: a check fails.
+        InputError: A check fails.
     """
     _check_types(tables, where)
     _check_ranges(tables, num_clients, where)
@@ -102,12 +102,12 @@ def check_against_graph(tables: Tables, graph: Graph, where: str) -> None:
     """Check that the tables' nodes and edges are nodes and edges of a graph. Call `check_tables` before.
 
     Args:
-        tables: the eleven columns of a Partition by name.
-        graph: the graph.
-        where: the file or partition, which starts the error message.
+        tables: The eleven columns of a Partition by name.
+        graph: The graph.
+        where: The file or partition, which starts the error message.
 
     Raises:
-        InputError: the graph does not have a node or an edge.
+        InputError: The graph does not have a node or an edge.
     """
     n = graph.num_nodes
     node = tables["held_node"]

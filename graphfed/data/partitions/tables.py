@@ -45,22 +45,22 @@ class Partition:
     cross-client edge has a row in each direction.
 
     Attributes:
-        held_client: the client that holds a node, int64 [M].
-        held_id: the id of the node, int64 [M].
-        held_node: the node's number in the graph, int64 [M].
-        held_owner: whether the client owns the node, bool [M].
-        edge_client: the client that holds an edge, int64 [E].
-        edge_u: the edge's smaller endpoint, an id that the client holds, int64 [E].
-        edge_v: the edge's larger endpoint, an id that the client holds, int64 [E].
-        cross_local_client: the client from which a cross-client edge is seen, int64 [C].
-        cross_id: the edge's endpoint at this client, an id that it holds, int64 [C].
-        cross_remote_client: the client at the other endpoint, int64 [C].
-        cross_remote_id: the other endpoint, an id that the remote client owns, int64 [C].
+        held_client: The client that holds a node, int64 [M].
+        held_id: The id of the node, int64 [M].
+        held_node: The node's number in the graph, int64 [M].
+        held_owner: Whether the client owns the node, bool [M].
+        edge_client: The client that holds an edge, int64 [E].
+        edge_u: The edge's smaller endpoint, an id that the client holds, int64 [E].
+        edge_v: The edge's larger endpoint, an id that the client holds, int64 [E].
+        cross_local_client: The client from which a cross-client edge is seen, int64 [C].
+        cross_id: The edge's endpoint at this client, an id that it holds, int64 [C].
+        cross_remote_client: The client at the other endpoint, int64 [C].
+        cross_remote_id: The other endpoint, an id that the remote client owns, int64 [C].
         num_clients: K.
-        graph_hash: the hash of the partitioned graph.
-        name: the partitioner, a printable text of at most 200 characters.
-        options: the partitioner's options: finite numbers, and texts like `name`.
-        seed: the partitioner's seed.
+        graph_hash: The hash of the partitioned graph.
+        name: The partitioner, a printable text of at most 200 characters.
+        options: The partitioner's options: finite numbers, and texts like `name`.
+        seed: The partitioner's seed.
     """
 
     held_client: np.ndarray
@@ -101,7 +101,7 @@ class Partition:
         """Return the graph's node of each id.
 
         Args:
-            ids: ids that clients hold, of any shape.
+            ids: Ids that clients hold, of any shape.
 
         Returns:
             The nodes' numbers, int64, of the shape of `ids`.
@@ -115,11 +115,11 @@ class Partition:
         """Check that this is a partition of a graph.
 
         Args:
-            graph: the graph.
-            where: the name of the partition in error messages; by default its local name.
+            graph: The graph.
+            where: The name of the partition in error messages; by default its local name.
 
         Raises:
-            InputError: the partition was made for another graph, or its tables have a row out of order, an
+            InputError: The partition was made for another graph, or its tables have a row out of order, an
                 unknown node or id, or an edge that the graph does not have.
         """
         where = f"the {self.name!r} partition" if where is None else where
@@ -136,7 +136,7 @@ class Partition:
         """Write the partition to a safetensors file, atomically.
 
         Args:
-            path: the file, which is replaced if it exists.
+            path: The file, which is replaced if it exists.
         """
         metadata = {
             "format": FORMAT,
@@ -154,13 +154,13 @@ class Partition:
         """Read the metadata of a partition file without its tables.
 
         Args:
-            path: a file that `save` wrote.
+            path: A file that `save` wrote.
 
         Returns:
             The keys name, options, seed, num_clients, graph_hash and hash.
 
         Raises:
-            InputError: the file is missing, or is no partition file.
+            InputError: The file is missing, or is no partition file.
         """
         path = Path(path)
         try:
@@ -191,13 +191,13 @@ class Partition:
         """Read a partition file and check its tables. `check` compares them with a graph.
 
         Args:
-            path: a file that `save` wrote.
+            path: A file that `save` wrote.
 
         Returns:
             The partition.
 
         Raises:
-            InputError: the file is missing, damaged or no partition file, or its tables are no partition of
+            InputError: The file is missing, damaged or no partition file, or its tables are no partition of
                 any graph. In the last case the message names table and row.
         """
         path = Path(path)
@@ -229,12 +229,12 @@ def from_assignment(
     Edges between nodes of different clients become rows of `cross`.
 
     Args:
-        graph: the graph.
-        client: the client of each node, integers [N].
+        graph: The graph.
+        client: The client of each node, integers [N].
         num_clients: K; by default the largest client plus one.
-        name: the partitioner.
-        options: the partitioner's options.
-        seed: the partitioner's seed.
+        name: The partitioner.
+        options: The partitioner's options.
+        seed: The partitioner's seed.
 
     Returns:
         The partition.
@@ -293,9 +293,9 @@ def without_cross(
     An edge that a client does not hold is unknown to it.
 
     Args:
-        graph: the graph.
-        held: client, node and owner, [M] each, sorted by (client, node).
-        edges: client, u and v, [E] each, sorted by (client, u, v).
+        graph: The graph.
+        held: Client, node and owner, [M] each, sorted by (client, node).
+        edges: Client, u and v, [E] each, sorted by (client, u, v).
         num_clients: K.
 
     Returns:
@@ -323,7 +323,7 @@ def order_by_client(client: np.ndarray, num_clients: int) -> np.ndarray:
     """Sort rows by client, stably. Rows that are sorted by id become sorted by (client, id).
 
     Args:
-        client: the client of each row, [n].
+        client: The client of each row, [n].
         num_clients: K.
 
     Returns:
@@ -340,10 +340,10 @@ def cross_rows(
     """Build the four columns of the table `cross`, for a partition in which one client holds each id.
 
     Args:
-        held_client: the client of each held row, [M], sorted by (client, id).
-        held_id: the ids, [M].
-        local: the id at the first endpoint of each edge, [C], in any order.
-        remote: the id at the second endpoint, [C].
+        held_client: The client of each held row, [M], sorted by (client, id).
+        held_id: The ids, [M].
+        local: The id at the first endpoint of each edge, [C], in any order.
+        remote: The id at the second endpoint, [C].
 
     Returns:
         The columns by name, [C] each, sorted by all four columns.

@@ -29,12 +29,12 @@ def gaussian_kernel(
     """Compute the adjacency of sensors from listed distances.
 
     Args:
-        sender: the sensor at which each edge starts, [n]. No pair may be listed twice.
-        receiver: the sensor at which each edge ends, [n].
-        distance: the distances, [n], finite and not negative, in any unit.
+        sender: The sensor at which each edge starts, [n]. No pair may be listed twice.
+        receiver: The sensor at which each edge ends, [n].
+        distance: The distances, [n], finite and not negative, in any unit.
         size: S.
-        threshold: a smaller weight becomes 0.
-        sigma: the scale of the kernel, in the unit of the distances; by default the (population) standard
+        threshold: A smaller weight becomes 0.
+        sigma: The scale of the kernel, in the unit of the distances; by default the (population) standard
             deviation of the distances.
 
     Returns:
@@ -68,9 +68,9 @@ def with_unit_diagonal(
     """Build an adjacency with diagonal 1 from weighted edges.
 
     Args:
-        sender: the sensor at which each edge starts, [n]. No pair may be listed twice.
-        receiver: the sensor at which each edge ends, [n].
-        weight: the weights, [n]; weights of 0 and weights on the diagonal are dropped.
+        sender: The sensor at which each edge starts, [n]. No pair may be listed twice.
+        receiver: The sensor at which each edge ends, [n].
+        weight: The weights, [n]; weights of 0 and weights on the diagonal are dropped.
         size: S.
 
     Returns:

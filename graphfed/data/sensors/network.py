@@ -25,12 +25,12 @@ class Pairs:
     """Distinct pairs of sensors with a number each.
 
     Attributes:
-        sender: the number of the first sensor, int64 [n].
-        receiver: the number of the second sensor, int64 [n].
-        value: the distance or weight, float64 [n], not negative.
-        listed: the number of rows of the file.
-        left_out: the number of rows that name a sensor without readings.
-        unknown: the sensors without readings that the file names, sorted.
+        sender: The number of the first sensor, int64 [n].
+        receiver: The number of the second sensor, int64 [n].
+        value: The distance or weight, float64 [n], not negative.
+        listed: The number of rows of the file.
+        left_out: The number of rows that name a sensor without readings.
+        unknown: The sensors without readings that the file names, sorted.
     """
 
     sender: np.ndarray
@@ -55,16 +55,16 @@ def read_pairs(file: TableFile, columns: Sequence[str], ids: tuple[str, ...], wh
     """Read a table with a row for each pair of sensors.
 
     Args:
-        file: the table.
-        columns: the names of the columns of the sender, the receiver and the number.
-        ids: the S sensors that have readings.
-        what: what the number is: "distance" or "weight".
+        file: The table.
+        columns: The names of the columns of the sender, the receiver and the number.
+        ids: The S sensors that have readings.
+        what: What the number is: "distance" or "weight".
 
     Returns:
         The pairs of sensors that have readings.
 
     Raises:
-        InputError: a number is missing or negative, a pair has two different numbers, or no row names two of
+        InputError: A number is missing or negative, a pair has two different numbers, or no row names two of
             the sensors.
     """
     import pyarrow as pa
@@ -127,14 +127,14 @@ def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.csr_matrix:
     is written by scipy.sparse.save_npz. Its order is that of the readings, or that of an array 'ids'.
 
     Args:
-        path: the file.
-        ids: the S sensors that have readings. Other sensors of the matrix are left out.
+        path: The file.
+        ids: The S sensors that have readings. Other sensors of the matrix are left out.
 
     Returns:
         The adjacency, [S, S] float32 csr, with diagonal 1.
 
     Raises:
-        InputError: the matrix is not square, has no row for a sensor, or has a weight that is negative or not
+        InputError: The matrix is not square, has no row for a sensor, or has a weight that is negative or not
             finite.
     """
     if path.name.lower().endswith(".npz"):
@@ -242,17 +242,17 @@ def read_positions(
     """Read the positions of sensors from a table, which may have further sensors.
 
     Args:
-        file: the table.
-        column: the name of the column of ids.
-        coordinates: the names of the columns of latitude and longitude, or of x and y.
-        geographic: whether the coordinates are degrees.
-        ids: the S sensors that have readings.
+        file: The table.
+        column: The name of the column of ids.
+        coordinates: The names of the columns of latitude and longitude, or of x and y.
+        geographic: Whether the coordinates are degrees.
+        ids: The S sensors that have readings.
 
     Returns:
         The positions, [S, 2] float64, in the order of `coordinates`.
 
     Raises:
-        InputError: a sensor is missing or listed twice, or a coordinate is no number or out of range.
+        InputError: A sensor is missing or listed twice, or a coordinate is no number or out of range.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

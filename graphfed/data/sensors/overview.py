@@ -38,8 +38,8 @@ def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]
       the largest component, and of sensors without a neighbour in either direction.
 
     Args:
-        sensors: the sensors.
-        split: the split of the windows; None if there is no split.
+        sensors: The sensors.
+        split: The split of the windows; None if there is no split.
 
     Returns:
         A dictionary that can be written as JSON.
@@ -106,7 +106,7 @@ def sensor_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Describe sensors for a person.
 
     Args:
-        overview: what `sensor_overview` returned.
+        overview: What `sensor_overview` returned.
 
     Returns:
         Pairs of a label and a text.

@@ -47,13 +47,13 @@ class Rows:
     """The rows of a file.
 
     Attributes:
-        path: the file.
-        ids: the names of the S sensors.
-        times: the time of each row in microseconds since 1970, int64 [R].
-        sensor: for a long table, the number of each row's sensor, int64 [R]; None for a wide table.
-        values: the readings, float32, NaN if missing; [R] for a long table, [R, S] for a wide one.
-        where: a function that describes the position of a row, for messages.
-        zoned: whether the file names a time zone; `times` are then in UTC.
+        path: The file.
+        ids: The names of the S sensors.
+        times: The time of each row in microseconds since 1970, int64 [R].
+        sensor: For a long table, the number of each row's sensor, int64 [R]; None for a wide table.
+        values: The readings, float32, NaN if missing; [R] for a long table, [R, S] for a wide one.
+        where: A function that describes the position of a row, for messages.
+        zoned: Whether the file names a time zone; `times` are then in UTC.
     """
 
     path: Path
@@ -70,9 +70,9 @@ class Grid:
     """Readings at equal steps of time.
 
     Attributes:
-        readings: the readings, float32 [T, S]; NaN if missing.
-        start: the ISO time of the first step.
-        step_minutes: the minutes between two steps.
+        readings: The readings, float32 [T, S]; NaN if missing.
+        start: The ISO time of the first step.
+        step_minutes: The minutes between two steps.
     """
 
     readings: np.ndarray
@@ -87,15 +87,15 @@ def read_wide(path: Path, time: str, missing: float | None) -> Rows:
     """Read a table with a column of times, in which every other column is a sensor.
 
     Args:
-        path: the table.
-        time: the name of the column of times.
-        missing: a number that means a missing reading; None if there is none.
+        path: The table.
+        time: The name of the column of times.
+        missing: A number that means a missing reading; None if there is none.
 
     Returns:
         The rows.
 
     Raises:
-        InputError: the table has no sensor or no row, or a value cannot be used.
+        InputError: The table has no sensor or no row, or a value cannot be used.
     """
     file = TableFile(path, index=INDEX)
     sensors = [name for name in file.columns if name != time]
@@ -112,17 +112,17 @@ def read_long(path: Path, time: str, sensor: str, value: str, missing: float | N
     """Read a table with a row for each reading. The order of sensors is that of their first rows.
 
     Args:
-        path: the table.
-        time: the name of the column of times.
-        sensor: the name of the column of sensors.
-        value: the name of the column of readings.
-        missing: a number that means a missing reading; None if there is none.
+        path: The table.
+        time: The name of the column of times.
+        sensor: The name of the column of sensors.
+        value: The name of the column of readings.
+        missing: A number that means a missing reading; None if there is none.
 
     Returns:
         The rows.
 
     Raises:
-        InputError: the table has no row, or a value cannot be used.
+        InputError: The table has no row, or a value cannot be used.
     """
     import pyarrow.compute as pc
 
@@ -149,14 +149,14 @@ def read_hdf5(path: Path, missing: float | None) -> Rows:
     """Read an HDF5 file that pandas wrote, with times as the index and a column for each sensor.
 
     Args:
-        path: the file.
-        missing: a number that means a missing reading; None if there is none.
+        path: The file.
+        missing: A number that means a missing reading; None if there is none.
 
     Returns:
         The rows.
 
     Raises:
-        InputError: the file is missing, damaged or empty, or a value cannot be used.
+        InputError: The file is missing, damaged or empty, or a value cannot be used.
     """
     frame = read_frame(path)
     if not frame.columns or not len(frame.index):
@@ -178,14 +178,14 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
     """Read an npz file with the arrays that this module's docstring describes.
 
     Args:
-        path: the file.
-        missing: a number that means a missing reading; None if there is none.
+        path: The file.
+        missing: A number that means a missing reading; None if there is none.
 
     Returns:
         The rows.
 
     Raises:
-        InputError: the file is missing or damaged, or an array cannot be used.
+        InputError: The file is missing or damaged, or an array cannot be used.
     """
 
     def where(row: int) -> str:
@@ -279,7 +279,7 @@ def _read_microseconds(
 
     Args:
         values: R values.
-        refuse: a function (row, what, fix) that raises for the first value that is no time, or that names no
+        refuse: A function (row, what, fix) that raises for the first value that is no time, or that names no
             time zone although the first value names one.
 
     Returns:
@@ -336,15 +336,15 @@ def on_grid(rows: Rows, step_minutes: int | None) -> Grid:
     """Align rows to equal steps of time, in the order of time. Steps without a row are missing.
 
     Args:
-        rows: the rows, in any order.
-        step_minutes: the minutes between two steps; by default the most frequent difference between
+        rows: The rows, in any order.
+        step_minutes: The minutes between two steps; by default the most frequent difference between
             consecutive times.
 
     Returns:
         The grid.
 
     Raises:
-        InputError: a time (of a sensor, in a long table) occurs twice, a time is between two steps, a gap is
+        InputError: A time (of a sensor, in a long table) occurs twice, a time is between two steps, a gap is
             too long, or a sensor has no reading.
     """
     times, first, number = np.unique(rows.times, return_index=True, return_inverse=True)

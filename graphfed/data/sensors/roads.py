@@ -53,11 +53,11 @@ class _Jam:
     """One congestion.
 
     Attributes:
-        kilometre: the place on its road at which it starts.
-        onset: the minute at which it starts.
-        duration: its duration in minutes.
-        strength: the fraction of the speed that is lost at its start; half of this is lost at its end.
-        reach: how far it moves upstream, in km.
+        kilometre: The place on its road at which it starts.
+        onset: The minute at which it starts.
+        duration: Its duration in minutes.
+        strength: The fraction of the speed that is lost at its start; half of this is lost at its end.
+        reach: How far it moves upstream, in km.
     """
 
     kilometre: float
@@ -74,14 +74,14 @@ def make_roads(*, sensors: int = 60, weeks: int = 4, seed: int = 0) -> Sensors:
 
     Args:
         sensors: S, at most 5000.
-        weeks: the number of weeks, each of 2016 steps. There are at most 5 * 10^7 readings.
-        seed: the seed of all draws.
+        weeks: The number of weeks, each of 2016 steps. There are at most 5 * 10^7 readings.
+        seed: The seed of all draws.
 
     Returns:
         The sensors, with speeds in miles per hour.
 
     Raises:
-        InputError: an option is out of range.
+        InputError: An option is out of range.
     """
     for option, value in {"sensors": sensors, "weeks": weeks}.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -24,20 +24,20 @@ class Sensors:
     them as read-only.
 
     Attributes:
-        name: the name of the data set.
-        readings: the readings, [T, S] float32, finite; 0 if missing.
-        missing: whether each reading is missing, [T, S] bool.
-        adjacency: the weights of edges, [S, S] float32 csr. The row of an edge is the sensor at which it
+        name: The name of the data set.
+        readings: The readings, [T, S] float32, finite; 0 if missing.
+        missing: Whether each reading is missing, [T, S] bool.
+        adjacency: The weights of edges, [S, S] float32 csr. The row of an edge is the sensor at which it
             starts (the sender), its column the sensor at which it ends (the receiver). Weights are above 0,
             and the diagonal is 1.
-        position: the positions of the sensors, [S, 2] float64, or None: (x, y) in kilometres, or (latitude,
+        position: The positions of the sensors, [S, 2] float64, or None: (x, y) in kilometres, or (latitude,
             longitude) in degrees if `geographic`.
-        ids: the names of the sensors, S different ones.
-        start: the ISO time of the first reading, without a time zone.
-        step_minutes: the minutes between two readings.
-        geographic: whether positions are in degrees.
-        quantity: the measured quantity and its unit, for axes of plots.
-        note: a remark for readers of results.
+        ids: The names of the sensors, S different ones.
+        start: The ISO time of the first reading, without a time zone.
+        step_minutes: The minutes between two readings.
+        geographic: Whether positions are in degrees.
+        quantity: The measured quantity and its unit, for axes of plots.
+        note: A remark for readers of results.
     """
 
     name: str

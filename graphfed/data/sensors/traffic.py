@@ -38,10 +38,10 @@ class Roads:
     """The files of a road network.
 
     Attributes:
-        graph: an npz file of the graph.
-        distances: a table of distances, which is used if there is no npz file.
-        locations: the names that the table of locations may have.
-        lost_hour: the start of the hour that a clock skipped, if the readings have no rows for it; else None.
+        graph: An npz file of the graph.
+        distances: A table of distances, which is used if there is no npz file.
+        locations: The names that the table of locations may have.
+        lost_hour: The start of the hour that a clock skipped, if the readings have no rows for it; else None.
     """
 
     graph: str
@@ -55,11 +55,11 @@ class TrafficSource:
     """A data set.
 
     Attributes:
-        name: the name of the data set.
-        readings: the names that the file of readings may have; the first that exists is read.
-        roads: the files of the graph; None if the file of readings contains the graph.
-        source: where the file of readings comes from.
-        note: a remark for readers of results.
+        name: The name of the data set.
+        readings: The names that the file of readings may have; the first that exists is read.
+        roads: The files of the graph; None if the file of readings contains the graph.
+        source: Where the file of readings comes from.
+        note: A remark for readers of results.
     """
 
     name: str
@@ -121,8 +121,8 @@ def find_traffic(roots: list[Path], source: TrafficSource) -> tuple[Path | None,
     """Find the files of a data set.
 
     Args:
-        roots: data folders, searched in this order.
-        source: the data set.
+        roots: Data folders, searched in this order.
+        source: The data set.
 
     Returns:
         The file of readings, None if there is none; and the names of the missing files.
@@ -138,14 +138,14 @@ def load_traffic(source: TrafficSource, roots: list[Path]) -> Sensors:
     """Load a traffic data set.
 
     Args:
-        source: the data set.
-        roots: data folders, searched in this order.
+        source: The data set.
+        roots: Data folders, searched in this order.
 
     Returns:
         The sensors, in the order of the readings.
 
     Raises:
-        InputError: a file is missing or damaged. For a missing file the message names the searched folders
+        InputError: A file is missing or damaged. For a missing file the message names the searched folders
             and the source.
     """
     place = _first(roots, source.readings)

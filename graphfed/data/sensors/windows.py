@@ -29,14 +29,14 @@ class TimeSplit:
     Training windows are 0 .. train - 1; validation windows follow, and then test windows.
 
     Attributes:
-        name: the name of the split.
-        lags: the number of steps that a forecast reads.
-        horizon: the number of steps that it predicts.
-        every: the stride: training uses every k-th training window (1: all).
-        train: the number of training windows.
-        val: the number of validation windows.
-        test: the number of test windows.
-        observed: the sensors that take part in training and validation, bool [S]. All sensors take part in
+        name: The name of the split.
+        lags: The number of steps that a forecast reads.
+        horizon: The number of steps that it predicts.
+        every: The stride: training uses every k-th training window (1: all).
+        train: The number of training windows.
+        val: The number of validation windows.
+        test: The number of test windows.
+        observed: The sensors that take part in training and validation, bool [S]. All sensors take part in
             the test.
     """
 
@@ -69,17 +69,17 @@ def make_time_split(sensors: Sensors, name: str, lags: int, horizon: int, every:
         "default", "time"   "time:0.7,0.1,0.2"
 
     Args:
-        sensors: the sensors.
-        name: the kind of split and its numbers.
-        lags: the number of steps that a forecast reads.
-        horizon: the number of steps that it predicts.
-        every: the stride of training windows.
+        sensors: The sensors.
+        name: The kind of split and its numbers.
+        lags: The number of steps that a forecast reads.
+        horizon: The number of steps that it predicts.
+        every: The stride of training windows.
 
     Returns:
         The split.
 
     Raises:
-        InputError: the name is unknown, there are too few steps, a part has no window, or the split is
+        InputError: The name is unknown, there are too few steps, a part has no window, or the split is
             inductive and the sensors have no positions.
     """
     for what, value in (("lags", lags), ("horizon", horizon), ("every", every)):
@@ -108,9 +108,9 @@ def windows(readings: np.ndarray, lags: int, horizon: int) -> tuple[np.ndarray, 
     """Return all windows of readings, as views without a copy.
 
     Args:
-        readings: the readings, [T, S].
-        lags: the number of input steps.
-        horizon: the number of target steps.
+        readings: The readings, [T, S].
+        lags: The number of input steps.
+        horizon: The number of target steps.
 
     Returns:
         The inputs, [W, lags, S], and the targets, [W, horizon, S].

@@ -28,10 +28,10 @@ class ClientTables:
     """The content of one client's files.
 
     Attributes:
-        name: the name of the client.
-        nodes: its file of nodes, for messages.
-        edges: its file of edges, for messages.
-        tables: the content of both files.
+        name: The name of the client.
+        nodes: Its file of nodes, for messages.
+        edges: Its file of edges, for messages.
+        tables: The content of both files.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Union:
     """The clients' common graph.
 
     Attributes:
-        tables: the N nodes in the order of their first rows, and every edge once, u < v, sorted by (u, v),
+        tables: The N nodes in the order of their first rows, and every edge once, u < v, sorted by (u, v),
             without self loops.
-        held: the nodes and edges that each client lists.
-        listed: the endpoints of each client's edges as its file lists them, [2, e] nodes per client.
+        held: The nodes and edges that each client lists.
+        listed: The endpoints of each client's edges as its file lists them, [2, e] nodes per client.
     """
 
     tables: Tables
@@ -63,14 +63,14 @@ def unite(clients: Sequence[ClientTables], description: Description) -> Union:
     lists the node owns it.
 
     Args:
-        clients: the clients' tables.
-        description: the description of the files.
+        clients: The clients' tables.
+        description: The description of the files.
 
     Returns:
         The common graph.
 
     Raises:
-        InputError: two clients disagree; the message names both clients, files, rows and values.
+        InputError: Two clients disagree; the message names both clients, files, rows and values.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

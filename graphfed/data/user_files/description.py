@@ -34,14 +34,14 @@ class YamlModel(BaseModel):
         """Validate content.
 
         Args:
-            content: the content, usually a mapping.
-            origin: the name of the content in messages.
+            content: The content, usually a mapping.
+            origin: The name of the content in messages.
 
         Returns:
             The model.
 
         Raises:
-            InputError: the content is not valid; the message states the first error.
+            InputError: The content is not valid; the message states the first error.
         """
         try:
             return cls.model_validate(
@@ -59,8 +59,8 @@ class YamlModel(BaseModel):
         """Write one of pydantic's errors as a message of one line.
 
         Args:
-            fault: the error, as pydantic lists it.
-            origin: the name of the content in messages.
+            fault: The error, as pydantic lists it.
+            origin: The name of the content in messages.
 
         Returns:
             The message.
@@ -77,16 +77,16 @@ class YamlModel(BaseModel):
         """Look up the column that a key names.
 
         Args:
-            name: the field of the key.
-            file: the file.
-            origin: the name of the description in messages.
-            required: whether the file must have the column even if the key is not given.
+            name: The field of the key.
+            file: The file.
+            origin: The name of the description in messages.
+            required: Whether the file must have the column even if the key is not given.
 
         Returns:
             The column that the key names, or its default if the file has such a column, else None.
 
         Raises:
-            InputError: the file does not have the column; the message names its columns.
+            InputError: The file does not have the column; the message names its columns.
         """
         column: str | None = getattr(self, name)
         if column in file.columns or (column is None and not required):
@@ -111,7 +111,7 @@ class YamlModel(BaseModel):
         """Copy the model with other values, which are not validated.
 
         Args:
-            **changes: the new values by field.
+            **changes: The new values by field.
 
         Returns:
             The copy.

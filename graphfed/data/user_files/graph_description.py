@@ -141,6 +141,15 @@ class Description(YamlModel):
 
     @classmethod
     def explain(cls, fault: Mapping[str, Any], origin: str) -> str:
+        """Write one of pydantic's errors as a message of one line, which names the client if there is one.
+
+        Args:
+            fault: The error, as pydantic lists it.
+            origin: The name of the content in messages.
+
+        Returns:
+            The message.
+        """
         if fault["loc"][:1] == ("clients",) and len(fault["loc"]) > 1:
             _, client, *inside = fault["loc"]
             return ClientFiles.explain({**fault, "loc": inside}, f"{origin}, client {shown(str(client))}")
@@ -227,9 +236,9 @@ class Files:
     """A file of nodes and a file of edges.
 
     Attributes:
-        client: the client that has these files; None if there is only one pair of files.
-        nodes: the file of nodes.
-        edges: the file of edges.
+        client: The client that has these files; None if there is only one pair of files.
+        nodes: The file of nodes.
+        edges: The file of edges.
     """
 
     client: str | None
@@ -241,14 +250,14 @@ def read_description(path: Path) -> tuple[Any, tuple[str, ...]]:
     """Read the description in a YAML file.
 
     Args:
-        path: the file. If it has the key `data`, as a run's config file has, the description is its value.
+        path: The file. If it has the key `data`, as a run's config file has, the description is its value.
 
     Returns:
         The description, not validated; and a description of the file's other keys, which only `--config`
         reads.
 
     Raises:
-        InputError: the file cannot be read as plain YAML.
+        InputError: The file cannot be read as plain YAML.
     """
     content = read_yaml(path, "the data's description")
     if isinstance(content, dict) and isinstance(content.get("data"), dict):
@@ -260,13 +269,13 @@ def describe_file(path: Path) -> tuple[Description, tuple[str, ...]]:
     """Read and check the description of a graph in a YAML file.
 
     Args:
-        path: the file (see `read_description`).
+        path: The file (see `read_description`).
 
     Returns:
         The description, and a description of the file's other keys.
 
     Raises:
-        InputError: the file cannot be read as plain YAML, or `describe` refuses its content.
+        InputError: The file cannot be read as plain YAML, or `describe` refuses its content.
     """
     content, unread = read_description(path)
     return describe(content, path.parent, f"the data's description {path}"), unread
@@ -276,15 +285,15 @@ def describe(content: object, folder: Path, origin: str) -> Description:
     """Check the description of a graph. Only the names of the files' columns are read.
 
     Args:
-        content: a mapping with the keys of `Description`.
-        folder: the folder to which relative paths refer.
-        origin: the name of the mapping in messages.
+        content: A mapping with the keys of `Description`.
+        folder: The folder to which relative paths refer.
+        origin: The name of the mapping in messages.
 
     Returns:
         The description, with the paths of the files below `folder` and with the columns that are used.
 
     Raises:
-        InputError: a key is unknown, or a file or column is missing.
+        InputError: A key is unknown, or a file or column is missing.
     """
     given = Description.check(content, origin)
     if not given.clients:
@@ -311,7 +320,7 @@ def at_client(name: str) -> Iterator[None]:
     """Add the name of a client to every InputError that is raised in this context.
 
     Args:
-        name: the client.
+        name: The client.
 
     Yields:
         None.

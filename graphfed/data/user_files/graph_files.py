@@ -45,13 +45,13 @@ def read_graph_file(path: Path) -> Graph:
     """Read a file of a whole graph.
 
     Args:
-        path: a PyG `Data` saved with torch.save (.pt), of which no code is run, or GraphML (.graphml).
+        path: A PyG `Data` saved with torch.save (.pt), of which no code is run, or GraphML (.graphml).
 
     Returns:
         The graph.
 
     Raises:
-        InputError: the file is neither, or cannot be used (see `from_pyg` and `from_networkx`).
+        InputError: The file is neither, or cannot be used (see `from_pyg` and `from_networkx`).
     """
     return _read_pyg(path) if path.suffix == ".pt" else _read_graphml(path)
 
@@ -68,7 +68,7 @@ def _read_pyg(path: Path) -> Graph:
             data = torch.load(path, weights_only=True, map_location="cpu")
     except Exception:  # a hostile or damaged file can fail in many ways, and the error may quote its content
         raise InputError(
-            f"{path} is no PyG Data object that contains only tensors; save it again as "
+            f"{path} was refused, because it is no PyG Data object of tensors only; save it again as "
             "torch.save(Data(x=data.x, edge_index=data.edge_index, y=data.y), path)"
         ) from None
     if isinstance(data, dict):
@@ -97,14 +97,14 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     edge that is given several times, as in a directed graph, has the mean of its weights.
 
     Args:
-        graph: the networkx graph.
-        name: the name of the graph.
+        graph: The networkx graph.
+        name: The name of the graph.
 
     Returns:
         The graph.
 
     Raises:
-        InputError: a node does not have a feature or a client although others have, a feature is no finite
+        InputError: A node does not have a feature or a client although others have, a feature is no finite
             number, or a weight is no positive number.
     """
     import pyarrow as pa
@@ -194,13 +194,13 @@ def load_description(description: Description) -> Graph:
     """Load the graph that a description describes.
 
     Args:
-        description: what `describe` returned.
+        description: What `describe` returned.
 
     Returns:
         The graph.
 
     Raises:
-        InputError: a value cannot be used, such as a repeated id, an endpoint that is no node, a feature that
+        InputError: A value cannot be used, such as a repeated id, an endpoint that is no node, a feature that
             is no finite number or an empty client; or two clients disagree. The message names files, rows,
             columns and values, and the fix.
     """

@@ -48,8 +48,8 @@ class Among:
     """The clients of a run, for a participant that reads only its own files.
 
     Attributes:
-        roster: the names of all clients.
-        here: the names of the clients that the participant's nodes may be at.
+        roster: The names of all clients.
+        here: The names of the clients that the participant's nodes may be at.
     """
 
     roster: Sequence[str]
@@ -61,16 +61,16 @@ class Tables:
     """The content of a file of nodes and a file of edges. Texts are pyarrow arrays.
 
     Attributes:
-        ids: the node ids, N texts.
-        client: the client of each node, N texts; None without such a column.
-        label: the labels, N texts, "" if unknown; None without such a column.
-        x: the features, [N, F] float32.
-        part: the part of the split, [N] int8 (see `PARTS`); None without such a column.
-        keys: distinct texts for the nodes: the ids, or the clients and ids if an id is unique only within its
+        ids: The node ids, N texts.
+        client: The client of each node, N texts; None without such a column.
+        label: The labels, N texts, "" if unknown; None without such a column.
+        x: The features, [N, F] float32.
+        part: The part of the split, [N] int8 (see `PARTS`); None without such a column.
+        keys: Distinct texts for the nodes: the ids, or the clients and ids if an id is unique only within its
             client.
-        ends: the endpoints of edges, [2, m]: rows of the nodes, or N plus a position in `remote`.
-        weight: the weights, [m] float32, positive; None without such a column.
-        remote: the keys of nodes at other clients.
+        ends: The endpoints of edges, [2, m]: rows of the nodes, or N plus a position in `remote`.
+        weight: The weights, [m] float32, positive; None without such a column.
+        remote: The keys of nodes at other clients.
     """
 
     ids: "pa.Array"
@@ -88,16 +88,16 @@ def read_tables(description: Description, files: Files, among: Among | None = No
     """Read and check a pair of files.
 
     Args:
-        description: the description of the files.
-        files: the files.
-        among: for a participant that reads only its own files, the clients of the run. An endpoint of an edge
+        description: The description of the files.
+        files: The files.
+        among: For a participant that reads only its own files, the clients of the run. An endpoint of an edge
             may then be at another client, by its client and id.
 
     Returns:
         The content of the files.
 
     Raises:
-        InputError: a value cannot be used, such as a repeated id, an endpoint that is no node, a feature that
+        InputError: A value cannot be used, such as a repeated id, an endpoint that is no node, a feature that
             is no finite number, or an unknown part of the split or class. The message names file, row, column
             and value, and the fix.
     """
@@ -202,10 +202,10 @@ def dropped_by(
     """Describe the content of described files that is not used.
 
     Args:
-        description: the description of the files.
-        listed: the endpoints of the edges as each file lists them, [2, any].
+        description: The description of the files.
+        listed: The endpoints of the edges as each file lists them, [2, any].
         num_nodes: N.
-        num_edges: the number of undirected edges without self loops.
+        num_edges: The number of undirected edges without self loops.
 
     Returns:
         One phrase for each kind of loss.
@@ -223,7 +223,7 @@ def encoded(column: "pa.Array") -> tuple[tuple[str, ...], np.ndarray]:
     """Number the distinct values of a column in their natural order.
 
     Args:
-        column: n texts.
+        column: N texts.
 
     Returns:
         The distinct values, and the number of each entry's value, [n] int64.
@@ -251,15 +251,15 @@ def classes_of(
     """Convert labels to classes.
 
     Args:
-        name: the name of the graph, for messages.
+        name: The name of the graph, for messages.
         labels: N texts, "" if unknown.
-        classes: the names of the classes in order; by default the distinct labels in their natural order.
+        classes: The names of the classes in order; by default the distinct labels in their natural order.
 
     Returns:
         The names of the classes, and the class of each node, [N] int64, -1 if unknown.
 
     Raises:
-        InputError: there are too many different labels for classes.
+        InputError: There are too many different labels for classes.
     """
     names, y = encoded(labels)
     if classes:

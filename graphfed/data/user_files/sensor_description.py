@@ -168,7 +168,7 @@ def describes_sensors(content: object) -> bool:
     """Decide whether a description is one of sensors and not of a graph.
 
     Args:
-        content: the content of a YAML file.
+        content: The content of a YAML file.
 
     Returns:
         True for a mapping that names a file of sensors and no file of nodes.
@@ -180,15 +180,15 @@ def describe_sensors(content: object, folder: Path, origin: str) -> SensorDescri
     """Check the description of sensors. Only the names of the files' columns are read.
 
     Args:
-        content: a mapping with the keys of `SensorDescription`.
-        folder: the folder to which relative paths refer.
-        origin: the name of the mapping in messages.
+        content: A mapping with the keys of `SensorDescription`.
+        folder: The folder to which relative paths refer.
+        origin: The name of the mapping in messages.
 
     Returns:
         The description, with the paths of the files below `folder` and with the columns that are used.
 
     Raises:
-        InputError: a key is unknown, a file or column is missing, or a number is out of range.
+        InputError: A key is unknown, a file or column is missing, or a number is out of range.
     """
     given = SensorDescription.check(content, origin)
     _require_readings(given, origin)
@@ -200,15 +200,15 @@ def describe_readings(content: object, folder: Path, origin: str) -> SensorDescr
     """Check the description of one client's readings.
 
     Args:
-        content: a mapping with the keys of readings.
-        folder: the folder to which relative paths refer.
-        origin: the name of the mapping in messages.
+        content: A mapping with the keys of readings.
+        folder: The folder to which relative paths refer.
+        origin: The name of the mapping in messages.
 
     Returns:
         The description, as in `describe_sensors`.
 
     Raises:
-        InputError: as in `describe_sensors`, or the mapping names the graph, which only the server has.
+        InputError: As in `describe_sensors`, or the mapping names the graph, which only the server has.
     """
     reason = "only the server has the graph of the sensors"
     given = _check_part(content, keys_of(ReadingKeys), reason, origin)
@@ -220,15 +220,15 @@ def describe_graph(content: object, folder: Path, origin: str) -> SensorDescript
     """Check the description of the server's graph.
 
     Args:
-        content: a mapping with the keys of the graph.
-        folder: the folder to which relative paths refer.
-        origin: the name of the mapping in messages.
+        content: A mapping with the keys of the graph.
+        folder: The folder to which relative paths refer.
+        origin: The name of the mapping in messages.
 
     Returns:
         The description, as in `describe_sensors`.
 
     Raises:
-        InputError: as in `describe_sensors`, or the mapping names readings, which only the clients have.
+        InputError: As in `describe_sensors`, or the mapping names readings, which only the clients have.
     """
     reason = "the server has only the distances or the adjacency of the sensors"
     given = _check_part(content, (*keys_of(GraphKeys), "name"), reason, origin)

@@ -24,14 +24,14 @@ def load_sensors(description: SensorDescription) -> Sensors:
     """Load the sensors that a description describes.
 
     Args:
-        description: what `describe_sensors` returned.
+        description: What `describe_sensors` returned.
 
     Returns:
         The sensors that have readings, in the order of the readings. Rows may be in any order and may be
         absent. `note` states what was left out of the other files.
 
     Raises:
-        InputError: a value cannot be used; the message names file, row and value, and the fix.
+        InputError: A value cannot be used; the message names file, row and value, and the fix.
     """
     rows = _read_rows(description)
     adjacency, notes = _adjacency(description, rows.ids)
@@ -48,13 +48,13 @@ def load_readings(description: SensorDescription) -> Sensors:
     """Load readings without a graph.
 
     Args:
-        description: what `describe_readings` returned.
+        description: What `describe_readings` returned.
 
     Returns:
         The sensors, without edges and positions.
 
     Raises:
-        InputError: as in `load_sensors`.
+        InputError: As in `load_sensors`.
     """
     rows = _read_rows(description)
     no_edges = sp.csr_matrix(sp.eye(len(rows.ids), dtype=np.float32))
@@ -65,14 +65,14 @@ def load_graph(description: SensorDescription, ids: tuple[str, ...]) -> sp.csr_m
     """Load the graph between sensors.
 
     Args:
-        description: what `describe_graph` returned.
-        ids: the names of S sensors.
+        description: What `describe_graph` returned.
+        ids: The names of S sensors.
 
     Returns:
         The adjacency, [S, S] (see `Sensors`).
 
     Raises:
-        InputError: as in `load_sensors`.
+        InputError: As in `load_sensors`.
     """
     return _adjacency(description, ids)[0]
 

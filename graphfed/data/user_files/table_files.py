@@ -46,10 +46,10 @@ class Numbers:
     """Columns to read as finite numbers.
 
     Attributes:
-        columns: the names of the columns.
-        without: how the user can avoid a column that is not numeric, for messages.
-        dtype: the type of the numbers.
-        gaps: whether a number may be missing (an empty cell or NaN); it is NaN then.
+        columns: The names of the columns.
+        without: How the user can avoid a column that is not numeric, for messages.
+        dtype: The type of the numbers.
+        gaps: Whether a number may be missing (an empty cell or NaN); it is NaN then.
     """
 
     columns: Sequence[str] = ()
@@ -68,12 +68,12 @@ class TableFile:
         """Open a file without reading its rows.
 
         Args:
-            path: the file.
-            names: the names of the columns, for a CSV file whose first line is a row of values.
-            index: the name of the first column if the file gives it none, as pandas does for an index.
+            path: The file.
+            names: The names of the columns, for a CSV file whose first line is a row of values.
+            index: The name of the first column if the file gives it none, as pandas does for an index.
 
         Raises:
-            InputError: the file is missing or empty, or is no table.
+            InputError: The file is missing or empty, or is no table.
         """
         self.path = path
         self._names = None if names is None else list(names)
@@ -82,7 +82,7 @@ class TableFile:
         self.is_parquet = name.endswith(_PARQUET)
         if not self.is_parquet and not name.endswith(_CSV):
             raise InputError(
-                f"the ending of {path} is neither one of CSV nor of Parquet; expected one of "
+                f"{path} is neither CSV nor Parquet by its ending; expected one of "
                 f"{', '.join(_CSV + _PARQUET)}"
             )
         if os.path.isdir(path):  # pathlib's is_dir raises if a parent folder cannot be read
@@ -117,15 +117,15 @@ class TableFile:
         """Read whole columns.
 
         Args:
-            texts: columns to read as texts, without leading and trailing blanks; "" if a value is missing.
-            numbers: columns to read as numbers.
-            times: columns to read without conversion, as texts or Arrow's times.
+            texts: Columns to read as texts, without leading and trailing blanks; "" if a value is missing.
+            numbers: Columns to read as numbers.
+            times: Columns to read without conversion, as texts or Arrow's times.
 
         Returns:
             The columns of texts and times by name, and the numbers, [rows, columns].
 
         Raises:
-            InputError: a row has another length, a text is not UTF-8, the file is damaged, or a value is no
+            InputError: A row has another length, a text is not UTF-8, the file is damaged, or a value is no
                 number.
         """
         import pyarrow as pa
@@ -147,16 +147,16 @@ class TableFile:
         """Read columns block by block.
 
         Args:
-            texts: as in `read`.
-            numbers: as in `read`.
-            times: as in `read`.
+            texts: As in `read`.
+            numbers: As in `read`.
+            times: As in `read`.
 
         Yields:
             For each block, the number of rows before it, the columns of texts and times by name, and the
             numbers, [rows, columns].
 
         Raises:
-            InputError: as in `read`.
+            InputError: As in `read`.
         """
         names, start = list(dict.fromkeys((*times, *texts, *numbers.columns))), 0
         for batch in self._parquet_batches(names) if self.is_parquet else self._csv_batches(names):
@@ -225,15 +225,15 @@ class TableFile:
         """Raise an InputError for the first row for which `wrong` is True.
 
         Args:
-            wrong: a boolean for each row.
-            column: the name of the column.
-            what: what is wrong with the value, as in "is empty".
-            fix: what the user can do.
-            values: the values to show in the message; None to show none.
-            start: the number of rows before the first row of `wrong`.
+            wrong: A boolean for each row.
+            column: The name of the column.
+            what: What is wrong with the value, as in "is empty".
+            fix: What the user can do.
+            values: The values to show in the message; None to show none.
+            start: The number of rows before the first row of `wrong`.
 
         Raises:
-            InputError: a row is wrong.
+            InputError: A row is wrong.
         """
         import pyarrow.compute as pc
 
@@ -248,15 +248,15 @@ class TableFile:
         """Raise an InputError for the first row whose value is not allowed.
 
         Args:
-            values: the values of the column.
-            allowed: the allowed values.
-            column: the name of the column.
-            what: what is wrong with such a value.
-            fix: what the user can do.
-            start: the number of rows before the first value.
+            values: The values of the column.
+            allowed: The allowed values.
+            column: The name of the column.
+            what: What is wrong with such a value.
+            fix: What the user can do.
+            start: The number of rows before the first value.
 
         Raises:
-            InputError: a value is not allowed.
+            InputError: A value is not allowed.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -268,13 +268,13 @@ class TableFile:
         """Raise an InputError for the first row whose key an earlier row has.
 
         Args:
-            keys: the key of each row.
-            column: the name of the column.
-            name: a function that returns the name of a row's key for the message.
-            fix: what the user can do.
+            keys: The key of each row.
+            column: The name of the column.
+            name: A function that returns the name of a row's key for the message.
+            fix: What the user can do.
 
         Raises:
-            InputError: a key is repeated.
+            InputError: A key is repeated.
         """
         import pyarrow.compute as pc
 
@@ -291,14 +291,14 @@ class TableFile:
         """Raise an InputError for a value.
 
         Args:
-            row: the row of the value, from 0.
-            column: the name of the column.
-            value: the value to show in the message; None to show none.
-            what: what is wrong with the value.
-            fix: what the user can do.
+            row: The row of the value, from 0.
+            column: The name of the column.
+            value: The value to show in the message; None to show none.
+            what: What is wrong with the value.
+            fix: What the user can do.
 
         Raises:
-            InputError: always.
+            InputError: Always.
         """
         shown = "the value" if value is None else brief(repr(value))
         raise InputError(f"{self.where(row)}, column {column!r}: {shown} {what}; {fix}")
@@ -307,7 +307,7 @@ class TableFile:
         """Describe the position of a row with its file, for a message.
 
         Args:
-            row: the row, from 0.
+            row: The row, from 0.
 
         Returns:
             The path and the position, as in "nodes.csv, line 3".
@@ -318,7 +318,7 @@ class TableFile:
         """Describe the position of a row in its file, for a message.
 
         Args:
-            row: the row, from 0.
+            row: The row, from 0.
 
         Returns:
             The line, as in "line 3", of a CSV file; the row, as in "row 2", of a Parquet file.
@@ -478,8 +478,8 @@ def first_that_fails(values: "pa.Array | pa.ChunkedArray", convert: Callable[["p
     """Find the first value that cannot be converted, by bisection.
 
     Args:
-        values: values that cannot all be converted.
-        convert: a function that converts values or raises ArrowException.
+        values: Values that cannot all be converted.
+        convert: A function that converts values or raises ArrowException.
 
     Returns:
         The position of the value.
