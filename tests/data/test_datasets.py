@@ -255,14 +255,14 @@ class TestNpzFiles:
 
     def test_a_damaged_file_of_partial_features_is_not_mentioned(self, tmp_path):
         path = self.write(tmp_path, "lastfm_asia/lastfm_asia_graph.npz", feat_indptr=None)
-        beside = path.with_name("lastfm_asia_features_first1800.npz")
-        np.savez(beside, feat_indptr=np.arange(3))
+        partial = path.with_name("lastfm_asia_features_first1800.npz")
+        np.savez(partial, feat_indptr=np.arange(3))
         with pytest.raises(
             InputError, match=r"has the features of the first 2 nodes only\. Training needs features"
         ):
             load("lastfm", tmp_path)
         for damaged in (np.array(3), np.array([1, {}], dtype=object)):
-            np.savez(beside, feat_indptr=damaged)
+            np.savez(partial, feat_indptr=damaged)
             with pytest.raises(InputError, match=r"features of its 3 nodes\. Training needs features"):
                 load("lastfm", tmp_path)
 
@@ -301,8 +301,8 @@ def test_digits_join_each_image_to_its_five_nearest():
     assert (graph.num_nodes, graph.num_features, graph.num_classes) == (1797, 64, 10)
     assert (graph.x.min(), graph.x.max()) == (0.0, 1.0)
     assert np.bincount(graph.edges.ravel()).min() >= 5
-    far = graph.x[0] - graph.x
-    nearest = np.argsort((far**2).sum(1), kind="stable")[1:6]
+    difference = graph.x[0] - graph.x
+    nearest = np.argsort((difference**2).sum(1), kind="stable")[1:6]
     u, v = graph.edges
     assert set(nearest) <= set(np.concatenate((v[u == 0], u[v == 0])))
     # Images of one digit look alike, or a graph network could learn nothing here.

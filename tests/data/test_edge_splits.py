@@ -145,8 +145,8 @@ def test_a_split_of_edges_classifies_nothing() -> None:
 def test_every_pair_is_scored_once_where_one_of_its_nodes_is(graph: Graph, clients: int, seed: int) -> None:
     split = make_edge_split(graph, "edges:0.5,0.25,0.25", seed)
     client = np.random.default_rng(seed).integers(0, clients, graph.num_nodes)
-    dealt = from_assignment(training_graph(graph, split), client, num_clients=clients)
-    pairs = scored_pairs(split, dealt)
+    assigned = from_assignment(training_graph(graph, split), client, num_clients=clients)
+    pairs = scored_pairs(split, assigned)
     assert np.array_equal(pairs.client, client[pairs.id])
     assert np.array_equal(pairs.other_client, client[pairs.other_id])
     got = [
@@ -172,6 +172,6 @@ def test_neither_end_of_a_pair_scores_it_more_often() -> None:
 def test_nodes_at_several_clients_are_refused(name: str) -> None:
     graph = graph_of(set(list(combinations(range(20), 2))[::3]), 20)
     split = make_edge_split(graph, "default", 0)
-    dealt = partition(training_graph(graph, split), name, 3, 0)
+    assigned = partition(training_graph(graph, split), name, 3, 0)
     with pytest.raises(InputError, match="link prediction needs every node at exactly one client"):
-        scored_pairs(split, dealt)
+        scored_pairs(split, assigned)

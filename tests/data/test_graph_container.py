@@ -77,7 +77,7 @@ def test_weights_are_content_and_weights_of_one_are_none():
 
 
 @pytest.mark.parametrize(
-    ("weights", "told"),
+    ("weights", "message"),
     [
         ([1, 0, 2], "between nodes 1 and 2 has weight 0; a weight must be a positive finite number"),
         ([1, 2, -3], "between nodes 2 and 3 has weight -3"),
@@ -90,8 +90,8 @@ def test_weights_are_content_and_weights_of_one_are_none():
         ([[1, 2, 3]], r"shape \(1, 3\)"),
     ],
 )
-def test_a_weight_that_is_no_positive_number_is_refused_with_its_edge(weights, told):
-    with pytest.raises(InputError, match=told):
+def test_a_weight_that_is_no_positive_number_is_refused_with_its_edge(weights, message):
+    with pytest.raises(InputError, match=message):
         small(edge_weight=weights)
     with pytest.raises(InputError, match="did you mean 'mean'"):
         small(edge_weight=[1, 2, 3], repeated="means")

@@ -488,18 +488,18 @@ def test_what_is_wrong_is_said_in_one_line_that_names_file_row_value_and_fix(cas
     change, message = MESSAGES[case]
     change()
     assert main(["data", "inspect", "d.yaml"]) == 2
-    told = capsys.readouterr()
-    assert message in told.err
-    assert told.err.count("\n") == 1
-    assert "Traceback" not in told.err
-    assert told.out == ""
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
 
 
 def test_a_method_for_graphs_refuses_sensors_in_one_line(capsys):
     assert main(["run", "fedavg", "--data", "d.yaml"]) == 2
-    told = capsys.readouterr().err
-    assert "'speeds' is for forecasting" in told
-    assert told.count("\n") == 1
+    captured = capsys.readouterr().err
+    assert "'speeds' is for forecasting" in captured
+    assert captured.count("\n") == 1
 
 
 def test_hdf5_without_h5py_says_what_to_install(monkeypatch):
@@ -551,13 +551,13 @@ def test_any_damage_is_refused_or_gives_data_that_are_whole(damage, name):
         graph = {"distances": None, "adjacency": name} if name in WEIGHTS else {}
         sensors = read(readings=readings, locations="sensors.csv", **graph)
     except InputError as refused:
-        told = str(refused)
+        message = str(refused)
     else:
-        told = ""
+        message = ""
         assert np.isfinite(sensors.readings).all()
         assert (sensors.readings[sensors.missing] == 0).all()
         assert not sensors.missing.all(0).any()
-    assert "\n" not in told
+    assert "\n" not in message
 
 
 def test_a_large_table_is_read_block_by_block(monkeypatch):

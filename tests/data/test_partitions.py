@@ -1,4 +1,4 @@
-"""Laws every partition obeys, and claims about each recipe."""
+"""Laws every partition obeys, and claims about each partitioner."""
 
 import dataclasses
 import sys
@@ -40,8 +40,8 @@ def random_graph(n: int, m: int, classes: int, seed: int) -> Graph:
     return make_graph("drawn", None, y, rng.integers(n, size=(2, m)), num_classes=classes)
 
 
-def deal(graph: Graph, name: str, clients: int, seed: int, options: dict) -> Partition:
-    """`partition` with as many clients, up to `clients`, as the recipe can serve."""
+def make_partition(graph: Graph, name: str, clients: int, seed: int, options: dict) -> Partition:
+    """`partition` with as many clients, up to `clients`, as the partitioner allows."""
     most = {"label_dirichlet": graph.num_nodes // 20, "label_skew": graph.num_classes}
     clients = max(1, min(clients, most.get(name, clients)))
     if "classes" in options:
@@ -75,7 +75,7 @@ def rows(*columns: np.ndarray) -> list[tuple[int, ...]]:
 def test_every_id_has_one_owner_or_all_its_holders_and_every_node_is_owned(
     name, options, graph, clients, seed
 ):
-    p = deal(graph, name, clients, seed, options)
+    p = make_partition(graph, name, clients, seed, options)
     owners = Counter(p.held_id[p.held_owner].tolist())
     assert set(owners) == set(p.held_id.tolist())
     if name == "edges_uniform" and options.get("labels") != "one":
@@ -95,7 +95,7 @@ def test_every_id_has_one_owner_or_all_its_holders_and_every_node_is_owned(
 @law
 @given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
 def test_tables_are_sorted_without_repetition_and_refer_to_held_ids(name, options, graph, clients, seed):
-    p = deal(graph, name, clients, seed, options)
+    p = make_partition(graph, name, clients, seed, options)
     held = rows(p.held_client, p.held_id)
     edges = rows(p.edge_client, p.edge_u, p.edge_v)
     cut = rows(p.cross_local_client, p.cross_id, p.cross_remote_client, p.cross_remote_id)
@@ -115,7 +115,7 @@ def test_tables_are_sorted_without_repetition_and_refer_to_held_ids(name, option
 def test_clients_are_disjoint_and_an_edge_is_either_inside_one_or_cut_in_both_directions(
     name, options, graph, clients, seed
 ):
-    p = deal(graph, name, clients, seed, options)
+    p = make_partition(graph, name, clients, seed, options)
     client = dict(rows(p.held_id, p.held_client))
     assert len(client) == len(p.held_id) == graph.num_nodes
     inside, cut = [], []
@@ -132,7 +132,7 @@ def test_clients_are_disjoint_and_an_edge_is_either_inside_one_or_cut_in_both_di
 @law
 @given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
 def test_saving_and_loading_changes_nothing(name, options, graph, clients, seed):
-    p = deal(graph, name, clients, seed, options)
+    p = make_partition(graph, name, clients, seed, options)
     with tempfile.TemporaryDirectory() as folder:
         p.save(Path(folder) / "p.safetensors")
         again = Partition.load(Path(folder) / "p.safetensors")
@@ -145,7 +145,7 @@ def test_saving_and_loading_changes_nothing(name, options, graph, clients, seed)
 @every_case
 def test_the_same_seed_deals_the_same_way(name, options):
     graph = random_graph(200, 600, 4, seed=1)
-    assert deal(graph, name, 4, 7, options).hash == deal(graph, name, 4, 7, options).hash
+    assert make_partition(graph, name, 4, 7, options).hash == make_partition(graph, name, 4, 7, options).hash
 
 
 @pytest.mark.parametrize(
@@ -155,14 +155,14 @@ def test_another_seed_deals_another_way(name, options):
     graph = random_graph(200, 600, 4, seed=1)
     if (name, options) == ("label_skew", {}):
         graph = make_graph("with unknown classes", None, np.where(graph.y == 0, -1, graph.y), graph.edges)
-    assert deal(graph, name, 4, 7, options).hash != deal(graph, name, 4, 8, options).hash
+    assert make_partition(graph, name, 4, 7, options).hash != make_partition(graph, name, 4, 8, options).hash
 
 
 @pytest.mark.parametrize("name", [n for n in OF_GRAPHS if not n.startswith("label")])
 def test_partitions_that_are_not_by_label_ignore_the_labels(name):
     graph = random_graph(100, 300, 4, seed=2)
     permuted = make_graph("permuted", None, np.random.default_rng(0).permutation(graph.y), graph.edges)
-    a, b = deal(graph, name, 4, 0, {}), deal(permuted, name, 4, 0, {})
+    a, b = make_partition(graph, name, 4, 0, {}), make_partition(permuted, name, 4, 0, {})
     assert all(np.array_equal(a.tables[key], b.tables[key]) for key in a.tables)
     assert a.hash != b.hash  # of another graph all the same
 
@@ -170,7 +170,7 @@ def test_partitions_that_are_not_by_label_ignore_the_labels(name):
 @every_case
 def test_a_graph_without_edges_and_with_one_class_can_be_dealt(name, options):
     graph = make_graph("bare", None, np.zeros(40, int), [])
-    p = deal(graph, name, 2, 0, options)
+    p = make_partition(graph, name, 2, 0, options)
     assert len(p.edge_client) == len(p.cross_local_client) == 0
     assert len(np.unique(p.held_node)) == 40 or name == "overlapping"
 
@@ -292,8 +292,8 @@ class TestLabelSkew:
         own = partition(graph, "label_skew", 3, 1, alpha=0.3)
         every = partition(graph, "label_skew", 3, 1, alpha=0.3, nodes="all")
         assert rows(every.held_client, every.held_id) == [(k, v) for k in range(3) for v in range(90)]
-        mine = set(rows(own.held_client, own.held_id))
-        assert set(rows(every.held_client[every.held_owner], every.held_id[every.held_owner])) == mine
+        local = set(rows(own.held_client, own.held_id))
+        assert set(rows(every.held_client[every.held_owner], every.held_id[every.held_owner])) == local
         for column in ("edge_client", "edge_u", "edge_v"):
             assert np.array_equal(getattr(own, column), getattr(every, column))
         assert len(own.cross_local_client) > 0 == len(every.cross_local_client)
@@ -478,7 +478,7 @@ class TestOverlapping:
         found = Counter()
         for seed in range(600):
             p = partition(graph, "overlapping", 3, seed, classes=3, mean=1.0, variance=0.0)
-            # The second hand is dealt across two decks, the third from the second one.
+            # The second hand is drawn from two decks, the third from the second one.
             for k in range(3):
                 found[k, frozenset(graph.y[p.held_node[p.held_client == k]].tolist())] += 1
         assert len(found) == 3 * 4
@@ -491,9 +491,9 @@ class TestOverlapping:
         assert xi.max() > 1.5 * xi.min()
         p = partition(graph, "overlapping", 4, 3, mean=0.5, variance=0.2, classes=2)
         for k in range(4):
-            mine = graph.y[p.held_node[p.held_client == k]]
-            offered = np.isin(graph.y, np.unique(mine)).sum()
-            assert abs(len(mine) - xi[k] * offered) <= 0.5 + 6000 / 200_000
+            local = graph.y[p.held_node[p.held_client == k]]
+            offered = np.isin(graph.y, np.unique(local)).sum()
+            assert abs(len(local) - xi[k] * offered) <= 0.5 + 6000 / 200_000
 
     @law
     @given(
@@ -518,10 +518,10 @@ class TestOverlapping:
         xi = fractions(4, 1, 0.5, 0.3)
         p = partition(graph, "overlapping", 4, 1, mean=0.5, variance=0.3, copies="one", classes=2)
         for c in range(-1, 3):
-            dealt = np.bincount(p.held_client[graph.y[p.held_node] == c], minlength=4)
-            mine = dealt > 0
-            assert mine.all() if c < 0 else 2 <= mine.sum() <= 3
-            assert abs(dealt - 2250 * xi * mine / (xi * mine).sum()).max() <= 1.1
+            counts = np.bincount(p.held_client[graph.y[p.held_node] == c], minlength=4)
+            has_class = counts > 0
+            assert has_class.all() if c < 0 else 2 <= has_class.sum() <= 3
+            assert abs(counts - 2250 * xi * has_class / (xi * has_class).sum()).max() <= 1.1
 
     def test_a_class_subset_and_a_deal_without_copies_draw_the_same_fractions(self):
         bare = make_graph("bare", None, np.zeros(50_000, int), [])
@@ -548,10 +548,10 @@ class TestOverlapping:
         for options in ({}, {"copies": "one"}):
             ratios = []
             for variance in (0.1, 0.5, 1.0):
-                deals = [
+                partitions = [
                     partition(cora, "overlapping", 20, s, variance=variance, **options) for s in range(5)
                 ]
-                sizes = np.stack([np.bincount(p.held_client, minlength=20) for p in deals])
+                sizes = np.stack([np.bincount(p.held_client, minlength=20) for p in partitions])
                 ratios.append((sizes.min(1) / sizes.max(1)).mean())
             assert np.round(ratios, 2).tolist() == [0.19, 0.09, 0.08]  # docs/data.md, "overlapping"
 

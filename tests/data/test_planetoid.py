@@ -457,11 +457,11 @@ def test_features_classes_edges_and_masks_equal_pygs(name, real_data, pyg, tmp_p
         shutil.copyfile(file, folder / file.name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its pickles name scipy modules that have moved
-        theirs = pyg.datasets.Planetoid(str(tmp_path), name)[0]
+        reference = pyg.datasets.Planetoid(str(tmp_path), name)[0]
     ours = load(name.lower(), real_data)
-    assert (ours.x.toarray() == theirs.x.numpy()).all()
-    assert (ours.y == theirs.y.numpy()).all()
-    u, v = theirs.edge_index.numpy()
-    assert ours.edges.T.tolist() == sorted(theirs.edge_index[:, u < v].T.tolist())
+    assert (ours.x.toarray() == reference.x.numpy()).all()
+    assert (ours.y == reference.y.numpy()).all()
+    u, v = reference.edge_index.numpy()
+    assert ours.edges.T.tolist() == sorted(reference.edge_index[:, u < v].T.tolist())
     for part in ("train", "val", "test"):
-        assert (getattr(ours.split, part) == getattr(theirs, f"{part}_mask").numpy()).all()
+        assert (getattr(ours.split, part) == getattr(reference, f"{part}_mask").numpy()).all()

@@ -311,5 +311,5 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_a_row_whose_method_cannot_use_the_partition_is_refused_wherever_it_stands(
     methods: list[str],
 ) -> None:
-    with pytest.raises(InputError, match="fedgcn needs every node at one client only"):
+    with pytest.raises(InputError, match="fedgcn needs every node at exactly one client"):
         graphfed.compare(methods, clients=3, partition="edges_uniform", rounds=1, seeds=(0,), out=False)

@@ -25,8 +25,8 @@ def cohort_of(y: np.ndarray, num_classes: int, clients: int = 4) -> Cohort:
     graph = make_graph("g", np.ones((len(y), 1), np.float32), y, [], num_classes=num_classes)
     none, every = np.zeros(len(y), bool), np.ones(len(y), bool)
     client = np.sort(np.arange(len(y)) % clients)
-    dealt = from_assignment(graph, client, num_clients=clients)
-    return make_cohort(graph, Split("test", none, none, every), dealt, range(clients))
+    assigned = from_assignment(graph, client, num_clients=clients)
+    return make_cohort(graph, Split("test", none, none, every), assigned, range(clients))
 
 
 def metrics_from(y: np.ndarray, logits: np.ndarray, positive: int = 1) -> dict[str, float]:
