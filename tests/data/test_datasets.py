@@ -66,7 +66,7 @@ def test_stated_details_of_the_npz_sets(real_data):
 
 @pytest.mark.parametrize(
     ("name", "file"),
-    [("pubmed", r"ind\.pubmed\.allx"), ("lastfm", r"lastfm_asia_graph\.npz lacks the features")],
+    [("pubmed", r"ind\.pubmed\.allx"), ("lastfm", r"lastfm_asia_graph\.npz does not have the features")],
 )
 def test_asking_for_incomplete_features_names_the_file_that_lacks_them(name, file, real_data, monkeypatch):
     monkeypatch.setattr("graphfed.data.graphs.planetoid._download", lambda *_: False)
