@@ -70,7 +70,7 @@ def test_stated_details_of_the_npz_sets(real_data):
 )
 def test_asking_for_incomplete_features_names_the_file_that_lacks_them(name, file, real_data, monkeypatch):
     monkeypatch.setattr("graphfed.data.graphs.planetoid._download", lambda *_: False)
-    with pytest.raises(InputError, match=f"{file}.*Training needs the features"):
+    with pytest.raises(InputError, match=f"{file}.*Training needs features"):
         load(name, real_data)
 
 

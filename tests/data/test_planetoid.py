@@ -406,7 +406,7 @@ class TestMissingFiles:
 
     def test_missing_features_point_to_structure_only(self, data_dir):
         raw(data_dir, "allx").unlink()
-        with pytest.raises(InputError, match=r"is incomplete: ind\.cora\.allx.*Training needs the features"):
+        with pytest.raises(InputError, match=r"is incomplete: ind\.cora\.allx.*Training needs features"):
             load("cora", data_dir)
 
     def test_available_says_what_is_missing(self, data_dir):

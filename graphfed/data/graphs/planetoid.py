@@ -102,7 +102,7 @@ def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Grap
                 f"download failed; get the files from {SOURCE}"
             )
             if not structure_only:
-                message += ". Training needs the features"
+                message += ". Training needs features"
             raise InputError(message)
         else:
             looked = ", ".join(str(p) for root in roots for p in folders(root, folder))
