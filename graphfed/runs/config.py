@@ -458,7 +458,7 @@ def _partitioning(partition: object, clients: object) -> _Partitioning:
         if count is None and PARTITIONS[name].clients_of is None:
             count = DEFAULT_CLIENTS
         return _Partitioning(name, count)
-    recipe = Partition.recipe(file)
+    recipe = Partition.metadata(file)
     if count not in (None, recipe["num_clients"]):
         raise InputError(
             f"the partition in {file} has {recipe['num_clients']} clients, not {count}; leave the number of "

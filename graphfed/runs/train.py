@@ -278,7 +278,7 @@ class _Training:
         fed = self.fed
         details: JsonObject = {}
         for scored in fed.local_parts(final["test"]):
-            details |= scored.told
+            details |= scored.report
         counts = {part: one.count for part, scored in final.items() for one in fed.local_parts(scored)}
         if any(counts.values()):
             details["scored"] = counts

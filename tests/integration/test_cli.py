@@ -71,7 +71,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
         ("run fedavg --data coraa", "did you mean 'cora'"),
         ("run fedavg --partition radnom", "did you mean 'random'"),
         ("run fedavg --clinets 3", "--clients"),
-        ("run fedavg --clients 5000", "5000 clients cannot share 'digits'"),
+        ("run fedavg --clients 5000", "cannot be partitioned among 5000 clients"),
         ("run fedavg --clients many", "'many' is not a whole number"),
         ("run fedavg --rounds 0", "rounds=0"),
         ("run fedavg --set lr=-1", "lr=-1"),

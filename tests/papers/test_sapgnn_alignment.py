@@ -96,7 +96,7 @@ def test_an_empty_client_is_refused_before_anything_is_written(name: str, tmp_pa
     graph = make_world().graph
     client = np.arange(graph.num_nodes) % 2
     from_assignment(graph, 2 * client, num_clients=3).save(tmp_path / "clients.safetensors")
-    with pytest.raises(InputError, match=r"needs a node at every client, but .* gives none to client 1"):
+    with pytest.raises(InputError, match=r"needs a node at every client, but .* has no node at client 1"):
         graphfed.run(
             name, data=graph, partition=tmp_path / "clients.safetensors", split="random:0.5,0.25,0.25",
             out=tmp_path / "run",

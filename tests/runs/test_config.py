@@ -482,7 +482,7 @@ def test_a_description_s_files_are_found_from_wherever_the_shown_choices_are_rea
 
 def test_data_in_python_has_no_name_for_a_file() -> None:
     graph = load("digits")
-    with pytest.raises(InputError, match="is an object in Python"):
+    with pytest.raises(InputError, match="is a Python object"):
         make_config("fedavg", data=graph).to_options()
 
 

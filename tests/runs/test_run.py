@@ -289,7 +289,7 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
     ("options", "told"),
     [
         ({"method": "fedavgg"}, "did you mean"),
-        ({"clients": 1798}, "1798 clients cannot share 'digits', which has 1797 nodes"),
+        ({"clients": 1798}, "'digits' has 1797 nodes and cannot be partitioned among 1798 clients"),
         ({"clients": 500}, "label_dirichlet"),
         ({"split": "publc"}, "unknown split 'publc'; did you mean 'public'"),
         ({"split": "public"}, "has no public split"),
@@ -308,7 +308,7 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
             {"method": "fedgcn", "backbone": "gat"},
             "fedgcn has no setting 'backbone'; it is",
         ),
-        ({"method": "fedgcn", "partition": "edges_uniform"}, "needs every node at one client only"),
+        ({"method": "fedgcn", "partition": "edges_uniform"}, "needs every node at exactly one client"),
         ({"device": "cuda:99"}, "device 'cuda:99' is not here"),
     ],
 )

@@ -176,7 +176,7 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
         (["fedavg"], {"settings": {"mu": 1}}, "no method of this comparison has a setting 'mu'"),
         (["fedavg"], {"settings": {"fedprox.mu": 1}}, "fedprox is not in this comparison"),
         (["fedavg"], {"settings": {"fedavg.mu": 1}}, "fedavg has no setting 'mu'"),
-        (["fedavg"], {"clients": 5000}, "5000 clients cannot share"),
+        (["fedavg"], {"clients": 5000}, "cannot be partitioned among 5000 clients"),
         (["fedavg", {"method": "fedgcn", "clients": 4}], {"clients": 3}, "partition hashes differ"),
         (["fedavg", {"method": "fedgcn", "partition": "random"}], {}, "partition hashes differ"),
         (["fedavg", {"method": "fedgcn", "split": "random:0.5,0.2,0.3"}], {}, "split hashes differ"),
@@ -311,5 +311,5 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_a_row_whose_method_cannot_use_the_partition_is_refused_wherever_it_stands(
     methods: list[str],
 ) -> None:
-    with pytest.raises(InputError, match="fedgcn needs every node at one client only"):
+    with pytest.raises(InputError, match="fedgcn needs every node at exactly one client"):
         graphfed.compare(methods, clients=3, partition="edges_uniform", rounds=1, seeds=(0,), out=False)
