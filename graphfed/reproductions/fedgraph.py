@@ -458,8 +458,8 @@ def fig10(data: str) -> Runs:
         ),
         notes=(
             *paragraphs("""
-                Policies of 300 episodes on Cora and of 40 on CiteSeer and DBLP, learned with share=hidden,
-                as in fig7, and full batches. Otherwise as fig7.
+                Policies of 300 episodes on Cora and of 40 on CiteSeer and DBLP, learned with
+                sent_embeddings=hidden, as in fig7, and full batches. Otherwise as fig7.
 
                 hidden is FedGraph, all its allShare, which sends the features' first transformation too,
                 none its nonShare, whose clients see the edges among their own nodes only, in predictions
@@ -479,11 +479,11 @@ def fig10(data: str) -> Runs:
         quick=quick(),
         rows=(
             fedgraph("hidden", {}, Relative("none, FedGraph", gain)),
-            fedgraph("all", {"share": "all"}, Relative("hidden, FedGraph")),
-            fedgraph("none", {"share": "none"}),
+            fedgraph("all", {"sent_embeddings": "all"}, Relative("hidden, FedGraph")),
+            fedgraph("none", {"sent_embeddings": "none"}),
             full("hidden", {}, Relative("none, full batches")),
-            full("all", {"share": "all"}, Relative("hidden, full batches")),
-            full("none", {"share": "none"}),
+            full("all", {"sent_embeddings": "all"}, Relative("hidden, full batches")),
+            full("none", {"sent_embeddings": "none"}),
             Row("central", "central", settings=CENTRAL_TRAINING),
         ),
     )
@@ -509,8 +509,8 @@ FIG10_DISJOINT = Runs(
     quick=quick(),
     rows=(
         Row("hidden", "fedgraph", settings=FULL, relative=(Relative("none"),)),
-        Row("all", "fedgraph", settings={**FULL, "share": "all"}, relative=(Relative("hidden"),)),
-        Row("none", "fedgraph", settings={**FULL, "share": "none"}),
+        Row("all", "fedgraph", settings={**FULL, "sent_embeddings": "all"}, relative=(Relative("hidden"),)),
+        Row("none", "fedgraph", settings={**FULL, "sent_embeddings": "none"}),
         Row("central", "central", settings=CENTRAL_TRAINING),
     ),
 )

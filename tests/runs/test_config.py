@@ -317,7 +317,9 @@ def test_settings_are_read_as_numbers_none_or_text() -> None:
     }
 
 
-@pytest.mark.parametrize(("method", "pair"), [("fedgraph", "share=none"), ("lumos", "balancer=none")])
+@pytest.mark.parametrize(
+    ("method", "pair"), [("fedgraph", "sent_embeddings=none"), ("lumos", "balancer=none")]
+)
 def test_none_on_the_command_line_is_the_choice_of_that_name_where_there_is_one(
     method: str, pair: str
 ) -> None:

@@ -1,7 +1,8 @@
 """FedGraph: what a client finds out about other clients' nodes from the rows that it gets of them.
 
-From the second layer on a client gets h(u) W / sqrt(D_uu) of nodes u next to its own; with share=all it gets
-x_u W / sqrt(D_uu) of the first layer too. In evaluations it knows W: the server has sent it to all clients.
+From the second layer on a client gets h(u) W / sqrt(D_uu) of nodes u next to its own; with
+sent_embeddings=all it gets x_u W / sqrt(D_uu) of the first layer too. In evaluations it knows W: the
+server has sent it to all clients.
 
     embeddings   from one message, h(u) up to its scale, which is unknown as D_uu is: the shortest vector
                  that W takes to the row. W with at most as many rows as columns leaves no other
@@ -13,7 +14,8 @@ x_u W / sqrt(D_uu) of the first layer too. In evaluations it knows W: the server
                  in every round t, for the same unknown tau a_u and tau. Once it is guessed which ReLUs are
                  active these equations are linear. The client solves them for few entries, within bounds,
                  guesses the ReLUs again, and goes on, trusting the equations more and its first guess less
-                 (`least_squares`). With share=all row_t = tau x_u M_t has no ReLU, and x_u is solved for
+                 (`least_squares`). With sent_embeddings=all row_t = tau x_u M_t has no ReLU, and x_u is
+                 solved for
 
 The paper (section 3.3) holds that features stay hidden, as the receiver does not know Q and as rows are
 short. Q need not be known to find which features occur around u, and where u has no neighbour at its client
@@ -76,8 +78,8 @@ DRAWS, FEWEST = 1000, 5
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What S receivers know without any row: guess [S, F] of a_u (of x_u with share=all), a typical scale
-    1 / sqrt(D) of their own nodes [S], and the largest that u can have, with the edges to it that they
+    """What S receivers know without any row: guess [S, F] of a_u (of x_u with sent_embeddings=all), a typical
+    scale 1 / sqrt(D) of their own nodes [S], and the largest that u can have, with the edges to it that they
     know of, [S]; low: the least that a feature can be."""
 
     guess: Tensor
@@ -340,8 +342,8 @@ def run(audited: AuditedRun) -> Finding:
     crossed = {entry.name for entry in audited.ledger.entries}
     if not crossed & {"fedgraph/embeddings", "fedgraph/transformed_features"}:
         return Finding(
-            "with share=none no row of a node crosses"
-            if config.share == "none"
+            "with sent_embeddings=none no row of a node crosses"
+            if config.sent_embeddings == "none"
             else "no row of a node crosses between these clients",
             baseline,
             "no leak in embeddings: there are none",

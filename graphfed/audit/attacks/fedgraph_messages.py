@@ -138,7 +138,7 @@ def overhear(again: Opened, layer: int, which: Tensor, rounds: Sequence[int]) ->
         with again.fed.phase("eval"):
             METHOD.predict(again.fed, state, config, "val")
         # For a layer with no row the exchange is made all the same.
-        sharing = [n for n in range(config.layers) if config.shares(n)]
+        sharing = [n for n in range(config.layers) if config.sends_embeddings(n)]
         got = dict(zip(sharing, again.fed.heard, strict=True))
         if not all(bool(of_layer.isfinite().all()) for of_layer in got.values()):
             break  # training has diverged
