@@ -389,7 +389,7 @@ def _found_row(row: Row, item: Runs, folder: Path, targets: Targets) -> dict[str
         "x": row.x,
         "method": results[0].method,
         "policy": None if row.policy is None else row.policy.name,
-        "recipe": _settings_changed(results[0]),
+        "changed_settings": _settings_changed(results[0]),
         "seeds": [result.seed for result in results],
         "rounds": [result.rounds for result in results],
         "ours": ours,
@@ -406,7 +406,8 @@ def _found_row(row: Row, item: Runs, folder: Path, targets: Targets) -> dict[str
 
 def _settings_changed(result: Result) -> dict[str, object]:
     """In what its settings differ from the default ones; where a policy's file is does not matter."""
-    return {key: value for key, value in result.details.get("recipe", {}).items() if key != "policy_file"}
+    changed = result.details.get("changed_settings", {})
+    return {key: value for key, value in changed.items() if key != "policy_file"}
 
 
 def _compared(

@@ -56,9 +56,9 @@ class Reproduction:
     points of lines), panels, relative_plot (None where no row is compared with another), targets (by name
     share, of and less: the row that it follows, and by how much less; None for no target), against and
     curves_plot (None where no curves are drawn), and rows: label, panel, series, x, method, policy (the
-    learned one, or None), recipe (what differs from the default), seeds, rounds, seconds (of all runs),
-    folders, and by metric ours {mean, std, values}, printed {mean, std} and difference of the means, in the
-    paper's unit; the last two are None where nothing was printed; ours of a metric that asks for a target has
+    learned one, or None), changed_settings (what differs from the default), seeds, rounds, seconds (of all
+    runs), folders, and by metric ours {mean, std, values}, printed {mean, std} and difference of the means, in
+    the paper's unit; the last two are None where nothing was printed; ours of a metric that asks for a target has
     `reached`, how many runs did; curve: where curves are drawn, metric and what `figures.curve_of` gives;
     relative: for each row that it is compared with to (its label) and by metric ours {mean, std, values} and
     printed, in percent of that row's figure.

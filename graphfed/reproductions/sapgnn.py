@@ -85,7 +85,7 @@ TABLE4 = Runs(
     title="Accuracy and macro-F1 with edges dealt uniformly over 1 to 4 holders",
     source="Table IV, means and deviations of 40 runs; of PubMed, which is not here, DBLP takes the place",
     notes=paragraphs("""
-        The paper's recipe where it states one, two layers of h' = W (h || max h), Adam 0.01, at most 300
+        The paper's settings where it states them, two layers of h' = W (h || max h), Adam 0.01, at most 300
         epochs, the Planetoid split, every node, feature and label at every holder. It does not state
         dropout (0.5 here), weight decay (5e-3, which is better on the validation nodes than 5e-4), the
         hidden width it found (64) nor what it stops on; ours takes the epoch that is best on the validation

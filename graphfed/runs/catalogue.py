@@ -82,7 +82,7 @@ def _description(method: "Method") -> "JsonObject":
         "messages": dict(method.sends.messages),
         "settings": [setting.to_json() for setting in settings_of(method)],
         "defaults": dict(method.defaults),
-        "recipes": {task: get_task(task).settings_of(method) for task in method.tasks},
+        "default_settings": {task: get_task(task).settings_of(method) for task in method.tasks},
     }
     # As it is read from the file: lists are lists.
     described: JsonObject = json.loads(json.dumps(content))

@@ -458,13 +458,15 @@ def _partitioning(partition: object, clients: object) -> _Partitioning:
         if count is None and PARTITIONS[name].clients_of is None:
             count = DEFAULT_CLIENTS
         return _Partitioning(name, count)
-    recipe = Partition.recipe(file)
-    if count not in (None, recipe["num_clients"]):
+    metadata = Partition.recipe(file)
+    if count not in (None, metadata["num_clients"]):
         raise InputError(
-            f"the partition in {file} has {recipe['num_clients']} clients, not {count}; leave the number of "
-            "clients out"
+            f"the partition in {file} has {metadata['num_clients']} clients, not {count}; leave the number "
+            "of clients out"
         )
-    return _Partitioning(recipe["name"], recipe["num_clients"], file, recipe["options"], recipe["seed"])
+    return _Partitioning(
+        metadata["name"], metadata["num_clients"], file, metadata["options"], metadata["seed"]
+    )
 
 
 def partition_file(partition: object) -> Path | None:

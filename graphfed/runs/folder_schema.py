@@ -134,7 +134,7 @@ class _Privacy(FileModel):
 class Details(FileModel):
     """What the report, the tables and the summary read of a result's details."""
 
-    recipe: JsonObject = {}
+    changed_settings: JsonObject = {}
     test_confusion: list[list[Amount]] | None = None
     test_pooled: Metrics | None = None
     test_roc: list[Annotated[list[Share], Field(min_length=2, max_length=2)]] | None = None

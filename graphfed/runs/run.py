@@ -266,7 +266,7 @@ def finish(
         trained = _train(config, inputs, folder, start, on_event)
         more = inputs.details(config, trained.outcome)
     outcome = trained.outcome
-    details = {**outcome.details, "recipe": changed_settings(config)}
+    details = {**outcome.details, "changed_settings": changed_settings(config)}
     if trained.accounts is not None:
         details["clients"] = {
             name: {"mean": column.mean(), "max": column.max()} for name, column in trained.accounts.items()

@@ -159,14 +159,15 @@ def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
                 f"{finished[0].method} did {finished[0].task} and {result.method} {result.task}; one table "
                 "has one task: give runs of one"
             )
-    recipes: dict[str, set[str]] = {}
+    settings_of_method: dict[str, set[str]] = {}
     for result in finished:
-        recipes.setdefault(result.method, set()).add(_settings_key(result))
+        settings_of_method.setdefault(result.method, set()).add(_settings_key(result))
     rows: dict[str, dict[int, Result]] = {}
     for result in finished:
         label = result.method
-        if len(recipes[label]) > 1:
-            label = f"{label} ({settings_text(result.details.get('recipe', {})) or 'default recipe'})"
+        if len(settings_of_method[label]) > 1:
+            changed = settings_text(result.details.get("changed_settings", {}))
+            label = f"{label} ({changed or 'default settings'})"
         row = rows.setdefault(label, {})
         if result.seed in row:
             raise InputError(f"seed {result.seed} of {label} is there twice; give each run once")
@@ -352,7 +353,7 @@ def _row(label: str, results: list[Result]) -> ComparedRow:
         "best_round": [r.best_round for r in results],
         "bytes": statistic([r.bytes["total"] for r in results]),
         "seconds": statistic([r.seconds["total"] for r in results]),
-        "recipe": results[0].details.get("recipe", {}),
+        "changed_settings": results[0].details.get("changed_settings", {}),
         "headline": headline(results[0].task, results[0].details, results[0].test),
         "training": results[0].details.get("training", {}),
         "selected_by": results[0].details.get("selected_by", get_task(results[0].task).metric),
@@ -362,4 +363,6 @@ def _row(label: str, results: list[Result]) -> ComparedRow:
 
 
 def _settings_key(result: Result) -> str:
-    return json.dumps([result.details.get(key, {}) for key in ("recipe", "training")], sort_keys=True)
+    return json.dumps(
+        [result.details.get(key, {}) for key in ("changed_settings", "training")], sort_keys=True
+    )

@@ -129,15 +129,15 @@ class Comparison:
         return page.getvalue().rstrip()
 
     def _shared_settings(self) -> JsonObject:
-        """What differs from the default recipe in every row alike."""
-        first = self.rows[0]["recipe"]
-        return {k: v for k, v in first.items() if all(r["recipe"].get(k, _ABSENT) == v for r in self.rows)}
+        """What differs from the default settings in every row alike."""
+        first, *others = (row["changed_settings"] for row in self.rows)
+        return {k: v for k, v in first.items() if all(row.get(k, _ABSENT) == v for row in others)}
 
     def _own_settings(self, row: ComparedRow) -> JsonObject:
-        """What differs from the default recipe in this row and not in all, and what differs from the values
+        """What differs from the default settings in this row and not in all, and what differs from the values
         that most rows have, whose defaults may differ between methods."""
         shared = self._shared_settings()
-        own = {key: value for key, value in row["recipe"].items() if key not in shared}
+        own = {key: value for key, value in row["changed_settings"].items() if key not in shared}
         return own | unequal_settings(self.rows).get(row["label"], {})
 
     def _doubted(self) -> dict[str, list[str]]:
@@ -168,11 +168,11 @@ class Comparison:
             lines.append(f"reference rows missing here: {', '.join(self.missing)}")
         shared = self._shared_settings()
         if shared:
-            lines.append(f"every row differs from the default recipe in {settings_text(shared)}")
-        own = {row["label"]: recipe for row in self.rows if (recipe := self._own_settings(row))}
+            lines.append(f"every row differs from the default settings in {settings_text(shared)}")
+        own = {row["label"]: found for row in self.rows if (found := self._own_settings(row))}
         if own:
             lines.append("* training settings that not all rows have, so compare with care:")
-            lines += [f"* {label}: {settings_text(recipe)}" for label, recipe in own.items()]
+            lines += [f"* {label}: {settings_text(found)}" for label, found in own.items()]
         lines += [f"! {label}: {', '.join(titles)}" for label, titles in self._doubted().items()]
         return "\n".join(lines)
 

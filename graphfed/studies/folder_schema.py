@@ -44,7 +44,7 @@ class _ComparedRow(FileModel):
     bytes: _Statistic
     seconds: _Statistic
     rounds: Annotated[list[Count], Field(min_length=1)]
-    recipe: JsonObject
+    changed_settings: JsonObject
     folders: Annotated[list[str | None], Field(min_length=1)]
 
 

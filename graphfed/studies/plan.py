@@ -259,8 +259,9 @@ class ComparedRow(TypedDict):
     """One line of a comparison: a method with settings, over seeds.
 
     test, val, test_pooled: by metric. hashes {data, split, partition}, rounds, best_round, folders: of each
-    seed. recipe: what differs from the default. headline: the metrics that come first. training: all settings
-    but the seed. selected_by: the validation metric. warnings: {seed, code, text} of the row's runs."""
+    seed. changed_settings: those that differ from their defaults. headline: the metrics that come first.
+    training: all settings except the seed. selected_by: the validation metric. warnings: {seed, code, text}
+    of the row's runs."""
 
     label: str
     method: str
@@ -273,7 +274,7 @@ class ComparedRow(TypedDict):
     best_round: list[int | None]
     bytes: Statistic
     seconds: Statistic
-    recipe: JsonObject
+    changed_settings: JsonObject
     headline: list[str]
     training: JsonObject
     selected_by: str

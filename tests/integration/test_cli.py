@@ -335,7 +335,7 @@ def test_a_config_file_without_a_method_holds_the_options_of_all_rows(
     content = json.loads(capsys.readouterr().out.splitlines()[-1])
     rows = {row["label"]: row for row in content["rows"]}
     assert set(rows) == {"fedgcn", "one hop", "central", "isolated", "fedavg"}
-    assert rows["one hop"]["recipe"] == {"rounds": 1, "dropout": 0.1, "hops": 1}
+    assert rows["one hop"]["changed_settings"] == {"rounds": 1, "dropout": 0.1, "hops": 1}
     assert rows["fedgcn"]["seeds"] == [5]
     assert content["clients"] == 2
 

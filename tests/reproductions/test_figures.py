@@ -210,7 +210,7 @@ def test_what_runs_on_other_data_for_short_has_no_printed_figures_and_says_so(to
     (against,) = item["rows"][1]["relative"]
     assert against["to"] == "averaging"
     assert against["printed"] == {"accuracy": None, "bytes.total": None}
-    assert item["rows"][0]["recipe"].items() >= {"rounds": 1, "hidden": 4, "lr": 0.5}.items()
+    assert item["rows"][0]["changed_settings"].items() >= {"rounds": 1, "hidden": 4, "lr": 0.5}.items()
 
 
 # ---- who keeps which edge ----------------------------------------------------------------------------------

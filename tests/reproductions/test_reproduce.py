@@ -111,7 +111,7 @@ def test_figures_stand_beside_the_printed_ones_in_the_papers_unit(toy: Paper, ow
     assert averaging["difference"] == {"accuracy": ours["mean"] - 50}
     assert hop["printed"] == {"accuracy": None}
     assert hop["difference"] == {"accuracy": None}
-    assert {"rounds": 4, "hops": 1, "optimizer": "sgd"}.items() <= hop["recipe"].items()
+    assert {"rounds": 4, "hops": 1, "optimizer": "sgd"}.items() <= hop["changed_settings"].items()
     assert json.loads((own_folder / "r/reproduce.json").read_text()) == found.to_json()
     assert Result.read(own_folder / "r/small/one hop-seed1").method == "fedgcn"
 
