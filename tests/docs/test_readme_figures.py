@@ -9,6 +9,7 @@ The figure must be what the expression gives. Every figure with a unit, a deviat
 outside blocks and code."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -69,6 +70,18 @@ def records() -> Records:
 
 def test_every_figure_in_the_readme_is_marked_and_is_that_of_its_record(records: Records) -> None:
     assert problems(README, records) == []
+
+
+def test_a_changed_record_contradicts_the_readme(tmp_path: Path) -> None:
+    """Every figure of the record changes, so every figure of the README that is from it is wrong."""
+    name = next(re.finditer(r'record: \w+\("(\w+)", "', README))[1]
+    copy = tmp_path / "results"
+    shutil.copytree(ROOT / "benchmarks/results", copy)
+    path = copy / f"{name}.json"
+    path.write_text(re.sub(r"(\d)\.(\d)", r"1\1.\2", path.read_text()))
+    wrong = problems(README, Records(copy))
+    assert len(wrong) == len(re.findall(rf'record: \w+\("{name}", "', README)) > 0
+    assert all("in the records" in problem for problem in wrong)
 
 
 CENTRAL = '<!-- record: ours("fedgcn/cora", "central GCN", "accuracy") -->'

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphfed
@@ -15,8 +16,13 @@ from graphfed.cli import main
 from graphfed.crypto.accept import bytes_of_accept
 from graphfed.crypto.compare import bytes_of_comparison, bytes_of_opening
 from graphfed.crypto.ot import bytes_of_set_up
+from graphfed.data.datasets import load
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.partitions.partition import partition
 from graphfed.federation import Federation
-from graphfed.methods.registry import get_method
+from graphfed.methods.base import Method
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.tasks import FORECASTING, LINK_PREDICTION
 from graphfed.reproductions import PAPERS
 from graphfed.reproductions.reproduce import find_paper
 from graphfed.runs.config import parse_settings
@@ -50,6 +56,48 @@ def test_every_row_of_the_page_on_choosing_can_be_read_without_the_row_above_it(
     assert len(rows) > 20
     refers = re.compile(r"\b(as|the) (above|below|before|same|two|former|latter)\b", re.IGNORECASE)
     assert [condition for condition, _ in rows if refers.search(condition)] == []
+
+
+def section_of(method: Method) -> str:
+    """Where the page on choosing must list a method, by what the method declares of itself."""
+    only_weights = re.fullmatch(r"(gradients, or )?weights, every round", method.sends.summary)
+    sections = {
+        "One sensor at each client": FORECASTING in method.tasks,
+        "References in one place": method.pooled,
+        "One node at each client": method.partition == "ego",
+        "Clients that share nodes": method.requires.nodes_per_client == "at least one",
+        "Nothing may leave a client": method.sends.summary == "nothing",
+        "Weights or gradients only": only_weights is not None,
+        "Methods that use cross-client edges": True,
+    }
+    return next(title for title, belongs in sections.items() if belongs)
+
+
+def test_the_page_on_choosing_lists_every_method_where_its_declarations_put_it() -> None:
+    sections = re.split(r"^## ", (ROOT / "docs/choosing.md").read_text(), flags=re.MULTILINE)[1:]
+    found = {
+        name: section.partition("\n")[0]
+        for section in sections
+        for name in re.findall(r"^\| .+? \| `(\w+)` \| .+ \|$", section, re.MULTILINE)
+    }
+    assert found == {name: section_of(get_method(name)) for name in METHODS.own}
+
+
+def test_the_page_on_choosing_names_the_methods_that_predict_links() -> None:
+    (told,) = re.findall(r"\(`--task link_prediction`\)(.*?)\.\s", page("choosing.md"))
+    can = {name for name in METHODS.own if LINK_PREDICTION in get_method(name).tasks}
+    assert {*re.findall(r"`(\w+)`", told)} == can
+
+
+# ---- report ------------------------------------------------------------------------------------------------
+
+
+def test_the_page_on_the_report_explains_every_section_of_a_report() -> None:
+    template = (PACKAGE / "report/page.html.jinja").read_text()
+    explained = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "docs/report.md").read_text(), re.MULTILINE)
+    assert [title for title in explained if title != "The first sentence"] == re.findall(
+        r"<h2>(.+?)</h2>", template
+    )
 
 
 # ---- design ------------------------------------------------------------------------------------------------
@@ -303,3 +351,21 @@ def test_the_table_of_the_defaults_is_that_of_its_record() -> None:
             assert float(cells["central"]) >= max(plain) - 2, cells["graph"]
             compared += 1
     assert compared >= 12
+
+
+def test_the_sizes_of_overlapping_clients_on_the_page_on_data_are_those_of_cora(real_data: Path) -> None:
+    graph = load("cora", real_data)
+    assert isinstance(graph, Graph)
+    ratios = {}
+    for variance in (0.1, 0.5, 1.0):
+        sizes = [
+            np.bincount(
+                partition(graph, "overlapping", 20, seed, variance=variance).held_client, minlength=20
+            )
+            for seed in range(5)
+        ]
+        ratios[variance] = [size.min() / size.max() for size in sizes]
+    low, medium, high = (f"{np.mean(ratio):.2f}" for ratio in ratios.values())
+    text = page("data.md")
+    assert f"is {low}, {medium} and {high} on average" in text
+    assert f"single seeds at 0.1 go from {min(ratios[0.1]):.2f} to {max(ratios[0.1]):.2f}" in text

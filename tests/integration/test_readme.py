@@ -22,7 +22,7 @@ def blocks(language: str, text: str = README) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-LINE = re.compile(r"(\w+) +accuracy (0\.\d+), +([\d.]+) MB sent, ([\d.]+) MB before training")
+LINE = re.compile(r"(\w+) +accuracy (0\.\d+), +([\d.]+) MB sent, ([\d.]+) MB in set-up")
 
 
 def test_the_python_of_the_readme_prints_what_stands_below_it(capsys):
