@@ -14,15 +14,23 @@ trigger one, its threshold comes from the standard error of the metric:
   oscillates only after `SWINGS` of them.
 """
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from graphfed.files import JsonObject
+from graphfed.methods.config import TrainingSettings
 from graphfed.tasks.registry import get_task
 
-__all__ = ["TITLES", "Evidence", "ResultWarning", "check_run"]
+if TYPE_CHECKING:
+    from graphfed.methods.base import Method
+    from graphfed.methods.config import CommonSettings
+    from graphfed.tasks.outcome import Outcome
+
+__all__ = ["TITLES", "Evidence", "ResultWarning", "check_run", "diagnose"]
 
 #: What each warning says, in a few words for a table.
 TITLES = {
@@ -110,7 +118,14 @@ class Evidence:
         return get_task(self.task).error
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
-        """Return (round, value) of a validation metric where it was evaluated and finite."""
+        """Return the values of a validation metric over the rounds.
+
+        Args:
+            metric: The name of the metric.
+
+        Returns:
+            (round, value) for every round in which the metric was evaluated and finite.
+        """
         points = ((line["round"], (line["val"] or {}).get(metric)) for line in self.history)
         return [(number, value) for number, value in points if value is not None and math.isfinite(value)]
 
@@ -126,6 +141,49 @@ def check_run(run: Evidence) -> list[ResultWarning]:
     """
     checks = (_best_round, _oscillation, _unpredicted_classes, _majority, _chance, _loss)
     return [warning for check in checks for warning in check(run)]
+
+
+def diagnose(
+    method: "Method", task: str, training: "CommonSettings", outcome: "Outcome", class_names: Sequence[str]
+) -> JsonObject:
+    """Return what the details of a result say about how far it can be trusted and compared.
+
+    Args:
+        method: The method that was run.
+        task: A name in `tasks.registry.TASKS`.
+        training: Its settings.
+        outcome: The outcome in the process that has the server.
+        class_names: The names of the classes; empty if they have none.
+
+    Returns:
+        `training`: the settings that rows of a table should have in common, without the seed; empty for a
+        method that trains nothing. `selected_by`: the validation metric that chose the round. `warnings`: a
+        list of {code, text}.
+    """
+    # To classify nodes the clients' class counts decide; the server has told which metric it was.
+    metric = outcome.details.get("selected_by") or get_task(task).evaluation.decides(training, None)
+    if not isinstance(training, TrainingSettings):
+        return {"training": {}, "selected_by": metric, "warnings": []}
+    evidence = Evidence(
+        task=task,
+        metric=metric,
+        rounds=training.rounds,
+        rounds_run=outcome.rounds_run,
+        best_round=outcome.best_round,
+        lr=training.lr,
+        history=outcome.history,
+        val=outcome.val or {},
+        test=outcome.test or {},
+        confusion=outcome.test_confusion,
+        class_names=class_names,
+        scored=outcome.details.get("scored", {}),
+    )
+    settings = dataclasses.asdict(training)
+    return {
+        "training": {key: value for key, value in settings.items() if key != "seed"},
+        "selected_by": metric,
+        "warnings": [warning.to_json() for warning in check_run(evidence)],
+    }
 
 
 # ---- checks of one run -------------------------------------------------------------------------------------
@@ -167,8 +225,9 @@ def _best_round(run: Evidence) -> Iterator[ResultWarning]:
 
 
 def _loss_trend(run: Evidence) -> int:
-    """-1 where the validation loss is smallest at the end, 1 where it was smallest before; 0 where no loss is
-    known or it never changed."""
+    """Return -1 if the validation loss is smallest at the end, 1 if it was smallest before, and 0 if no loss
+    is known or it never changed.
+    """
     losses = [value for _, value in run.curve("loss")]
     if len(losses) < 2 or max(losses) == min(losses):
         return 0
@@ -203,8 +262,11 @@ def _oscillation(run: Evidence) -> Iterator[ResultWarning]:
 
 
 def _smallest_swing(values: Sequence[float], count: float) -> float:
-    """The fall that counts as a swing: see the module's docstring. AUC of n pairs, half of them edges, has a
-    standard error of at most sqrt(p (1 - p) / (n / 2)); `count` nodes stand for the larger of the two."""
+    """Return the fall that counts as a swing (see the module's docstring).
+
+    The AUC of n pairs, half of them edges, has a standard error of at most sqrt(p (1 - p) / (n / 2)); `count`
+    nodes stand for the larger of the two groups.
+    """
     p = min(max(statistics.fmean(values), 0.0), 1.0)
     pairs = len(values) * (len(values) - 1) / 2
     quantile = statistics.NormalDist().inv_cdf(1 - FALSE_ALARMS / pairs)
@@ -319,7 +381,7 @@ def _loss(run: Evidence) -> Iterator[ResultWarning]:
 
 
 def _margins(confusion: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
-    """Test nodes by class, and predictions by class, [C] each."""
+    """Return the number of test nodes by class, and of predictions by class, [C] each."""
     true = [float(sum(row)) for row in confusion]
     predicted = [float(sum(row[c] for row in confusion)) for c in range(len(confusion))]
     return true, predicted

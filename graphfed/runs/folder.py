@@ -6,7 +6,7 @@
     checkpoint/          what the run needs to go on where it stopped (`graphfed resume`)
     metrics.jsonl        one line a round
     ledger.json          every named transfer: bytes, messages, protection
-    model.safetensors    the best weights (layout: `weight_arrays`); no tensor of a method that has none
+    model.safetensors    the best weights (layout: `model_file.weight_arrays`); empty for a method without any
     predictions.parquet  one row for each node a site owns; of link prediction, for each scored pair; of
                          forecasting, for each sensor and window
     result.json          the result
@@ -27,7 +27,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from pydantic import BaseModel
 
-    from graphfed.federation.payload import Leaf, Payload
 
 __all__ = [
     "CHECKPOINTS",
@@ -69,7 +68,6 @@ __all__ = [
     "read_lines",
     "read_predictions",
     "read_table",
-    "weight_arrays",
     "write_lines",
     "write_run",
     "writing_into",
@@ -440,50 +438,6 @@ def _is_of_kind(found: "pa.DataType", kind: str) -> bool:
         return bool(types.is_string(found) or types.is_large_string(found))
     whole = bool(types.is_integer(found))
     return whole or (kind == "number" and bool(types.is_floating(found)))
-
-
-def weight_arrays(parts: "Sequence[Payload]") -> dict[str, np.ndarray]:
-    """The weights that the hosts of one place hold, as flat named arrays: nested names are joined by dots.
-
-    A shared weight has its own shape [...]; weights of each client are [K, ...] in the order of client ids.
-    First-layer weights stored only where clients can differ (`SparseWeights`) are four arrays: values,
-    pair_client, pair_feature and num_clients after the name; with clients one at a time [K, F, H]."""
-    import graphfed.federation.payload as pay
-    from graphfed.nn.sparse import SparseWeights
-
-    flat = [_flatten(part) for part in parts]
-    arrays: dict[str, np.ndarray] = {}
-    for name, leaf in flat[0].items() if flat else ():
-        if len(flat) > 1:
-            each = [f[name] for f in flat]
-            full = [
-                pay.stack([x.part(k) for k in range(x.num_clients)]) if isinstance(x, SparseWeights) else x
-                for x in each
-            ]
-            arrays[name] = np.concatenate([_array(x) for x in full])
-        elif isinstance(leaf, SparseWeights):
-            arrays[f"{name}.values"] = _array(leaf.values)
-            arrays[f"{name}.pair_client"] = _array(leaf.pair_client)
-            arrays[f"{name}.pair_feature"] = _array(leaf.pair_feature)
-            arrays[f"{name}.num_clients"] = np.array(leaf.num_clients)
-        else:
-            arrays[name] = _array(leaf)
-    return arrays
-
-
-def _flatten(tree: "Payload", prefix: str = "") -> "dict[str, Leaf]":
-    if not isinstance(tree, dict | tuple):
-        return {prefix or "weights": tree}
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    flat: dict[str, Leaf] = {}
-    for key, value in items:
-        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    return flat
-
-
-def _array(tensor: Any) -> np.ndarray:
-    array: np.ndarray = tensor.detach().cpu().numpy()
-    return array
 
 
 def check_there(folder: Path) -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphfed.errors import GraphfedError, InputError, shown
-from graphfed.files import JsonObject, check_regular, read_tensors, write_bytes
+from graphfed.files import JsonObject, write_bytes
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.folder import check_new_file, read_predictions
+from graphfed.runs.model_file import read_weights, with_weights
 from graphfed.runs.reopen import config_from_json, read_manifest, reopen
 from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.inputs import Inputs
@@ -24,15 +25,10 @@ from graphfed.tasks.source import data_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import torch
-    from torch import Tensor
 
-    from graphfed.federation import Federation
     from graphfed.methods.base import Method, State
-    from graphfed.nn.backbones import Weights
-    from graphfed.nn.sparse import SparseWeights
 
-__all__ = ["TABLES", "predict", "read_nodes", "with_weights", "write_table"]
+__all__ = ["TABLES", "predict", "read_nodes", "write_table"]
 
 #: Endings of files that predictions can be written to.
 TABLES = (".csv", ".parquet")
@@ -82,7 +78,7 @@ def predict(
         config, inputs = reopen(folder, data_dir=data_dir)
     else:
         config, inputs = _other(folder, manifest, task, data, data_dir)
-    weights, known = _weights_in(folder), manifest["data"]
+    weights, known = read_weights(folder), manifest["data"]
     table = _predict(config, inputs, weights, known, absent, elsewhere=data is not None)
     if data is not None:
         # Another graph is one client's, has no split, and numbers its classes in its own way.
@@ -142,20 +138,6 @@ def _check_not_own(method: "Method", fresh: "State", name: str) -> None:
         )
 
 
-def _weights_in(folder: Path) -> dict[str, np.ndarray]:
-    from safetensors import SafetensorError
-
-    path = folder / "model.safetensors"
-    try:
-        check_regular(path)
-        path.open("rb").close()  # the reader calls every file that it may not open a missing one
-        return read_tensors(path)[0]
-    except PermissionError:
-        raise InputError(f"{path} may not be read by you; change its permissions") from None
-    except (OSError, SafetensorError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
-
-
 def _predict(
     config: RunConfig,
     inputs: Inputs,
@@ -203,73 +185,6 @@ def _predict(
             parts = [part.of(here) for part, here in pairs if isinstance(part, Series)]
     names = tuple(known.get("class_names") or ())
     return pa.concat_tables(inputs.tables(config, list(zip(parts, kept.parts, strict=True)), names))
-
-
-def with_weights(
-    fed: "Federation", fresh: "State", arrays: Mapping[str, np.ndarray], method: "Method"
-) -> "State":
-    """The state with the weights of a run's model.safetensors (layout: `weight_arrays`; a pooled method's
-    have no client dimension, of several values the names begin with the value's) in the place of its own."""
-    values = dict(fresh.values)
-    for name in method.state.model:
-        prefix = f"{name}." if len(method.state.model) > 1 else ""
-        mine = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-        if not values[name].parts:
-            continue  # of another place
-        (own,) = fed.local_parts(values[name])
-        loaded = _loaded(own, mine, prefix, fed.device, method.pooled)
-        values[name] = replace(values[name], parts=(loaded,))
-    return replace(fresh, values=values)
-
-
-def _loaded(
-    own: "Weights",
-    arrays: Mapping[str, np.ndarray],
-    prefix: str,
-    device: "torch.device",
-    pooled: bool,
-) -> "Weights":
-    """The weights in `arrays` in the form of `own`; prefix: of their names in the file."""
-    import torch
-
-    from graphfed.nn.sparse import SparseWeights
-
-    loaded: Weights = {}
-    for name, weight in own.items():
-        try:
-            if isinstance(weight, SparseWeights) and name not in arrays:
-                stored = {k: torch.from_numpy(arrays[f"{name}.{k}"]) for k in _SPARSE}
-                loaded[name] = SparseWeights(**stored, num_clients=weight.num_clients)
-            else:
-                full = torch.from_numpy(arrays[name]).to(device)
-                if pooled:
-                    full = full[None]  # the only client's
-                # In full, [K, F, H]: from clients one at a time.
-                loaded[name] = _stored_rows(weight, full) if isinstance(weight, SparseWeights) else full
-        except KeyError as error:
-            raise InputError(
-                f"model.safetensors lacks {prefix}{error.args[0]}; the run must be made again"
-            ) from None
-        given, like = (w.values if isinstance(w, SparseWeights) else w for w in (loaded[name], weight))
-        if given.shape != like.shape:
-            raise InputError(
-                f"model.safetensors has {prefix}{name} of shape {tuple(given.shape)} where this model has "
-                f"{tuple(like.shape)}; the run must be made again"
-            )
-    return loaded
-
-
-#: The arrays of first-layer weights that are stored by pair.
-_SPARSE = ("values", "pair_client", "pair_feature")
-
-
-def _stored_rows(like: "SparseWeights", full: "Tensor") -> "SparseWeights":
-    """Weights [K, F, H] as they are stored in `like`. A feature that occurs nowhere at a client needs no row
-    of its own to predict."""
-    import torch
-
-    rows = full[like.pair_client, like.pair_feature]
-    return like.with_values(torch.cat([rows, full[0]]))
 
 
 def _chosen(table: "pa.Table", graph: str, nodes: Iterable[object]) -> "pa.Table":

@@ -16,9 +16,9 @@ from graphfed.errors import InputError, shown
 from graphfed.methods.config import GRAPH_GROUPS
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plain_yaml import dump_yaml
-from graphfed.runs.config import checked_training, make_config, parse_settings, read_config
+from graphfed.runs.config import checked_training, make_config, read_config
 from graphfed.runs.reopen import config_from_json
-from graphfed.runs.settings import OPTION_WORDS, SYNONYMS, changed_settings, settings_of
+from graphfed.runs.settings import OPTION_WORDS, SYNONYMS, changed_settings, parse_settings, settings_of
 from graphfed.tasks.base import PRESETS
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import default_threads

@@ -24,10 +24,10 @@ from graphfed.runs.folder import (
     open_folder,
     plain,
     read_json,
-    weight_arrays,
     write_run,
 )
 from graphfed.runs.folder_schema import ResultFile
+from graphfed.runs.model_file import weight_arrays
 from graphfed.runtime.interrupts import Interrupted
 
 
