@@ -49,24 +49,29 @@ ENDED = ("result.json", "workloads.json", "episodes.jsonl")
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What was found. items: item, kind, title, source, notes, plot, data (the data set, where there
-    is a choice), and by kind
+    """The results of a paper's items next to the printed figures.
 
-    "runs": metrics, called (words for some of these), x (what the axis shows, None where the rows are no
-    points of lines), panels, relative_plot (None where no row is compared with another), targets (by name
-    share, of and less: the row that it follows, and by how much less; None for no target), against and
-    curves_plot (None where no curves are drawn), and rows: label, panel, series, x, method, policy (the
-    learned one, or None), changed_settings (what differs from the default), seeds, rounds, seconds (of all
-    runs), folders, and by metric ours {mean, std, values}, printed {mean, std} and difference of the means, in
-    the paper's unit; the last two are None where nothing was printed; ours of a metric that asks for a target has
-    `reached`, how many runs did; curve: where curves are drawn, metric and what `figures.curve_of` gives;
-    relative: for each row that it is compared with to (its label) and by metric ours {mean, std, values} and
-    printed, in percent of that row's figure.
+    Attributes:
+        items: A mapping for each item: item, kind, title, source, notes, plot, data (the data set, if the
+            item has a choice of several), and more by kind:
 
-    "curves": metrics (one), called, against, and rows: label, method, seeds, folders and what
-    `figures.curve_of` gives.
+            "runs" has metrics, called (words for some of these), x (what the axis shows; None if the rows are
+            not points of lines), panels, relative_plot (None if no row is compared with another), targets (by
+            name share, of and less: the row that the target follows, and by how much less; None for no
+            target), against and curves_plot (None if no curves are drawn), and rows. A row has label, panel,
+            series, x, method, policy (the learned one, or None), changed_settings, seeds, rounds, seconds (of
+            all runs), folders; by metric ours {mean, std, values}, printed {mean, std} and the difference of
+            the means, in the paper's unit (the last two are None if nothing is printed; ours of a metric with
+            a target has `reached`, the number of runs that reached it); curve: if curves are drawn, metric
+            and what `figures.curve_of` returns; relative: for each row that it is compared with, to (its
+            label) and by metric ours {mean, std, values} and printed, in percent of that row's figure.
 
-    Any other kind: panels, where there are some, and rows, as the paper's function says that measures it."""
+            "curves" has metrics (one), called, against, and rows: label, method, seeds, folders and what
+            `figures.curve_of` returns.
+
+            Any other kind has panels, if there are any, and rows, as the paper's measuring function returns
+            them.
+    """
 
     paper: str
     title: str

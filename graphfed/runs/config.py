@@ -20,21 +20,18 @@ from graphfed.data.partitions.partition import PARTITIONS, Partition
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
-from graphfed.methods.config import FORECASTING_GROUPS, GRAPH_GROUPS, CommonSettings
+from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plain_yaml import read_yaml
 from graphfed.plugins import load_plugin
-from graphfed.renamed import new_name
 from graphfed.runs.settings import (
     MAX_COUNT,
     MAX_SEED,
-    OPTION_WORDS,
-    SYNONYMS,
     explain,
     given_settings,
-    home_of,
     prefixed_settings,
     settings_of,
+    unknown_config_key,
     unknown_setting,
 )
 from graphfed.tasks.base import PRESETS
@@ -247,7 +244,7 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> JsonObject:
     for key in content:
         if key not in known:
             raise InputError(
-                f"the config file {path} has an unknown key {shown(key)}; {_unknown_key(key, known)}"
+                f"the config file {path} has an unknown key {shown(key)}; {unknown_config_key(key, known)}"
             )
     options = {key: value for key, value in content.items() if value is not None}
     _load_plugins(options.pop(PLUGINS, []), path)
@@ -283,20 +280,6 @@ def _load_plugins(modules: object, config: Path) -> None:
         )
     for module in named:
         load_plugin(config.parent / module if module.endswith(".py") else module)
-
-
-def _unknown_key(key: object, known: list[str]) -> str:
-    """Return the hint for a key of a config file that is no option."""
-    name = key if isinstance(key, str) else ""
-    if new_name(name, known) is not None:
-        return did_you_mean(name, known)
-    meant = SYNONYMS.get(name, name)
-    groups = (*GRAPH_GROUPS, *FORECASTING_GROUPS)
-    shared = {f.name for group in groups for f in dataclasses.fields(group)}
-    if meant in shared - set(known) or home_of(meant):
-        return f"{meant} is a setting: write it under 'set:'"
-    option = OPTION_WORDS.get(name, meant)
-    return f"did you mean {option!r}?" if option in known else did_you_mean(name, known)
 
 
 # ---- settings ----------------------------------------------------------------------------------------------
@@ -513,7 +496,7 @@ def _check_kind(source: DataSource, method: Method, task: str) -> None:
 
 
 def _check_partitioning(partitioning: _Partitioning, source: DataSource) -> None:
-    """Raise InputError if a graph's partition is asked for sensors, or the partition of sensors for a graph."""
+    """Raise InputError if sensors are asked for with a graph's partition, or a graph with that of sensors."""
     kind = "graph" if partitioning.file else PARTITIONS[partitioning.name].data
     if kind == source.kind:
         return

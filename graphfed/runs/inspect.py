@@ -1,4 +1,4 @@
-"""What data are like before training: their numbers, their sites, and which methods can use them."""
+"""Look at data before training: numbers, clients, and which methods can use the data."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -36,17 +36,17 @@ LAGS, HORIZON = 12, 12
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """A graph, or readings of sensors, looked at.
+    """What `inspect` found about a graph or readings of sensors.
 
     Attributes:
         data: The graph, or the readings.
         overview: What `graphfed.data.graphs.overview.overview` or `sensor_overview` returns.
         split: The name of the split.
-        split_problem: Why there is no usable split, None where there is.
-        methods: Every method of the task, with the reason why a run of it would be refused on this data, None
-            where it would not.
-        partition: Of a graph, None where the data names no sites and none were asked for.
-        parts: The split of a graph, without nodes where it cannot be used.
+        split_problem: Why there is no usable split; None if there is one.
+        methods: Every method of the task, with the reason why a run of it would be refused on this data; None
+            for a method that can be run.
+        partition: The partition of a graph; None if the data names no clients and none were asked for.
+        parts: The split of a graph, without nodes if it cannot be used.
     """
 
     data: Graph | Sensors
@@ -63,7 +63,7 @@ class Inspection:
         return isinstance(self.data, Sensors)
 
     def to_json(self) -> dict[str, Any]:
-        """The overview, and next to it what it does not have."""
+        """Return the overview, with the hash, the split, the partition and the methods."""
         told: dict[str, Any] = {"split_problem": self.split_problem, "methods": self.methods}
         made = self.partition
         if not self.of_sensors:
@@ -82,14 +82,26 @@ def inspect(
     data_dir: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> Inspection:
-    """Load a graph or sensors and look at it; nothing is trained or written.
+    """Load a graph or sensors and describe them; nothing is trained or written.
 
-    The arguments are those of `run`; settings are those of the partition and of a generated data set. Without
-    clients, partition and settings of one the sites are those that the data names, or there are none. Of
-    sensors, each of which is a site, the settings lags and horizon say how long a window is.
+    Without clients, partition and settings of a partition, the clients are those that the data names, if it
+    names any. Of sensors each is a client, and the settings lags and horizon are the lengths of a window.
 
-    Raises InputError for data that cannot be read and a partition that cannot be made; that no method can use
-    the graph is part of what is told."""
+    Args:
+        data: As in `run`.
+        clients: The number of clients.
+        partition: As in `run`.
+        split: As in `run`.
+        seed: The seed of partition and split.
+        data_dir: The folder where data files are looked for first.
+        settings: Settings of the partition and of a generated data set.
+
+    Returns:
+        The data, its overview, and for each method why it cannot use the data, if it cannot.
+
+    Raises:
+        InputError: The data cannot be read, or the partition cannot be made.
+    """
     settings = given_settings(settings)
     source = data_source(data)
     if source.kind == "sensors":
@@ -126,7 +138,7 @@ def inspect(
 
 
 def _check_settings(settings: Iterable[str], known: list[str]) -> None:
-    """InputError for a setting that says nothing about the data: it would change nothing here."""
+    """Raise InputError for a setting that does not concern the data, because it would change nothing here."""
     for key in settings:
         if key in known:
             continue
@@ -136,7 +148,9 @@ def _check_settings(settings: Iterable[str], known: list[str]) -> None:
 
 
 def _graph(source: DataSource, config: RunConfig) -> tuple[Graph, str | None]:
-    """The graph, and what nothing can be trained without: then the structure alone."""
+    """Load the graph; if only a part of it is missing that training needs, load the structure and say what
+    is missing.
+    """
     try:
         return load_graph(config), None
     except InputError as error:
@@ -150,7 +164,7 @@ def _graph(source: DataSource, config: RunConfig) -> tuple[Graph, str | None]:
 
 
 def _split(graph: Graph, name: str, seed: int) -> tuple[Split, str | None]:
-    """The split, and why it cannot be used: then one without nodes."""
+    """Return the split, or a split without nodes and why the one that was asked for cannot be used."""
     try:
         split = make_split(graph, name, seed)
         check_split(graph, split)
@@ -167,7 +181,9 @@ def _problem(
     split_problem: str | None,
     options: Mapping[str, Any],
 ) -> str | None:
-    """Why a run of a method would be refused: found by what refuses it, in the same order."""
+    """Return why a run of a method would be refused, found by the same checks in the same order; None if
+    it would not.
+    """
     try:
         config = make_config(name, **options)
         if graph_problem is not None:

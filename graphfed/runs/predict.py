@@ -1,7 +1,8 @@
-"""Use a finished run's model: predictions for its own graph, or for another one with the same features.
+"""Predict with the model of a finished run, for its own graph or for another one with the same features.
 
-Every method predicts as in training: with only what its protocol lets it see at prediction time. Another
-graph is one site's, which only a model that all clients share can serve."""
+Every method predicts as in training, with only the information that its protocol provides at prediction time.
+Another graph belongs to one client, so only a model that all clients share can predict for it.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,20 +43,28 @@ def predict(
     absent: Sequence[object] = (),
     data_dir: str | Path | None = None,
 ) -> "pa.Table":
-    """What the model of the run in `folder` predicts, as a pyarrow table with the columns of
-    predictions.parquet (`predictions_table`).
+    """Predict with the model of the run in a folder.
 
-    data: another graph (all that `run` takes), with the features the model was trained on, in the same order,
-    or other sensors, split as the run's were; None: the run's own. nodes: ids of the nodes or sensors to
-    predict (numbers where the graph has no ids), in the order they are wanted; None: all. absent: ids of
-    sensors that send nothing; the others forecast without them. data_dir: where data files are now.
+    A method whose set-up releases noised values must not release them twice (`Method.restore`). For its runs
+    the predictions are those that the run wrote, for its own graph.
 
-    A method whose set-up releases noised values must not release them twice (`Method.restore`): of its runs
-    the predictions are those that the run wrote, of its own graph.
+    Args:
+        folder: The folder of a finished run.
+        data: Another graph (anything that `run` takes) with the features that the model was trained on, in
+            the same order, or other sensors, which are split as the run's were; None for the run's own data.
+        nodes: The ids of the nodes or sensors to predict (numbers if the graph has no ids), in the order of
+            the result; None for all.
+        absent: The ids of sensors that send nothing; the others forecast without them.
+        data_dir: The folder where data files are now.
 
-    Raises InputError for a run that has not ended, a graph that does not fit the model, an id that is not in
-    the graph, absent nodes, absent sensors that leave none, and another graph where every client has a
-    model of its own or noised values were released."""
+    Returns:
+        A pyarrow table with the columns of predictions.parquet.
+
+    Raises:
+        InputError: The run has not ended, the graph does not fit the model, an id is unknown, nodes are said
+            to be absent, no sensor is left, or another graph is given although every client has a model of
+            its own or noised values were released.
+    """
     folder = Path(folder)
     manifest = read_manifest(folder)
     task = task_or_default(str(manifest.get("config", {}).get("task")))
@@ -89,7 +98,7 @@ def predict(
 def _written(
     folder: Path, manifest: JsonObject, method: str, data: object, nodes: Iterable[object] | None
 ) -> "pa.Table":
-    """The rows of predictions.parquet: nothing is set up, and so nothing is released."""
+    """Return the rows of predictions.parquet; nothing is set up, so nothing is released again."""
     if data is not None:
         raise InputError(
             f"{method} would release noised values of another graph's clients, and its model is of use with "
@@ -102,7 +111,7 @@ def _written(
 def _other(
     folder: Path, manifest: JsonObject, task: TaskDefinition, data: object, data_dir: str | Path | None
 ) -> tuple[RunConfig, Inputs]:
-    """The run's config on other data, checked against what the model was trained on."""
+    """Return the run's config on other data, checked against the data that the model was trained on."""
     asked = manifest["config"]
     method, name = get_method(str(asked.get("method"))), data_source(data).name
     _check_shared(method, name)
@@ -116,7 +125,7 @@ def _other(
 
 
 def _check_shared(method: "Method", name: str) -> None:
-    """InputError where a model that was trained on one data set can say nothing of another one's clients."""
+    """Raise InputError if every client has its own model, which cannot predict for another data set."""
     if method.personal:
         raise InputError(
             f"{method.name} has a model for every client, and {name!r} is of none of them; use a run of a "
@@ -125,7 +134,7 @@ def _check_shared(method: "Method", name: str) -> None:
 
 
 def _check_not_own(method: "Method", fresh: "State", name: str) -> None:
-    """`_check_shared`, where settings decide whether clients have weights of their own."""
+    """Do as `_check_shared` for methods whose settings decide whether clients have weights of their own."""
     from graphfed.federation import CLIENTS
 
     if any(
@@ -147,9 +156,16 @@ def _predict(
     *,
     elsewhere: bool,
 ) -> "pa.Table":
-    """Set up as training does, put the weights in, and predict, all clients stacked. known: of the data that
-    the model was trained on; absent: sensors that take no part in predicting; elsewhere: whether this is
-    other data."""
+    """Set up as training does, put the weights in, and predict, all clients stacked.
+
+    Args:
+        config: The run.
+        inputs: The data, split and partition.
+        arrays: The weights, in the layout of `weight_arrays`.
+        known: What the manifest says about the data that the model was trained on.
+        absent: Sensors that take no part in predicting.
+        elsewhere: Whether this is other data.
+    """
     import pyarrow as pa
 
     from graphfed.federation import CLIENTS
@@ -188,8 +204,7 @@ def _predict(
 
 
 def _chosen(table: "pa.Table", graph: str, nodes: Iterable[object]) -> "pa.Table":
-    """The rows of some nodes of the graph of that name, or of some sensors, in the order they are asked
-    for."""
+    """Return the rows of some nodes or sensors of the graph, in the order in which they are asked for."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -215,7 +230,17 @@ def _chosen(table: "pa.Table", graph: str, nodes: Iterable[object]) -> "pa.Table
 
 
 def read_nodes(path: Path) -> list[str]:
-    """The ids in the first column of a CSV or Parquet file; InputError when it cannot be read."""
+    """Read the ids in the first column of a CSV or Parquet file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The ids as text.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
     from graphfed.data.user_files.table_files import TableFile
 
     file = TableFile(path)
@@ -230,7 +255,14 @@ def write_table(path: Path, table: "pa.Table") -> None:
     A spreadsheet takes a text in CSV that begins with a sign such as = for a formula. Such a text gets an
     apostrophe before it (`guarded`); Parquet has every text as it is.
 
-    InputError for another ending and a file that is there; GraphfedError when the disk refuses."""
+    Args:
+        path: A new file.
+        table: A pyarrow table.
+
+    Raises:
+        InputError: The ending is another one, or the file exists.
+        GraphfedError: The disk refuses the file.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyarrow import csv
@@ -248,7 +280,7 @@ def write_table(path: Path, table: "pa.Table") -> None:
 
 
 def _plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    """A column that CSV can hold, and that a spreadsheet takes for text."""
+    """Return a column that CSV can hold, and that a spreadsheet takes for text."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
@@ -273,5 +305,5 @@ def guarded(text: str) -> str:
 
 
 def unguarded(text: str) -> str:
-    """The text that `guarded` was given."""
+    """Return the text that `guarded` was given."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text

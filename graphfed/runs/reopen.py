@@ -1,4 +1,8 @@
-"""A run's folder -> what it was asked and what it trained on, so that it can go on, be used or be audited."""
+"""Open the folder of a run again: to use it, to audit it, or to go on with it after an interruption.
+
+A run goes on from its newest checkpoint, a comparison or a sweep from its first unfinished run, and the
+learning of a policy from its newest episode.
+"""
 
 import dataclasses
 import os
@@ -61,8 +65,17 @@ MANIFESTS: dict[str, type[BaseModel]] = {
 
 
 def read_manifest(folder: str | Path) -> JsonObject:
-    """The manifest in the folder of a run, a comparison, a sweep, a reproduction or a policy; InputError when
-    there is none, or it is damaged."""
+    """Read the manifest in a folder.
+
+    Args:
+        folder: The folder of a run, a comparison, a sweep, a reproduction or a policy.
+
+    Returns:
+        The content of manifest.json.
+
+    Raises:
+        InputError: There is no manifest, or it is damaged.
+    """
     path = Path(folder) / "manifest.json"
     manifest = files.read_json(path, AnyManifest)
     kind = next((model for key, model in MANIFESTS.items() if key in manifest), RunManifest)
@@ -76,18 +89,24 @@ def reopen(
     data_dir: str | Path | None = None,
     on_stage: Callable[[str], None] = no_stages,
 ) -> tuple[RunConfig, Inputs]:
-    """The config of the run in `folder`, checked again, and its graph, split and partition, made again.
+    """Read the config of the run in a folder, and load its graph, split and partition again.
 
-    data: needed where the run's data was an object in Python, which no file names. data_dir: where the data
-    files are now (default: where they were).
+    A partition that was read from a file is read from the file again, or from the copy in the folder if the
+    file is gone.
 
-    on_stage(text) is called with what begins.
+    Args:
+        folder: The folder of the run.
+        data: The data, if it was an object in Python, which no file names.
+        data_dir: The folder where the data files are now; default: where they were.
+        on_stage: Called with the name of each stage that begins.
 
-    A partition that was read from a file is read from it again, or, once the file is gone, from the copy in
-    the folder.
+    Returns:
+        The config, with every value checked again, and the inputs.
 
-    Raises InputError for a folder without a usable manifest, and when graph, split or partition are not those
-    of the run (their hashes differ)."""
+    Raises:
+        InputError: The folder has no usable manifest, or graph, split or partition are not those of the run
+            (their hashes differ).
+    """
     manifest = read_manifest(folder)
     if "deployment" in manifest:
         raise InputError(
@@ -108,7 +127,16 @@ def reopen(
 
 
 def check_hashes(folder: Path, inputs: Inputs, hashes: Mapping[str, str]) -> None:
-    """InputError unless graph, split and partition are those the run in `folder` had."""
+    """Check that graph, split and partition are those of the run.
+
+    Args:
+        folder: The folder of the run, for the message.
+        inputs: What was loaded.
+        hashes: The hashes in the manifest.
+
+    Raises:
+        InputError: A hash differs.
+    """
     for what, here in inputs.hashes.items():
         there = hashes.get(what)
         if here != there:
@@ -126,11 +154,21 @@ def config_from_json(
     data_dir: str | Path | None = None,
     origin: str | None = None,
 ) -> RunConfig:
-    """The inverse of `RunConfig.to_json`, every value checked again. `folder` is where it was written, for
-    messages and for what was kept beside it. origin: what a refusal of a value begins with (default: the
-    folder's manifest.json).
+    """Read a run's config, the inverse of `RunConfig.to_json`, and check every value again.
 
-    Raises InputError also where a plug-in of the run is not here (`graphfed.plugins.check_plugins`)."""
+    Args:
+        asked: The config in a manifest.
+        folder: The folder with the manifest, for messages and for the copy of a partition.
+        data: Replaces the data; needed if it was an object in Python.
+        data_dir: The folder where the data files are now.
+        origin: Begins the message about a value; default: the folder's manifest.json.
+
+    Returns:
+        The config.
+
+    Raises:
+        InputError: A value cannot be used, or a plug-in of the run is not here (see `plugins.check_plugins`).
+    """
     check_plugins(asked.get("plugins", ()), folder)
     try:
         source = asked["data_source"] if data is None else data
@@ -163,8 +201,9 @@ def config_from_json(
 
 
 def _saved_partition(named: str | None, folder: Path) -> str | None:
-    """The file of the partition: the one the run named while it is there, else the copy in the run's folder,
-    or in that of the comparison or sweep which the run is part of."""
+    """Return the file of a partition: the one that the run named, or, if it is gone, the copy in the run's
+    folder or in the folder of the comparison or sweep that the run belongs to.
+    """
     if named is None or os.path.exists(named):  # a Path's `exists` raises where a folder may not be read
         return named
     for above in (folder, folder.parent):
@@ -176,7 +215,21 @@ def _saved_partition(named: str | None, folder: Path) -> str | None:
 def go_on(
     config: RunConfig, inputs: Inputs, folder: Path, on_event: "Callable[[Event], None] | None"
 ) -> Result:
-    """Go on with the run in `folder`, which has begun and not ended, from its newest whole checkpoint."""
+    """Go on with a run that has begun and not ended, from its newest undamaged checkpoint.
+
+    Args:
+        config: The run.
+        inputs: The data, split and partition.
+        folder: The folder of the run.
+        on_event: Called with the progress events.
+
+    Returns:
+        The result.
+
+    Raises:
+        InputError: The folder is locked by another program.
+        GraphfedError, Interrupted: As `finish`.
+    """
     from graphfed.runs.checkpoint import process_names
 
     with files.open_folder(folder, resume=True):
@@ -196,17 +249,18 @@ def find_start(
     processes: Sequence[str],
     schema: type[BaseModel] = CheckpointFile,
 ) -> int | None:
-    """Find the round after which to go on, warn of newer checkpoints that are damaged, and note in the
-    manifest that it is resumed.
+    """Find the round to go on from, warn of newer checkpoints that are damaged, and note the resumption in
+    the manifest.
 
     Args:
-        folder: What was begun, and is open.
+        folder: The open folder of what was begun.
         manifest: Its manifest.
-        processes: The names of those that save.
-        schema: Of the JSON files of its checkpoints.
+        processes: The names of the processes that save.
+        schema: The schema of the JSON files of its checkpoints.
 
     Returns:
-        The newest round of which every process has a whole checkpoint; None to begin again."""
+        The newest round of which every process has an undamaged checkpoint; None to begin again.
+    """
     from graphfed.runs.checkpoint import newest_round
 
     start, faults = newest_round(folder, processes, schema)
@@ -235,15 +289,15 @@ RESUMED_BY = {
 def resume(
     folder: str | Path, *, data: object = None, data_dir: str | Path | None = None, progress: bool = False
 ) -> Any:
-    """Go on with the run, comparison, sweep, reproduction or policy in `folder`; one that has ended is read.
+    """Go on with the run, comparison, sweep, reproduction or policy in a folder; read one that has ended.
 
-    A run goes on from its newest whole checkpoint with the bits it had: its weights and metrics are those of
-    a run that was never interrupted, on the same machine with the same versions.
+    A run goes on from its newest undamaged checkpoint, bit for bit: its weights and metrics are those of a
+    run that was never interrupted, on the same machine with the same versions.
 
     Args:
-        folder: The folder that `graphfed run`, `compare`, `sweep`, `reproduce` or `policy learn` wrote.
-        data: The data, where it was an object in Python.
-        data_dir: Where the data files are now.
+        folder: The folder that `graphfed run`, `compare`, `sweep`, `reproduce` or `policy` wrote.
+        data: The data, if it was an object in Python.
+        data_dir: The folder where the data files are now.
         progress: Whether to show progress on stderr.
 
     Returns:
@@ -251,8 +305,8 @@ def resume(
         `LearnedPolicy`.
 
     Raises:
-        InputError: The folder is none of them, or another program's, or the data has changed; and what `run`
-            raises otherwise.
+        InputError: The folder is none of these, is used by another program, or the data has changed.
+        GraphfedError, Interrupted: As `run`.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)

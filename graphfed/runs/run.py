@@ -567,7 +567,7 @@ def computing_with(count: int) -> Iterator[None]:
 
 
 def peak_rss_mb() -> float:
-    """Return the largest memory that this process or one of its child processes has had, in MB of 10^6 bytes."""
+    """Return the largest memory that this process or a child process has had, in MB of 10^6 bytes."""
     return round(peak_memory() / 1e6, 1)
 
 

@@ -17,7 +17,14 @@ from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
-from graphfed.methods.config import BackboneSettings, CommonSettings, GraphSettings, TrainingSettings
+from graphfed.methods.config import (
+    FORECASTING_GROUPS,
+    GRAPH_GROUPS,
+    BackboneSettings,
+    CommonSettings,
+    GraphSettings,
+    TrainingSettings,
+)
 from graphfed.methods.registry import METHODS
 from graphfed.renamed import NAMES, new_name
 from graphfed.tasks.registry import get_task
@@ -47,6 +54,7 @@ __all__ = [
     "prefixed_settings",
     "settings_in",
     "settings_of",
+    "unknown_config_key",
     "unknown_setting",
     "unusable_value",
 ]
@@ -544,3 +552,25 @@ def _renamed_setting(old: str, known: list[str]) -> str:
         return f"it is an option, and is called --{new.replace('_', '-')} now (in Python: {new}=...)"
     home = home_of(new)
     return f"it is called {new!r} now" + (f"; {home}" if home else "")
+
+
+def unknown_config_key(key: object, known: list[str]) -> str:
+    """Return the hint for a key of a config file that is no option.
+
+    Args:
+        key: The key.
+        known: The keys that a config file can have.
+
+    Returns:
+        The new name of a renamed option, where a setting belongs, or the most similar key.
+    """
+    name = key if isinstance(key, str) else ""
+    if new_name(name, known) is not None:
+        return did_you_mean(name, known)
+    meant = SYNONYMS.get(name, name)
+    groups = (*GRAPH_GROUPS, *FORECASTING_GROUPS)
+    shared = {f.name for group in groups for f in dataclasses.fields(group)}
+    if meant in shared - set(known) or home_of(meant):
+        return f"{meant} is a setting: write it under 'set:'"
+    option = OPTION_WORDS.get(name, meant)
+    return f"did you mean {option!r}?" if option in known else did_you_mean(name, known)

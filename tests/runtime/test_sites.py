@@ -16,7 +16,7 @@ from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.base import Task
 from graphfed.methods.registry import get_method
 from graphfed.runs import processes as experiment_sites
-from graphfed.runs.processes import run_site, train_in_processes
+from graphfed.runs.processes import run_worker, train_in_processes
 from graphfed.runs.train import Event
 from graphfed.runtime.processes import Workers
 from graphfed.tasks.registry import default_settings
@@ -73,5 +73,5 @@ def test_a_data_file_that_cannot_be_read_is_removed_all_the_same(tmp_path: Path)
     dtype = str(torch.get_default_dtype()).removeprefix("torch.")
     arguments = {"dtype": dtype, "data": str(path), "task": {"name": "classification"}}
     with pytest.raises(InputError, match="is not a cohort file"):
-        run_site(Federation([(0,)]), arguments, print)
+        run_worker(Federation([(0,)]), arguments, print)
     assert not path.exists()
