@@ -60,7 +60,7 @@ __all__ = [
 
 #: Rounds kept.
 KEPT = 2
-#: Control values of a round in which nobody saves or stops.
+#: The control values of a round without a save or a stop.
 NOTHING_DUE = {"save": 0, "interrupt": 0}
 #: The layout of the files; another number is refused.
 VERSION = 3
@@ -235,9 +235,9 @@ def write_part(
     write_tensors(path, arrays)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    # Last: a round without it does not count.
+    # Written last: a round without this file does not count.
     write_json(folder / f"{process}.json", {"version": VERSION, "sha256": digest, **content})
-    # Other processes may not have this round yet: the one before stays until the next.
+    # Other processes may not have saved this round yet, so the one before stays until the next.
     for old in _rounds(checkpoints)[KEPT:]:
         if old.name < folder.name:
             shutil.rmtree(old, ignore_errors=True)
@@ -322,15 +322,15 @@ def _fault(folder: Path, process: str, schema: "type[BaseModel]") -> str:
     """Return why a process's part of a round cannot be used; an empty text if it can."""
     arrays = folder / f"{process}.safetensors"
     try:
-        told = parse_json(read_regular(folder / f"{process}.json"))
-        if isinstance(told, dict) and told.get("version") != VERSION:
+        content = parse_json(read_regular(folder / f"{process}.json"))
+        if isinstance(content, dict) and content.get("version") != VERSION:
             return (
-                f"{process}.json is of layout {shown(told.get('version'))}, and this version reads {VERSION}"
+                f"{process}.json has layout {shown(content.get('version'))}, and this version reads {VERSION}"
             )
-        check_content(told, schema, f"{process}.json")
+        check_content(content, schema, f"{process}.json")
         check_regular(arrays)
         with arrays.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != told["sha256"]:
+            if hashlib.file_digest(file, "sha256").hexdigest() != content["sha256"]:
                 return f"{process}.safetensors is damaged (its checksum differs)"
     except OSError as error:
         return f"{Path(error.filename or process).name} cannot be read ({error.strerror})"
@@ -347,7 +347,7 @@ def _fault(folder: Path, process: str, schema: "type[BaseModel]") -> str:
 def _save(checkpoints: Path, process: str, fed: Federation, snapshot: Snapshot) -> None:
     state, best = snapshot.state.values, snapshot.best.values
     values = {f"state.{k}": v for k, v in state.items()}
-    # A round that is the best so far is stored once.
+    # If the latest round is the best one, its values are stored once.
     shared = [k for k in state if best[k] is state[k]]
     values |= {f"best.{k}": v for k, v in best.items() if k not in shared}
     if snapshot.best_scores is not None:
@@ -363,7 +363,7 @@ def _save(checkpoints: Path, process: str, fed: Federation, snapshot: Snapshot) 
         "shared": shared,
         "members": members_of(values),
         "places": {name: value.place for name, value in values.items()},
-        # The other file sorts them, and a payload's tensors are sent in their order.
+        # The other file sorts the names, and the tensors of a payload are sent in this order.
         "names": list(arrays),
         "best_scores": snapshot.best_scores is not None,
         "progress": progress,
@@ -386,17 +386,17 @@ def _load(
 
     folder = checkpoints / _name(number)
     try:
-        told, stored = read_part(checkpoints, number, process, CheckpointFile)
-        arrays = {name: stored[name] for name in told["names"]}
-        values = values_from(arrays, told["members"], told["places"], fed)
+        content, stored = read_part(checkpoints, number, process, CheckpointFile)
+        arrays = {name: stored[name] for name in content["names"]}
+        values = values_from(arrays, content["members"], content["places"], fed)
         names = [name.removeprefix("state.") for name in values if name.startswith("state.")]
         state = {k: values[f"state.{k}"] for k in names}
-        best = {k: state[k] if k in told["shared"] else values[f"best.{k}"] for k in names}
+        best = {k: state[k] if k in content["shared"] else values[f"best.{k}"] for k in names}
         progress = [
             Progress(**{**p, "best": None if p["best"] is None else float(p["best"])})
-            for p in told["progress"]
+            for p in content["progress"]
         ]
-        ledger = Ledger.from_json(told["ledger"])
+        ledger = Ledger.from_json(content["ledger"])
     except (OSError, ValueError, KeyError, TypeError, InputError, SafetensorError) as error:
         raise InputError(
             f"the checkpoint {folder} cannot be used ({type(error).__name__}: {str(error)[:200]}); "
@@ -404,18 +404,18 @@ def _load(
         ) from None
     fresh = prepare(state)
     fed.ledger = ledger
-    fed.ledger.round = told["number"] - 1
+    fed.ledger.round = content["number"] - 1
     chosen = State(best, fresh.prepared)
     return Snapshot(
-        number=told["number"],
-        decision=told["decision"],
+        number=content["number"],
+        decision=content["decision"],
         state=State(state, fresh.prepared),
-        # Of the evaluated states only the best is asked for again.
+        # Only the best of the evaluated states is used again.
         evaluated=chosen,
         best=chosen,
         best_scores=values.get("best_scores"),
         progress=fed.locate(SERVER, "progress", progress),
-        history=told["history"],
-        setup_seconds=told["setup_seconds"],
-        seconds=told["seconds"],
+        history=content["history"],
+        setup_seconds=content["setup_seconds"],
+        seconds=content["seconds"],
     )

@@ -53,9 +53,9 @@ __all__ = [
 
 Choice = TypeVar("Choice", bound=str)
 
-#: Every process loads torch, about 200 MB.
+#: The most processes: each loads torch, which takes about 200 MB.
 MAX_PROCESSES = 64
-#: More than any machine has cores; torch takes far larger numbers and then fails inside.
+#: More threads than any machine has cores. torch accepts far larger numbers and then fails.
 MAX_THREADS = 1024
 #: Far more than can be trained, and small enough that a larger one is refused with a clear message.
 MAX_WIDTH = 2**16
@@ -67,12 +67,12 @@ PLUGINS = "plugins"
 _SEEDS = ("partition_seed", "split_seed")
 #: The setting that names a method's set of defaults.
 PRESET = "preset"
-#: Settings that are options of their own, so that a run has one place to say them.
+#: Settings that are also options; they can be given as options only.
 _OPTION_SETTINGS = ("seed",)
 _WHOLE_OPTIONS = tuple(
     field.name for field in dataclasses.fields(RunOptions) if field.type in (int, int | None)
 )
-#: Checked where they are used; every option of no such kind is text.
+#: Options that are checked where they are used. All others are text.
 _OTHER_OPTIONS = ("checkpoint_every", "set")
 
 
@@ -328,7 +328,7 @@ def _training(
     preset = _one_of(PRESET, own.pop(PRESET, PRESETS[0]), PRESETS)
     own = _with_none_named(method, task, own)
     for key, value in own.items():
-        # pydantic would take True for 1 and lets infinity pass; neither is what anyone means.
+        # pydantic takes True for 1 and accepts infinity; a user means neither.
         if isinstance(value, bool) and not isinstance(_default(method, key), bool):
             raise InputError(
                 f"{key}={value} cannot be used: a number or a name was expected, not a truth value"
@@ -421,8 +421,8 @@ def _partitioning(partition: object, clients: object) -> _Partitioning:
     count = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
     if isinstance(partition, Partition):
         raise InputError(
-            "a partition in Python cannot be given, as nobody could find it again; save it, as in "
-            "partition.save('sites.safetensors'), and give the path"
+            "a partition object cannot be given, because the run could not be reopened; save it, as in "
+            "partition.save('clients.safetensors'), and give the path"
         )
     file = partition_file(partition)
     if file is None:
@@ -462,7 +462,7 @@ def partition_file(partition: object) -> Path | None:
 def _method(method: object) -> Method:
     if method is None:
         raise InputError(
-            "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
+            "no method was given; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
         )
     return get_method(_text("method", method))
 
@@ -504,9 +504,9 @@ def _check_partitioning(partitioning: _Partitioning, source: DataSource) -> None
         f"the partition in {partitioning.file}" if partitioning.file else f"partition {partitioning.name!r}"
     )
     if kind == "sensors":
-        fault = f"deals readings, a sensor to each client, and {source.name!r} is a graph"
+        fault = f"assigns each sensor to a client, and {source.name!r} is a graph"
     else:
-        fault = f"deals graphs, and {source.name!r} is readings of sensors, which have a client each"
+        fault = f"is for graphs, and {source.name!r} holds readings of sensors, each of which is a client"
     raise InputError(f"{what} {fault}; leave it out")
 
 
@@ -574,13 +574,13 @@ def checked_device(device: object) -> str:
         raise InputError(f"unknown device {shown(device)}; use 'cpu', 'cuda' or 'cuda:0'")
     if found.type == "cpu" and found.index is not None:
         raise InputError(
-            f"device {shown(device)} cannot be used: there is one 'cpu'; say how much of it with threads"
+            f"device {shown(device)} cannot be used: there is one 'cpu'; use threads to limit its use"
         )
     if found.type == "cuda":
         index = found.index or 0
         if index >= torch.cuda.device_count():
             raise InputError(
-                f"device {device!r} is not here: torch sees {torch.cuda.device_count()} CUDA devices; "
+                f"device {device!r} is not available: torch finds {torch.cuda.device_count()} CUDA devices; "
                 "use 'cpu'"
             )
     return str(device)

@@ -2,7 +2,7 @@
 those of comparisons).
 
 Every check is a pure function of what a run already has: the validation history and the result. A check that
-lacks what it needs (a metric that was not measured, a number that was not finite) finds nothing.
+does not have what it needs (a metric was not measured, a number was not finite) finds nothing.
 
 The checks are for accidents of training, so they must be silent on healthy runs. Where chance alone could
 trigger one, its threshold comes from the standard error of the metric:
@@ -46,11 +46,11 @@ TITLES = {
     "unequal_settings": "rows with different training settings",
 }
 
-#: The share of healthy runs in which noise alone may look like one swing of validation.
+#: The fraction of healthy runs in which noise alone may look like one swing of validation.
 FALSE_ALARMS = 0.01
 #: Swings in the second half of training that make an oscillation.
 SWINGS = 3
-#: A swing is at least this large: of a metric between 0 and 1, and of an error as a share of its best value.
+#: The smallest swing: of a metric between 0 and 1, and of an error as a fraction of its best value.
 SMALLEST_SWING, SMALLEST_ERROR_SWING = 0.05, 0.5
 #: Evaluations in the second half below which nothing is said about swings.
 FEWEST_EVALUATIONS = 6
@@ -160,7 +160,7 @@ def diagnose(
         method that trains nothing. `selected_by`: the validation metric that chose the round. `warnings`: a
         list of {code, text}.
     """
-    # To classify nodes the clients' class counts decide; the server has told which metric it was.
+    # To classify nodes the clients' class counts decide; the server has chosen the metric by them.
     metric = outcome.details.get("selected_by") or get_task(task).evaluation.decides(training, None)
     if not isinstance(training, TrainingSettings):
         return {"training": {}, "selected_by": metric, "warnings": []}
@@ -196,11 +196,11 @@ def _best_round(run: Evidence) -> Iterator[ResultWarning]:
         return
     first, last = curve[0][0], curve[-1][0]
     best = run.best_round
-    if best is None:  # every client has its own: that of all of them together
+    if best is None:  # every client has its own: take the best round of all together
         pick = min if run.is_error else max
         best = pick(curve, key=lambda point: point[1])[0]
-    # A plateau is as likely to have its maximum in the last round as in any other: there the loss has had
-    # its minimum before.
+    # On a plateau the maximum is in the last round as likely as in any other. There the loss had its
+    # minimum before.
     if best == last and run.rounds_run >= run.rounds and _loss_trend(run) <= 0:
         yield ResultWarning(
             "undertrained",
@@ -236,7 +236,7 @@ def _loss_trend(run: Evidence) -> int:
 
 def _oscillation(run: Evidence) -> Iterator[ResultWarning]:
     """Validation falls by far more than its sampling noise, again and again, in the second half."""
-    # Accuracy is a share of nodes, so its noise is known; a mean over classes has another one.
+    # Accuracy is a fraction of nodes, so its noise is known; the noise of a mean over classes differs.
     metric = "accuracy" if run.curve("accuracy") else run.metric
     curve = [value for _, value in run.curve(metric)]
     second = curve[len(curve) // 2 :]
@@ -312,13 +312,13 @@ def _unpredicted_classes(run: Evidence) -> Iterator[ResultWarning]:
         "class_never_predicted",
         f"The {'class' if one else 'classes'} {', '.join(named)}{more} of {sum(true):g} test nodes "
         f"{'is' if one else 'are'} never predicted. Check that {'it has' if one else 'they have'} training "
-        "nodes, train for more rounds, or set class_weights=balanced; do not judge this model by its "
-        "accuracy.",
+        "nodes, train for more rounds, or set class_weights=balanced; do not rely on the accuracy of this "
+        "model.",
     )
 
 
 def _majority(run: Evidence) -> Iterator[ResultWarning]:
-    """Test accuracy is not above the share of the largest class, and the classes are not told apart."""
+    """Test accuracy is not above the fraction of the largest class, and the classes are not separated."""
     accuracy = run.test.get("accuracy")
     if not run.confusion or accuracy is None:
         return
@@ -329,8 +329,8 @@ def _majority(run: Evidence) -> Iterator[ResultWarning]:
         return
     majority = max(true) / count
     error = math.sqrt(majority * (1 - majority) / count)
-    # A model for rare classes may be less accurate than a constant and useful all the same: it finds each
-    # class more often than a guess does.
+    # A model for rare classes may be useful although it is less accurate than a constant prediction: it finds
+    # each class more often than a guess does.
     recalls = {c: run.confusion[c][c] / true[c] for c in present}
     balanced = statistics.fmean(recalls.values())
     balanced_error = math.sqrt(sum(r * (1 - r) / true[c] for c, r in recalls.items())) / len(present)

@@ -143,7 +143,7 @@ def default_folder(label: str) -> Path:
     raise AssertionError("unreachable")
 
 
-#: Folders that `default_folder` has made and nobody has opened, with those that it made above them.
+#: Folders that `default_folder` has made and that are not open yet, with the parents that it made.
 _CLAIMED: dict[Path, list[Path]] = {}
 
 
@@ -193,11 +193,11 @@ def check_free(folder: Path) -> None:
         if os.path.lexists(target) and not target.is_dir():
             fault = "is not a folder"
         elif (target / "manifest.json").exists() and not any((target / name).exists() for name in _LAST):
-            fault = f"holds a run that has not ended: go on with it (graphfed resume {folder})"
+            fault = f"holds a run that has not ended: resume it (graphfed resume {folder})"
         elif _occupied(target):
             fault = "is not empty"
         if fault:
-            raise InputError(f"the output folder {folder} {fault}; name a new one with --out")
+            raise InputError(f"the output folder {folder} {fault}; give another folder with --out")
         above = target
         while not above.exists():
             above = above.parent
@@ -244,16 +244,16 @@ def open_folder(
         try:
             _make_folders(target, made)
             lock.acquire()
-            write_bytes(target / TRIAL, b"can be written\n")
-            (target / TRIAL).unlink()
+            write_bytes(target / WRITE_TEST, b"can be written\n")
+            (target / WRITE_TEST).unlink()
         except Timeout:
             raise InputError(
-                f"{folder} is being written by another graphfed; wait for it, or stop it"
+                f"another graphfed process is writing into {folder}; wait for it, or stop it"
             ) from None
         except (OSError, NotImplementedError) as error:
             raise _cannot_be_made(folder, error) from None
         if not resume and _occupied(target):
-            raise InputError(f"the output folder {folder} is not empty; name a new one with --out")
+            raise InputError(f"the output folder {folder} is not empty; give another folder with --out")
         yield target
         finished = True
     except KeyboardInterrupt as stopped:
@@ -276,7 +276,7 @@ def open_folder(
 #: The copy of a saved partition, in the folder of a run, a comparison or a sweep: runs in a comparison or a
 #: sweep use the one of the folder above, as the tables of a large graph take hundreds of MB.
 PARTITION = "partition.safetensors"
-#: What the clients say of themselves (`Method.client_statistics`), in the folder of a run.
+#: The statistics that the clients report (`Method.client_statistics`), in the folder of a run.
 ACCOUNTS = "clients.parquet"
 #: The files of a run and of a comparison.
 _OURS = (
@@ -288,14 +288,14 @@ _LAST = ("result.json", "comparison.json", "sweep.json", "reproduce.json")
 #: The folder of a run's checkpoints, in the run's folder.
 CHECKPOINTS = "checkpoint"
 #: The file that is locked while a program writes into a folder, and the first that it tries to write.
-LOCK, TRIAL = ".lock", ".trial"
+LOCK, WRITE_TEST = ".lock", ".write-test"
 
 
 def _occupied(target: Path) -> bool:
     """Return whether a folder holds anything except what a program leaves that is killed before its first
     file.
     """
-    ours = (LOCK, TRIAL, f".{TRIAL}.", ".manifest.json.")
+    ours = (LOCK, WRITE_TEST, f".{WRITE_TEST}.", ".manifest.json.")
     return target.is_dir() and not all(path.name.startswith(ours) for path in target.iterdir())
 
 
@@ -313,7 +313,7 @@ def _cannot_be_made(folder: Path, error: Exception) -> InputError:
     reason = getattr(error, "strerror", None) or "the name cannot be used"
     name = ascii(str(folder))[1:-1] if isinstance(error, ValueError) else str(folder)
     return InputError(
-        f"the output folder {name[:300]} cannot be made ({reason}); name another one with --out"
+        f"the output folder {name[:300]} cannot be made ({reason}); give another folder with --out"
     )
 
 
@@ -501,7 +501,7 @@ def read_table(
                 raise ValueError(f"column {name!r} must be of kind {kind}; it is {found}")
         return pq.read_table(path, columns=None if columns is None else list(wanted))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
+        raise InputError(f"{path} cannot be read ({str(error)[:200]}); repeat the run") from None
 
 
 def _is_of_kind(found: "pa.DataType", kind: str) -> bool:

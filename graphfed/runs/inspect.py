@@ -30,7 +30,7 @@ from graphfed.tasks.source import DataSource, data_source, sensors_of
 
 __all__ = ["Inspection", "inspect"]
 
-#: Steps of a window where nobody says: an hour to read, and an hour to forecast, at steps of 5 minutes.
+#: The default steps of a window: one hour to read and one hour to forecast, at steps of 5 minutes.
 LAGS, HORIZON = 12, 12
 
 
@@ -64,12 +64,12 @@ class Inspection:
 
     def to_json(self) -> dict[str, Any]:
         """Return the overview, with the hash, the split, the partition and the methods."""
-        told: dict[str, Any] = {"split_problem": self.split_problem, "methods": self.methods}
-        made = self.partition
+        more: dict[str, Any] = {"split_problem": self.split_problem, "methods": self.methods}
+        partition = self.partition
         if not self.of_sensors:
             keys = ("name", "options", "seed", "hash")
-            told["partition"] = None if made is None else {key: getattr(made, key) for key in keys}
-        return {**self.overview, "hash": self.data.hash, "split": self.split, **told}
+            more["partition"] = None if partition is None else {key: getattr(partition, key) for key in keys}
+        return {**self.overview, "hash": self.data.hash, "split": self.split, **more}
 
 
 def inspect(
@@ -111,7 +111,7 @@ def inspect(
         "data": source, "clients": clients, "partition": partition, "split": split, "seed": seed,
         "data_dir": data_dir, "settings": settings,
     }  # fmt: skip
-    # Any method would do: what is asked of it are the data's own choices.
+    # Any method serves: only the choices that concern the data are used.
     make_config("isolated", **options | {"settings": None})  # a name is looked up before its settings are
     known = data_setting_names(source.value, partition or source.default_partition)
     _check_settings(settings, known)
@@ -120,11 +120,13 @@ def inspect(
     chosen, split_problem = _split(graph, config.split, config.split_seed)
     asked = clients is not None or partition is not None or source.default_partition == "column"
     asked = asked or any(str(key).startswith("partition") for key in settings)
-    dealt = partition_graph(config, graph) if asked else None
-    inputs = NodeInputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt, source.dropped)
+    partitioned = partition_graph(config, graph) if asked else None
+    inputs = NodeInputs(
+        graph, chosen, pooled_partition(graph) if partitioned is None else partitioned, source.dropped
+    )
     return Inspection(
         data=graph,
-        partition=dealt,
+        partition=partitioned,
         parts=chosen,
         overview=inputs.overview(),
         split=chosen.name,
@@ -206,7 +208,10 @@ def _inspect_sensors(
     settings: JsonObject,
 ) -> Inspection:
     if clients is not None or partition is not None:
-        raise InputError(f"{source.name!r} holds readings of sensors, which partitions of graphs do not deal")
+        raise InputError(
+            f"{source.name!r} holds readings of sensors, each of which is a client; leave clients and "
+            "partition out"
+        )
     asked = dict(settings)
     lags, horizon = asked.pop("lags", LAGS), asked.pop("horizon", HORIZON)
     known = DATASETS[source.value].options if isinstance(source.value, str) else {}

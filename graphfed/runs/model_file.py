@@ -128,7 +128,7 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
     except PermissionError:
         raise InputError(f"{path} may not be read by you; change its permissions") from None
     except (OSError, SafetensorError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
+        raise InputError(f"{path} cannot be read ({str(error)[:200]}); repeat the run") from None
 
 
 def with_weights(
@@ -187,13 +187,13 @@ def _loaded(
                 loaded[name] = _stored_rows(weight, full) if isinstance(weight, SparseWeights) else full
         except KeyError as error:
             raise InputError(
-                f"model.safetensors lacks {prefix}{error.args[0]}; the run must be made again"
+                f"model.safetensors does not have {prefix}{error.args[0]}; repeat the run"
             ) from None
         given, like = (w.values if isinstance(w, SparseWeights) else w for w in (loaded[name], weight))
         if given.shape != like.shape:
             raise InputError(
                 f"model.safetensors has {prefix}{name} of shape {tuple(given.shape)} where this model has "
-                f"{tuple(like.shape)}; the run must be made again"
+                f"{tuple(like.shape)}; repeat the run"
             )
     return loaded
 

@@ -94,7 +94,7 @@ class _Drawing(FileModel):
     def check_drawing(self) -> "_Drawing":
         count = len(self.nodes)
         if not count == len(self.positions) == len(self.clients):
-            raise ValueError("nodes, positions and sites must have the same length")
+            raise ValueError("nodes, positions and clients must have the same length")
         if any(end >= count for *ends, _ in self.edges for end in ends):
             raise ValueError(f"an edge ends at none of the {count} nodes")
         return self
@@ -133,7 +133,7 @@ class GraphOverview(FileModel):
         """
         for number, client in enumerate(self.clients):
             if len(client.classes) != len(self.classes):
-                raise ValueError(f"sites.{number}.classes must have {len(self.classes)} numbers")
+                raise ValueError(f"clients.{number}.classes must have {len(self.classes)} numbers")
         return self
 
 

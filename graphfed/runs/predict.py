@@ -72,12 +72,12 @@ def predict(
         raise InputError(f"the run in {folder} {task.only_own}; leave data and nodes out")
     if not (folder / "result.json").exists():
         raise InputError(
-            f"{folder} holds no finished run; name the folder of one, or go on with it: graphfed resume "
+            f"{folder} holds no finished run; name the folder of one, or resume this one: graphfed resume "
             f"{folder}"
         )
     if len(absent) and not task.clients_may_be_absent:
         raise InputError(
-            f"the run in {folder} forecasts no sensors, of which some may be absent; leave absent out"
+            f"the run in {folder} does not forecast sensors, and only sensors may be absent; leave absent out"
         )
     name = str(manifest.get("config", {}).get("method", ""))
     method = METHODS.get(name)
@@ -90,7 +90,7 @@ def predict(
     weights, known = read_weights(folder), manifest["data"]
     table = _predict(config, inputs, weights, known, absent, elsewhere=data is not None)
     if data is not None:
-        # Another graph is one client's, has no split, and numbers its classes in its own way.
+        # Another graph belongs to one client, has no split, and numbers its classes differently.
         table = table.drop_columns([*task.drop_elsewhere])
     return table if nodes is None else _chosen(table, inputs.name, nodes)
 
@@ -101,8 +101,9 @@ def _written(
     """Return the rows of predictions.parquet; nothing is set up, so nothing is released again."""
     if data is not None:
         raise InputError(
-            f"{method} would release noised values of another graph's clients, and its model is of use with "
-            "theirs only; leave data out (the run's own predictions), or train on that graph"
+            f"{method} would release noised values of another graph's clients, and its model works with the "
+            "clients it was trained on only; leave data out to get the run's own predictions, or train on "
+            "that graph"
         )
     table = read_predictions(folder)
     return table if nodes is None else _chosen(table, str(manifest["data"]["name"]), nodes)
@@ -117,7 +118,7 @@ def _other(
     _check_shared(method, name)
     if not method.state.model:
         raise InputError(
-            f"{method.name} learns nothing, so that its run says nothing of {name!r}; run it on that data"
+            f"{method.name} has no model, so its run cannot predict for {name!r}; run it on that data"
         )
     assert task.other_inputs is not None, "what predicts its own data alone was refused"
     config = config_from_json({**asked, **task.own_data}, folder, data=data, data_dir=data_dir)
@@ -128,8 +129,8 @@ def _check_shared(method: "Method", name: str) -> None:
     """Raise InputError if every client has its own model, which cannot predict for another data set."""
     if method.personal:
         raise InputError(
-            f"{method.name} has a model for every client, and {name!r} is of none of them; use a run of a "
-            "method whose model is shared"
+            f"{method.name} has a model for every client, and {name!r} belongs to none of them; use a run of "
+            "a method whose clients share one model"
         )
 
 
@@ -142,8 +143,8 @@ def _check_not_own(method: "Method", fresh: "State", name: str) -> None:
         for key in method.state.model
     ):
         raise InputError(
-            f"with these settings {method.name} has a model for every client, and {name!r} is of none of "
-            "them; use a run whose model is shared"
+            f"with these settings {method.name} has a model for every client, and {name!r} belongs to none "
+            "of them; use a run whose clients share one model"
         )
 
 
@@ -179,7 +180,7 @@ def _predict(
     parts = inputs.parts(config, fed.workers)
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)
-    if "classes" in known:  # another graph may lack some
+    if "classes" in known:  # another graph may not have all classes
         task = replace(task, num_classes=known["classes"])
     enrolled = evaluation.enrolled(fed, data)
     scaling = scaling_from(arrays, fed.device) if elsewhere else None

@@ -23,9 +23,9 @@ __all__ = [
     "stages_of",
 ]
 
-#: Without a terminal: at most one line in so many seconds, and always the last round.
+#: Without a terminal: the seconds between two lines, at least. The last round always has a line.
 LINE_EVERY = 5.0
-#: Without a terminal: what a run is doing is said where it has taken so many seconds without a line.
+#: Without a terminal: the seconds without a line after which the current stage is reported.
 SILENCE = 2.0
 
 OnEvent = Callable[["Event"], None]
@@ -204,8 +204,8 @@ class _Lines:
         self._shown_at = time.monotonic()
         self._last_round = 0
         self._expected = Expected()
-        self._foretold = False
-        # What is worked on now, and the timer that shows it when it fires.
+        self._announced = False
+        # The current stage, and the timer that shows it.
         self._stage, self._patience = "", SILENCE
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
@@ -250,18 +250,18 @@ class _Lines:
         finished = event.phase == "done" or event.round == event.rounds
         began = event.phase == "train" and not finished
         now = time.monotonic()
-        long = began and not self._foretold and self._expected.seconds(event) > LINE_EVERY
+        long = began and not self._announced and self._expected.seconds(event) > LINE_EVERY
         due = now - self._shown_at >= LINE_EVERY or long
         if (finished and event.round == self._last_round) or (not finished and not due):
             return
         self._shown_at, self._last_round = now, event.round
-        told = [f"round {event.round}/{event.rounds}", _validation(event), human_bytes(event.bytes)]
+        parts = [f"round {event.round}/{event.rounds}", _validation(event), human_bytes(event.bytes)]
         if began:
-            told.append(f"{human_seconds(self._expected.seconds(event) - event.seconds)} left")
-            if not self._foretold:
-                told.append(self._expected.text(event))
-                self._foretold = True
-        self._print(", ".join(part for part in told if part))
+            parts.append(f"{human_seconds(self._expected.seconds(event) - event.seconds)} left")
+            if not self._announced:
+                parts.append(self._expected.text(event))
+                self._announced = True
+        self._print(", ".join(part for part in parts if part))
 
 
 @contextmanager
@@ -273,32 +273,32 @@ def _bar(label: str, stream: TextIO) -> Iterator[OnEvent]:
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[status]}"),
         TimeRemainingColumn(compact=True),
         TextColumn("left"),
     )
     with Progress(*columns, console=Console(file=stream), refresh_per_second=5) as progress:
-        task = progress.add_task(printable(label), total=None, told="setting up")
+        task = progress.add_task(printable(label), total=None, status="setting up")
 
-        # A round can lack validation (eval_every): the last value stays on screen.
+        # A round may have no validation (eval_every); the last value stays on the screen.
         validation = ""
-        expected, foretold = Expected(), False
+        expected, announced = Expected(), False
 
         def on_event(event: "Event") -> None:
-            nonlocal validation, foretold
+            nonlocal validation, announced
             expected.see(event)
             if event.phase == "stage":
-                progress.update(task, told=event.note)
+                progress.update(task, status=event.note)
                 return
             if event.note:
                 progress.console.print(printable(event.note), markup=False, highlight=False)
                 return
-            if event.phase == "train" and not foretold and expected.seconds(event) > LINE_EVERY:
+            if event.phase == "train" and not announced and expected.seconds(event) > LINE_EVERY:
                 progress.console.print(expected.text(event), markup=False, highlight=False)
-                foretold = True
+                announced = True
             validation = _validation(event) or validation
-            told = "  ".join(part for part in (validation, human_bytes(event.bytes)) if part)
+            status = "  ".join(part for part in (validation, human_bytes(event.bytes)) if part)
             total = event.round if event.phase == "done" else event.rounds
-            progress.update(task, completed=event.round, total=total, told=told)
+            progress.update(task, completed=event.round, total=total, status=status)
 
         yield on_event

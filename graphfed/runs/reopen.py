@@ -110,12 +110,12 @@ def reopen(
     manifest = read_manifest(folder)
     if "deployment" in manifest:
         raise InputError(
-            f"the run in {folder} was deployed, and its data is at the sites: each has its predictions, and "
-            f"what it sent, in runs/{manifest['deployment'].get('run')} of its kit"
+            f"the run in {folder} was deployed, so its data is at the sites: each site has its predictions "
+            f"and what it sent in runs/{manifest['deployment'].get('run')} of its startup kit"
         )
     if "policy" in manifest:
         raise InputError(
-            f"{folder} has a sampling policy, and is no run; use it in one: policy_file="
+            f"{folder} holds a sampling policy and no run; use the policy in a run: policy_file="
             f"{Path(folder) / 'policy.safetensors'}"
         )
     if "config" not in manifest:
@@ -141,7 +141,7 @@ def check_hashes(folder: Path, inputs: Inputs, hashes: Mapping[str, str]) -> Non
         there = hashes.get(what)
         if here != there:
             raise InputError(
-                f"the {what} is not the one the run in {folder} had (hash {here[:12]} instead of "
+                f"the {what} is not the one that the run in {folder} had (hash {here[:12]} instead of "
                 f"{str(there)[:12]}); give the same data again, or start a new run"
             )
 
@@ -179,19 +179,19 @@ def config_from_json(
             )
         settings = {key: value for key, value in asked["training"].items() if key != "seed"}
         settings |= {"split_seed": asked["split_seed"]}
-        # What a saved partition was made with is in its file.
+        # The options of a saved partition are in its file.
         saved = _saved_partition(asked.get("partition_file"), folder)
         if saved is None:
             settings |= {"partition_seed": asked["partition_seed"]}
         for prefix in ("data",) if saved is not None else ("partition", "data"):
             settings |= {f"{prefix}.{key}": value for key, value in asked[f"{prefix}_options"].items()}
-        task = asked.get("task", CLASSIFICATION)  # runs of earlier versions do not say so
+        task = asked.get("task", CLASSIFICATION)  # runs of earlier versions have no task in the config
         options = {key: asked[key] for key in _OPTIONS} | ({} if saved is None else {"partition": saved})
         known = asked["data_dir"] if data_dir is None else data_dir
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{folder / 'manifest.json'} is damaged, or of another version of graphfed: "
-            f"its config lacks {error}"
+            f"its config has no {error}"
         ) from None
     try:
         return make_config(task=task, data=source, data_dir=known, settings=settings, **options)
@@ -238,7 +238,7 @@ def go_on(
             folder, manifest, process_names(config.workers or 1, config.runtime == "processes")
         )
         if config.runtime == "local":
-            # The bits depend on the number of threads, and the default on the machine.
+            # Results depend on the number of threads bit for bit, and the default number on the machine.
             config = dataclasses.replace(config, threads=manifest.get("threads"))
         return finish(config, inputs, folder=folder, start=start, on_event=on_event)
 

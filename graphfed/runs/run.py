@@ -205,7 +205,7 @@ def run(
     )
     name = f"{config.method.name}-{config.data_name}"
     folder = files.chosen_folder(out, name)
-    # Opened before anything is loaded: a folder that cannot be made is known at once.
+    # The folder is opened before anything is loaded, so that one that cannot be made is reported at once.
     with (
         nullcontext() if folder is None else files.open_folder(folder, keep=has_checkpoint),
         show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event,
@@ -256,9 +256,9 @@ def execute(
     return finish(config, inputs, folder=folder, start=None, on_event=on_event)
 
 
-#: Memory beyond which a run says what it will take before it starts.
+#: Bytes from which a run announces how much memory it will take.
 MUCH_MEMORY = 2 * 10**9
-#: About what a process of its own has before it has data.
+#: The memory of a process before it has data, about.
 MEMORY_OF_PROCESS = 250_000_000
 
 
@@ -474,8 +474,8 @@ def _threads_of(config: RunConfig, inputs: Inputs) -> int:
     return inputs.threads() if config.threads is None else config.threads
 
 
-#: What trains a run whose places are processes of their own, by runtime: module:function. A federation on
-#: this machine belongs to a higher layer, so it is imported when it is used.
+#: The function that trains a run with several processes, by runtime: module:function. A federation on this
+#: machine belongs to a higher layer, so the function is imported when it is used.
 TRAINED_BY = {
     "processes": "graphfed.runs.processes:train_run",
     "nvflare": "graphfed.deployment.rehearsal:train_run",
@@ -505,7 +505,7 @@ def _train(
 
     method = config.method
     task, clients = inputs.task(config.task), inputs.clients_of(config.method)
-    stages_of(on_event)(f"handing the data out to {clients} clients")
+    stages_of(on_event)(f"distributing the data to {clients} clients")
     if config.runtime in TRAINED_BY:
         parts = inputs.parts(config, process_blocks(config, clients))
         train_run = load_object(TRAINED_BY[config.runtime])
@@ -514,7 +514,7 @@ def _train(
         from graphfed.runs.train import train
         from graphfed.tasks.inputs import local_federation
 
-        # One party's data is one cohort.
+        # A pooled method has one client with all data.
         together = config.placement == "stacked" or method.pooled
         fed = local_federation(config, inputs, together=together)
         parts = inputs.parts(config, fed.workers)

@@ -324,7 +324,7 @@ def explain_in(
         hint = did_you_mean(value.lower()[:60], names)
         able = able_with(key, value)
         if able:
-            hint = f"{owner} has no step for it ({', '.join(able)} have); {hint}"
+            hint = f"{owner} does not have it ({', '.join(able)} have); {hint}"
     else:
         hint = f"expected {setting.expected}"
     return f"{key}={shown(value)} cannot be used: {hint} (default {default_text(setting.default)})"
@@ -368,7 +368,7 @@ def has_value(config: CommonSettings, key: str, text: str) -> bool:
         return False
     for value in _readings(text):
         changed: JsonObject = {key: value}
-        # A value that the setting cannot have, or not beside the others, is not the one that it has.
+        # A value that is impossible, alone or with the other settings, is not the setting's value.
         with contextlib.suppress(ValidationError):
             if getattr(dataclasses.replace(config, **changed), key) == getattr(config, key):
                 return True
@@ -395,7 +395,7 @@ def unusable_value(method: Method, key: str, text: str) -> str:
         except ValidationError as error:
             missed = [e for e in error.errors(include_url=False) if e["loc"][:1] == (key,)]
             if not missed or any(e["type"] not in MISSED for e in missed):
-                return ""  # its kind and range are right; beside other settings it may be possible
+                return ""  # its kind and range are right; with other settings it may be possible
             complaint = complaint or explain(missed[0], method)
         else:
             return ""
@@ -416,7 +416,7 @@ def default_text(value: SettingValue) -> str:
 
 # ---- names -------------------------------------------------------------------------------------------------
 
-#: What other programs call a setting of ours. They are not taken, only answered: one name for one thing.
+#: Names of our settings in other programs. They are not accepted: the message says our name.
 SYNONYMS: dict[str, str] = {
     other: name
     for name, others in {
@@ -446,7 +446,7 @@ SYNONYMS: dict[str, str] = {
     }.items()
     for other in others.split()
 }
-#: What other programs call one of our options (or what is an option and no setting).
+#: Names of our options in other programs, and our own, which are no settings.
 OPTION_WORDS: dict[str, str] = {
     other: name
     for name, others in {
@@ -470,7 +470,7 @@ OPTION_WORDS: dict[str, str] = {
 _BATCHES = ("batch", "batch_size", "batchsize", "bs", "mini_batch", "minibatch", "local_batch_size")
 
 
-#: Methods that a message names.
+#: The most methods that a message names.
 MOST_HOMES = 6
 
 

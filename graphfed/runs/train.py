@@ -43,15 +43,17 @@ __all__ = [
     "train",
 ]
 
-#: What opens every round, in words (see `Sent.messages`).
-CONTROL = {"control": "What opens a round: whether to keep, save or stop, and who takes part. Public."}
-#: All transfers that runs have beside the method's own.
+#: The description of the message that opens every round (see `Sent.messages`).
+CONTROL = {
+    "control": "The server opens a round: keep the state or not, save, stop, and who takes part. Public."
+}
+#: The descriptions of all transfers of runs, except the method's own.
 MESSAGES = {
     **CONTROL,
-    **{name: words for task in map(get_task, TASKS) for name, words in task.evaluation.messages.items()},
+    **{name: text for task in map(get_task, TASKS) for name, text in task.evaluation.messages.items()},
     **SECURE_MESSAGES,
     **feature_scaling.MESSAGES,
-    **{name: words for task in map(get_task, TASKS) for name, words in task.messages.items()},
+    **{name: text for task in map(get_task, TASKS) for name, text in task.messages.items()},
 }
 
 
@@ -227,7 +229,7 @@ class _Training:
             decision = fed.control(
                 plan, run.progress, run.number, fed.num_clients, self.config, personal, due, able
             )
-        else:  # saved: sent before the run was interrupted
+        else:  # it was saved, and sent before the run was interrupted
             decision = {**decision, **NOTHING_DUE}
         best = run.evaluated if decision["keep"] and not personal else run.best
         return replace(run, decision=decision, best=best), decision
@@ -243,7 +245,8 @@ class _Training:
             fed.begin(f"training: round {number} of {config.rounds}")
         with taking_part(fed, present), fed.phase("train", round=number):
             state = method.round(fed, run.state, config, number)
-        # What only the next round needs is of the newest round in every state, so that nothing is held twice.
+        # Values that only the next round needs are those of the newest round in every state, so that none is
+        # held twice.
         newest = {name: state.values[name] for name in method.state.scratch if name in state.values}
         best = State({**run.best.values, **newest}, state.prepared) if newest else run.best
         run = replace(run, number=number + 1, decision=None, state=state, best=best)
@@ -281,7 +284,7 @@ class _Training:
         with fed.phase("eval"):
             for target in ("val", "test"):
                 outputs = fed.clients.run(evaluation.of_target, cohort, predictions, target)
-                # The validation metrics are of those that were selected on.
+                # The validation metrics are those of the clients that took part in selecting.
                 with taking_part(fed, self.enrolled if target == "val" else None):
                     _, final[target] = evaluation.score(
                         fed, self.data, outputs, target, f"final_{target}", self.prepared, self.config
@@ -366,12 +369,12 @@ def train(
             ready = time.perf_counter()
         else:
             run = checkpoints.load(fed, lambda values: restored(fed, method, data, task, config, values))
-            # As if training had begun so long ago.
+            # The clock goes on as if training had begun so long ago.
             watch.began = time.perf_counter() - run.seconds
             ready = watch.began + run.setup_seconds
 
         with nullcontext() if checkpoints is None else checkpoints.listen():
-            # Told once signals are heard: who stops a run that says it has begun finds it saved.
+            # Reported once signals are heard, so that a run which is stopped after this message is saved.
             watch.report("setup", run.number - 1, None)
             while True:
                 due = NOTHING_DUE if checkpoints is None else checkpoints.due()
@@ -470,7 +473,8 @@ def restored(
     if set(fresh.values) != set(values):
         odd = sorted(set(fresh.values) ^ set(values))[0]
         raise InputError(
-            f"the saved state and this method's differ in {odd!r}; go on with the method that saved it"
+            f"the saved state and the state of this method differ in {odd!r}; resume with the method that "
+            "saved it"
         )
     return State(values, fresh.prepared)
 

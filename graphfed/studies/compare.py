@@ -209,7 +209,7 @@ def _plan(
     if isinstance(methods, str) or not isinstance(methods, Sequence):
         raise InputError(f"methods={shown(methods)} cannot be used; give a list, as in ['fedavg', 'fedgcn']")
     if not methods:
-        raise InputError("no method was named; name at least one to compare (see 'graphfed methods')")
+        raise InputError("no method was given; give at least one to compare (see 'graphfed methods')")
     asked = [_asked_row(item) for item in methods]
     task = _common_task(asked, options)
     data = options.get("data")

@@ -67,7 +67,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
     ("arguments", "told"),
     [
         ("run fedavgg", "did you mean 'fedavg'"),
-        ("run", "no method was named"),
+        ("run", "no method was given"),
         ("run fedavg --data coraa", "did you mean 'cora'"),
         ("run fedavg --partition radnom", "did you mean 'random'"),
         ("run fedavg --clinets 3", "--clients"),
@@ -86,7 +86,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
         ("run fedavg --data-dir none", "none does not exist"),
         ("run fedavg fedgcn", "fedgcn"),
         ("rnu fedavg", "rnu"),
-        ("compare", "no method was named"),
+        ("compare", "no method was given"),
         ("compare fedavg --seeds 0,x", "'0,x' cannot be read"),
         ("compare fedavg --seeds 0,0", "twice"),
         ("compare fedavg --seed 0", "compare takes several seeds: --seeds 0,1,2"),

@@ -309,7 +309,7 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
             "fedgcn has no setting 'backbone'; it is",
         ),
         ({"method": "fedgcn", "partition": "edges_uniform"}, "needs every node at one client only"),
-        ({"device": "cuda:99"}, "device 'cuda:99' is not here"),
+        ({"device": "cuda:99"}, "device 'cuda:99' is not available"),
     ],
 )
 def test_refused_input_writes_nothing(options: dict[str, object], told: str, own_folder: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
 @pytest.mark.parametrize(
     ("methods", "options", "told"),
     [
-        ([], {}, "no method was named"),
+        ([], {}, "no method was given"),
         ("fedavg", {}, "give a list"),
         (["fedavgg"], {}, "did you mean 'fedavg'"),
         (["local", "isolated"], {}, "two rows are called 'isolated'"),
