@@ -396,8 +396,8 @@ def check_plugins(recorded: Sequence[Mapping[str, Any]], folder: Path) -> None:
             ]
             if not same:
                 raise InputError(
-                    f"the run in {folder} was made with the plug-in {what}, whose code is not run only "
-                    f"because a folder names it; if you trust it, give --plugin {what} (in Python: "
+                    f"the run in {folder} was made with the plug-in {what}; graphfed does not run code that "
+                    f"a folder names; if you trust it, give --plugin {what} (in Python: "
                     "graphfed.load_plugin)"
                 )
             here = same[0].version

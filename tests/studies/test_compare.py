@@ -293,9 +293,9 @@ def test_rows_with_other_seeds_and_runs_given_twice_are_refused(finished: Result
     other = dataclasses.replace(finished, method="fedgcn", seed=7)
     with pytest.raises(InputError, match="the same seeds in every row"):
         comparison_of([finished, other])
-    with pytest.raises(InputError, match="is there twice"):
+    with pytest.raises(InputError, match="is given twice"):
         comparison_of([finished, finished])
-    with pytest.raises(InputError, match="nothing to compare"):
+    with pytest.raises(InputError, match="nothing was given to compare"):
         comparison_of([])
 
 
