@@ -168,8 +168,8 @@ def _run_in_processes(
                 on_end(started[future])
     except BrokenProcessPool as error:
         raise GraphfedError(
-            f"one of {jobs} processes ended before its run did, perhaps for lack of memory. Finished runs are "
-            "kept; repeat the command with fewer --jobs (a Python script must call this below "
+            f"one of {jobs} processes ended before its run did, perhaps for lack of memory; finished runs "
+            "are kept; repeat the command with fewer --jobs (a Python script must call this below "
             "if __name__ == '__main__')"
         ) from error
     except BaseException:
