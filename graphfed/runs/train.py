@@ -243,7 +243,7 @@ class _Training:
         present = None if roster is None else roster_of(roster, fed.num_clients)
         if not run.history:
             fed.begin(f"training: round {number} of {config.rounds}")
-        with taking_part(fed, present), fed.phase("train", round=number):
+        with taking_part(fed, present), fed.phase("train", round_number=number):
             state = method.round(fed, run.state, config, number)
         # Values that only the next round needs are those of the newest round in every state, so that none is
         # held twice.
@@ -363,7 +363,7 @@ def train(
     training = _Training(fed, method, data, task, config, evaluation, prepared, enrolled)
     with taking_part(fed, enrolled):
         if checkpoints is None or checkpoints.start is None:
-            with fed.phase("setup", round=0):
+            with fed.phase("setup", round_number=0):
                 state = method.setup(fed, data, task, config)
             run = Snapshot(1, None, state, state, state, None, fed.server.run(Progress), [])
             ready = time.perf_counter()
@@ -466,7 +466,7 @@ def restored(
     Raises:
         InputError: The values are another method's.
     """
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         if method.restore is not None:
             return method.restore(fed, data, task, config, values)
         fresh = method.setup(fed, data, task, config)

@@ -101,7 +101,8 @@ def track(
     where = uri or os.environ.get("MLFLOW_TRACKING_URI")
     if not where:
         raise InputError(
-            "MLflow needs the address of its store; give --uri, as in sqlite:///mlflow.db, or MLFLOW_TRACKING_URI"
+            "MLflow needs the address of its store; give --uri, as in sqlite:///mlflow.db, or set "
+            "MLFLOW_TRACKING_URI"
         )
     return _to_mlflow(runs, where)
 
