@@ -63,7 +63,11 @@ class Inspection:
         return isinstance(self.data, Sensors)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the overview, with the hash, the split, the partition and the methods."""
+        """Return what was found as plain data.
+
+        Returns:
+            The overview, with the hash, the split, the partition and the methods.
+        """
         more: dict[str, Any] = {"split_problem": self.split_problem, "methods": self.methods}
         partition = self.partition
         if not self.of_sensors:

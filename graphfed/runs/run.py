@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from graphfed.errors import InputError
 from graphfed.files import JsonObject, write_json
 from graphfed.loading import load_object
-from graphfed.memory import memory_bytes, peak_memory
-from graphfed.methods.common.memory import ACCURACY
+from graphfed.memory import peak_memory
 from graphfed.plugins import Plugin
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
-from graphfed.runs.diagnostics import diagnose
+from graphfed.runs.diagnostics import announce_memory, check_memory, diagnose
 from graphfed.runs.folder_schema import ResultFile
 from graphfed.runs.model_file import model_arrays
-from graphfed.runs.progress import human_bytes, show_dropped, show_progress, stages_of
+from graphfed.runs.progress import show_dropped, show_progress, stages_of
 from graphfed.runs.settings import changed_settings, given_settings
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Result",
-    "check_memory",
     "computing_with",
     "execute",
     "finish",
@@ -96,7 +93,11 @@ class Result:
     folder: Path | None = None
 
     def to_json(self) -> JsonObject:
-        """Return the content of result.json: plain numbers, and None for a number that is not finite."""
+        """Return the content of result.json.
+
+        Returns:
+            Plain numbers; None for a number that is not finite.
+        """
         return files.fields_of(self)
 
     @staticmethod
@@ -244,7 +245,7 @@ def execute(
     """
     needed = check_memory(config, inputs)
     if on_event is not None and needed is not None:
-        _announce_memory(needed, on_event)
+        announce_memory(needed, on_event)
     if folder is not None:
         kept = inputs.bytes_of_partition() if own_partition and config.partition_file is not None else 0
         files.check_space(folder, inputs.bytes_needed(config) + kept)
@@ -254,53 +255,6 @@ def execute(
         stages_of(on_event)("describing and drawing the data")
         write_file(folder, "overview.json", inputs.overview())
     return finish(config, inputs, folder=folder, start=None, on_event=on_event)
-
-
-#: Bytes from which a run announces how much memory it will take.
-MUCH_MEMORY = 2 * 10**9
-#: The memory of a process before it has data, about.
-MEMORY_OF_PROCESS = 250_000_000
-
-
-def check_memory(config: RunConfig, inputs: Inputs) -> int | None:
-    """Refuse a run that clearly does not fit into the memory of this machine, before it starts.
-
-    Args:
-        config: What is to be run.
-        inputs: Its data, split and partition.
-
-    Returns:
-        About how many bytes it takes beyond what this process has; None on an accelerator, whose memory is
-        another one.
-
-    Raises:
-        InputError: If even a third of what it takes (`memory_need.ACCURACY`) is not available.
-    """
-    if config.device != "cpu":
-        return None
-    processes = 0 if config.workers is None else config.workers + 1
-    needed = inputs.memory_needed(config) + processes * MEMORY_OF_PROCESS
-    available, _ = memory_bytes()
-    if available is not None and needed > ACCURACY * available:
-        raise InputError(
-            f"{config.method.name} on {config.data_name} takes about {human_bytes(needed)} of memory, and "
-            f"{human_bytes(available)} are available; use fewer nodes or features, a smaller hidden width, "
-            "other settings of the method ('graphfed methods "
-            f"{config.method.name}'), or a machine with more memory"
-        )
-    return needed
-
-
-def _announce_memory(needed: int, on_event: "Callable[[Event], None]") -> None:
-    """Report how much memory a run takes if that is much, or more than is available."""
-    from graphfed.runs.train import Event
-
-    available, _ = memory_bytes()
-    short = available is not None and needed > available
-    if short or needed > MUCH_MEMORY:
-        free = "" if available is None else f", and {human_bytes(available)} are available"
-        text = f"this run takes about {human_bytes(needed)} of memory{free}"
-        on_event(Event("note", note=f"{text}; it may fail" if short else text))
 
 
 def finish(
@@ -454,7 +408,11 @@ def write_file(folder: Path, name: str, content: Mapping[str, object]) -> None:
 
 
 def now() -> str:
-    """Return the time for a manifest: ISO 8601 in UTC, in seconds."""
+    """Return the time for a manifest.
+
+    Returns:
+        ISO 8601 in UTC, in seconds.
+    """
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -567,7 +525,11 @@ def computing_with(count: int) -> Iterator[None]:
 
 
 def peak_rss_mb() -> float:
-    """Return the largest memory that this process or a child process has had, in MB of 10^6 bytes."""
+    """Return the largest memory that this process or a child process has had.
+
+    Returns:
+        MB of 10^6 bytes.
+    """
     return round(peak_memory() / 1e6, 1)
 
 

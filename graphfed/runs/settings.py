@@ -110,7 +110,11 @@ class Setting:
     own: bool
 
     def to_json(self) -> JsonObject:
-        """Return the setting as an object of `graphfed methods NAME --json`."""
+        """Return the setting as an object of `graphfed methods NAME --json`.
+
+        Returns:
+            Its fields.
+        """
         return dataclasses.asdict(self)
 
 

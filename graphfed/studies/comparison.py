@@ -73,7 +73,11 @@ class Comparison:
     folder: Path | None = None
 
     def to_json(self) -> JsonObject:
-        """Return the content of comparison.json."""
+        """Return the comparison as plain data.
+
+        Returns:
+            The content of comparison.json.
+        """
         return files.plain_object(
             {
                 "dataset": self.dataset,

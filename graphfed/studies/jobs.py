@@ -44,9 +44,12 @@ class Job(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the job for people."""
+
     @property
-    def seconds(self) -> float: ...
+    def seconds(self) -> float:
+        """The expected duration, for the remaining time."""
 
     def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
         """Do the work in this process.
@@ -79,13 +82,27 @@ class Run:
     seconds: float
 
     def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
-        """Make the run in this process (see `Job.do`)."""
+        """Make the run in this process.
+
+        Args:
+            label: Stands before each line of progress.
+            cache: The inputs of runs.
+            command: The command that the manifest records.
+            progress: Whether to show progress on stderr.
+        """
         with show_progress(label, progress) as on_event:
             inputs = cache.get(self.config, stages_of(on_event))
             run_or_read(self.config, inputs, self.folder, command, on_event)
 
     def sent(self, command: str) -> tuple[Callable[..., None], tuple[object, ...]]:
-        """Return how another process makes the run (see `Job.sent`)."""
+        """Return how another process makes the run.
+
+        Args:
+            command: The command that the manifest records.
+
+        Returns:
+            A function of a module, and its arguments.
+        """
         return _run, (self.config.to_json(), str(self.folder), command)
 
 

@@ -17,11 +17,11 @@ from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
 from graphfed.methods.config import WINDOW_SETTINGS
 from graphfed.runs import folder as files
+from graphfed.runs.diagnostics import check_memory
 from graphfed.runs.progress import OnEvent
 from graphfed.runs.reopen import check_hashes, config_from_json, go_on
 from graphfed.runs.run import (
     Result,
-    check_memory,
     execute,
     has_checkpoint,
     keep_partition,

@@ -54,7 +54,11 @@ class Question:
         return self.config.training.rounds
 
     def to_json(self) -> JsonObject:
-        """Return the question as the manifest has it."""
+        """Return the question as plain data.
+
+        Returns:
+            What the manifest has under "policy".
+        """
         asked = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         asked |= {key: dataclasses.asdict(asked[key]) for key in ("reward", "learning")}
         return files.plain_object({**asked, "config": self.config.to_json()})
@@ -114,7 +118,11 @@ def count_episodes(asked: object, learning: LearningConfig, config: RunConfig) -
 
 
 def learning_setting_names() -> list[str]:
-    """Return every key of `--set` of `graphfed policy` that concerns learning."""
+    """Return every key of `--set` of `graphfed policy` that concerns learning.
+
+    Returns:
+        The keys, with their prefixes.
+    """
     configs: dict[str, type[RewardConfig] | type[LearningConfig]] = {"reward": RewardConfig, **KINDS}
     return [f"{prefix}.{f.name}" for prefix, config in configs.items() for f in dataclasses.fields(config)]
 

@@ -131,12 +131,18 @@ class Sweep:
     folder: Path | None = None
 
     def to_json(self) -> JsonObject:
-        """Return the content of sweep.json."""
+        """Return the sweep as plain data.
+
+        Returns:
+            The content of sweep.json.
+        """
         return files.fields_of(self)
 
     def ranked(self) -> list[Trial]:
-        """Return the trials by validation: the best first, of equal ones the earliest first, and failed
-        ones last.
+        """Sort the trials by validation.
+
+        Returns:
+            The best first, of equal ones the earliest first, and failed ones last.
         """
         return sorted(self.trials, key=lambda trial: -_score(trial, self.metric, self._error))
 

@@ -64,7 +64,11 @@ class Plan:
         return self.trials or math.prod(len(values) for values in self.grid.values())
 
     def to_json(self) -> JsonObject:
-        """Return the plan as the manifest has it."""
+        """Return the plan as plain data.
+
+        Returns:
+            What the manifest has under "sweep".
+        """
         return {
             "grid": self.grid,
             "ranges": {key: [drawn.low, drawn.high, drawn.log] for key, drawn in self.ranges.items()},

@@ -232,7 +232,7 @@ def lines_paper(rounds: int = 3, split_clients: int = 3) -> Paper:
         title="Two methods over clients",
         source="made up",
         metrics=("accuracy",),
-        x="data holders",
+        x="clients",
         panels=("Social", "Digits"),
         seeds=(0, 1),
         options={"rounds": rounds, "threads": 1},
@@ -357,7 +357,7 @@ def test_points_are_drawn_in_a_panel_for_each_panel_and_metric_with_one_legend(
     assert sum(name.startswith("legend") for name in ids) == 1
     texts = ["".join(text.itertext()) for text in picture.iter("{http://www.w3.org/2000/svg}text")]
     for word, count in {
-        "data holders": 4,
+        "clients": 4,
         "Social": 2,
         "averaging": 1,
         "one hop": 1,
