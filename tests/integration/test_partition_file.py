@@ -141,7 +141,9 @@ COPY = Path("run/partition.safetensors")
 LOST: dict[str, tuple[Callable[[Graph], Any], str]] = {
     "no copy": (lambda _: COPY.unlink(), r"the partition file .*clients.safetensors is not there"),
     "another partition": (
-        lambda g: partition(g, "random", 4, 0).save(COPY), "the partition is not the one that the run in run had"),
+        lambda g: partition(g, "random", 4, 0).save(COPY),
+        "the partition is not the one that the run in run had",
+    ),
     "another number of clients": (
         lambda g: partition(g, "random", 3, 0).save(COPY), "partition.safetensors has 3 clients, not 4"),
     "a part of it": (
