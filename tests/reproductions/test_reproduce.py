@@ -411,7 +411,7 @@ def test_class_counts_are_of_labelled_nodes_by_owner_and_nothing_is_trained(
                 assert row["counts"][key][k] == counted
                 assert row["totals"][key][k] == sum(counted)
     assert [row["printed"] for row in item["rows"]] == [[500, 578], None, None]
-    assert item["rows"][2]["holders"] == ["0", "1", "2"]
+    assert item["rows"][2]["clients"] == ["0", "1", "2"]
     assert json.loads((own_folder / "r/reproduce.json").read_text())["items"][0]["rows"][2]["printed"] is None
     texts = "".join(ET.parse(own_folder / "r/fig3.svg").getroot().itertext())
     total = item["rows"][0]["totals"]["split"][0]
