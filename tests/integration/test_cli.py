@@ -100,7 +100,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
         ("resume nowhere", "there is no folder nowhere; name the folder of a run"),
         ("predict no/such/place", "there is no folder no/such/place"),
         ("audit nowhere", "there is no folder nowhere"),
-        ("run bank/bank.yaml", "give it as --config FILE"),
+        ("run bank/bank.yaml", "pass it with --config FILE"),
         ("run fedavg --data /", "data '/' is a folder; name a file in it"),
         ("compare fedavg --set mu=1", "no method of this comparison has a setting 'mu'"),
         ("data list --data-dir none", "none does not exist"),
