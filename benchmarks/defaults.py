@@ -135,7 +135,7 @@ def train_ours(graph: Graph, case: Case, method: str, seed: int) -> dict[str, An
         "best_round": result.best_round,
         "rounds": result.rounds,
         "bytes": result.bytes["total"],
-        "recipe": result.details.get("recipe", {}),
+        "changed_settings": result.details.get("changed_settings", {}),
         "warnings": [warning["code"] for warning in result.details.get("warnings", [])],
     }
 

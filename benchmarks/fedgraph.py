@@ -57,7 +57,7 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
     "constant": {"policy": "constant"},
     "graphsage": {"policy": "graphsage"},
     "fastgcn": {"policy": "fastgcn"},
-    "constant, nothing shared": {"policy": "constant", "share": "none"},
+    "constant, nothing shared": {"policy": "constant", "sent_embeddings": "none"},
 }
 CLIENTS, EPISODE, GIB = 20, 300, 2**30
 
@@ -69,7 +69,9 @@ def check_in_float64() -> float:
         assert isinstance(graph, Graph)
         split = make_split(graph, "random:0.6,0.2,0.2", 0)
         inputs = Inputs(graph, split, partition(graph, "random", 3, 0))
-        config = FEDGRAPH.config(**default_settings(FEDGRAPH, preset="paper") | {"rounds": 5, "share": "all"})
+        config = FEDGRAPH.config(
+            **default_settings(FEDGRAPH, preset="paper") | {"rounds": 5, "sent_embeddings": "all"}
+        )
         outcome = run(FEDGRAPH, inputs, config)
         whole = from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64), num_clients=1)
         cohort = make_cohort(graph, split, whole, [0])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from graphfed.reproductions.reproduce import reproduce
     from graphfed.runs.inspect import inspect
     from graphfed.runs.predict import predict
-    from graphfed.runs.resume import resume
+    from graphfed.runs.reopen import resume
     from graphfed.runs.run import run
     from graphfed.studies.compare import compare
     from graphfed.studies.sweep import sweep
@@ -44,7 +44,7 @@ _FUNCTIONS = {
     "load_plugin": "graphfed.plugins",
     "predict": "graphfed.runs.predict",
     "reproduce": "graphfed.reproductions.reproduce",
-    "resume": "graphfed.runs.resume",
+    "resume": "graphfed.runs.reopen",
     "run": "graphfed.runs.run",
     "sweep": "graphfed.studies.sweep",
 }

@@ -306,7 +306,7 @@ class SharedOptions:
             config: The content of the file, {} for none.
             own: Options that the command declares itself, by name.
         """
-        from graphfed.runs.config import parse_settings
+        from graphfed.runs.settings import parse_settings
         from graphfed.studies.plan import parse_seeds
 
         options = config | self.run_options(**own)

@@ -102,7 +102,7 @@ def _values(
         written: How it is written.
         fix: What to do where a key is given twice.
     """
-    from graphfed.runs.config import parse_settings
+    from graphfed.runs.settings import parse_settings
 
     values: dict[str, list[Any]] = {}
     for pair in pairs:

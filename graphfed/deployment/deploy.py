@@ -315,7 +315,7 @@ def _write(
         details={
             **told["details"],
             "run": asked["run"],
-            "recipe": {},
+            "changed_settings": {},
             "test_confusion": told["test_confusion"],
             "wire": told["wire"],
         },

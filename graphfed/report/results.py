@@ -178,12 +178,12 @@ def _mean(row: ComparedRow, metric: str) -> float:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a comparison's table. recipe: settings that differ from the default; best: columns that are
-    marked."""
+    """A row of a comparison's table. changed_settings: those that differ from their defaults; best: columns
+    that are marked."""
 
     label: str
     cells: list[str]
-    recipe: str
+    changed_settings: str
     best: list[int]
 
 
@@ -222,9 +222,9 @@ def result_table(subject: Subject, figures: Figures) -> ResultTable:
         cells = [figures.cell(metric, figure["mean"], figure["std"]) for metric, figure in shown]
         cells += [_difference(row, references.get(name), figures) for name in tested]
         cells += [human_bytes(row["bytes"]["mean"] or 0.0), human_seconds(row["seconds"]["mean"] or 0.0)]
-        recipe = ", ".join(f"{key}={value}" for key, value in row["recipe"].items())
+        changed = ", ".join(f"{key}={value}" for key, value in row["changed_settings"].items())
         best = [i for i, m in enumerate(metrics) if m in least and row["test"][m]["mean"] == least[m]]
-        lines.append(TableRow(row["label"], [*cells, epsilon(subject.rows[row["label"]])], recipe, best))
+        lines.append(TableRow(row["label"], [*cells, epsilon(subject.rows[row["label"]])], changed, best))
     return ResultTable(metrics, pooled, tested, lines)
 
 

@@ -60,7 +60,7 @@ class Plain:
     def sample(self, out: Nodes, decision: dict[int, list[float]] | None, key: int) -> list[PlainLayer]:
         layers: list[PlainLayer] = []
         for number in reversed(range(self.config.layers)):
-            shares = self.config.shares(number)
+            shares = self.config.sends_embeddings(number)
             layer = PlainLayer({}, {k: set() for k in self.clients}, {k: set() for k in self.clients})
             for k in self.clients:
                 layer.coefficient[k] = {}
@@ -131,8 +131,8 @@ class Plain:
 
     def q(self, v: int, u: int, number: int) -> float:
         weight = 1.0 if u == v else {**self.inner[v], **self.outer[v]}[u]
-        inner_only = self.config.share == "none" or (
-            number == 0 and self.config.first_degrees == "internal" and self.config.share != "all"
+        inner_only = self.config.sent_embeddings == "none" or (
+            number == 0 and self.config.first_degrees == "internal" and self.config.sent_embeddings != "all"
         )
         return weight / (self.degree(v, not inner_only) * self.degree(u, not inner_only)) ** 0.5
 

@@ -67,7 +67,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
     ("arguments", "told"),
     [
         ("run fedavgg", "did you mean 'fedavg'"),
-        ("run", "no method was named"),
+        ("run", "no method was given"),
         ("run fedavg --data coraa", "did you mean 'cora'"),
         ("run fedavg --partition radnom", "did you mean 'random'"),
         ("run fedavg --clinets 3", "--clients"),
@@ -86,7 +86,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
         ("run fedavg --data-dir none", "none does not exist"),
         ("run fedavg fedgcn", "fedgcn"),
         ("rnu fedavg", "rnu"),
-        ("compare", "no method was named"),
+        ("compare", "no method was given"),
         ("compare fedavg --seeds 0,x", "'0,x' cannot be read"),
         ("compare fedavg --seeds 0,0", "twice"),
         ("compare fedavg --seed 0", "compare takes several seeds: --seeds 0,1,2"),
@@ -100,7 +100,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
         ("resume nowhere", "there is no folder nowhere; name the folder of a run"),
         ("predict no/such/place", "there is no folder no/such/place"),
         ("audit nowhere", "there is no folder nowhere"),
-        ("run bank/bank.yaml", "give it as --config FILE"),
+        ("run bank/bank.yaml", "pass it with --config FILE"),
         ("run fedavg --data /", "data '/' is a folder; name a file in it"),
         ("compare fedavg --set mu=1", "no method of this comparison has a setting 'mu'"),
         ("data list --data-dir none", "none does not exist"),
@@ -335,7 +335,7 @@ def test_a_config_file_without_a_method_holds_the_options_of_all_rows(
     content = json.loads(capsys.readouterr().out.splitlines()[-1])
     rows = {row["label"]: row for row in content["rows"]}
     assert set(rows) == {"fedgcn", "one hop", "central", "isolated", "fedavg"}
-    assert rows["one hop"]["recipe"] == {"rounds": 1, "dropout": 0.1, "hops": 1}
+    assert rows["one hop"]["changed_settings"] == {"rounds": 1, "dropout": 0.1, "hops": 1}
     assert rows["fedgcn"]["seeds"] == [5]
     assert content["clients"] == 2
 

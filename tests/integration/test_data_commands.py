@@ -167,7 +167,7 @@ def test_sensors_are_counted_as_a_loop_over_them_counts() -> None:
     assert told["windows"] == {
         "lags": 12, "horizon": 12, "every": 1, "train": 1395, "val": 199, "test": 399,
     }  # fmt: skip
-    with pytest.raises(InputError, match="which partitions of graphs do not deal"):
+    with pytest.raises(InputError, match="each of which is a client"):
         inspect("roads", clients=3)
 
 

@@ -82,7 +82,7 @@ def test_a_run_is_used_from_another_folder_as_long_as_the_file_is_the_same(
     monkeypatch.chdir("elsewhere")
     assert main(["predict", str(here / "run"), "--out", "p.csv"]) == 0
     partition(digits, "random", 4, 0).save(here / "clients.safetensors")
-    with pytest.raises(InputError, match="the partition is not the one the run in"):
+    with pytest.raises(InputError, match="the partition is not the one that the run in"):
         reopen(here / "run")
 
 
@@ -141,7 +141,9 @@ COPY = Path("run/partition.safetensors")
 LOST: dict[str, tuple[Callable[[Graph], Any], str]] = {
     "no copy": (lambda _: COPY.unlink(), r"the partition file .*clients.safetensors does not exist"),
     "another partition": (
-        lambda g: partition(g, "random", 4, 0).save(COPY), "the partition is not the one the run in run had"),
+        lambda g: partition(g, "random", 4, 0).save(COPY),
+        "the partition is not the one that the run in run had",
+    ),
     "another number of clients": (
         lambda g: partition(g, "random", 3, 0).save(COPY), "partition.safetensors has 3 clients, not 4"),
     "a part of it": (

@@ -339,5 +339,5 @@ def test_absent_sensors_must_be_there_and_leave_some(folder: Path, absent: list[
 
 def test_only_sensors_can_be_absent(tmp_path: Path) -> None:
     graphfed.run("central", data="digits", rounds=1, out=tmp_path / "run")
-    with pytest.raises(InputError, match="forecasts no sensors, of which some may be absent"):
+    with pytest.raises(InputError, match="does not forecast sensors, and only sensors may be absent"):
         predict(tmp_path / "run", absent=["1"])

@@ -52,7 +52,7 @@ def test_the_command_writes_a_whole_folder_and_says_what_it_found(
     assert told["task"] == LINK_PREDICTION
     assert {*told["test"]} == {*told["val"]} == {"auc", "loss"}
     assert "test_confusion" not in told["details"]
-    assert told["details"]["recipe"] == {"rounds": 4}, "the task's recipe is the default one"
+    assert told["details"]["changed_settings"] == {"rounds": 4}, "the task's settings are the defaults"
     assert told["bytes"]["total"] == 0
     manifest = json.loads(Path("run/manifest.json").read_text())
     assert manifest["config"]["task"] == LINK_PREDICTION
@@ -265,7 +265,7 @@ def test_the_page_of_a_method_tells_its_tasks_and_their_defaults(
     assert main(["methods", "central", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["tasks"] == ["classification", "link_prediction"]
-    assert told["recipes"]["link_prediction"].items() >= get_task(LINK_PREDICTION).defaults.items()
+    assert told["default_settings"]["link_prediction"].items() >= get_task(LINK_PREDICTION).defaults.items()
 
 
 def test_overview_counts_training_edges_and_scored_pairs(linked: Result) -> None:

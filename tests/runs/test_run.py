@@ -65,7 +65,7 @@ def test_a_result_says_what_ran(finished: Result) -> None:
     assert (finished.method, finished.dataset, finished.clients) == ("fedavg", "digits", 4)
     assert (finished.rounds, finished.seed, finished.runtime) == (3, 1, "local")
     assert 1 <= finished.best_round <= 3
-    assert finished.details["recipe"] == {"rounds": 3}
+    assert finished.details["changed_settings"] == {"rounds": 3}
 
 
 def test_a_result_read_from_its_folder_is_the_same(finished: Result) -> None:
@@ -309,7 +309,7 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
             "fedgcn has no setting 'backbone'; it is",
         ),
         ({"method": "fedgcn", "partition": "edges_uniform"}, "needs every node at exactly one client"),
-        ({"device": "cuda:99"}, "device 'cuda:99' is not here"),
+        ({"device": "cuda:99"}, "device 'cuda:99' is not available"),
     ],
 )
 def test_refused_input_writes_nothing(options: dict[str, object], told: str, own_folder: Path) -> None:

@@ -398,7 +398,7 @@ def run(audited: AuditedRun) -> Finding:
     if not audited.transfers & {"fedgraph/embeddings", "fedgraph/transformed_features"}:
         return Finding(
             "with sent_embeddings=none clients send no rows of nodes"
-            if config.share == "none"
+            if config.sent_embeddings == "none"
             else "these clients send each other no rows of nodes",
             baseline,
             "no leak: there are no rows to attack",

@@ -174,7 +174,7 @@ def overhear(again: Opened, layer: int, which: Tensor, rounds: Sequence[int]) ->
         with again.fed.phase("eval"):
             METHOD.predict(again.fed, state, config, "val")
         # The exchange of a layer takes place even if it has no rows.
-        sharing = [n for n in range(config.layers) if config.shares(n)]
+        sharing = [n for n in range(config.layers) if config.sends_embeddings(n)]
         received = dict(zip(sharing, again.fed.heard, strict=True))
         if not all(bool(of_layer.isfinite().all()) for of_layer in received.values()):
             break  # training has diverged
