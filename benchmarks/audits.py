@@ -1,8 +1,8 @@
-"""Audits: what the attacks of `graphfed audit` find in runs of one round.
+"""Record what the attacks of `graphfed audit` find in runs of one round.
 
-Every case is a run with seed 0 and the checks that are made for its method. The attacks on split learning and
-on FedGAT's message before training need no more than one round. The sites of FedGAT are evaluated directly,
-because the attack makes the message again by itself."""
+Every case is a run with seed 0 and the checks of its method. The attacks on split learning and on FedGAT's
+message before training need only one round. FedGAT runs with `evaluation=direct`, because the attack
+computes the message again."""
 
 import argparse
 import sys
@@ -29,7 +29,7 @@ EPSILONS = {"0_01": 0.01, "1": 1, "8": 8, "64": 64, "1000": 1000}
 
 
 def cases(tiny: bool) -> dict[str, tuple[str, Sequence[str], Mapping[str, Any], Mapping[str, Any]]]:
-    """Name -> method, checks, options of the run and settings of the method."""
+    """Return by name the method, the checks, the options of the run and the settings of the method."""
     cora: dict[str, Any] = {"data": "social" if tiny else "cora"}
     if tiny:
         cora["split"] = "random:0.5,0.25,0.25"
@@ -63,7 +63,7 @@ def cases(tiny: bool) -> dict[str, tuple[str, Sequence[str], Mapping[str, Any], 
 def audited(
     method: str, checks: Sequence[str], options: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Check -> its finding in a run of one round, and what was run."""
+    """Return the finding of each check in a run of one round, and the settings of the run."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         graphfed.run(method, **options, rounds=1, out=out, settings=dict(settings))

@@ -1,8 +1,8 @@
-"""Audits: what the attacks of `graphfed audit` find in runs of the baselines, of FedGCN and of Lumos.
+"""Record what the attacks of `graphfed audit` find in runs of the baselines, of FedGCN and of Lumos.
 
-On Cora with 10 clients (`label_dirichlet`, beta 10000), preset=paper, seed 0: 100 rounds of 3 local steps.
-Lumos runs on a generated graph of 300 clients, for several numbers of rounds. Of every finding the record has
-the figure, its interval and the details that are numbers."""
+Cora with 10 clients (`label_dirichlet`, beta 10000), preset=paper, seed 0: 100 rounds of 3 local steps. Lumos
+runs on a generated graph of 300 clients, for several numbers of rounds. The record contains the value of each
+finding, its interval, and the details that are numbers."""
 
 import argparse
 import sys
@@ -23,7 +23,7 @@ ROUNDS_OF_LUMOS = (2, 10, 20)
 
 
 def cases(tiny: bool) -> dict[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Name -> method, options of the run and settings of the method."""
+    """Return by name the method, the options of the run and the settings of the method."""
     cora: dict[str, Any] = {"data": "digits", "rounds": 2} if tiny else {"data": "cora"}
     cora |= {"clients": 10, "partition": "label_dirichlet"}
     paper = {"preset": "paper", "partition.beta": 10000}
@@ -40,12 +40,12 @@ def cases(tiny: bool) -> dict[str, tuple[str, Mapping[str, Any], Mapping[str, An
 
 
 def audited(method: str, options: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What was run, and the findings of the checks that apply.
+    """Run a method, audit the run, and return its settings and the findings of the checks that apply.
 
     Args:
         method: The method that is run.
         options: Options of `graphfed.run`.
-        settings: Its settings.
+        settings: The method's settings.
     """
     given = {key: value for key, value in options.items() if value is not None}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
-"""Who keeps which edge in Lumos, by every balancer, on graphs with a device for each node: the largest
-workload, and what it costs in comparisons, rounds, bytes and seconds.
+"""Measure the assignment of edges in Lumos, by every balancer, on graphs with one client for each node.
 
-Comparisons are simulated: the same outcomes and the same bytes as by the protocol, none of its time. Every
-edge is checked to be kept, and the largest workload to be no less than the exact optimum, before a row is
-written. Seconds are the processor's, of all devices and the server in one process."""
+The record has the largest workload, and the comparisons, rounds, bytes and seconds of each balancer.
+Comparisons are simulated: they have the outcomes and bytes of the protocol, but not its time. Before a row is
+written, every edge must be assigned, and the largest workload must be at least the exact optimum. Seconds are
+processor seconds of all clients and the server in one process."""
 
 import argparse
 import sys
@@ -84,13 +84,13 @@ def measured(graph: Graph, rows: PairRows, least: int, told: dict[str, Any]) -> 
 
 
 def thinned(values: list[int], most: int = 100) -> list[int]:
-    """At most about `most` of them, the first and the last among them."""
+    """Return at most about `most` of them, including the first and the last."""
     step = max(1, (len(values) - 1) // most)
     return values[:-1:step] + values[-1:]
 
 
 def of_graph(graph: Graph, name: str, full: bool, tiny: bool) -> dict[str, Any]:
-    print(f"{name}: {graph.num_nodes} devices, {graph.edges.shape[1]} edges", file=sys.stderr)
+    print(f"{name}: {graph.num_nodes} clients, {graph.edges.shape[1]} edges", file=sys.stderr)
     began = time.process_time()
     exact = optimum(graph.edges, graph.num_nodes)
     spent = time.process_time() - began

@@ -1,8 +1,8 @@
-"""What the attacks of `graphfed audit` find in runs of the papers' methods: the figures of docs/papers.
+"""Record what the attacks of `graphfed audit` find in runs of CNFGNN and FedGraph: the figures of
+docs/papers.
 
-Each case is one run, seed 0, and one check of its audit. The audit runs in this process, after the run. The
-record of a method is results/audit_<method>.json.
-"""
+Each case is one run with seed 0 and one check of its audit. The audit runs in this process, after the run.
+The record of a method is results/audit_<method>.json."""
 
 import argparse
 import sys
@@ -30,7 +30,7 @@ class Case:
         method: The method that is run.
         check: A name of `graphfed.audit.registry.CHECKS`.
         options: The arguments of `graphfed.run`.
-        settings: Its settings.
+        settings: The method's settings.
     """
 
     name: str
@@ -99,7 +99,7 @@ TINY = (
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """Run a case and audit it; what the check found."""
+    """Run a case, audit it, and return the finding of the check."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
