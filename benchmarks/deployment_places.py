@@ -38,13 +38,13 @@ def round_trips(
     processes = _processes()
     for pid in processes.values():
         Path(f"/proc/{pid}/clear_refs").write_text("5")  # forget the peak so far
-    if fed.server_participants:
+    if fed.server_is_here:
         _server(fed, arguments, log, place, processes)
     else:
         fed.link.send(SERVER_INDEX, "processes", json.dumps(list(processes.values())).encode())
         _site(fed, arguments, place)
     used = {name: _memory(pid) for name, pid in processes.items()}
-    if fed.server_participants:
+    if fed.server_is_here:
         told = [json.loads(fed.link.recv(end, "memory")) for end in range(len(fed.workers))]
         log({"memory": {"server": used, **{f"site-{i}": site for i, site in enumerate(told)}}})
     else:

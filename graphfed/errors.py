@@ -1,20 +1,22 @@
-"""The exceptions a user can meet, and the exit codes of the command line.
+"""The exceptions that a user can meet, and the exit codes of the command line.
 
-    GraphfedError      1   anything the program itself gets wrong
+    GraphfedError      1   the program could not do its work
     ├── InputError     2   a bad option, file, name or value: what was found, what was expected, and the fix
     └── PlaceError     1   a method used a value at a place where it does not live (a programming error)
 
 Exit codes (docs/errors.md says how to resolve each):
 
     0    DONE          the command did what was asked
-    1    FAILED        the program or the machine failed: GraphfedError, no memory, a disk that refuses
+    1    FAILED        the program or the machine failed: GraphfedError, no memory, a disk error
     2    UNUSABLE      the input cannot be used; one line on stderr, nothing written
-    130  INTERRUPTED   by Ctrl-C or SIGTERM, after saving what a run needs to go on (`graphfed resume`)
+    130  INTERRUPTED   stopped by Ctrl-C or SIGTERM, after saving what `graphfed resume` needs to continue
 """
 
 import difflib
 from collections.abc import Iterable
 from typing import Any
+
+from graphfed.renamed import new_name
 
 __all__ = [
     "DONE",
@@ -35,7 +37,7 @@ INTERRUPTED = 130
 
 
 class GraphfedError(Exception):
-    """Base of every exception graphfed raises on purpose."""
+    """Base class of all exceptions that graphfed raises on purpose."""
 
     exit_code = FAILED
 
@@ -47,18 +49,37 @@ class InputError(GraphfedError):
 
 
 class PlaceError(GraphfedError, TypeError):
-    """A value was used at a place where it does not live."""
+    """A method used a value at a place where it does not live."""
 
 
 def did_you_mean(value: str, choices: Iterable[str]) -> str:
-    """A hint for a misspelt name: ``did you mean 'cora'?`` or, with no near name, the list of choices."""
+    """Return a hint for a name that is not among the choices.
+
+    Args:
+        value: The unknown name.
+        choices: The names that are known.
+
+    Returns:
+        The new name of a name that was changed (see `graphfed.renamed`), else the most similar choice, as in
+        ``did you mean 'cora'?``, else the list of choices.
+    """
     names = sorted(choices)
+    renamed = new_name(value, names)
+    if renamed is not None:
+        return f"it is called {renamed!r} now"
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
 
 
 def shown(value: Any) -> str:
-    """A value for a message: short texts and numbers as they are written, anything else by its type."""
+    """Format a value for a message.
+
+    Args:
+        value: The value.
+
+    Returns:
+        Short texts and numbers as they are written, anything else by its type.
+    """
     if isinstance(value, str):
         return repr(value if len(value) <= 60 else value[:57] + "...")
     if isinstance(value, int) and abs(value) >= 10**30:

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all (beside the target, then renamed), and read without trusting them."""
+"""Files: written completely or not at all, and read without trusting them."""
 
 import errno
 import json
@@ -31,15 +31,18 @@ __all__ = [
 #: A JSON object. Its form is in the schema of the file that it is in (`runs.folder_schema`), if it has one.
 JsonObject: TypeAlias = dict[str, Any]
 
-#: Levels of lists and objects in a JSON text from outside. Our own files have fewer than twelve.
+#: The most levels of lists and objects in a JSON text from outside. Files of graphfed have fewer than twelve.
 MAX_JSON_LEVELS = 64
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is not a regular file: reading a named pipe or a device may wait for ever, or never end.
+    """Refuse anything but a regular file. Reading a named pipe or a device may wait for ever, or never end.
+
+    Args:
+        path: The file.
 
     Raises:
-        OSError: if `path` is missing, a folder, or neither a folder nor a regular file.
+        OSError: If `path` is missing, a folder, or not a regular file.
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
@@ -49,15 +52,18 @@ def check_regular(path: Path) -> None:
 
 
 def read_start(path: Path, size: int, what: str = "") -> bytes:
-    """Read the first bytes of a file of the user's; a library that reads the rest may then open it.
+    """Read the first bytes of a user's file. A library that reads the rest may then open it.
 
     Args:
-        path: the file.
-        size: how many bytes to read, or as many as there are.
-        what: what stands before the path in the message, as in "the config file ".
+        path: The file.
+        size: How many bytes to read at most.
+        what: What precedes the path in the message, as in "the config file ".
+
+    Returns:
+        The bytes.
 
     Raises:
-        InputError: if the file is missing, no regular file, or cannot be read.
+        InputError: If the file is missing, not a regular file, or cannot be read.
     """
     try:
         check_regular(path)
@@ -68,22 +74,32 @@ def read_start(path: Path, size: int, what: str = "") -> bytes:
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a regular file. Raises OSError as `check_regular`, and where the file cannot be read."""
+    """Read a regular file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        OSError: As in `check_regular`, and if the file cannot be read.
+    """
     check_regular(path)
     return path.read_bytes()
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse a JSON text that may come from anybody.
+    """Parse a JSON text from an untrusted source.
 
     Args:
-        text: the JSON text, in UTF-8 if it is bytes.
+        text: The JSON text, in UTF-8 if it is bytes.
 
     Returns:
         Its value, of at most MAX_JSON_LEVELS levels.
 
     Raises:
-        ValueError: if it is not JSON, holds NaN or an infinity, or is nested too deeply.
+        ValueError: If it is not JSON, holds NaN or an infinity, or is nested too deeply.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
@@ -107,11 +123,11 @@ def _refuse_constant(name: str) -> Any:
 
 
 def write_bytes(path: Path, payload: bytes, *, private: bool = False) -> None:
-    """Write `payload` to `path` atomically: readers see the old file or the new one, never a part.
+    """Write a file atomically: readers see the old file or the new one, never a part.
 
     Args:
-        path: The file; its folder is made where it is missing.
-        payload: What is in it.
+        path: The file. Its folder is created if it is missing.
+        payload: The content.
         private: Whether only this user may ever read it; otherwise the umask decides.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +148,17 @@ def write_bytes(path: Path, payload: bytes, *, private: bool = False) -> None:
 
 @contextmanager
 def writing(what: object) -> Iterator[None]:
-    """In this block an error of the disk names what was written: GraphfedError."""
+    """Name what is written in errors of the disk.
+
+    Args:
+        what: What is written.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        GraphfedError: For an OSError in the block.
+    """
     try:
         yield
     except OSError as error:
@@ -140,23 +166,47 @@ def writing(what: object) -> Iterator[None]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, atomically. NaN and infinity are refused: they are not JSON."""
+    """Write a value as indented JSON, atomically. NaN and infinities are refused, because they are not JSON.
+
+    Args:
+        path: The file.
+        value: The value.
+
+    Raises:
+        ValueError: For NaN or an infinity.
+    """
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
 def write_tensors(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> None:
-    """Write arrays as one safetensors file, atomically. `metadata` is text beside them."""
+    """Write arrays as one safetensors file, atomically.
+
+    Args:
+        path: The file.
+        tensors: The arrays by name.
+        metadata: Texts by name.
+    """
     from safetensors.numpy import save
 
-    # (ascontiguousarray would give a single number a dimension.)
+    # np.ascontiguousarray would turn a scalar into a vector.
     write_bytes(path, save({k: np.asarray(v, order="C") for k, v in tensors.items()}, metadata))
 
 
 def read_tensors(
     path: Path, only: Container[str] | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read a safetensors file: its arrays by name and its text metadata. only: names of the arrays to read,
-    where they are there; None: all."""
+    """Read a safetensors file.
+
+    Args:
+        path: The file.
+        only: The names of the arrays to read, if they are there (None: all).
+
+    Returns:
+        The arrays by name, and the texts of the metadata.
+
+    Raises:
+        OSError: As in `check_regular`.
+    """
     from safetensors import safe_open
 
     check_regular(path)
@@ -166,7 +216,17 @@ def read_tensors(
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The text metadata of a safetensors file; its arrays are not read."""
+    """Read the metadata of a safetensors file, without its arrays.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The texts by name.
+
+    Raises:
+        OSError: As in `check_regular`.
+    """
     from safetensors import safe_open
 
     check_regular(path)

@@ -7,10 +7,10 @@ __all__ = ["load_object"]
 
 
 def load_object(name: str) -> Any:
-    """Import the module of a name like ``graphfed.runs.processes:run_site`` and return its object.
+    """Import the module of a name like ``graphfed.runs.processes:run_site``, and return its object.
 
     Args:
-        name: ``module:object``, from a table of the package and never from a message or a file.
+        name: ``module:object``, from a table of the package, never from a message or a file.
 
     Returns:
         The object.

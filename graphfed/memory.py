@@ -1,4 +1,4 @@
-"""How much memory there is, for what is foretold before it is taken."""
+"""Measures of memory, for predictions of what a run needs."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ __all__ = ["memory_bytes", "peak_memory"]
 
 
 def peak_memory() -> int:
-    """Return the largest resident memory that this process, or one of its children that has ended, has had.
+    """Return the largest resident memory that this process, or one of its ended children, has had.
 
     Returns:
         Bytes.
@@ -20,8 +20,11 @@ def peak_memory() -> int:
 
 
 def memory_bytes() -> tuple[int | None, int | None]:
-    """Available and total memory: of the machine, or of the control group where that allows less; None where
-    the system does not say."""
+    """Return the available and the total memory of the machine, or of the control group if that allows less.
+
+    Returns:
+        Bytes available and in total; (None, None) if the system does not report them.
+    """
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         available, total = (int(lines[key].split()[0]) * 1024 for key in ("MemAvailable", "MemTotal"))

@@ -1,7 +1,7 @@
-"""What pydantic finds wrong with a value, in words: which value it is, what is expected, which name is meant.
+"""Messages for what pydantic finds wrong with a value: which value, what is expected, which name is meant.
 
-`graphfed.runs.settings` explains the settings of methods with it, `graphfed.runs.folder_schema` the files of
-a run's folder, and `graphfed.data.user_files` the descriptions of the user's own data.
+`graphfed.runs.settings` uses them for the settings of methods, `graphfed.runs.folder_schema` for the files of
+a run's folder, and `graphfed.data.user_files` for the descriptions of the user's own data.
 """
 
 import types
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 __all__ = ["MISSED", "expected_value", "explain_content", "keys_of", "kind_of"]
 
-#: What pydantic calls the ways in which a value misses its kind or its range: each is answered with what was
-#: expected. A complaint of any other type is the model's own, and has its own words.
+#: The types of pydantic's errors for a value of the wrong kind or out of range. The message for these says
+#: what was expected. An error of another type comes from the model itself and has its own message.
 MISSED = {
     "greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number",
     "int_type", "int_parsing", "int_parsing_size", "int_from_float", "float_type", "float_parsing",
     "bool_type", "bool_parsing", "string_type", "literal_error", "none_required",
 }  # fmt: skip
-#: pydantic's constraints in words.
+#: How messages name pydantic's constraints.
 _CONSTRAINTS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
 _KINDS = {int: "whole number", float: "number", bool: "yes or no", str: "text", Path: "text"}
-#: What a value must be whose kind is another one.
+#: How messages describe the expected kind, by the type of pydantic's error.
 _FORMS = {
     "string_type": "be text", "path_type": "be text", "model_type": "be an object",
     "dict_type": "be an object", "list_type": "be a list", "tuple_type": "be a list",
@@ -37,7 +37,14 @@ _FORMS = {
 
 
 def kind_of(annotation: Any) -> tuple[str, tuple[Any, ...], bool]:
-    """Return the kind of a field's values in words, its choices, and whether None is a value."""
+    """Describe the kind of a field's values.
+
+    Args:
+        annotation: The type annotation of the field.
+
+    Returns:
+        The kind as messages name it, the choices of a `Literal`, and whether None is allowed.
+    """
     if get_origin(annotation) in (typing.Union, types.UnionType):
         inner = [part for part in get_args(annotation) if part is not type(None)]
         kind, choices, _ = kind_of(inner[0])
@@ -48,7 +55,14 @@ def kind_of(annotation: Any) -> tuple[str, tuple[Any, ...], bool]:
 
 
 def expected_value(field: "FieldInfo") -> str:
-    """Return what a value of a field must be, as in "a number more than 0 and at most 1"."""
+    """Describe what a value of a field must be.
+
+    Args:
+        field: The field.
+
+    Returns:
+        The description, as in "a number more than 0 and at most 1".
+    """
     kind, choices, _ = kind_of(field.annotation)
     if choices:
         return f"one of {', '.join(str(choice) for choice in choices)}"
@@ -64,21 +78,31 @@ def _ranges(metadata: Iterable[Any]) -> list[str]:
 
 
 def keys_of(model: "type[BaseModel]") -> "dict[str, FieldInfo]":
-    """Return the fields of a model by the keys that content has for them."""
+    """List the fields of a model by the keys that a file has for them.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The fields by key.
+    """
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def explain_content(fault: Mapping[str, Any], model: "type[BaseModel]", whole: str, lead: str) -> str:
-    """Say in one line what is wrong with the content of a file.
+    """Explain in one line what is wrong with the content of a file.
 
     A field, or a model, may say what its value must do under "form" in its `json_schema_extra`, as in "be a
     list of labels, as in [legit, fraud]".
 
     Args:
-        fault: one of `ValidationError.errors()`.
-        model: what the content was compared with.
-        whole: what to call all of the content.
-        lead: what stands before the path of a value inside it.
+        fault: One of `ValidationError.errors()`.
+        model: The model that the content was validated with.
+        whole: What to call the whole content.
+        lead: What precedes the path of a value inside it.
+
+    Returns:
+        The message.
     """
     kind, value, keys = fault["type"], fault["input"], [str(key) for key in fault["loc"]]
     owner = f"{lead}{_path(keys[:-1])}" if len(keys) > 1 else whole

@@ -32,6 +32,7 @@ LAYERS = (
     "random",
     "drawing|files|loading|memory|plain_yaml|plugins|terminal|validation",
     "errors",
+    "renamed",
 )
 
 

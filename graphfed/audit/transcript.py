@@ -16,7 +16,7 @@ import torch
 from graphfed.errors import GraphfedError
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.link import Message, Pair
+from graphfed.federation.link import SERVER_INDEX, Message, Pair
 from graphfed.nn.sparse import SparseMatrix
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class _Recording(Federation):
         self.observe(self._keep)
 
     def _keep(self, name: str, messages: Mapping[Pair, Message]) -> None:
-        # There is one host, and it is at one end of every message.
+        # There is one worker, which sends or receives every message.
         for (_, to), message in messages.items():
-            up = to in self.server_participants
+            up = to == SERVER_INDEX
             self.observed_transfers.append(
                 ObservedTransfer(name, self.ledger.phase, up, message.payload, self.roster.copy())
             )

@@ -111,7 +111,7 @@ def run_place(
 
     InputError where this place cannot take part, said in words that tell nothing of its data; Interrupted
     after saving, when somebody asked to stop."""
-    here = bool(fed.server_participants)
+    here = fed.server_is_here
 
     def on_event(event: Event) -> None:
         log(dataclasses.asdict(event))
@@ -151,7 +151,7 @@ def predict_place(
         if not (part.folder / "result.json").exists():
             raise InputError(f"{place.name} has no finished run {arguments['run']!r}; train it first")
         arrays, _ = read_tensors(part.folder / "model.safetensors")
-        with fed.phase("setup", round=0):
+        with fed.phase("setup", round_number=0):
             data, _ = scale_features(fed, part.data, part.method, part.config, part.task)
             fresh = part.method.setup(fed, data, part.task, part.config)
         with fed.phase("predict"):
@@ -206,7 +206,7 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         data = get_task(task.name).data.located(fed, *(([], [of_server]) if site is None else ([mine], [])))
         if not agreed["owners_known"] and isinstance(config, AlignmentSettings):
             assert isinstance(data, Located)
-            with fed.phase("setup", round=0):
+            with fed.phase("setup", round_number=0):
                 data = count_owners(fed, data, config)
         yield _Part(method, config, folder, task, site, mine, data, agreed)
 
@@ -371,7 +371,7 @@ def _join(
 ) -> tuple[JsonObject, JsonObject]:
     """What all places agree on, after the server has compared what the sites say; and at the server what
     each has said."""
-    with fed.phase("control", round=0):
+    with fed.phase("control", round_number=0):
         reports = fed.report(fed.locate(CLIENTS, "joining", [] if told is None else [told]), name="join")
         agreed = fed.control(
             _agree,
@@ -382,7 +382,7 @@ def _join(
             _config_hash(config),
             tuple(whole_rounds(folder, fed)),
             agree,
-            fed.locate(SERVER, "own", [of_server] if fed.server_participants else []),
+            fed.locate(SERVER, "own", [of_server] if fed.server_is_here else []),
             name="agreed",
         )
     said = fed.local_parts(reports)
@@ -481,7 +481,7 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
         "privacy": fed.ledger.statement(),
         "wire": {"total": sum(wire_bytes.values()), "by_transfer": wire_bytes},
     }
-    if fed.server_participants:
+    if fed.server_is_here:
         result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
         trust = diagnosed(part.method, part.task.name, part.config, outcome, ())
         result |= {"details": {**outcome.details, **trust}, "task": dict(part.agreed)}
@@ -491,7 +491,7 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
         ledger=fed.ledger.to_json(),
         result=result,
         weights=model_arrays(part.method, outcome),
-        history=outcome.history if fed.server_participants else None,
+        history=outcome.history if fed.server_is_here else None,
         predictions=_tables(part, fed.local_parts(outcome.predictions)) if fed.here else None,
     )
 

@@ -1,8 +1,7 @@
-"""A cohort: the clients one worker holds, stacked in flat tensors with a client index, as PyG's Batch does
-for graphs.
+"""A cohort: the clients of one worker, stacked in flat tensors with a client index, as in PyG's `Batch`.
 
-One client is a cohort of size one; all clients of a run can be one cohort. Functions run at the clients are
-written for a cohort and never loop over its clients.
+One client is a cohort of size one; all clients of a run can be one cohort. Functions that run at the clients
+get a cohort and never loop over its clients.
 """
 
 import json
@@ -40,18 +39,24 @@ __all__ = [
 ]
 
 
-#: What a node counts for in sums over clients. A node that several clients own counts once, an equal share at
-#: each; with up to 16 owners that is a whole number of these units, so sums are exact.
+#: The units that a node counts in sums over clients. A node that n clients own counts 1/n at each of them;
+#: for n up to 16 that is a whole number of these units, so sums over clients are exact.
 OWNER_UNITS = 720_720
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """The pairs of nodes that K clients score, of link prediction; sorted by (row, id).
+    """The pairs of nodes that the clients of a cohort score in link prediction, sorted by (row, id).
 
-    row [L]: the node here; client [L]: the client (stable id) that holds the other one, which may be the
-    same, and id [L] the other node's stable id; label [L] bool: whether the pair is an edge; part [L]
-    uint8: 0 validation, 1 test. None of these edges is among those of the cohort."""
+    None of their edges is among the edges of the cohort.
+
+    Attributes:
+        row: [L] int64, the row of the local node.
+        client: [L] int64, the stable id of the client that holds the other node; it may be the same client.
+        id: [L] int64, the stable id of the other node.
+        label: [L] bool, whether the pair is an edge.
+        part: [L] uint8, 0 for validation, 1 for test.
+    """
 
     row: Tensor
     client: Tensor
@@ -62,17 +67,33 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """The rows of K clients, sorted by (client, id).
+    """The data of K clients: N rows, one for each node that a client holds, sorted by (client, id).
 
-    clients: stable ids of the clients; client [N] index in the cohort and id [N] stable node id of each
-    row; x [N, F]; y [N] (-1: unknown, or known to other clients only); edge_index [2, E] (source,
-    destination) rows, both directions, no self loops, inside a client; cross_row [C], cross_client [C]
-    (stable
-    id), cross_id [C]: edges to other clients' nodes; owned, train, val, test [N] bool: a node is trained
-    on and scored where it is owned, which may be at several clients; owners [N]: at how many, of all the
-    run's clients; edge_weight [E] and cross_weight [C]: of a weighted graph, else None; links: what is scored
-    in link prediction, else None, and then no node is in a part; class_weights [C]: what a training node
-    of each class counts for in the loss (None: 1)."""
+    An edge between two nodes of one client is in `edge_index`. A cross-client edge joins a node of one client
+    to a node of another; each of the two clients has it in the `cross_*` tensors: its own node as a row, the
+    other node by its owner and its id. A node is trained on and scored at the clients that own it, which may
+    be several.
+
+    Attributes:
+        clients: The stable ids of the K clients.
+        client: [N] int64, the index in the cohort of each row's client.
+        id: [N] int64, the stable id of each row's node.
+        x: [N, F], the features, dense or sparse; None without features.
+        y: [N] int64, the labels; -1 if unknown, or known to other clients only.
+        edge_index: [2, E] int64, (source, target) rows of the edges inside clients, in both directions,
+            without self loops.
+        cross_row: [C] int64, the row of the local node of each cross-client edge.
+        cross_client: [C] int64, the stable id of the client that owns the other node.
+        cross_id: [C] int64, the stable id of the other node.
+        owned: [N] bool, whether the client owns the node.
+        train, val, test: [N] bool, the parts of the split; only of owned nodes.
+        owners: [N] int64, how many clients of the run own the node.
+        num_classes: The number of classes.
+        edge_weight, cross_weight: [E] and [C], the weights of the edges of a weighted graph; else None.
+        links: The pairs to score in link prediction; else None. With links, no node is in a part of the
+            split.
+        class_weights: [num_classes], the weight of a training node of each class in the loss (None: 1).
+    """
 
     clients: tuple[int, ...]
     client: Tensor
@@ -96,52 +117,93 @@ class Cohort:
 
     @property
     def num_rows(self) -> int:
+        """N, the number of rows."""
         return len(self.id)
 
     @property
     def num_clients(self) -> int:
+        """K, the number of clients of this cohort."""
         return len(self.clients)
 
     @property
     def num_features(self) -> int:
+        """F, the number of features; 0 without features."""
         return 0 if self.x is None else self.x.shape[1]
 
     def rows(self, target: str) -> Tensor:
-        """The rows of "train", "val", "test" or "all" (every owned node), ascending [n] int64."""
+        """Select the rows of a part of the split.
+
+        Args:
+            target: "train", "val", "test", or "all" for every owned node.
+
+        Returns:
+            [n] int64, ascending.
+        """
         mask = {"train": self.train, "val": self.val, "test": self.test, "all": self.owned}[target]
         return mask.nonzero()[:, 0]
 
     def pairs(self, target: str) -> Tensor:
-        """The pairs in `links` of "val", "test" or "all" (both), ascending [n] int64."""
+        """Select the pairs of `links` in a part of the split.
+
+        Args:
+            target: "val", "test", or "all" for both.
+
+        Returns:
+            [n] int64, ascending.
+        """
         assert self.links is not None
         if target == "all":
             return torch.arange(len(self.links.row), device=self.links.row.device)
         return (self.links.part == PARTS.index(target)).nonzero()[:, 0]
 
     def degree(self, *, with_cross: bool = False) -> Tensor:
-        """Neighbours of every row inside its client, and with the cut ones, [N] int64; in a weighted graph
-        the sum of its edges' weights, [N] floats."""
-        ends = torch.cat([self.edge_index[1], self.cross_row]) if with_cross else self.edge_index[1]
+        """Compute the degree of every row, in a weighted graph the sum of the weights of its edges.
+
+        Args:
+            with_cross: Whether cross-client edges count.
+
+        Returns:
+            [N], int64 or, in a weighted graph, floating.
+        """
+        nodes = torch.cat([self.edge_index[1], self.cross_row]) if with_cross else self.edge_index[1]
         if self.edge_weight is None:
-            return torch.bincount(ends, minlength=self.num_rows)
+            return torch.bincount(nodes, minlength=self.num_rows)
         assert self.cross_weight is not None
         weight = torch.cat([self.edge_weight, self.cross_weight]) if with_cross else self.edge_weight
-        return sums_by(ends, weight, self.num_rows)
+        return sums_by(nodes, weight, self.num_rows)
 
     def loss_weights(self, rows: Tensor) -> Tensor | None:
-        """What the loss of each of these labelled rows [n] counts for, by its class, [n]; None: 1 for
-        each."""
+        """Look up the weights of labelled rows in the loss, by their classes.
+
+        Args:
+            rows: [n] int64.
+
+        Returns:
+            [n], or None if each row has weight 1.
+        """
         return None if self.class_weights is None else self.class_weights[self.y[rows]]
 
     def counts(self, mask: Tensor) -> Tensor:
-        """Rows of each client in a mask [N], [K] int64."""
+        """Count the rows of each client in a mask.
+
+        Args:
+            mask: [N] bool.
+
+        Returns:
+            [K] int64.
+        """
         return torch.bincount(self.client[mask], minlength=self.num_clients)
 
 
 @dataclass(frozen=True)
 class Names:
-    """What a cohort's columns and classes are called: features (F of them), classes (C); and what the user
-    calls its rows: nodes (N). () where unknown."""
+    """The names of a cohort's columns, classes and rows. Each tuple is empty if the names are unknown.
+
+    Attributes:
+        features: F names.
+        classes: C names.
+        nodes: N names, as the user's data has them.
+    """
 
     features: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
@@ -149,25 +211,51 @@ class Names:
 
 
 def stable_ids_of(graph: Graph, partition: Partition) -> np.ndarray | None:
-    """The ids that every reader of the user's files gives a partition's nodes (`Graph.stable_ids`), so that a
-    draw keyed by an id is the same whoever reads the files; None: the partition's own ids. These stand for a
-    graph whose nodes are known by number, and for a partition with copies that count as different nodes: no
-    client reads such copies from files of its own."""
+    """Return the ids that every reader of the user's files gives the nodes of a partition.
+
+    With these ids (`Graph.stable_ids`), a draw keyed by an id is the same whoever reads the files. A graph
+    whose nodes are known by number has none; nor has a partition with copies that count as different nodes,
+    since no client reads such copies from its own files.
+
+    Args:
+        graph: The graph.
+        partition: Its partition.
+
+    Returns:
+        [N] int64, the stable id of each id of the partition; None if the ids of the partition are used.
+    """
     copies = bool((partition.held_id != partition.held_node).any())
     return None if copies else graph.stable_ids
 
 
 def node_names(graph: Graph, cohort: Cohort, stable_ids: np.ndarray | None) -> tuple[str, ...]:
-    """What the user calls the nodes of a cohort that was made with `stable_ids`; () where they have no names,
-    or where the partition's ids are not the graph's numbers."""
+    """Look up the user's names of the nodes of a cohort.
+
+    Args:
+        graph: The graph.
+        cohort: A cohort that was made with `stable_ids`.
+        stable_ids: See `stable_ids_of`.
+
+    Returns:
+        N names; empty if the nodes have no names, or the ids of the partition are not the numbers of the
+        graph's nodes.
+    """
     if graph.ids is None or stable_ids is None:
         return ()
     return tuple(graph.ids.take(with_partition_ids(cohort, stable_ids).id.cpu().numpy()).to_pylist())
 
 
 def with_partition_ids(cohort: Cohort, stable_ids: np.ndarray | None) -> Cohort:
-    """A cohort that was made with `stable_ids`, with the ids of the partition in their place, by which its
-    rows are not sorted: to find the nodes that predictions are of."""
+    """Replace the stable ids of a cohort by the ids of the partition, to find the nodes of its predictions.
+
+    Args:
+        cohort: A cohort that was made with `stable_ids`.
+        stable_ids: See `stable_ids_of`.
+
+    Returns:
+        The cohort with the ids of the partition. Its rows keep their order, so they are not sorted by these
+        ids.
+    """
     if stable_ids is None:
         return cohort
     order = np.argsort(stable_ids)
@@ -194,26 +282,39 @@ def make_cohort(
     stable_ids: np.ndarray | None = None,
     device: torch.device | str = "cpu",
 ) -> Cohort:
-    """Stack the given clients (ascending ids) of a partitioned graph. Features take torch's default dtype.
+    """Stack some clients of a partitioned graph into a cohort.
 
-    With a split of the edges `graph` and `partition` have the training edges only (`links.training_graph`).
-    stable_ids [N]: the ids that the rows have, by the ids of the partition (`stable_ids_of`); None: those of
-    the partition.
+    Args:
+        graph: The graph. With an `EdgeSplit`, the graph of the training edges (`links.training_graph`).
+        split: The split of the nodes, or of the edges.
+        partition: The partition of `graph` among clients.
+        clients: The ids of the clients, ascending.
+        stable_ids: [N] int64, the ids of the rows, by the ids of the partition (`stable_ids_of`). None: the
+            ids of the partition.
+        device: The torch device of the tensors.
 
-    Raises InputError for clients that are not clients of the partition, ascending, each once."""
+    Returns:
+        The cohort. Its features have torch's default dtype.
+
+    Raises:
+        InputError: If `clients` are not some clients of the partition, ascending, each once.
+    """
     if list(clients) != sorted({*clients} & {*range(partition.num_clients)}):
         raise InputError(
             f"clients must be some of the partition's clients 0..{partition.num_clients - 1}, ascending, "
-            f"each "
-            f"once; got {list(clients)[:10]}"
+            f"each once; got {list(clients)[:10]}"
         )
+    # The index in the cohort of each client of the partition; -1 for all others.
     wanted = np.full(partition.num_clients, -1)
     wanted[list(clients)] = np.arange(len(clients))
     held = wanted[partition.held_client] >= 0
     client, ids = wanted[partition.held_client[held]], partition.held_id[held]
     node, owned = partition.held_node[held], partition.held_owner[held]
+    # Copies of a node have the same id, so counting ids among the owned rows counts owners.
     known, which = np.unique(partition.held_id, return_inverse=True)
     owners = np.bincount(which[partition.held_owner], minlength=len(known))[which[held]]
+    # One ascending number for each (client, id) of the partition's order, to find rows by binary search.
+    # `place` turns a position in that order into a row of the cohort.
     width = int(partition.held_id.max(initial=0)) + 1
     codes = client * width + ids
     place = np.arange(len(codes))
@@ -235,7 +336,8 @@ def make_cohort(
     cross_row = row_of(partition.cross_local_client[outside], partition.cross_id[outside])
     cross_client, remote_id = partition.cross_remote_client[outside], partition.cross_remote_id[outside]
     cross_id = remote_id if stable_ids is None else stable_ids[remote_id]
-    if stable_ids is not None:  # the partition's order is that of its own ids
+    if stable_ids is not None:
+        # The partition is sorted by its own ids, the cohort by the stable ones.
         u, v = np.minimum(u, v), np.maximum(u, v)
         order = np.lexsort((v, u))
         u, v = u[order], v[order]
@@ -251,8 +353,10 @@ def make_cohort(
     if graph.edge_weight is not None:
         weight = graph.weights_between(node[u], node[v])
         edge_weight = tensor(np.concatenate([weight, weight])).to(torch.get_default_dtype())
-        far = partition.node_of(remote_id)
-        cross_weight = tensor(graph.weights_between(node[cross_row], far)).to(torch.get_default_dtype())
+        remote_node = partition.node_of(remote_id)
+        cross_weight = tensor(graph.weights_between(node[cross_row], remote_node)).to(
+            torch.get_default_dtype()
+        )
 
     x: Tensor | SparseMatrix | None = None
     if graph.x is not None:
@@ -265,6 +369,7 @@ def make_cohort(
     links = None
     if isinstance(split, EdgeSplit):
         links = _links(scored_pairs(split, partition), wanted, row_of, stable_ids, tensor)
+        # Pairs are scored instead of nodes, so no node is in a part of the split.
         parts = np.zeros((3, len(node)), dtype=bool)
     else:
         parts = np.stack([mask[node] & owned for mask in (split.train, split.val, split.test)])
@@ -274,6 +379,7 @@ def make_cohort(
         client=tensor(client),
         id=tensor(ids),
         x=x,
+        # A client may hold a copy of another client's node, but it knows the labels of its own nodes only.
         y=tensor(np.where(owned, graph.y[node], -1)),
         edge_index=tensor(np.stack([np.concatenate([u, v]), np.concatenate([v, u])])),
         cross_row=tensor(cross_row),
@@ -298,8 +404,15 @@ def _links(
     stable_ids: np.ndarray | None,
     tensor: Callable[[np.ndarray], Tensor],
 ) -> Links:
-    """The pairs that the clients of a cohort score. wanted: of each client, its place among these clients, or
-    -1; row_of(client, id): the row; tensor: on the cohort's device."""
+    """Collect the pairs that the clients of a cohort score.
+
+    Args:
+        pairs: The pairs of all clients.
+        wanted: [K] int64, for each client of the partition its index in the cohort, or -1.
+        row_of: Returns the rows of nodes, from their clients and ids.
+        stable_ids: As in `make_cohort`.
+        tensor: Moves an array to the cohort's device.
+    """
     here = np.flatnonzero(wanted[pairs.client] >= 0)
     row, other = row_of(pairs.client[here], pairs.id[here]), pairs.other_id[here]
     if stable_ids is not None:
@@ -316,7 +429,14 @@ def _links(
 
 
 def with_unit_features(cohort: Cohort) -> Cohort:
-    """With the features of every node scaled to length 1; those that are all 0 stay so."""
+    """Scale the features of every node to length 1. A node whose features are all 0 keeps them.
+
+    Args:
+        cohort: The cohort.
+
+    Returns:
+        The cohort with scaled features.
+    """
     x = cohort.x
     if isinstance(x, SparseMatrix):
         length = sums_by(x.row, x.values**2, x.shape[0]).sqrt()
@@ -326,7 +446,7 @@ def with_unit_features(cohort: Cohort) -> Cohort:
     return replace(cohort, x=x / x.norm(dim=1, keepdim=True).clamp(min=_TINY))
 
 
-#: No length of anything but zeros is below it.
+#: The length of a feature vector that is not all 0 is above this.
 _TINY = 1e-30
 
 _PLAIN = (
@@ -344,13 +464,20 @@ _PLAIN = (
     "owners",
 )
 _WEIGHTS = ("edge_weight", "cross_weight")
-#: The key of the names among a file's texts, and of the names of the rows among its arrays: JSON in UTF-8, as
-#: texts are to be short.
+#: The key of the names in a file's metadata; and the key of the names of the rows among its arrays, where
+#: they are JSON in UTF-8, because metadata must be short.
 _NAMES, _NODES = "names", "node_names"
 
 
 def cohort_arrays(cohort: Cohort) -> dict[str, np.ndarray]:
-    """Everything in a cohort, as arrays by name."""
+    """Convert a cohort to arrays.
+
+    Args:
+        cohort: The cohort.
+
+    Returns:
+        Everything in the cohort, by name.
+    """
     weights = _WEIGHTS if cohort.edge_weight is not None else ()
     arrays = {name: getattr(cohort, name).cpu().numpy() for name in (*_PLAIN, *weights)}
     if cohort.links is not None:
@@ -370,26 +497,41 @@ def cohort_arrays(cohort: Cohort) -> dict[str, np.ndarray]:
 
 
 def save_cohort(cohort: Cohort, path: Path, names: Names | None = None) -> None:
-    """Write a cohort as one safetensors file: what a client's process reads, and all it reads. names: go
-    along as text."""
-    told, arrays = None, cohort_arrays(cohort)
+    """Write a cohort as one safetensors file, from which a client's process reads all its data.
+
+    Args:
+        cohort: The cohort.
+        path: The file.
+        names: Names to write with the cohort.
+    """
+    metadata, arrays = None, cohort_arrays(cohort)
     if names is not None:
-        told = {_NAMES: json.dumps({"features": names.features, "classes": names.classes})}
+        metadata = {_NAMES: json.dumps({"features": names.features, "classes": names.classes})}
         if names.nodes:
             arrays[_NODES] = np.frombuffer(json.dumps(names.nodes).encode(), dtype=np.uint8)
-    write_tensors(path, arrays, told)
+    write_tensors(path, arrays, metadata)
 
 
 def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
-    """Read what `save_cohort` wrote. Raises InputError for any other file, and for one whose columns do not
-    go together."""
+    """Read a file that `save_cohort` wrote.
+
+    Args:
+        path: The file.
+        device: The torch device of the tensors.
+
+    Returns:
+        The cohort.
+
+    Raises:
+        InputError: If the file is not a cohort file, or its arrays do not fit together.
+    """
     try:
         arrays, _ = read_tensors(path)
     except Exception as error:
         raise InputError(f"{path} is not a cohort file: {error}") from error
     missing = {*_PLAIN, "clients", "num_classes"} - {*arrays}
     if missing:
-        raise InputError(f"{path} is not a cohort file: it lacks {', '.join(sorted(missing))}")
+        raise InputError(f"{path} is not a cohort file: it has no {', '.join(sorted(missing))}")
     check_arrays(arrays, str(path))
     t = {name: torch.from_numpy(value).to(device) for name, value in arrays.items()}
     x: Tensor | SparseMatrix | None = t.get("x")
@@ -408,18 +550,27 @@ def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
 
 
 def load_names(path: Path) -> Names:
-    """The names that `save_cohort` wrote beside a cohort; without any () for all. InputError for a file that
-    is no cohort's, and for names that are no lists of text."""
+    """Read the names in a file that `save_cohort` wrote.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The names; all empty if the file has none.
+
+    Raises:
+        InputError: If the file is not a cohort file, or its names are not lists of text.
+    """
     try:
-        arrays, told = read_tensors(path, {_NODES})
-        if _NAMES not in told:
+        arrays, metadata = read_tensors(path, {_NODES})
+        if _NAMES not in metadata:
             return Names()
-        content = json.loads(told[_NAMES])
+        content = json.loads(metadata[_NAMES])
         nodes = json.loads(arrays[_NODES].tobytes()) if _NODES in arrays else []
         lists = [content["features"], content["classes"], nodes]
     except Exception as error:
         raise InputError(f"{path} is not a cohort file: {error}") from error
     for names in lists:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise InputError(f"{path} is not a cohort file: its names are no lists of text")
+            raise InputError(f"{path} is not a cohort file: its names are not lists of text")
     return Names(*map(tuple, lists))

@@ -1,7 +1,8 @@
-"""Whether the arrays of a file are those of a cohort: read before anything is worked out of them, as the file
-may be another party's.
+"""Checks that the arrays of a file are a whole cohort, before they are used.
 
-Shapes: N rows, E edges, C cut edges, K clients, as of `graphfed.federation.cohort.Cohort`."""
+The file may come from another party. Shapes: N rows, E edges, C cross-client edges, K clients, as in
+`graphfed.federation.cohort.Cohort`.
+"""
 
 from collections.abc import Mapping
 
@@ -16,22 +17,29 @@ LINKS = ("links_row", "links_client", "links_id", "links_label", "links_part")
 
 Arrays = Mapping[str, np.ndarray]
 
-#: The kind of number in each column, and what it has one of for each.
+#: The kind of number in each column, and what it has a number for.
 _COLUMNS = {
     "clients": ("i", "clients"),
     **dict.fromkeys(("client", "id", "y", "owners"), ("i", "rows")),
     **dict.fromkeys(("owned", "train", "val", "test"), ("b", "rows")),
-    **dict.fromkeys(("cross_row", "cross_client", "cross_id"), ("i", "cut edges")),
+    **dict.fromkeys(("cross_row", "cross_client", "cross_id"), ("i", "cross-client edges")),
     "edge_weight": ("f", "edges"),
-    "cross_weight": ("f", "cut edges"),
+    "cross_weight": ("f", "cross-client edges"),
 }
-#: Columns that point into something.
+#: Columns of indices, and what they index.
 _POINTERS = {"client": "clients", "edge_index": "rows", "cross_row": "rows"}
 
 
 def check_arrays(arrays: Arrays, where: str) -> None:
-    """InputError where arrays, of which the required ones are there, are not a whole cohort's. where: what
-    has them, for the message."""
+    """Check that arrays are those of a whole cohort.
+
+    Args:
+        arrays: The arrays by name; the required ones are among them.
+        where: What holds the arrays, for the message.
+
+    Raises:
+        InputError: If an array has the wrong kind, shape or content.
+    """
     for fault in (_columns, _order, _labels, _features, _links):
         found = fault(arrays)
         if found is not None:
@@ -43,7 +51,7 @@ def _columns(arrays: Arrays) -> str | None:
     if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind != "i" or classes.shape != (1,):
         return f"edge_index has dtype {edges.dtype} and shape {edges.shape}, num_classes {classes.shape}"
     size = {"rows": arrays["id"].size, "edges": edges.shape[1]}
-    size |= {"cut edges": arrays["cross_row"].size, "clients": arrays["clients"].size}
+    size |= {"cross-client edges": arrays["cross_row"].size, "clients": arrays["clients"].size}
     for name, (kind, of) in _COLUMNS.items():
         array = arrays.get(name)
         if array is not None and (array.dtype.kind != kind or array.shape != (size[of],)):
@@ -60,7 +68,7 @@ def _order(arrays: Arrays) -> str | None:
     if not len(clients) or clients.min() < 0 or (np.diff(clients) <= 0).any():
         return "its clients are not different numbers from 0 on, ascending"
     step = np.diff(arrays["client"])
-    # Compared, not subtracted: ids may be any numbers up to 2^63.
+    # Ids may be any numbers up to 2^63, so their difference may overflow: they are compared instead.
     if ids.min(initial=0) < 0 or ((step < 0) | ((step == 0) & (ids[1:] <= ids[:-1]))).any():
         return "its rows are not sorted by client and id, each once"
     return None
@@ -82,30 +90,30 @@ def _features(arrays: Arrays) -> str | None:
     if (weights[0] is None) != (weights[1] is None):
         return "it has the weights of some edges only"
     if not all(w is None or (np.isfinite(w) & (w > 0)).all() for w in weights):
-        return "the weight of an edge is no positive number"
+        return "the weight of an edge is not a positive number"
     x = arrays.get("x")
     if x is not None:
         fits = x.ndim == 2 and len(x) == rows and x.dtype.kind == "f" and bool(np.isfinite(x).all())
-        return None if fits else "x is no table of finite numbers with a row for each id"
+        return None if fits else "x is not a table of finite numbers with a row for each id"
     return _sparse(arrays, rows) if "x_values" in arrays else None
 
 
 def _links(arrays: Arrays) -> str | None:
-    there = [arrays[name] for name in LINKS if name in arrays]
-    if not there:
+    columns = [arrays[name] for name in LINKS if name in arrays]
+    if not columns:
         return None
-    kinds = "".join(column.dtype.kind for column in there)
-    if kinds != "iiibu" or any(column.shape != (there[0].size,) for column in there):
-        return f"its scored pairs lack a column of {', '.join(LINKS)}, or these do not go together"
-    row, client, other, _, part = there
+    kinds = "".join(column.dtype.kind for column in columns)
+    if kinds != "iiibu" or any(column.shape != (columns[0].size,) for column in columns):
+        return f"its scored pairs need the columns {', '.join(LINKS)}, of one length and the right kinds"
+    row, client, other, _, part = columns
     if row.max(initial=-1) >= arrays["id"].size or part.max(initial=0) > 1:
-        return "a scored pair is of no node here, or in no part"
+        return "a scored pair has no node in this file, or is in no part of the split"
     step = np.diff(row)
     ascending = (step > 0) | ((step == 0) & (other[1:] > other[:-1]))
     if min(row.min(initial=0), client.min(initial=0), other.min(initial=0)) < 0 or not ascending.all():
         return "its scored pairs are not sorted by node, each once"
     if any(arrays[name].any() for name in ("train", "val", "test")):
-        return "it has scored pairs and nodes in parts of a split"
+        return "it has both scored pairs and nodes in parts of a split"
     return None
 
 
@@ -118,7 +126,7 @@ def _sparse(arrays: Arrays, rows: int) -> str | None:
         fits and values.dtype.kind == "f" and {row.dtype.kind, column.dtype.kind, shape.dtype.kind} == {"i"}
     )
     if fits and shape[0] == rows and bool(np.isfinite(values).all()):
-        ends = zip((row, column), shape, strict=True)
-        if all(end.min(initial=0) >= 0 and end.max(initial=-1) < size for end, size in ends):
+        pointers = zip((row, column), shape, strict=True)
+        if all(column.min(initial=0) >= 0 and column.max(initial=-1) < size for column, size in pointers):
             return None
-    return "its sparse features do not go together"
+    return "the arrays of its sparse features do not fit together"

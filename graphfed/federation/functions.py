@@ -1,8 +1,8 @@
-"""Stock functions to run at a place: the small ones that several programs need.
+"""Small functions to run at a place, which several programs need.
 
 fed.clients.run(detach, h)                the embeddings, without gradients
 fed.server.run(constant, 0)               a number that the server has
-fed.clients.run(sum_over_clients, counts) a cohort's total
+fed.clients.run(sum_over_clients, counts) the total of a cohort
 """
 
 from typing import Any, TypeVar
@@ -20,8 +20,14 @@ P = TypeVar("P", bound=Payload)
 
 
 def as_leaves(tree: P) -> P:
-    """Return the payload with its floating tensors as leaves that collect a gradient, at the place that owns
-    the weights."""
+    """Make the floating tensors of a payload leaves that collect a gradient.
+
+    Args:
+        tree: The payload, at the place that trains the weights.
+
+    Returns:
+        The same payload with new leaves, without history.
+    """
     return pay.tree_map(_as_leaf, tree)
 
 
@@ -32,30 +38,72 @@ def _as_leaf(x: Leaf) -> Leaf:
 
 
 def detach(tree: P) -> P:
-    """Return the payload without its history: no gradient goes back from it."""
+    """Detach a payload from its history, so that no gradient goes back from it.
+
+    Args:
+        tree: The payload.
+
+    Returns:
+        The detached payload.
+    """
     return pay.detach(tree)
 
 
 def constant(value: float, device: str = "cpu") -> Tensor:
-    """Return a number as a tensor: int64 for an integer."""
+    """Make a tensor from a number.
+
+    Args:
+        value: The number.
+        device: The torch device.
+
+    Returns:
+        A scalar tensor: int64 for an integer, else of the default dtype.
+    """
     return torch.tensor(value, device=device)
 
 
 def empty_state() -> dict[str, Any]:
-    """Return a state without values: of an optimiser that has not taken a step, for example."""
+    """Make a state without values, such as that of an optimiser that has not taken a step.
+
+    Returns:
+        An empty dictionary.
+    """
     return {}
 
 
 def full_like(tree: P, value: float) -> P:
-    """Return a payload of the same form with `value` in the place of each number."""
+    """Fill a payload of the same form with one number.
+
+    Args:
+        tree: The payload whose form is used.
+        value: The number.
+
+    Returns:
+        A payload with `value` in every entry.
+    """
     return pay.tree_map(lambda x: torch.full_like(x, value), tree)
 
 
 def sum_over_clients(tree: P) -> P:
-    """Return the total of a cohort: the sum over the first dimension [K_h, ...], leaf by leaf."""
+    """Sum a payload over the clients of a cohort.
+
+    Args:
+        tree: Tensors with a leading dimension of clients, [K_h, ...].
+
+    Returns:
+        The sums, [...].
+    """
     return pay.tree_map(lambda x: x.sum(0), tree)
 
 
 def column(x: Tensor, number: int) -> Tensor:
-    """Return one column of a matrix [M, n]: [M]."""
+    """Select one column of a matrix.
+
+    Args:
+        x: [M, n].
+        number: The column.
+
+    Returns:
+        [M].
+    """
     return x[:, number]

@@ -1,9 +1,8 @@
-"""The ledger: what left each client, counted where it crosses and nowhere else.
+"""The ledger: counts what each client sends and receives. Only the federation records transfers.
 
-One entry for each named transfer (and phase, direction and protection), with totals and one number per
-client: never one object per message, because a run can send tens of millions. Bytes are payload bytes
-(elements times element size); what a wire adds in headers and encryption is reported by the runtime beside
-them.
+There is one entry for each named transfer (and phase, direction and protection), with totals and one number
+per client; not one object per message, because a run can send tens of millions. Bytes are payload bytes
+(elements times element size). The runtime reports separately what headers and encryption of the network add.
 """
 
 from collections.abc import Iterator
@@ -28,10 +27,10 @@ __all__ = [
 ]
 
 PHASES = ("setup", "train", "eval", "control", "predict")
-#: The phases whose bytes are a method's cost (`bytes.total`); the other phases stand beside.
+#: The phases whose bytes are a method's cost (`bytes.total`). The other phases are counted separately.
 COUNTED_PHASES = ("setup", "train")
 UP, DOWN, PEER = "up", "down", "peer"
-#: Protections that hide nothing: none, and a protocol that is only simulated.
+#: Protections that hide nothing: no protection, and a protocol that is only simulated.
 CLEAR, SIMULATED = "clear", "simulated"
 
 #: The shape of a tensor, or of every tensor of a payload by name.
@@ -39,24 +38,40 @@ Shape = list[int] | JsonObject
 
 
 def is_readable(protection: str) -> bool:
-    """Return whether the receiver can read what is sent under a protection, in the ledger's words."""
+    """Tell whether the receiver can read what is sent.
+
+    Args:
+        protection: The protection of a transfer, as the ledger records it.
+
+    Returns:
+        True if nothing is hidden from the receiver.
+    """
     return protection in (CLEAR, SIMULATED)
 
 
 def is_simulated(protection: str) -> bool:
-    """Return whether the protocol that should hide what is sent was only simulated."""
+    """Tell whether the protocol that would hide what is sent was only simulated.
+
+    Args:
+        protection: The protection of a transfer, as the ledger records it.
+
+    Returns:
+        True for a simulated protocol.
+    """
     return protection == SIMULATED
 
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """How many units (rows, or one part each) every client sends and receives in a transfer, whatever a unit
-    weighs.
+    """How many units every client sends and receives in a transfer. A unit is a row, or one client's part.
 
-    counted [K] bool: the clients whose traffic this process sees, of those that send or get a message.
-    units: (sent, received) [K] each: units that leave each client (zero for `down`) and that reach it (zero
-    for `up`). links [P, 3] (for `peer`, in the place of units): sender, receiver and rows of pairs of clients
-    with traffic."""
+    Attributes:
+        direction: "up" (clients to server), "down" (server to clients) or "peer" (clients to clients).
+        counted: [K] bool, the clients whose traffic this process sees, among those that send or receive.
+        units: (sent, received), [K] int64 each: the units that each client sends (0 for "down") and receives
+            (0 for "up"). None for "peer".
+        links: For "peer", [P, 3] int64: (sender, receiver, units) of each pair of clients with traffic.
+    """
 
     direction: str
     counted: np.ndarray
@@ -65,26 +80,41 @@ class Flow:
 
     @staticmethod
     def up(units: np.ndarray, counted: np.ndarray) -> "Flow":
-        """From the clients `counted` [K] bool to the server, `units` [K] each. Its `back` is from the
-        server."""
+        """Make the flow from clients to the server. Its `back` is the flow from the server.
+
+        Args:
+            units: [K], the units that each client sends.
+            counted: [K] bool, the clients whose traffic this process sees.
+
+        Returns:
+            The flow.
+        """
         units = units.astype(np.int64)
         return Flow(UP, counted, (units, np.zeros_like(units)))
 
     @staticmethod
     def peer(links: np.ndarray, here: np.ndarray) -> "Flow":
-        """Between clients: `links` as above, as seen by a process that holds the clients `here` [K] bool.
+        """Make a flow between clients.
 
-        Costs what its links take, however many clients there are."""
+        It costs memory in proportion to its links, however many clients there are.
+
+        Args:
+            links: [P, 3] int64, (sender, receiver, units).
+            here: [K] bool, the clients in this process.
+
+        Returns:
+            The flow.
+        """
         return Flow(PEER, here, None, links)
 
     @property
     def sent(self) -> np.ndarray:
-        """Units that leave each client, [K] int64."""
+        """The units that each client sends, [K] int64."""
         return self._vectors[0]
 
     @property
     def received(self) -> np.ndarray:
-        """Units that reach each client, [K] int64."""
+        """The units that each client receives, [K] int64."""
         return self._vectors[1]
 
     @cached_property
@@ -96,47 +126,61 @@ class Flow:
         return sent, received
 
     def add_to(self, sent: np.ndarray, received: np.ndarray, unit_bytes: int) -> None:
-        """Add the bytes of all units, at `unit_bytes` each, to those of the clients [K] int64, in place."""
+        """Add the bytes of all units to totals of the clients, in place.
+
+        Args:
+            sent, received: [K] int64, the totals.
+            unit_bytes: The bytes of a unit.
+        """
         if self.units is not None:
             sent += self.units[0] * unit_bytes
             received += self.units[1] * unit_bytes
             return
         assert self.links is not None
-        for end, total in ((0, sent), (1, received)):
-            links = self._seen(end)
-            np.add.at(total, links[:, end], links[:, 2] * unit_bytes)
+        for column, total in ((0, sent), (1, received)):
+            links = self._visible_links(column)
+            np.add.at(total, links[:, column], links[:, 2] * unit_bytes)
 
-    def _seen(self, end: int) -> np.ndarray:
-        """The links whose sender (0) or receiver (1) is in this process."""
+    def _visible_links(self, column: int) -> np.ndarray:
+        """The links whose sender (column 0) or receiver (column 1) is in this process."""
         assert self.links is not None
-        seen = self.counted[self.links[:, end]]
+        seen = self.counted[self.links[:, column]]
         return self.links if seen.all() else self.links[seen]
 
     @cached_property
     def messages(self) -> int:
-        """Messages between clients and server, or pairs of clients with traffic (counted at the sender's
-        process)."""
+        """The number of messages between clients and server, or of pairs of clients with traffic.
+
+        Such a pair is counted in the sender's process.
+        """
         if self.links is None:
             return int(self.counted.sum())
-        return len(self._seen(0))
+        return len(self._visible_links(0))
 
     @cached_property
     def total(self) -> int:
-        """Units in all, each counted once."""
+        """The number of units, each counted once."""
         if self.links is not None:
-            return int(self._seen(0)[:, 2].sum())
+            return int(self._visible_links(0)[:, 2].sum())
         return int((self.received if self.direction == DOWN else self.sent).sum())
 
     @cached_property
     def back(self) -> "Flow":
-        """The same units the other way."""
+        """The same units in the opposite direction."""
         if self.links is not None:
             return Flow.peer(self.links[:, [1, 0, 2]], self.counted)
         direction = {UP: DOWN, DOWN: UP, PEER: PEER}[self.direction]
         return Flow(direction, self.counted, (self.received, self.sent))
 
     def of(self, clients: np.ndarray) -> "Flow":
-        """The part of the flow that comes from (for `down`: goes to) the given clients [K] bool."""
+        """Select the part of the flow that some clients send (for "down": receive).
+
+        Args:
+            clients: [K] bool.
+
+        Returns:
+            The part.
+        """
         if self.links is None:
             return Flow(
                 self.direction, self.counted & clients, (self.sent * clients, self.received * clients)
@@ -145,7 +189,7 @@ class Flow:
 
 
 class LedgerRecord(NamedTuple):
-    """One transfer as the ledger counts it: a flow of units, each of `unit_bytes` bytes and of `shape`."""
+    """One transfer as the ledger counts it: a flow of units, each of `shape` and of `unit_bytes` bytes."""
 
     name: str
     kind: str
@@ -157,12 +201,13 @@ class LedgerRecord(NamedTuple):
 
 
 class Entry:
-    """All transfers of one name, phase, direction and protection; kind, dtype and shape are those of the
-    latest.
+    """All transfers of one name, phase, direction and protection.
 
-    The per-client vectors are brought up to date when they are read: while a transfer repeats with the same
-    flow, an entry only adds up the bytes per unit, so recording costs the same for ten clients and for a
-    million."""
+    Kind, dtype and shape are those of the latest transfer.
+
+    Recording costs the same for ten clients and for a million: while a transfer repeats with the same flow,
+    an entry only adds up the bytes per unit. The per-client totals are brought up to date when they are read.
+    """
 
     def __init__(self, phase: str, record: LedgerRecord) -> None:
         self.phase, self.name, self.direction = phase, record.name, record.flow.direction
@@ -178,8 +223,13 @@ class Entry:
         self._received = self._sent.copy()
         self._flow, self._unit_bytes = record.flow, 0
 
-    def add(self, record: LedgerRecord, round: int) -> None:
-        """Count one more transfer."""
+    def add(self, record: LedgerRecord, round_number: int) -> None:
+        """Count one more transfer.
+
+        Args:
+            record: The transfer.
+            round_number: The round that it belongs to.
+        """
         if record.flow is not self._flow:
             self._settle()
             self._flow = record.flow
@@ -189,16 +239,20 @@ class Entry:
         self.messages += record.flow.messages
         amount = record.flow.total * record.unit_bytes
         self.bytes += amount
-        self.rounds[round] = self.rounds.get(round, 0) + amount
+        self.rounds[round_number] = self.rounds.get(round_number, 0) + amount
 
     def merge(self, other: "Entry") -> None:
-        """Add what another process counted of the same transfers."""
+        """Add what another process counted of the same transfers.
+
+        Args:
+            other: The other process's entry.
+        """
         self._sent = self.sent + other.sent
         self._received = self.received + other.received
         self.messages += other.messages
         self.bytes += other.bytes
-        for round, amount in other.rounds.items():
-            self.rounds[round] = self.rounds.get(round, 0) + amount
+        for round_number, amount in other.rounds.items():
+            self.rounds[round_number] = self.rounds.get(round_number, 0) + amount
 
     def _settle(self) -> None:
         if self._unit_bytes:
@@ -207,18 +261,22 @@ class Entry:
 
     @property
     def sent(self) -> np.ndarray:
-        """Bytes that left each client, [K] int64."""
+        """The bytes that each client sent, [K] int64."""
         self._settle()
         return self._sent.copy()
 
     @property
     def received(self) -> np.ndarray:
-        """Bytes that reached each client, [K] int64."""
+        """The bytes that each client received, [K] int64."""
         self._settle()
         return self._received.copy()
 
     def to_json(self) -> JsonObject:
-        """The entry as plain data."""
+        """Convert the entry to plain JSON values.
+
+        Returns:
+            The entry as it is in ledger.json.
+        """
         return {
             "phase": self.phase,
             "name": self.name,
@@ -238,7 +296,14 @@ class Entry:
 
     @staticmethod
     def from_json(content: JsonObject) -> "Entry":
-        """The entry that `to_json` described."""
+        """Restore an entry.
+
+        Args:
+            content: What `to_json` returned.
+
+        Returns:
+            The entry.
+        """
         directions = {("clients", "server"): UP, ("server", "clients"): DOWN, ("clients", "clients"): PEER}
         sent, received = (np.array(content[key], dtype=np.int64) for key in ("sent", "received"))
         flow = Flow(directions[content["from"], content["to"]], sent > 0, (sent, received))
@@ -256,9 +321,13 @@ class Entry:
 
 
 class Ledger:
-    """Counts the transfers of one run at the places this process workers.
+    """Counts the transfers of one run between participants in this process and all others.
 
-    `record` is called by the federation only; methods never count their own bytes."""
+    Attributes:
+        num_clients: K.
+        phase: The current phase, one of `PHASES`.
+        round: The current round.
+    """
 
     def __init__(self, num_clients: int) -> None:
         self.num_clients = num_clients
@@ -268,7 +337,17 @@ class Ledger:
 
     @contextmanager
     def in_phase(self, phase: str) -> Iterator[None]:
-        """Record the transfers of this block in `phase`."""
+        """Record the transfers of this block in a phase.
+
+        Args:
+            phase: One of `PHASES`.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            ValueError: For any other phase.
+        """
         if phase not in PHASES:
             raise ValueError(f"phase {phase!r} is unknown; the phases are {', '.join(PHASES)}")
         before, self.phase = self.phase, phase
@@ -278,7 +357,11 @@ class Ledger:
             self.phase = before
 
     def record(self, record: LedgerRecord) -> None:
-        """Add one transfer to the current phase and round."""
+        """Add one transfer to the current phase and round.
+
+        Args:
+            record: The transfer.
+        """
         key = (self.phase, record.name, record.flow.direction, record.protection)
         entry = self._entries.get(key)
         if entry is None:
@@ -287,30 +370,46 @@ class Ledger:
 
     @property
     def entries(self) -> list[Entry]:
-        """Every entry, in the order of first use."""
+        """All entries, in the order of first use."""
         return list(self._entries.values())
 
     @property
     def counted_bytes(self) -> int:
-        """Bytes of setup and training so far."""
+        """The bytes of setup and training so far."""
         return sum(e.bytes for e in self._entries.values() if e.phase in COUNTED_PHASES)
 
     def bytes_of_clients(self) -> np.ndarray:
-        """Bytes that left and reached each client in setup and training so far, together, [K] int64."""
-        every = np.zeros(self.num_clients, dtype=np.int64)
+        """Sum the bytes that each client sent and received in setup and training so far.
+
+        Returns:
+            [K] int64.
+        """
+        total = np.zeros(self.num_clients, dtype=np.int64)
         for e in self._entries.values():
             if e.phase in COUNTED_PHASES:
-                every += e.sent
-                every += e.received
-        return every
+                total += e.sent
+                total += e.received
+        return total
 
     def bytes_of(self, name: str, phase: str | None = None) -> int:
-        """Total bytes of the transfers called `name`."""
+        """Sum the bytes of the transfers of one name.
+
+        Args:
+            name: The name.
+            phase: The phase (None: all phases).
+
+        Returns:
+            The bytes.
+        """
         return sum(e.bytes for e in self.entries if e.name == name and phase in (None, e.phase))
 
     def totals(self) -> JsonObject:
-        """The `bytes` object of result.json: total (setup + train), by direction, setup alone and every
-        transfer's own, which add up to the total; beside: what crossed in the other phases."""
+        """Summarise the ledger for the `bytes` object of result.json.
+
+        Returns:
+            The total of setup and training, its parts by direction, of setup alone and by transfer; and under
+            "other_phases" the bytes of each other phase, which are not in the total.
+        """
         counted = [e for e in self.entries if e.phase in COUNTED_PHASES]
         by_transfer: dict[str, int] = {}
         for e in counted:
@@ -322,7 +421,7 @@ class Ledger:
             "peer": sum(e.bytes for e in counted if e.direction == PEER),
             "setup": sum(e.bytes for e in counted if e.phase == "setup"),
             "by_transfer": by_transfer,
-            "beside": {
+            "other_phases": {
                 phase: sum(e.bytes for e in self.entries if e.phase == phase)
                 for phase in PHASES
                 if phase not in COUNTED_PHASES
@@ -330,47 +429,67 @@ class Ledger:
         }
 
     def statement(self) -> JsonObject:
-        """What left the clients, by protection: the `privacy` object of result.json. In the order of the
-        file, which a run that is resumed has too."""
+        """Summarise what the clients sent, for the `privacy` object of result.json.
+
+        Returns:
+            The bytes and the names of the transfers, by protection. The order is that of ledger.json, so a
+            resumed run has the same.
+        """
         left: dict[str, JsonObject] = {}
         for e in self._in_order():
             if e.direction == DOWN:
                 continue
-            here = left.setdefault(e.protection, {"bytes": 0, "transfers": []})
-            here["bytes"] += e.bytes
-            if e.name not in here["transfers"]:
-                here["transfers"].append(e.name)
+            listed = left.setdefault(e.protection, {"bytes": 0, "transfers": []})
+            listed["bytes"] += e.bytes
+            if e.name not in listed["transfers"]:
+                listed["transfers"].append(e.name)
         return {"left_the_clients": left}
 
     def to_json(self) -> JsonObject:
-        """The whole ledger as plain data, for ledger.json and for comparing placements: entries by phase and
-        name, so that ledgers of separate processes put together read as one."""
+        """Convert the ledger to plain JSON values.
+
+        Returns:
+            The content of ledger.json. Its entries are sorted by phase and name, so that ledgers of separate
+            processes, added up, are equal to the ledger of one.
+        """
         return {
             "num_clients": self.num_clients,
             "entries": [entry.to_json() for entry in self._in_order()],
         }
 
     def _in_order(self) -> "list[Entry]":
-        """The entries by phase and name."""
+        """The entries sorted by phase and name."""
         items = sorted(self._entries.items(), key=lambda item: (PHASES.index(item[0][0]), *item[0][1:]))
         return [entry for _, entry in items]
 
     @staticmethod
     def from_json(content: JsonObject) -> "Ledger":
-        """The ledger that `to_json` described."""
+        """Restore a ledger.
+
+        Args:
+            content: What `to_json` returned.
+
+        Returns:
+            The ledger.
+        """
         ledger = Ledger(content["num_clients"])
-        for told in content["entries"]:
-            entry = Entry.from_json(told)
+        for described in content["entries"]:
+            entry = Entry.from_json(described)
             ledger._entries[entry.phase, entry.name, entry.direction, entry.protection] = entry
         return ledger
 
     def add_remote(self, other: "Ledger") -> None:
-        """Add what clients sent to each other as another process counted it: the server does not see those
-        transfers."""
-        for key, theirs in other._entries.items():
-            if theirs.direction != PEER:
+        """Add the transfers between clients that another process counted.
+
+        The server's process does not see them.
+
+        Args:
+            other: The other process's ledger.
+        """
+        for key, entry in other._entries.items():
+            if entry.direction != PEER:
                 continue
             if key in self._entries:
-                self._entries[key].merge(theirs)
+                self._entries[key].merge(entry)
             else:
-                self._entries[key] = theirs
+                self._entries[key] = entry

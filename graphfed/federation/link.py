@@ -1,5 +1,4 @@
-"""Messages between the ends of a transfer: handed over inside a process, sent as checked bytes across a
-link."""
+"""Messages between the participants of a transfer: passed on inside a process, sent as bytes over a link."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,30 +13,55 @@ from graphfed.nn.sparse import SparseMatrix
 
 __all__ = ["SERVER_INDEX", "Link", "Message", "Pair", "deliver"]
 
-#: An end of a message is the index of a worker of clients, or this: the server.
+#: A participant of a transfer is a worker of clients, by its index, or the server, by this number.
 SERVER_INDEX = -1
-#: (source end, destination end)
+#: (sender, receiver) of a message: two participants.
 Pair = tuple[int, int]
 
 
 class Link(Protocol):
-    """Messages between processes. A message is found by its key, so the order of arrival does not matter.
+    """Sends messages between processes.
 
-    Every process sends all its messages of a transfer before it receives any: `send` must not wait for the
-    receiver to call `recv`, or two workers that exchange rows wait for each other."""
+    A message is found by its key, so the order of arrival does not matter.
 
-    def send(self, to: int, key: str, message: bytes) -> None: ...
+    Every process sends all its messages of a transfer before it receives any. So `send` must not wait for the
+    receiver to call `recv`: two workers that exchange rows would wait for each other.
+    """
 
-    def recv(self, sender: int, key: str) -> bytes: ...
+    def send(self, to: int, key: str, message: bytes) -> None:
+        """Send a message, without waiting for the receiver.
+
+        Args:
+            to: The participant that receives it.
+            key: What the message is called, unique in the run.
+            message: The bytes.
+        """
+        ...
+
+    def recv(self, sender: int, key: str) -> bytes:
+        """Wait for a message.
+
+        Args:
+            sender: The participant that sends it.
+            key: What the message is called.
+
+        Returns:
+            The bytes.
+        """
+        ...
 
 
 @dataclass(frozen=True)
 class Message:
-    """What crosses from one end to another.
+    """What one participant sends to another in a transfer.
 
-    grad: for every floating tensor of the payload (in order) whether its sender wants a gradient; empty for
-    none. dtypes: under a wrapper, for every leaf its dtype before the wrapper ("": the leaf was not
-    wrapped)."""
+    Attributes:
+        payload: Tensors, in dictionaries and tuples.
+        grad: For every floating tensor of the payload, in order, whether its sender wants a gradient. Empty
+            if none does.
+        dtypes: Under a wrapper, the dtype of every leaf before it was wrapped ("" for a leaf that was not
+            wrapped).
+    """
 
     payload: Any
     grad: tuple[bool, ...] = ()
@@ -50,38 +74,51 @@ def deliver(
     key: str,
     *,
     link: Link | None,
-    ends: Sequence[int],
+    local: Sequence[int],
     device: torch.device,
     refusal: Callable[[int, str], Exception],
 ) -> dict[Pair, Message]:
-    """The messages of `pairs` whose destination is one of the `ends` here; `messages` are those sent from
-    here.
+    """Deliver messages: send those that go to other processes, and receive those that come from there.
 
-    Raises what `refusal` gives for a sender and the reason, for bytes that are not a message."""
+    Args:
+        messages: The messages sent from this process, by (sender, receiver).
+        pairs: (sender, receiver) of all messages with a participant in this process.
+        key: What the messages are called.
+        link: How to reach other processes (None: everything is in this one).
+        local: The participants in this process.
+        device: Where received tensors are put.
+        refusal: Makes the error for a sender and a reason.
+
+    Returns:
+        The messages to participants in this process, by (sender, receiver).
+
+    Raises:
+        Exception: What `refusal` makes, for bytes that are no message.
+    """
     if link is None:
         return {p: messages[p] for p in pairs}
     for source, to in pairs:
-        if source in ends and to not in ends:
+        if source in local and to not in local:
             message = messages[source, to]
             text = encode(message.payload, grad=message.grad, dtypes=message.dtypes)
             link.send(to, f"{key}/{source}>{to}", text)
     arrived: dict[Pair, Message] = {}
     for source, to in pairs:
-        if to not in ends:
+        if to not in local:
             continue
-        if source in ends:
+        if source in local:
             arrived[source, to] = messages[source, to]
         else:
             text = link.recv(source, f"{key}/{source}>{to}")
             try:
                 arrived[source, to] = _open(text, device)
             except WireError as error:
-                raise refusal(source, f"what cannot be read ({error})") from error
+                raise refusal(source, f"a message that cannot be read ({error})") from error
     return arrived
 
 
 def _open(text: bytes, device: torch.device) -> Message:
-    """A message from its bytes; what its header says of the payload must fit the payload."""
+    """Decode a message. What its header says of the payload must fit the payload."""
     payload, header = decode(text)
     grad, dtypes = header.get("grad"), header.get("dtypes")
     if not isinstance(grad, list) or not all(isinstance(g, bool) for g in grad):

@@ -1,5 +1,4 @@
-"""Operations on what a transfer carries: tensors, sparse rows, per-client weights, and dictionaries of
-them."""
+"""Operations on payloads: tensors, sparse rows and per-client weights, in dictionaries and tuples."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -55,7 +54,16 @@ FLOATING = {
 
 
 def tree_map(fn: Callable[..., Leaf], tree: P, *others: P) -> P:
-    """Apply `fn` to the leaves of payloads of the same structure; the result has that structure too."""
+    """Apply a function to the leaves of payloads of the same structure.
+
+    Args:
+        fn: Gets a leaf of each payload, returns a leaf.
+        tree: The first payload.
+        others: The other payloads.
+
+    Returns:
+        The results, in the structure of the payloads.
+    """
     mapped: P = _map(fn, tree, *others)
     return mapped
 
@@ -70,7 +78,14 @@ def _map(fn: Callable[..., Leaf], *trees: Any) -> Any:
 
 
 def leaves(tree: Payload) -> list[Leaf]:
-    """The leaves of a payload in order."""
+    """List the leaves of a payload.
+
+    Args:
+        tree: The payload.
+
+    Returns:
+        The leaves, in order.
+    """
     if isinstance(tree, dict):
         return [leaf for item in tree.values() for leaf in leaves(item)]
     if isinstance(tree, tuple):
@@ -79,17 +94,38 @@ def leaves(tree: Payload) -> list[Leaf]:
 
 
 def floating_leaves(tree: Payload) -> list[Tensor | SparseWeights]:
-    """The leaves that can carry a gradient, in order: floating tensors and per-client sparse weights."""
+    """List the leaves that can carry a gradient: floating tensors and per-client sparse weights.
+
+    Args:
+        tree: The payload.
+
+    Returns:
+        The leaves, in order.
+    """
     return [x for x in leaves(tree) if isinstance(x, Tensor | SparseWeights) and x.dtype.is_floating_point]
 
 
 def grad_carrier(leaf: Tensor | SparseWeights) -> Tensor:
-    """The tensor of a floating leaf that autograd knows."""
+    """Return the tensor of a floating leaf that autograd tracks.
+
+    Args:
+        leaf: A floating tensor or per-client sparse weights.
+
+    Returns:
+        The tensor.
+    """
     return leaf.values if isinstance(leaf, SparseWeights) else leaf
 
 
 def tensors_in(tree: Payload) -> list[Tensor]:
-    """The tensors of a payload that can carry a gradient, in order."""
+    """List the tensors of a payload that can carry a gradient.
+
+    Args:
+        tree: The payload.
+
+    Returns:
+        The tensors, in order.
+    """
     return [grad_carrier(x) for x in floating_leaves(tree)]
 
 
@@ -101,19 +137,38 @@ def _detach_leaf(x: object) -> Leaf:
     if isinstance(x, SparseMatrix):
         return x.with_values(x.values.detach()) if x.values.requires_grad else x
     raise PlaceError(
-        "a payload holds tensors, sparse matrices and sparse weights, in dictionaries and tuples; "
+        "a payload must hold tensors, sparse matrices or sparse weights, in dictionaries and tuples; "
         f"found a {type(x).__name__}"
     )
 
 
 def detach(tree: P) -> P:
-    """The payload without its history. Raises PlaceError for what could not be sent to another process."""
+    """Detach a payload from its history.
+
+    Args:
+        tree: The payload.
+
+    Returns:
+        The detached payload.
+
+    Raises:
+        PlaceError: For anything that is no payload.
+    """
     detached: P = _map(_detach_leaf, tree)
     return detached
 
 
 def densify(tree: Payload) -> Any:
-    """The payload in plain tensors: sparse rows as dense ones, sparse weights as every client's own."""
+    """Convert a payload to plain tensors.
+
+    Sparse rows become dense rows, sparse weights become each client's full weights.
+
+    Args:
+        tree: The payload.
+
+    Returns:
+        The payload in plain tensors.
+    """
 
     def leaf(x: Leaf) -> Tensor:
         if isinstance(x, SparseWeights):
@@ -124,20 +179,40 @@ def densify(tree: Payload) -> Any:
 
 
 def add(left: P, right: P) -> P:
-    """Leaf by leaf sum of two payloads of tensors."""
+    """Add two payloads of tensors, leaf by leaf.
+
+    Args:
+        left, right: Payloads of the same structure and shapes.
+
+    Returns:
+        The sums.
+    """
     return tree_map(torch.add, left, right)
 
 
 def stack(parts: Sequence[P]) -> P:
-    """Payloads of single clients -> one payload with a leading client dimension."""
+    """Stack payloads of single clients.
+
+    Args:
+        parts: A payload of tensors for each client.
+
+    Returns:
+        One payload with a leading client dimension.
+    """
     return tree_map(lambda *xs: torch.stack(xs), *parts)
 
 
 def weighted_sum(tree: Payload, weights: np.ndarray) -> Any:
-    """sum_k weights[k] * x_k for per-client values ([K, ...] tensors or `SparseWeights`), leaf by leaf.
+    """Compute sum_k weights[k] * x_k of per-client values, leaf by leaf.
 
-    weights [K] float64. A tensor's clients of weight 0 do not count even where their values are not
-    finite."""
+    Args:
+        tree: [K, ...] tensors or `SparseWeights`.
+        weights: [K] float64. A client of weight 0 does not count, even if its tensors are not finite.
+
+    Returns:
+        The sums, [...].
+    """
+    # 0 * inf is NaN, so clients of weight 0 are left out rather than multiplied.
     used = np.flatnonzero(weights)
     keep = None if len(used) == len(weights) else torch.from_numpy(used)
     scale = torch.from_numpy(weights)
@@ -155,12 +230,28 @@ def weighted_sum(tree: Payload, weights: np.ndarray) -> Any:
 
 
 def part_of(tree: Payload, k: int) -> Any:
-    """Client k's own value out of per-client values, in full."""
+    """Select one client's value from per-client values.
+
+    Args:
+        tree: [K, ...] tensors or `SparseWeights`.
+        k: The client's index in the cohort.
+
+    Returns:
+        The client's value, [...], in full.
+    """
     return _map(lambda x: x.part(k) if isinstance(x, SparseWeights) else x[k], tree)
 
 
 def parts(tree: Payload, clients: Tensor) -> Any:
-    """The own values of the given clients [n] out of per-client values, in full: [n, ...] tensors."""
+    """Select the values of some clients from per-client values.
+
+    Args:
+        tree: [K, ...] tensors or `SparseWeights`.
+        clients: [n] int64, indices in the cohort.
+
+    Returns:
+        [n, ...] tensors, in full.
+    """
 
     def leaf(x: Tensor | SparseWeights) -> Tensor:
         whole = _all_parts(x) if isinstance(x, SparseWeights) else x
@@ -170,14 +261,21 @@ def parts(tree: Payload, clients: Tensor) -> Any:
 
 
 def _all_parts(x: SparseWeights) -> Tensor:
-    """Every client's weights in full, [K, F, H]: K times what one client's weights take."""
-    every = x.ghost.expand(x.num_clients, *x.part_shape)
+    """Every client's weights in full, [K, F, H]. They take K times the memory of one client's weights."""
+    weights = x.ghost.expand(x.num_clients, *x.part_shape)
     stored = x.values[: len(x.pair_client)]
-    return every.index_put((x.pair_client, x.pair_feature), stored)
+    return weights.index_put((x.pair_client, x.pair_feature), stored)
 
 
 def concat_rows(parts: Sequence[Rows]) -> Rows:
-    """The rows of all parts, one part after the other."""
+    """Concatenate rows.
+
+    Args:
+        parts: [n_i, ...] each, all dense or all sparse.
+
+    Returns:
+        The rows of all parts, one part after the other.
+    """
     if len(parts) == 1:
         return parts[0]
     sparse = [p for p in parts if isinstance(p, SparseMatrix)]
@@ -194,20 +292,45 @@ def concat_rows(parts: Sequence[Rows]) -> Rows:
 
 
 def take_rows(x: Rows, index: Tensor) -> Rows:
-    """The rows of `x` at `index` [M]."""
+    """Select rows.
+
+    Args:
+        x: [N, ...].
+        index: [M] int64.
+
+    Returns:
+        [M, ...].
+    """
     return x.select_rows(index) if isinstance(x, SparseMatrix) else x[index]
 
 
 def split_rows(x: Rows, sizes: Sequence[int]) -> list[Rows]:
-    """The rows of `x` cut into consecutive parts."""
+    """Split rows into consecutive parts.
+
+    Args:
+        x: [N, ...].
+        sizes: The number of rows of each part.
+
+    Returns:
+        The parts.
+    """
     if isinstance(x, Tensor):
         return list(torch.split(x, list(sizes)))
-    ends = np.cumsum(sizes).tolist()
-    return [x.slice_rows(e - s, e) for s, e in zip(sizes, ends, strict=True)]
+    stops = np.cumsum(sizes).tolist()
+    return [x.slice_rows(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
 
 
 def add_rows(x: Rows, index: Tensor, num_rows: int) -> Rows:
-    """Row u of the result is the sum of the rows m of `x` with index[m] = u: [num_rows, ...]."""
+    """Sum rows by group: row u of the result is the sum of the rows m with index[m] = u.
+
+    Args:
+        x: [M, ...].
+        index: [M] int64, the group of each row.
+        num_rows: U, the number of groups.
+
+    Returns:
+        [U, ...].
+    """
     if isinstance(x, SparseMatrix):
         rows = torch.arange(len(index), device=index.device)
         ones = torch.ones(len(index), dtype=x.dtype, device=index.device)
@@ -215,26 +338,39 @@ def add_rows(x: Rows, index: Tensor, num_rows: int) -> Rows:
     return torch.zeros((num_rows, *x.shape[1:]), dtype=x.dtype, device=x.device).index_add(0, index, x)
 
 
-def max_rows(x: Rows, holders: SparseMatrix) -> Rows:
-    """Row u of the result is the elementwise maximum of the rows m of `x` [M, H] with an entry (u, m) in
-    `holders` [U, M], each in one row: [U, H]; sparse where `x` is.
+def max_rows(x: Rows, rows_of_ids: SparseMatrix) -> Rows:
+    """Take the elementwise maximum of rows by group.
 
-    The gradient goes to the row that won; of equal rows the first wins, that is the client with the lowest
-    id, so ties break alike in every placement. A row without parts is -inf; a NaN wins, so that it does not
-    go unseen."""
+    The gradient goes to the row with the maximum. Of equal rows the first one gets it, that of the client
+    with the lowest id, so ties break alike in every placement. The maximum of no rows is -inf; a NaN is
+    larger than any number, so that it is noticed.
+
+    Args:
+        x: [M, H].
+        rows_of_ids: [U, M], with an entry (u, m) for each row m of group u; each row is in one group.
+
+    Returns:
+        [U, H]; sparse if `x` is.
+    """
     if isinstance(x, SparseMatrix):
-        group = torch.empty(len(holders.indices), dtype=torch.int64, device=holders.indices.device)
-        group[holders.indices.long()] = holders.row
-        return sparse_maxima(x, group, holders.shape[0])
-    return neighbour_max(holders, x)
+        group = torch.empty(len(rows_of_ids.indices), dtype=torch.int64, device=rows_of_ids.indices.device)
+        group[rows_of_ids.indices.long()] = rows_of_ids.row
+        return sparse_maxima(x, group, rows_of_ids.shape[0])
+    return neighbour_max(rows_of_ids, x)
 
 
 def unit_bytes(tree: Payload, *, leading: bool) -> int:
-    """Payload bytes of one row or of one client's part. `leading`: the first dimension counts rows or
-    clients.
+    """Count the payload bytes of one row or of one client's part.
 
-    Sparse rows and weights are counted as the dense ones they stand for: so they cross, however an end stores
-    them."""
+    Sparse rows and weights count as the dense ones that they represent, because that is how they are sent.
+
+    Args:
+        tree: The payload.
+        leading: Whether the first dimension counts rows or clients.
+
+    Returns:
+        The bytes.
+    """
     return sum(math.prod(_unit_shape(x, leading)) * x.dtype.itemsize for x in leaves(tree))
 
 
@@ -245,8 +381,15 @@ def _unit_shape(x: Leaf, leading: bool) -> list[int]:
 
 
 def describe(tree: Payload, *, leading: bool) -> Shape:
-    """The shape of one unit (see `unit_bytes`), for the ledger; of a dictionary or tuple, the shapes by
-    name."""
+    """Describe the shape of one unit (see `unit_bytes`), for the ledger.
+
+    Args:
+        tree: The payload.
+        leading: Whether the first dimension counts rows or clients.
+
+    Returns:
+        The shape; for a dictionary or tuple, the shapes by name.
+    """
     if isinstance(tree, dict):
         return {str(key): describe(item, leading=leading) for key, item in tree.items()}
     if isinstance(tree, tuple):
@@ -255,5 +398,12 @@ def describe(tree: Payload, *, leading: bool) -> Shape:
 
 
 def dtype_of(tree: Payload) -> str:
-    """The dtypes in a payload, as text."""
+    """Name the dtypes of a payload.
+
+    Args:
+        tree: The payload.
+
+    Returns:
+        The names, separated by commas.
+    """
     return ",".join(sorted({str(x.dtype).removeprefix("torch.") for x in leaves(tree)}))

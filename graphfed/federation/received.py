@@ -1,15 +1,16 @@
-"""What has come from other processes is checked here, once, before anything is computed with it.
+"""Checks of what other processes send, made once, before anything is computed with it.
 
-A place trusts its own process and nobody else's. Of every payload it checks that it is one (tensors in the
-structure, dtype and shape that the transfer has, as many rows as were agreed) and that its numbers can be
-computed with. A transfer may bring a rule of its own (`Transfer.accept`): no count is above what the client
-declared when it joined. The refusal names the place that sent the payload, and the transfer. What nobody can
-tell from the numbers, as an update that is plausible and wrong, passes (docs/security.md).
+A participant trusts its own process and no other. It checks that every payload has the structure, dtype and
+shape of the transfer, has as many rows as were agreed, and holds numbers that can be computed with. A
+transfer may add its own rule (`Transfer.accept`), for example that no count is above what the client declared
+when it joined. The error names the sender and the transfer. A plausible but wrong update cannot be detected
+and passes (docs/security.md).
 
-Numbers that are not finite are not always somebody's fault: training that diverges ends in them, at all
-clients at once. So numbers that are not finite, or too large to compute with, are refused where others'
-numbers in the same transfer are far smaller, and pass where nobody's are: then the run itself finds that it
-has diverged."""
+Numbers that are not finite are not always one participant's fault: training that diverges ends in them at all
+clients at once. So numbers that are not finite, or too large to compute with, are refused only if the numbers
+of others in the same transfer are far smaller. Otherwise they pass, and the run itself finds that it has
+diverged.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,25 +30,32 @@ from graphfed.nn.sparse import SparseMatrix
 
 __all__ = ["Received", "ReceivedError", "magnitude"]
 
-#: How many times larger than others' numbers are, when they are no longer the same kind of numbers.
-FAR = 1000.0
+#: Numbers that are so many times larger than those of all other participants are outliers.
+OUTLIER_FACTOR = 1000.0
 
 #: What messages of one transfer have in common: structure and shapes, and the dtype of each leaf.
 Form = tuple[Shape, tuple[str, ...]]
 
 
 class ReceivedError(GraphfedError):
-    """What another place sent cannot be used. The message names the place, the transfer and what is wrong."""
+    """What another participant sent cannot be used.
+
+    The message names the participant, the transfer and the fault.
+    """
 
 
 @dataclass
 class Received:
-    """The checks of one process. name_of: what an end is called; declared: by part of the split ("train",
-    "val", "test"), how many nodes each client has said that it has, [K], where that was asked for; workers:
-    the clients of each.
+    """The checks of one process.
 
-    notes: by transfer, whose numbers have been far from everybody else's: nothing to refuse, and where to
-    look once training has diverged."""
+    Attributes:
+        name_of: Returns how messages call a participant.
+        workers: The clients of each worker.
+        declared: By part of the split ("train", "val", "test"), how many nodes each client has declared, [K];
+            only if the run asked for it.
+        notes: By transfer, whose numbers were far larger than all others'. That is no error, but a hint where
+            to look if training diverges later.
+    """
 
     name_of: Callable[[int], str]
     workers: Sequence[Sequence[int]]
@@ -58,7 +66,7 @@ class Received:
         self,
         transfer: Transfer,
         arrived: Mapping[Pair, Payload],
-        own: Mapping[Pair, Payload],
+        local: Mapping[Pair, Payload],
         rows: Mapping[Pair, int],
         like: Payload | None,
         round_number: int,
@@ -66,72 +74,85 @@ class Received:
         """Check the payloads of a transfer that came from other processes.
 
         Args:
-            transfer: the transfer.
-            arrived: the payloads, out of their wrappers, by (sender, receiver).
-            own: payloads of the same transfer that this process made itself: they are right.
-            rows: how many rows a payload must have, where that was agreed.
-            like: what one row, or one client's part, looks like; None where only the senders know it.
-            round_number: for messages.
+            transfer: The transfer.
+            arrived: The payloads, out of their wrappers, by (sender, receiver).
+            local: Payloads of the same transfer that this process made; they are right.
+            rows: How many rows a payload must have, if that was agreed.
+            like: What one row, or one client's part, looks like; None if only the senders know it.
+            round_number: The round, for messages.
 
         Raises:
-            ReceivedError: for the first payload that cannot be used.
+            ReceivedError: For the first payload that cannot be used.
         """
-        self._check_form(transfer, arrived, own, like, round_number)
+        self._check_form(transfer, arrived, local, like, round_number)
         for pair, payload in arrived.items():
             if pair in rows:
                 self._check_rows(transfer, pair, payload, rows[pair], round_number)
-        self.check_numbers(transfer, arrived, own, round_number)
+        self.check_numbers(transfer, arrived, local, round_number)
         if transfer.accept is not None:
             for pair, payload in arrived.items():
                 if why := transfer.accept(payload, self._declared_by(pair[0])):
                     raise self.refusal(pair[0], transfer.name, round_number, why)
 
-    def refusal(self, end: int, transfer: str, round_number: int, why: str) -> ReceivedError:
-        """The error for what `end` sent: `why` goes on "it sent", as in "3 rows where 5 are expected"."""
-        name = self.name_of(end)
+    def refusal(self, participant: int, transfer: str, round_number: int, why: str) -> ReceivedError:
+        """Make the error for what a participant sent.
+
+        Args:
+            participant: The sender.
+            transfer: The name of the transfer.
+            round_number: The round.
+            why: What is wrong, as a continuation of "it sent", as in "3 rows where 5 are expected".
+
+        Returns:
+            The error.
+        """
+        name = self.name_of(participant)
         return ReceivedError(
-            f"{name} sent {why} (transfer {transfer!r}, round {round_number}); the run cannot go on with it: "
-            f"look at the program and the data of {name}"
+            f"{name} sent {why} (transfer {transfer!r}, round {round_number}); the run cannot continue: "
+            f"check the program and the data of {name}"
         )
 
-    def _declared_by(self, end: int) -> dict[str, np.ndarray]:
-        if end == SERVER_INDEX:
+    def _declared_by(self, participant: int) -> dict[str, np.ndarray]:
+        if participant == SERVER_INDEX:
             return {}
-        return {part: counts[list(self.workers[end])] for part, counts in self.declared.items()}
+        return {part: counts[list(self.workers[participant])] for part, counts in self.declared.items()}
 
     def _check_form(
         self,
         transfer: Transfer,
         arrived: Mapping[Pair, Payload],
-        own: Mapping[Pair, Payload],
+        local: Mapping[Pair, Payload],
         like: Payload | None,
         round_number: int,
     ) -> None:
-        """Structure, dtypes, and the shape of a row or of a client's part."""
+        """Check structure, dtypes, and the shape of a row or of a client's part."""
         forms = {pair: _form(payload, transfer.leading) for pair, payload in arrived.items()}
         if like is not None:
             right = _form(like, leading=False)
-        elif own:
-            right = _form(next(iter(own.values())), transfer.leading)
+        elif local:
+            right = _form(next(iter(local.values())), transfer.leading)
         else:
-            kinds = list(forms.values())
-            right = max(kinds, key=kinds.count)
-            if len(kinds) > 1 and 2 * kinds.count(right) <= len(kinds):
-                told = ", ".join(f"{self.name_of(pair[0])} {_words(form)}" for pair, form in forms.items())
+            # This process knows no right form, so the majority of the senders decides.
+            forms_found = list(forms.values())
+            right = max(forms_found, key=forms_found.count)
+            if len(forms_found) > 1 and 2 * forms_found.count(right) <= len(forms_found):
+                described = ", ".join(
+                    f"{self.name_of(pair[0])} {_show_form(form)}" for pair, form in forms.items()
+                )
                 raise ReceivedError(
-                    f"the messages of transfer {transfer.name!r}, round {round_number}, must be alike, and "
-                    f"are not: {told[:2000]}; at least one of these places is wrong, and which one cannot be "
-                    "told from here"
+                    f"the messages of transfer {transfer.name!r}, round {round_number}, must have the same "
+                    f"form, but they differ: {described[:2000]}; at least one of these participants sent a "
+                    "wrong message, but the messages do not show which"
                 )
         for (source, _), form in forms.items():
             if form != right:
-                why = f"{_words(form)} where {_words(right)} is expected"
+                why = f"{_show_form(form)} where {_show_form(right)} is expected"
                 raise self.refusal(source, transfer.name, round_number, why)
 
     def _check_rows(
         self, transfer: Transfer, pair: Pair, payload: Payload, expected: int, round_number: int
     ) -> None:
-        # Only averages are of several tensors with a row for each client; all others are rows.
+        # The payload of an average has several tensors with a row for each client; all others are rows.
         for leaf in pay.leaves(payload) if transfer.kind == "average" else [payload]:
             if not isinstance(leaf, Tensor | SparseMatrix) or leaf.shape[:1] != (expected,):
                 why = f"{describe_value(leaf)} where {expected} rows are expected"
@@ -141,62 +162,76 @@ class Received:
         self,
         transfer: Transfer,
         arrived: Mapping[Pair, Payload],
-        own: Mapping[Pair, Payload],
+        local: Mapping[Pair, Payload],
         round_number: int,
     ) -> None:
-        """The part of `check` that looks at the size of numbers."""
+        """Check that numbers are finite and small enough to compute with.
+
+        Args:
+            transfer: The transfer.
+            arrived: The payloads from other processes, by (sender, receiver).
+            local: Payloads of the same transfer that this process made.
+            round_number: The round, for messages.
+
+        Raises:
+            ReceivedError: If some numbers cannot be computed with, but those of another participant can.
+        """
         if not transfer.finite:
             return
         neutral = -math.inf if transfer.kind == "max" else None
-        found = {pair: magnitude(payload, neutral) for pair, payload in {**own, **arrived}.items()}
+        found = {pair: magnitude(payload, neutral) for pair, payload in {**local, **arrived}.items()}
         sizes = {pair: size for pair, size in found.items() if size is not None}
+        # `not <=` holds for NaN too.
         wrong = [pair for pair in arrived if pair in sizes and not sizes[pair] <= 1]
-        # Numbers that have grown at everybody reach the limit at one of them first.
-        if wrong and not any(size <= 1 / FAR for size in sizes.values()):
+        # If training diverges, the numbers of all participants grow, and one of them reaches the limit first.
+        if wrong and not any(size <= 1 / OUTLIER_FACTOR for size in sizes.values()):
             self.notes[transfer.name] = (
-                f"in transfer {transfer.name!r} of round {round_number} nobody's numbers were small enough "
-                "to compute with"
+                f"in transfer {transfer.name!r} of round {round_number} no participant's numbers were small "
+                "enough to compute with"
             )
         elif wrong:
             finite = all(np.isfinite(sizes[pair]) for pair in wrong)
             kind = "numbers too large to compute with" if finite else "numbers that are not finite"
             names = ", ".join(self.name_of(source) for source, _ in wrong[:5])
             raise ReceivedError(
-                f"{names} sent {kind} (transfer {transfer.name!r}, round {round_number}), and others did "
-                "not; the run cannot go on with them: look at the scale of the data and at the program of "
-                f"{names}, or, if training diverges there first, use a smaller learning rate"
+                f"{names} sent {kind} (transfer {transfer.name!r}, round {round_number}), but others did "
+                f"not; the run cannot continue: check the scale of the data and the program of {names}, or, "
+                "if training diverges there first, use a smaller learning rate"
             )
         else:
-            self._note_far(transfer, {pair: sizes[pair] for pair in arrived if pair in sizes}, round_number)
+            self._note_outlier(
+                transfer, {pair: sizes[pair] for pair in arrived if pair in sizes}, round_number
+            )
 
-    def _note_far(self, transfer: Transfer, sizes: Mapping[Pair, float], round_number: int) -> None:
-        """Remember who sent by far the largest numbers."""
+    def _note_outlier(self, transfer: Transfer, sizes: Mapping[Pair, float], round_number: int) -> None:
+        """Note who sent by far the largest numbers, if there is such a participant."""
         if len(sizes) < 2:
             return
         pair = max(sizes, key=lambda pair: sizes[pair])
         others = max(size for other, size in sizes.items() if other != pair)
-        if sizes[pair] > FAR * others:
+        if sizes[pair] > OUTLIER_FACTOR * others:
             times = f"{sizes[pair] / others:.1g} times as large as" if others else "not 0, unlike"
             self.notes[transfer.name] = (
                 f"in transfer {transfer.name!r} of round {round_number} the numbers of "
-                f"{self.name_of(pair[0])} were {times} everybody else's"
+                f"{self.name_of(pair[0])} were {times} those of all others"
             )
 
 
-#: The largest float32 whose square is one too, and float64.
+#: The largest number whose square does not overflow, for float32 and float64.
 _LARGEST = {dtype: torch.finfo(dtype).max ** 0.5 for dtype in (torch.float32, torch.float64)}
 
 
 def magnitude(payload: Payload, neutral: float | None = None) -> float | None:
-    """The largest floating number of a payload, as a share of the largest that can be squared in its dtype.
+    """Measure how close a payload's numbers are to the largest that can be computed with.
 
     Args:
-        payload: tensors, in dictionaries and tuples.
-        neutral: A number that stands for "nothing" and is left out: -inf, of a maximum.
+        payload: Tensors, in dictionaries and tuples.
+        neutral: A number that stands for "nothing" and is left out, such as -inf in a maximum.
 
     Returns:
-        At most 1 where all of its numbers can be computed with; NaN or infinity where one is not finite;
-        None where it has no floating number.
+        The largest size of a floating number, divided by the largest number whose square does not overflow.
+        At most 1 if all numbers can be computed with; NaN or infinity if one is not finite; None without
+        floating numbers.
     """
     floating = [n.detach() for n in map(_numbers, pay.leaves(payload)) if n.is_floating_point()]
     counted = floating if neutral is None else [numbers[numbers != neutral] for numbers in floating]
@@ -213,7 +248,7 @@ def _numbers(leaf: Leaf) -> Tensor:
 
 
 def _form(payload: Payload, leading: bool) -> Form:
-    """The form of a payload."""
+    """The structure, shapes and dtypes of a payload."""
     dtypes = tuple(
         ("sparse " if isinstance(leaf, SparseMatrix) else "") + str(leaf.dtype).removeprefix("torch.")
         for leaf in pay.leaves(payload)
@@ -221,8 +256,8 @@ def _form(payload: Payload, leading: bool) -> Form:
     return pay.describe(payload, leading=leading), dtypes
 
 
-def _words(form: Form) -> str:
+def _show_form(form: Form) -> str:
     """A form as messages show it."""
     shapes, dtypes = form
-    kinds = ",".join(dict.fromkeys(dtypes))
-    return f"{kinds} {shapes}"[:400]
+    dtypes_found = ",".join(dict.fromkeys(dtypes))
+    return f"{dtypes_found} {shapes}"[:400]

@@ -1,5 +1,8 @@
-"""Routes: which rows go where, agreed once by a metered set-up transfer and known at both ends (design
-decision 2)."""
+"""Routes: which rows are sent where.
+
+The participants agree on a route once, by a setup transfer that the ledger counts; afterwards sender and
+receiver both know the rows.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,8 +22,12 @@ __all__ = ["ExchangeIds", "ExchangeRoute", "Route", "RouteTable", "RowIds", "eve
 
 @dataclass(frozen=True)
 class RowIds:
-    """The ids of the rows a worker's clients send or want, in row order: ids [M] int64, client [M] int64
-    (index in the cohort, ascending: rows of one client stand together)."""
+    """The ids of the rows that a worker's clients send or want, in row order.
+
+    Attributes:
+        ids: [M] int64.
+        client: [M] int64, the index in the cohort of each row's client, ascending.
+    """
 
     ids: Tensor
     client: Tensor
@@ -28,10 +35,15 @@ class RowIds:
 
 @dataclass(frozen=True)
 class ExchangeIds:
-    """What a worker's clients want from other clients: client [M] the owner's client id, ids [M] the wanted
-    ids,
-    client [M] who wants (index in the cohort); and what they hold: held_ids [N] and held_client [N] of the
-    cohort's rows."""
+    """The rows that a worker's clients want from other clients, and the rows that they hold.
+
+    Attributes:
+        owner: [M] int64, the id of the client that owns each wanted row.
+        ids: [M] int64, the ids of the wanted rows.
+        client: [M] int64, the index in the cohort of the client that wants it.
+        held_ids: [N] int64, the ids of the cohort's rows.
+        held_client: [N] int64, the index in the cohort of the client that holds each of them.
+    """
 
     owner: Tensor
     ids: Tensor
@@ -42,18 +54,21 @@ class ExchangeIds:
 
 @dataclass(frozen=True)
 class RouteTable:
-    """A route as the server knows it. M rows arrive, in client order; U different ids among them.
+    """A route as the server knows it: M rows arrive in client order, with U different ids.
 
-    ids [U] int64 ascending; index [M] the position in `ids` of each row's id; client [M] the stable client id
-    of each row."""
+    Attributes:
+        ids: [U] int64, ascending.
+        index: [M] int64, the position in `ids` of each row's id.
+        client: [M] int64, the stable id of each row's client.
+    """
 
     ids: Tensor
     index: Tensor
     client: Tensor
 
     @cached_property
-    def holders(self) -> SparseMatrix:
-        """The rows of each id: entries (u, m) of a matrix [U, M]."""
+    def rows_of_ids(self) -> SparseMatrix:
+        """The rows of each id, as entries (u, m) of a matrix [U, M]."""
         rows = torch.arange(len(self.index), device=self.index.device)
         ones = torch.ones(len(rows), device=rows.device)
         return SparseMatrix.from_coo(self.index, rows, ones, (len(self.ids), len(rows)))
@@ -61,8 +76,15 @@ class RouteTable:
 
 @dataclass(frozen=True)
 class Route:
-    """Rows between the clients and the server. sizes: rows of each worker (of those here; of all at the
-    server); flow: rows of each client whose traffic this process sees, upwards; table: at the server only."""
+    """Rows that are sent between the clients and the server.
+
+    Attributes:
+        name: The name of the transfer that agreed on it.
+        sizes: The number of rows of each worker; at the server of all workers, elsewhere of those in this
+            process.
+        flow: The rows of each client, towards the server, as this process sees them.
+        table: The server's table; None in other processes.
+    """
 
     name: str
     sizes: dict[int, int]
@@ -72,13 +94,21 @@ class Route:
 
 @dataclass(frozen=True)
 class ExchangeRoute:
-    """Rows between clients, for every pair (sending worker a, receiving worker b) with rows of which one is
-    here.
+    """Rows that clients send each other.
 
-    send[a, b] [m_ab]: rows of a's cohort that b wants (a is here); order[b] [M_b]: of the rows that reach b,
-    sender after sender, the one that answers each want (b is here; None: as they come). So that some of the
-    wants can be asked for again (`Federation.restrict_route`): place[a, b] [m_ab], which of b's wants the
-    rows answer (b is here), and links[a, b] [m_ab], the clients of each row, as sender * K + receiver."""
+    Pairs (a, b) of sending and receiving worker have rows to send, and one of the two is in this process.
+
+    Attributes:
+        name: The name of the transfer that agreed on it.
+        pairs: The pairs (a, b).
+        send: If a is in this process, [m_ab] int64: the rows of a's cohort that b wants.
+        order: If b is in this process, [M_b] int64: for each of b's wants, which of the received rows answers
+            it, with the rows of one sender after those of another. None if they arrive in order.
+        flow: The rows between clients, as this process sees them.
+        place: If b is in this process, [m_ab] int64: which of b's wants the rows answer. Used to restrict the
+            route (`Federation.restrict_route`).
+        links: [m_ab] int64, the clients of each row, as sender * K + receiver. Used to restrict the route.
+    """
 
     name: str
     pairs: tuple[Pair, ...]
@@ -90,10 +120,21 @@ class ExchangeRoute:
 
 
 def everyone(workers: Sequence[tuple[int, ...]], here: Sequence[int], held: np.ndarray) -> ExchangeRoute:
-    """A row from every client to every other one. It follows from who takes part, so nothing crosses for it.
+    """Make the route of one row from every client to every other client.
 
-    Rows to send: [K_h * K, ...], by sender and receiver (a client's row to itself stays); they arrive as
-    [K_h * (K - 1), ...], by receiver and sender. held [K] bool: the clients in this process."""
+    It follows from who takes part, so the participants need not agree on it.
+
+    A sending worker has rows [K_h * K, ...], by sender and receiver; a client's row to itself is not sent. A
+    receiving worker gets [K_h * (K - 1), ...], by receiver and sender.
+
+    Args:
+        workers: The clients of each worker.
+        here: The workers in this process.
+        held: [K] bool, the clients in this process.
+
+    Returns:
+        The route.
+    """
     num_clients = len(held)
     pairs: list[Pair] = []
     send: dict[Pair, Tensor] = {}
@@ -102,6 +143,7 @@ def everyone(workers: Sequence[tuple[int, ...]], here: Sequence[int], held: np.n
         for b, receivers in enumerate(workers):
             if a not in here and b not in here:
                 continue
+            # Every (sender, receiver) of the two workers, except from a client to itself.
             sender, receiver = (grid.ravel() for grid in np.meshgrid(senders, receivers, indexing="ij"))
             others = sender != receiver
             sender, receiver = sender[others], receiver[others]
@@ -122,7 +164,11 @@ def everyone(workers: Sequence[tuple[int, ...]], here: Sequence[int], held: np.n
 
 
 def row_counts(rows: RowIds, num_clients: int, name: str) -> np.ndarray:
-    """Rows of each of a cohort's K clients, [K] int64. Raises PlaceError when `rows` break their contract."""
+    """Count the rows of each client of a cohort, [K_h] int64.
+
+    Raises:
+        PlaceError: If the rows are not sorted by client, or not vectors of one length.
+    """
     ids, client = rows.ids, rows.client
     if ids.ndim != 1 or ids.shape != client.shape or ids.dtype != torch.int64:
         raise PlaceError(
@@ -140,8 +186,9 @@ def row_counts(rows: RowIds, num_clients: int, name: str) -> np.ndarray:
 
 
 def ids_fit(payload: object, num_clients: int) -> bool:
-    """Whether a worker's payload is ids [M] int64 and how many of them each of its clients has, [K_h]
-    int64."""
+    """Tell whether a worker's payload is ids [M] and how many of them each of its clients has [K_h], all
+    int64.
+    """
     vectors = _int_vectors(payload)
     if len(vectors) != 2:
         return False
@@ -151,8 +198,10 @@ def ids_fit(payload: object, num_clients: int) -> bool:
 
 
 def wants_fit(payload: object, worker: tuple[int, ...]) -> bool:
-    """Whether what a worker asks another one for is owners, ids and askers, [m] int64 each, and the askers
-    are its clients."""
+    """Tell whether a worker's request is owners, ids and askers.
+
+    They must be [m] int64 each, and the askers must be clients of the worker.
+    """
     vectors = _int_vectors(payload)
     if len(vectors) != 3 or len({len(vector) for vector in vectors}) > 1:
         return False
@@ -161,7 +210,7 @@ def wants_fit(payload: object, worker: tuple[int, ...]) -> bool:
 
 
 def _int_vectors(payload: object) -> list[Tensor]:
-    """The vectors of int64 in a tuple of nothing else; an empty list for any other payload."""
+    """The int64 vectors of a tuple; an empty list if the payload is anything else."""
     if not isinstance(payload, tuple):
         return []
     vectors = [x for x in payload if isinstance(x, Tensor) and x.dtype == torch.int64 and x.ndim == 1]
@@ -169,19 +218,26 @@ def _int_vectors(payload: object) -> list[Tensor]:
 
 
 def make_table(arrived: list[tuple[Tensor, Tensor]]) -> tuple[RouteTable, np.ndarray]:
-    """The server's table from every worker's (ids, rows of each of its clients), and every client's rows
-    [K]."""
+    """Make the server's table from every worker's (ids, number of rows of each client).
+
+    Returns:
+        The table, and the number of rows of each client, [K] int64.
+    """
     unique, index = torch.unique(torch.cat([ids for ids, _ in arrived]), return_inverse=True)
-    every = torch.cat([counts for _, counts in arrived])
-    client = torch.repeat_interleave(torch.arange(len(every), device=every.device), every)
-    return RouteTable(unique, index, client.to(unique.device)), every.cpu().numpy()
+    client_rows = torch.cat([counts for _, counts in arrived])
+    client = torch.repeat_interleave(torch.arange(len(client_rows), device=client_rows.device), client_rows)
+    return RouteTable(unique, index, client.to(unique.device)), client_rows.cpu().numpy()
 
 
 def check_wants(wants: ExchangeIds, worker: tuple[int, ...], num_clients: int, name: str) -> None:
-    """Raises PlaceError when what a worker's clients want is out of range, or is their own."""
+    """Check what a worker's clients want.
+
+    Raises:
+        PlaceError: If a client or an owner is out of range, or a client wants its own row.
+    """
     owner, client = wants.owner, wants.client
     if not owner.shape == wants.ids.shape == client.shape or owner.ndim != 1:
-        raise PlaceError(f"route {name!r}: client, ids and client must be vectors of one length")
+        raise PlaceError(f"route {name!r}: owner, ids and client must be vectors of one length")
     if not len(owner):
         return
     if int(owner.min()) < 0 or int(owner.max()) >= num_clients:
@@ -192,22 +248,35 @@ def check_wants(wants: ExchangeIds, worker: tuple[int, ...], num_clients: int, n
     if int(client.min()) < 0 or int(client.max()) >= len(worker):
         raise PlaceError(f"route {name!r}: client must index the cohort, 0..{len(worker) - 1}")
     if bool((owner == client + worker[0]).any()):
-        own = int(owner[owner == client + worker[0]][0])
-        raise PlaceError(f"route {name!r}: client {own} wants a row of its own; what it holds does not cross")
+        client_id = int(owner[owner == client + worker[0]][0])
+        raise PlaceError(
+            f"route {name!r}: client {client_id} wants a row that it owns; a client can ask others only"
+        )
 
 
 def find_rows(
     held: ExchangeIds, worker: tuple[int, ...], owner: Tensor, ids: Tensor, name: str, asked_by: str
 ) -> Tensor:
-    """The rows of a cohort that hold the wanted (client, id) pairs, [m]; asked_by: for messages.
+    """Find the rows of a cohort that hold wanted (owner, id) pairs, [m] int64.
 
-    Raises InputError when a client of this worker is asked for a node it does not hold."""
+    Args:
+        held: The rows that the cohort holds.
+        worker: The clients of the cohort.
+        owner: [m] int64, the client that is asked.
+        ids: [m] int64, the id that is asked for.
+        name: The name of the route, for messages.
+        asked_by: Who asks, for messages.
+
+    Raises:
+        InputError: If a client of this worker is asked for a row that it does not hold.
+    """
     client = owner - worker[0]
-    # Ids may be any numbers up to 2^63: a code has the id's place among those held.
+    # Ids may be any numbers up to 2^63, so a code uses the position of an id among the held ids.
     known, place = torch.unique(held.held_ids, return_inverse=True)
     wanted_place = torch.searchsorted(known, ids).clamp(max=max(len(known) - 1, 0))
     wrong = (client < 0) | (client >= len(worker))
     wrong = wrong | (known[wanted_place] != ids if len(known) else torch.ones_like(wrong))
+    # One number for each (client, id) that the cohort holds, to find wanted pairs by binary search.
     codes = held.held_client * len(known) + place
     order = torch.argsort(codes)
     wanted = client * len(known) + wanted_place
@@ -225,7 +294,7 @@ def find_rows(
 
 
 def expanded_table(table: RouteTable, counts: Tensor) -> RouteTable:
-    """The table of a route with counts[u] rows for each row of id u, [U] int64; the new ids are 0, 1, ..."""
+    """Make the table of a route with counts[u] rows for each row of id u. The new ids are 0, 1, ..."""
     starts = counts.cumsum(0) - counts
     each = counts[table.index]
     return RouteTable(
@@ -236,7 +305,7 @@ def expanded_table(table: RouteTable, counts: Tensor) -> RouteTable:
 
 
 def is_subset(numbers: object, size: int) -> bool:
-    """Whether these are row numbers, some of 0..size - 1, each once and ascending."""
+    """Tell whether a value is row numbers out of 0..size - 1, ascending, each once."""
     if not isinstance(numbers, Tensor) or numbers.dtype != torch.int64 or numbers.dim() != 1:
         return False
     if not len(numbers):
@@ -245,31 +314,40 @@ def is_subset(numbers: object, size: int) -> bool:
 
 
 def sums_of_parts(counts: Tensor, rows: np.ndarray) -> np.ndarray:
-    """The sums of consecutive parts of counts [M], of rows[k] each: [K] int64."""
+    """Sum consecutive parts of counts [M], of rows[k] numbers each: [K] int64."""
     totals = np.concatenate([[0], np.cumsum(counts.cpu().numpy())])
-    ends = np.cumsum(rows)
-    sums: np.ndarray = totals[ends] - totals[ends - rows]
+    stops = np.cumsum(rows)
+    sums: np.ndarray = totals[stops] - totals[stops - rows]
     return sums
 
 
 def in_order(places: Sequence[Tensor]) -> Tensor | None:
-    """How to put rows that arrive sender after sender where they are wanted; None: they arrive in order.
+    """Find how to order rows that arrive one sender after the other. None if they arrive in order.
 
-    places: of each sender's rows, which want they answer; any different numbers that ascend with the
-    wants."""
+    Args:
+        places: For each sender's rows, which want they answer: different numbers that ascend with the wants.
+    """
     place = torch.cat(list(places))
     ascending = len(place) < 2 or bool((place[1:] > place[:-1]).all())
     return None if ascending else torch.argsort(place)
 
 
 def link_codes(sender: Tensor, receiver: Tensor, num_clients: int) -> Tensor:
-    """The clients of each row as one number."""
+    """Encode the sender and the receiver of each row as one number."""
     return sender * num_clients + receiver
 
 
 def traffic(links: Tensor, num_clients: int) -> np.ndarray:
-    """The pairs of clients with traffic, from the links of each row [m] (`ExchangeRoute.links`): [P, 3]
-    (sender, receiver, rows)."""
+    """Count the rows of each pair of clients.
+
+    Args:
+        links: [m] int64, the clients of each row (`ExchangeRoute.links`).
+        num_clients: K.
+
+    Returns:
+        [P, 3] int64, (sender, receiver, rows) of the pairs with rows.
+    """
+    # A table of all pairs of clients is faster than sorting, but only if it is not larger than the input.
     if num_clients**2 <= max(len(links), 1000):
         rows = torch.bincount(links, minlength=num_clients**2)
         codes = rows.nonzero()[:, 0]

@@ -1,10 +1,11 @@
-"""What forecasting runs on: the series of the sensors that one worker holds, one a client, and at the server
-the network of all sensors.
+"""The data of forecasting: the time series of a worker's sensors, and at the server the network of all
+sensors.
 
-The clients of a worker are stacked as those of a `Cohort` are. A window is never stored: it is a view of a
-series. All sensors read at the same times.
+Each client has one sensor. The clients of a worker are stacked as in a `Cohort`. A window is never stored: it
+is a view of a series. All sensors read at the same times.
 
-Shapes: K clients, T steps, W windows, m lags, n horizon, S sensors of the whole run, E edges."""
+Shapes: K clients, T steps, W windows, m lags, n horizon, S sensors of the whole run, E edges.
+"""
 
 import json
 from collections.abc import Sequence
@@ -47,11 +48,16 @@ MINUTES_PER_DAY = 24 * 60
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """The readings of K clients, a sensor each.
+    """The readings of K clients, one sensor each.
 
-    clients: stable ids of the clients, which are the numbers of their sensors; readings [K, T], 0 where
-    missing [K, T] bool; first_minute: of the week (Monday 0:00 is 0) at which the first reading was made,
-    step_minutes: between two; split: how the windows are divided, with `observed` [K] of these clients."""
+    Attributes:
+        clients: The stable ids of the clients, which are the numbers of their sensors.
+        readings: [K, T], 0 where missing.
+        missing: [K, T] bool.
+        first_minute: The minute of the week of the first reading (Monday 0:00 is 0).
+        step_minutes: The minutes between two readings.
+        split: How the windows are divided, with `observed` [K] of these clients.
+    """
 
     clients: tuple[int, ...]
     readings: Tensor
@@ -62,31 +68,47 @@ class Series:
 
     @property
     def num_clients(self) -> int:
+        """K, the number of clients, which is the number of sensors."""
         return len(self.clients)
 
     @property
     def num_steps(self) -> int:
+        """T, the number of time steps."""
         return self.readings.shape[1]
 
     @property
     def time_of_day(self) -> Tensor:
-        """The time of each reading as a share of the day: [T] in [0, 1)."""
+        """The time of each reading as a fraction of the day, [T] in [0, 1)."""
         minute = self.first_minute + self.step_minutes * torch.arange(
             self.num_steps, device=self.readings.device
         )
         return (minute % MINUTES_PER_DAY).to(self.readings.dtype) / MINUTES_PER_DAY
 
     def starts(self, target: str) -> Tensor:
-        """The first step of each window of a target, [W] int64 (see `starts_of`)."""
+        """List the first step of each window of a target (see `starts_of`).
+
+        Args:
+            target: "train", "val", "test" or "all".
+
+        Returns:
+            [W] int64.
+        """
         return starts_of(self.split, target).to(self.readings.device)
 
     @property
     def training_steps(self) -> int:
-        """How many steps, from the first, the training windows cover."""
+        """The number of steps, from the first, that the training windows cover."""
         return self.split.train + self.split.lags + self.split.horizon - 1
 
     def of(self, present: Tensor) -> "Series":
-        """The series of some of the clients; present [K] bool."""
+        """Select the series of some clients.
+
+        Args:
+            present: [K] bool.
+
+        Returns:
+            Their series.
+        """
         if bool(present.all()):
             return self
         chosen = present.nonzero()[:, 0]
@@ -101,9 +123,14 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """What the server knows of the sensors, and nothing that they have read: edges, self loops among them,
-    whose nodes are the clients; split, whose `observed` [S] says which take part in training and
-    validation; and the times of the readings (see `Series`)."""
+    """What the server knows of the sensors. It holds none of their readings.
+
+    Attributes:
+        edges: The edges between sensors, with self loops. The nodes are the clients.
+        first_minute, step_minutes: The times of the readings, as in `Series`.
+        split: How the windows are divided; `observed` [S] tells which sensors take part in training and
+            validation.
+    """
 
     edges: Edges
     first_minute: int
@@ -113,8 +140,12 @@ class Network:
 
 @dataclass(frozen=True)
 class SensorData:
-    """What a run of forecasting is given. series: a `Series` at each worker of clients; network: a
-    `Network` at the server."""
+    """The data of a run of forecasting.
+
+    Attributes:
+        series: A `Series` at each worker.
+        network: A `Network` at the server.
+    """
 
     series: Located["Series"]
     network: Located["Network"]
@@ -125,8 +156,15 @@ TaskData: TypeAlias = "Located[Cohort] | SensorData"
 
 
 def starts_of(split: TimeSplit, target: str) -> Tensor:
-    """The first step of each window of "train" (those that are trained on), "val", "test" or "all" (val and
-    test), [W] int64."""
+    """List the first step of each window of a target.
+
+    Args:
+        split: How the windows are divided.
+        target: "train" (the windows that are trained on), "val", "test", or "all" for val and test.
+
+    Returns:
+        [W] int64.
+    """
     first, end, step = {
         "train": (0, split.train, split.every),
         "val": (split.train, split.train + split.val, 1),
@@ -137,16 +175,37 @@ def starts_of(split: TimeSplit, target: str) -> Tensor:
 
 
 def windows(x: Tensor, starts: Tensor, first: int, length: int) -> Tensor:
-    """The steps ``starts + first`` and so on of each series: [..., T], [W] -> [..., W, length]."""
+    """Cut windows out of series.
+
+    Args:
+        x: [..., T].
+        starts: [W] int64, the first step of each window.
+        first: The first step to return, counted from the start of the window.
+        length: How many steps to return.
+
+    Returns:
+        [..., W, length], views of the series.
+    """
     return x.unfold(-1, length, 1).index_select(-2, starts + first)
 
 
 def make_series(
     sensors: Sensors, split: TimeSplit, clients: Sequence[int], *, device: torch.device | str = "cpu"
 ) -> Series:
-    """The series of the given clients (ascending numbers of sensors), in torch's default dtype.
+    """Make the series of some clients, in torch's default dtype.
 
-    Raises InputError for clients that are not sensors, ascending, each once."""
+    Args:
+        sensors: The readings of all sensors.
+        split: How the windows are divided.
+        clients: The numbers of the clients' sensors, ascending.
+        device: The torch device of the tensors.
+
+    Returns:
+        The series.
+
+    Raises:
+        InputError: If `clients` are not sensors, ascending, each once.
+    """
     chosen = list(clients)
     if chosen != sorted({*chosen} & {*range(sensors.num_sensors)}):
         raise InputError(
@@ -165,13 +224,22 @@ def make_series(
 
 
 def make_network(sensors: Sensors, split: TimeSplit, *, device: torch.device | str = "cpu") -> Network:
-    """The network of all sensors."""
+    """Make the network of all sensors.
+
+    Args:
+        sensors: The sensors.
+        split: How the windows are divided.
+        device: The torch device of the tensors.
+
+    Returns:
+        The network.
+    """
     edges = make_edges(sensors.adjacency).to(device)
     return Network(edges, _first_minute(sensors), sensors.step_minutes, split)
 
 
 def _first_minute(sensors: Sensors) -> int:
-    """Of the week."""
+    """The minute of the week of the first reading."""
     start = np.datetime64(sensors.start, "m")
     # 1970-01-01, where numpy counts from, was a Thursday.
     return (int(start.astype(np.int64)) + 3 * MINUTES_PER_DAY) % (7 * MINUTES_PER_DAY)
@@ -190,7 +258,12 @@ _SPLIT = ("lags", "horizon", "every", "train", "val", "test")
 
 
 def save_series(series: Series, path: Path) -> None:
-    """Write the series of a worker as one safetensors file."""
+    """Write the series of a worker as one safetensors file.
+
+    Args:
+        series: The series.
+        path: The file.
+    """
     arrays = {
         "readings": series.readings.cpu().numpy(),
         "missing": series.missing.cpu().numpy(),
@@ -201,28 +274,42 @@ def save_series(series: Series, path: Path) -> None:
 
 
 def _times(known: Series | Network) -> dict[str, Any]:
-    """When readings are made, and which windows of them are for what."""
-    told = {"first_minute": known.first_minute, "step_minutes": known.step_minutes, "name": known.split.name}
-    return told | {key: getattr(known.split, key) for key in _SPLIT}
+    """The times of the readings and the split, for a file's metadata."""
+    metadata = {
+        "first_minute": known.first_minute,
+        "step_minutes": known.step_minutes,
+        "name": known.split.name,
+    }
+    return metadata | {key: getattr(known.split, key) for key in _SPLIT}
 
 
-def _split_from(told: dict[str, Any], observed: np.ndarray) -> TimeSplit | None:
-    """The split in `_times`; None where these are no times."""
-    numbers = [told.get(key) for key in ("first_minute", "step_minutes", *_SPLIT)]
+def _split_from(metadata: dict[str, Any], observed: np.ndarray) -> TimeSplit | None:
+    """Restore the split from what `_times` returned; None if it is anything else."""
+    numbers = [metadata.get(key) for key in ("first_minute", "step_minutes", *_SPLIT)]
     whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
-    if not whole or not isinstance(told.get("name"), str):
+    if not whole or not isinstance(metadata.get("name"), str):
         return None
-    if min(told[key] for key in ("step_minutes", "lags", "horizon", "every")) < 1:
+    if min(metadata[key] for key in ("step_minutes", "lags", "horizon", "every")) < 1:
         return None
-    return TimeSplit(name=told["name"], observed=observed, **{key: told[key] for key in _SPLIT})
+    return TimeSplit(name=metadata["name"], observed=observed, **{key: metadata[key] for key in _SPLIT})
 
 
 def load_series(path: Path, *, device: torch.device | str = "cpu") -> Series:
-    """Read what `save_series` wrote. Raises InputError for any other file, and for one whose columns do not
-    go together."""
-    arrays, told = _read(path, "series", _SERIES)
+    """Read a file that `save_series` wrote.
+
+    Args:
+        path: The file.
+        device: The torch device of the tensors.
+
+    Returns:
+        The series.
+
+    Raises:
+        InputError: If the file is anything else, or its columns do not fit together.
+    """
+    arrays, metadata = _read(path, "series", _SERIES)
     clients, steps = arrays["readings"].shape
-    ids, split = arrays["clients"], _split_from(told, arrays["observed"])
+    ids, split = arrays["clients"], _split_from(metadata, arrays["observed"])
     fits = (
         split is not None
         and arrays["missing"].shape == (clients, steps)
@@ -234,44 +321,59 @@ def load_series(path: Path, *, device: torch.device | str = "cpu") -> Series:
     )
     if not fits:
         raise InputError(
-            f"{path} is not a whole file of series: its columns do not go together; write it again"
+            f"{path} is not a whole file of time series: its columns do not fit together; write it again"
         )
     assert split is not None
     return Series(
         clients=tuple(ids.tolist()),
         readings=torch.from_numpy(arrays["readings"]).to(device),
         missing=torch.from_numpy(arrays["missing"]).to(device),
-        first_minute=told["first_minute"],
-        step_minutes=told["step_minutes"],
+        first_minute=metadata["first_minute"],
+        step_minutes=metadata["step_minutes"],
         split=split,
     )
 
 
 def save_network(network: Network, path: Path) -> None:
-    """Write the server's network as one safetensors file."""
+    """Write the server's network as one safetensors file.
+
+    Args:
+        network: The network.
+        path: The file.
+    """
     arrays = {name: getattr(network.edges, name).cpu().numpy() for name in ("sender", "receiver", "weight")}
-    told = {"nodes": network.edges.num_nodes, **_times(network)}
-    write_tensors(path, {**arrays, "observed": network.split.observed}, {"network": json.dumps(told)})
+    metadata = {"nodes": network.edges.num_nodes, **_times(network)}
+    write_tensors(path, {**arrays, "observed": network.split.observed}, {"network": json.dumps(metadata)})
 
 
 def load_network(path: Path, *, device: torch.device | str = "cpu") -> Network:
-    """Read what `save_network` wrote. Raises InputError for any other file, and for one whose columns do not
-    go together."""
-    arrays, told = _read(path, "network", _NETWORK)
-    sensors, edges = told.get("nodes"), len(arrays["sender"])
-    ends, split = (arrays["sender"], arrays["receiver"]), _split_from(told, arrays["observed"])
+    """Read a file that `save_network` wrote.
+
+    Args:
+        path: The file.
+        device: The torch device of the tensors.
+
+    Returns:
+        The network.
+
+    Raises:
+        InputError: If the file is anything else, or its columns do not fit together.
+    """
+    arrays, metadata = _read(path, "network", _NETWORK)
+    sensors, edges = metadata.get("nodes"), len(arrays["sender"])
+    node_columns, split = (arrays["sender"], arrays["receiver"]), _split_from(metadata, arrays["observed"])
     fits = (
         isinstance(sensors, int)
         and split is not None
         and len(arrays["receiver"]) == len(arrays["weight"]) == edges
         and len(arrays["observed"]) == sensors
-        and all(end.min(initial=0) >= 0 and end.max(initial=-1) < sensors for end in ends)
+        and all(nodes.min(initial=0) >= 0 and nodes.max(initial=-1) < sensors for nodes in node_columns)
         and bool(np.isfinite(arrays["weight"]).all())
         and bool((np.diff(arrays["receiver"]) >= 0).all())
     )
     if not fits:
         raise InputError(
-            f"{path} is not a whole network of sensors: its columns do not go together; write it again"
+            f"{path} is not a whole network of sensors: its columns do not fit together; write it again"
         )
     assert isinstance(sensors, int)
     assert split is not None
@@ -279,23 +381,28 @@ def load_network(path: Path, *, device: torch.device | str = "cpu") -> Network:
         torch.from_numpy(arrays[name]).to(device) for name in ("sender", "receiver", "weight")
     )
     graph = Edges(receiver, sender, weight, sensors)
-    return Network(graph, told["first_minute"], told["step_minutes"], split)
+    return Network(graph, metadata["first_minute"], metadata["step_minutes"], split)
 
 
 def _read(
     path: Path, key: str, columns: dict[str, tuple[str, int]]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays of a file and what it says of itself; InputError where a column is missing or is of another
-    kind."""
+    """Read the arrays of a file and its metadata under `key`.
+
+    Raises:
+        InputError: If a column is missing or has another kind.
+    """
     try:
         arrays, metadata = read_tensors(path)
-        told = json.loads(metadata[key])
+        metadata = json.loads(metadata[key])
     except Exception as error:
         raise InputError(f"{path} is not a file of a sensor {key}: {error}") from error
     for name, (kind, dimensions) in columns.items():
         array = arrays.get(name)
         if array is None or array.dtype.kind != kind or array.ndim != dimensions:
-            raise InputError(f"{path} is not a file of a sensor {key}: {name} is missing or of another kind")
-    if not isinstance(told, dict):
-        raise InputError(f"{path} is not a file of a sensor {key}: its description is no mapping")
-    return arrays, told
+            raise InputError(
+                f"{path} is not a file of a sensor {key}: the column {name} is missing or has another kind"
+            )
+    if not isinstance(metadata, dict):
+        raise InputError(f"{path} is not a file of a sensor {key}: its description is not a JSON object")
+    return arrays, metadata

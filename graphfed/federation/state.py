@@ -1,7 +1,9 @@
-"""Located values as flat named arrays, and back: what checkpoints hold.
+"""Located values as flat named arrays, and back. Checkpoints hold such arrays.
 
-A name is ``<value>/<place>/<path of keys>``; per-client first-layer weights are stored as they are kept, rows
-and the pairs they belong to. The arrays hold every bit: a run goes on from them as if it had not stopped."""
+A name is ``<value>/<place>/<path of keys>``. Sparse per-client weights are stored as rows and the (client,
+feature) pairs that they belong to. The arrays hold every bit, so a resumed run gives the same results as an
+uninterrupted one.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,18 +20,44 @@ __all__ = ["arrays_of", "members_of", "roster_code", "roster_of", "tensors_of", 
 
 
 def roster_code(present: np.ndarray) -> str:
-    """Who takes part, [K] bool, as text: a bit for each client, in hexadecimal."""
+    """Encode which clients take part.
+
+    Args:
+        present: [K] bool.
+
+    Returns:
+        A bit for each client, in hexadecimal.
+    """
     return np.packbits(present).tobytes().hex()
 
 
 def roster_of(code: str, num_clients: int) -> np.ndarray:
-    """What `roster_code` told, [K] bool."""
+    """Decode what `roster_code` returned.
+
+    Args:
+        code: The text.
+        num_clients: K.
+
+    Returns:
+        [K] bool.
+    """
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(code), dtype=np.uint8))
     return bits[:num_clients].astype(bool)
 
 
 def tensors_of(tree: Any, prefix: str) -> dict[str, Tensor]:
-    """The tensors of a tree of dictionaries, by path."""
+    """List the tensors of a state.
+
+    Args:
+        tree: Tensors and sparse weights, in dictionaries.
+        prefix: The path of the state.
+
+    Returns:
+        The tensors by path.
+
+    Raises:
+        TypeError: For anything else in the state.
+    """
     if isinstance(tree, dict):
         return {k: t for key, item in tree.items() for k, t in tensors_of(item, f"{prefix}/{key}").items()}
     if isinstance(tree, SparseWeights):
@@ -45,7 +73,7 @@ def tensors_of(tree: Any, prefix: str) -> dict[str, Tensor]:
 
 
 def _fill(path: str, stored: Mapping[str, Tensor]) -> Any:
-    """The tree stored under `path`."""
+    """Rebuild the state stored under a path."""
     if path in stored:
         return stored[path]
     if f"{path}:rows" in stored:
@@ -57,11 +85,19 @@ def _fill(path: str, stored: Mapping[str, Tensor]) -> Any:
 
 
 def _places(fed: Federation, place: str) -> list[str]:
-    return ["server"] * len(fed.server_participants) if place == SERVER else [f"worker{h}" for h in fed.here]
+    return ["server"] * fed.server_is_here if place == SERVER else [f"worker{h}" for h in fed.here]
 
 
 def arrays_of(fed: Federation, values: Mapping[str, Located]) -> dict[str, np.ndarray]:
-    """What this process holds of `values`, as arrays by name."""
+    """Convert what this process holds of some values to arrays.
+
+    Args:
+        fed: The federation.
+        values: The values by name.
+
+    Returns:
+        The arrays by name.
+    """
     arrays: dict[str, np.ndarray] = {}
     for name, value in values.items():
         for place, part in zip(_places(fed, value.place), value.parts, strict=True):
@@ -72,7 +108,14 @@ def arrays_of(fed: Federation, values: Mapping[str, Located]) -> dict[str, np.nd
 
 
 def members_of(values: Mapping[str, Located]) -> dict[str, str | None]:
-    """Which clients hold each value, a bit for each in hexadecimal; None: all of them."""
+    """Encode which clients hold each value.
+
+    Args:
+        values: The values by name.
+
+    Returns:
+        By name, the clients as `roster_code` encodes them; None if all hold it.
+    """
     return {
         name: None if value.members is None else roster_code(value.members) for name, value in values.items()
     }
@@ -84,8 +127,17 @@ def values_from(
     places: Mapping[str, str],
     fed: Federation,
 ) -> dict[str, Located]:
-    """The values that `arrays_of` and `members_of` described, in the same placement; places: where each one
-    is. Dictionaries get their keys in the order of `arrays`."""
+    """Restore values, in the placement in which they were saved.
+
+    Args:
+        arrays: What `arrays_of` returned. Dictionaries get their keys in the order of these arrays.
+        members: What `members_of` returned.
+        places: The place of each value, by name.
+        fed: The federation.
+
+    Returns:
+        The values by name.
+    """
     stored = {k: torch.from_numpy(a.copy()).to(fed.device) for k, a in arrays.items()}
     values: dict[str, Located] = {}
     for name, place in places.items():

@@ -1,9 +1,9 @@
-"""The tape: transfers in program order, so that gradients can be sent back over them in reverse.
+"""The tape: records transfers in program order, so that gradients can be sent back over them in reverse.
 
-`operations.backward` walks the records backwards. Before a record's received tensors are read, the pending
-roots at their place are sent through autograd in one multi-root call; so a received tensor's gradient is
-complete when it is sent back, and a chain of transfers costs one autograd pass per phase, not one per
-transfer. No double backward.
+`operations.backward` walks the records backwards. Before it reads the gradients of a record's received
+tensors, it runs autograd once for everything that waits at their participant. So the gradient of a received
+tensor is complete when it is sent back, and a chain of transfers costs one autograd pass for each step, not
+one for each transfer. There is no double backward.
 """
 
 from collections import defaultdict
@@ -23,11 +23,16 @@ __all__ = ["CustomBackward", "Pending", "Record", "Tape"]
 
 @dataclass(frozen=True)
 class Record:
-    """One transfer: of every message (source, destination), the tensors sent from here and received here
-    whose sender wanted a gradient.
+    """One transfer: the tensors sent from here and received here whose sender wants a gradient.
 
-    `pairs` are the messages with such a tensor, each answered exactly once; `answers` are the ledger's
-    records of the gradients; `wrap` goes around them; `key` names the messages that carry them."""
+    Attributes:
+        key: What the messages with the gradients are called.
+        pairs: The messages (sender, receiver) with such a tensor. Each is answered exactly once.
+        sent: The tensors sent from here, by message.
+        received: The tensors received here, by message.
+        answers: The ledger's records of the gradients.
+        wrap: The wrapper of the transfer.
+    """
 
     key: str
     pairs: tuple[Pair, ...]
@@ -39,8 +44,13 @@ class Record:
 
 @dataclass(frozen=True)
 class CustomBackward:
-    """A value z that was made from x at another place, with a backward of its own: `back` is the program that
-    brings the gradient of z to the place of x."""
+    """A value computed from a value at another place, with its own backward pass.
+
+    Attributes:
+        x: The value it was computed from.
+        z: The computed value.
+        back: The program that computes the gradient of x, at its place, from the gradient of z.
+    """
 
     x: Located[Tensor]
     z: Located[Tensor]
@@ -49,14 +59,18 @@ class CustomBackward:
 
 @dataclass
 class Tape:
-    """The records of one block. `spent`: the one backward pass has run."""
+    """The records of one block.
+
+    Attributes:
+        records: The records, in program order.
+        spent: Whether the one backward pass has run.
+    """
 
     records: list[Record | CustomBackward] = field(default_factory=list)
     spent: bool = False
 
     def close(self) -> None:
-        """What was received becomes constant: a gradient that reached it later could not be sent back any
-        more."""
+        """Make received values constant: a gradient that reached them later could not be sent back."""
         for record in self.records:
             received: Collection[Sequence[Tensor]]
             received = [record.z.parts] if isinstance(record, CustomBackward) else record.received.values()
@@ -67,25 +81,36 @@ class Tape:
 
 
 class Pending:
-    """Gradients waiting at each end to be sent through autograd together."""
+    """Gradients that wait at each participant for the next autograd pass."""
 
     def __init__(self) -> None:
         self._roots: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
 
-    def add(self, end: int, root: Tensor, gradient: Tensor) -> None:
-        """Have `gradient` wait at `end` for the pass of its root (of the same shape)."""
-        if root.requires_grad:
-            self._roots[end].append((root, gradient))
+    def add(self, participant: int, root: Tensor, gradient: Tensor) -> None:
+        """Let a gradient wait for the next pass at a participant.
 
-    def flush(self, end: int) -> None:
-        """One backward pass over everything pending at `end`. The graph is kept: an earlier transfer may
-        share it."""
-        waiting = self._roots.pop(end, [])
+        Args:
+            participant: The participant.
+            root: The tensor whose gradient it is.
+            gradient: The gradient, of the shape of `root`.
+        """
+        if root.requires_grad:
+            self._roots[participant].append((root, gradient))
+
+    def flush(self, participant: int) -> None:
+        """Run one autograd pass over everything that waits at a participant.
+
+        The graph is kept, because an earlier transfer may share it.
+
+        Args:
+            participant: The participant.
+        """
+        waiting = self._roots.pop(participant, [])
         if waiting:
             roots, gradients = zip(*waiting, strict=True)
             torch.autograd.backward(roots, gradients, retain_graph=True)
 
     def flush_all(self) -> None:
-        """The last passes, at every end."""
-        for end in list(self._roots):
-            self.flush(end)
+        """Run the last passes, at every participant."""
+        for participant in list(self._roots):
+            self.flush(participant)

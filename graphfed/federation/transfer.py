@@ -1,4 +1,4 @@
-"""One payload transfer: its options, the messages it is packed in, and the gradients that come back."""
+"""One payload transfer: its options, the messages of its payload, and the gradients that are sent back."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -35,9 +35,9 @@ __all__ = [
 ]
 
 
-#: A transfer's own rule for what comes from another process: gets a worker's payload, and what the worker's
-#: clients have declared, [K_h] by part of the split ({} where nothing was asked for). Returns what was sent
-#: that cannot be used, in words that go on "it sent"; empty where nothing is wrong.
+#: A transfer's own rule for what another process sends. It gets a worker's payload, and the counts that the
+#: worker's clients have declared, [K_h] by part of the split ({} if the run did not ask). It returns what is
+#: wrong, as a continuation of "it sent", or an empty string.
 Accept = Callable[[Any, Mapping[str, np.ndarray]], str]
 
 
@@ -46,11 +46,11 @@ class Options(TypedDict, total=False):
 
     Attributes:
         name: What the transfer is called on the ledger.
-        protection: What hides the payload, in the ledger's words.
+        protection: How the payload is hidden, as the ledger records it.
         grad: Whether gradients are sent back the same way. If not, what is received is constant.
         wrap: What is put around the payload: noise, compression or encryption (see `wrap.Wrapper`).
-        finite: Whether numbers that are not finite are refused where another process sends them.
-        accept: A rule of this transfer's own for what other processes send.
+        finite: Whether numbers that are not finite are refused if another process sends them.
+        accept: This transfer's own rule for what other processes send.
     """
 
     name: Required[str]
@@ -63,7 +63,13 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Ideal:
-    """What a simulated transfer stands for: rows of `shape` and `dtype` on a flow in its direction."""
+    """What a simulated transfer stands for.
+
+    Attributes:
+        flow: The units that the real transfer would send, in its direction.
+        shape: The shape of a unit.
+        dtype: The dtype of a unit.
+    """
 
     flow: Flow
     shape: list[int]
@@ -73,10 +79,13 @@ class Ideal:
 class Transfer(NamedTuple):
     """One payload transfer: its kind and flow on the ledger, and the caller's `Options`.
 
-    A named tuple, as it is made for every transfer: a frozen dataclass takes three times as long.
+    It is a named tuple because one is made for every transfer, and a frozen dataclass takes three times as
+    long.
 
-    leading: whether the first dimension of the payload counts the units of the flow; ideal: what the ledger
-    counts in place of the payload."""
+    Attributes:
+        leading: Whether the first dimension of the payload counts the units of the flow.
+        ideal: What the ledger counts instead of the payload.
+    """
 
     name: str
     kind: str
@@ -90,8 +99,14 @@ class Transfer(NamedTuple):
     accept: Accept | None = None
 
     def record_of(self, payload: Payload) -> LedgerRecord:
-        """The ledger's record of the transfer, from the payload of one message: all differ in the number of
-        units only."""
+        """Make the ledger's record of the transfer.
+
+        Args:
+            payload: The payload of one message. The others differ only in the number of units.
+
+        Returns:
+            The record.
+        """
         if self.ideal is not None:
             shape, dtype = self.ideal.shape, str(self.ideal.dtype).removeprefix("torch.")
             size = math.prod(shape) * self.ideal.dtype.itemsize
@@ -105,12 +120,25 @@ class Transfer(NamedTuple):
 
 
 def pack(payload: Payload, recording: bool, wrap: Wrapper | None, name: str) -> Message:
-    """The message of a payload: its values without their history, in the wrapper."""
+    """Make the message of a payload: detached, and encoded by the wrapper.
+
+    Args:
+        payload: The payload.
+        recording: Whether a tape records the transfer.
+        wrap: The wrapper.
+        name: The name of the transfer, for errors.
+
+    Returns:
+        The message.
+
+    Raises:
+        PlaceError: If sparse rows require a gradient.
+    """
     flags: tuple[bool, ...] = ()
     if recording:
         if any(isinstance(x, SparseMatrix) and x.values.requires_grad for x in pay.leaves(payload)):
             raise PlaceError(
-                f"transfer {name!r}: sparse rows carry no gradient; send to_dense(), or use grad=False"
+                f"transfer {name!r}: sparse rows cannot have a gradient; send to_dense(), or use grad=False"
             )
         flags = tuple(t.requires_grad for t in pay.tensors_in(payload))
     payload = pay.detach(payload)
@@ -123,21 +151,28 @@ def pack(payload: Payload, recording: bool, wrap: Wrapper | None, name: str) -> 
 
 
 def unpack_arrived(message: Message, wrap: Wrapper | None) -> Any:
-    """The payload of a message from another process, out of the wrapper.
+    """Unpack a message from another process, and check it.
+
+    Args:
+        message: The message.
+        wrap: The wrapper.
+
+    Returns:
+        The payload.
 
     Raises:
-        WireError: for what is no payload of tensors in this wrapper; the message goes on "it sent".
+        WireError: If it is not a payload of tensors in this wrapper. The text continues "it sent".
     """
     leaves = pay.leaves(message.payload)
     kinds = (Tensor,) if wrap is not None else (Tensor, SparseMatrix)
     if not all(isinstance(x, kinds) for x in leaves):
-        raise WireError(f"what is no payload of tensors: {describe_value(message.payload)}")
+        raise WireError(f"something that is not a payload of tensors: {describe_value(message.payload)}")
     if len(message.dtypes) != (0 if wrap is None else len(leaves)):
         raise WireError("a payload in another wrapper than the receiver's")
     try:
         payload = unpack(message, wrap)
-    except Exception as error:  # whatever a wrapper makes of bytes that are none of its own
-        raise WireError(f"what its wrapper cannot open ({type(error).__name__})") from error
+    except Exception as error:  # a wrapper may raise anything for bytes that it did not encode
+        raise WireError(f"a payload that its wrapper cannot decode ({type(error).__name__})") from error
     count = len(pay.floating_leaves(payload))
     if message.grad and len(message.grad) != count:
         raise WireError(f"{len(message.grad)} gradient flags for {count} tensors")
@@ -145,7 +180,15 @@ def unpack_arrived(message: Message, wrap: Wrapper | None) -> Any:
 
 
 def unpack(message: Message, wrap: Wrapper | None) -> Any:
-    """The payload of a message, out of the wrapper."""
+    """Unpack a message from this process.
+
+    Args:
+        message: The message.
+        wrap: The wrapper.
+
+    Returns:
+        The payload.
+    """
     if wrap is None:
         return message.payload
     dtypes = iter(message.dtypes)
@@ -158,7 +201,20 @@ def unpack(message: Message, wrap: Wrapper | None) -> Any:
 
 
 def check_rows(rows: object, expected: int, what: str, why: str) -> Rows:
-    """The rows; PlaceError unless there are as many as expected."""
+    """Check the number of rows of a value.
+
+    Args:
+        rows: The value.
+        expected: The number of rows.
+        what: What errors call the value.
+        why: What the expected number counts, as in "the clients are".
+
+    Returns:
+        The rows.
+
+    Raises:
+        PlaceError: If the value has another number of rows.
+    """
     if not isinstance(rows, Tensor | SparseMatrix) or not len(rows.shape) or rows.shape[0] != expected:
         raise PlaceError(f"{what} is {describe_value(rows)} where {why} {expected}")
     return rows
@@ -167,7 +223,16 @@ def check_rows(rows: object, expected: int, what: str, why: str) -> Rows:
 def tensors_asked(
     payloads: Mapping[Pair, Payload], asked: Mapping[Pair, tuple[bool, ...]], name: str
 ) -> dict[Pair, list[Tensor]]:
-    """The tensors whose sender asked for a gradient, of every payload with such a tensor."""
+    """Select the tensors whose sender wants a gradient.
+
+    Args:
+        payloads: The payloads by message.
+        asked: For each message with such a tensor, the flags of its floating tensors.
+        name: The name of the transfer, for errors.
+
+    Returns:
+        The tensors by message.
+    """
     chosen = {}
     for p, flags in asked.items():
         if p in payloads:
@@ -179,12 +244,27 @@ def tensors_asked(
 
 
 def wrapped_leaves(message: Message) -> list[Leaf]:
-    """The leaves that a wrapper encoded."""
+    """List the leaves that a wrapper encoded.
+
+    Args:
+        message: The message.
+
+    Returns:
+        The leaves, in order.
+    """
     return [x for x, dtype in zip(pay.leaves(message.payload), message.dtypes, strict=True) if dtype]
 
 
 def answer(tensors: Sequence[Tensor], wrap: Wrapper | None) -> Message:
-    """The gradients of received tensors, on their way back."""
+    """Make the message with the gradients of received tensors.
+
+    Args:
+        tensors: The tensors. Their gradients are removed.
+        wrap: The wrapper of the transfer.
+
+    Returns:
+        The message.
+    """
     gradients = tuple(torch.zeros_like(t) if t.grad is None else t.grad for t in tensors)
     for t in tensors:
         t.grad = None
@@ -194,12 +274,20 @@ def answer(tensors: Sequence[Tensor], wrap: Wrapper | None) -> Message:
 
 
 def gradients_for(tensors: Sequence[Tensor], arrived: object, wrap: Wrapper | None) -> tuple[Tensor, ...]:
-    """The gradients of sent tensors, out of the wrapper.
+    """Check and decode the gradients that came back for sent tensors.
+
+    Args:
+        tensors: The tensors.
+        arrived: The payload that came back.
+        wrap: The wrapper of the transfer.
+
+    Returns:
+        The gradients.
 
     Raises:
-        WireError: when they do not fit the tensors; the message goes on "it sent".
+        WireError: If they do not fit the tensors. The text continues "it sent".
     """
-    unfit = WireError("gradients that do not fit what it got")
+    unfit = WireError("gradients that do not fit what it received")
     if not isinstance(arrived, tuple) or not all(isinstance(g, Tensor) for g in arrived):
         raise unfit
     if len(arrived) != len(tensors):
@@ -207,7 +295,7 @@ def gradients_for(tensors: Sequence[Tensor], arrived: object, wrap: Wrapper | No
     if wrap is not None and wrap.gradients:
         try:
             arrived = tuple(wrap.decode(g, t.dtype) for t, g in zip(tensors, arrived, strict=True))
-        except Exception as error:  # whatever a wrapper makes of bytes that are none of its own
+        except Exception as error:  # a wrapper may raise anything for bytes that it did not encode
             raise unfit from error
     if any(g.shape != t.shape or g.dtype != t.dtype for t, g in zip(tensors, arrived, strict=True)):
         raise unfit
@@ -215,7 +303,14 @@ def gradients_for(tensors: Sequence[Tensor], arrived: object, wrap: Wrapper | No
 
 
 def describe_value(x: object) -> str:
-    """A value as an error message shows it: shapes, never contents."""
+    """Describe a value for an error message: its shapes, never its contents.
+
+    Args:
+        x: The value.
+
+    Returns:
+        The description.
+    """
     if isinstance(x, Tensor):
         return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
     if isinstance(x, SparseMatrix):

@@ -1,9 +1,9 @@
 """Values that live at a place.
 
-A `Located` value has a place (`clients` or `server`) and one part for every worker of that place in this
-process: stacked, all clients are one worker; one at a time, every client is a worker; in separate
-processes, each
-process has its own worker's part and nothing else. Only functions run at the place see the parts.
+A `Located` value has a place (`clients` or `server`) and one part for every participant of that place in this
+process. With all clients stacked there is one worker and one part; with one client at a time, every client is
+a worker; in separate processes, each process has only the part of its own worker. Only functions that run at
+the place get the parts.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ __all__ = [
     "CLIENTS",
     "SERVER",
     "Located",
-    "OfTheProgram",
+    "ProgramObject",
     "check_arguments",
     "check_function",
     "versions",
@@ -47,7 +47,7 @@ CLIENTS, SERVER = "clients", "server"
 
 
 class _Absent:
-    """The part of a worker none of whose clients take part in this round."""
+    """The part of a worker whose clients all are absent in this round."""
 
     def __repr__(self) -> str:
         return "ABSENT"
@@ -56,20 +56,25 @@ class _Absent:
 ABSENT = _Absent()
 
 
-class OfTheProgram:
-    """What the program holds and functions run at a place never see: located values, the federation."""
+class ProgramObject:
+    """What a program holds and functions that run at a place never get: located values and the federation."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, eq=False)
-class Located(OfTheProgram, Generic[Content_co]):
-    """A value at `place`; `parts` holds one entry for each worker of that place in this process.
+class Located(ProgramObject, Generic[Content_co]):
+    """A value at a place.
 
-    The type argument is the type of a part, as functions run at the place get it; it may be left out.
-    `members` [K] bool are the clients that have the value (None: all of them, or the server). The program
-    passes a located value on; it can neither branch on it, nor compare it, nor take it apart: each is a
-    PlaceError."""
+    The type argument is the type of a part; it may be left out. A program passes located values on. It cannot
+    branch on them, compare them or take them apart: each is a PlaceError.
+
+    Attributes:
+        place: `CLIENTS` or `SERVER`.
+        name: What messages call it.
+        parts: One part for each participant of the place in this process.
+        members: [K] bool, the clients that have the value. None: all of them, or the server.
+    """
 
     place: str
     name: str
@@ -97,18 +102,28 @@ class Located(OfTheProgram, Generic[Content_co]):
     __iter__ = __len__ = __getitem__ = __contains__ = _refuse_parts
 
 
-#: What nobody needs to look into.
+#: Types that hold no data of a place.
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
-#: What holds data: it lives at a place, so neither a function nor a bare argument may bring it along.
+#: Types that hold data. Data lives at a place, so neither a function nor a bare argument may carry it.
 _DATA = (Tensor, torch.nn.Module, np.ndarray, SparseMatrix, SparseWeights)
 
 
 def check_arguments(place: str, stage: str, arguments: Iterable[object]) -> None:
-    """Refuse arguments that do not live at `place`; the error names the value and the transfer that is
-    missing.
+    """Refuse arguments that do not live at a place.
 
-    Data that no place owns (a bare tensor) is refused too: in separate processes nobody would have it."""
+    The error names the value and the transfer that is missing.
+
+    A bare tensor is refused too: in separate processes, no process would have it.
+
+    Args:
+        place: `CLIENTS` or `SERVER`.
+        stage: What uses the arguments, for the error.
+        arguments: The arguments.
+
+    Raises:
+        PlaceError: For an argument from another place, and for data outside located values.
+    """
     for argument in arguments:
         if isinstance(argument, Located):
             if argument.place != place:
@@ -121,20 +136,19 @@ def check_arguments(place: str, stage: str, arguments: Iterable[object]) -> None
                 )
         elif isinstance(argument, _DATA):
             raise PlaceError(
-                f"{stage}: a bare {type(argument).__name__} was passed at {place}, but data lives "
-                "at a place; make it in a function run there, or name its owner with fed.locate(...)"
+                f"{stage}: a bare {type(argument).__name__} was passed at {place}, but data must live "
+                "at a place; make it in a function run there, or locate it with fed.locate(...)"
             )
         elif not isinstance(argument, _PLAIN):
             _check_object(place, stage, argument)
 
 
-#: Frozen objects that hide nothing, by identity: an equal one may, in a field that does not count.
+#: Frozen objects that hold no data, by identity: an equal object may hold data in a field that `==` ignores.
 _plain_configs: WeakValueDictionary[int, object] = WeakValueDictionary()
 
 
 def _check_object(place: str, stage: str, argument: object) -> None:
-    """Refuse a container or an object that brings data or located values along, however deep it holds
-    them."""
+    """Refuse a container or an object that carries data or located values, at any depth."""
     frozen = is_dataclass(argument) and getattr(argument, "__dataclass_params__").frozen  # noqa: B009
     if frozen and _plain_configs.get(id(argument)) is argument:
         return
@@ -144,15 +158,22 @@ def _check_object(place: str, stage: str, argument: object) -> None:
             f"passed at {place}; pass every located value as an argument of its own"
         )
     if frozen:
-        # One that holds what can change has no hash, and one with slots may have no weak reference: both are
-        # looked at every time.
+        # An object with mutable fields has no hash, and one with slots may allow no weak reference: both are
+        # searched every time.
         with contextlib.suppress(TypeError):
             hash(argument)
             _plain_configs[id(argument)] = argument
 
 
 def versions(inputs: Iterable[object]) -> list[tuple[Tensor, int]]:
-    """The tensors of the payloads among `inputs`, each with its count of in-place writes."""
+    """List the tensors in some payloads, to detect writes into them.
+
+    Args:
+        inputs: Payloads and other values.
+
+    Returns:
+        Each tensor with its count of in-place writes.
+    """
     found: list[tuple[Tensor, int]] = []
     for value in inputs:
         if isinstance(value, Tensor):
@@ -170,17 +191,24 @@ def versions(inputs: Iterable[object]) -> list[tuple[Tensor, int]]:
 
 _checked: WeakSet[types.FunctionType] = WeakSet()
 
-#: How deep to look into what a function carries. A guard against mistakes, not a sandbox.
+#: How deep to search what a function carries. The search guards against mistakes; it is not a sandbox.
 _DEPTH, _GLOBAL_DEPTH = 6, 3
 
 
 def check_function(fn: Callable[..., object]) -> None:
-    """Refuse a function that carries data of its own: closures, defaults, partials, bound
-    objects and globals must hold no tensor, array, module, located value or federation. It would leak between
-    places in one process and break in two. Plain values (numbers, text, configs) and functions may be
-    carried.
+    """Refuse a function that carries data.
 
-    A plain function is looked at once, one with a closure or defaults every time. Raises PlaceError."""
+    Closures, defaults, partials, bound objects and globals must hold no tensor, array, module, located value
+    or federation. Such data would be shared between places in one process, and missing in separate processes.
+    A function may carry plain values (numbers, text, configs) and functions. A plain function is searched
+    once, one with a closure or defaults every time.
+
+    Args:
+        fn: The function.
+
+    Raises:
+        PlaceError: If it carries data.
+    """
     plain = isinstance(fn, types.FunctionType) and not (
         fn.__closure__ or fn.__defaults__ or fn.__kwdefaults__
     )
@@ -196,14 +224,14 @@ def check_function(fn: Callable[..., object]) -> None:
         _checked.add(fn)
 
 
-#: The objects that were looked into, by identity: kept, so that no other one gets the same.
+#: The objects that were searched, by identity. They are kept, so that no other object gets the same identity.
 Seen = dict[int, object]
-#: Data found, with where.
+#: (where it was found, data) for all data that was found.
 Found = Iterator[tuple[str, object]]
 
 
 def _data_of_callable(fn: object, seen: Seen, depth: int) -> Found:
-    """The data that a callable hides, with where."""
+    """Find the data that a callable carries."""
     if isinstance(fn, functools.partial):
         yield from _data_in(fn.args, "a partial's arguments", seen, depth)
         yield from _data_in(fn.keywords, "a partial's arguments", seen, depth)
@@ -240,7 +268,7 @@ def _data_of_function(fn: types.FunctionType, seen: Seen, depth: int, *, look_at
 
 @functools.lru_cache(maxsize=4096)
 def _global_names(code: types.CodeType) -> tuple[str, ...]:
-    """The global names a function uses, those of functions inside it too."""
+    """The global names that a function uses, with those of functions inside it."""
     names = {
         i.argval
         for i in dis.get_instructions(code)
@@ -251,12 +279,12 @@ def _global_names(code: types.CodeType) -> tuple[str, ...]:
 
 
 def _data_in(value: object, origin: str, seen: Seen, depth: int) -> Found:
-    """Data in a value, its containers and its attributes. `seen` keeps what was looked at, so cycles end."""
+    """Find the data in a value, its containers and its attributes. `seen` ends the search in cycles."""
     if value is None or isinstance(
         value, bool | int | float | complex | str | bytes | type | types.ModuleType
     ):
         return
-    if isinstance(value, (*_DATA, OfTheProgram)):
+    if isinstance(value, (*_DATA, ProgramObject)):
         yield origin, value
         return
     if depth == 0 or id(value) in seen:
@@ -278,7 +306,7 @@ def _data_in(value: object, origin: str, seen: Seen, depth: int) -> Found:
 
 
 def _attributes(value: object) -> list[object]:
-    """What an object's attributes hold, those in slots too."""
+    """The values of an object's attributes, with those in slots."""
     slots = [kind.__dict__.get("__slots__", ()) for kind in type(value).__mro__]
     names = [name for slot in slots for name in ((slot,) if isinstance(slot, str) else slot)]
     return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in names)]

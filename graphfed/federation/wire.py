@@ -1,7 +1,7 @@
 """Payloads as bytes: a checked JSON header and safetensors, never pickle.
 
 Layout: 8 bytes little-endian header length, the header (UTF-8 JSON), then one safetensors block. The header
-holds the structure of the payload and what the sender says of it (for the tape: whether it wants a gradient).
+holds the structure of the payload and what the sender says of it (for the tape, whether it wants a gradient).
 """
 
 import json
@@ -20,20 +20,29 @@ MAX_HEADER = 1 << 24
 
 
 class WireError(GraphfedError):
-    """Bytes that are not a payload of ours, or a payload that cannot be bytes."""
+    """Bytes that are not a payload, or a payload that cannot be converted to bytes."""
 
 
 def encode(payload: object, **header: object) -> bytes:
-    """A payload (tensors in dictionaries, tuples and lists, plain JSON values beside them) as bytes.
+    """Encode a payload as bytes.
 
-    Dictionaries have text keys; lists arrive as tuples; a SparseMatrix crosses as dense rows and arrives
-    sparse. `header`: plain JSON values. Raises WireError for anything else."""
+    Args:
+        payload: Tensors and plain JSON values, in dictionaries with text keys, tuples and lists. Lists arrive
+            as tuples. A SparseMatrix is sent as dense rows and arrives sparse.
+        header: Plain JSON values for the header.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        WireError: For anything else.
+    """
     tensors: dict[str, Tensor] = {}
 
     def strip(value: object) -> Any:
         if isinstance(value, Tensor):
             key = str(len(tensors))
-            # A copy of its own: safetensors refuses tensors that share memory.
+            # A copy, because safetensors refuses tensors that share memory.
             tensors[key] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
             return {"t": key}
         if isinstance(value, SparseMatrix):
@@ -59,7 +68,17 @@ def encode(payload: object, **header: object) -> bytes:
 
 
 def decode(message: bytes) -> tuple[Any, dict[str, Any]]:
-    """The payload and the rest of the header; WireError for anything that is not whole."""
+    """Decode a payload.
+
+    Args:
+        message: What `encode` returned.
+
+    Returns:
+        The payload, and the rest of the header.
+
+    Raises:
+        WireError: If the bytes are anything else.
+    """
     try:
         size = int.from_bytes(message[:8], "little")
         if not 0 < size <= min(MAX_HEADER, len(message) - 8):
@@ -75,7 +94,7 @@ def decode(message: bytes) -> tuple[Any, dict[str, Any]]:
 
 
 def _fill(node: Any, tensors: dict[str, Tensor]) -> Any:
-    """The payload that a header's structure describes; every tensor is used exactly once."""
+    """Rebuild the payload that a header describes. Every tensor must be used exactly once."""
     ((kind, content),) = node.items()
     match kind:
         case "t":
@@ -95,5 +114,12 @@ def _fill(node: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def refuse_constant(constant: str) -> NoReturn:
-    """For `parse_constant` of json: NaN and the infinities, which Python would take."""
+    """Refuse NaN and the infinities, which Python's JSON parser accepts (for its `parse_constant`).
+
+    Args:
+        constant: The constant.
+
+    Raises:
+        ValueError: Always.
+    """
     raise ValueError(f"{constant} is not JSON")

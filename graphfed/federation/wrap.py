@@ -1,11 +1,11 @@
-"""Wrappers: what happens to a payload between its sender and its receiver, composed around a transfer.
+"""Wrappers: change a payload between its sender and its receiver, by noise, compression or encryption.
 
-A transfer given ``wrap=w`` sends ``w.encode(x)`` for every floating tensor x of its payload; the receiver
-decodes. The ledger counts the bytes and the dtype of the encoding, under the wrapper's protection where it
+A transfer with ``wrap=w`` sends ``w.encode(x)`` for every floating tensor x of its payload; the receiver
+decodes it. The ledger counts the bytes and the dtype of the encoding, under the wrapper's protection if it
 has one.
 
-The backward of a wrapper is straight-through: the gradient of what the receiver decoded is used as the
-gradient of what the sender gave. The gradient itself crosses as it is, unless the wrapper says `gradients`.
+The backward pass of a wrapper is straight-through: the gradient of what the receiver decoded is used as the
+gradient of what the sender gave. The gradient is sent as it is, unless the wrapper sets `gradients`.
 """
 
 from dataclasses import dataclass
@@ -23,32 +23,53 @@ __all__ = ["Cast", "Chained", "Quantised", "Wrapper"]
 class Wrapper(Protocol):
     """Noise, compression or encryption around a payload.
 
-    So that no placement changes a result, an encoding keeps the first dimension, and row i of it depends on
-    row i alone: the first dimension of a payload counts rows or clients, and a worker holds any number of
-    them."""
+    An encoding keeps the first dimension, and its row i depends on row i alone. The first dimension counts
+    rows or clients, and a worker holds any number of them; so no placement changes a result.
+    """
 
     @property
     def protection(self) -> str | None:
-        """The protection class of what crosses (None: that of the transfer)."""
+        """How the ledger records what is sent (None: the protection of the transfer)."""
 
     @property
     def gradients(self) -> bool:
-        """Whether the gradients that come back are wrapped as well."""
+        """Whether the gradients that are sent back are wrapped as well."""
 
     def encode(self, x: Tensor) -> Tensor:
-        """What crosses for a floating tensor [n, ...]: a tensor [n, ...]. Runs at the sender."""
+        """Encode a floating tensor. Runs at the sender.
+
+        Args:
+            x: [n, ...].
+
+        Returns:
+            What is sent, [n, ...].
+        """
 
     def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
-        """The floating tensor in `dtype`, of the shape it had. Runs at the receiver."""
+        """Decode a floating tensor. Runs at the receiver.
+
+        Args:
+            encoded: What `encode` returned.
+            dtype: The dtype to return.
+
+        Returns:
+            The tensor, of the shape that it had.
+        """
 
 
 @dataclass(frozen=True)
 class Cast:
-    """Compression: floating numbers cross as float16 or bfloat16 and are used in the receiver's own dtype.
+    """Compression: send floating numbers as float16 or bfloat16.
 
-    gradients: cast the gradients too; by default they cross in full precision, because small gradients vanish
-    in float16. A finite number that the dtype cannot hold is an InputError. No protection: whoever sees the
-    payload sees its numbers."""
+    The receiver uses them in the dtype they had.
+
+    It protects nothing: an observer of the payload sees its numbers.
+
+    Attributes:
+        dtype: The dtype in which numbers are sent.
+        gradients: Whether gradients are cast too. By default they are sent in full precision, because small
+            gradients vanish in float16.
+    """
 
     dtype: torch.dtype = torch.float16
     gradients: bool = False
@@ -59,63 +80,132 @@ class Cast:
 
     @property
     def protection(self) -> str | None:
+        """None: nothing is hidden."""
         return None
 
     def encode(self, x: Tensor) -> Tensor:
+        """Cast to the smaller dtype.
+
+        Args:
+            x: [n, ...].
+
+        Returns:
+            [n, ...] in `self.dtype`.
+
+        Raises:
+            InputError: For a finite number that the dtype cannot hold.
+        """
         encoded = x.to(self.dtype)
         lost = encoded.isinf() & x.isfinite()
         if bool(lost.any()):
             name = str(self.dtype).removeprefix("torch.")
             raise InputError(
-                f"a value of size {float(x[lost].abs().max()):g} cannot cross as {name} "
+                f"a value of size {float(x[lost].abs().max()):g} cannot be sent as {name} "
                 f"(largest: {torch.finfo(self.dtype).max:g}); use bfloat16 or no compression"
             )
         return encoded
 
     def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
+        """Cast back.
+
+        Args:
+            encoded: [n, ...].
+            dtype: The dtype to return.
+
+        Returns:
+            [n, ...].
+        """
         return encoded.to(dtype)
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """Compression: numbers from -limit to limit cross as one byte each, 255 steps apart; what lies beyond
-    crosses as the limit. Off by at most limit / 254 within. Gradients cross as they are. No protection."""
+    """Compression: send numbers from -limit to limit as one byte each, 255 steps apart.
+
+    Numbers outside are sent as the limit. Inside, the error is at most limit / 254. Gradients are sent as
+    they are. It protects nothing.
+
+    Attributes:
+        limit: The largest number.
+    """
 
     limit: float = 1.0
 
     @property
     def protection(self) -> str | None:
+        """None: nothing is hidden."""
         return None
 
     @property
     def gradients(self) -> bool:
+        """False: gradients are sent as they are."""
         return False
 
     def encode(self, x: Tensor) -> Tensor:
+        """Quantise to one byte for each number.
+
+        Args:
+            x: [n, ...].
+
+        Returns:
+            [n, ...] int8.
+        """
         return (x / self.limit).clamp(-1, 1).mul(127).round().to(torch.int8)
 
     def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
+        """Restore floating numbers.
+
+        Args:
+            encoded: [n, ...] int8.
+            dtype: The dtype to return.
+
+        Returns:
+            [n, ...].
+        """
         return encoded.to(dtype) * (self.limit / 127)
 
 
 @dataclass(frozen=True)
 class Chained:
-    """One wrapper in another: `inner` next to the payload, `outer` around what it gives, which must be
-    floating."""
+    """Two wrappers: `inner` encodes the payload, and `outer` encodes the result, which must be floating.
+
+    Attributes:
+        inner: The wrapper that the payload goes through first.
+        outer: The wrapper around it.
+    """
 
     inner: Wrapper
     outer: Wrapper
 
     @property
     def protection(self) -> str | None:
+        """The protection of the inner wrapper, or else of the outer."""
         return self.inner.protection or self.outer.protection
 
     @property
     def gradients(self) -> bool:
+        """Whether one of the two wraps gradients."""
         return self.inner.gradients or self.outer.gradients
 
     def encode(self, x: Tensor) -> Tensor:
+        """Encode with the inner wrapper, then with the outer.
+
+        Args:
+            x: [n, ...].
+
+        Returns:
+            [n, ...].
+        """
         return self.outer.encode(self.inner.encode(x))
 
     def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
+        """Decode with the outer wrapper, then with the inner.
+
+        Args:
+            encoded: [n, ...].
+            dtype: The dtype to return.
+
+        Returns:
+            [n, ...].
+        """
         return self.inner.decode(self.outer.decode(encoded, dtype), dtype)

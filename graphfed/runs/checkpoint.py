@@ -25,7 +25,6 @@ import numpy as np
 
 from graphfed.errors import InputError, shown
 from graphfed.federation import SERVER, Federation, Ledger, Located
-from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.state import arrays_of, members_of, values_from
 from graphfed.files import (
     JsonObject,
@@ -106,7 +105,7 @@ def process_names(num_workers: int, separate: bool) -> list[str]:
 def _process_name(fed: Federation) -> str:
     if fed.link is None:
         return "local"
-    return "server" if SERVER_INDEX in fed.server_participants else f"worker{fed.here[0]}"
+    return "server" if fed.server_is_here else f"worker{fed.here[0]}"
 
 
 class Checkpoints:

@@ -23,6 +23,7 @@ from graphfed.methods.config import FORECASTING_GROUPS, GRAPH_GROUPS, CommonSett
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plain_yaml import read_yaml
 from graphfed.plugins import load_plugin
+from graphfed.renamed import new_name
 from graphfed.runs.settings import (
     OPTION_WORDS,
     SYNONYMS,
@@ -236,6 +237,8 @@ def _load_plugins(modules: object, config: Path) -> None:
 def _unknown_key(key: object, known: list[str]) -> str:
     """What to say of a key of a config file that is no option."""
     name = key if isinstance(key, str) else ""
+    if new_name(name, known) is not None:
+        return did_you_mean(name, known)
     meant = SYNONYMS.get(name, name)
     groups = (*GRAPH_GROUPS, *FORECASTING_GROUPS)
     shared = {f.name for group in groups for f in dataclasses.fields(group)}

@@ -185,7 +185,7 @@ def _predict(
         task = replace(task, num_classes=known["classes"])
     enrolled = evaluation.enrolled(fed, data)
     scaling = scaling_from(arrays, fed.device) if elsewhere else None
-    with fed.phase("setup", round=0), taking_part(fed, enrolled):
+    with fed.phase("setup", round_number=0), taking_part(fed, enrolled):
         if scaling is None:
             data, _ = scale_features(fed, data, method, config.training, task)
         else:  # of the data that the model was trained on

@@ -61,7 +61,7 @@ def run_site(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject],
     def on_event(event: Event) -> None:
         log(dataclasses.asdict(event))
 
-    here = bool(fed.server_participants)
+    here = fed.server_is_here
     try:
         # The caller passes the stop_request to stop on to the server's process, and to nobody else's.
         with listening() if here else contextlib.nullcontext(StopRequest()) as stop_request:
@@ -90,7 +90,7 @@ def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> JsonObject
     # As text: lists stay lists, and the ledger arrives as it was written.
     plain = json.dumps({name: getattr(outcome, name) for name in _PLAIN})
     return {
-        "outcome": plain if fed.server_participants else None,
+        "outcome": plain if fed.server_is_here else None,
         "model": {
             name: _whole(value, fed, name in method.state.replicated)
             for name, value in model.items()

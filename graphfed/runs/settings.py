@@ -18,9 +18,10 @@ from graphfed.files import JsonObject
 from graphfed.methods.base import Method
 from graphfed.methods.config import BackboneSettings, CommonSettings, GraphSettings, TrainingSettings
 from graphfed.methods.registry import METHODS
+from graphfed.renamed import NAMES, new_name
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.run_options import SettingValue
+from graphfed.tasks.run_options import OPTIONS, SettingValue
 from graphfed.validation import MISSED, expected_value, kind_of
 
 if TYPE_CHECKING:
@@ -277,14 +278,15 @@ SYNONYMS: dict[str, str] = {
 OPTION_WORDS: dict[str, str] = {
     other: name
     for name, others in {
-        "clients": "clients num_clients n_clients n_trainers num_trainers sites num_clients k",
+        "clients": "clients num_clients n_clients n_trainers num_trainers num_clients k",
         "task": "task task_name task_type problem",
         "seed": "seed random_seed random_state manual_seed",
         "data": "data dataset data_name",
         "partition": "partition partitioner split_type distribution",
         "split": "split train_ratio",
         "device": "device gpu use_gpu cuda",
-        "threads": "threads num_threads n_jobs num_workers workers",
+        "threads": "threads num_threads n_jobs num_workers",
+        "workers": "workers",
         "runtime": "runtime backend",
         "placement": "placement",
         "out": "out output output_dir save_dir log_dir",
@@ -325,6 +327,8 @@ def unknown_setting(key: object, known: Iterable[str]) -> str:
     known = list(known)
     name = str(key)[:200]
     plain = name.lower().replace("-", "_")
+    if plain in NAMES:
+        return _renamed_setting(plain, known)
     if plain != name and plain in known:
         return f"did you mean {plain!r}?"
     if plain in _BATCHES and "batch" not in known:
@@ -332,10 +336,31 @@ def unknown_setting(key: object, known: Iterable[str]) -> str:
     meant = "batch" if plain in _BATCHES else SYNONYMS.get(plain)
     if meant in known:
         return f"did you mean {meant!r}?"
-    if plain in OPTION_WORDS:
-        option = OPTION_WORDS[plain]
+    return _known_elsewhere(plain, meant) or did_you_mean(plain, known)
+
+
+def _known_elsewhere(name: str, meant: str | None) -> str:
+    """Return where a setting belongs that the method does not have; empty where it is known nowhere.
+
+    Args:
+        name: The name that was given.
+        meant: Our name for it, if it is another program's word for a setting.
+    """
+    if name in OPTION_WORDS:
+        option = OPTION_WORDS[name]
         return f"it is an option of its own: --{option.replace('_', '-')} (in Python: {option}=...)"
-    for candidate in (plain, meant):
+    for candidate in (name, meant):
         if candidate and (home := home_of(candidate)):
-            return home if candidate == plain else f"{candidate!r} is meant? {home}"
-    return did_you_mean(plain, known)
+            return home if candidate == name else f"{candidate!r} is meant? {home}"
+    return ""
+
+
+def _renamed_setting(old: str, known: list[str]) -> str:
+    """Return what to say of a setting or an option whose name was changed."""
+    new = new_name(old, known) or NAMES[old][0]
+    if new in known:
+        return f"it is called {new!r} now"
+    if new in (*OPTIONS, "startup_kit"):
+        return f"it is an option, and is called --{new.replace('_', '-')} now (in Python: {new}=...)"
+    home = home_of(new)
+    return f"it is called {new!r} now" + (f"; {home}" if home else "")

@@ -214,7 +214,7 @@ class _Training:
         present = None if roster is None else roster_of(roster, fed.num_clients)
         if not run.history:
             fed.begin(f"training: round {number} of {config.rounds}")
-        with taking_part(fed, present), fed.phase("train", round=number):
+        with taking_part(fed, present), fed.phase("train", round_number=number):
             state = method.round(fed, run.state, config, number)
         # What only the next round needs is of the newest round in every state, so that nothing is held twice.
         newest = {name: state.values[name] for name in method.state.scratch if name in state.values}
@@ -313,7 +313,7 @@ def train(
     training = _Training(fed, method, data, task, config, evaluation, prepared, enrolled)
     with taking_part(fed, enrolled):
         if checkpoints is None or checkpoints.start is None:
-            with fed.phase("setup", round=0):
+            with fed.phase("setup", round_number=0):
                 state = method.setup(fed, data, task, config)
             run = Snapshot(1, None, state, state, state, None, fed.server.run(Progress), [])
             ready = time.perf_counter()
@@ -401,7 +401,7 @@ def restored(
     """The state with these values, and what set-up prepares: by the method's `restore`, or by its set-up.
 
     InputError where the values are another method's."""
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         if method.restore is not None:
             return method.restore(fed, data, task, config, values)
         fresh = method.setup(fed, data, task, config)

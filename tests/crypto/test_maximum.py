@@ -20,7 +20,13 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import RowIds
-from graphfed.federation.secure.maximum import deal, open_helped, plan_meeting, receive_plan, secure_max
+from graphfed.federation.secure.maximum import (
+    make_shares,
+    open_helper_session,
+    prepare_route,
+    receive_plan,
+    secure_max,
+)
 from graphfed.runtime.local import one_at_a_time, stacked
 
 Place = Callable[[int, str], Federation]
@@ -114,7 +120,7 @@ def pooled(place: Place, *, simulated: bool) -> tuple[Federation, torch.Tensor, 
         "clients", "ids",
         [RowIds(ids[m], client[m] - h[0]) for m, h in zip(mine, fed.workers, strict=True)],
     )  # fmt: skip
-    meeting = plan_meeting(fed, fed.route(rows, name="ids"), open_helped(fed, name="pool"))
+    meeting = prepare_route(fed, fed.route(rows, name="ids"), open_helper_session(fed, name="pool"))
     with fed.tape():
         at_clients = fed.clients.run(as_leaves, fed.locate("clients", "x", [x[m] for m in mine]))
         z = secure_max(fed, at_clients, meeting, name="pool")
@@ -164,7 +170,7 @@ def test_a_share_says_nothing_of_the_number() -> None:
     """Equal numbers give uniform bytes in either share, and others every time."""
     x = torch.full((500, 8), 3.25)
     for share in (0, 1):
-        one, other = (deal(x, False)[share] for _ in range(2))
+        one, other = (make_shares(x, False)[share] for _ in range(2))
         assert not torch.equal(one, other)
         counts = torch.bincount(one.view(torch.uint8).flatten().long(), minlength=256).double()
         expected = counts.sum() / 256
@@ -177,7 +183,7 @@ def test_without_a_gradient_nothing_is_recorded_and_nothing_comes_back() -> None
     assert any("/grad/" in name for name in before)
     again = stacked(2, simulated=True)
     rows = again.locate("clients", "ids", [RowIds(torch.tensor([1, 1]), torch.tensor([0, 1]))])
-    meeting = plan_meeting(again, again.route(rows, name="ids"), open_helped(again, name="p"))
+    meeting = prepare_route(again, again.route(rows, name="ids"), open_helper_session(again, name="p"))
     x: Located = again.locate("clients", "x", [torch.tensor([[1.0], [2.0]])])
     with again.tape():
         assert secure_max(again, x, meeting, name="p", grad=False).parts[0].tolist() == [[2.0]]

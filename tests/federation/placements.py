@@ -140,7 +140,7 @@ def per_client(fed: Federation, name: str, values: Tensor) -> Located:
 
 
 def at_server(fed: Federation, name: str, value: Any) -> Located:
-    return fed.locate(SERVER, name, [value] * len(fed.server_participants))
+    return fed.locate(SERVER, name, [value] * fed.server_is_here)
 
 
 def client_index(fed: Federation, world: World, h: int) -> Tensor:

@@ -16,7 +16,7 @@ from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.route import RowIds, make_table
 from graphfed.federation.secure import encrypted_sum as module
-from graphfed.federation.secure.encrypted_sum import ciphertext_names, encrypted_sum, places_of
+from graphfed.federation.secure.encrypted_sum import ciphertext_names, encrypted_sum, place_rows
 
 SUM = PARAMETERS["sum"]
 CLIENTS_HERE = 4
@@ -176,7 +176,7 @@ def test_rows_share_a_ciphertext_in_ascending_order_with_those_of_the_same_clien
 
 def test_a_row_lies_in_its_clients_ciphertext_at_its_rank() -> None:
     ids, client = torch.tensor([1, 4, 6, 4, 6, 9]), torch.tensor([0, 0, 0, 1, 1, 1])
-    places = places_of(RowIds(ids, client), torch.tensor([1, 4, 1, 4, 1, 1]))
+    places = place_rows(RowIds(ids, client), torch.tensor([1, 4, 1, 4, 1, 1]))
     lies = [
         (int(places.ids.client[u]), int(places.ids.ids[u]), p)
         for u, p in zip(places.unit, places.place.tolist(), strict=True)

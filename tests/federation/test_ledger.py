@@ -34,7 +34,7 @@ def filled() -> Ledger:
 
 def test_totals_are_of_setup_and_training_and_the_other_phases_stand_beside():
     totals = filled().totals()
-    by_transfer, beside = totals.pop("by_transfer"), totals.pop("beside")
+    by_transfer, beside = totals.pop("by_transfer"), totals.pop("other_phases")
     assert totals == {"total": 2 * 120, "up": 48, "down": 48, "peer": 144, "setup": 120}
     assert by_transfer == {"x": 48, "y": 48, "z": 144}
     assert beside == {"eval": 120, "control": 120, "predict": 120}
@@ -117,7 +117,7 @@ def leaf_where_positive(x: torch.Tensor) -> torch.Tensor:
 
 def test_phases_nest_and_an_unknown_one_is_refused():
     fed = Federation([(0,)])
-    with fed.phase("train", round=2):
+    with fed.phase("train", round_number=2):
         with fed.phase("eval"):
             fed.broadcast(at_server(fed, "w", torch.ones(1)), name="w")
         fed.broadcast(at_server(fed, "w", torch.ones(1)), name="w")

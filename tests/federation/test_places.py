@@ -267,7 +267,7 @@ def test_a_failure_names_the_client_the_stage_the_phase_the_round_and_the_inputs
         rf"{who} failed in 'fails_for_two_rows' \(phase train, round 7\): RuntimeError: boom; "
         r"inputs: float32 \[2, 3\], 0\.5"
     )
-    with pytest.raises(StageError, match=told) as caught, fed.phase("train", round=7):
+    with pytest.raises(StageError, match=told) as caught, fed.phase("train", round_number=7):
         fed.clients.run(fails_for_two_rows, x, 0.5)
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -304,7 +304,7 @@ def test_a_decision_is_plain_json():
 
 
 def test_a_value_has_a_part_for_every_host_of_its_place():
-    with pytest.raises(PlaceError, match="got 1 parts for the 2 workers"):
+    with pytest.raises(PlaceError, match="got 1 parts, but this process has 2 participants"):
         two_hosts().locate(CLIENTS, "x", [1])
     with pytest.raises(PlaceError):
         two_hosts().locate("clients ", "x", [1])
@@ -335,7 +335,7 @@ def test_an_object_that_hides_a_located_value_is_refused_as_an_argument():
 
 def test_control_is_for_decisions_and_not_for_data():
     fed = Federation([(0,), (1,)])
-    with pytest.raises(PlaceError, match="move data with a named transfer"):
+    with pytest.raises(PlaceError, match="send data with a named transfer"):
         fed.control(_many_numbers)
 
 

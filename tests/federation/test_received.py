@@ -70,10 +70,10 @@ def test_who_sends_another_form_than_most_is_named_wherever_it_stands(other: tor
 
 def test_of_as_many_of_one_form_as_of_another_nobody_is_accused() -> None:
     for payloads in ([row(1), row(1, 2)], [row(1), row(1, 2), row(1, 2), row(1)]):
-        with pytest.raises(ReceivedError, match="must be alike, and are not") as caught:
+        with pytest.raises(ReceivedError, match="must have the same form, but they differ") as caught:
             gathered(server_of(*payloads))
         assert all(f"client {h} float32" in str(caught.value) for h in range(len(payloads)))
-        assert "cannot be told from here" in str(caught.value)
+        assert "the messages do not show which" in str(caught.value)
 
 
 def test_a_refusal_is_short_however_long_the_form() -> None:
@@ -82,7 +82,7 @@ def test_a_refusal_is_short_however_long_the_form() -> None:
     every = {(h, SERVER_INDEX): payload for h, payload in enumerate(wide)}
     with pytest.raises(ReceivedError) as caught:
         checks.check(transfer_of("sum"), every, {}, {}, None, 0)
-    _, _, listed = str(caught.value).partition("are not: ")
+    _, _, listed = str(caught.value).partition("they differ: ")
     assert len(listed.partition("; at least")[0]) == 2000
     with pytest.raises(ReceivedError) as caught:
         checks.check(
@@ -182,7 +182,7 @@ def test_numbers_that_nobody_can_compute_with_pass_and_are_noted(others: float) 
     """Of one whose numbers are 5e-3 of the limit it is not known that it is right."""
     fed = server_of(row(others), row(math.nan))
     assert gathered(fed).shape == (2, 1)
-    assert "nobody's numbers were small enough" in fed.received.notes["x"]
+    assert "no participant's numbers were small enough" in fed.received.notes["x"]
 
 
 def test_a_transfer_of_numbers_that_need_not_be_finite_takes_them_from_anybody() -> None:
@@ -207,8 +207,8 @@ def test_a_row_of_a_maximum_may_be_minus_infinity_and_a_row_of_a_sum_may_not() -
 @pytest.mark.parametrize(
     ("numbers", "expected"),
     [
-        ((1, 2000, -1), "of client 1 were 2e+03 times as large as everybody else's"),
-        ((0, 0, 1), "of client 2 were not 0, unlike everybody else's"),
+        ((1, 2000, -1), "of client 1 were 2e+03 times as large as those of all others"),
+        ((0, 0, 1), "of client 2 were not 0, unlike those of all others"),
         ((1, 990, 1), None),
         ((1, 2000, 3), None),
         ((0, 0, 0), None),
@@ -276,12 +276,12 @@ def test_of_the_server_nothing_is_declared() -> None:
     [
         ((torch.tensor([math.nan, 1.0]),), "numbers that are not finite"),
         ((torch.tensor([1e30, 1.0]),), "numbers too large to compute with"),
-        ((torch.ones(3),), "gradients that do not fit what it got"),
-        ((torch.ones(2).double(),), "gradients that do not fit what it got"),
-        ((torch.ones(2), torch.ones(2)), "gradients that do not fit what it got"),
-        ((), "gradients that do not fit what it got"),
-        (torch.ones(2), "gradients that do not fit what it got"),
-        (("text",), "gradients that do not fit what it got"),
+        ((torch.ones(3),), "gradients that do not fit what it received"),
+        ((torch.ones(2).double(),), "gradients that do not fit what it received"),
+        ((torch.ones(2), torch.ones(2)), "gradients that do not fit what it received"),
+        ((), "gradients that do not fit what it received"),
+        (torch.ones(2), "gradients that do not fit what it received"),
+        (("text",), "gradients that do not fit what it received"),
     ],
     ids=["nan", "large", "long", "double", "two", "none", "bare", "text"],
 )
@@ -303,7 +303,7 @@ def test_a_wrapped_gradient_that_its_wrapper_cannot_open_is_refused(wrong: torch
     with fed.tape():
         x = fed.clients.run(as_leaves, per_client(fed, "x", torch.ones(2, 3)))
         fed.gather(x, name="x", wrap=Cast(gradients=True))
-        with pytest.raises(ReceivedError, match=r"^server sent gradients that do not fit what it got"):
+        with pytest.raises(ReceivedError, match=r"^server sent gradients that do not fit what it received"):
             fed.backward(fed.locate(SERVER, "loss", []))
 
 
@@ -320,16 +320,18 @@ class Broken(Cast):
 def test_what_a_wrapper_cannot_open_is_refused_and_not_shown() -> None:
     opened = Message(row(7.25), (), ("float32",))
     assert unpack_arrived(opened, Cast()).tolist() == [[7.25]]
-    with pytest.raises(WireError, match=r"^what its wrapper cannot open \(ZeroDivisionError\)$"):
+    with pytest.raises(WireError, match=r"^a payload that its wrapper cannot decode \(ZeroDivisionError\)$"):
         unpack_arrived(opened, Broken())
-    with pytest.raises(WireError, match=r"^gradients that do not fit what it got$"):
+    with pytest.raises(WireError, match=r"^gradients that do not fit what it received$"):
         gradients_for([row(1)], (row(7.25),), Broken(gradients=True))
 
 
 def test_sparse_rows_are_a_payload_without_a_wrapper_and_none_in_one() -> None:
     sparse = SparseMatrix.from_dense(torch.eye(2))
     assert unpack_arrived(Message(sparse), None) is sparse
-    with pytest.raises(WireError, match=r"what is no payload of tensors: sparse float32 \[2, 2\]"):
+    with pytest.raises(
+        WireError, match=r"something that is not a payload of tensors: sparse float32 \[2, 2\]"
+    ):
         unpack_arrived(Message(sparse, (), ("float32",)), Cast())
     with pytest.raises(WireError, match="in another wrapper than the receiver's"):
         unpack_arrived(Message(row(1)), Cast())

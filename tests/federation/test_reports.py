@@ -30,9 +30,9 @@ JSON = st.recursive(
 
 def say(fed: Federation, told: list[Any]) -> Any:
     """Every host of this process reports what `told` has for it: what the server has then, None elsewhere."""
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         reports = fed.report(fed.locate(CLIENTS, "told", [told[h] for h in fed.here]), name="join")
-    return reports.parts[0] if fed.server_participants else None
+    return reports.parts[0] if fed.server_is_here else None
 
 
 def in_a_process(fed: Federation, arguments: Any, log: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_a_report_of_the_longest_length_arrives_and_one_character_more_is_refuse
 def test_a_report_needs_every_host() -> None:
     fed = Federation(HOSTS)
     fed.set_roster(np.array([True, True, False, True, True]))
-    with pytest.raises(PlaceError, match=r"transfer 'join' needs every client; absent: \[2\]"):
+    with pytest.raises(PlaceError, match=r"transfer 'join' needs every client, but clients \[2\] are absent"):
         say(fed, TOLD)
 
 
@@ -165,7 +165,7 @@ def hear(payload: Any) -> Federation:
 )
 def test_anything_but_json_from_a_host_is_an_error_that_names_it_and_quotes_nothing(payload: Any) -> None:
     with pytest.raises(
-        WireError, match=r"^'join' from client 0 is (no text of at most|not JSON: )"
+        WireError, match=r"^'join' from client 0 is (not a text of at most|not JSON: )"
     ) as caught:
         hear(payload)
     assert len(str(caught.value)) < 100
@@ -196,7 +196,7 @@ def test_controls_of_two_names_are_told_apart_on_the_ledger_and_between_places()
     """The names also go into the keys of the messages."""
 
     def program(fed: Federation) -> list[Any]:
-        number = fed.locate("server", "number", [1] * len(fed.server_participants))
+        number = fed.locate("server", "number", [1] * fed.server_is_here)
         return [fed.control(decide, number), fed.control(decide, number, name="agreed")]
 
     keys: list[str] = []

@@ -112,12 +112,12 @@ def test_a_cohort_file_has_the_scored_pairs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changed", "message"),
     [
-        ("links_row", lambda row: row[:-1], "its scored pairs lack a column of"),
-        ("links_row", None, "its scored pairs lack a column of"),
-        ("links_label", lambda label: label.astype(np.int64), "do not go together"),
+        ("links_row", lambda row: row[:-1], "its scored pairs need the columns"),
+        ("links_row", None, "its scored pairs need the columns"),
+        ("links_label", lambda label: label.astype(np.int64), "of one length and the right kinds"),
         ("links_row", lambda row: row[::-1].copy(), "not sorted by node"),
-        ("links_row", lambda row: row + 10_000, "of no node here"),
-        ("links_part", lambda part: part + 2, "in no part"),
+        ("links_row", lambda row: row + 10_000, "has no node in this file"),
+        ("links_part", lambda part: part + 2, "in no part of the split"),
         ("links_client", lambda client: client - 9, "not sorted by node"),
         ("train", lambda train: ~train, "scored pairs and nodes in parts"),
     ],

@@ -409,7 +409,7 @@ def test_a_protocol_has_a_party_for_each_end_of_a_pair() -> None:
     pairs, which = pair_of(fed)
     for count in (1, 3):
         parties = fed.locate(CLIENTS, "parties", [[subtract(Simulated(True), np.zeros(1, "<u4"))] * count])
-        with pytest.raises(PlaceError, match=f"{count} parties for 2 rows"):
+        with pytest.raises(PlaceError, match=f"{count} parties for 2 selected pairs"):
             run_pair_protocols(fed, pairs, parties, which, name="c", protection="clear")
 
 
@@ -507,11 +507,11 @@ def test_rows_that_break_their_contract_are_refused(client: list[int], other: li
 @pytest.mark.parametrize(
     ("which", "told"),
     [
-        ([0], "pair of clients 0 and 1 is asked at one of its ends only"),
-        ([0, 1, 2], "clients 1 and 2 is asked at one"),
+        ([0], "pair of clients 0 and 1 is selected for one of the two only"),
+        ([0, 1, 2], "clients 1 and 2 is selected for one"),
         ([1, 0], "ascending"),
-        ([0, 4], "0..4 are asked of 4"),
-        ([-1, 0], "-1..0 are asked of 4"),
+        ([0, 4], "0..4 are selected, but there are 4 pairs"),
+        ([-1, 0], "-1..0 are selected, but there are 4 pairs"),
     ],
 )
 def test_positions_that_are_not_those_of_pairs_are_refused(which: list[int], told: str) -> None:
@@ -529,7 +529,7 @@ def test_a_row_that_nobody_expects_is_refused() -> None:
     pairs = open_pairs(fed, pair_rows(fed, Graph(3, [(0, 1), (1, 2)], [])), name="p")
     given, wanted = (fed.locate(CLIENTS, "rows", [torch.tensor(w)]) for w in ([0, 2], [1]))
     x = fed.locate(CLIENTS, "x", [torch.zeros(2)])
-    with pytest.raises(PlaceError, match="2 rows are sent between clients of one worker, which expect 1"):
+    with pytest.raises(PlaceError, match="2 rows are sent between clients of one worker, but 1 are expected"):
         send(fed, pairs, x, given, wanted, name="t")
 
 
@@ -537,14 +537,18 @@ def test_rows_that_are_not_one_for_each_pair_are_refused() -> None:
     fed = Federation([(0, 1)], simulated=True)
     pairs, which = pair_of(fed)
     x = fed.locate(CLIENTS, "x", [torch.zeros(3)])
-    with pytest.raises(PlaceError, match="where the pairs asked are 2"):
+    with pytest.raises(PlaceError, match="where the selected pairs are 2"):
         swap(fed, pairs, x, which, name="t")
 
 
 @pytest.mark.parametrize(
     ("numbers", "bits", "told"),
     [
-        ((300, 1), 8, "client 0 has a number that takes 9, where numbers to compare have 8 bits"),
+        (
+            (300, 1),
+            8,
+            "client 0 has a number that takes 9 bits, but numbers to compare must",
+        ),
         ((1, -4), 8, "client 1 has a number that is negative"),
         ((1, 1), 33, "numbers of 33 bits cannot be compared; use 1 to 32"),
         ((1, 1), 0, "numbers of 0 bits"),
@@ -578,7 +582,7 @@ def test_of_a_pair_one_end_asks(workers: Hosts) -> None:
     fed = Federation(workers, simulated=True)
     pairs, which = pair_of(fed)
     own, both = (of_rows(fed, PAIR.edges, lambda *_: True, d) for d in (torch.int64, torch.bool))
-    with pytest.raises(PlaceError, match="one end asks, and the other does not"):
+    with pytest.raises(PlaceError, match="exactly one client of each pair that compares must ask"):
         compare_pairs(fed, pairs, own, which, bits=4, reveal="greater", asker=both, name="c")
 
 
@@ -601,7 +605,7 @@ def test_hosts_that_ask_for_other_pairs_are_refused() -> None:
         numbers = of_rows(fed, edges, lambda u, _: u)
         compare_pairs(fed, pairs, numbers, at_rows(fed, graph, edges), bits=4, reveal="order", name="c")
 
-    with pytest.raises(ProtocolError, match="is asked for other pairs"):
+    with pytest.raises(ProtocolError, match="has selected other pairs"):
         run_apart(workers, program, simulated=True)
 
 
@@ -614,12 +618,12 @@ def test_what_takes_long_is_told_beforehand_with_how_long_it_takes(monkeypatch: 
     for _ in range(2):
         compared(fed, pairs, which, 3, 5, None)
     assert len(heard) == 1
-    assert heard[0].startswith("pair/session: 2 ends of sessions")
+    assert heard[0].startswith("pair/session: setting up 2 parties of sessions")
 
 
 @needs_secure
 def test_more_sessions_than_memory_holds_are_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_BYTES", 3 * module.BYTES_OF_END)
+    monkeypatch.setattr(module, "MAX_BYTES", 3 * module.BYTES_OF_PARTY)
     fed = Federation([range(3)])
     graph = Graph(3, [(0, 1), (1, 2)], [])
     pairs = open_pairs(fed, pair_rows(fed, graph), name="p")

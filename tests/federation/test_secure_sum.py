@@ -190,7 +190,7 @@ def test_vectors_that_do_not_fit_are_refused_with_their_size_before_anything_cro
     add_up(Federation([tuple(range(6))]))
     monkeypatch.setattr(module, "MAX_BYTES", needed - 1)
     fed = Federation([tuple(range(6))])
-    with pytest.raises(InputError, match=r"of 10 numbers among 6 clients takes 0.0 GiB here; use fewer"):
+    with pytest.raises(InputError, match=r"among 6 clients takes 0.0 GiB in this process; use fewer"):
         add_up(fed)
     assert not fed.ledger.entries
 

@@ -156,7 +156,7 @@ def at(index: Any, value: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 
 #: What is done to a column of a whole file, of a series or of a network; and what is said of it.
-TOGETHER, KIND = "its columns do not go together; write it again", "is missing or of another kind"
+TOGETHER, KIND = "its columns do not fit together; write it again", "is missing or has another kind"
 DAMAGED: dict[str, tuple[str, str, Any, str]] = {
     "no readings": ("series", "readings", None, f"readings {KIND}"),
     "readings that are counts": ("series", "readings", lambda a: a.astype(int), f"readings {KIND}"),
@@ -257,6 +257,6 @@ def test_another_file_is_neither_a_series_nor_a_network(kind: str, saved: dict[s
     refused(kind, other, f"is not a file of a sensor {kind}: '{kind}'")
     arrays, _ = read_tensors(saved[kind])
     write_tensors(saved[kind], arrays, {kind: "[]"})
-    refused(kind, saved[kind], "its description is no mapping")
+    refused(kind, saved[kind], "its description is not a JSON object")
     saved[kind].write_bytes(b"text")
     refused(kind, saved[kind], f"is not a file of a sensor {kind}")

@@ -71,5 +71,5 @@ def test_the_sum_does_not_depend_on_the_shares() -> None:
 
 def test_shares_that_do_not_fit_are_refused_with_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BYTES", 1000)
-    with pytest.raises(InputError, match=r"secret sharing among 6 clients takes 0.0 GiB here; use fewer"):
+    with pytest.raises(InputError, match=r"sharing among 6 clients takes 0.0 GiB in this process; use fewer"):
         added(stacked, numbers(6, 0))

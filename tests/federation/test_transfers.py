@@ -74,7 +74,7 @@ def every_transfer(fed: Federation, world: World) -> dict[str, Any]:
     out: dict[str, Any] = {
         "table": fed.server.run(lambda t: torch.stack([t.index, t.client]), fed.table(route))
     }
-    with fed.phase("train", round=3):
+    with fed.phase("train", round_number=3):
         out["upload"] = fed.upload(x, route, name="upload")
         out["gather"] = fed.gather(own, name="gather")
         out["sum of rows"] = fed.sum(x, route, name="sum of rows")
@@ -456,7 +456,7 @@ def test_a_client_that_asks_again_for_what_it_may_not_is_refused(
     route = fed.exchange_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
     payload = numbers if isinstance(numbers, str) else torch.tensor(numbers)
     monkeypatch.setattr(fed._delivery, "deliver", lambda *_: {(0, 0): Message(payload)})
-    with pytest.raises(ReceivedError, match=r"north sent row numbers that are no part .*\(transfer 'now', "):
+    with pytest.raises(ReceivedError, match=r"north sent numbers of rows that it .*\(transfer 'now', "):
         fed.restrict_route(route, fed.locate(CLIENTS, "now", [torch.tensor([True, True])]), name="now")
 
 
@@ -496,11 +496,11 @@ def test_wants_are_vectors_of_one_length(short: str) -> None:
     for wrong in (columns[short][:1], columns[short][None]):
         wants = ExchangeIds(**{**columns, short: wrong}, **held)
         fed = Federation([(0, 1)])
-        with pytest.raises(PlaceError, match="route 'wants': client, ids and client must be vectors of one"):
+        with pytest.raises(PlaceError, match="route 'wants': owner, ids and client must be vectors of one"):
             fed.exchange_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
     flat = ExchangeIds(**{name: x[None] for name, x in columns.items()}, **held)
     fed = Federation([(0, 1)])
-    with pytest.raises(PlaceError, match="route 'wants': client, ids and client must be vectors of one"):
+    with pytest.raises(PlaceError, match="route 'wants': owner, ids and client must be vectors of one"):
         fed.exchange_route(fed.locate(CLIENTS, "w", [flat]), name="wants")
 
 
@@ -532,7 +532,7 @@ def test_ids_may_be_any_numbers_that_63_bits_hold(seed):
 
 
 @pytest.mark.parametrize(
-    ("client", "problem"), [(0, "a row of its own"), (2, "the clients are 0..1"), (-1, "0..1")]
+    ("client", "problem"), [(0, "a row that it owns"), (2, "the clients are 0..1"), (-1, "0..1")]
 )
 def test_a_client_asks_other_clients_only(client, problem):
     with pytest.raises(PlaceError, match=problem):
@@ -558,7 +558,7 @@ def test_a_expanded_route_of_which_the_ends_say_different_things_is_refused() ->
     route = fed.route(row_ids(fed, world), name="ids")
     counts = fed.clients.run(counts_of_ids, row_ids(fed, world))
     more = fed.server.run(lambda t: counts_of_ids(t) + 1, fed.table(route))
-    with pytest.raises(PlaceError, match="the server and the clients expect different rows"):
+    with pytest.raises(PlaceError, match="the server and the clients expect different numbers of rows"):
         fed.expand_route(route, counts, more, name="wide")
     with pytest.raises(PlaceError, match="route 'wide': 'counts_of_ids' lives at clients but was used at se"):
         fed.expand_route(route, counts, counts, name="wide")
@@ -592,7 +592,7 @@ def test_a_simulated_download_does_not_leave_the_process() -> None:
         fed.download(ids, route, name="ideal", ideal=Ideal(route.flow.back, [7], torch.float32))
 
     workers = [[k] for k in range(world.num_clients)]
-    with pytest.raises(PlaceError, match="cannot go to another process"):
+    with pytest.raises(PlaceError, match="must not be sent to another process"):
         run_apart(workers, program)
 
 

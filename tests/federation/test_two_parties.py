@@ -89,7 +89,7 @@ def test_a_host_that_would_talk_with_one_that_would_not_is_refused() -> None:
     fed = Federation(GATEWAYS)
     parties = fed.locate(CLIENTS, "parties", [{}, {0: speak(False)}, {}])
     with pytest.raises(
-        PlaceError, match=r"'talk': client 2 would talk with clients 0\.\.1 \(stacked\), which"
+        PlaceError, match=r"'talk': client 2 runs a protocol with clients 0\.\.1 \(stacked\), which"
     ):
         fed.run_worker_protocols(parties, name="talk")
 
@@ -99,9 +99,9 @@ def test_two_party_protocols_need_every_client() -> None:
     parties = fed.locate(CLIENTS, "parties", [{}] * 3)
     at = at_server(fed, "party", None)
     fed.set_roster(np.array([True] * 5 + [False]))
-    with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client; absent: \[5\]"):
+    with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client, but clients \[5\] are absent"):
         fed.run_worker_protocols(parties, name="talk")
-    with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client; absent: \[5\]"):
+    with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client, but clients \[5\] are absent"):
         fed.run_protocol(at, parties, name="talk", protection="clear")
 
 

@@ -137,7 +137,7 @@ def test_sparse_rows_arrive_dense_out_of_a_wrapper():
 
 def test_a_number_that_does_not_fit_is_refused_and_an_infinity_crosses():
     with pytest.raises(
-        InputError, match=r"size 70000 cannot cross as float16 \(largest: 65504\); use bfloat16"
+        InputError, match=r"size 70000 cannot be sent as float16 \(largest: 65504\); use bfloat16"
     ):
         send_up(Cast(torch.float16), torch.full((2, 3), 7e4))
     wide, infinite = torch.full((2, 3), 7e4), torch.full((2, 3), -torch.inf)

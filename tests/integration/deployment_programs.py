@@ -9,7 +9,7 @@ def hostile(fed, arguments, log, place):
     """All exchange a message; then site 0 sends the server and site 1 what no honest site sends; then all
     exchange again, as if nothing had happened. Every place writes down what was refused, and what arrived."""
     link, run = fed.link, arguments["run"]
-    me = SERVER_INDEX if fed.server_participants else fed.here[0]
+    me = SERVER_INDEX if fed.server_is_here else fed.here[0]
     exchange(link, me, len(fed.workers), "before")
     refused = {}
     if me == 0:

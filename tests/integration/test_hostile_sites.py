@@ -30,12 +30,12 @@ NOT_FINITE, FORM = "numbers that are not finite", "is expected"
 #: (method, transfer, what is sent): what is said of it. The transfers are what a site says when it joins, a
 #: gather, an average, a sum, an upload, the agreement on a route, and one from site to site.
 REFUSED = {
-    ("fedavg", "join", "random_bytes"): "what cannot be read",
+    ("fedavg", "join", "random_bytes"): "a message that cannot be read",
     ("fedavg", "training_counts", "times_1e9"): "training nodes, and declared",
     ("fedavg", "training_counts", "negative"): "where each client's number of training nodes is expected",
     ("fedavg", "training_counts", "wrong_dtype"): FORM,
     ("fedavg", "training_counts", "wrong_rows"): "where 1 rows are expected",
-    ("fedavg", "training_counts", "random_bytes"): "what cannot be read",
+    ("fedavg", "training_counts", "random_bytes"): "a message that cannot be read",
     ("fedavg", "gradient", "nan"): NOT_FINITE,
     ("fedavg", "gradient", "wrong_shape"): FORM,
     ("fedavg", "update", "nan"): NOT_FINITE,
@@ -43,8 +43,8 @@ REFUSED = {
     ("fedavg", "update", "1e30"): "numbers too large to compute with",
     ("fedavg", "update", "wrong_shape"): FORM,
     ("fedavg", "update", "wrong_dtype"): FORM,
-    ("fedavg", "update", "random_bytes"): "what cannot be read",
-    ("fedavg", "update", "text"): "what is no payload of tensors",
+    ("fedavg", "update", "random_bytes"): "a message that cannot be read",
+    ("fedavg", "update", "text"): "something that is not a payload of tensors",
     ("fedavg", "val_scores", "times_1e9"): "nodes of val, and declared",
     ("fedavg", "val_scores", "nan"): "a loss that is not finite, with predictions that all are",
     ("fedavg", "val_scores", "wrong_shape"): FORM,

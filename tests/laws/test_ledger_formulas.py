@@ -565,8 +565,8 @@ def test_evaluation_control_and_prediction_stand_beside_the_cost():
     scores = 3 * (C * (C + 1) + 1) * 8
     histograms, counts = 2 * 3 * C * 2 * (2048 // C) * 8, 3 * C * 8
     evaluated = ROUNDS * 3 * model_size() * 8 + (ROUNDS + 2) * scores
-    assert totals["beside"]["eval"] == evaluated + histograms + counts
-    assert totals["beside"]["predict"] == 3 * model_size() * 8
+    assert totals["other_phases"]["eval"] == evaluated + histograms + counts
+    assert totals["other_phases"]["predict"] == 3 * model_size() * 8
     assert totals["up"] + totals["down"] + totals["peer"] == totals["total"]
 
 

@@ -36,7 +36,7 @@ def begun(name: str, world: SensorWorld, **settings: Any) -> tuple[Federation, A
     config = config_of(get_method(name), **settings)
     fed = stacked(world.clients, simulated=config.simulated)
     data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         return fed, data, get_method(name).setup(fed, data, TASK, config), config
 
 
@@ -101,7 +101,7 @@ def test_readings_at_the_server_are_the_inputs_of_the_windows_and_nothing_after_
     config = config_of(get_method("gru_central"), missing=missing)
     data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
     scaler = forecasting.fit_scaler(fed, data.series, config)
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         sent = forecasting.pool(fed, data, scaler, world.split, target, config).parts[0]
     (series,), (scale,) = data.series.parts, scaler.parts
     here = forecasting.standardise(series, torch.from_numpy(world.split.observed), scale, config)

@@ -228,7 +228,7 @@ def with_training_at(clients: int) -> World:
 def test_a_round_in_which_others_weigh_nothing_is_refused_before_weights_cross(
     clients: int, protocols: str
 ) -> None:
-    with pytest.raises(InputError, match=f"in this one only {clients} of 5 have any: the sum would show"):
+    with pytest.raises(InputError, match=f"but only {clients} of the 5 clients of this round have any:"):
         run_local("fedavg", with_training_at(clients), aggregation="secure", protocols=protocols)
 
 

@@ -40,7 +40,7 @@ def begun(world: SensorWorld, **settings: Any) -> tuple[Federation, State, Any]:
     fed.set_roster(world.split.observed)
     config = config_of(METHOD, **settings)
     data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         return fed, METHOD.setup(fed, data, TASK, config), config
 
 

@@ -100,7 +100,7 @@ def set_up(
 
     monkeypatch.setattr(pretraining, "moments_view", watched)
     data = fed.locate(CLIENTS, "data", cohorts_of(world, fed.workers, config))
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         METHOD.setup(fed, data, world.task, config)
     monkeypatch.setattr(pretraining, "moments_view", real)
     return Received(fed, *(torch.cat(parts) for parts in zip(*seen, strict=True)))

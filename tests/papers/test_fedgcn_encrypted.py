@@ -39,7 +39,7 @@ from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.payload import densify, leaves
 from graphfed.federation.route import RouteTable, RowIds, make_table
 from graphfed.federation.secure import encrypted_sum as module
-from graphfed.federation.secure.encrypted_sum import ciphertext_names, places_of
+from graphfed.federation.secure.encrypted_sum import ciphertext_names, place_rows
 from graphfed.methods.fedgcn import method as fedgcn
 from graphfed.methods.registry import get_method
 from graphfed.runs.config import make_config
@@ -304,7 +304,7 @@ def test_a_ciphertext_only_has_rows_of_the_same_senders_and_receivers(clients, s
     seen: dict[int, tuple[int, int]] = {}
     for own in ids:
         mine = torch.tensor([known[i] for i in own.tolist()], dtype=torch.int64)
-        places = places_of(RowIds(torch.from_numpy(own), torch.zeros(len(own), dtype=torch.int64)), mine)
+        places = place_rows(RowIds(torch.from_numpy(own), torch.zeros(len(own), dtype=torch.int64)), mine)
         for i, unit, place in zip(own.tolist(), places.unit.tolist(), places.place.tolist(), strict=True):
             assert seen.setdefault(i, (int(places.ids.ids[unit]), place)) == (known[i], place)
 

@@ -35,7 +35,7 @@ def scores_of(
     cohort = make_cohort(world.graph, world.split, world.partition, range(CLIENTS))
     data, given = (fed.locate("clients", name, [part]) for name, part in (("d", cohort), ("o", outputs)))
     prepared = evaluation.prepare(fed, data, world.task, config)
-    with fed.phase("eval", round=1):
+    with fed.phase("eval", round_number=1):
         _, scored = evaluation.score(fed, data, given, "val", name, prepared, config)
     return scored.parts[0], fed, cohort
 

@@ -55,7 +55,7 @@ from graphfed.tasks.run_options import OPTIONS
         ({"split": None}, "split=None"),
         ({"runtime": "lcal"}, "unknown runtime 'lcal'; did you mean 'local'"),
         ({"workers": 3}, "workers=3 has no use with runtime 'local'"),
-        ({"runtime": "nvflare", "clients": 11}, "11 workers cannot hold 10 clients"),
+        ({"runtime": "nvflare", "workers": 11}, "11 workers cannot hold 10 clients"),
         ({"runtime": "nvflare", "clients": 100}, "at most 64; give the number of workers (--workers)"),
         ({"placement": "stackd"}, "unknown placement 'stackd'; did you mean 'stacked'"),
         ({"device": "gpu"}, "unknown device 'gpu'"),

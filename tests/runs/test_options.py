@@ -28,7 +28,7 @@ COMMANDS = {
 }
 #: The options of a run that a command lacks.
 LACKING: dict[str, set[str]] = {
-    "run": set(), "compare": {"seed"}, "sweep": {"seed", "clients", "checkpoint_every"},
+    "run": set(), "compare": {"seed"}, "sweep": {"seed", "workers", "checkpoint_every"},
 }  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def test_a_result_has_every_key_of_the_contract_and_plain_values_only(finished: 
         "accuracy", "macro_f1", "balanced_accuracy", "auc", "average_precision", "loss",
     }  # fmt: skip
     assert set(result["seconds"]) >= {"setup", "train", "total", "per_round"}
-    assert set(result["bytes"]) == {"total", "up", "down", "peer", "setup", "by_transfer", "beside"}
+    assert set(result["bytes"]) == {"total", "up", "down", "peer", "setup", "by_transfer", "other_phases"}
     assert set(result["hashes"]) == {"data", "split", "partition"}
     assert set(result["versions"]) >= {"graphfed", "python", "torch", "numpy"}
     assert {type(leaf) for leaf in numbers(result)} <= {int, float, str, bool, type(None)}

@@ -34,7 +34,7 @@ def spin(fed: Federation, arguments: Any, log: Log) -> None:
 
 def listens(fed: Federation, arguments: Any, log: Log) -> dict[str, bool]:
     """At the server: whether a stop request is heard within ten seconds of listening for one."""
-    if not fed.server_participants:
+    if not fed.server_is_here:
         return {"asked": False}
     with listening() as stop_request:
         end = time.monotonic() + 10
@@ -58,7 +58,7 @@ def quotes_its_data(value: torch.Tensor, name: str) -> None:
 def fails(fed: Federation, arguments: Any, log: Log) -> None:
     """Fails at the clients in a stage, in the phase "train" of round 7; the server waits for them."""
     value = fed.locate(CLIENTS, "value", [torch.ones(2) for _ in fed.here])
-    with fed.phase("train", round=7):
+    with fed.phase("train", round_number=7):
         value = fed.clients.run(quotes_its_data, value, SECRET)
         fed.sum(value, name="value", grad=False)
 

@@ -892,7 +892,7 @@ def every_way(fed: Federation) -> dict[str, list[Any]]:
     agreed = fed.control(decide, fed.report(fed.clients.run(own, ids), name="join"), name="agreed")
     out: dict[str, list[Any]] = {"agreed": [agreed]}
     for number in range(3):
-        with fed.phase("train", round=number):
+        with fed.phase("train", round_number=number):
             x = fed.clients.run(rows, ids, agreed["sum"] + number)
             total = fed.gather(x, name="gather")
             back = fed.broadcast(fed.server.run(double, total), name="broadcast")

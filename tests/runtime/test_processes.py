@@ -372,7 +372,9 @@ def test_a_length_over_the_limit_is_refused_on_arrival(pair: tuple[Connection, C
     link = PipeLink({0: pair[0]}, max_message=10, patience=LIMIT)
     pair[1].send_bytes(b"/key")
     os.write(pair[1].fileno(), (11).to_bytes(4, "big"))
-    with pytest.raises(ProcessError, match=r"host 0 sent what cannot be read .*at most 10 bytes a message"):
+    with pytest.raises(
+        ProcessError, match=r"host 0 sent a message that cannot be read .*at most 10 bytes a message"
+    ):
         link.recv(0, "key")
 
 

@@ -210,7 +210,7 @@ def test_a_run_with_a_policys_file_decides_as_the_environment_without_noise(
         (counts,) = state.prepared.counts.parts
         seen = [state.values[name].parts[0] for name in ("policy", "observed")]
         assert torch.equal(fedgraph.decide(*seen, counts, training), decisions[number - 1])
-        with fed.phase("train", round=number):
+        with fed.phase("train", round_number=number):
             state = fedgraph.round(fed, state, training, number)
 
     result = graphfed.run(

@@ -262,7 +262,7 @@ def attacked(pooled: Pooled, nodes: RouteTable, config: AnyFedGATConfig) -> Iter
 def run(audited: AuditedRun) -> Finding:
     """How many neighbours at other clients a client can read."""
     fed, data, config, task = opened(audited)
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         data = fed.clients.run(fedgat.kept_edges, data, config)
         route, at_server = pretraining.upload(fed, data, task)
     pooled: Pooled = at_server.parts[0]

@@ -42,7 +42,7 @@ def similarities(rows: Tensor, own: Tensor, others: Tensor) -> Tensor:
 def run(audited: AuditedRun) -> Finding:
     fed, data, config, task = opened(audited)
     assert isinstance(config, FedGATLdpConfig)
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         data = fed.clients.run(fedgat.kept_edges, data, config)
         route, in_clear = pretraining.upload(fed, data, task)
         released = fedgat_ldp.release(fed, data, route, task, config)

@@ -29,7 +29,7 @@ from graphfed.crypto.ckks_ideal import read_plaintext
 from graphfed.crypto.errors import ProtocolError
 from graphfed.errors import GraphfedError
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.secure.encrypted_sum import SUM, places_of
+from graphfed.federation.secure.encrypted_sum import SUM, place_rows
 from graphfed.methods.fedgcn.method import ENCRYPTED, border_ids, border_of, find_closure, neighbour_counts
 from graphfed.nn.sparse import SparseMatrix
 
@@ -126,7 +126,7 @@ def ciphertexts_as_read(
     names = ids.ids
     if layout.rows > 1:
         names = transcript.first(f"{ENCRYPTED}/packing", "setup", to_server=False).payload
-    places = places_of(ids, names)
+    places = place_rows(ids, names)
     sealed = transcript.first(f"{ENCRYPTED}/rows", "setup").payload.cpu().numpy()
     context = transcript.first(f"{ENCRYPTED}/public_context", "setup").payload[0].cpu().numpy()
     slots = _open(sealed.reshape(-1, SUM.ciphertext_bytes), context)

@@ -86,7 +86,7 @@ def opened(audited: AuditedRun) -> Opened:
     training = replace(config.training, aggregation=PLAINTEXT)
     fed = _Listening(inputs.clients_of(config.method), config.device)
     data, task = prepared_data(fed, config, inputs)
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         state = config.method.setup(fed, data, task, training)
     clients: Clients = state.prepared
     cohort, silo = data.parts[0], clients.silo.parts[0]
@@ -130,7 +130,7 @@ def overhear(again: Opened, layer: int, which: Tensor, rounds: Sequence[int]) ->
     rows, weights = [], []
     last: dict[int, Tensor] = {}
     for number in range(1, rounds[-1] + 1):
-        with again.fed.phase("train", round=number):
+        with again.fed.phase("train", round_number=number):
             state = METHOD.round(again.fed, state, config, number)
         if number not in rounds:
             continue

@@ -89,7 +89,7 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     fed = _Listening(audited.inputs.clients_of(config.method), config.device)
     data, task = prepared_data(fed, config, audited.inputs)
     cohort = data.parts[0]
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         state = config.method.setup(fed, data, task, training)
     devices = state.prepared.devices.parts[0]
     pairs = np.random.default_rng(0).permutation(devices.forest.num_pairs)
@@ -98,7 +98,7 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     weights, keys, embeddings = [], [], []
     for number in range(1, used[-1] + 1):
         before = state.weights.parts[0]
-        with fed.phase("train", round=number):
+        with fed.phase("train", round_number=number):
             state = config.method.round(fed, state, training, number)
         if number in used:
             weights.append({name: w.detach().cpu() for name, w in before.items()})

@@ -1,2 +1,5 @@
-"""What `Federation` does, one module for each concern. Each operation is a function of the `Delivery` that
-carries its messages."""
+"""The operations of `Federation`, one module for each concern.
+
+A function here implements the method of `Federation` that its docstring names, where its arguments and its
+result are described. It takes the `Delivery` of the run as its first argument.
+"""

@@ -1,4 +1,4 @@
-"""The backward pass: gradients go back over the transfers on the tape, in reverse order."""
+"""The backward pass: gradients are sent back over the transfers on the tape, in reverse order."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,12 +17,10 @@ from graphfed.federation.values import ABSENT, Located
 from graphfed.federation.wire import WireError
 from graphfed.nn.sparse import SparseWeights
 
-__all__ = ["collect_gradients", "custom_backward", "open_tape", "run_backward"]
-
 
 @contextmanager
 def open_tape(delivery: Delivery) -> Iterator[None]:
-    """See `Federation.tape`."""
+    """Implement `Federation.tape`."""
     if delivery.tape is not None:
         raise PlaceError("fed.tape() is already recording; close it before opening another")
     delivery.tape = Tape()
@@ -39,12 +37,14 @@ def custom_backward(
     z: Located[Tensor],
     back: Callable[[Located[Tensor]], Located[Tensor]],
 ) -> Located[Tensor]:
-    """See `Federation.custom_backward`."""
+    """Implement `Federation.custom_backward`."""
     if delivery.tape is None:
         return z
     for part in (*x.parts, *z.parts):
         if not isinstance(part, Tensor):
-            raise PlaceError(f"{z.name!r}: a gradient crosses between tensors; got {describe_value(part)}")
+            raise PlaceError(
+                f"{z.name!r}: a custom backward pass is defined between tensors; got {describe_value(part)}"
+            )
     for part in z.parts:
         part.requires_grad_()
     delivery.tape.records.append(CustomBackward(x, z, back))
@@ -52,21 +52,22 @@ def custom_backward(
 
 
 def run_backward(delivery: Delivery, loss: Located[Tensor]) -> None:
-    """See `Federation.backward`."""
+    """Implement `Federation.backward`."""
     places, tape = delivery.places, delivery.tape
     if tape is None:
         raise PlaceError(
-            "fed.backward(loss) outside fed.tape(): no transfer was recorded; compute the loss inside"
+            "fed.backward(loss) was called outside fed.tape(), so no transfer was recorded; compute the loss "
+            "and call backward inside the block"
         )
     if tape.spent:
         raise PlaceError(
-            "fed.backward(loss) ran already on this tape; add the losses up, or open another fed.tape()"
+            "fed.backward(loss) has already run on this tape; add up the losses, or open another fed.tape()"
         )
     tape.spent = True
     pending = Pending()
-    for end, part in zip(places.ends(loss.place), loss.parts, strict=True):
+    for participant, part in zip(places.participants_at(loss.place), loss.parts, strict=True):
         if part is not ABSENT:
-            pending.add(end, part, torch.ones_like(part))
+            pending.add(participant, part, torch.ones_like(part))
     for record in reversed(tape.records):
         if isinstance(record, CustomBackward):
             _run_custom(delivery, record, pending)
@@ -77,8 +78,8 @@ def run_backward(delivery: Delivery, loss: Located[Tensor]) -> None:
 
 def _reverse(delivery: Delivery, record: Record, pending: Pending) -> None:
     """Send the gradients of one transfer back to its senders."""
-    for end in dict.fromkeys(to for _, to in record.received):
-        pending.flush(end)
+    for participant in dict.fromkeys(to for _, to in record.received):
+        pending.flush(participant)
     answers = {(to, source): answer(ts, record.wrap) for (source, to), ts in record.received.items()}
     back = [(to, source) for source, to in record.pairs]
     got = delivery.deliver(answers, back, f"{record.key}/grad")
@@ -93,7 +94,7 @@ def _reverse(delivery: Delivery, record: Record, pending: Pending) -> None:
 def _gradients_of(
     delivery: Delivery, record: Record, got: Mapping[Pair, Message]
 ) -> dict[Pair, tuple[Tensor, ...]]:
-    """The gradients that came back for the tensors sent from this process, checked."""
+    """Check the gradients that came back for the tensors sent from this process."""
     places, name = delivery.places, f"{transfer_of(record.key)}/grad"
     gradients: dict[Pair, tuple[Tensor, ...]] = {}
     for (source, to), tensors in record.sent.items():
@@ -101,7 +102,7 @@ def _gradients_of(
             gradients[to, source] = gradients_for(tensors, got[to, source].payload, record.wrap)
         except WireError as error:
             raise delivery.refusal(to, name, str(error)) from error
-    elsewhere = {p: found for p, found in gradients.items() if places.is_elsewhere(p[0])}
+    elsewhere = {p: found for p, found in gradients.items() if places.is_remote(p[0])}
     local = {p: found for p, found in gradients.items() if p not in elsewhere}
     if elsewhere:
         transfer = Transfer(name, "gradients", places.flow, "", grad=False)
@@ -110,21 +111,23 @@ def _gradients_of(
 
 
 def _run_custom(delivery: Delivery, record: CustomBackward, pending: Pending) -> None:
-    """Bring the gradient of a value back by the program that was recorded for it."""
+    """Run the program that a custom backward pass was recorded with."""
     places = delivery.places
-    for end in places.ends(record.z.place):
-        pending.flush(end)
+    for participant in places.participants_at(record.z.place):
+        pending.flush(participant)
     parts = tuple(_gradient(part) for part in record.z.parts)
     for part in record.z.parts:
         part.grad = None
     sent = record.back(Located(record.z.place, f"gradient of {record.z.name}", parts))
-    for end, tensor, part in zip(places.ends(record.x.place), record.x.parts, sent.parts, strict=True):
+    for participant, tensor, part in zip(
+        places.participants_at(record.x.place), record.x.parts, sent.parts, strict=True
+    ):
         check_rows(part, tensor.shape[0], f"the gradient of {record.x.name!r}", "it has")
-        pending.add(end, tensor, part)
+        pending.add(participant, tensor, part)
 
 
 def collect_gradients(weights: Located) -> Located:
-    """See `Federation.gradients`."""
+    """Implement `Federation.gradients`."""
     parts = tuple(p if p is ABSENT else pay.tree_map(_gradient, p) for p in weights.parts)
     return Located(weights.place, f"gradient of {weights.name}", parts, weights.members)
 

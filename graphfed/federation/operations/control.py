@@ -1,5 +1,7 @@
-"""Control: decisions that every place learns, and what workers report of themselves. Plain JSON, and no
-data."""
+"""Control: decisions that are sent to every participant, and reports of the workers.
+
+Both are plain JSON without data.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +18,9 @@ from graphfed.federation.values import SERVER, Located
 from graphfed.federation.wire import WireError
 from graphfed.files import JsonObject, parse_json
 
-__all__ = ["MAX_CONTROL", "MAX_REPORT", "decide", "report"]
-
-#: Characters of a decision, next to one for every client: data is not sent as control.
+#: The most characters of a decision, apart from one for every client. The limit keeps data out of control.
 MAX_CONTROL = 1000
-#: Characters of a worker's report: names of columns and classes are the longest part.
+#: The most characters of a worker's report. Names of columns and classes are its longest part.
 MAX_REPORT = 1 << 20
 
 
@@ -31,7 +31,7 @@ def decide(
     arguments: Sequence[object],
     name: str,
 ) -> JsonObject:
-    """See `Federation.control`."""
+    """Implement `Federation.control`."""
     places, ledger = delivery.places, delivery.ledger
     decision = server.run(_as_json, fn, *arguments)
     pairs = [(SERVER_INDEX, h) for h in range(len(places.workers))]
@@ -42,7 +42,8 @@ def decide(
         raise WireError("a control message is not text")
     if len(text) > MAX_CONTROL + places.num_clients:
         raise PlaceError(
-            f"a control message of {len(text)} characters is no decision; move data with a named transfer"
+            f"a control message has {len(text)} characters (at most {MAX_CONTROL + places.num_clients}); "
+            "send data with a named transfer instead"
         )
     result: JsonObject = _from_json(text, len(text), "a control message")
     with ledger.in_phase("control"):
@@ -52,7 +53,7 @@ def decide(
 
 
 def report(delivery: Delivery, clients: Place, x: Located, name: str) -> Located[list[Any]]:
-    """See `Federation.report`."""
+    """Implement `Federation.report`."""
     places = delivery.places
     places.check_all_present(name)
     texts = clients.run(_as_report, x)
@@ -66,11 +67,11 @@ def report(delivery: Delivery, clients: Place, x: Located, name: str) -> Located
         sizes[places.workers[h][0]] = len(text.encode())
     flow = Flow.up(sizes, sizes > 0)
     delivery.ledger.record(LedgerRecord(name, "report", "json", [], "public", flow, 1))
-    return Located(SERVER, name, (reports,) * len(places.server_participants))
+    return Located(SERVER, name, (reports,) * places.server_is_here)
 
 
 def _as_json(fn: Callable[..., Mapping[str, object]], *inputs: object) -> str:
-    """The decision of `fn` as text: what every place reads."""
+    """Run `fn` and convert its decision to JSON."""
     return json.dumps(fn(*inputs), allow_nan=False)
 
 
@@ -81,12 +82,12 @@ def _as_report(content: object) -> str:
     return text
 
 
-def _from_json(text: object, longest: int, what: str) -> Any:
-    """The plain JSON that arrived as `text` from another place; WireError when it is none."""
-    if not isinstance(text, str) or len(text) > longest:
-        raise WireError(f"{what} is no text of at most {longest} characters")
+def _from_json(text: object, max_length: int, what: str) -> Any:
+    """Parse JSON that another participant sent; WireError if it is anything else."""
+    if not isinstance(text, str) or len(text) > max_length:
+        raise WireError(f"{what} is not a text of at most {max_length} characters")
     try:
-        text.encode()  # half of a surrogate pair has no bytes
+        text.encode()  # raises for half of a surrogate pair, which is in no valid UTF-8
         return parse_json(text)
     except ValueError as error:
         raise WireError(f"{what} is not JSON: {type(error).__name__}") from None

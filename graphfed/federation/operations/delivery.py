@@ -1,8 +1,8 @@
 """Delivery: how the messages of a transfer get from their senders to their receivers.
 
-A transfer is a set of messages between workers and the server. In one process they are handed over; across a
-link they are sent as bytes, and what comes from another process is checked. Either way a payload transfer is
-recorded on the ledger and, while a tape is open, on the tape.
+A transfer is a set of messages between participants. Inside a process they are passed on; over a link they
+are sent as bytes, and what another process sends is checked. Every payload transfer is recorded on the ledger
+and, while a tape is open, on the tape.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,30 +27,37 @@ P = TypeVar("P", bound=Payload)
 
 
 def transfer_of(key: str) -> str:
-    """The name of the transfer that a key's messages belong to."""
+    """Return the name of the transfer that a message belongs to.
+
+    Args:
+        key: What the message is called.
+
+    Returns:
+        The name.
+    """
     return key.split("/", 2)[2]
 
 
 class Delivery:
-    """Delivers messages between the places of a run, as seen from one process.
+    """Delivers messages between the participants of a run, as one process sees it.
 
     Args:
         places: The workers and the server.
         ledger: Where transfers are recorded.
-        link: How to reach the ends in other processes (None when all are in this one).
+        link: How to reach the participants in other processes (None if all are in this one).
 
     Attributes:
-        received: The checks of what comes from other processes.
+        received: The checks of what other processes send.
         tape: Where transfers are recorded for the backward pass; None while no tape is open.
         observer: Called with the name of each transfer and its messages sent from this process.
 
     Raises:
-        ValueError: When some places are in other processes and there is no link.
+        ValueError: If a participant is in another process and there is no link.
     """
 
     def __init__(self, places: Places, ledger: Ledger, link: Link | None) -> None:
-        if link is None and (len(places.here) < len(places.workers) or not places.server_participants):
-            raise ValueError("some places are not in this process: pass the link to them")
+        if link is None and (len(places.here) < len(places.workers) or not places.server_is_here):
+            raise ValueError("some participants are not in this process; pass the link to them")
         self.places, self.ledger, self.link = places, ledger, link
         self.received = Received(places.name_of, places.workers)
         self.tape: Tape | None = None
@@ -58,13 +65,31 @@ class Delivery:
         self._sequence = 0
 
     def next_key(self, name: str) -> str:
-        """The key of a transfer's messages, the same in every process because all run the same program."""
+        """Make the key of the messages of the next transfer.
+
+        All processes run the same program, so it is the same in all.
+
+        Args:
+            name: The name of the transfer.
+
+        Returns:
+            The key.
+        """
         self._sequence += 1
         return f"{self.ledger.round}/{self._sequence}/{name}"
 
-    def refusal(self, end: int, name: str, why: str) -> ReceivedError:
-        """The error for what another place sent in a transfer; `why` goes on "it sent"."""
-        return self.received.refusal(end, name, self.ledger.round, why)
+    def refusal(self, participant: int, name: str, why: str) -> ReceivedError:
+        """Make the error for what another participant sent in a transfer.
+
+        Args:
+            participant: The sender.
+            name: The name of the transfer.
+            why: What is wrong, as a continuation of "it sent".
+
+        Returns:
+            The error.
+        """
+        return self.received.refusal(participant, name, self.ledger.round, why)
 
     def deliver(
         self, messages: Mapping[Pair, Message], pairs: Sequence[Pair], key: str
@@ -72,9 +97,9 @@ class Delivery:
         """Deliver messages without looking into them.
 
         Args:
-            messages: Those sent from this process, by (sender, receiver).
-            pairs: (sender, receiver) of all messages of which an end is in this process.
-            key: What the messages are called; see `next_key`.
+            messages: The messages sent from this process, by (sender, receiver).
+            pairs: (sender, receiver) of all messages with a participant in this process.
+            key: What the messages are called (see `next_key`).
 
         Returns:
             The messages received in this process, by (sender, receiver).
@@ -90,9 +115,9 @@ class Delivery:
             pairs,
             key,
             link=self.link,
-            ends=(*places.here, *places.server_participants),
+            local=places.local_participants,
             device=places.device,
-            refusal=lambda end, why: self.refusal(end, transfer_of(key), why),
+            refusal=lambda sender, why: self.refusal(sender, transfer_of(key), why),
         )
 
     def move(
@@ -103,43 +128,46 @@ class Delivery:
         rows: Mapping[Pair, int] | None = None,
         like: Payload | None = None,
     ) -> dict[Pair, P]:
-        """Move the payloads of one transfer, and record it.
+        """Send the payloads of one transfer, and record it.
 
         Args:
             transfer: The transfer, with its options.
             payloads: The payloads sent from this process, by (sender, receiver).
-            pairs: (sender, receiver) of all messages of which an end is in this process.
-            rows: How many rows each payload from another process must have, where that was agreed.
-            like: What one client's part looks like, where this process knows it.
+            pairs: (sender, receiver) of all messages with a participant in this process.
+            rows: How many rows each payload from another process must have, if that was agreed.
+            like: What one client's part looks like, if this process knows it.
 
         Returns:
             The payloads received in this process, by (sender, receiver).
 
         Raises:
-            PlaceError: For a payload that cannot be sent, or messages of unlike shapes.
+            PlaceError: For a payload that cannot be sent, or messages of different shapes.
             ReceivedError: For a payload from another process that cannot be used.
         """
         name, wrap = transfer.name, transfer.wrap
         key, recording = self.next_key(name), transfer.grad and self.tape is not None
         if wrap is not None:
+            # Wrappers encode plain tensors, row by row.
             payloads = {p: pay.densify(x) for p, x in payloads.items()}
         outgoing = {p: pack(x, recording, wrap, name) for p, x in payloads.items()}
         arrived = self.deliver(outgoing, pairs, key)
         received = self._unpack(transfer, arrived, payloads, rows or {}, like)
         messages = arrived or outgoing
-        if not messages:  # this process sees nothing of the transfer
+        if not messages:  # this process takes no part in the transfer
             return received
         record = self._record_of(transfer, messages)
         self.ledger.record(record)
         if recording:
             asked = {p: m.grad for p, m in (*outgoing.items(), *arrived.items()) if any(m.grad)}
             if asked:
-                # A gradient has the size of its tensor: of the encoded one where gradients are wrapped too.
+                # A gradient has the size of its tensor, or of the encoded tensor if gradients are wrapped.
                 floating: Sequence[Leaf] = pay.floating_leaves(next(iter((received or payloads).values())))
                 if wrap is not None and wrap.gradients:
                     floating = wrapped_leaves(next(iter(messages.values())))
                 sent, got = tensors_asked(payloads, asked, name), tensors_asked(received, asked, name)
                 answers = self._gradient_records(transfer, record, floating, asked, pairs)
+                # Received tensors become leaves: autograd at the receiver ends here, and `run_backward` sends
+                # their gradients to the sender.
                 for tensors in got.values():
                     for t in tensors:
                         t.requires_grad_()
@@ -155,11 +183,11 @@ class Delivery:
         rows: Mapping[Pair, int],
         like: Payload | None,
     ) -> dict[Pair, P]:
-        """The payloads of the messages received here; those from other processes are checked."""
+        """Unpack the messages received here, and check those from other processes."""
         received: dict[Pair, P] = {}
         elsewhere: dict[Pair, P] = {}
         for pair, message in arrived.items():
-            if not self.places.is_elsewhere(pair[0]):
+            if not self.places.is_remote(pair[0]):
                 received[pair] = unpack(message, transfer.wrap)
                 continue
             try:
@@ -171,16 +199,22 @@ class Delivery:
         return received
 
     def _record_of(self, transfer: Transfer, messages: Mapping[Pair, Message]) -> LedgerRecord:
-        """The ledger's record of a transfer. All messages must be alike, as one stands for all."""
+        """Make the ledger's record of a transfer from one message.
+
+        All messages must have the same dtype and shape.
+        """
         (first, message), *others = messages.items()
         record = transfer.record_of(message.payload)
         for pair, other in others:
             found = transfer.record_of(other.payload)
             if (found.dtype, found.shape) != (record.dtype, record.shape):
-                ends = [self.places.name_of(p[0] if p[0] != SERVER_INDEX else p[1]) for p in (pair, first)]
+                # Of a message from the server the error names the receiver, as the sender is always the same.
+                named = [sender if sender != SERVER_INDEX else receiver for sender, receiver in (pair, first)]
+                names = [self.places.name_of(participant) for participant in named]
                 raise PlaceError(
-                    f"transfer {transfer.name!r}: {ends[0]} sent {found.dtype} {found.shape} where {ends[1]} "
-                    f"sent {record.dtype} {record.shape}; every message of a transfer is of one kind"
+                    f"transfer {transfer.name!r}: {names[0]} sent {found.dtype} {found.shape} where "
+                    f"{names[1]} sent {record.dtype} {record.shape}; all messages of a transfer must have "
+                    "the same dtype and shape"
                 )
         return record
 
@@ -192,14 +226,18 @@ class Delivery:
         asked: Mapping[Pair, tuple[bool, ...]],
         pairs: Sequence[Pair],
     ) -> tuple[LedgerRecord, ...]:
-        """The ledger's records of a transfer's gradients, one for each group of messages that asked alike."""
+        """Make the ledger's records of a transfer's gradients.
+
+        There is one for each group of messages whose senders want gradients of the same tensors.
+        """
         records, places = [], self.places
         for flags in dict.fromkeys(asked.values()):
-            ends = [a if a != SERVER_INDEX else b for a, b in pairs if asked.get((a, b)) == flags]
+            workers = [a if a != SERVER_INDEX else b for a, b in pairs if asked.get((a, b)) == flags]
             flow = transfer.flow
-            if len(ends) < len(pairs):
+            # Count only the clients of the workers whose messages want these gradients.
+            if len(workers) < len(pairs):
                 clients = np.zeros(places.num_clients, dtype=bool)
-                for h in ends:
+                for h in workers:
                     clients[places.clients_of(h)] = True
                 flow = flow.of(clients)
             wanted = tuple(x for x, flag in zip(floating, flags, strict=True) if flag)

@@ -1,4 +1,4 @@
-"""Places: the clients and the server of a run, which of them are in this process, and who takes part."""
+"""The participants of a run: which of them are in this process, and which clients take part in the round."""
 
 from collections.abc import Sequence
 
@@ -9,34 +9,35 @@ from torch import Tensor
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation.ledger import Flow
 from graphfed.federation.link import SERVER_INDEX, Pair
-from graphfed.federation.values import CLIENTS, Located, check_arguments
+from graphfed.federation.values import CLIENTS, SERVER, Located, check_arguments
 
 __all__ = ["Places"]
 
 
 class Places:
-    """The workers of a run and its server: which of them are in this process, and who takes part.
+    """The workers of a run and its server: which of them are in this process, and which clients take part.
 
-    A worker is a group of clients stacked in one cohort. Ends of messages are indices of workers, and
-    `SERVER_INDEX`.
+    A participant of a transfer is a worker, by its index, or the server (`SERVER_INDEX`).
 
     Args:
         workers: The clients of each worker, ascending over all workers.
         here: The workers in this process, ascending (None: all).
         server_here: Whether the server is in this process.
         names: What messages call each worker (None: by its clients).
-        device: The device of values made here.
+        device: The torch device of values made here.
 
     Attributes:
         held: [K] bool, the clients in this process.
         seen: [K] bool, the clients whose traffic with the server this process sees.
+        server_is_here: Whether the server is in this process.
         roster: [K] bool, the clients that take part.
         up, down: (sender, receiver) of messages to and from the server, for the workers that take part.
-        flow: One unit from each client that takes part to the server; its `back` is the way down.
+        flow: One unit from each client that takes part to the server; its `back` is from the server.
+        everyone_flow: One unit from each client to the server.
+        first_client_flow: One unit from client 0 to the server.
 
     Raises:
-        ValueError: For workers that do not hold the clients 0..K-1 in order, or `here` that names none of
-        them.
+        ValueError: For workers that do not hold the clients 0..K-1 in order, or a wrong `here`.
     """
 
     roster: np.ndarray
@@ -63,7 +64,7 @@ class Places:
             raise ValueError(
                 f"here must name some of the {len(self.workers)} workers, ascending; got {self.here}"
             )
-        self.server_participants = [SERVER_INDEX] if server_here else []
+        self.server_is_here = server_here
         self.device, self.num_clients = device, len(flat)
         self._names = None if names is None else tuple(names)
         self.held = np.zeros(self.num_clients, dtype=bool)
@@ -76,7 +77,14 @@ class Places:
         self.set_roster(np.ones(self.num_clients, dtype=bool))
 
     def set_roster(self, present: np.ndarray) -> None:
-        """See `Federation.set_roster`."""
+        """Set which clients take part (see `Federation.set_roster`).
+
+        Args:
+            present: [K] bool.
+
+        Raises:
+            InputError: If no client takes part.
+        """
         present = np.array(present)
         if present.shape != (self.num_clients,) or present.dtype != bool:
             raise ValueError(
@@ -93,41 +101,100 @@ class Places:
         self.down = [(SERVER_INDEX, h) for h in active]
         self.flow = Flow.up(present & self.seen, present & self.seen)
 
-    # ---- ends ----------------------------------------------------------------------------------------------
+    # ---- participants --------------------------------------------------------------------------------------
 
-    def ends(self, place: str) -> list[int]:
-        """The ends of a place in this process."""
-        return self.here if place == CLIENTS else self.server_participants
+    def participants_at(self, place: str) -> list[int]:
+        """List the participants of a place in this process.
+
+        Args:
+            place: `CLIENTS` or `SERVER`.
+
+        Returns:
+            Their indices.
+        """
+        if place == CLIENTS:
+            return self.here
+        return [SERVER_INDEX] if self.server_is_here else []
+
+    @property
+    def local_participants(self) -> list[int]:
+        """The participants in this process: its workers, and the server if it is here."""
+        return self.participants_at(CLIENTS) + self.participants_at(SERVER)
 
     def is_active(self, worker: int) -> bool:
-        """Whether a client of the worker takes part."""
+        """Tell whether a client of a worker takes part.
+
+        Args:
+            worker: The worker.
+
+        Returns:
+            True if at least one does.
+        """
         return self._active[worker]
 
-    def is_elsewhere(self, end: int) -> bool:
-        """Whether an end is in another process."""
-        return end not in (self.server_participants if end == SERVER_INDEX else self.here)
+    def is_remote(self, participant: int) -> bool:
+        """Tell whether a participant is in another process.
 
-    def name_of(self, end: int) -> str:
-        """An end as messages call it."""
-        if end == SERVER_INDEX:
+        Args:
+            participant: The participant.
+
+        Returns:
+            True if it is.
+        """
+        if participant == SERVER_INDEX:
+            return not self.server_is_here
+        return participant not in self.here
+
+    def name_of(self, participant: int) -> str:
+        """Name a participant for a message.
+
+        Args:
+            participant: The participant.
+
+        Returns:
+            The name.
+        """
+        if participant == SERVER_INDEX:
             return "server"
         if self._names is not None:
-            return self._names[end]
-        first, last = self.workers[end][0], self.workers[end][-1]
+            return self._names[participant]
+        first, last = self.workers[participant][0], self.workers[participant][-1]
         return f"client {first}" if first == last else f"clients {first}..{last} (stacked)"
 
     def clients_of(self, worker: int) -> slice:
-        """The clients of a worker, as a slice of a vector over all clients."""
+        """Return the clients of a worker as a slice of a vector over all clients.
+
+        Args:
+            worker: The worker.
+
+        Returns:
+            The slice.
+        """
         return slice(self.workers[worker][0], self.workers[worker][-1] + 1)
 
     def present_in(self, worker: int) -> Tensor:
-        """Positions in a worker's cohort of its clients that take part, [P_h] int64."""
+        """List the clients of a worker that take part.
+
+        Args:
+            worker: The worker.
+
+        Returns:
+            [P_h] int64, their indices in the worker's cohort.
+        """
         return torch.from_numpy(np.flatnonzero(self.roster[self.clients_of(worker)]))
 
     # ---- checks --------------------------------------------------------------------------------------------
 
     def check_members(self, value: Located, stage: str) -> None:
-        """Raises PlaceError when a client that takes part has no part of `value`."""
+        """Check that every client that takes part has a value.
+
+        Args:
+            value: The value.
+            stage: What uses it, for the error.
+
+        Raises:
+            PlaceError: If a client has no part of it.
+        """
         members = value.members
         if members is None or members is self.roster:
             return
@@ -135,19 +202,36 @@ class Places:
         if len(missing):
             raise PlaceError(
                 f"{stage}: {value.name!r} is missing at client {missing[0]} ({len(missing)} in all), "
-                "which took no part when it was made; make it again with this roster"
+                "which did not take part when it was computed; compute it again with this roster"
             )
 
     def check_sent(self, x: Located, place: str, transfer: str) -> None:
-        """Raises PlaceError unless `x`, which a transfer sends, lives at `place` and has all its parts."""
+        """Check that a value can be sent from a place: it lives there and has all its parts.
+
+        Args:
+            x: The value.
+            place: `CLIENTS` or `SERVER`.
+            transfer: The name of the transfer, for the error.
+
+        Raises:
+            PlaceError: If it cannot.
+        """
         check_arguments(place, f"transfer {transfer!r}", [x])
         if place == CLIENTS:
             self.check_members(x, f"transfer {transfer!r}")
 
     def check_all_present(self, transfer: str) -> None:
-        """Raises PlaceError when a client is absent from a transfer that needs every client."""
+        """Check that every client takes part.
+
+        Args:
+            transfer: The name of the transfer that needs it.
+
+        Raises:
+            PlaceError: If a client is absent.
+        """
         if not self._everyone:
             absent = np.flatnonzero(~self.roster).tolist()
             raise PlaceError(
-                f"transfer {transfer!r} needs every client; absent: {absent[:5]} ({len(absent)} in all)"
+                f"transfer {transfer!r} needs every client, but clients {absent[:5]} are absent "
+                f"({len(absent)} in all); use a transfer that allows absent clients, such as collect"
             )

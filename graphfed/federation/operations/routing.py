@@ -1,4 +1,4 @@
-"""Routing: the set-up transfers by which the two ends agree on the rows of a route."""
+"""Routing: the setup transfers by which the participants agree on the rows of a route."""
 
 from collections.abc import Sequence
 
@@ -31,13 +31,11 @@ from graphfed.federation.route import (
 from graphfed.federation.transfer import check_rows
 from graphfed.federation.values import CLIENTS, SERVER, Located, check_arguments
 
-__all__ = ["agree_on_exchange_route", "agree_on_route", "expand_route", "restrict_route"]
-
 _NO_ROWS = torch.zeros(0, dtype=torch.int64)
 
 
 def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protection: str) -> Route:
-    """See `Federation.route`."""
+    """Implement `Federation.route`."""
     places = delivery.places
     places.check_sent(ids, CLIENTS, name)
     places.check_all_present(name)
@@ -51,10 +49,10 @@ def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protecti
     for h, of_worker in counts.items():
         rows_of_clients[places.clients_of(h)] = of_worker
     table = None
-    if places.server_participants:
+    if places.server_is_here:
         for h, _ in places.up:
             payload = got[h, SERVER_INDEX].payload
-            if places.is_elsewhere(h) and not ids_fit(payload, len(places.workers[h])):
+            if places.is_remote(h) and not ids_fit(payload, len(places.workers[h])):
                 raise delivery.refusal(h, name, "ids that do not fit its clients")
         table, rows_of_clients = make_table([got[p].payload for p in places.up])
         counts = {h: rows_of_clients[places.clients_of(h)] for h in range(len(places.workers))}
@@ -66,7 +64,7 @@ def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protecti
 def expand_route(
     delivery: Delivery, route: Route, at_clients: Located[Tensor], at_server: Located[Tensor], name: str
 ) -> Route:
-    """See `Federation.expand_route`."""
+    """Implement `Federation.expand_route`."""
     places = delivery.places
     check_arguments(CLIENTS, f"route {name!r}", [at_clients])
     check_arguments(SERVER, f"route {name!r}", [at_server])
@@ -85,7 +83,7 @@ def expand_route(
         rows = torch.bincount(table.client, minlength=places.num_clients).cpu().numpy()
         at_all = {h: int(rows[places.clients_of(h)].sum()) for h in range(len(places.workers))}
         if any(at_all[h] != size for h, size in sizes.items()):
-            raise PlaceError(f"route {name!r}: the server and the clients expect different rows")
+            raise PlaceError(f"route {name!r}: the server and the clients expect different numbers of rows")
         sizes = at_all
     return Route(name, sizes, Flow.up(rows, places.seen), table)
 
@@ -93,7 +91,7 @@ def expand_route(
 def agree_on_exchange_route(
     delivery: Delivery, wants: Located[ExchangeIds], name: str, protection: str
 ) -> ExchangeRoute:
-    """See `Federation.exchange_route`."""
+    """Implement `Federation.exchange_route`."""
     places = delivery.places
     places.check_sent(wants, CLIENTS, name)
     places.check_all_present(name)
@@ -109,15 +107,15 @@ def agree_on_exchange_route(
         for a in workers:
             place[a, b] = (owner == a).nonzero()[:, 0]
             requests[b, a] = Message(tuple(column[place[a, b]] for column in (want.owner, want.ids, asker)))
-    # Ids are sent from who wants a row to who owns it: the other way round from the rows themselves.
+    # Ids are sent from the worker that wants a row to the one that owns it; rows in the opposite direction.
     pairs = [(b, a) for a in workers for b in workers if a in local or b in local]
     got = delivery.deliver(requests, pairs, delivery.next_key(name))
     send: dict[Pair, Tensor] = {}
     links: dict[Pair, Tensor] = {}
     for a, held in local.items():
         for b in workers:
-            if places.is_elsewhere(b) and not wants_fit(got[b, a].payload, places.workers[b]):
-                raise delivery.refusal(b, name, "wants that are none of its clients'")
+            if places.is_remote(b) and not wants_fit(got[b, a].payload, places.workers[b]):
+                raise delivery.refusal(b, name, "a request of clients that are not its own")
             owner, ids, asker = got[b, a].payload
             rows = find_rows(held, places.workers[a], owner, ids, name, places.name_of(b))
             if len(rows):
@@ -135,7 +133,7 @@ def agree_on_exchange_route(
 def restrict_route(
     delivery: Delivery, route: ExchangeRoute, wanted: Located[Tensor], name: str, protection: str
 ) -> tuple[ExchangeRoute, Located[Tensor]]:
-    """See `Federation.restrict_route`."""
+    """Implement `Federation.restrict_route`."""
     places = delivery.places
     places.check_sent(wanted, CLIENTS, name)
     places.check_all_present(name)
@@ -159,7 +157,7 @@ def restrict_route(
                 continue
             numbers = got[p[1], a].payload
             if not is_subset(numbers, len(route.send[p])):
-                raise delivery.refusal(p[1], name, "row numbers that are no part of what it may ask for")
+                raise delivery.refusal(p[1], name, "numbers of rows that it may not ask for")
             rows.append(route.send[p][numbers])
             links[p] = route.links[p][numbers]
             send[p] = torch.arange(so_far, so_far + len(numbers), device=places.device)
@@ -178,11 +176,11 @@ def _exchange_route(
     name: str,
     protection: str,
 ) -> ExchangeRoute:
-    """A route between clients of which both ends know the rows; its ids are recorded on the ledger.
+    """Make a route between clients, and record its ids on the ledger.
 
     Args:
-        pairs: (sending worker, receiving worker) of which one is in this process.
-        send, place, links: As in `ExchangeRoute`, where this process knows them.
+        pairs: (sending worker, receiving worker), one of which is in this process.
+        send, place, links: As in `ExchangeRoute`, as far as this process knows them.
     """
     places = delivery.places
     with_rows = tuple(p for p in pairs if len(links.get(p, ())))

@@ -1,4 +1,4 @@
-"""Running: functions run at a place, on the content of values that live there."""
+"""Running functions at a place, on the content of values that live there."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, overload
@@ -10,7 +10,7 @@ from graphfed.federation.values import (
     ABSENT,
     CLIENTS,
     Located,
-    OfTheProgram,
+    ProgramObject,
     check_arguments,
     check_function,
     versions,
@@ -25,11 +25,16 @@ D = TypeVar("D")
 
 
 class StageError(GraphfedError):
-    """A function run at a place failed: the message says where, in which stage, with what inputs."""
+    """A function that runs at a place failed. The message says where, in which stage and with what inputs."""
 
 
-class Place(OfTheProgram):
-    """Where functions run: ``fed.clients`` or ``fed.server``."""
+class Place(ProgramObject):
+    """A place at which functions run: ``fed.clients`` or ``fed.server``.
+
+    Args:
+        name: `CLIENTS` or `SERVER`.
+        delivery: The delivery of the run.
+    """
 
     def __init__(self, name: str, delivery: Delivery) -> None:
         self.name, self._delivery = name, delivery
@@ -53,22 +58,22 @@ class Place(OfTheProgram):
     ) -> tuple[Located[A], Located[B], Located[C], Located[D]]: ...
 
     def run(self, fn: Callable[..., Any], *arguments: object, outputs: int = 1) -> Any:
-        """Run a function at this place, once for each worker of the place in this process.
+        """Run a function at this place, once for each participant of the place in this process.
 
-        A function run at the clients gets a whole cohort and never loops over clients.
+        A function at the clients gets the whole cohort of a worker and never loops over clients.
 
         Args:
-            fn: The function. It carries no data of its own and never writes into its arguments.
-            arguments: Its arguments in order. Of a located value it gets the content; the value must live
-                here.
-            outputs: How many located values to return: with more than 1, `fn` returns a tuple of that many.
+            fn: The function. It carries no data and never writes into its arguments.
+            arguments: Its arguments, in order. For a located value, which must live here, it gets the
+                content.
+            outputs: How many located values to return. If more than 1, `fn` returns a tuple of that many.
 
         Returns:
             What `fn` returned, which stays at this place: one located value, or a tuple of `outputs`.
 
         Raises:
             PlaceError: For a value from another place, or a function that carries or writes into data.
-            StageError: When `fn` fails; the message names place, stage and inputs.
+            StageError: If `fn` fails. The message names participant, stage and inputs.
         """
         places, stage = self._delivery.places, getattr(fn, "__name__", repr(fn))
         check_function(fn)
@@ -79,12 +84,12 @@ class Place(OfTheProgram):
                 if isinstance(argument, Located):
                     places.check_members(argument, stage)
         results: list[Any] = []
-        for position, end in enumerate(places.ends(self.name)):
-            if at_clients and not places.is_active(end):
+        for position, participant in enumerate(places.participants_at(self.name)):
+            if at_clients and not places.is_active(participant):
                 results.append(ABSENT if outputs == 1 else (ABSENT,) * outputs)
                 continue
             inputs = [a.parts[position] if isinstance(a, Located) else a for a in arguments]
-            results.append(self._call(fn, stage, end, inputs, outputs))
+            results.append(self._call(fn, stage, participant, inputs, outputs))
         members = places.roster if at_clients else None
         if outputs == 1:
             return Located(self.name, stage, tuple(results), members)
@@ -93,16 +98,16 @@ class Place(OfTheProgram):
         )
 
     def _call(
-        self, fn: Callable[..., object], stage: str, end: int, inputs: Sequence[object], outputs: int
+        self, fn: Callable[..., object], stage: str, participant: int, inputs: Sequence[object], outputs: int
     ) -> object:
-        """The result of `fn` at one end, checked."""
+        """Run `fn` for one participant, and check its result."""
         before = versions(inputs)
         try:
             result = fn(*inputs)
             if any(tensor._version != count for tensor, count in before):
                 raise PlaceError(
                     f"{stage} wrote into one of its arguments at {self.name}: in one process the value "
-                    "is shared with whoever sent it; work on a copy (x.clone())"
+                    "is shared with its sender; work on a copy (x.clone())"
                 )
             if outputs > 1 and (not isinstance(result, tuple) or len(result) != outputs):
                 raise TypeError(f"returned {describe_value(result)} where a tuple of {outputs} is expected")
@@ -110,7 +115,7 @@ class Place(OfTheProgram):
             raise
         except Exception as error:
             ledger, shown = self._delivery.ledger, ", ".join(describe_value(x) for x in inputs)
-            name = self._delivery.places.name_of(end)
+            name = self._delivery.places.name_of(participant)
             raise StageError(
                 f"{name} failed in {stage!r} (phase {ledger.phase}, round {ledger.round}): "
                 f"{type(error).__name__}: {error}; inputs: {shown}"

@@ -1,7 +1,6 @@
-"""Payload transfers: what is sent from which end, and what the receiver makes of it.
+"""Payload transfers: which messages are sent, and what the receiver computes from them.
 
-Sums, maxima and the order of rows are computed at the ends in plain autograd. `Federation` has a method for
-each function here, which describes it.
+Sums, maxima and the order of rows are computed by the sender or the receiver in plain autograd.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,43 +20,29 @@ from graphfed.federation.transfer import Ideal, Options, Transfer, check_rows
 from graphfed.federation.values import ABSENT, CLIENTS, SERVER, Located
 from graphfed.nn.sparse import SparseWeights
 
-__all__ = [
-    "add",
-    "average",
-    "broadcast",
-    "collect",
-    "download",
-    "exchange",
-    "gather",
-    "maximum",
-    "scatter",
-    "upload",
-]
-
-
 # ---- clients to server -------------------------------------------------------------------------------------
 
 
 def upload(delivery: Delivery, x: Located, route: Route, options: Options) -> Located:
-    """See `Federation.upload`."""
+    """Implement `Federation.upload`."""
     transfer = Transfer(kind="rows", flow=route.flow, **options)
     return Located(SERVER, transfer.name, _send_route(delivery, x, route, transfer))
 
 
 def gather(delivery: Delivery, x: Located, options: Options) -> Located:
-    """See `Federation.gather`."""
+    """Implement `Federation.gather`."""
     transfer = Transfer(kind="gather", flow=delivery.places.flow, **options)
     delivery.places.check_all_present(transfer.name)
-    return _send_own(delivery, x, transfer)
+    return _send_client_rows(delivery, x, transfer)
 
 
 def collect(delivery: Delivery, x: Located, options: Options) -> Located:
-    """See `Federation.collect`."""
-    return _send_own(delivery, x, Transfer(kind="gather", flow=delivery.places.flow, **options))
+    """Implement `Federation.collect`."""
+    return _send_client_rows(delivery, x, Transfer(kind="gather", flow=delivery.places.flow, **options))
 
 
 def add(delivery: Delivery, x: Located, route: Route | None, options: Options) -> Located:
-    """See `Federation.sum`."""
+    """Implement `Federation.sum`."""
     places = delivery.places
     if route is not None:
         transfer = Transfer(kind="sum", flow=route.flow, **options)
@@ -66,27 +51,27 @@ def add(delivery: Delivery, x: Located, route: Route | None, options: Options) -
     transfer = Transfer(kind="sum", flow=places.flow, leading=False, **options)
     if transfer.wrap is not None:
         raise PlaceError(
-            f"transfer {transfer.name!r}: a sum without a route takes no wrapper, because a stacked "
-            "cohort holds the total of its clients and not their parts; use average or gather"
+            f"transfer {transfer.name!r}: a sum without a route takes no wrapper, because a worker sends the "
+            "total of its clients and not their parts; use average or gather"
         )
     places.check_sent(x, CLIENTS, transfer.name)
     got = delivery.move(transfer, _from_workers(places, x), places.up)
-    parts = (_total([got[p] for p in places.up]),) if places.server_participants else ()
+    parts = (_total([got[p] for p in places.up]),) if places.server_is_here else ()
     return Located(SERVER, transfer.name, parts)
 
 
 def maximum(delivery: Delivery, x: Located, route: Route, options: Options) -> Located:
-    """See `Federation.max`."""
+    """Implement `Federation.max`."""
     transfer = Transfer(kind="max", flow=route.flow, **options)
     arrived = _send_route(delivery, x, route, transfer)
-    maxima = tuple(pay.max_rows(rows, route.table.holders) for rows in arrived if route.table)
+    maxima = tuple(pay.max_rows(rows, route.table.rows_of_ids) for rows in arrived if route.table)
     return Located(SERVER, transfer.name, maxima)
 
 
 def average(
     delivery: Delivery, x: Located, weights: Located, otherwise: Located | None, options: Options
 ) -> Located:
-    """See `Federation.average`."""
+    """Implement `Federation.average`."""
     places = delivery.places
     transfer = Transfer(kind="average", flow=places.flow, **options)
     name = transfer.name
@@ -95,14 +80,15 @@ def average(
     if otherwise is not None:
         places.check_sent(otherwise, SERVER, name)
     payloads = _from_workers(places, x)
-    # In one process a cohort's values stay as they are stored; else each present client's own part is sent.
+    # Inside a process a cohort's values stay as they are stored. Over a link, or in a wrapper, the part of
+    # each client that takes part is sent in full.
     in_full = delivery.link is not None or transfer.wrap is not None
     if in_full:
-        payloads = {(h, end): pay.parts(m, places.present_in(h)) for (h, end), m in payloads.items()}
-    sizes = {(h, end): len(places.present_in(h)) for h, end in places.up}
+        payloads = {(h, server): pay.parts(m, places.present_in(h)) for (h, server), m in payloads.items()}
+    sizes = {(h, server): len(places.present_in(h)) for h, server in places.up}
     like = None if otherwise is None or not otherwise.parts else otherwise.parts[0]
     got = delivery.move(transfer, payloads, places.up, sizes, like)
-    if not places.server_participants:
+    if not places.server_is_here:
         return Located(SERVER, name, ())
     normalised = _normalise(weights.parts[0], places, name)
     if normalised is None:
@@ -113,15 +99,15 @@ def average(
             )
         return otherwise
     terms = []
-    for h, end in places.up:
+    for h, server in places.up:
         of_worker = normalised[places.clients_of(h)]
         if in_full:
             of_worker = of_worker[places.present_in(h).numpy()]
-        for leaf in pay.leaves(got[h, end]):
+        for leaf in pay.leaves(got[h, server]):
             if not isinstance(leaf, SparseWeights):
                 sender = places.name_of(h)
                 check_rows(leaf, len(of_worker), f"transfer {name!r}: from {sender}", "its clients are")
-        terms.append(pay.weighted_sum(got[h, end], of_worker))
+        terms.append(pay.weighted_sum(got[h, server], of_worker))
     return Located(SERVER, name, (_total(terms),))
 
 
@@ -129,14 +115,14 @@ def average(
 
 
 def broadcast(delivery: Delivery, x: Located, options: Options) -> Located:
-    """See `Federation.broadcast`."""
+    """Implement `Federation.broadcast`."""
     places = delivery.places
     transfer = Transfer(kind="broadcast", flow=places.flow.back, leading=False, **options)
     places.check_sent(x, SERVER, transfer.name)
     if transfer.wrap is not None and transfer.wrap.gradients:
         raise PlaceError(
-            f"transfer {transfer.name!r}: the gradient of a broadcast is summed over a cohort before it "
-            "crosses: it cannot be wrapped client by client; use a wrapper that leaves gradients as they are"
+            f"transfer {transfer.name!r}: the gradient of a broadcast is summed over a cohort before it is "
+            "sent, so it cannot be wrapped client by client; use a wrapper that does not wrap gradients"
         )
     payloads = dict.fromkeys(places.down, x.parts[0]) if x.parts else {}
     got = delivery.move(transfer, payloads, places.down)
@@ -144,7 +130,7 @@ def broadcast(delivery: Delivery, x: Located, options: Options) -> Located:
 
 
 def scatter(delivery: Delivery, x: Located, route: Route | None, options: Options) -> Located:
-    """See `Federation.scatter`."""
+    """Implement `Federation.scatter`."""
     places = delivery.places
     kind, flow = ("scatter", places.flow.back) if route is None else ("rows", route.flow.back)
     transfer = Transfer(kind=kind, flow=flow, **options)
@@ -165,11 +151,14 @@ def scatter(delivery: Delivery, x: Located, route: Route | None, options: Option
 
 
 def download(delivery: Delivery, x: Located, route: Route, ideal: Ideal | None, options: Options) -> Located:
-    """See `Federation.download`."""
+    """Implement `Federation.download`."""
     places = delivery.places
     transfer = Transfer(kind="rows", flow=route.flow.back, ideal=ideal, **options)
     if ideal is not None and delivery.link is not None:
-        raise PlaceError(f"transfer {transfer.name!r} is simulated, and cannot go to another process")
+        raise PlaceError(
+            f"transfer {transfer.name!r} is simulated, so it must not be sent to another process; run all "
+            "participants in one process"
+        )
     places.check_sent(x, SERVER, transfer.name)
     places.check_all_present(transfer.name)
     payloads: dict[Pair, Payload] = {}
@@ -186,7 +175,7 @@ def download(delivery: Delivery, x: Located, route: Route, ideal: Ideal | None, 
 
 
 def exchange(delivery: Delivery, x: Located, route: ExchangeRoute, options: Options) -> Located:
-    """See `Federation.exchange`."""
+    """Implement `Federation.exchange`."""
     places = delivery.places
     transfer = Transfer(kind="rows", flow=route.flow, **options)
     name = transfer.name
@@ -194,7 +183,7 @@ def exchange(delivery: Delivery, x: Located, route: ExchangeRoute, options: Opti
     places.check_all_present(name)
     local: dict[int, Rows] = dict(zip(places.here, x.parts, strict=True))
     payloads = {(a, b): pay.take_rows(local[a], rows) for (a, b), rows in route.send.items()}
-    # A route that follows from who takes part has no places.
+    # A route that was not agreed on (`route.everyone`) has no places.
     sizes = {p: len(route.place[p]) for p in route.pairs if p in route.place}
     got = delivery.move(transfer, payloads, route.pairs, sizes)
     received = []
@@ -212,30 +201,30 @@ def exchange(delivery: Delivery, x: Located, route: ExchangeRoute, options: Opti
 
 
 def _sizes_of_present(places: Places) -> dict[int, int]:
-    """How many clients of each worker take part, for the workers that do."""
+    """The number of clients that take part, for each worker that takes part."""
     return {h: len(places.present_in(h)) for h, _ in places.up}
 
 
 def _from_workers(places: Places, x: Located) -> dict[Pair, Payload]:
-    """The messages to the server, from the workers in this process that take part."""
+    """The messages to the server from the workers in this process that take part."""
     return {(h, SERVER_INDEX): p for h, p in zip(places.here, x.parts, strict=True) if places.is_active(h)}
 
 
 def _at_clients(places: Places, name: str, got: Mapping[Pair, Payload]) -> Located:
-    """What came from the server, at the workers in this process."""
+    """The value at the clients, from the messages that the server sent."""
     parts = tuple(got.get((SERVER_INDEX, h), ABSENT) for h in places.here)
     return Located(CLIENTS, name, parts, places.roster)
 
 
 def _send_route(delivery: Delivery, x: Located, route: Route, transfer: Transfer) -> tuple[Rows, ...]:
-    """The rows that a route names, of all clients in client order, at the server."""
+    """Send the rows of a route. Returns the rows of all clients, in client order, at the server."""
     delivery.places.check_sent(x, CLIENTS, transfer.name)
     delivery.places.check_all_present(transfer.name)
     return _send_rows(delivery, x, route.sizes, transfer, f"route {route.name!r} names")
 
 
-def _send_own(delivery: Delivery, x: Located, transfer: Transfer) -> Located:
-    """A row of each client that takes part, in client order, at the server."""
+def _send_client_rows(delivery: Delivery, x: Located, transfer: Transfer) -> Located:
+    """Send a row of each client that takes part. Returns the rows in client order, at the server."""
     delivery.places.check_sent(x, CLIENTS, transfer.name)
     sizes = _sizes_of_present(delivery.places)
     return Located(SERVER, transfer.name, _send_rows(delivery, x, sizes, transfer, "its clients are"))
@@ -244,23 +233,23 @@ def _send_own(delivery: Delivery, x: Located, transfer: Transfer) -> Located:
 def _send_rows(
     delivery: Delivery, x: Located, sizes: Mapping[int, int], transfer: Transfer, why: str
 ) -> tuple[Rows, ...]:
-    """The rows of all workers in client order, at the server (nothing elsewhere).
+    """Send rows of all workers. Returns them in client order, at the server; () elsewhere.
 
     Args:
-        sizes: How many rows each worker sends, where this process knows it.
+        sizes: How many rows each worker sends, if this process knows it.
         why: Where these numbers come from, for errors.
     """
     places, name = delivery.places, transfer.name
     payloads = _from_workers(places, x)
     for (h, _), part in payloads.items():
         check_rows(part, sizes[h], f"transfer {name!r}: {x.name!r}", why)
-    agreed = {(h, end): sizes[h] for h, end in places.up if h in sizes}
+    agreed = {(h, server): sizes[h] for h, server in places.up if h in sizes}
     got = delivery.move(transfer, payloads, places.up, agreed)
-    if not places.server_participants:
+    if not places.server_is_here:
         return ()
     parts = [
-        check_rows(got[h, end], sizes[h], f"transfer {name!r}: from {places.name_of(h)}", why)
-        for h, end in places.up
+        check_rows(got[h, server], sizes[h], f"transfer {name!r}: from {places.name_of(h)}", why)
+        for h, server in places.up
     ]
     return (pay.concat_rows(parts),)
 
@@ -272,9 +261,9 @@ def _receive_rows(
     transfer: Transfer,
     why: str,
 ) -> Located:
-    """The rows from the server, at the workers in this process. Arguments as in `_send_rows`."""
+    """Receive rows from the server, at the workers in this process. Arguments as in `_send_rows`."""
     places = delivery.places
-    agreed = {(end, h): sizes[h] for end, h in places.down if h in sizes}
+    agreed = {(server, h): sizes[h] for server, h in places.down if h in sizes}
     got = delivery.move(transfer, payloads, places.down, agreed)
     for (_, h), rows in got.items():
         check_rows(rows, sizes[h], f"transfer {transfer.name!r}: from the server", why)
@@ -282,13 +271,13 @@ def _receive_rows(
 
 
 def _groups(route: Route) -> tuple[Tensor, int]:
-    """Which id each arriving row has, [M], and how many ids there are."""
+    """The id of each arriving row, as a position in the route's table [M], and the number of ids."""
     assert route.table is not None
     return route.table.index, len(route.table.ids)
 
 
 def _total(parts: Sequence[Payload]) -> Payload:
-    """The sum of the parts in client order."""
+    """The sum of the parts, in client order."""
     total = parts[0]
     for part in parts[1:]:
         total = pay.add(total, part)
@@ -296,7 +285,7 @@ def _total(parts: Sequence[Payload]) -> Payload:
 
 
 def _normalise(weights: Tensor, places: Places, name: str) -> np.ndarray | None:
-    """p_k of the weighted mean over the roster, [K] float64; None where nobody has a weight."""
+    """p_k of the weighted mean over the roster, [K] float64; None if all weights are 0."""
     given = weights.detach().cpu().double().numpy()
     if given.shape != (places.num_clients,) or not (given >= 0).all():
         raise PlaceError(

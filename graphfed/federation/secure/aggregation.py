@@ -1,18 +1,20 @@
-"""The weighted sum of what clients have, at the server, which sees nobody's part: secure aggregation of the
-clients that take part in the round (Bonawitz et al., CCS 2017).
+"""Secure aggregation: a weighted sum over clients at the server, which sees no client's part.
 
-Numbers are cut to fixed point (`graphfed.crypto.sharing`) and added modulo 2^64, so the sum is exact and the
-same to the last bit however the clients are placed. What holds, against whom: `graphfed.crypto.aggregation`.
-With n clients and w numbers a client sends 112 n + 8 w + 16 bytes and gets 145 n - 56 (`Terms.sizes`).
+The protocol is that of Bonawitz et al., CCS 2017, among the clients that take part in the round. Numbers are
+rounded to fixed point (`graphfed.crypto.sharing`) and added modulo 2^64, so the sum is exact and has the same
+bits in every placement. `graphfed.crypto.aggregation` states what is hidden from whom. With n clients and w
+numbers, a client sends 112 n + 8 w + 16 bytes and receives 145 n - 56 (`Terms.sizes`).
 
-A transfer waits for all clients of the round: who drops out within one is waited for, as in any other
-transfer, or the run ends. That the sum can do without those who drop out is used by nothing here yet.
+A transfer waits for all clients of the round. If one stops within it, the transfer waits, or the run ends, as
+in any other transfer. The protocol could complete the sum without such clients, but nothing here uses this
+yet.
 
-`protected_sum` and `protected_mean` are the sum and the mean under the protection that a setting asks for: in
-plaintext the server reads each part. The mean is sum_k n_k w_k / sum_k n_k: securely, every client sends
-n_k w_k masked, and the server, which knows the n_k, divides the sum. So at least three clients of a weight
-above 0 must take part: fewer are refused, since the sum of one is its own, and of two, each could take its
-own part out of the next model."""
+`protected_sum` and `protected_mean` compute the sum and the mean under the protection that a setting asks
+for; in plaintext the server reads each part. The mean is sum_k n_k w_k / sum_k n_k. To hide the w_k, every
+client sends n_k w_k masked, and the server, which knows the n_k, divides the sum. At least three clients with
+a weight above 0 must take part: the sum of one client shows its part, and of two, each could subtract its own
+part from the next model.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -48,7 +50,7 @@ __all__ = [
 SumProtection = Literal["plaintext", "secure"]
 #: Bytes of masked vectors and sealed shares that one process may hold for its clients.
 MAX_BYTES = 4 * 2**30
-#: Every message's protection on the ledger.
+#: How the ledger records each step of the protocol.
 PROTECTION = {
     "keys": "public",
     "all_keys": "public",
@@ -63,24 +65,33 @@ Clients = tuple[Client, ...]
 
 
 def messages(name: str, when: str, what: str) -> dict[str, str]:
-    """The transfers of a sum called `name`, in words (see `Sent.messages`). when: begins each sentence;
-    what: of a client is summed."""
+    """Describe the transfers of a secure sum, for `Sent.messages`.
+
+    Args:
+        name: The name of the sum.
+        when: The beginning of each description.
+        what: What is summed, as in "its gradient".
+
+    Returns:
+        The descriptions by name of the transfer.
+    """
     return {
-        f"{name}/keys": f"{when}: two public keys of each client, made for this sum. They say nothing of its "
-        "data.",
-        f"{name}/all_keys": f"{when}: the public keys of all clients that take part, from the server to "
-        f"each.",
-        f"{name}/sealed_shares": f"{when}: for every other client a share of this client's two secrets "
-        f"of the "
-        "sum, sealed for it. The server passes them on and cannot open them.",
-        f"{name}/forwarded_shares": f"{when}, from the server: the shares that the other clients sealed "
-        f"for this one. "
-        "Fewer than the threshold of them (more than two thirds of the clients) say nothing.",
-        f"{name}/masked": f"{when}: {what}, under masks that cancel in the sum over the clients. The server "
-        "learns the sum and no client's own; with protocols=simulated there are no masks, and it reads them.",
-        f"{name}/survivors": f"{when}, from the server: whose masked numbers have come.",
-        f"{name}/unmask": f"{when}: the shares that open the masks left over in the sum. The server can take "
-        "them off the sum, and off no single client's numbers.",
+        f"{name}/keys": f"{when}: each client sends the server two public keys that it made for this sum. "
+        "They say nothing about its data.",
+        f"{name}/all_keys": f"{when}: the server sends each client the public keys of all clients that take "
+        "part.",
+        f"{name}/sealed_shares": f"{when}: each client encrypts, for every other client, a share of its two "
+        "secrets of this sum. The server forwards the shares and cannot read them.",
+        f"{name}/forwarded_shares": f"{when}: the server forwards to each client the shares that the others "
+        "encrypted for it. Fewer shares than the threshold (more than two thirds of the clients) say nothing "
+        "about a secret.",
+        f"{name}/masked": f"{when}: the server receives {what}, hidden by masks that cancel in the sum over "
+        "the clients. The server learns the sum, but no single client's values. With protocols=simulated "
+        "there are no masks, and the server can read the values.",
+        f"{name}/survivors": f"{when}: the server sends each client the list of clients whose masked values "
+        "have arrived.",
+        f"{name}/unmask": f"{when}: each client sends the server the shares that remove the remaining masks "
+        "from the sum. They cannot remove the masks from one client's values.",
     }
 
 
@@ -92,10 +103,10 @@ class SumForm:
     """What a sum over clients adds up, in plaintext and hidden.
 
     Attributes:
-        total: At the clients, the sum over a worker's clients. The server adds these up in plaintext.
-        parts: At the clients, each client's own part as floating tensors, [K_h, ...].
-        like: At the server, a value of the form of one client's part.
-        opened: At the server, turns a sum of parts into a sum of totals (None: they are the same).
+        total: Runs at the clients: the sum over a worker's clients. In plaintext the server adds these up.
+        parts: Runs at the clients: each client's part as floating tensors, [K_h, ...].
+        like: Runs at the server: a value of the form of one client's part.
+        opened: Runs at the server: converts a sum of parts to a sum of totals (None: they are the same).
     """
 
     total: Callable[..., Any]
@@ -108,11 +119,12 @@ def check_sums(fed: Federation, protection: str, clients: int) -> None:
     """Refuse sums that a protection cannot hide, before anything is sent.
 
     Args:
+        fed: The federation.
         protection: A `SumProtection`.
-        clients: How many take part in a round.
+        clients: How many clients take part in a round.
 
     Raises:
-        InputError: If too few clients take part, or a library is missing.
+        InputError: If too few clients take part, or the extra `secure` is not installed.
     """
     if not needs_parts(protection):
         return
@@ -135,10 +147,12 @@ def protected_sum(
     """Add up at the server what the clients have, under the protection that a setting asks for.
 
     Args:
+        fed: The federation.
         form: What is added up.
         values: The arguments of `form.total` and `form.parts`.
         protection: A `SumProtection`.
-        name: The name of the transfer in plaintext; the hidden one is called `hidden_name`, if that is given.
+        name: The name of the transfer in plaintext.
+        hidden_name: The name of the secure sum (empty: `name`).
         like: The arguments of `form.like`.
         accept, finite: The checks of what other processes send in plaintext (`transfer.Options`).
 
@@ -166,36 +180,47 @@ def protected_mean(
     """Average at the server what the clients have, under the protection that a setting asks for.
 
     Args:
-        x: Every client's own floating tensors, [K_h, ...] at each worker, or `SparseWeights`.
+        fed: The federation.
+        x: Each client's floating tensors, [K_h, ...] at each worker, or `SparseWeights`.
         weight: [K_h] at the clients, the weight of each in the mean.
-        weights: [K] at the server, all of them.
-        otherwise: The result, at the server, where all that take part have weight 0.
+        weights: [K] at the server, all weights.
+        otherwise: At the server, the result if all clients that take part have weight 0.
         protection: A `SumProtection`.
+        name: The name of the transfer.
 
     Returns:
         The mean at the server, in the form of `otherwise`.
 
     Raises:
-        InputError: If a hidden mean is of 1 or 2 clients with a weight above 0; what `secure_sum` raises.
+        InputError: If a hidden mean is of 1 or 2 clients with a weight above 0, and for the causes of
+            `secure_sum`.
     """
     if not needs_parts(protection):
         return fed.average(x, weights, otherwise=otherwise, name=name, grad=False)
     members = tuple(fed.roster.nonzero()[0].tolist())
-    fed.server.run(enough_to_hide, weights, members)
+    fed.server.run(check_enough_weighted, weights, members)
     total = secure_sum(fed, x, weight, otherwise, name=name)
     return fed.server.run(divide, total, weights, members, otherwise)
 
 
 def secure_sum(fed: Federation, x: Located, scale: Located | None, like: Located, *, name: str) -> Located:
-    """sum_k scale_k x_k over the clients that take part, at the server: [...] float64, off by at most K *
-    2^-25.
+    """Compute sum_k scale_k x_k over the clients that take part, at the server.
 
-    x: every client's own floating tensors, [K_h, ...] at each worker, or `SparseWeights`; scale [K_h] at the
-    clients, where 0 leaves a client out whatever its numbers (None: 1 for each); like: a value at the server
-    of the form of one client's part. The transfers are ``name/keys`` and so on (`PROTECTION`).
+    Args:
+        fed: The federation.
+        x: Each client's floating tensors, [K_h, ...] at each worker, or `SparseWeights`.
+        scale: [K_h] at the clients (None: 1 for each). A client with scale 0 does not count, whatever its
+            numbers.
+        like: At the server, a value of the form of one client's part.
+        name: The transfers are called ``name/keys`` and so on (`PROTECTION`).
 
-    InputError for fewer than 3 clients, a number that cannot be summed, a library that is missing, and where
-    the masked vectors of a cohort take more than 4 GiB."""
+    Returns:
+        [...] float64 at the server, off by at most K * 2^-25.
+
+    Raises:
+        InputError: For fewer than 3 clients, a number that cannot be summed, if the extra `secure` is not
+            installed, or if the masked vectors of a cohort take more than 4 GiB.
+    """
     members = tuple(np.flatnonzero(fed.roster).tolist())
     terms = Terms.usual(f"{name}, round {fed.ledger.round}", len(members))
 
@@ -208,18 +233,22 @@ def secure_sum(fed: Federation, x: Located, scale: Located | None, like: Located
     clients = fed.clients.run(begin_clients, x, ids, present, members, terms, fed.simulated)
     server = fed.server.run(begin_server, like, terms, fed.simulated)
 
+    # Round 0 of Bonawitz et al.: every client sends public keys, and gets those of all.
     keys = fed.collect(fed.clients.run(advertise, clients), **options("keys"))
     all_keys = fed.server.run(list_keys, server, keys)
     all_keys = fed.broadcast(all_keys, **options("all_keys"))
 
+    # Round 1: every client shares its two secrets with all others, encrypted, by way of the server.
     sealed = fed.collect(fed.clients.run(share_keys, clients, all_keys), **options("sealed_shares"))
     forwarded_shares = fed.scatter(fed.server.run(forward, server, sealed), **options("forwarded_shares"))
 
+    # Round 2: every client sends its vector under pairwise masks and a mask of its own.
     masked = fed.clients.run(mask, clients, forwarded_shares, x, scale, present, terms)
     masked = fed.collect(masked, **options("masked"))
     survivors = fed.server.run(add_masked, server, masked)
     survivors = fed.broadcast(survivors, **options("survivors"))
 
+    # Round 4 (round 3, against an active server, is left out): shares that remove the masks left in the sum.
     shares = fed.collect(fed.clients.run(unmask, clients, survivors), **options("unmask"))
     return fed.server.run(open_sum, server, shares, like)
 
@@ -230,14 +259,18 @@ def secure_sum(fed: Federation, x: Located, scale: Located | None, like: Located
 def begin_clients(
     x: Payload, ids: Tensor, present: Tensor, members: tuple[int, ...], terms: Terms, simulated: bool
 ) -> Clients:
-    """The machines of a cohort's clients; `members`: the ids of all clients that take part."""
+    """Make the protocol's state machines of a cohort's clients.
+
+    Args:
+        members: The ids of all clients that take part.
+    """
     width = sum(_size(leaf) for leaf in _leaves(x))
     sizes = terms.sizes(width)
     size = int(present.sum()) * (sizes["masked"] + sizes["sealed_shares"])
     if size > MAX_BYTES:
         raise InputError(
             f"secure aggregation of {width} numbers among {terms.clients} clients takes {size / 2**30:.1f} "
-            "GiB here; use fewer clients in a process, a smaller network, or aggregation=plaintext"
+            "GiB in this process; use fewer clients in a process, a smaller network, or aggregation=plaintext"
         )
     machine = IdealClient if simulated else Client
     return tuple(machine(terms, members.index(k)) for k in ids[present].tolist())
@@ -255,7 +288,7 @@ def share_keys(clients: Clients, all_keys: Tensor) -> Tensor:
 def mask(
     clients: Clients, forwarded_shares: Tensor, x: Payload, scale: Tensor, present: Tensor, terms: Terms
 ) -> Tensor:
-    """Every client's masked vector; one at a time, so that no other copy of all of them is made."""
+    """Make every client's masked vector, one at a time, so that there is no second copy of all of them."""
     chosen = present.nonzero()[:, 0].tolist()
 
     def masked() -> Iterator[bytes]:
@@ -284,8 +317,8 @@ def list_keys(server: Server, keys: Tensor) -> Tensor:
 
 
 def forward(server: Server, sealed: Tensor) -> Tensor:
-    told = server.forward(dict(enumerate(_messages(sealed))))
-    return _rows((told[party] for party in sorted(told)), len(told))
+    forwarded = server.forward(dict(enumerate(_messages(sealed))))
+    return _rows((forwarded[party] for party in sorted(forwarded)), len(forwarded))
 
 
 def add_masked(server: Server, masked: Tensor) -> Tensor:
@@ -295,26 +328,29 @@ def add_masked(server: Server, masked: Tensor) -> Tensor:
 
 
 def open_sum(server: Server, shares: Tensor, like: Payload) -> Any:
-    """The sum, in the form of `like`."""
+    """Remove the masks from the sum, and give it the form of `like`."""
     words = torch.from_numpy(server.open(dict(enumerate(_messages(shares)))))
     parts = iter(torch.split(words, [leaf.numel() for leaf in _tensors(like)]))
-    return _filled(like, parts)
+    return _fill(like, parts)
 
 
-def enough_to_hide(weights: Tensor, members: tuple[int, ...]) -> None:
-    """Refuse a mean in which fewer than `FEWEST_CLIENTS` have a weight above 0. A client of weight 0 hides
-    nobody."""
-    weighty = int((weights[list(members)] > 0).sum())
-    if 0 < weighty < FEWEST_CLIENTS:
+def check_enough_weighted(weights: Tensor, members: tuple[int, ...]) -> None:
+    """Refuse a mean in which fewer than `FEWEST_CLIENTS` have a weight above 0.
+
+    A client of weight 0 adds nothing that hides others.
+    """
+    weighted = int((weights[list(members)] > 0).sum())
+    if 0 < weighted < FEWEST_CLIENTS:
         raise InputError(
-            f"secure aggregation needs {FEWEST_CLIENTS} clients with training nodes in a round, and in "
-            f"this one only {weighty} of {len(members)} have any: the sum would show the weights of one to "
-            "the server or to another; use a larger fraction, another partition, or aggregation=plaintext"
+            f"secure aggregation needs {FEWEST_CLIENTS} clients with training nodes in a round, but only "
+            f"{weighted} of the {len(members)} clients of this round have any: the sum would show one "
+            "client's weights to the server or to another client; use a larger fraction, another partition, "
+            "or aggregation=plaintext"
         )
 
 
 def divide(total: Any, weights: Tensor, members: tuple[int, ...], otherwise: Any) -> Any:
-    """sum_k n_k w_k / sum_k n_k, in the dtype of `otherwise`."""
+    """Compute sum_k n_k w_k / sum_k n_k, in the dtype of `otherwise`."""
     count = float(weights[list(members)].sum())
     if not count:
         return otherwise
@@ -330,18 +366,18 @@ def _tensor(message: bytes) -> Tensor:
 
 def _bytes(message: Tensor) -> bytes:
     if message.dtype != torch.uint8:
-        raise ProtocolError(f"a message of {message.dtype} where bytes are expected")
+        raise ProtocolError(f"a message has dtype {message.dtype} where bytes are expected")
     return message.cpu().numpy().tobytes()
 
 
 def _rows(messages: Iterable[bytes], count: int) -> Tensor:
-    """`count` messages of one length, a row each: [P, L] uint8. Filled as they come."""
+    """Put `count` messages of the same length in rows, [P, L] uint8."""
     rows: Tensor | None = None
     for row, message in enumerate(messages):
         if rows is None:
             rows = torch.empty((count, len(message)), dtype=torch.uint8)
         rows[row] = _tensor(message)
-    assert rows is not None  # a place at which nobody takes part runs nothing
+    assert rows is not None  # a worker without a client that takes part runs no functions
     return rows
 
 
@@ -350,34 +386,34 @@ def _messages(rows: Tensor) -> Iterator[bytes]:
 
 
 def _leaves(tree: Payload) -> list[Leaf]:
-    """The leaves of a payload, those of a dictionary by name: in one order at both ends."""
+    """The leaves of a payload, dictionaries in the order of their keys: the same at clients and server."""
     if isinstance(tree, dict):
         return [leaf for key in sorted(tree) for leaf in _leaves(tree[key])]
     return [leaf for item in tree for leaf in _leaves(item)] if isinstance(tree, tuple) else [tree]
 
 
 def _tensors(part: Payload) -> list[Tensor]:
-    """The tensors of one client's part, which has no others, in the order of `_leaves`."""
+    """The tensors of one client's part, in the order of `_leaves`."""
     return [leaf for leaf in _leaves(part) if isinstance(leaf, Tensor)]
 
 
 def _size(leaf: Leaf) -> int:
-    """Numbers of one client's part."""
+    """The count of numbers in one client's part."""
     shape = leaf.part_shape if isinstance(leaf, SparseWeights) else leaf.shape[1:]
     return int(np.prod(shape, dtype=np.int64))
 
 
 def _vector(x: Payload, k: int, scale: float) -> Tensor:
-    """What the cohort's client k has, times `scale`: [w] float64."""
+    """The numbers of the cohort's client k, times `scale`: [w] float64."""
     flat = torch.cat([leaf.detach().flatten().double() for leaf in _tensors(pay.part_of(x, k))])
     return flat * scale if scale else torch.zeros_like(flat)
 
 
-def _filled(like: Any, parts: Iterator[Tensor]) -> Any:
-    """The sums in the form of `like`."""
+def _fill(like: Any, parts: Iterator[Tensor]) -> Any:
+    """Give the sums the form of `like`."""
     if isinstance(like, dict):
-        filled = {key: _filled(like[key], parts) for key in sorted(like)}
+        filled = {key: _fill(like[key], parts) for key in sorted(like)}
         return {key: filled[key] for key in like}
     if isinstance(like, tuple):
-        return tuple(_filled(item, parts) for item in like)
+        return tuple(_fill(item, parts) for item in like)
     return decode(next(parts), torch.float64).view(like.shape).to(like.device)

@@ -1,19 +1,21 @@
-"""Pairs of clients compare numbers that neither shows the other.
+"""Comparisons between the two clients of pairs, of numbers that neither shows the other.
 
     compare_pairs         whose number is larger: the millionaires' protocol of `graphfed.crypto.compare`
-    at_most_pairs         whether a number is accepted in the place of another's: `graphfed.crypto.accept`
+    at_most_pairs         whether a new number is accepted in place of an old one: `graphfed.crypto.accept`
 
-The ledger has, of clients to clients,
+The ledger records, from clients to clients,
 
-    NAME/compare          the comparisons; NAME/accept: the acceptances
+    NAME/compare          the comparisons
+    NAME/accept           the acceptances
 
-and the set-up of the pairs' sessions (`pair_protocols`). Real: two-party protocols between the ends.
-Simulated: the two ends show each other their numbers, all pairs at once; the same outcomes and, to the byte,
-the same ledger, under the protection `simulated`.
+and the set-up of the pairs' sessions (`pair_protocols`). If protocols are real, the two clients run two-party
+protocols. If they are simulated, the two clients send each other their numbers, all pairs at once; the
+outcomes of comparisons and the bytes on the ledger are the same, under the protection `simulated`.
 
-Each end learns the outcome, and what follows from it and its own number. Who compares again and again, with
-numbers that change, closes in on the other's number: the method that asks says how often. Both ends follow
-the protocol (semi-honest)."""
+Each client learns the outcome, and what follows from the outcome and its own number. A client that compares
+many changing numbers with the same number narrows that number down; a method states how often it compares.
+Both clients follow the protocol (semi-honest).
+"""
 
 from typing import Any, Literal
 
@@ -35,8 +37,8 @@ from graphfed.crypto.errors import ProtocolError
 from graphfed.crypto.session import Party
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation.core import Federation
-from graphfed.federation.secure.pair_protocols import open_sessions, record_traffic, run_asked, weigh
-from graphfed.federation.secure.pairs import Asked, Ints, Known, Pairs, meet
+from graphfed.federation.secure.pair_protocols import make_links, open_sessions, record_traffic, run_selected
+from graphfed.federation.secure.pairs import Ints, KnownPairs, Pairs, SelectedPairs, select_pairs
 from graphfed.federation.values import Located
 from graphfed.random import uniform
 
@@ -44,7 +46,7 @@ __all__ = ["at_most_pairs", "compare_pairs"]
 
 Reveal = Literal["order", "greater"]
 #: How the ledger records what the protocols send.
-HIDDEN = "encrypted"
+PROTECTION = "encrypted"
 
 
 def compare_pairs(
@@ -58,45 +60,50 @@ def compare_pairs(
     name: str,
     asker: Located[Tensor] | None = None,
 ) -> Located[Tensor]:
-    """Compare the numbers of the two ends of some pairs. Both learn the outcome, and nothing else of the
-    other end's number.
+    """Compare the numbers of the two clients of some pairs.
+
+    Both learn the outcome, and nothing else of the other number.
 
     Args:
-        numbers: [n_h] int64 of at most `bits` bits, from 0.
-        which: [n_h] int64, the pairs' positions in the rows, ascending.
+        fed: The federation.
+        pairs: The opened pairs.
+        numbers: [n_h] int64 at the clients, from 0, of at most `bits` bits.
+        which: [n_h] int64, positions of the pairs in the rows, ascending.
         bits: From 1 to 32.
-        reveal: "order" opens -1, 0 or 1: the local number is less, equal or greater, as each end sees it.
-            "greater" opens one bit, the same at both: 1 where the number of the end that asks is greater.
-        asker: [n_h] bool, the end of each pair that asks; for "greater" only.
+        reveal: With "order" each client learns -1, 0 or 1: its number is less, equal or greater. With
+            "greater" both learn one bit: 1 if the number of the client that asks is greater.
+        name: The transfer is called ``name/compare``.
+        asker: [n_h] bool, whether the row's client asks; for "greater" only.
 
     Returns:
-        The outcomes, [n_h] int8.
+        [n_h] int8 at the clients, the outcomes.
 
     Raises:
         InputError: For a number that does not fit, or bits out of 1..32; if protocols are real, also without
             the extra `secure`.
+        PlaceError: If `reveal` and `asker` do not fit together.
     """
     if reveal not in ("order", "greater") or (reveal == "greater") != (asker is not None):
         raise PlaceError(
-            f"{name!r}: reveal is 'order', or 'greater' with the askers; got {reveal!r} "
+            f"{name!r}: reveal must be 'order' without askers, or 'greater' with askers; got {reveal!r} "
             f"{'without' if asker is None else 'with'} askers"
         )
     if not 1 <= bits <= MAX_BITS:
         raise InputError(f"numbers of {bits} bits cannot be compared; use 1 to {MAX_BITS}")
     known, device = pairs.at_clients, str(fed.device)
-    asked = fed.clients.run(meet, known, which)
-    words = fed.clients.run(operands, known, asked, numbers, asker, bits)
-    open_sessions(fed, pairs, asked)
-    hidden = fed.protection_of(HIDDEN)
+    selected = fed.clients.run(select_pairs, known, which)
+    words = fed.clients.run(operands, known, selected, numbers, asker, bits)
+    open_sessions(fed, pairs, selected)
+    hidden = fed.protection_of(PROTECTION)
     if not fed.simulated:
-        parties = fed.clients.run(comparing, known, asked, words, bits, reveal)
-        ended = run_asked(fed, pairs, asked, parties, f"{name}/compare", hidden)
-        return fed.clients.run(opened_outcomes, known, asked, ended, reveal, device)
+        parties = fed.clients.run(comparing, known, selected, words, bits, reveal)
+        ended = run_selected(fed, pairs, selected, parties, f"{name}/compare", hidden)
+        return fed.clients.run(opened_outcomes, known, selected, ended, reveal, device)
     opening = bytes_of_opening(1) if reveal == "order" else bytes_of_opening_less(1)
     costs = tuple(size + opening for size in bytes_of_comparison(1, bits))
-    seen = fed.run_worker_protocols(fed.clients.run(show, asked, words), name=f"{name}/compare")
-    found = fed.clients.run(compare_shown, asked, words, seen, reveal, device)
-    record_traffic(fed, fed.clients.run(weigh, known, asked, *costs), f"{name}/compare", hidden)
+    seen = fed.run_worker_protocols(fed.clients.run(share_words, selected, words), name=f"{name}/compare")
+    found = fed.clients.run(compare_shown, selected, words, seen, reveal, device)
+    record_traffic(fed, fed.clients.run(make_links, known, selected, *costs), f"{name}/compare", hidden)
     return found
 
 
@@ -112,23 +119,27 @@ def at_most_pairs(
     seed: int,
     name: str,
 ) -> Located[Tensor]:
-    """Accept a new number in the place of an old one, or not, as Metropolis does: with probability
-    min(1, exp(-(new - old) / temperature)).
+    """Accept a new number in place of an old one with the Metropolis probability.
 
-    Both ends of each pair learn whether the new number is accepted, and neither number, difference nor draw
-    (`graphfed.crypto.accept`). Real, the draw comes from the operating system's entropy at both ends;
-    simulated, it is keyed by `seed` and the pair's clients: the two accept with the same probability, and not
-    the same moves. The transfer is ``name/accept``.
+    The probability is min(1, exp(-(new - old) / temperature)). Both clients of each pair learn whether the
+    new number is accepted, and neither the other number, nor the difference, nor the draw
+    (`graphfed.crypto.accept`). If protocols are real, the draw comes from the operating system's entropy at
+    both clients. If they are simulated, it is keyed by `seed` and the pair's clients. Both accept with the
+    same probability, but not the same numbers.
 
     Args:
-        numbers: [n_h] int64 of at most `bits` bits, from 0.
-        which: [n_h] int64, the pairs' positions in the rows, ascending.
+        fed: The federation.
+        pairs: The opened pairs.
+        numbers: [n_h] int64 at the clients, from 0, of at most `bits` bits.
+        which: [n_h] int64, positions of the pairs in the rows, ascending.
         bits: From 1 to 12.
-        asker: [n_h] bool, the end of each pair that has the old number.
-        seed: Another one for every call.
+        asker: [n_h] bool, whether the row's client has the old number.
+        temperature: Above 0.
+        seed: A different seed for every call.
+        name: The transfer is called ``name/accept``.
 
     Returns:
-        [n_h] int8, 1 where the new number is accepted.
+        [n_h] int8 at the clients, 1 if the new number is accepted.
 
     Raises:
         InputError: For a number that does not fit, or a temperature that is not finite and above 0.
@@ -137,42 +148,45 @@ def at_most_pairs(
         raise InputError(f"an acceptance takes numbers of 1 to {acceptance.MAX_BITS} bits; got {bits}")
     acceptance.thresholds(np.zeros(0, dtype=np.int64), temperature)
     known, device = pairs.at_clients, str(fed.device)
-    asked = fed.clients.run(meet, known, which)
-    words = fed.clients.run(operands, known, asked, numbers, asker, bits)
-    open_sessions(fed, pairs, asked)
-    hidden = fed.protection_of(HIDDEN)
+    selected = fed.clients.run(select_pairs, known, which)
+    words = fed.clients.run(operands, known, selected, numbers, asker, bits)
+    open_sessions(fed, pairs, selected)
+    hidden = fed.protection_of(PROTECTION)
     if not fed.simulated:
-        parties = fed.clients.run(accepting, known, asked, words, bits, temperature)
-        ended = run_asked(fed, pairs, asked, parties, f"{name}/accept", hidden)
+        parties = fed.clients.run(accepting, known, selected, words, bits, temperature)
+        ended = run_selected(fed, pairs, selected, parties, f"{name}/accept", hidden)
         return fed.clients.run(opened_bits, ended, device)
-    seen = fed.run_worker_protocols(fed.clients.run(show, asked, words), name=f"{name}/accept")
-    found = fed.clients.run(accept_shown, known, asked, words, seen, temperature, seed, device)
+    seen = fed.run_worker_protocols(fed.clients.run(share_words, selected, words), name=f"{name}/accept")
+    found = fed.clients.run(accept_shown, known, selected, words, seen, temperature, seed, device)
     costs = acceptance.bytes_of_accept(bits)
-    record_traffic(fed, fed.clients.run(weigh, known, asked, *costs), f"{name}/accept", hidden)
+    record_traffic(fed, fed.clients.run(make_links, known, selected, *costs), f"{name}/accept", hidden)
     return found
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
 
-#: A word has who asks in the bit above the number.
+#: The bit of a word, above the number, that tells whether the client asks.
 _ASKER = np.int64(MAX_BITS)
 _NUMBER = np.int64(2**MAX_BITS - 1)
 
 
-def operands(known: Known, asked: Asked, numbers: Tensor, asker: Tensor | None, bits: int) -> Ints:
-    """The numbers to compare, in words [n]; with who asks."""
+def operands(
+    known: KnownPairs, selected: SelectedPairs, numbers: Tensor, asker: Tensor | None, bits: int
+) -> Ints:
+    """Make the words to compare, [n] int64: the number, and whether the client asks."""
     words: Ints = numbers.cpu().numpy()
-    if words.shape != asked.rows.shape or words.dtype != np.int64:
+    if words.shape != selected.rows.shape or words.dtype != np.int64:
         raise PlaceError(
-            f"numbers to compare are int64 [{len(asked.rows)}], one a pair; got {words.dtype} "
+            f"numbers to compare are int64 [{len(selected.rows)}], one a pair; got {words.dtype} "
             f"{list(words.shape)}"
         )
     if len(words) and (words.min() < 0 or int(words.max()) >> bits):
         worst = int(np.argmax(np.where(words < 0, np.iinfo(np.int64).max, words)))
-        told = "is negative" if words[worst] < 0 else f"takes {int(words[worst]).bit_length()}"
+        client = known.client[selected.rows[worst]]
+        fault = "is negative" if words[worst] < 0 else f"takes {int(words[worst]).bit_length()} bits"
         raise InputError(
-            f"client {known.me[asked.rows[worst]]} has a number that {told}, where numbers to compare have "
-            f"{bits} bits; use more bits (at most {MAX_BITS})"
+            f"client {client} has a number that {fault}, but numbers to compare must be from 0 and have at "
+            f"most {bits} bits; use more bits (at most {MAX_BITS})"
         )
     if asker is None:
         return words
@@ -182,9 +196,9 @@ def operands(known: Known, asked: Asked, numbers: Tensor, asker: Tensor | None, 
     return words | asks.astype(np.int64) << _ASKER
 
 
-def show(asked: Asked, words: Ints) -> dict[int, Party[Ints]]:
-    """Simulated: the words for each other worker."""
-    return {b: _swap(words[places]) for b, places in asked.far.items()}
+def share_words(selected: SelectedPairs, words: Ints) -> dict[int, Party[Ints]]:
+    """Simulated: send the words to each other worker."""
+    return {b: _swap(words[places]) for b, places in selected.remote.items()}
 
 
 def _swap(local: Ints) -> Party[Ints]:
@@ -192,92 +206,100 @@ def _swap(local: Ints) -> Party[Ints]:
     message = yield None
     if len(message) != local.nbytes:
         raise ProtocolError(
-            f"a worker shows {len(message)} bytes of numbers where {local.nbytes} are expected: it is asked "
-            "for other pairs"
+            f"a worker sent {len(message)} bytes of numbers where {local.nbytes} are expected: it has "
+            "selected other pairs"
         )
     return np.frombuffer(message, dtype=np.int64)
 
 
-def compare_shown(asked: Asked, local: Ints, seen: dict[int, Ints], reveal: Reveal, device: str) -> Tensor:
-    """Simulated: the outcomes [n], of the words of both ends."""
+def compare_shown(
+    selected: SelectedPairs, local: Ints, seen: dict[int, Ints], reveal: Reveal, device: str
+) -> Tensor:
+    """Simulated: compute the outcomes [n] from the words of both clients."""
     if reveal == "order":
-        outcomes = np.sign(local - _remote_words(asked, local, seen))
+        outcomes = np.sign(local - _remote_words(selected, local, seen))
     else:
-        asking, other = _by_asker(asked, local, seen)
+        asking, other = _by_asker(selected, local, seen)
         outcomes = asking > other
     return torch.from_numpy(outcomes.astype(np.int8)).to(device)
 
 
 def accept_shown(
-    known: Known,
-    asked: Asked,
+    known: KnownPairs,
+    selected: SelectedPairs,
     local: Ints,
     seen: dict[int, Ints],
     temperature: float,
     seed: int,
     device: str,
 ) -> Tensor:
-    """Simulated: whether each new number is accepted [n], by a draw of the pair."""
-    old, new = _by_asker(asked, local, seen)
-    me, other = known.me[asked.rows], known.other[asked.rows]
-    pair = torch.from_numpy(np.minimum(me, other) * known.clients + np.maximum(me, other))
+    """Simulated: decide for each pair by a keyed draw whether the new number is accepted, [n]."""
+    old, new = _by_asker(selected, local, seen)
+    me, other = known.client[selected.rows], known.other[selected.rows]
+    pair = torch.from_numpy(np.minimum(me, other) * known.num_clients + np.maximum(me, other))
+    # The draw of a pair is keyed by both clients in one order, so both workers get the same.
     draws = np.floor(acceptance.DRAWS * uniform(seed, pair)[:, 0].numpy())
     accepted = draws < acceptance.thresholds(new - old, temperature)
     return torch.from_numpy(accepted.astype(np.int8)).to(device)
 
 
-def _remote_words(asked: Asked, local: Ints, seen: dict[int, Ints]) -> Ints:
-    """The words of the other ends [n]."""
-    remote = local[asked.near]
+def _remote_words(selected: SelectedPairs, local: Ints, seen: dict[int, Ints]) -> Ints:
+    """The words of the other clients, [n]."""
+    remote = local[selected.local]
     for b, words in seen.items():
-        remote[asked.far[b]] = words
+        remote[selected.remote[b]] = words
     return remote
 
 
-def _by_asker(asked: Asked, local: Ints, seen: dict[int, Ints]) -> tuple[Ints, Ints]:
-    """The numbers [n] of the end that asks, and of the other."""
-    remote = _remote_words(asked, local, seen)
+def _by_asker(selected: SelectedPairs, local: Ints, seen: dict[int, Ints]) -> tuple[Ints, Ints]:
+    """The numbers [n] of the clients that ask, and of the others."""
+    remote = _remote_words(selected, local, seen)
     asks = (local >> _ASKER).astype(bool)
     if not np.array_equal(asks, remote >> _ASKER == 0):
-        raise PlaceError("of each pair that compares one end asks, and the other does not")
-    own, others = local & _NUMBER, remote & _NUMBER
-    return np.where(asks, own, others), np.where(asks, others, own)
+        raise PlaceError("exactly one client of each pair that compares must ask; check the askers")
+    local_number, remote_number = local & _NUMBER, remote & _NUMBER
+    return np.where(asks, local_number, remote_number), np.where(asks, remote_number, local_number)
 
 
 def comparing(
-    known: Known, asked: Asked, words: Ints, bits: int, reveal: Reveal
+    known: KnownPairs, selected: SelectedPairs, words: Ints, bits: int, reveal: Reveal
 ) -> list[Party[NDArray[Any]]]:
-    """A party for every row. What is opened of a "greater" is whether the first one's number is less: where
-    the first one asks, both take what their numbers lack to the largest."""
+    """Make a party for every row.
+
+    The protocol for "greater" opens whether the first party's number is less. If the first party asks, both
+    parties take the complement of their numbers, which reverses the order.
+    """
     numbers = words & _NUMBER
     if reveal == "greater":
-        first = known.me[asked.rows] < known.other[asked.rows]
+        first = known.client[selected.rows] < known.other[selected.rows]
         turned = (words >> _ASKER).astype(bool) == first
         numbers = np.where(turned, 2**bits - 1 - numbers, numbers)
     ask = compare if reveal == "order" else is_less
-    sessions = [known.sessions[row] for row in asked.rows.tolist()]
+    sessions = [known.sessions[row] for row in selected.rows.tolist()]
     single = numbers.astype(np.uint32).reshape(-1, 1)
     return [ask(session, number, bits) for session, number in zip(sessions, single, strict=True)]
 
 
 def opened_outcomes(
-    known: Known, asked: Asked, ended: list[NDArray[Any]], reveal: Reveal, device: str
+    known: KnownPairs, selected: SelectedPairs, ended: list[NDArray[Any]], reveal: Reveal, device: str
 ) -> Tensor:
-    """The outcomes [n], as each end sees them."""
-    told = np.concatenate([np.zeros(0, dtype=np.int8), *(one.astype(np.int8) for one in ended)])
+    """Convert the opened results to the outcomes [n] as each client sees them."""
+    found = np.concatenate([np.zeros(0, dtype=np.int8), *(one.astype(np.int8) for one in ended)])
     if reveal == "order":
-        told = np.where(known.me[asked.rows] < known.other[asked.rows], told, -told)
-    return torch.from_numpy(told).to(device)
+        found = np.where(known.client[selected.rows] < known.other[selected.rows], found, -found)
+    return torch.from_numpy(found).to(device)
 
 
-def accepting(known: Known, asked: Asked, words: Ints, bits: int, temperature: float) -> list[Party[bool]]:
-    """A party for every row; who asks has the old number."""
-    first = known.me[asked.rows] < known.other[asked.rows]
+def accepting(
+    known: KnownPairs, selected: SelectedPairs, words: Ints, bits: int, temperature: float
+) -> list[Party[bool]]:
+    """Make a party for every row. The client that asks has the old number."""
+    first = known.client[selected.rows] < known.other[selected.rows]
     old_is_first = (words >> _ASKER).astype(bool) == first
     return [
         acceptance.accept(known.sessions[row], number, bits, old_is_first=of_first, temperature=temperature)
         for row, number, of_first in zip(
-            asked.rows.tolist(), (words & _NUMBER).tolist(), old_is_first.tolist(), strict=True
+            selected.rows.tolist(), (words & _NUMBER).tolist(), old_is_first.tolist(), strict=True
         )
     ]
 

@@ -1,20 +1,26 @@
-"""Sums of rows that clients have of the same node, returned to clients, and the server reads none:
-homomorphic encryption (`graphfed.crypto.ckks`, which has the argument and its assumptions).
+"""Encrypted sums: sums over clients of the rows of each id, returned to clients; the server reads none of
+them.
 
-1. Client 0 makes a key and gives the secret to the other clients; each tells the server the parameters.
-2. The clients name their rows by id, encrypt them and send them; the server adds ciphertexts of the same ids.
-3. It returns the sums to the clients that want them, who decrypt.
+The encryption is homomorphic (`graphfed.crypto.ckks`, which states the argument and its assumptions).
 
-The server sees the ids, who has and wants which, and ciphertexts. A client sees the sums it wants, and no
-others: a ciphertext of several narrow rows only has rows whose senders and receivers are the same. So the
-server, which knows them, says which rows share a ciphertext, by the smallest id in it; from that a client
-learns which of its ids the same clients have, and not which clients. Wide rows need no such word.
+1. Client 0 makes a key and sends the secret key to the other clients. Each client sends the server the public
+parameters.
+2. The clients name their rows by id, encrypt them and send them. The server adds the ciphertexts of the same
+ids.
+3. The server returns the sums to the clients that want them, which decrypt them.
 
-**All clients have one secret key.** A client that colludes with the server reads every row of everybody.
+The server sees the ids, which clients have and want which ids, and ciphertexts. A client sees the sums that
+it wants and no others: several narrow rows share a ciphertext only if they have the same senders and
+receivers. The server knows these, so it assigns rows to ciphertexts and names each ciphertext by the smallest
+id in it. From the names a client learns which of its ids the same clients have, but not which clients. Wide
+rows are not packed and need no names.
 
-Sums are exact on a grid (`ckks.Grid`): they do not depend on keys, noise or placement, so a run that is
-resumed or made again has the same bits. Simulated, they are the same transfers and bytes, with the same
-results to the bit, and rows that the server could read."""
+**All clients share one secret key.** A client that colludes with the server can read all rows of all clients.
+
+Sums are exact on a grid (`ckks.Grid`): they do not depend on keys, noise or placement, so a resumed or
+repeated run has the same bits. If protocols are simulated, the transfers, bytes and results are the same to
+the bit, but the server could read the rows.
+"""
 
 from dataclasses import dataclass
 
@@ -29,7 +35,7 @@ from graphfed.federation.core import Federation
 from graphfed.federation.route import ExchangeIds, Route, RouteTable, RowIds
 from graphfed.federation.values import Located
 
-__all__ = ["AnyEvaluator", "AnyKeyOwner", "Places", "encrypted_sum", "places_of", "share_key"]
+__all__ = ["AnyEvaluator", "AnyKeyOwner", "Packing", "encrypted_sum", "place_rows", "share_key"]
 
 SUM = PARAMETERS["sum"]
 #: Bytes of ciphertexts that one process may hold.
@@ -40,9 +46,14 @@ AnyEvaluator = Evaluator | IdealEvaluator
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where a cohort's rows lie. unit, place [M] int64: the ciphertexts of each row, among the cohort's
-    `ids`, and its place there (see `ckks.Layout`)."""
+class Packing:
+    """Where the rows of a cohort lie in its ciphertexts.
+
+    Attributes:
+        ids: The names of the cohort's ciphertexts.
+        unit: [M] int64, the ciphertext of each row, as a position in `ids`.
+        place: [M] int64, the row's place in the ciphertext (see `ckks.Layout`).
+    """
 
     ids: RowIds
     unit: Tensor
@@ -53,7 +64,7 @@ class Places:
 
 
 def make_key(clients: Tensor, chosen: str, simulated: bool) -> AnyKeyOwner | None:
-    """The key of a parameter set, where client 0 is; None elsewhere."""
+    """Make the key of a parameter set at the worker of client 0; None elsewhere."""
     if not simulated:
         library()
     if not bool((clients == 0).any()):
@@ -61,15 +72,15 @@ def make_key(clients: Tensor, chosen: str, simulated: bool) -> AnyKeyOwner | Non
     return IdealKeyOwner.make(chosen) if simulated else KeyOwner.make(chosen)
 
 
-def secret_rows(holder: AnyKeyOwner | None, chosen: str) -> Tensor:
-    """One row at the cohort of client 0, none elsewhere: [0 or 1, secret_bytes] uint8."""
-    if holder is None:
+def secret_rows(key_owner: AnyKeyOwner | None, chosen: str) -> Tensor:
+    """Make the row of the secret key at the worker of client 0, [1, secret_bytes] uint8; no row elsewhere."""
+    if key_owner is None:
         return torch.empty((0, PARAMETERS[chosen].secret_bytes), dtype=torch.uint8)
-    return torch.from_numpy(holder.secret())[None]
+    return torch.from_numpy(key_owner.secret())[None]
 
 
 def wants_key(clients: Tensor) -> ExchangeIds:
-    """Everybody but client 0 wants its row 0."""
+    """Make the wants of the secret key: every client except client 0 wants row 0 of client 0."""
     clients = clients.cpu()
     other = (clients != 0).nonzero()[:, 0]
     held = (clients == 0).nonzero()[:, 0]
@@ -77,21 +88,24 @@ def wants_key(clients: Tensor) -> ExchangeIds:
     return ExchangeIds(owner=nil, ids=nil, client=other, held_ids=torch.zeros_like(held), held_client=held)
 
 
-def key_of(made: AnyKeyOwner | None, received: Tensor, chosen: str, simulated: bool) -> AnyKeyOwner:
-    """What a cohort encrypts and decrypts with."""
-    if made is not None:
-        return made
+def key_of(own_key: AnyKeyOwner | None, received: Tensor, chosen: str, simulated: bool) -> AnyKeyOwner:
+    """Return the key of a cohort: the one it made, or the one it received."""
+    if own_key is not None:
+        return own_key
     kind = IdealKeyOwner if simulated else KeyOwner
     return kind.from_secret(chosen, received[0].cpu().numpy())
 
 
-def public_rows(holder: AnyKeyOwner, clients: Tensor) -> Tensor:
-    """Every client's word to the server, [K_h, PUBLIC_BYTES] uint8."""
-    return torch.from_numpy(holder.public()).repeat(len(clients), 1)
+def public_rows(key_owner: AnyKeyOwner, clients: Tensor) -> Tensor:
+    """Make every client's message to the server, [K_h, PUBLIC_BYTES] uint8."""
+    return torch.from_numpy(key_owner.public()).repeat(len(clients), 1)
 
 
 def load_evaluator(public: Tensor, chosen: str, simulated: bool) -> AnyEvaluator:
-    """What the server computes with. ProtocolError for a context that carries a secret key, or is none."""
+    """Load what the server computes with.
+
+    ProtocolError for a context that has a secret key, or is no context.
+    """
     kind = IdealEvaluator if simulated else Evaluator
     contexts = {row.tobytes(): row for row in public.cpu().numpy()}
     loaded = [kind.load(chosen, row) for row in contexts.values()]
@@ -99,73 +113,106 @@ def load_evaluator(public: Tensor, chosen: str, simulated: bool) -> AnyEvaluator
 
 
 def share_key(fed: Federation, *, name: str, parameters: str = SUM.name) -> tuple[Located, Located]:
-    """A key of a parameter set of `ckks`: its holder at the clients, and an evaluator at the server.
+    """Make a key of a parameter set of `ckks`, and send it to all clients.
 
-    The transfers are ``name/key_request``, ``name/secret_key`` and ``name/public_context``."""
+    The transfers are ``name/key_request``, ``name/secret_key`` and ``name/public_context``.
+
+    Args:
+        fed: The federation.
+        name: The name of the transfers.
+        parameters: The name of the parameter set.
+
+    Returns:
+        The key owner at the clients, and the evaluator at the server.
+
+    Raises:
+        InputError: If protocols are real and the extra `secure` is not installed.
+    """
     clients, simulated = fed.client_ids(), fed.simulated
     fed.begin(f"{name}: making and sending keys")
-    made = fed.clients.run(make_key, clients, parameters, simulated)
+    own_key = fed.clients.run(make_key, clients, parameters, simulated)
     route = fed.exchange_route(
         fed.clients.run(wants_key, clients), name=f"{name}/key_request", protection="public"
     )
-    secret = fed.clients.run(secret_rows, made, parameters)
+    secret = fed.clients.run(secret_rows, own_key, parameters)
     secret = fed.exchange(
         secret, route, name=f"{name}/secret_key", protection=fed.protection_of("clear"), grad=False
     )
-    holder = fed.clients.run(key_of, made, secret, parameters, simulated)
-    public = fed.clients.run(public_rows, holder, clients)
+    key_owner = fed.clients.run(key_of, own_key, secret, parameters, simulated)
+    public = fed.clients.run(public_rows, key_owner, clients)
     public = fed.gather(public, name=f"{name}/public_context", protection="public", grad=False)
-    return holder, fed.server.run(load_evaluator, public, parameters, simulated)
+    return key_owner, fed.server.run(load_evaluator, public, parameters, simulated)
 
 
 # ---- which rows share a ciphertext -------------------------------------------------------------------------
 
 
 def ciphertext_names(have: RouteTable, want: RouteTable | None, rows: int) -> Tensor:
-    """The name of the ciphertext of each of the U ids of `have`, [U] int64: the smallest id in it. Up to
-    `rows` ids, in ascending order, of the same senders and receivers share one (receivers: the senders, or by
-    `want`)."""
+    """Assign ids to ciphertexts.
+
+    Up to `rows` ids with the same senders and receivers share one, in ascending order.
+
+    Args:
+        have: The route on which rows are sent.
+        want: The route on which sums are returned (None: the same).
+        rows: How many rows fit in a ciphertext.
+
+    Returns:
+        [U] int64, for each id of `have` the smallest id in its ciphertext, which is the ciphertext's name.
+    """
     kinds: dict[tuple[bytes, ...], int] = {}
     kind = np.zeros(len(have.ids), dtype=np.int64)
     groups = [_clients_of(have, have.ids)]
     if want is not None:
         groups.append(_clients_of(want, have.ids))
+    # Ids of one kind have the same senders and the same receivers.
     for u, sets in enumerate(zip(*groups, strict=True)):
         kind[u] = kinds.setdefault(tuple(clients.tobytes() for clients in sets), len(kinds))
     order = np.argsort(kind, kind="stable")
     starts = np.searchsorted(kind[order], np.arange(len(kinds)))
     rank = np.empty(len(kind), dtype=np.int64)
     rank[order] = np.arange(len(kind)) - starts[kind[order]]
+    # Within its kind, an id shares a ciphertext with the ids whose rank has the same quotient by `rows`.
     first = order[starts[kind] + rank - rank % rows]
     return have.ids[torch.from_numpy(first).to(have.ids.device)]
 
 
 def _clients_of(table: RouteTable, ids: Tensor) -> list[np.ndarray]:
-    """The clients of a table that name each of the ids, ascending."""
+    """The clients that name each of the ids, ascending."""
     at = torch.searchsorted(ids, table.ids).cpu().numpy()[table.index.cpu().numpy()]
     order = np.argsort(at, kind="stable")
     client = table.client.cpu().numpy()[order]
     return np.split(client, np.searchsorted(at[order], np.arange(1, len(ids)))) if len(ids) else []
 
 
-def places_of(ids: RowIds, names: Tensor) -> Places:
-    """Where rows lie, from the names [M] of their ciphertexts; ids: by client, ascending inside a client."""
-    known, near = torch.unique(names, return_inverse=True)
+def place_rows(ids: RowIds, names: Tensor) -> Packing:
+    """Place rows in ciphertexts.
+
+    Args:
+        ids: The rows, by client and with ascending ids inside a client.
+        names: [M] int64, the names of their ciphertexts.
+
+    Returns:
+        The packing.
+    """
+    known, name_index = torch.unique(names, return_inverse=True)
     count = max(len(known), 1)
-    codes, unit, sizes = torch.unique(ids.client * count + near, return_inverse=True, return_counts=True)
+    codes, unit, sizes = torch.unique(
+        ids.client * count + name_index, return_inverse=True, return_counts=True
+    )
     order = torch.argsort(unit, stable=True)
     starts = torch.cumsum(sizes, 0) - sizes
     place = torch.empty_like(unit)
     place[order] = torch.arange(len(unit), device=unit.device) - starts[unit[order]]
-    return Places(RowIds(known[codes % count], codes // count), unit, place)
+    return Packing(RowIds(known[codes % count], codes // count), unit, place)
 
 
-def ciphertext_ids(places: Places) -> RowIds:
-    return places.ids
+def ciphertext_ids(packing: Packing) -> RowIds:
+    return packing.ids
 
 
-def own_names(ids: RowIds) -> Tensor:
-    """Every row in ciphertexts of its own, which are called what it is called."""
+def separate_names(ids: RowIds) -> Tensor:
+    """Name every row's ciphertext by its id: each row is in its own ciphertext."""
     return ids.ids
 
 
@@ -181,41 +228,43 @@ def chosen_names(names: Tensor, wanted: Tensor) -> Tensor:
 
 
 def predict_cost(sent: RouteTable, taken: RouteTable, pieces: int) -> dict[str, int]:
-    """How many ciphertexts go up and down.
+    """Count the ciphertexts that are sent to the server and back.
 
-    InputError where a process that holds all of them, and their sums, holds too much."""
+    Raises:
+        InputError: If a process that holds all of them, and their sums, would hold more than `MAX_BYTES`.
+    """
     up, sums, down = (pieces * len(x) for x in (sent.index, sent.ids, taken.index))
     size = (up + sums + down) * SUM.ciphertext_bytes + max(up, down) * SUM.slots * 8
     if size > MAX_BYTES:
         raise InputError(
             f"encrypted sums of {up} ciphertexts up and {down} down take {size / 2**30:.1f} GiB in the "
             f"server's process, and at most {MAX_BYTES / 2**30:.0f} GiB are allowed; use fewer clients or "
-            "features, a partition that cuts fewer edges, or exchange=plaintext"
+            "features, a partition with fewer cross-client edges, or exchange=plaintext"
         )
     return {"up": up, "down": down}
 
 
 def log_cost(cost: dict[str, int], simulated: bool) -> str:
-    """The cost in words. One core's time, if one process does it all."""
+    """Describe the cost; the time is that of one core that does all of it."""
     up, down = cost["up"], cost["down"]
-    crossing = (up + down) * SUM.ciphertext_bytes / 1e6
-    took = "" if simulated else f", about {max(1, round(max(up, down) * SUM.seconds))} s of one core"
+    megabytes = (up + down) * SUM.ciphertext_bytes / 1e6
+    duration = "" if simulated else f", about {max(1, round(max(up, down) * SUM.seconds))} s of one core"
     what = "simulated ciphertexts" if simulated else "ciphertexts"
-    return f"{up} {what} to the server and {down} back: {crossing:.0f} MB{took}"
+    return f"{up} {what} to the server and {down} back: {megabytes:.0f} MB{duration}"
 
 
-def encrypt_rows(holder: AnyKeyOwner, x: Tensor, places: Places, terms: int) -> Tensor:
-    """Rows [M, F] -> [n, pieces * ciphertext_bytes] uint8. InputError for a number that is too large."""
+def encrypt_rows(key_owner: AnyKeyOwner, x: Tensor, packing: Packing, terms: int) -> Tensor:
+    """Encrypt rows [M, F] to [n, pieces * ciphertext_bytes] uint8. InputError for too large a number."""
     layout = Layout(x.shape[1], SUM.slots)
     rows = Grid(terms).round(x.detach().cpu().double().numpy())
-    count = len(places.ids.ids)
-    slots = layout.pack(rows, places.unit.cpu().numpy(), places.place.cpu().numpy(), count)
-    sealed = holder.encrypt(slots).reshape(count, layout.pieces * SUM.ciphertext_bytes)
+    count = len(packing.ids.ids)
+    slots = layout.pack(rows, packing.unit.cpu().numpy(), packing.place.cpu().numpy(), count)
+    sealed = key_owner.encrypt(slots).reshape(count, layout.pieces * SUM.ciphertext_bytes)
     return torch.from_numpy(sealed)
 
 
 def add_ciphertexts(evaluator: AnyEvaluator, sealed: Tensor, table: RouteTable) -> Tensor:
-    """Ciphertexts of the same name added up: [U, pieces * ciphertext_bytes]."""
+    """Add the ciphertexts of the same name: [U, pieces * ciphertext_bytes]."""
     pieces = sealed.shape[1] // SUM.ciphertext_bytes
     at = np.arange(pieces)
     group = (table.index.cpu().numpy()[:, None] * pieces + at).ravel()
@@ -228,16 +277,18 @@ def pick_ciphertexts(sums: Tensor, have: RouteTable, want: RouteTable) -> Tensor
     return sums[torch.searchsorted(have.ids, want.ids)]
 
 
-def decrypt_rows(holder: AnyKeyOwner, sealed: Tensor, places: Places, x: Tensor, terms: int) -> Tensor:
-    """The sums [M, F], in the form of the rows `x` that were encrypted. ProtocolError for what is no sum of
-    such rows."""
+def decrypt_rows(key_owner: AnyKeyOwner, sealed: Tensor, packing: Packing, x: Tensor, terms: int) -> Tensor:
+    """Decrypt the sums [M, F], in the form of the rows `x` that were encrypted.
+
+    ProtocolError for anything that is not a sum of such rows.
+    """
     layout = Layout(x.shape[1], SUM.slots)
-    slots = holder.decrypt(sealed.cpu().numpy().reshape(-1, SUM.ciphertext_bytes))
-    rows = layout.unpack(slots, places.unit.cpu().numpy(), places.place.cpu().numpy())
+    slots = key_owner.decrypt(sealed.cpu().numpy().reshape(-1, SUM.ciphertext_bytes))
+    rows = layout.unpack(slots, packing.unit.cpu().numpy(), packing.place.cpu().numpy())
     return torch.from_numpy(Grid(terms).settle(rows)).to(x)
 
 
-# ---- the program over places -------------------------------------------------------------------------------
+# ---- the program -------------------------------------------------------------------------------------------
 
 
 def encrypted_sum(
@@ -249,45 +300,61 @@ def encrypted_sum(
     name: str,
     wanted: Located | None = None,
 ) -> Located:
-    """At the clients, for every wanted row, the sum of all clients' rows of that id: [M_h, F].
+    """Compute for every wanted row the sum of all clients' rows of that id, at the clients.
 
-    x [M_h, F] floats, F = `width`; ids: a `RowIds`, by client and ascending in each; wanted [M_h] bool: the
-    rows that come back (None: all). Each sum is off by at most ``Grid(K).error``.
+    The transfers are those of `share_key`, ``name/ids``, ``name/rows`` and ``name/sums``; with `wanted` also
+    ``name/wanted_ids``; for narrow rows also ``name/packing``, ``name/ciphertext_ids`` and, with `wanted`,
+    ``name/wanted_ciphertext_ids``.
 
-    The transfers are those of `share_key`, ``name/ids`` (and ``name/wanted_ids``), for narrow rows
-    ``name/packing`` and ``name/ciphertext_ids`` (and ``name/wanted_ciphertext_ids``), ``name/rows`` and
-    ``name/sums``. InputError for numbers that cannot be encrypted, and for more than 8 GiB of ciphertexts;
-    ProtocolError for damaged messages."""
+    Args:
+        fed: The federation.
+        x: [M_h, F] floating at the clients.
+        ids: A `RowIds` at the clients, by client and with ascending ids inside a client.
+        width: F.
+        name: The name of the transfers.
+        wanted: [M_h] bool at the clients, the rows whose sums are returned (None: all).
+
+    Returns:
+        [M_h, F] at the clients, or a row for each wanted one; each sum is off by at most ``Grid(K).error``.
+
+    Raises:
+        InputError: For numbers that cannot be encrypted, more than 8 GiB of ciphertexts, or, if protocols are
+            real, without the extra `secure`.
+        ProtocolError: For damaged messages.
+    """
     protection, layout = fed.protection_of("encrypted"), Layout(width, SUM.slots)
-    holder, evaluator = share_key(fed, name=name)
+    key_owner, evaluator = share_key(fed, name=name)
     fed.begin(f"{name}: encrypting, summing and decrypting")
+    # The ids of all rows, so that the server knows which clients have and want each id.
     have = fed.route(ids, name=f"{name}/ids")
     want_ids = ids if wanted is None else fed.clients.run(chosen_ids, ids, wanted)
     want = have if wanted is None else fed.route(want_ids, name=f"{name}/wanted_ids")
 
-    names, send, take = fed.clients.run(own_names, ids), have, want
+    # Narrow rows share ciphertexts, which the server assigns and names.
+    names, send, take = fed.clients.run(separate_names, ids), have, want
     if layout.rows > 1:
         table = None if wanted is None else fed.table(want)
-        told = fed.server.run(ciphertext_names, fed.table(have), table, layout.rows)
-        names = fed.download(told, have, name=f"{name}/packing", grad=False)
-    places = fed.clients.run(places_of, ids, names)
-    want_places = places
+        names_at_server = fed.server.run(ciphertext_names, fed.table(have), table, layout.rows)
+        names = fed.download(names_at_server, have, name=f"{name}/packing", grad=False)
+    packing = fed.clients.run(place_rows, ids, names)
+    wanted_packing = packing
     if wanted is not None:
-        want_places = fed.clients.run(places_of, want_ids, fed.clients.run(chosen_names, names, wanted))
+        wanted_packing = fed.clients.run(place_rows, want_ids, fed.clients.run(chosen_names, names, wanted))
     if layout.rows > 1:
-        send = fed.route(fed.clients.run(ciphertext_ids, places), name=f"{name}/ciphertext_ids")
-        take = send if wanted is None else _wanted_route(fed, want_places, name)
+        # Ciphertexts have routes of their own, by name.
+        send = fed.route(fed.clients.run(ciphertext_ids, packing), name=f"{name}/ciphertext_ids")
+        take = send if wanted is None else _wanted_route(fed, wanted_packing, name)
 
     cost = fed.control(predict_cost, fed.table(send), fed.table(take), layout.pieces)
     fed.log(f"{name}: {log_cost(cost, fed.simulated)}")
-    sealed = fed.clients.run(encrypt_rows, holder, x, places, fed.num_clients)
+    sealed = fed.clients.run(encrypt_rows, key_owner, x, packing, fed.num_clients)
     sealed = fed.upload(sealed, send, name=f"{name}/rows", protection=protection, grad=False)
     sums = fed.server.run(add_ciphertexts, evaluator, sealed, fed.table(send))
     if wanted is not None:
         sums = fed.server.run(pick_ciphertexts, sums, fed.table(send), fed.table(take))
     sums = fed.download(sums, take, name=f"{name}/sums", protection=protection, grad=False)
-    return fed.clients.run(decrypt_rows, holder, sums, want_places, x, fed.num_clients)
+    return fed.clients.run(decrypt_rows, key_owner, sums, wanted_packing, x, fed.num_clients)
 
 
-def _wanted_route(fed: Federation, places: Located, name: str) -> Route:
-    return fed.route(fed.clients.run(ciphertext_ids, places), name=f"{name}/wanted_ciphertext_ids")
+def _wanted_route(fed: Federation, packing: Located, name: str) -> Route:
+    return fed.route(fed.clients.run(ciphertext_ids, packing), name=f"{name}/wanted_ciphertext_ids")

@@ -1,23 +1,27 @@
-"""The maximum over clients of the rows of each id, at the server, which learns nothing but the maxima
-(SAPGNN, eqs. 7 and 19).
+"""The secure maximum over clients of the rows of each id, at the server, which learns only the maxima.
 
-The server and the first client, the helper, compute on shares; protocol, argument and assumptions are in
-`graphfed.crypto.maximum`. Every client sends a share of its rows to each of the two; they talk; the server
-has the maxima. Back: they talk again, and each client gets a share of its gradient from both.
+It hides the maxima of SAPGNN, Eq. (7), and their gradients, Eq. (19). The server and a helper, the first
+client, compute on shares; `graphfed.crypto.maximum` states the protocol, the argument and the assumptions.
+Every client sends a share of its rows to each of the two. The two run the protocol, and the server has the
+maxima. For the gradient the two run the protocol again, and each client gets a share of its gradient from
+both.
 
-    NAME/session              server - helper   set-up, once a run; NAME/plan: which rows meet, once a route
-    NAME/server_shares        client -> server  rows, 4 bytes a number
+    NAME/session              server - helper   the set-up, once in a run
+    NAME/plan                 server - helper   which rows have the same id, once for each route
+    NAME/server_shares        client -> server  rows, 4 bytes for each number
     NAME/helper_shares        client -> helper  the same
     NAME/protocol             server - helper   comparisons and choices
     NAME/grad/protocol        server - helper   choices
-    NAME/grad/server_shares   server -> client  rows, 8 bytes a number
+    NAME/grad/server_shares   server -> client  rows, 8 bytes for each number
     NAME/grad/helper_shares   helper -> client  the same
 
-Simulated, the shares for the server are the numbers themselves, those for the helper are 0, and the two show
-each other all they have: the same results and the same bytes, under the protection `simulated`.
+If the protocol is simulated, the server's shares are the numbers themselves, the helper's shares are 0, and
+the two send each other all that they have. The results and the bytes are the same, under the protection
+`simulated`.
 
-`open_maximum`, `plan_maximum` and `protected_max` are the maximum under the protection that a setting asks
-for: in plaintext it is `Federation.max`, which shows the server each row."""
+`open_maximum`, `plan_maximum` and `protected_max` compute the maximum under the protection that a setting
+asks for. In plaintext that is `Federation.max`, which shows the server each row.
+"""
 
 import os
 from dataclasses import dataclass
@@ -41,25 +45,31 @@ from graphfed.federation.values import Located
 from graphfed.nn.sparse import SparseMatrix
 
 Session = TwoParty | Simulated
-#: What a party has of the maxima: its shares of them, and of who won on every level.
+#: A party's shares of the maxima, and its shares of which row won on every level of the tournament.
 Found = tuple[protocol.Shares, protocol.Bits]
 
 __all__ = [
-    "Helped",
-    "Meeting",
-    "Planned",
-    "open_helped",
+    "HelperSession",
+    "MaximumRoute",
+    "PreparedRoute",
+    "open_helper_session",
     "open_maximum",
     "plan_maximum",
-    "plan_meeting",
+    "prepare_route",
     "protected_max",
     "secure_max",
 ]
 
 
 @dataclass(frozen=True)
-class Helped:
-    """The session of the server and the helper: one end at each."""
+class HelperSession:
+    """The session of the server and the helper.
+
+    Attributes:
+        at_server: The server's party.
+        at_clients: The helper's party (None at the workers of other clients).
+        name: The name of the transfers.
+    """
 
     at_server: Located[Session]
     at_clients: Located[Session | None]
@@ -67,202 +77,284 @@ class Helped:
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """The rows of a route that meet: the tournament as the server and the helper know it, and the ways of
-    the rows to the helper and back."""
+class PreparedRoute:
+    """A route whose rows are prepared for secure maxima.
+
+    Attributes:
+        route: The route between the clients and the server.
+        session: The session of the server and the helper.
+        at_server, at_clients: The plan of the tournament, a `SharedPlan` at the server and at the helper.
+        to_helper, from_helper: The routes of the rows from the clients to the helper, and back.
+    """
 
     route: Route
-    helped: Helped
+    session: HelperSession
     at_server: Located
     at_clients: Located
-    there: ExchangeRoute
-    back: ExchangeRoute
+    to_helper: ExchangeRoute
+    from_helper: ExchangeRoute
 
 
 #: How the rows of a route are prepared for maxima: by the route itself in plaintext.
-Planned = Route | Meeting
+MaximumRoute = Route | PreparedRoute
 
 
-def open_maximum(fed: Federation, protection: str, *, name: str) -> Helped | None:
-    """Prepare maxima under a protection, once a run: None in plaintext, else `open_helped`."""
-    return open_helped(fed, name=name) if needs_parts(protection) else None
-
-
-def plan_maximum(fed: Federation, route: Route, helped: Helped | None) -> Planned:
-    """Prepare maxima over the rows of a route, once a route: nothing in plaintext, else `plan_meeting`."""
-    return route if helped is None else plan_meeting(fed, route, helped)
-
-
-def protected_max(fed: Federation, x: Located, planned: Planned, *, name: str, grad: bool = True) -> Located:
-    """Take the maximum of the rows of the same id at the server.
+def open_maximum(fed: Federation, protection: str, *, name: str) -> HelperSession | None:
+    """Prepare maxima under a protection, once in a run.
 
     Args:
+        fed: The federation.
+        protection: The value of the setting.
+        name: The name of the transfers.
+
+    Returns:
+        None in plaintext, else what `open_helper_session` returns.
+    """
+    return open_helper_session(fed, name=name) if needs_parts(protection) else None
+
+
+def plan_maximum(fed: Federation, route: Route, session: HelperSession | None) -> MaximumRoute:
+    """Prepare maxima over the rows of a route, once for each route.
+
+    Args:
+        fed: The federation.
+        route: The route.
+        session: What `open_maximum` returned.
+
+    Returns:
+        The route itself in plaintext, else what `prepare_route` returns.
+    """
+    return route if session is None else prepare_route(fed, route, session)
+
+
+def protected_max(
+    fed: Federation, x: Located, planned: MaximumRoute, *, name: str, grad: bool = True
+) -> Located:
+    """Take the maximum of the rows of the same id, at the server.
+
+    Args:
+        fed: The federation.
         x: [M_h, H] at each worker, a row for every id of the route.
         planned: What `plan_maximum` returned.
+        name: The name of the transfer.
+        grad: Whether gradients are sent back.
 
     Returns:
         [U, H] at the server, in the order of the route's table.
     """
-    if isinstance(planned, Meeting):
+    if isinstance(planned, PreparedRoute):
         return secure_max(fed, x, planned, name=name, grad=grad)
     return fed.max(x, planned, name=name, grad=grad)
 
 
-def open_helped(fed: Federation, *, name: str) -> Helped:
-    """Set up the session, once a run. The transfer is ``name/session``.
+def open_helper_session(fed: Federation, *, name: str) -> HelperSession:
+    """Set up the session of the server and the helper, once in a run.
 
-    InputError where the extra `secure` is not installed."""
-    server = fed.server.run(open_end, True, fed.simulated)
-    helper = fed.clients.run(open_end, False, fed.simulated)
+    Args:
+        fed: The federation.
+        name: The transfer is called ``name/session``.
+
+    Returns:
+        The session.
+
+    Raises:
+        InputError: If protocols are real and the extra `secure` is not installed.
+    """
+    server = fed.server.run(open_party, True, fed.simulated)
+    helper = fed.clients.run(open_party, False, fed.simulated)
     protection = fed.protection_of("public")
-    ends = fed.run_protocol(server, helper, name=f"{name}/session", protection=protection)
-    return Helped(*ends, name)
+    parties = fed.run_protocol(server, helper, name=f"{name}/session", protection=protection)
+    return HelperSession(*parties, name)
 
 
-def plan_meeting(fed: Federation, route: Route, helped: Helped) -> Meeting:
-    """Tell the helper which rows of a route meet, once a route: 4 bytes a row. The transfer is
-    ``name/plan``, with the name of the session."""
+def prepare_route(fed: Federation, route: Route, session: HelperSession) -> PreparedRoute:
+    """Send the helper which rows of a route have the same id, once for each route: 4 bytes a row.
+
+    Args:
+        fed: The federation.
+        route: The route.
+        session: The session. The transfer is called ``name/plan`` with its name.
+
+    Returns:
+        The prepared route.
+    """
     server = fed.server.run(send_plan, fed.table(route), fed.num_clients)
     helper = fed.clients.run(receive_plan, fed.num_clients)
-    ends = fed.run_protocol(server, helper, name=f"{helped.name}/plan", protection="clear")
-    return Meeting(route, helped, *ends, *_ways(fed, route, ends[1]))
+    plans = fed.run_protocol(server, helper, name=f"{session.name}/plan", protection="clear")
+    return PreparedRoute(route, session, *plans, *_helper_routes(fed, route, plans[1]))
 
 
-def secure_max(fed: Federation, x: Located, meeting: Meeting, *, name: str, grad: bool = True) -> Located:
-    """`Federation.max` of the rows [M_h, H] of the same id -> [U, H], by the protocol; of numbers cut to 16
-    bits after the point, and gradients to 40.
+def secure_max(
+    fed: Federation, x: Located, prepared: PreparedRoute, *, name: str, grad: bool = True
+) -> Located:
+    """Take the maximum of the rows of the same id, at the server, which learns only the maxima.
 
-    InputError for a number that is not below 2^14 in size."""
-    helped, kind = meeting.helped, fed.protection_of("shared")
-    for_server, for_helper = fed.clients.run(deal, x, fed.simulated, outputs=2)
+    Numbers are rounded to 16 bits after the binary point, gradients to 40.
+
+    Args:
+        fed: The federation.
+        x: [M_h, H] at each worker, a row for every id of the route.
+        prepared: What `prepare_route` returned.
+        name: The name of the transfers.
+        grad: Whether gradients are sent back.
+
+    Returns:
+        [U, H] at the server, in the order of the route's table.
+
+    Raises:
+        InputError: For a number whose size is not below 2^14.
+    """
+    session, kind = prepared.session, fed.protection_of("shared")
+    for_server, for_helper = fed.clients.run(make_shares, x, fed.simulated, outputs=2)
     at_server = fed.upload(
-        for_server, meeting.route, name=f"{name}/server_shares", protection=kind, grad=False
+        for_server, prepared.route, name=f"{name}/server_shares", protection=kind, grad=False
     )
     at_helper = fed.exchange(
-        for_helper, meeting.there, name=f"{name}/helper_shares", protection=kind, grad=False
+        for_helper, prepared.to_helper, name=f"{name}/helper_shares", protection=kind, grad=False
     )
-    told, chosen = fed.run_protocol(
-        fed.server.run(find_maxima, helped.at_server, meeting.at_server, at_server),
-        fed.clients.run(help_maxima, helped.at_clients, meeting.at_clients, for_helper, at_helper),
+    found_at_server, found_at_helper = fed.run_protocol(
+        fed.server.run(find_maxima, session.at_server, prepared.at_server, at_server),
+        fed.clients.run(help_maxima, session.at_clients, prepared.at_clients, for_helper, at_helper),
         name=f"{name}/protocol",
         protection=fed.protection_of("encrypted"),
     )
-    found = fed.server.run(opened, told, meeting.at_server, str(fed.device))
+    # SAPGNN, Eq. (7)
+    maxima = fed.server.run(decode_maxima, found_at_server, prepared.at_server, str(fed.device))
     if not grad:
-        return found
-    return fed.custom_backward(x, found, partial(_back, fed, x, meeting, told, chosen, name))
+        return maxima
+    back = partial(_send_gradients_back, fed, x, prepared, found_at_server, found_at_helper, name)
+    return fed.custom_backward(x, maxima, back)
 
 
-def _back(
+def _send_gradients_back(
     fed: Federation,
     x: Located,
-    meeting: Meeting,
-    told: Located,
-    chosen: Located,
+    prepared: PreparedRoute,
+    found_at_server: Located,
+    found_at_helper: Located,
     name: str,
     gradient: Located,
 ) -> Located:
-    """The gradient of x, from that of the maxima."""
-    helped, kind, name = meeting.helped, fed.protection_of("shared"), f"{name}/grad"
+    """Send the gradient of the maxima back to the rows x."""
+    # SAPGNN, Eq. (19): the gradient of each maximum goes to the row that won the tournament.
+    session, kind, name = prepared.session, fed.protection_of("shared"), f"{name}/grad"
     at_server, at_helper = fed.run_protocol(
-        fed.server.run(send_back, helped.at_server, meeting.at_server, told, gradient),
-        fed.clients.run(help_back, helped.at_clients, meeting.at_clients, chosen),
+        fed.server.run(send_gradients, session.at_server, prepared.at_server, found_at_server, gradient),
+        fed.clients.run(help_gradients, session.at_clients, prepared.at_clients, found_at_helper),
         name=f"{name}/protocol",
         protection=fed.protection_of("encrypted"),
     )
     rows = fed.server.run(as_words, at_server, str(fed.device))
-    mine = fed.scatter(rows, meeting.route, name=f"{name}/server_shares", protection=kind, grad=False)
+    from_server = fed.scatter(rows, prepared.route, name=f"{name}/server_shares", protection=kind, grad=False)
     kept = fed.clients.run(as_words, at_helper, str(fed.device))
-    other = fed.exchange(kept, meeting.back, name=f"{name}/helper_shares", protection=kind, grad=False)
-    return fed.clients.run(add_up, mine, kept, other, x)
+    from_helper = fed.exchange(
+        kept, prepared.from_helper, name=f"{name}/helper_shares", protection=kind, grad=False
+    )
+    return fed.clients.run(add_shares, from_server, kept, from_helper, x)
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def deal(x: Tensor | SparseMatrix, simulated: bool) -> tuple[Tensor, Tensor]:
-    """Two shares of every number [M, H], int32: for the server and for the helper."""
+def make_shares(x: Tensor | SparseMatrix, simulated: bool) -> tuple[Tensor, Tensor]:
+    """Split every number [M, H] into two int32 shares, for the server and for the helper."""
     words = protocol.encode(x.to_dense() if isinstance(x, SparseMatrix) else x.detach())
     if simulated:
         return words, torch.zeros_like(words)
+    # A uniform share from the operating system's entropy; the other share is what remains, modulo 2^32.
     drawn = torch.frombuffer(bytearray(os.urandom(words.nbytes)), dtype=torch.int32)
     drawn = drawn.view(words.shape).to(words.device)
     return words - drawn, drawn
 
 
-def add_up(mine: Tensor, kept: Tensor | None, other: Tensor, x: Tensor) -> Tensor:
-    """The gradient of a worker's rows x [M_h, H], from both shares of each: the server's, and the helper's,
-    which keeps those of its own rows, the worker's first."""
-    theirs = other if kept is None else torch.cat([kept[: len(mine) - len(other)], other])
-    return protocol.decode_gradient(mine + theirs, x.dtype)
+def add_shares(from_server: Tensor, kept: Tensor | None, from_helper: Tensor, x: Tensor) -> Tensor:
+    """Add up both shares of the gradient of a worker's rows x [M_h, H].
+
+    The helper keeps the shares of its own rows, which are the first rows of its worker.
+    """
+    if kept is not None:
+        from_helper = torch.cat([kept[: len(from_server) - len(from_helper)], from_helper])
+    return protocol.decode_gradient(from_server + from_helper, x.dtype)
 
 
 # ---- the two parties ---------------------------------------------------------------------------------------
 
 
-def open_end(first: bool, simulated: bool) -> Party[Session]:
+def open_party(first: bool, simulated: bool) -> Party[Session]:
     return protocol.open_session(first=first, simulated=simulated)
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """What both know of a meeting. counts [K]: rows of each client; group [U], at the server: the place in
-    the tournament's roots of each id."""
+class SharedPlan:
+    """What the server and the helper both know of a prepared route.
 
-    plan: protocol.Plan
+    Attributes:
+        tournament: The tournament of the rows of each id.
+        counts: [K] int64, the number of rows of each client.
+        group: [U] int64, the position of each id among the roots of the tournament; at the server only.
+    """
+
+    tournament: protocol.Plan
     counts: NDArray[np.int64]
     group: NDArray[np.int64] | None
 
 
-def send_plan(table: RouteTable, clients: int) -> Party[Told]:
-    """The server numbers nodes as they come, so that the numbers say nothing else."""
+def send_plan(table: RouteTable, clients: int) -> Party[SharedPlan]:
+    """Send the plan to the helper.
+
+    Ids are numbered in order of appearance, so the numbers reveal nothing else.
+    """
+    # The rank of each id by its first row.
     index = table.index.cpu().numpy()
     _, first = np.unique(index, return_index=True)
     group = np.argsort(np.argsort(first))
     counts = np.bincount(table.client.cpu().numpy(), minlength=clients)
     yield np.concatenate([counts, group[index]]).astype("<u4").tobytes()
-    return Told(protocol.make_plan(group[index]), counts, group)
+    return SharedPlan(protocol.make_plan(group[index]), counts, group)
 
 
-def receive_plan(clients: int) -> Party[Told]:
+def receive_plan(clients: int) -> Party[SharedPlan]:
     message = yield None
-    told = np.frombuffer(message[: len(message) // 4 * 4], dtype="<u4").astype(np.int64)
-    counts, group = told[:clients], told[clients:]
+    content = np.frombuffer(message[: len(message) // 4 * 4], dtype="<u4").astype(np.int64)
+    counts, group = content[:clients], content[clients:]
     numbers = np.unique(group)
     if len(message) % 4 or len(counts) < clients or counts.sum() != len(group):
         raise ProtocolError(f"the plan of a maximum has {len(message)} bytes, which do not fit its counts")
     if not np.array_equal(numbers, np.arange(len(numbers))):
-        raise ProtocolError("the plan of a maximum does not number its nodes from 0 on")
-    return Told(protocol.make_plan(group), counts, None)
+        raise ProtocolError("the plan of a maximum must number its nodes 0, 1, ..., and does not")
+    return SharedPlan(protocol.make_plan(group), counts, None)
 
 
-def find_maxima(session: Session, told: Told, shares: Tensor) -> Party[Found]:
-    return protocol.maxima(session, told.plan, _words(shares))
+def find_maxima(session: Session, plan: SharedPlan, shares: Tensor) -> Party[Found]:
+    return protocol.maxima(session, plan.tournament, _words(shares))
 
 
-def help_maxima(session: Session, told: Told, own: Tensor, arrived: Tensor) -> Party[Found]:
-    # A generator itself: at the workers of other clients, which have no plan, it is made and never run.
-    rows = torch.cat([own[: int(told.counts[0])], arrived])
-    return (yield from protocol.maxima(session, told.plan, _words(rows)))
+def help_maxima(session: Session, plan: SharedPlan, helper_rows: Tensor, arrived: Tensor) -> Party[Found]:
+    # A generator, because the workers of other clients, which have no plan, make it and never run it.
+    rows = torch.cat([helper_rows[: int(plan.counts[0])], arrived])
+    return (yield from protocol.maxima(session, plan.tournament, _words(rows)))
 
 
-def opened(found: Found, told: Told, device: str) -> Tensor:
-    """The maxima [U, H], in the order of the ids."""
-    words = torch.from_numpy(found[0].view(np.int32)[told.group])
+def decode_maxima(found: Found, plan: SharedPlan, device: str) -> Tensor:
+    """Decode the maxima [U, H], in the order of the ids."""
+    words = torch.from_numpy(found[0].view(np.int32)[plan.group])
     return protocol.decode(words, torch.get_default_dtype()).to(device)
 
 
-def send_back(session: Session, told: Told, found: Found, gradient: Tensor) -> Party[NDArray[np.uint64]]:
+def send_gradients(
+    session: Session, plan: SharedPlan, found: Found, gradient: Tensor
+) -> Party[NDArray[np.uint64]]:
     words = protocol.encode_gradient(gradient).cpu().numpy().view(np.uint64)
-    assert told.group is not None
+    assert plan.group is not None
     by_root = np.empty_like(words)
-    by_root[told.group] = words
-    return protocol.send_gradients(session, told.plan, found[1], by_root)
+    by_root[plan.group] = words
+    return protocol.send_gradients(session, plan.tournament, found[1], by_root)
 
 
-def help_back(session: Session, told: Told, found: Found) -> Party[NDArray[np.uint64]]:
+def help_gradients(session: Session, plan: SharedPlan, found: Found) -> Party[NDArray[np.uint64]]:
+    # The server's share of the gradient is the gradient itself, the helper's is 0.
     nothing = np.zeros(found[0].shape, dtype=np.uint64)
-    return (yield from protocol.send_gradients(session, told.plan, found[1], nothing))
+    return (yield from protocol.send_gradients(session, plan.tournament, found[1], nothing))
 
 
 def as_words(shares: NDArray[np.uint64] | None, device: str) -> Tensor | None:
@@ -273,32 +365,33 @@ def _words(shares: Tensor) -> NDArray[np.uint32]:
     return shares.contiguous().cpu().numpy().view(np.uint32)
 
 
-# ---- the ways of the rows ----------------------------------------------------------------------------------
+# ---- the routes to and from the helper ---------------------------------------------------------------------
 
 
-def _ways(fed: Federation, route: Route, told: Located) -> tuple[ExchangeRoute, ExchangeRoute]:
-    """From every client to the helper and back; the helper's own rows do not cross."""
+def _helper_routes(fed: Federation, route: Route, plan: Located) -> tuple[ExchangeRoute, ExchangeRoute]:
+    """Make the routes from every client to the helper and back. The helper's own rows are not sent."""
     rows = route.flow.sent.copy()
     if 0 in fed.here:
-        rows = told.parts[fed.here.index(0)].counts
+        rows = plan.parts[fed.here.index(0)].counts
     per_worker = [int(rows[list(clients)].sum()) for clients in fed.workers]
     starts = np.cumsum([0, *per_worker])
-    own, near = int(rows[0]), 0 in fed.here
-    there: dict[Pair, Tensor] = {}
-    back: dict[Pair, Tensor] = {}
+    helper_rows, helper_is_here = int(rows[0]), 0 in fed.here
+    to_helper: dict[Pair, Tensor] = {}
+    from_helper: dict[Pair, Tensor] = {}
+    # The helper is client 0, of worker 0. If it is alone there, worker 0 has no rows to send to it.
     others = [h for h in range(len(fed.workers)) if h or len(fed.workers[0]) > 1]
-    pairs = [(h, 0) for h in others if near or h in fed.here]
+    pairs = [(h, 0) for h in others if helper_is_here or h in fed.here]
     for h, _ in pairs:
-        first = 0 if h else own
+        first = 0 if h else helper_rows
         if h in fed.here:
-            there[h, 0] = torch.arange(first, per_worker[h], device=fed.device)
-        if near:
-            back[0, h] = torch.arange(int(starts[h]) + first, int(starts[h + 1]), device=fed.device)
+            to_helper[h, 0] = torch.arange(first, per_worker[h], device=fed.device)
+        if helper_is_here:
+            from_helper[0, h] = torch.arange(int(starts[h]) + first, int(starts[h + 1]), device=fed.device)
     links = np.array([[k, 0, n] for k, n in enumerate(rows) if k and n], dtype=np.int64).reshape(-1, 3)
     flow = Flow.peer(links, fed.held)
-    turned = tuple((0, h) for h, _ in pairs)
+    reversed_pairs = tuple((0, h) for h, _ in pairs)
     none: dict[int, Tensor | None] = dict.fromkeys(fed.here)
     return (
-        ExchangeRoute(f"{route.name} to the helper", tuple(pairs), there, none, flow),
-        ExchangeRoute(f"{route.name} from the helper", turned, back, none, flow.back),
+        ExchangeRoute(f"{route.name} to the helper", tuple(pairs), to_helper, none, flow),
+        ExchangeRoute(f"{route.name} from the helper", reversed_pairs, from_helper, none, flow.back),
     )

@@ -1,9 +1,10 @@
-"""Two-party protocols between the two ends of pairs of clients.
+"""Two-party protocols between the two clients of pairs.
 
-Every pair has a session of its own (`crypto.ot.TwoParty`), kept for later protocols; its first party is the
-client with the lower id. Pairs on two workers go in step, and what they send at a time is one message.
+Every pair has its own session (`crypto.ot.TwoParty`), which later protocols use again. The first party of a
+pair is the client with the lower id. The pairs of two workers advance together: what they send in a step is
+one message.
 
-    NAME/session          a pair's set-up, the first time that it needs a session; NAME is that of the pairs
+    NAME/session          the set-up of a pair, when it first needs a session; NAME is the name of the pairs
 """
 
 from typing import TypeVar
@@ -17,28 +18,28 @@ from graphfed.errors import InputError, PlaceError
 from graphfed.federation.core import Federation
 from graphfed.federation.ledger import LedgerRecord
 from graphfed.federation.secure.pairs import (
-    Asked,
     Ints,
-    Known,
+    KnownPairs,
     Pairs,
-    asked_rows,
+    SelectedPairs,
     flow_between,
-    links_coming,
-    links_leaving,
-    meet,
+    incoming_links,
+    outgoing_links,
+    select_pairs,
+    select_rows,
 )
 from graphfed.federation.values import Located
 
 Result = TypeVar("Result")
 
-__all__ = ["open_sessions", "record_traffic", "run_asked", "run_pair_protocols", "weigh"]
+__all__ = ["make_links", "open_sessions", "record_traffic", "run_pair_protocols", "run_selected"]
 
-#: Processor seconds that one end of a session takes to set up (benchmarks/secure.py, both ends: 37 ms), and
-#: the memory that it keeps: the ciphers of its columns.
-SECONDS_OF_SET_UP, BYTES_OF_END = 0.02, 200_000
+#: Processor seconds that one party takes to set up a session (benchmarks/secure.py: 37 ms for both parties),
+#: and the memory that it keeps afterwards, the ciphers of its columns.
+SECONDS_OF_SET_UP, BYTES_OF_PARTY = 0.02, 200_000
 #: Bytes of sessions that one process may hold.
 MAX_BYTES = 8 * 2**30
-#: What takes longer is reported beforehand.
+#: A set-up that is expected to take longer is reported beforehand.
 LONG_SECONDS = 3.0
 
 
@@ -51,62 +52,91 @@ def run_pair_protocols(
     name: str,
     protection: str,
 ) -> Located[list[Result]]:
-    """Run a two-party protocol between the two ends of each of some pairs.
+    """Run a two-party protocol between the two clients of each of some pairs.
 
-    The ledger counts each pair's messages each way, or what a simulated protocol declares.
+    The ledger counts each pair's messages in both directions. For a simulated protocol it counts the bytes
+    that the protocol declares.
 
     Args:
-        parties: A list of n_h parties (`session.Party`) at each worker. The first one of a pair is at the
+        fed: The federation.
+        pairs: The opened pairs.
+        parties: A list of n_h parties (`session.Party`) at each worker. The first party of a pair is the
             client with the lower id.
-        which: [n_h] int64, the pairs' positions in the rows, ascending.
+        which: [n_h] int64, positions of the pairs in the rows, ascending.
+        name: The name of the transfer.
+        protection: How the ledger records the transfer.
 
     Returns:
         The results of the parties, a list of n_h at each worker.
     """
-    asked = fed.clients.run(meet, pairs.at_clients, which)
-    return run_asked(fed, pairs, asked, parties, name, protection)
+    selected = fed.clients.run(select_pairs, pairs.at_clients, which)
+    return run_selected(fed, pairs, selected, parties, name, protection)
 
 
-def run_asked(
+def run_selected(
     fed: Federation,
     pairs: Pairs,
-    asked: Located[Asked],
+    selected: Located[SelectedPairs],
     parties: Located[list[Party[Result]]],
     name: str,
     protection: str,
 ) -> Located[list[Result]]:
-    """As `run_pair_protocols`, of pairs whose other ends are known."""
+    """Run a two-party protocol between the two clients of pairs that are selected already.
+
+    Args:
+        fed: The federation.
+        pairs: The opened pairs.
+        selected: The rows at each worker, as `pairs.select_pairs` returns them.
+        parties: A list of n_h parties at each worker, one for each selected row.
+        name: The name of the transfer.
+        protection: How the ledger records the transfer.
+
+    Returns:
+        The results of the parties, a list of n_h at each worker.
+    """
     known = pairs.at_clients
-    near, far = fed.clients.run(begin, known, asked, parties, outputs=2)
-    ended = fed.run_worker_protocols(far, name=name)
-    results, traffic = fed.clients.run(end, known, asked, near, ended, outputs=2)
+    local_results, remote_parties = fed.clients.run(start_parties, known, selected, parties, outputs=2)
+    ended = fed.run_worker_protocols(remote_parties, name=name)
+    results, traffic = fed.clients.run(finish_parties, known, selected, local_results, ended, outputs=2)
     record_traffic(fed, traffic, name, protection)
     return results
 
 
-def open_sessions(fed: Federation, pairs: Pairs, asked: Located[Asked]) -> None:
-    """Set up sessions for those of the asked pairs that have none."""
+def open_sessions(fed: Federation, pairs: Pairs, selected: Located[SelectedPairs]) -> None:
+    """Set up sessions for the selected pairs that have none.
+
+    Simulated, only the bytes of the set-up are recorded.
+
+    Args:
+        fed: The federation.
+        pairs: The opened pairs.
+        selected: The rows at each worker.
+
+    Raises:
+        InputError: If the extra `secure` is not installed, or the sessions would take more than `MAX_BYTES`
+            of memory.
+    """
     known, name = pairs.at_clients, f"{pairs.name}/session"
-    fresh = fed.clients.run(unopened, known, asked)
+    fresh = fed.clients.run(select_unopened, known, selected)
     if fed.simulated:
-        traffic = fed.clients.run(weigh, known, fresh, *bytes_of_set_up())
+        traffic = fed.clients.run(make_links, known, fresh, *bytes_of_set_up())
         record_traffic(fed, traffic, name, fed.protection_of("public"))
     else:
-        TwoParty(first=True)  # refuses where cryptography is missing, before anything is sent
-        ends = sum(len(part.rows) for part in fresh.parts)
-        held = (ends + sum(len(part.sessions) for part in known.parts)) * BYTES_OF_END
+        TwoParty(first=True)  # raises InputError if cryptography is not installed, before anything is sent
+        parties_here = sum(len(part.rows) for part in fresh.parts)
+        held = (parties_here + sum(len(part.sessions) for part in known.parts)) * BYTES_OF_PARTY
         if held > MAX_BYTES:
             raise InputError(
                 f"{pairs.name}: real sessions between pairs of clients would take {held / 2**30:.0f} GiB "
                 f"here (at most {MAX_BYTES / 2**30:g}); use fewer clients, or protocols=simulated"
             )
-        if (seconds := ends * SECONDS_OF_SET_UP) > LONG_SECONDS:
+        if (seconds := parties_here * SECONDS_OF_SET_UP) > LONG_SECONDS:
             fed.log(
-                f"{name}: {ends} ends of sessions between pairs of clients take about {seconds:.0f} s here, "
-                f"and {held / 1e6:.0f} MB in all"
+                f"{name}: setting up {parties_here} parties of sessions between clients takes about "
+                f"{seconds:.0f} s in this process; all its sessions take {held / 1e6:.0f} MB"
             )
-        parties = fed.clients.run(opening, known, fresh)
-        ended = run_asked(fed, pairs, fresh, parties, name, "public")
+        parties = fed.clients.run(open_parties, known, fresh)
+        ended = run_selected(fed, pairs, fresh, parties, name, "public")
         fed.clients.run(keep_sessions, known, fresh, ended)
     fed.clients.run(mark_opened, known, fresh)
 
@@ -115,7 +145,10 @@ def record_traffic(fed: Federation, traffic: Located[tuple[Ints, Ints]], name: s
     """Record the bytes that clients sent each other.
 
     Args:
-        traffic: At the clients, (links that leave, links that come) with their bytes.
+        fed: The federation.
+        traffic: At the clients, the outgoing and the incoming links, with their bytes.
+        name: The name of the transfer.
+        protection: How the ledger records the transfer.
     """
     if fed.here:
         flow = flow_between(fed, traffic.parts)
@@ -125,59 +158,83 @@ def record_traffic(fed: Federation, traffic: Located[tuple[Ints, Ints]], name: s
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def weigh(known: Known, asked: Asked, of_first: int, of_second: int) -> tuple[Ints, Ints]:
-    """The links that leave and that come [n, 3], of a protocol with these bytes from the first party and
-    from the second."""
-    first = known.me[asked.rows] < known.other[asked.rows]
+def make_links(
+    known: KnownPairs, selected: SelectedPairs, of_first: int, of_second: int
+) -> tuple[Ints, Ints]:
+    """List the bytes of a protocol whose parties send a known number of bytes.
+
+    Args:
+        known: The worker's pairs.
+        selected: The rows that take part.
+        of_first: The bytes that the first party of a pair sends.
+        of_second: The bytes that the second party sends.
+
+    Returns:
+        The outgoing and the incoming links, [n, 3] and [m, 3] int64.
+    """
+    first = known.client[selected.rows] < known.other[selected.rows]
     return (
-        links_leaving(known, asked.rows, np.where(first, of_first, of_second)),
-        links_coming(known, asked.rows, np.where(first, of_second, of_first)),
+        outgoing_links(known, selected.rows, np.where(first, of_first, of_second)),
+        incoming_links(known, selected.rows, np.where(first, of_second, of_first)),
     )
 
 
-def unopened(known: Known, asked: Asked) -> Asked:
-    """Those of the asked pairs that have no session yet."""
-    fresh = asked.rows[~known.opened[asked.rows]]
-    return asked if len(fresh) == len(asked.rows) else asked_rows(known, fresh)
+def select_unopened(known: KnownPairs, selected: SelectedPairs) -> SelectedPairs:
+    """Select the pairs that have no session yet."""
+    fresh = selected.rows[~known.opened[selected.rows]]
+    return selected if len(fresh) == len(selected.rows) else select_rows(known, fresh)
 
 
-def mark_opened(known: Known, fresh: Asked) -> None:
+def mark_opened(known: KnownPairs, fresh: SelectedPairs) -> None:
     known.opened[fresh.rows] = True
 
 
-def opening(known: Known, fresh: Asked) -> list[Party[TwoParty]]:
-    first = (known.me < known.other)[fresh.rows]
+def open_parties(known: KnownPairs, fresh: SelectedPairs) -> list[Party[TwoParty]]:
+    first = (known.client < known.other)[fresh.rows]
     return [TwoParty(first=bool(f)).set_up() for f in first]
 
 
-def keep_sessions(known: Known, fresh: Asked, ended: list[TwoParty]) -> None:
+def keep_sessions(known: KnownPairs, fresh: SelectedPairs, ended: list[TwoParty]) -> None:
     known.sessions.update(zip(fresh.rows.tolist(), ended, strict=True))
 
 
-def begin(
-    known: Known, asked: Asked, parties: list[Party[Result]]
+def start_parties(
+    known: KnownPairs, selected: SelectedPairs, parties: list[Party[Result]]
 ) -> tuple[dict[int, Ended[Result]], dict[int, Party[list[Ended[Result]]]]]:
-    """What the parties of pairs inside this worker ended with, by place; and for every other worker the
-    parties of those it is in, as one."""
-    if len(parties) != len(asked.rows):
-        raise PlaceError(f"{len(parties)} parties for {len(asked.rows)} rows")
-    near: dict[int, Ended[Result]] = {}
-    for one, other in enumerate(asked.near.tolist()):
-        if one < other:  # rows are sorted, so the one with the lower id comes first
-            near[one], near[other] = run_both(parties[one], parties[other])
-    return near, {b: bundled([parties[p] for p in places.tolist()]) for b, places in asked.far.items()}
+    """Run the protocols between clients of this worker, and bundle the parties of each pair of workers.
+
+    Returns:
+        By position, the outcomes of the parties inside this worker; and by other worker, its parties bundled
+        into one.
+    """
+    if len(parties) != len(selected.rows):
+        raise PlaceError(
+            f"there are {len(parties)} parties for {len(selected.rows)} selected pairs; give one for each"
+        )
+    local_results: dict[int, Ended[Result]] = {}
+    for one, other in enumerate(selected.local.tolist()):
+        # The rows are sorted, so the client with the lower id comes first.
+        if one < other:
+            local_results[one], local_results[other] = run_both(parties[one], parties[other])
+    return local_results, {
+        b: bundled([parties[p] for p in positions.tolist()]) for b, positions in selected.remote.items()
+    }
 
 
-def end(
-    known: Known, asked: Asked, near: dict[int, Ended[Result]], ended: dict[int, list[Ended[Result]]]
+def finish_parties(
+    known: KnownPairs,
+    selected: SelectedPairs,
+    local_results: dict[int, Ended[Result]],
+    ended: dict[int, list[Ended[Result]]],
 ) -> tuple[list[Result], tuple[Ints, Ints]]:
-    """What every party ended with, and what they sent and received."""
-    every = dict(near)
-    for b, those in ended.items():
-        every.update(zip(asked.far[b].tolist(), those, strict=True))
-    course = [every[place] for place in range(len(asked.rows))]
+    """Collect the results in the order of the selected rows, and the links of the messages."""
+    outcomes = dict(local_results)
+    for b, results in ended.items():
+        outcomes.update(zip(selected.remote[b].tolist(), results, strict=True))
+    ordered = [outcomes[position] for position in range(len(selected.rows))]
     sent, received = (
-        np.array(sizes, dtype=np.int64) for sizes in ([e.sent for e in course], [e.received for e in course])
+        np.array(sizes, dtype=np.int64)
+        for sizes in ([e.sent for e in ordered], [e.received for e in ordered])
     )
-    traffic = links_leaving(known, asked.rows, sent), links_coming(known, asked.rows, received)
-    return [e.result for e in course], traffic
+    traffic = outgoing_links(known, selected.rows, sent), incoming_links(known, selected.rows, received)
+    return [e.result for e in ordered], traffic

@@ -1,7 +1,8 @@
-"""Rows from one end of pairs of clients to the other.
+"""Transfers of rows between the two clients of pairs.
 
-The rows of a transfer are of one shape, or bytes of different lengths, of which only those that are there are
-sent and counted (`send_bytes`)."""
+The rows of a transfer have one shape (`send`, `swap`), or they are byte strings of different lengths, of
+which only the existing bytes are sent and counted (`send_bytes`).
+"""
 
 from dataclasses import dataclass, replace
 
@@ -15,14 +16,14 @@ from graphfed.federation.link import Pair
 from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.pairs import (
     Ints,
-    Known,
+    KnownPairs,
     Pairs,
     check_positions,
-    find_mates,
+    find_partners,
     flow_between,
-    links_coming,
-    links_leaving,
-    places_by_worker,
+    incoming_links,
+    outgoing_links,
+    positions_by_worker,
 )
 from graphfed.federation.transfer import Transfer, check_rows
 from graphfed.federation.values import Located
@@ -41,19 +42,23 @@ def swap(
     protection: str = "clear",
     grad: bool = False,
 ) -> Located:
-    """Swap a row between the two ends of some pairs.
+    """Swap a row between the two clients of some pairs.
 
     Args:
-        x: [n_h, ...] at each worker, what its ends of the pairs send.
-        which: [n_h] int64, the pairs' positions in the rows, ascending; a pair of two clients of one worker
-        has
-            two.
+        fed: The federation.
+        pairs: The opened pairs.
+        x: [n_h, ...] at each worker, the rows that its clients send.
+        which: [n_h] int64, positions of the pairs in the rows, ascending. A pair of two clients of one worker
+            has two positions.
+        name: The name of the transfer.
+        protection: How the ledger records the transfer.
+        grad: Whether gradients are sent back the same way.
 
     Returns:
-        [n_h, ...] at each worker, what the other ends sent.
+        [n_h, ...] at each worker, the rows that the other clients sent.
 
     Raises:
-        PlaceError: When a worker is asked for one end of such a pair only.
+        PlaceError: If a pair of two clients of one worker is selected for one of them only.
     """
     return send(fed, pairs, x, which, which, name=name, protection=protection, grad=grad)
 
@@ -69,22 +74,30 @@ def send(
     protection: str = "clear",
     grad: bool = False,
 ) -> Located:
-    """Send a row from one end of some pairs to the other.
+    """Send a row from one client of some pairs to the other.
 
     Args:
+        fed: The federation.
+        pairs: The opened pairs.
         x: [n_h, ...] at each worker, a row for each pair that it sends for.
-        from_rows: [n_h] int64, the positions of these pairs.
-        to_rows: [m_h] int64, the positions of the same pairs at the workers that receive.
+        from_rows: [n_h] int64, the positions of these pairs in the sender's rows, ascending.
+        to_rows: [m_h] int64, the positions of the same pairs in the receiver's rows, ascending.
+        name: The name of the transfer.
+        protection: How the ledger records the transfer.
+        grad: Whether gradients are sent back the same way.
 
     Returns:
-        [m_h, ...] at each worker, what arrived for the pairs at `to_rows`.
+        [m_h, ...] at each worker, the rows received for the pairs at `to_rows`.
+
+    Raises:
+        PlaceError: If sender and receiver select different pairs, or `x` has not one row for each pair.
     """
     route = pair_route(fed, pairs, from_rows, to_rows)
     for rows, part in zip(from_rows.parts, x.parts, strict=True):
-        check_rows(part, len(rows), f"transfer {name!r}: {x.name!r}", "the pairs asked are")
+        check_rows(part, len(rows), f"transfer {name!r}: {x.name!r}", "the selected pairs are")
     got = fed.exchange(x, route, name=name, protection=protection, grad=grad)
     if fed.here and not route.pairs:
-        # Who has no row in a transfer counts it as well: so the ledgers of all placements agree.
+        # A process without rows records the transfer too, so that the ledgers of all placements agree.
         fed.ledger.record(Transfer(name, "rows", route.flow, protection, grad).record_of(x.parts[0]))
     return got
 
@@ -101,39 +114,54 @@ def send_bytes(
     name: str,
     protection: str,
 ) -> Located:
-    """Send some bytes from one end of some pairs to the other. No gradient is sent back.
+    """Send byte strings from one client of some pairs to the other. No gradient is sent back.
 
     Args:
+        fed: The federation.
+        pairs: The opened pairs.
         flat: [B_h] uint8 at each worker, the bytes it sends, row after row.
-        lengths: [n_h] int64, how many bytes each row sent has.
-        from_rows, to_rows: The positions of the pairs at the two ends, as in `send`.
-        sizes: [m_h] int64, how many bytes each row received has.
+        lengths: [n_h] int64, the number of bytes of each row sent.
+        from_rows: [n_h] int64, the positions of the pairs in the sender's rows, ascending.
+        to_rows: [m_h] int64, the positions of the same pairs in the receiver's rows, ascending.
+        sizes: [m_h] int64, the number of bytes of each row received.
+        name: The name of the transfer.
+        protection: How the ledger records the transfer.
 
     Returns:
         [B'_h] uint8 at each worker, the bytes received, row after row.
     """
     known = pairs.at_clients
-    ways = fed.clients.run(find_ways, known, from_rows, to_rows, str(fed.device))
-    ways = fed.clients.run(ways_of_bytes, ways, known, from_rows, lengths, to_rows, sizes)
-    return fed.exchange(flat, route_along(fed, pairs, ways), name=name, protection=protection, grad=False)
+    plans = fed.clients.run(plan_rows, known, from_rows, to_rows, str(fed.device))
+    plans = fed.clients.run(plan_bytes, plans, known, from_rows, lengths, to_rows, sizes)
+    return fed.exchange(flat, make_route(fed, pairs, plans), name=name, protection=protection, grad=False)
 
 
 def pair_route(fed: Federation, pairs: Pairs, from_rows: Located, to_rows: Located) -> ExchangeRoute:
-    """Return the route of the rows of `send`, for a program that sends on it more than once."""
-    ways = fed.clients.run(find_ways, pairs.at_clients, from_rows, to_rows, str(fed.device))
-    return route_along(fed, pairs, ways)
+    """Make the route of the rows of `send`, for a program that uses it more than once.
+
+    Args:
+        fed: The federation.
+        pairs: The opened pairs.
+        from_rows: [n_h] int64, the positions of the pairs in the sender's rows, ascending.
+        to_rows: [m_h] int64, the positions of the same pairs in the receiver's rows, ascending.
+
+    Returns:
+        The route, for `Federation.exchange`.
+    """
+    plans = fed.clients.run(plan_rows, pairs.at_clients, from_rows, to_rows, str(fed.device))
+    return make_route(fed, pairs, plans)
 
 
-def route_along(fed: Federation, pairs: Pairs, ways: Located["Ways"]) -> ExchangeRoute:
-    """The route of a `Ways` at each worker."""
-    local: dict[int, Ways] = dict(zip(fed.here, ways.parts, strict=True))
+def make_route(fed: Federation, pairs: Pairs, plans: Located["RowPlan"]) -> ExchangeRoute:
+    """Make a route from the plan of each worker."""
+    local: dict[int, RowPlan] = dict(zip(fed.here, plans.parts, strict=True))
     send: dict[Pair, Tensor] = {}
     between: set[Pair] = set()
-    for h, way in local.items():
-        send |= {(h, b): rows for b, rows in way.send.items()}
-        between |= {(h, b) for b in way.send} | {(a, h) for a in way.arrives}
-    flow = flow_between(fed, [(way.leaving, way.coming) for way in local.values()])
-    order = {h: way.order for h, way in local.items()}
+    for h, plan in local.items():
+        send |= {(h, b): rows for b, rows in plan.send.items()}
+        between |= {(h, b) for b in plan.send} | {(a, h) for a in plan.senders}
+    flow = flow_between(fed, [(plan.outgoing, plan.incoming) for plan in local.values()])
+    order = {h: plan.order for h, plan in local.items()}
     return ExchangeRoute(pairs.name, tuple(sorted(between)), send, order, flow)
 
 
@@ -141,61 +169,73 @@ def route_along(fed: Federation, pairs: Pairs, ways: Located["Ways"]) -> Exchang
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
-    """The ways of rows between a worker and others: send: of the rows given, those for each worker; order:
-    how those that arrive, worker after worker, are put; arrives: the workers they come from; leaving, coming
-    [n, 3]: the links."""
+class RowPlan:
+    """Which rows a worker sends to and receives from each other worker.
+
+    Attributes:
+        send: By receiving worker, which of the rows to send go there (positions).
+        order: How to order the rows received, which arrive one sending worker after the other. None if they
+            arrive in order.
+        senders: The workers that send rows to this one.
+        outgoing, incoming: The links, as in `pairs.outgoing_links` and `pairs.incoming_links`.
+    """
 
     send: dict[int, Tensor]
     order: Tensor | None
-    arrives: tuple[int, ...]
-    leaving: Ints
-    coming: Ints
+    senders: tuple[int, ...]
+    outgoing: Ints
+    incoming: Ints
 
 
-def find_ways(known: Known, from_rows: Tensor, to_rows: Tensor, device: str) -> Ways:
-    given, wanted = check_positions(known, from_rows), check_positions(known, to_rows)
-    near = find_mates(known, wanted, given)
-    leaving, coming = links_leaving(known, given, 1), links_coming(known, wanted, 1)
-    if known.worker is None:
-        _check_near(known, given, len(near))
-        send = {known.own: near} if len(near) else {}
-        return Ways(_as_tensors(send, device), None, tuple(send), leaving, coming)
-    staying = np.flatnonzero(near >= 0)
-    _check_near(known, given, len(staying))
-    send, places = places_by_worker(known, given), places_by_worker(known, wanted)
+def plan_rows(known: KnownPairs, from_rows: Tensor, to_rows: Tensor, device: str) -> RowPlan:
+    """Find where a worker's rows are sent, and where its received rows come from."""
+    sent, wanted = check_positions(known, from_rows), check_positions(known, to_rows)
+    local_rows = find_partners(known, wanted, sent)
+    outgoing, incoming = outgoing_links(known, sent, 1), incoming_links(known, wanted, 1)
+    if known.other_worker is None:
+        _check_local(known, sent, len(local_rows))
+        send = {known.worker: local_rows} if len(local_rows) else {}
+        return RowPlan(_as_tensors(send, device), None, tuple(send), outgoing, incoming)
+    staying = np.flatnonzero(local_rows >= 0)
+    _check_local(known, sent, len(staying))
+    send, positions = positions_by_worker(known, sent), positions_by_worker(known, wanted)
     if len(staying):
-        send[known.own], places[known.own] = near[staying], staying
-    arrives = tuple(sorted(places))
-    arriving = np.concatenate([wanted[:0], *(places[a] for a in arrives)])
+        send[known.worker], positions[known.worker] = local_rows[staying], staying
+    senders = tuple(sorted(positions))
+    arriving = np.concatenate([wanted[:0], *(positions[a] for a in senders)])
     order = torch.from_numpy(np.argsort(arriving)).to(device)
-    return Ways(_as_tensors(send, device), order, arrives, leaving, coming)
+    return RowPlan(_as_tensors(send, device), order, senders, outgoing, incoming)
 
 
-def _check_near(known: Known, given: Ints, wanted: int) -> None:
-    """Of rows inside a worker as many are given as wanted: each that is wanted is given, so they are the
-    same."""
-    if (count := int((known.mate[given] >= 0).sum())) != wanted:
-        raise PlaceError(f"{count} rows are sent between clients of one worker, which expect {wanted}")
+def _check_local(known: KnownPairs, sent: Ints, wanted: int) -> None:
+    """Check that the pairs of two clients of this worker are the same at both.
+
+    Every wanted row is sent (`find_partners`), so equal numbers mean equal pairs.
+    """
+    if (count := int((known.other_row[sent] >= 0).sum())) != wanted:
+        raise PlaceError(
+            f"{count} rows are sent between clients of one worker, but {wanted} are expected; select the "
+            "same pairs at the sender and at the receiver"
+        )
 
 
-def _as_tensors(places: dict[int, Ints], device: str) -> dict[int, Tensor]:
-    return {b: torch.from_numpy(place).to(device) for b, place in places.items()}
+def _as_tensors(positions: dict[int, Ints], device: str) -> dict[int, Tensor]:
+    return {b: torch.from_numpy(position).to(device) for b, position in positions.items()}
 
 
-def ways_of_bytes(
-    ways: Ways, known: Known, from_rows: Tensor, lengths: Tensor, to_rows: Tensor, sizes: Tensor
-) -> Ways:
-    """The ways of the bytes of rows, from the ways of the rows."""
+def plan_bytes(
+    plan: RowPlan, known: KnownPairs, from_rows: Tensor, lengths: Tensor, to_rows: Tensor, sizes: Tensor
+) -> RowPlan:
+    """Make the plan of the bytes of rows from the plan of the rows."""
     starts = lengths.cumsum(0) - lengths
     order = None
-    if ways.order is not None:
-        arriving = sizes[torch.argsort(ways.order)]
-        order = ranges((arriving.cumsum(0) - arriving)[ways.order], sizes)
+    if plan.order is not None:
+        arriving = sizes[torch.argsort(plan.order)]
+        order = ranges((arriving.cumsum(0) - arriving)[plan.order], sizes)
     return replace(
-        ways,
-        send={b: ranges(starts[rows], lengths[rows]) for b, rows in ways.send.items()},
+        plan,
+        send={b: ranges(starts[rows], lengths[rows]) for b, rows in plan.send.items()},
         order=order,
-        leaving=links_leaving(known, from_rows.cpu().numpy(), lengths.cpu().numpy()),
-        coming=links_coming(known, to_rows.cpu().numpy(), sizes.cpu().numpy()),
+        outgoing=outgoing_links(known, from_rows.cpu().numpy(), lengths.cpu().numpy()),
+        incoming=incoming_links(known, to_rows.cpu().numpy(), sizes.cpu().numpy()),
     )

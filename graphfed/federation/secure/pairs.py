@@ -1,13 +1,14 @@
-"""Pairs of clients, as the workers of their two ends know them.
+"""Pairs of clients, as each worker knows those of its clients.
 
-Which clients make a pair both of its ends know before (`PairRows`), so nothing is sent to open the pairs, and
-the order of rows between two workers is that of (lower client, higher client). An operation on some of the
-pairs names their positions in the rows: the same pairs at both ends.
+A pair is two clients that may send each other messages. Both clients of a pair know of it beforehand
+(`PairRows`), so opening pairs sends nothing. The two workers of a pair order their common pairs alike, by
+(lower client, higher client). An operation on some of the pairs gets their positions in the rows; both
+clients of a pair must give the same pairs.
 
-    pair_transfers      rows from one end to the other
-    pair_protocols      two-party protocols between the two ends
-    compare             comparisons of numbers that neither end shows the other
-    notice              notes that nobody waits for
+    pair_transfers      send rows from one client of a pair to the other
+    pair_protocols      run two-party protocols between the two clients of a pair
+    compare             compare numbers that neither client shows the other
+    notifications       notify the other clients of some pairs
 """
 
 from collections.abc import Sequence
@@ -24,19 +25,19 @@ from graphfed.federation.ledger import Flow
 from graphfed.federation.values import Located
 
 __all__ = [
-    "Asked",
-    "Known",
+    "KnownPairs",
     "PairRows",
     "Pairs",
-    "asked_rows",
+    "SelectedPairs",
     "check_positions",
-    "find_mates",
+    "find_partners",
     "flow_between",
-    "links_coming",
-    "links_leaving",
-    "meet",
+    "incoming_links",
     "open_pairs",
-    "places_by_worker",
+    "outgoing_links",
+    "positions_by_worker",
+    "select_pairs",
+    "select_rows",
 ]
 
 Ints = NDArray[np.int64]
@@ -47,50 +48,88 @@ _NO_LINKS = np.zeros((0, 3), dtype=np.int64)
 
 @dataclass(frozen=True, eq=False)
 class PairRows:
-    """The pairs that a worker's clients are in, sorted by (client, other), each once at both its clients.
+    """The pairs of a worker's clients, with a row for each client of the worker that is in the pair.
 
-    client [C] int64: index in the cohort; other [C] int64: the stable id of the other client."""
+    The rows are sorted by (client, other). A pair of two clients of the same worker has two rows.
+
+    Attributes:
+        client: [C] int64, the client's index in the cohort.
+        other: [C] int64, the stable id of the other client of the pair.
+    """
 
     client: Tensor
     other: Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """What a worker knows of its clients' pairs, by row.
+class KnownPairs:
+    """What a worker knows of its clients' pairs, by row of its `PairRows`.
 
-    own: the worker; me, other [C]: both clients' stable ids; mate [C]: the row of the pair's other end, -1
-    where that is on another worker; worker [C]: of the other client (None: all are on this one). These two
-    change, as pairs compare for the first time: opened [C], who have set up a session, and `sessions` by row,
-    where they are real."""
+    Attributes:
+        num_clients: K, of the whole run.
+        worker: The index of this worker.
+        client, other: [C] int64, the stable ids of the two clients of each row's pair.
+        other_row: [C] int64, the row of the same pair for the other client; -1 where the other client is on
+            another worker.
+        other_worker: [C] int64, the worker of the other client. None if all are on this worker.
+        opened: [C] bool, which pairs have set up a session. Changes during the run.
+        sessions: The sessions by row, if protocols are real. Changes during the run.
+    """
 
-    clients: int
-    own: int
-    me: Ints
+    num_clients: int
+    worker: int
+    client: Ints
     other: Ints
-    mate: Ints
-    worker: Ints | None
+    other_row: Ints
+    other_worker: Ints | None
     opened: Bools
     sessions: dict[int, TwoParty] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Opened pairs: a `Known` at each worker of the clients."""
+    """Opened pairs of clients.
 
-    at_clients: Located[Known]
+    Attributes:
+        at_clients: A `KnownPairs` at each worker.
+        name: What the ledger calls the sessions of the pairs.
+    """
+
+    at_clients: Located[KnownPairs]
     name: str
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedPairs:
+    """The rows that an operation works on, and where the other clients of their pairs are.
+
+    Attributes:
+        rows: [n] int64, the rows, ascending.
+        local: [n] int64, the position in `rows` of the same pair's other row; -1 where the other client is on
+            another worker.
+        remote: By other worker, the positions in `rows` of the pairs with its clients, in the order of (lower
+            client, higher client).
+    """
+
+    rows: Ints
+    local: Ints
+    remote: dict[int, Ints]
 
 
 def open_pairs(fed: Federation, rows: Located[PairRows], *, name: str) -> Pairs:
     """Open pairs of clients. Nothing is sent.
 
     Args:
+        fed: The federation.
         rows: A `PairRows` at the clients.
-        name: What the ledger calls the pairs' sessions.
+        name: What the ledger calls the sessions of the pairs.
+
+    Returns:
+        The pairs, for the operations on them.
 
     Raises:
-        PlaceError: For rows that break their contract.
+        PlaceError: If the rows are not sorted, a client is paired with itself, or only one of two clients of
+            the same worker lists the other.
     """
     starts = tuple(clients[0] for clients in fed.workers)
     known = fed.clients.run(know_pairs, rows, fed.client_ids(), starts, fed.num_clients, name)
@@ -100,135 +139,213 @@ def open_pairs(fed: Federation, rows: Located[PairRows], *, name: str) -> Pairs:
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def know_pairs(rows: PairRows, ids: Tensor, starts: tuple[int, ...], clients: int, name: str) -> Known:
-    """What a worker knows of its pairs. ids [K_h]: its clients; starts: the first client of every worker."""
-    client, other = (t.cpu().numpy() for t in (rows.client, rows.other))
-    if client.ndim != 1 or client.shape != other.shape or not client.dtype == other.dtype == np.int64:
+def know_pairs(
+    rows: PairRows, ids: Tensor, starts: tuple[int, ...], num_clients: int, name: str
+) -> KnownPairs:
+    """Check a worker's rows and find where the other clients of its pairs are.
+
+    Args:
+        rows: The pairs of the worker's clients.
+        ids: [K_h] int64, the ids of the worker's clients.
+        starts: The id of the first client of every worker.
+        num_clients: K, of the whole run.
+        name: What errors call the pairs.
+    """
+    index, other = (t.cpu().numpy() for t in (rows.client, rows.other))
+    if index.ndim != 1 or index.shape != other.shape or not index.dtype == other.dtype == np.int64:
         raise PlaceError(
-            f"pairs {name!r}: client and other must be int64 vectors of one length; got {client.dtype} "
-            f"{list(client.shape)} and {other.dtype} {list(other.shape)}"
+            f"pairs {name!r}: client and other must be int64 vectors of one length; got {index.dtype} "
+            f"{list(index.shape)} and {other.dtype} {list(other.shape)}"
         )
     here = ids.cpu().numpy()
-    if len(client) and (client.min() < 0 or client.max() >= len(here)):
+    if len(index) and (index.min() < 0 or index.max() >= len(here)):
         raise PlaceError(f"pairs {name!r}: client must index the cohort, 0..{len(here) - 1}")
-    if len(other) and (other.min() < 0 or other.max() >= clients):
+    if len(other) and (other.min() < 0 or other.max() >= num_clients):
         raise PlaceError(
             f"pairs {name!r}: other clients are {other.min()}..{other.max()}, but the clients are "
-            f"0..{clients - 1}"
+            f"0..{num_clients - 1}"
         )
-    me = here[client]
-    if (me == other).any():
-        raise PlaceError(f"pairs {name!r}: client {me[me == other][0]} is paired with itself")
-    codes = me * clients + other
+    client = here[index]
+    if (client == other).any():
+        raise PlaceError(f"pairs {name!r}: client {client[client == other][0]} is paired with itself")
+    codes = client * num_clients + other
     if not (np.diff(codes) > 0).all():
         raise PlaceError(f"pairs {name!r}: rows must be sorted by (client, other), each pair once")
-    near = (other >= here[0]) & (other <= here[-1])
-    mate = np.full(len(me), -1)
-    turned = (other * clients + me)[near]
-    mate[near] = np.searchsorted(codes, turned)
-    if not np.array_equal(np.take(codes, mate[near], mode="clip"), turned):
-        lost = np.flatnonzero(near)[np.take(codes, mate[near], mode="clip") != turned][0]
+    local = (other >= here[0]) & (other <= here[-1])
+    other_row = np.full(len(client), -1)
+    reversed_codes = (other * num_clients + client)[local]
+    other_row[local] = np.searchsorted(codes, reversed_codes)
+    if not np.array_equal(np.take(codes, other_row[local], mode="clip"), reversed_codes):
+        wrong = np.take(codes, other_row[local], mode="clip") != reversed_codes
+        row = np.flatnonzero(local)[wrong][0]
         raise PlaceError(
-            f"pairs {name!r}: client {me[lost]} lists client {other[lost]}, which does not list it"
+            f"pairs {name!r}: client {client[row]} lists client {other[row]}, which does not list it"
         )
-    worker = None if near.all() else np.searchsorted(np.array(starts), other, side="right") - 1
-    own = int(np.searchsorted(np.array(starts), here[0]))
-    return Known(clients, own, me, other, mate, worker, np.zeros(len(me), dtype=bool))
+    other_worker = None if local.all() else np.searchsorted(np.array(starts), other, side="right") - 1
+    worker = int(np.searchsorted(np.array(starts), here[0]))
+    opened = np.zeros(len(client), dtype=bool)
+    return KnownPairs(num_clients, worker, client, other, other_row, other_worker, opened)
 
 
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """Rows of which something is asked: rows [n] ascending; near [n]: where among them the pair's other end
-    is, -1 where on another worker; far: by worker, the places of those whose other end is there, by (lower
-    client, higher client)."""
+def select_pairs(known: KnownPairs, which: Tensor) -> SelectedPairs:
+    """Select the rows at some positions.
 
-    rows: Ints
-    near: Ints
-    far: dict[int, Ints]
+    Args:
+        known: The worker's pairs.
+        which: [n] int64, positions in the rows, ascending.
 
+    Returns:
+        The rows, and where the other clients of their pairs are.
 
-def meet(known: Known, which: Tensor) -> Asked:
-    """The rows at some positions, and where their other ends are."""
-    return asked_rows(known, check_positions(known, which))
-
-
-def asked_rows(known: Known, rows: Ints) -> Asked:
-    """As `meet`, of positions that are checked."""
-    return Asked(rows, find_mates(known, rows, rows), places_by_worker(known, rows))
+    Raises:
+        PlaceError: If the positions are not ascending or out of range, or a pair of two clients of this
+            worker is selected for one of them only.
+    """
+    return select_rows(known, check_positions(known, which))
 
 
-def check_positions(known: Known, which: Tensor) -> Ints:
-    """Positions in the rows, checked."""
+def select_rows(known: KnownPairs, rows: Ints) -> SelectedPairs:
+    """Select rows whose positions are checked already.
+
+    Args:
+        known: The worker's pairs.
+        rows: [n] int64, ascending.
+
+    Returns:
+        The rows, and where the other clients of their pairs are.
+    """
+    return SelectedPairs(rows, find_partners(known, rows, rows), positions_by_worker(known, rows))
+
+
+def check_positions(known: KnownPairs, which: Tensor) -> Ints:
+    """Check positions in a worker's rows.
+
+    Args:
+        known: The worker's pairs.
+        which: [n] int64, the positions.
+
+    Returns:
+        The positions as an array, [n] int64.
+
+    Raises:
+        PlaceError: If the positions are not ascending, or out of range.
+    """
     rows: Ints = which.cpu().numpy()
     if rows.ndim != 1 or rows.dtype != np.int64 or not (rows[1:] > rows[:-1]).all():
         raise PlaceError(
-            f"pairs are asked by ascending positions [n] int64; got {rows.dtype} {list(rows.shape)}"
+            f"pairs are selected by ascending positions [n] int64; got {rows.dtype} {list(rows.shape)}"
         )
-    if len(rows) and (rows[0] < 0 or rows[-1] >= len(known.me)):
-        raise PlaceError(f"pairs {rows[0]}..{rows[-1]} are asked of {len(known.me)}")
+    if len(rows) and (rows[0] < 0 or rows[-1] >= len(known.client)):
+        raise PlaceError(f"pairs {rows[0]}..{rows[-1]} are selected, but there are {len(known.client)} pairs")
     return rows
 
 
-def find_mates(known: Known, rows: Ints, among: Ints) -> Ints:
-    """Where among some rows the other end of each of `rows` is, -1 where it is on another worker. Costs what
-    the rows take, however many there are besides."""
-    mate, size = known.mate[rows], len(known.mate)
+def find_partners(known: KnownPairs, rows: Ints, among: Ints) -> Ints:
+    """Find the other row of each pair among some rows.
+
+    Costs time in proportion to the given rows, however many rows the worker has.
+
+    Args:
+        known: The worker's pairs.
+        rows: [n] int64, the rows whose pairs are looked for.
+        among: [m] int64, the rows to look in, ascending.
+
+    Returns:
+        [n] int64, positions in `among`; -1 where the other client is on another worker.
+
+    Raises:
+        PlaceError: If the other row of a pair of two clients of this worker is not in `among`.
+    """
+    partner, size = known.other_row[rows], len(known.other_row)
     if len(among) == size:
-        return mate
+        return partner
+    # A table of positions is faster for many rows, a binary search for few.
     if len(among) * 8 > size:
-        places = np.full(size, -1)
-        places[among] = np.arange(len(among))
-        place = places[mate]
+        table = np.full(size, -1)
+        table[among] = np.arange(len(among))
+        position = table[partner]
     else:
-        place = np.searchsorted(among, mate)
-    near = mate >= 0
-    found = np.take(among, place, mode="clip") if len(among) else np.full(len(rows), -1)
-    wrong = near & (found != mate)
+        position = np.searchsorted(among, partner)
+    local = partner >= 0
+    found = np.take(among, position, mode="clip") if len(among) else np.full(len(rows), -1)
+    wrong = local & (found != partner)
     if wrong.any():
-        lost = rows[wrong][0]
+        row = rows[wrong][0]
         raise PlaceError(
-            f"the pair of clients {known.me[lost]} and {known.other[lost]} is asked at one of its ends only"
+            f"the pair of clients {known.client[row]} and {known.other[row]} is selected for one of the two "
+            "only; select it for both"
         )
-    return place if known.worker is None else np.where(near, place, -1)
+    return position if known.other_worker is None else np.where(local, position, -1)
 
 
-def places_by_worker(known: Known, rows: Ints) -> dict[int, Ints]:
-    """By other worker, the places of the rows whose other end is there."""
-    if known.worker is None or not len(rows):
+def positions_by_worker(known: KnownPairs, rows: Ints) -> dict[int, Ints]:
+    """Group rows by the worker of the other client of their pair.
+
+    Args:
+        known: The worker's pairs.
+        rows: [n] int64.
+
+    Returns:
+        By other worker, positions in `rows`, in the order of (lower client, higher client): the other worker
+        has the same pairs in the same order.
+    """
+    if known.other_worker is None or not len(rows):
         return {}
-    worker, me, other = (a[rows] for a in (known.worker, known.me, known.other))
-    order = np.lexsort((np.maximum(me, other), np.minimum(me, other), worker))
+    worker, client, other = (a[rows] for a in (known.other_worker, known.client, known.other))
+    order = np.lexsort((np.maximum(client, other), np.minimum(client, other), worker))
     workers, starts = np.unique(worker[order], return_index=True)
-    places = np.split(order, starts[1:])
-    return {int(b): p for b, p in zip(workers, places, strict=True) if b != known.own}
+    positions = np.split(order, starts[1:])
+    return {int(w): p for w, p in zip(workers, positions, strict=True) if w != known.worker}
 
 
 # ---- what is sent between clients, as the ledger counts it -------------------------------------------------
 
 
-def links_leaving(known: Known, rows: Ints, units: Ints | int) -> Ints:
-    """The links [n, 3] from the rows' clients to the others."""
-    return np.stack([known.me[rows], known.other[rows], np.broadcast_to(units, rows.shape)]).T
+def outgoing_links(known: KnownPairs, rows: Ints, units: Ints | int) -> Ints:
+    """List what the clients of some rows send to the other clients of their pairs.
+
+    Args:
+        known: The worker's pairs.
+        rows: [n] int64.
+        units: [n], or one number for all: the units that each row sends.
+
+    Returns:
+        [n, 3] int64, (sender, receiver, units), as in `ledger.Flow.links`.
+    """
+    return np.stack([known.client[rows], known.other[rows], np.broadcast_to(units, rows.shape)]).T
 
 
-def links_coming(known: Known, rows: Ints, units: Ints | int) -> Ints:
-    """The links [m, 3] to the rows' clients, from those on other workers: the others leave clients of this
-    one."""
-    if known.worker is None:
+def incoming_links(known: KnownPairs, rows: Ints, units: Ints | int) -> Ints:
+    """List what the clients of some rows receive from clients of other workers.
+
+    What clients of this worker send is in `outgoing_links` already.
+
+    Args:
+        known: The worker's pairs.
+        rows: [n] int64.
+        units: [n], or one number for all: the units that each row receives.
+
+    Returns:
+        [m, 3] int64, (sender, receiver, units), as in `ledger.Flow.links`.
+    """
+    if known.other_worker is None:
         return _NO_LINKS
-    links = np.stack([known.other[rows], known.me[rows], np.broadcast_to(units, rows.shape)]).T
-    return links[known.mate[rows] < 0]
+    links = np.stack([known.other[rows], known.client[rows], np.broadcast_to(units, rows.shape)]).T
+    return links[known.other_row[rows] < 0]
 
 
 def flow_between(fed: Federation, traffic: Sequence[tuple[Ints, Ints]]) -> Flow:
-    """The flow of what clients send each other.
+    """Make the ledger's flow of what clients send each other.
 
     Args:
-        traffic: Of every worker in this process, the links [n, 3] that leave its clients and that come to
-        them.
-            Those from another worker in this process are counted there.
+        fed: The federation.
+        traffic: For every worker in this process, its outgoing links [n, 3] and its incoming links [m, 3].
+
+    Returns:
+        The flow, as this process sees it.
     """
-    links = [leaving for leaving, _ in traffic]
+    links = [outgoing for outgoing, _ in traffic]
     if len(fed.here) < len(fed.workers):
-        links += [coming[~fed.held[coming[:, 0]]] for _, coming in traffic]
+        # A link from another worker of this process is one of that worker's outgoing links.
+        links += [incoming[~fed.held[incoming[:, 0]]] for _, incoming in traffic]
     return Flow.peer(links[0] if len(links) == 1 else np.concatenate([_NO_LINKS, *links]), fed.held)

@@ -1,8 +1,8 @@
-"""How a transfer is protected: an argument of the transfer, which the run's settings fill in.
+"""How a transfer is protected: an argument of the transfer, which the settings of the run provide.
 
-A protection is a setting's value: `plaintext`, which lets the receiver read what is sent, or the name of what
-hides it. Whether a protocol is really run or only simulated is a property of the federation
-(`Federation.simulated`). Operations that take a protection are beside the protocols that they choose from:
+A protection is `plaintext`, which lets the receiver read what is sent, or the name of the mechanism that
+hides it. Whether a protocol runs or is simulated is a property of the federation (`Federation.simulated`).
+The operations that take a protection are next to the protocols that they choose from:
 
     aggregation.check_sums        refuse too few clients before anything is sent
     aggregation.protected_sum     the sum over clients, at the server
@@ -20,8 +20,14 @@ PLAINTEXT: Final = "plaintext"
 
 
 def needs_parts(protection: str) -> bool:
-    """Return whether a protection works on each client's own part: it is hidden before it is added up.
+    """Tell whether a protection hides each client's part before the parts are added up.
 
-    In plaintext the parts of a worker's clients may be added up before they are sent.
+    In plaintext, the parts of a worker's clients may be added up before they are sent.
+
+    Args:
+        protection: The value of the setting.
+
+    Returns:
+        False for plaintext only.
     """
     return protection != PLAINTEXT

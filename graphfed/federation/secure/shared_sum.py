@@ -1,12 +1,13 @@
-"""The sum of what clients have, at every client, and nobody sees a part: n-out-of-n secret sharing (SAPGNN,
-eqs. 21 and 22, Alg. 2, step 3).
+"""The sum over clients at every client, by n-out-of-n secret sharing: no client sees another's part.
 
-Every client cuts its numbers into K additive shares, keeps one and sends each other client one; adds up the
-shares it has, sends that to everybody, and adds up what it got. The shares are drawn from the operating
-system's entropy; the sum does not depend on them. K (K - 1) messages twice: 2 K (K - 1) w numbers of 8 bytes.
+It implements SAPGNN, Eqs. (21) and (22), step 3 of Alg. 2. Every client splits its numbers into K additive
+shares, keeps one and sends one to each other client. It adds up the shares that it has, sends the result to
+every other client, and adds up the results. Shares are drawn from the operating system's entropy; the sum
+does not depend on them. There are K (K - 1) messages twice, with 2 K (K - 1) w numbers of 8 bytes in all.
 
-A client learns the sum, so with two clients each learns the other's part. Everybody must take part. Argument
-and assumptions: `graphfed.crypto.sharing`."""
+A client learns the sum, so with two clients each learns the other's part. Every client must take part.
+Argument and assumptions: `graphfed.crypto.sharing`.
+"""
 
 from typing import Literal, TypeVar
 
@@ -25,22 +26,29 @@ __all__ = ["ClientSum", "protected_sum_at_clients", "shared_sum"]
 
 P = TypeVar("P", bound=Payload)
 
-#: How a sum that every client gets is protected: read by the server, which adds it up, or by additive shares.
+#: How a sum that every client gets is protected: by additive shares, or in plaintext, where the server reads
+#: each part.
 ClientSum = Literal["additive", "plaintext"]
 
-#: Bytes of shares that one process may hold: a stacked cohort deals those of all its clients at once.
+#: Bytes of shares that one process may hold. A cohort makes the shares of all its clients at once.
 MAX_BYTES = 4 * 2**30
 
 
 def protected_sum_at_clients(fed: Federation, x: Located, protection: ClientSum, *, name: str) -> Located:
-    """Return sum_k x_k at every client, under the protection that a setting asks for.
+    """Compute sum_k x_k at every client, under the protection that a setting asks for.
 
-    In plaintext the server adds up and returns the sum: the transfers are ``name`` and ``name_sum``. With
-    additive shares (`shared_sum`) the clients do.
+    In plaintext the server adds up and returns the sum, by the transfers ``name`` and ``name_sum``. With
+    additive shares the clients do (`shared_sum`).
 
     Args:
-        x: Every client's own floating tensors, [K_h, ...] at each worker, where the protection needs them
-            (`needs_parts`), else the sum over the worker's clients, [...].
+        fed: The federation.
+        x: If the protection needs the clients' parts (`needs_parts`), each client's floating tensors, [K_h,
+            ...] at each worker; else the sum over the worker's clients, [...].
+        protection: The value of the setting.
+        name: The name of the transfers.
+
+    Returns:
+        The sum, [...], at the clients.
     """
     if needs_parts(protection):
         return shared_sum(fed, x, name=name)
@@ -49,49 +57,62 @@ def protected_sum_at_clients(fed: Federation, x: Located, protection: ClientSum,
 
 
 def shared_sum(fed: Federation, x: Located, *, name: str) -> Located:
-    """sum_k x_k at the clients, the same at all of them. x: every client's own floating tensors, [K_h, ...]
-    at each worker; the result [...] is off by at most K * 2^-25 (`encode`).
+    """Compute sum_k x_k at every client, by additive secret sharing.
 
-    The transfers are ``name/shares`` and ``name/sums``. InputError for a number that cannot be shared, and
-    where the shares of a cohort's clients take more than 4 GiB."""
+    Args:
+        fed: The federation.
+        x: Each client's floating tensors, [K_h, ...] at each worker.
+        name: The transfers are called ``name/shares`` and ``name/sums``.
+
+    Returns:
+        The sum at the clients, [...], the same at all of them; off by at most K * 2^-25 (`encode`).
+
+    Raises:
+        InputError: For a number that cannot be shared, or if the shares of a cohort's clients take more than
+            4 GiB.
+    """
     clients, ids, everyone = fed.num_clients, fed.client_ids(), fed.everyone()
-    shares = fed.clients.run(deal, x, clients)
-    others = fed.exchange(shares, everyone, name=f"{name}/shares", protection="shared", grad=False)
-    mine = fed.clients.run(add_shares, shares, others, ids, clients)
-    told = fed.clients.run(for_everyone, mine, clients)
-    others = fed.exchange(told, everyone, name=f"{name}/sums", protection="shared", grad=False)
-    return fed.clients.run(open_sum, mine, others, x)
+    shares = fed.clients.run(make_shares, x, clients)
+    remote = fed.exchange(shares, everyone, name=f"{name}/shares", protection="shared", grad=False)
+    local = fed.clients.run(add_shares, shares, remote, ids, clients)
+    copies = fed.clients.run(repeat_for_clients, local, clients)
+    remote = fed.exchange(copies, everyone, name=f"{name}/sums", protection="shared", grad=False)
+    return fed.clients.run(open_sum, local, remote, x)
 
 
-def deal(x: Payload, clients: int) -> Tensor:
-    """A share of every client's numbers for every client: [K_h * K, w] int64, by sender and receiver."""
+def make_shares(x: Payload, clients: int) -> Tensor:
+    """Make a share of every client's numbers for every client, [K_h * K, w] int64, by sender and receiver."""
     flat = torch.cat([leaf.flatten(1) for leaf in pay.tensors_in(x)], 1)
     size = flat.numel() * clients * 8
     if size > MAX_BYTES:
         raise InputError(
-            f"secret sharing among {clients} clients takes {size / 2**30:.1f} GiB here; use fewer clients, a "
-            "smaller network, or aggregation=plaintext"
+            f"secret sharing among {clients} clients takes {size / 2**30:.1f} GiB in this process; use fewer "
+            "clients, a smaller network, or aggregation=plaintext"
         )
     words = encode(flat, clients)
     return additive_shares(words, clients).movedim(-1, 1).flatten(0, 1)
 
 
-def add_shares(shares: Tensor, others: Tensor, ids: Tensor, clients: int) -> Tensor:
-    """The sum of the shares each client has, its own and the others': [K_h, w]."""
-    kept = shares.view(len(ids), clients, -1)[torch.arange(len(ids), device=ids.device), ids]
-    return kept + others.view(len(ids), clients - 1, shares.shape[1]).sum(1)
+def add_shares(shares: Tensor, remote: Tensor, ids: Tensor, clients: int) -> Tensor:
+    """Add up the shares that each client has, the one it kept and those it received: [K_h, w]."""
+    # SAPGNN, Eq. (21)
+    own_share = shares.view(len(ids), clients, -1)[torch.arange(len(ids), device=ids.device), ids]
+    return own_share + remote.view(len(ids), clients - 1, shares.shape[1]).sum(1)
 
 
-def for_everyone(mine: Tensor, clients: int) -> Tensor:
-    """Each client's sum, for every client: [K_h * K, w]."""
-    return mine.repeat_interleave(clients, 0)
+def repeat_for_clients(local: Tensor, clients: int) -> Tensor:
+    """Repeat each client's sum for every client, [K_h * K, w]."""
+    return local.repeat_interleave(clients, 0)
 
 
-def open_sum(mine: Tensor, others: Tensor, x: P) -> P:
-    """All sums added up, in the form of one client's part of `x`. Every client gets the same: here the
-    cohort's first."""
-    first = others.view(len(mine), -1, mine.shape[1])[0]
-    total = mine[0] + first.sum(0)
+def open_sum(local: Tensor, remote: Tensor, x: P) -> P:
+    """Add up all sums, in the form of one client's part of `x`.
+
+    Every client gets the same; the cohort's first stands for all.
+    """
+    first = remote.view(len(local), -1, local.shape[1])[0]
+    # SAPGNN, Eq. (22)
+    total = local[0] + first.sum(0)
     sizes = [leaf[0].numel() for leaf in pay.tensors_in(x)]
     parts = iter(torch.split(total, sizes))
     return pay.tree_map(lambda leaf: decode(next(parts), leaf.dtype).view(leaf.shape[1:]), x)

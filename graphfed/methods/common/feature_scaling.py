@@ -328,7 +328,7 @@ def scale_features(
     if method.pooled or method.personal:
         scaled, alone = fed.clients.run(scale_alone, data, outputs=2)
         return scaled, alone if method.pooled else None
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         scaling = fed.clients.run(from_message, _agree(fed, data, config, task.num_features))
     return fed.clients.run(apply_scaling, data, scaling), scaling
 

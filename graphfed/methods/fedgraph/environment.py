@@ -132,7 +132,7 @@ def prepare_clients(
 
     Returns:
         What episodes train on."""
-    with fed.phase("setup", round=0):
+    with fed.phase("setup", round_number=0):
         weights = fed.server.run(initial_weights, task, config, str(fed.device))
         nothing = fed.server.run(fedgraph.no_policy)
         state = fedgraph.begin(fed, data, task, config, weights, nothing)
@@ -212,7 +212,7 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
         decision = fed.server.run(squash, chosen, self.federation.clients.counts)
         self.round += 1
         began = time.perf_counter()
-        with fed.phase("train", round=self.round):
+        with fed.phase("train", round_number=self.round):
             self._state = fedgraph.round_with(fed, self._state, self._config, self.round, decision)
         trained = time.perf_counter()
         accuracy = self.federation.accuracy(self._state, self._config, self.reward.on)

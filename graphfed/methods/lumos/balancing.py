@@ -45,7 +45,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.functions import constant
 from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.compare import compare_pairs
-from graphfed.federation.secure.notice import notify
+from graphfed.federation.secure.notifications import notify
 from graphfed.federation.secure.pair_transfers import send
 from graphfed.federation.secure.pairs import Pairs, open_pairs
 from graphfed.methods.lumos import mcmc

@@ -38,7 +38,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.functions import column, constant
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.federation.secure.compare import at_most_pairs, compare_pairs
-from graphfed.federation.secure.notice import notify
+from graphfed.federation.secure.notifications import notify
 from graphfed.federation.secure.pair_transfers import swap
 from graphfed.federation.secure.pairs import PairRows, Pairs, open_pairs
 from graphfed.methods.lumos.assignment import accepts, chosen_of, moves_drawn

@@ -46,8 +46,8 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route, RouteTable
 from graphfed.federation.secure.maximum import (
-    Helped,
-    Planned,
+    HelperSession,
+    MaximumRoute,
     open_maximum,
     plan_maximum,
     protected_max,
@@ -310,7 +310,7 @@ class Pass:
     changes."""
 
     rows: Located
-    routes: tuple[tuple[Route, Planned], ...]
+    routes: tuple[tuple[Route, MaximumRoute], ...]
     first: Located | None
 
 
@@ -364,8 +364,8 @@ def features_once(
     fed: Federation,
     aligned: Alignment,
     rows: Located,
-    helped: Helped | None,
-    planned: Planned,
+    helped: HelperSession | None,
+    planned: MaximumRoute,
     config: SapgnnConfig,
 ) -> Located:
     """The first layer's z at the server, where holders send it the features and their maxima (the paper's
@@ -384,7 +384,7 @@ def features_once(
 def make_batches(
     fed: Federation,
     aligned: Alignment,
-    helped: Helped | None,
+    helped: HelperSession | None,
     whole: Pass,
     everything: Located,
     config: SapgnnConfig,

@@ -11,7 +11,7 @@ from placements import run_apart
 
 from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.link import SERVER_INDEX
-from graphfed.federation.secure.notice import notify, read_notes
+from graphfed.federation.secure.notifications import notify, read_notifications
 from graphfed.federation.secure.pairs import PairRows, open_pairs
 from graphfed.federation.wire import WireError
 
@@ -80,6 +80,6 @@ def test_notes_that_name_no_shared_pair_are_refused(notes: bytes) -> None:
     pairs = open_pairs(fed, fed.locate(CLIENTS, "rows", rows), name="pairs")
     nobody = torch.zeros(0, dtype=torch.int64)
     known = pairs.at_clients.parts[0]
-    assert read_notes(known, nobody, {1: b"\0\0\0\0"}, "cpu")[0].tolist() == [0]
-    with pytest.raises(WireError, match="from worker 1 do not name some of the 1 pairs"):
-        read_notes(known, nobody, {1: notes}, "cpu")
+    assert read_notifications(known, nobody, {1: b"\0\0\0\0"}, "cpu")[0].tolist() == [0]
+    with pytest.raises(WireError, match=r"from worker 1 \(\d bytes\) do not name some of the 1 pairs"):
+        read_notifications(known, nobody, {1: notes}, "cpu")
