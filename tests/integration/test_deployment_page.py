@@ -175,8 +175,8 @@ def test_every_command_of_the_page_does_what_it_promises(walked: Walk) -> None:
     }
 
 
-def test_the_holders_key_is_readable_by_its_owner_alone(walked: Walk) -> None:
-    assert (walked.folder / "holders.key").stat().st_mode & 0o077 == 0
+def test_the_clients_key_is_readable_by_its_owner_alone(walked: Walk) -> None:
+    assert (walked.folder / "clients.key").stat().st_mode & 0o077 == 0
 
 
 def test_the_texts_on_the_page_are_what_is_printed(walked: Walk) -> None:
