@@ -135,7 +135,7 @@ def measure_round(clients: int, width: int, gone: int, repeats: int) -> dict[str
         clear.append(averaged)
     sizes = terms.sizes(width)
     up = sum(sizes[kind] for kind in ("keys", "sealed_shares", "masked", "unmask"))
-    down = sum(sizes[kind] for kind in ("all_keys", "for_you", "survivors"))
+    down = sum(sizes[kind] for kind in ("all_keys", "forwarded_shares", "survivors"))
     told = {
         "client": {name: summary(client_ms[name]) for name in STEPS},
         "server": {name: summary(server_ms[name]) for name in SERVER_STEPS},
