@@ -60,7 +60,7 @@ def config_of(**settings: Any) -> LumosConfig:
     return LumosConfig(**{**default_settings(METHOD, preset="paper"), "noise_seed": 0, **settings})
 
 
-def devices_of(graph: Graph) -> tuple[Federation, Located, Task]:
+def clients_of(graph: Graph) -> tuple[Federation, Located, Task]:
     """Return one client for each node, stacked."""
     split = make_split(graph, "random:0.5,0.25,0.25", 0)
     fed = stacked(graph.num_nodes, simulated=True)
@@ -75,7 +75,7 @@ def check_equal() -> float:
     torch.set_default_dtype(torch.float64)
     found = []
     for trainer in ("fused", "general"):
-        fed, data, task = devices_of(graph_of("social", 200, None))
+        fed, data, task = clients_of(graph_of("social", 200, None))
         config = config_of(trainer=trainer)
         state = METHOD.setup(fed, data, task, config)
         for number in range(1, 4):
@@ -97,16 +97,18 @@ def measure(data: str, nodes: int | None, settings: dict[str, Any], folder: str 
     """Measure one case, in this process."""
     graph = graph_of(data, nodes, folder)
     config = config_of(**settings)
-    (fed, located, task), deal = timed(lambda: devices_of(graph))
+    (fed, located, task), partition_seconds = timed(lambda: clients_of(graph))
     rows = fed.clients.run(lumos.neighbour_rows, located)
     balanced, balance = timed(lambda: lumos.balance(fed, rows, config))
-    trees = fed.clients.run(lumos.as_values, balanced.kept)
-    (features, sent), encode = timed(lambda: lumos.send_features(fed, located, rows, trees, task, config))
+    assignment = fed.clients.run(lumos.to_values, balanced.assignment)
+    (features, sent), encode = timed(
+        lambda: lumos.send_features(fed, located, rows, assignment, task, config)
+    )
     weights = fed.server.run(lumos.initial_weights, task, config, "cpu")
     values = {
         "weights": weights,
         "optimizer": fed.server.run(lumos.fresh, weights, config),
-        "trees": trees,
+        "assignment": assignment,
         "features": features,
         "sent": sent,
     }
@@ -126,7 +128,7 @@ def measure(data: str, nodes: int | None, settings: dict[str, Any], folder: str 
         "noised_bits": int(sent.parts[0]["coordinates"].sum()),
         "epoch_s": summary(seconds[WARM_UP:]),
         "predict_s": round(predict, 3),
-        "deal_s": round(deal, 2),
+        "deal_s": round(partition_seconds, 2),
         "setup_s": {name: round(spent, 2) for name, spent in setup.items()},
         "setup_total_s": round(sum(setup.values()), 2),
         "peak_mb": peak_mb(),

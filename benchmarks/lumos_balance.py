@@ -53,28 +53,28 @@ def measured(graph: Graph, rows: PairRows, least: int, told: dict[str, Any]) -> 
     began, worked = time.perf_counter(), time.process_time()
     found = balance(fed, located, LumosConfig(**told))
     spent = time.process_time() - worked, time.perf_counter() - began
-    kept, (made, all_again) = found.kept.parts[0], found.comparisons()
-    assert bool((kept.keeps | kept.kept_by).all()), "an edge is kept by nobody"
-    load = torch.bincount(rows.client[kept.keeps], minlength=graph.num_nodes)
+    assignment, (made, all_again) = found.assignment.parts[0], found.comparisons()
+    assert bool((assignment.local | assignment.remote).all()), "an edge is assigned to no client"
+    load = torch.bincount(rows.client[assignment.local], minlength=graph.num_nodes)
     assert int(load.max()) >= least, "less than the optimum"
     setup = [e for e in fed.ledger.entries if e.phase == "setup"]
     sessions = sum(e.bytes for e in setup if e.name.endswith("/session"))
     row = {
         **told,
         "largest": int(load.max()),
-        "pairs_kept": int(kept.keeps.sum()),
+        "pairs_kept": int(assignment.local.sum()),
         "devices_that_keep_nothing": int((load == 0).sum()),
         "rounds": found.rounds,
         "comparisons": made,
         "comparisons_of_all_again": all_again,
-        "most_outcomes_of_a_device": int(kept.outcomes.max()),
+        "most_outcomes_of_a_device": int(assignment.outcomes.max()),
         "bytes": sum(e.bytes for e in setup),
         "bytes_of_sessions": sessions,
         "bytes_of_control": sum(e.bytes for e in fed.ledger.entries if e.phase == "control"),
         "processor_seconds": round(spent[0], 2),
         "seconds": round(spent[1], 2),
-        "largest_after_each_round": thinned(kept.history[:, 0].tolist()),
-        "outcomes_after_each_round": thinned(kept.history[:, 1].tolist()),
+        "largest_after_each_round": thinned(assignment.history[:, 0].tolist()),
+        "outcomes_after_each_round": thinned(assignment.history[:, 1].tolist()),
     }
     print(
         f"  {told}: largest {row['largest']}, {made:,} comparisons, {spent[0]:.1f} s",

@@ -93,7 +93,7 @@ PACKAGES: dict[str, Package] = {
         (
             "methods/lumos/method.py",
             "methods/lumos/gradients.py",
-            "methods/lumos/devices.py",
+            "methods/lumos/client_trees.py",
             "methods/lumos/links.py",
             "methods/lumos/feature_encoding.py",
             "methods/lumos/tree.py",
@@ -141,6 +141,7 @@ PACKAGES: dict[str, Package] = {
             "methods/cnfgnn/method.py",
             "methods/cnfgnn/config.py",
             "methods/common/forecasting.py",
+            "methods/common/local_forecasters.py",
             "methods/baselines/gru_fmtl.py",
             "methods/cnfgnn/graph_network.py",
             "nn/gru.py",

@@ -137,6 +137,7 @@ class Flow:
             received += self.units[1] * unit_bytes
             return
         assert self.links is not None
+        # add.at, because a client occurs in several links.
         for column, total in ((0, sent), (1, received)):
             links = self._visible_links(column)
             np.add.at(total, links[:, column], links[:, 2] * unit_bytes)
@@ -230,6 +231,7 @@ class Entry:
             record: The transfer.
             round_number: The round that it belongs to.
         """
+        # While the flow is the same object, only the bytes per unit are added up (see the class).
         if record.flow is not self._flow:
             self._settle()
             self._flow = record.flow
@@ -437,6 +439,7 @@ class Ledger:
         """
         left: dict[str, JsonObject] = {}
         for e in self._in_order():
+            # What the server sends is not the clients' data.
             if e.direction == DOWN:
                 continue
             listed = left.setdefault(e.protection, {"bytes": 0, "transfers": []})
@@ -487,6 +490,7 @@ class Ledger:
             other: The other process's ledger.
         """
         for key, entry in other._entries.items():
+            # The server's own process has counted every transfer with the server.
             if entry.direction != PEER:
                 continue
             if key in self._entries:

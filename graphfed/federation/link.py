@@ -97,6 +97,7 @@ def deliver(
     """
     if link is None:
         return {p: messages[p] for p in pairs}
+    # Send everything first: two workers that exchange rows would otherwise wait for each other.
     for source, to in pairs:
         if source in local and to not in local:
             message = messages[source, to]

@@ -280,6 +280,7 @@ def concat_rows(parts: Sequence[Rows]) -> Rows:
         return parts[0]
     sparse = [p for p in parts if isinstance(p, SparseMatrix)]
     if sparse:
+        # The row pointers of a part are shifted by the entries of the parts before it.
         entries = np.cumsum([0, *(len(p.indices) for p in sparse)]).tolist()
         pointers = [p.indptr[1:] + start for p, start in zip(sparse, entries, strict=False)]
         return SparseMatrix.from_csr(
@@ -332,6 +333,7 @@ def add_rows(x: Rows, index: Tensor, num_rows: int) -> Rows:
         [U, ...].
     """
     if isinstance(x, SparseMatrix):
+        # A product with the matrix [num_rows, M] that has a 1 at (index[m], m).
         rows = torch.arange(len(index), device=index.device)
         ones = torch.ones(len(index), dtype=x.dtype, device=index.device)
         return multiply(SparseMatrix.from_coo(index, rows, ones, (num_rows, len(index))), x)
@@ -353,6 +355,7 @@ def max_rows(x: Rows, rows_of_ids: SparseMatrix) -> Rows:
         [U, H]; sparse if `x` is.
     """
     if isinstance(x, SparseMatrix):
+        # The group of each row: the column-wise view of `rows_of_ids`.
         group = torch.empty(len(rows_of_ids.indices), dtype=torch.int64, device=rows_of_ids.indices.device)
         group[rows_of_ids.indices.long()] = rows_of_ids.row
         return sparse_maxima(x, group, rows_of_ids.shape[0])

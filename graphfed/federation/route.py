@@ -163,7 +163,7 @@ def everyone(workers: Sequence[tuple[int, ...]], here: Sequence[int], held: np.n
     return ExchangeRoute("everyone", tuple(pairs), send, dict(order), Flow.peer(links, held))
 
 
-def row_counts(rows: RowIds, num_clients: int, name: str) -> np.ndarray:
+def count_rows(rows: RowIds, num_clients: int, name: str) -> np.ndarray:
     """Count the rows of each client of a cohort, [K_h] int64.
 
     Raises:
@@ -293,7 +293,7 @@ def find_rows(
     return row
 
 
-def expanded_table(table: RouteTable, counts: Tensor) -> RouteTable:
+def expand_table(table: RouteTable, counts: Tensor) -> RouteTable:
     """Make the table of a route with counts[u] rows for each row of id u. The new ids are 0, 1, ..."""
     starts = counts.cumsum(0) - counts
     each = counts[table.index]
@@ -313,7 +313,7 @@ def is_subset(numbers: object, size: int) -> bool:
     return int(numbers[0]) >= 0 and int(numbers[-1]) < size and bool((numbers.diff() > 0).all())
 
 
-def sums_of_parts(counts: Tensor, rows: np.ndarray) -> np.ndarray:
+def sum_parts(counts: Tensor, rows: np.ndarray) -> np.ndarray:
     """Sum consecutive parts of counts [M], of rows[k] numbers each: [K] int64."""
     totals = np.concatenate([[0], np.cumsum(counts.cpu().numpy())])
     stops = np.cumsum(rows)
@@ -321,7 +321,7 @@ def sums_of_parts(counts: Tensor, rows: np.ndarray) -> np.ndarray:
     return sums
 
 
-def in_order(places: Sequence[Tensor]) -> Tensor | None:
+def find_order(places: Sequence[Tensor]) -> Tensor | None:
     """Find how to order rows that arrive one sender after the other. None if they arrive in order.
 
     Args:
@@ -332,7 +332,7 @@ def in_order(places: Sequence[Tensor]) -> Tensor | None:
     return None if ascending else torch.argsort(place)
 
 
-def link_codes(sender: Tensor, receiver: Tensor, num_clients: int) -> Tensor:
+def encode_links(sender: Tensor, receiver: Tensor, num_clients: int) -> Tensor:
     """Encode the sender and the receiver of each row as one number."""
     return sender * num_clients + receiver
 

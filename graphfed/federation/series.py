@@ -165,6 +165,7 @@ def starts_of(split: TimeSplit, target: str) -> Tensor:
     Returns:
         [W] int64.
     """
+    # Windows of training, validation and test follow one another; `split.every` thins those of training.
     first, end, step = {
         "train": (0, split.train, split.every),
         "val": (split.train, split.train + split.val, 1),

@@ -79,6 +79,7 @@ def _fill(path: str, stored: Mapping[str, Tensor]) -> Any:
     if f"{path}:rows" in stored:
         pairs = stored[f"{path}:pairs"]
         return SparseWeights(stored[f"{path}:rows"], pairs[0], pairs[1], int(stored[f"{path}:clients"]))
+    # A dictionary: its keys are the next parts of the paths below this one.
     below = [k[len(path) + 1 :] for k in stored if k.startswith(f"{path}/")]
     keys = dict.fromkeys(k.split("/")[0].split(":")[0] for k in below)
     return {key: _fill(f"{path}/{key}", stored) for key in keys}

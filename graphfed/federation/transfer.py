@@ -144,6 +144,7 @@ def pack(payload: Payload, recording: bool, wrap: Wrapper | None, name: str) -> 
     payload = pay.detach(payload)
     if wrap is None:
         return Message(payload, flags)
+    # The receiver needs the dtypes that the encoding hides.
     floats = [isinstance(x, Tensor) and x.is_floating_point() for x in pay.leaves(payload)]
     dtypes = tuple(pay.dtype_of(x) if f else "" for x, f in zip(pay.leaves(payload), floats, strict=True))
     encoded = pay.tree_map(lambda x: wrap.encode(x) if x.is_floating_point() else x, payload)
@@ -265,6 +266,7 @@ def answer(tensors: Sequence[Tensor], wrap: Wrapper | None) -> Message:
     Returns:
         The message.
     """
+    # A tensor that was not used gets zeros, because its sender waits for exactly one answer.
     gradients = tuple(torch.zeros_like(t) if t.grad is None else t.grad for t in tensors)
     for t in tensors:
         t.grad = None

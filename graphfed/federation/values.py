@@ -90,6 +90,7 @@ class Located(ProgramObject, Generic[Content_co]):
             f"{self.place}; decide with fed.control(...), which sends the decision to every place"
         )
 
+    # A program that branched on a value could take different paths in different processes.
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse_branch
     __int__ = __float__ = __index__ = _refuse_branch
     __hash__ = object.__hash__
@@ -209,6 +210,7 @@ def check_function(fn: Callable[..., object]) -> None:
     Raises:
         PlaceError: If it carries data.
     """
+    # What a plain function carries does not change between calls; closures and defaults do.
     plain = isinstance(fn, types.FunctionType) and not (
         fn.__closure__ or fn.__defaults__ or fn.__kwdefaults__
     )

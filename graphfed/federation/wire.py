@@ -86,6 +86,7 @@ def decode(message: bytes) -> tuple[Any, dict[str, Any]]:
         header = json.loads(message[8 : 8 + size], parse_constant=refuse_constant)
         tensors = load(message[8 + size :])
         payload = _fill(header.pop("payload"), tensors)
+        # `_fill` removes each tensor that it uses.
         if tensors:
             raise ValueError(f"tensors that the header does not name: {sorted(tensors)[:5]}")
         return payload, header

@@ -1,1 +1,1 @@
-"""The methods: one file each, beside its paper, and the registry that names them."""
+"""The methods, each in a file or package of its own, and the registry that names them."""

@@ -1,19 +1,20 @@
-"""The settings of methods, in groups: frozen dataclasses without a parent, each about one thing.
+"""The settings of methods, in groups: frozen dataclasses without a parent, each for one purpose.
 
-The config of a method is one dataclass. It lists the groups that act on the method, the special ones first
+The config of a method is one dataclass. It lists the groups that affect the method, the special ones first
 and `CommonSettings` last, and adds the settings that only this method has:
 
     @dataclass(frozen=True, config={"extra": "forbid"})
     class MyConfig(LocalStepsSettings, GraphSettings, TrainingSettings, CommonSettings):
         mu: float = Field(default=0.01, ge=0, description="strength of the proximal term")
 
-The fields stay flat: `config.lr`, `--set lr=0.1`. In help and in files they stand in the opposite order, the
-common ones first. A default is written once, in its group; where a task or a method differs,
-`TaskDefinition.defaults` or `Method.defaults` says so. A method lacks the settings that would change nothing,
-and generic code asks for the group: `isinstance(config, SamplingSettings)`.
+The fields stay flat: `config.lr`, `--set lr=0.1`. Help and files list them in the opposite order, the common
+ones first. A default is written once, in its group; a task or a method that differs says so in
+`TaskDefinition.defaults` or `Method.defaults`. A method does not have settings that would change nothing.
+Generic code asks for the group: `isinstance(config, SamplingSettings)`.
 
 A group that several methods of one family share is next to their functions (`common.entity_alignment`,
-`common.released`, `common.forecasting`, ...); one of a single paper is in the paper's package."""
+`common.released`, `common.forecasting`, ...); a group of one paper is in the paper's package.
+"""
 
 from dataclasses import dataclass as plain_dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self, get_args
@@ -58,7 +59,7 @@ __all__ = [
     "sum_protection",
 ]
 
-#: What node classification can select rounds by.
+#: The metrics by which node classification can select rounds.
 Select = Literal[
     "auto",
     "accuracy",
@@ -72,10 +73,14 @@ Select = Literal[
 
 @plain_dataclass(frozen=True)
 class PlaintextOnly:
-    """A setting whose value leaves a protection no choice but plaintext.
+    """A setting whose value allows no other protection than plaintext.
 
-    protection: the setting that names the protection; setting, value: the other one; reason: why the two
-    cannot be used together, a clause."""
+    Attributes:
+        protection: The setting that names the protection.
+        setting: The other setting.
+        value: Its value.
+        reason: A clause that says why the two cannot be used together.
+    """
 
     protection: str
     setting: str
@@ -88,20 +93,20 @@ class PlaintextOnly:
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class CommonSettings:
-    """What every run has."""
+    """The settings of every run."""
 
     rounds: int = Field(default=300, ge=1, description="communication rounds")
     seed: int = Field(default=0, ge=0, description="seed of every draw of a run, except privacy noise")
 
     @property
     def simulated(self) -> bool:
-        """Whether the run's federation simulates secure protocols (`Federation.simulated`)."""
+        """Whether the run simulates secure protocols (`Federation.simulated`)."""
         return isinstance(self, ProtocolSettings) and self.protocols == "simulated"
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class TrainingSettings:
-    """The optimiser, and when training stops. Methods that train nothing lack it."""
+    """The optimiser, and when training stops. Methods that train nothing do not have it."""
 
     lr: float = Field(default=0.01, gt=0, allow_inf_nan=False, description="learning rate of the clients")
     weight_decay: float = Field(
@@ -111,7 +116,9 @@ class TrainingSettings:
     patience: int | None = Field(
         default=50, ge=1, description="stop after this many evaluations without improvement"
     )
-    eval_every: int = Field(default=1, ge=1, description="rounds between evaluations on the validation part")
+    eval_every: int = Field(
+        default=1, ge=1, description="number of rounds between evaluations on the validation split"
+    )
 
 
 # ---- methods on graphs -------------------------------------------------------------------------------------
@@ -119,69 +126,72 @@ class TrainingSettings:
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class GraphSettings:
-    """A graph network, the features that go in, and the metric that selects rounds."""
+    """A graph neural network, its input features, and the metric that selects rounds."""
 
-    hidden: int = Field(default=64, ge=1, description="hidden width (GAT: of every head)")
-    layers: int = Field(default=2, ge=1, description="graph layers")
+    hidden: int = Field(default=64, ge=1, description="number of hidden units (GAT: of every head)")
+    layers: int = Field(default=2, ge=1, description="number of graph layers")
     dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout on every layer's input")
     features: Literal["scaled", "raw", "unit"] = Field(
         default="scaled",
-        description="scaled: every feature brought to one scale that the clients agree on; raw: as they are; "
-        "unit: those of every node scaled to length 1",
+        description="scaled: bring every feature to one scale, on which the clients agree; raw: leave them "
+        "as they are; unit: scale the features of every node to length 1",
     )
     select: Select = Field(
         default="auto",
-        description="the validation metric that rounds are selected by; auto: accuracy, or where one class "
-        "has more than 80 percent of the validation nodes average_precision (two classes) or "
-        "balanced_accuracy",
+        description="the validation metric by which rounds are selected; auto: accuracy; if one class has "
+        "more than 80 percent of the validation nodes, average_precision (two classes) or balanced_accuracy",
     )
 
     @property
     def architecture(self) -> str:
-        """The name of the graph network: the user's choice, or GCN in a method that leaves none."""
+        """Name of the graph neural network: the user's choice, or GCN if the method offers none."""
         return self.backbone if isinstance(self, BackboneSettings) else "gcn"
 
     @property
     def network(self) -> Backbone:
-        """The graph network that is trained."""
+        """The graph neural network that is trained."""
         return BACKBONES[self.architecture]
 
     @property
     def attention_heads(self) -> int:
-        """The attention heads of the hidden layers; 1 in a method that never attends."""
+        """Attention heads of the hidden layers; 1 in a method without attention."""
         return self.heads if isinstance(self, AttentionSettings) else 1
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class BackboneSettings:
-    """The choice of the graph network."""
+    """The choice of the graph neural network."""
 
-    backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(default="gcn", description="graph network")
+    backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(
+        default="gcn", description="graph neural network"
+    )
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class AttentionSettings:
-    """The attention of methods whose network is a GAT, or can be one."""
+    """The attention of methods whose network is or can be a GAT."""
 
     heads: int = Field(default=8, ge=1, description="attention heads of GAT's hidden layers")
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class ClassWeightSettings:
-    """The weights of classes in a loss on labels that are not hidden by noise."""
+    """The weights of classes in a loss on labels without noise."""
 
     class_weights: Literal["none", "balanced"] = Field(
         default="none",
-        description="weight of each class in the training loss: all equal, or balanced: inversely "
-        "proportional to how many training nodes of all clients it has",
+        description="weight of each class in the training loss; none: all equal; balanced: inversely "
+        "proportional to its number of training nodes at all clients",
     )
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class LocalStepsSettings:
-    """How far a model is trained in a round."""
+    """How many steps a model is trained for in a round."""
 
-    local_steps: int = Field(default=1, ge=1, description="full-batch steps of every client in a round")
+    local_steps: int = Field(
+        default=1, ge=1, description="number of full-batch steps of every client in a round"
+    )
 
 
 # ---- methods that average ----------------------------------------------------------------------------------
@@ -189,19 +199,19 @@ class LocalStepsSettings:
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class ClientStateSettings:
-    """The optimisers of clients that start every round from weights they receive."""
+    """The optimisers of clients that start every round from weights that they receive."""
 
     client_state: Literal["reset", "keep"] = Field(
-        default="keep", description="optimiser state of a client: fresh every round, or kept"
+        default="keep", description="optimiser state of a client: reset in every round, or kept"
     )
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class SamplingSettings:
-    """The clients of a round. A method that has it goes on when clients are absent (`Method.dropouts`)."""
+    """The clients of a round. A method with this group can do without absent clients (`Method.dropouts`)."""
 
     fraction: float = Field(
-        default=1.0, gt=0, le=1, description="share of the clients that take part in a round"
+        default=1.0, gt=0, le=1, description="fraction of the clients that take part in a round"
     )
 
 
@@ -211,23 +221,26 @@ class AggregationSettings:
 
     aggregation: SumProtection = Field(
         default="plaintext",
-        description="how what clients send is added up at the server: it reads each client's, or by secure "
-        "aggregation their sum only",
+        description="how the server adds up what clients send; plaintext: it reads what each client sends; "
+        "secure: by secure aggregation it reads only the sum",
     )
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class ProtocolSettings:
-    """The form of the secure protocols. It goes with the settings that choose a protection: those with
-    "plaintext" among their values (`Method.protections`)."""
+    """Whether secure protocols are run or simulated.
 
-    #: The protections that cannot be used with another setting of the method.
+    It is used together with settings that choose a protection: those with "plaintext" among their values
+    (`Method.protections`).
+    """
+
+    #: Protections that cannot be used together with some value of another setting.
     plaintext_only: ClassVar[tuple[PlaintextOnly, ...]] = ()
 
     protocols: Literal["real", "simulated"] = Field(
         default="real",
-        description="secure protocols: really run, or simulated: the same numbers and bytes, and nothing "
-        "hidden",
+        description="real: run the secure protocols; simulated: compute the same results and bytes, with "
+        "nothing hidden",
     )
 
     @model_validator(mode="after")
@@ -246,13 +259,13 @@ class ProtocolSettings:
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class ServerOptimizerSettings:
-    """The place of the optimiser. It goes with `LocalStepsSettings`."""
+    """The place of the optimiser. It is used together with `LocalStepsSettings`."""
 
     optimizer_at: Literal["auto", "server", "clients"] = Field(
         default="auto",
-        description="server: clients send the gradient of one step, and the optimiser steps on the mean, as "
-        "in central training; clients: every client runs the optimiser, and weights are averaged; auto: "
-        "server with local_steps=1, else clients",
+        description="server: clients send the gradient of one step, and the server's optimiser takes a step "
+        "on the mean, as in central training; clients: every client runs an optimiser, and weights are "
+        "averaged; auto: server with local_steps=1, otherwise clients",
     )
 
     @property
@@ -283,15 +296,15 @@ class ServerOptimizerSettings:
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class WindowSettings:
-    """The windows of time series, and readings that are missing."""
+    """The windows of time series, and how missing readings are treated."""
 
-    lags: int = Field(default=12, ge=1, description="steps that a forecast is made from")
-    horizon: int = Field(default=12, ge=1, description="steps that are forecast")
-    every: int = Field(default=1, ge=1, description="train on every so manieth training window")
+    lags: int = Field(default=12, ge=1, description="number of time steps in the input of a forecast")
+    horizon: int = Field(default=12, ge=1, description="number of time steps that are forecast")
+    every: int = Field(default=1, ge=1, description="train on every k-th training window, for this k")
     missing: Literal["masked", "as_read"] = Field(
         default="masked",
-        description="a missing reading: left out of losses and taken for the mean where it is an input, or "
-        "what stands in its place, taken for a reading",
+        description="masked: leave missing readings out of losses, and use the mean if they are inputs; "
+        "as_read: use the value in the place of a missing reading as a reading",
     )
 
 
@@ -303,26 +316,26 @@ class RecurrentSettings:
 
     @property
     def recurrent_layers(self) -> int:
-        """The recurrent layers; 1 in a method that leaves no choice."""
+        """Number of recurrent layers; 1 in a method that offers no choice."""
         return self.layers if isinstance(self, RecurrentLayerSettings) else 1
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class SequenceTrainingSettings:
-    """The steps of training on windows."""
+    """How a recurrent network is trained on windows."""
 
-    batch: int = Field(default=128, ge=1, description="windows of a step of training")
+    batch: int = Field(default=128, ge=1, description="number of windows in a training step")
     teacher: float = Field(
         default=1000.0,
         ge=0,
         allow_inf_nan=False,
-        description="scheduled sampling: after s steps a true reading goes into the decoder, in the place of "
-        "its own forecast, with probability k / (k + exp(s / k)) of this k; 0: never",
+        description="scheduled sampling: after s steps the decoder reads the true reading, instead of its "
+        "own forecast, with probability k / (k + exp(s / k)), for this k; 0: never",
     )
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32",
-        description="format of matrix products; weights, states and sums stay float32. bfloat16 is faster "
-        "where the processor has it",
+        description="number format of matrix products; weights, states and sums stay float32. bfloat16 is "
+        "faster on processors that support it",
     )
 
 
@@ -330,17 +343,17 @@ class SequenceTrainingSettings:
 class RecurrentLayerSettings:
     """The depth of a recurrent network."""
 
-    layers: int = Field(default=1, ge=1, description="recurrent layers")
+    layers: int = Field(default=1, ge=1, description="number of recurrent layers")
 
 
-#: Settings that are of the data that is trained on: which windows there are.
+#: The settings that determine which windows there are.
 WINDOW_SETTINGS = ("lags", "horizon", "every")
 
 
-# ---- what generic code asks --------------------------------------------------------------------------------
+# ---- questions of generic code -----------------------------------------------------------------------------
 
-#: The groups that methods on graphs share, and those that methods of forecasting share: their settings mean
-#: the same in every row of a table.
+#: The groups that methods on graphs share, and those that methods of forecasting share: their settings have
+#: the same meaning in every row of a table.
 GRAPH_GROUPS = (
     CommonSettings,
     TrainingSettings,
@@ -366,61 +379,114 @@ FORECASTING_GROUPS = (
 
 
 class GradientSteps(Protocol):
-    """What an optimiser's step reads of a config, whichever groups it has."""
+    """The settings that an optimiser's step reads, in whichever groups they are."""
 
     @property
-    def lr(self) -> float: ...
+    def lr(self) -> float:
+        """Learning rate."""
+
     @property
-    def weight_decay(self) -> float: ...
+    def weight_decay(self) -> float:
+        """L2 penalty added to the gradient."""
+
     @property
-    def optimizer(self) -> Optimizer: ...
+    def optimizer(self) -> Optimizer:
+        """Name of the optimiser."""
 
 
 class GraphNetwork(Protocol):
-    """What running a graph network reads."""
+    """The settings that running a graph neural network reads."""
 
     @property
-    def hidden(self) -> int: ...
+    def hidden(self) -> int:
+        """Number of hidden units."""
+
     @property
-    def layers(self) -> int: ...
+    def layers(self) -> int:
+        """Number of graph layers."""
+
     @property
-    def network(self) -> Backbone: ...
+    def network(self) -> Backbone:
+        """The graph neural network."""
+
     @property
-    def attention_heads(self) -> int: ...
+    def attention_heads(self) -> int:
+        """Attention heads of the hidden layers."""
 
 
 class GraphTraining(GraphNetwork, GradientSteps, Protocol):
-    """What training a graph network reads."""
+    """The settings that training a graph neural network reads."""
 
     @property
-    def seed(self) -> int: ...
+    def seed(self) -> int:
+        """Seed of the run."""
+
     @property
-    def dropout(self) -> float: ...
+    def dropout(self) -> float:
+        """Probability of dropout."""
+
     @property
-    def local_steps(self) -> int: ...
+    def local_steps(self) -> int:
+        """Number of training steps in a round."""
 
 
 def sum_protection(config: object) -> str:
-    """Return the protection of sums over clients at the server; plaintext in a method without the setting."""
+    """Return the protection of sums over clients at the server.
+
+    Args:
+        config: The settings of a method.
+
+    Returns:
+        The value of `aggregation`; plaintext in a method without the setting.
+    """
     return config.aggregation if isinstance(config, AggregationSettings) else PLAINTEXT
 
 
 def steps_at_server(config: object) -> bool:
-    """Return whether the optimiser runs at the server, on the mean of the clients' gradients."""
+    """Return whether the optimiser runs at the server, on the mean of the clients' gradients.
+
+    Args:
+        config: The settings of a method.
+
+    Returns:
+        Whether it does.
+    """
     return isinstance(config, ServerOptimizerSettings) and config.at_server
 
 
 def keeps_client_state(config: object) -> bool:
-    """Return whether clients keep the state of their optimiser from round to round."""
+    """Return whether clients keep the state of their optimiser from round to round.
+
+    Args:
+        config: The settings of a method.
+
+    Returns:
+        Whether they do.
+    """
     return isinstance(config, ClientStateSettings) and config.client_state == "keep"
 
 
 def samples_clients(config: object) -> bool:
-    """Return whether a part of the clients takes part in each round, and not all of them."""
+    """Return whether only a part of the clients takes part in each round.
+
+    Args:
+        config: The settings of a method.
+
+    Returns:
+        Whether it does.
+    """
     return isinstance(config, SamplingSettings) and config.fraction < 1
 
 
 def clients_in_round(config: object, num_clients: int) -> int:
-    """Return how many of the clients take part in a round: all, where the method does not sample them."""
+    """Compute how many clients take part in a round.
+
+    Args:
+        config: The settings of a method.
+        num_clients: Number of clients.
+
+    Returns:
+        At least 1; all clients if the method does not sample them.
+    """
     fraction = config.fraction if isinstance(config, SamplingSettings) else 1.0
     return max(1, round(fraction * num_clients))

@@ -1,29 +1,30 @@
-"""The methods that the others are read next to: in tables, in tests of differences, and in warnings.
+"""The reference methods, next to which tables, tests of differences and warnings show all others.
 
-Generic code names no method; what it has to know of single ones stands here."""
+Generic code names no method; the few methods that it must know are listed here.
+"""
 
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 
 __all__ = ["POOLED_AND_ALONE", "REFERENCES", "REPEATS_LAST", "TESTED_AGAINST", "UNTRAINED"]
 
-#: The rows that every comparison has, by task; the first of each trains on all data pooled.
+#: The methods that every comparison contains, by task; the first of each trains on the pooled data.
 REFERENCES: dict[str, tuple[str, ...]] = {
-    # Then every client alone, and averaging with the cross-client edges dropped.
+    # The others: every client alone, and averaging without cross-client edges.
     CLASSIFICATION: ("central", "isolated", "fedavg"),
-    # Those two have no score for a pair whose nodes are at two clients.
+    # The other two cannot score a pair whose nodes are at two clients.
     LINK_PREDICTION: ("central",),
-    # Then every sensor alone, and what learns nothing.
+    # The others: every sensor alone, and a forecast without training.
     FORECASTING: ("gru_central", "gru_local", "last_value"),
 }
-#: The rows that the others are tested against, those of them that are there: averaging with the cross-client
-#: edges dropped, what pooled training reaches, or forecasts without the network of the sensors.
+#: The methods against which the others are tested if the comparison contains them: averaging without
+#: cross-client edges, pooled training, or forecasts without the network of sensors.
 TESTED_AGAINST: dict[str, tuple[str, ...]] = {
     CLASSIFICATION: ("fedavg",),
     LINK_PREDICTION: ("central",),
     FORECASTING: ("gru_fedavg", "gru_local", "last_value"),
 }
-#: The row in which all data is at one party, and that in which every client trains alone.
+#: The method with all data at one participant, and the method in which every client trains alone.
 POOLED_AND_ALONE = (("central", "isolated"), ("gru_central", "gru_local"))
-#: The forecast that every trained one has to beat, and all forecasts that nothing is trained for.
+#: The forecast that every trained one should beat, and all forecasts without training.
 REPEATS_LAST = "last_value"
 UNTRAINED = (REPEATS_LAST, "historical_average")

@@ -1,5 +1,6 @@
-"""The one table of methods. Adding a method to graphfed is one file and one row; a plug-in adds its own
-(`graphfed.plugins`)."""
+"""The table of methods. Adding a method to graphfed takes one file and one row; a plug-in adds its own
+(`graphfed.plugins`).
+"""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:  # the names are read without torch, by the completion of the 
 
 __all__ = ["ALIASES", "METHODS", "canonical_name", "get_method"]
 
-#: name -> the module whose METHOD it is
+#: Name -> the module that defines it as METHOD.
 _OWN = {
     "central": "graphfed.methods.baselines.central",
     "own_features": "graphfed.methods.baselines.own_features",
@@ -57,24 +58,37 @@ METHODS: "Registry[Method]" = Registry(
 
 
 def canonical_name(name: str) -> str:
-    """Return a method's own name for its name in any case, or for an alias; a name that is unknown in lower
-    case."""
+    """Return a method's own name.
+
+    Args:
+        name: Its name in any case, or an alias.
+
+    Returns:
+        The name; an unknown name in lower case.
+    """
     small = name.lower()
     return ALIASES.get(small, small)
 
 
 def get_method(name: str) -> "Method":
-    """Return the method called `name` (or an alias, in any case).
+    """Return a method.
+
+    Args:
+        name: Its name in any case, or an alias.
+
+    Returns:
+        The method.
 
     Raises:
-        InputError: There is none, with the nearest name; or it is a plug-in's that cannot be used.
+        InputError: There is no such method (the message suggests the nearest name), or it is a plug-in's that
+            cannot be used.
     """
     method = METHODS.get(canonical_name(name))
     if method is None:
         small = name.lower()
         if small.endswith((".yaml", ".yml")):
             raise InputError(
-                f"{_brief(name)} is a file and no method; give it as --config FILE or --data FILE"
+                f"{_brief(name)} is a file, not a method; pass it with --config FILE or --data FILE"
             )
         raise InputError(f"unknown method {_brief(name)}; {did_you_mean(small[:60], [*METHODS, *ALIASES])}")
     return method

@@ -1,4 +1,4 @@
-"""The names of the tasks that methods declare. What a task is stands in its module below `graphfed.tasks`."""
+"""The names of the tasks that methods declare. `graphfed.tasks` has a module for each task."""
 
 __all__ = ["CLASSIFICATION", "FORECASTING", "LINK_PREDICTION"]
 

@@ -1,12 +1,14 @@
 """Epsilon of mechanisms that are used several times.
 
-Two data sets are neighbours when one has one record more (add or remove one). Pure epsilons add up. For noise
-there are two accountants of the library dp-accounting: `rdp` (Renyi, Mironov 2017) and `pld` (privacy loss
-distributions), which is tighter and slower. Both give upper bounds.
+Two data sets are neighbours if one has one record more than the other (add or remove one). Epsilons of
+mechanisms with delta = 0 add up. For noise there are two accountants of the library dp-accounting: `rdp`
+(Renyi, Mironov 2017) and `pld` (privacy loss distributions), which is tighter and slower. Both give upper
+bounds.
 
-Randomised response is accounted by `composed_epsilon` and nothing else: up to version 0.6.0 the library's
-``PLDAccountant.compose(RandomizedResponseDpEvent, k)`` ignores k and says epsilon of one use. k * epsilon is
-nearly tight there (tests/privacy/test_accounting.py has the closed form)."""
+Account for randomised response with `composed_epsilon` only. Up to version 0.6.0 the library's
+``PLDAccountant.compose(RandomizedResponseDpEvent, k)`` ignores k and returns the epsilon of one use. For
+randomised response k * epsilon is nearly tight (tests/privacy/test_accounting.py has the closed form).
+"""
 
 import math
 from typing import Any, Literal
@@ -17,8 +19,20 @@ __all__ = ["composed_epsilon", "gaussian_epsilon", "laplace_epsilon"]
 
 
 def composed_epsilon(epsilon: float, times: int) -> float:
-    """Epsilon of `times` uses of mechanisms that are `epsilon`-differentially private each (basic
-    composition): their sum, whatever the mechanisms are and however they depend on each other's results."""
+    """Compute epsilon of several uses of mechanisms by basic composition.
+
+    The bound holds for any mechanisms, even if each depends on the results of those before.
+
+    Args:
+        epsilon: Privacy budget of each use.
+        times: Number of uses.
+
+    Returns:
+        times * epsilon.
+
+    Raises:
+        InputError: A parameter is impossible.
+    """
     _check_positive("epsilon", epsilon)
     return epsilon * _checked_times(times)
 
@@ -31,10 +45,22 @@ def gaussian_epsilon(
     sampling_rate: float = 1.0,
     accountant: Literal["rdp", "pld"] = "rdp",
 ) -> float:
-    """Epsilon at `delta` of `times` uses of the Gaussian mechanism, each on a Poisson sample of the records.
+    """Compute epsilon at `delta` of several uses of the Gaussian mechanism, each on a Poisson sample of the
+    records.
 
-    noise_multiplier: standard deviation of the noise over the sensitivity (in the 2-norm); sampling_rate: the
-    probability with which a record takes part. InputError for impossible parameters."""
+    Args:
+        noise_multiplier: Standard deviation of the noise, divided by the sensitivity in the 2-norm.
+        delta: Delta of all uses together.
+        times: Number of uses.
+        sampling_rate: Probability with which a record takes part in a use.
+        accountant: "rdp" or "pld".
+
+    Returns:
+        Epsilon of all uses together.
+
+    Raises:
+        InputError: A parameter is impossible, or dp-accounting is not installed.
+    """
     _check_positive("noise_multiplier", noise_multiplier)
     if not 0 < sampling_rate <= 1:
         raise InputError(f"sampling_rate must be above 0 and at most 1; got {shown(sampling_rate)}")
@@ -46,10 +72,20 @@ def gaussian_epsilon(
 
 
 def laplace_epsilon(scale: float, delta: float, *, times: int = 1) -> float:
-    """Epsilon at `delta` of `times` uses of the Laplace mechanism, by privacy loss distributions.
+    """Compute epsilon at `delta` of several uses of the Laplace mechanism, by privacy loss distributions.
 
-    scale: of the noise, over the sensitivity (in the 1-norm); one use is 1 / scale-differentially private.
-    InputError for impossible parameters."""
+    Args:
+        scale: Scale of the noise, divided by the sensitivity in the 1-norm; one use is 1 /
+            scale-differentially private.
+        delta: Delta of all uses together.
+        times: Number of uses.
+
+    Returns:
+        Epsilon of all uses together.
+
+    Raises:
+        InputError: A parameter is impossible, or dp-accounting is not installed.
+    """
     _check_positive("scale", scale)
     return _epsilon(_library().LaplaceDpEvent(scale), delta, times, "pld")
 
@@ -63,7 +99,7 @@ def _epsilon(event: Any, delta: float, times: int, accountant: str) -> float:
     elif accountant == "pld":
         from dp_accounting.pld import PLDAccountant as Accountant
     else:
-        raise InputError(f"there is no accountant {shown(accountant)}; choose rdp or pld")
+        raise InputError(f"accountant={shown(accountant)} is unknown; use rdp or pld")
     return float(Accountant().compose(event, times).get_epsilon(delta))
 
 

@@ -1,10 +1,10 @@
-"""A device's coordinates, dealt into bins: one for each of the devices that receive its features (Lumos,
-docs/papers/lumos.md, Encoding of features).
+"""Partition a client's coordinates into bins, one for each of the clients that receive its features (Lumos;
+docs/papers/lumos.md, "Encoding of features").
 
-A receiver gets the bits of its own bin and reads the middle for the other coordinates. The dealing is public:
-it follows from a key and the device's id, does not depend on the features, and a receiver can draw it itself.
-What a receiver does learn from it is the size of its bin, and with that about how many receivers there
-are."""
+A receiver gets the noised bits of one bin and no bits of other coordinates. The partition is public: it
+follows from a key and the client's id and does not depend on the features, so a receiver can compute it. The
+size of a bin shows about how many receivers there are.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -25,36 +25,49 @@ Accounting = Literal["per_receiver", "coalition"]
 
 @dataclass(frozen=True, eq=False)
 class Bins:
-    """The coordinates of N devices in dealt order, cut into bins.
+    """The coordinates of N clients in random order, divided into bins.
 
-    order [N, d] int16 or int32: the coordinate at each place; receivers [N] int64, r: the number of bins. Bin
-    k of a device has the places start .. start + size - 1, of sizes ceil(d / r) first and then floor(d / r);
-    with r > d the last bins are empty, with r = 0 nothing is sent.
+    Bin k of a client has the places start .. start + size - 1 of its order. The first bins have ceil(d / r)
+    coordinates, the others floor(d / r). With r > d the last bins are empty; with r = 0 nothing is sent.
 
-    Flat, R = sum r of them, device after device: device [R], start [R] and size [R] int64; bin k of device i
-    is number first[i] + k."""
+    Attributes:
+        order: [N, d] int16 or int32: the coordinate at each place.
+        receivers: [N] int64: r, the number of bins of each client.
+        first: [N] int64: index of each client's first bin among all R = sum r bins.
+        client: [R] int64: client of each bin.
+        start: [R] int64: first place of each bin.
+        size: [R] int64: coordinates of each bin.
+    """
 
     order: Tensor
     receivers: Tensor
     first: Tensor
-    device: Tensor
+    client: Tensor
     start: Tensor
     size: Tensor
 
     @property
     def width(self) -> int:
-        """The number of coordinates, d."""
+        """Number of coordinates, d."""
         return self.order.shape[1]
 
 
 def assign_bins(key: int, ids: Tensor, width: int, receivers: Tensor) -> Bins:
-    """Deal d = `width` coordinates of the devices with ids [N] over receivers [N] bins each, by random orders
-    drawn from a public key.
+    """Assign coordinates to bins, by random orders drawn from a public key.
 
-    Each coordinate gets a random number with the coordinate below it in the same word, and one sort of plain
-    words puts them in order. Equal numbers (of 19 bits at d = 4 714) leave two coordinates in their own
-    order, so that they swap places with a chance off 1/2 by less than d / 2^32, which privacy does not rest
-    on."""
+    One sort of machine words gives the order: the upper bits of each word are random, the lower ones are the
+    coordinate. With equal upper bits (19 of them at d = 4714) two coordinates keep their order; their
+    probability of changing places differs from 1/2 by less than d / 2^32. Privacy does not depend on it.
+
+    Args:
+        key: The public key.
+        ids: [N] stable ids of the clients.
+        width: Number of coordinates, d.
+        receivers: [N] number of bins of each client.
+
+    Returns:
+        The bins.
+    """
     small = torch.int16 if width <= 1 << 15 else torch.int32
     order = torch.empty(len(ids), width, dtype=small, device=ids.device)
     column = torch.arange(width, device=ids.device, dtype=torch.int32)
@@ -62,17 +75,17 @@ def assign_bins(key: int, ids: Tensor, width: int, receivers: Tensor) -> Bins:
     for rows in chunks(len(ids), width):
         keys = (words32(key, ids[rows], width) & -(1 << bits)) | column
         order[rows] = (_sorted(keys) & ((1 << bits) - 1)).to(small)
-    device = torch.repeat_interleave(torch.arange(len(ids), device=ids.device), receivers)
+    client = torch.repeat_interleave(torch.arange(len(ids), device=ids.device), receivers)
     first = receivers.cumsum(0) - receivers
-    k = torch.arange(len(device), device=ids.device) - first[device]
-    whole, over = width // receivers[device], width % receivers[device]
+    k = torch.arange(len(client), device=ids.device) - first[client]
+    whole, over = width // receivers[client], width % receivers[client]
     return Bins(
-        order, receivers, first, device, k * whole + torch.minimum(k, over), whole + (k < over).long()
+        order, receivers, first, client, k * whole + torch.minimum(k, over), whole + (k < over).long()
     )
 
 
 def _sorted(keys: Tensor) -> Tensor:
-    """Each row ascending, [n, d] int32. On the CPU by numpy, whose sort of numbers uses vector registers."""
+    """Sort each row, [n, d] int32. On the CPU numpy is faster: it sorts integers with vector instructions."""
     if keys.device.type != "cpu":
         return keys.sort(1).values
     keys.numpy().sort(1)
@@ -80,20 +93,41 @@ def _sorted(keys: Tensor) -> Tensor:
 
 
 def budget_of(accounting: Accounting, epsilon: float, width: int, size: Tensor | int) -> Tensor:
-    """The budget of one bit in a bin of `size` coordinates: epsilon / size (per_receiver), or epsilon / d
-    (coalition). float64; of an empty bin infinite or unused."""
+    """Compute the privacy budget of one bit in a bin.
+
+    Args:
+        accounting: "per_receiver": epsilon / size; "coalition": epsilon / d.
+        epsilon: Privacy budget of a client.
+        width: Number of coordinates, d.
+        size: Coordinates of the bin, a number or a tensor.
+
+    Returns:
+        float64, of the shape of `size`; infinite or meaningless for an empty bin.
+
+    Reference:
+        Lumos, Eq. (26), epsilon', with the changes of docs/papers/lumos.md, items 5 and 6.
+    """
     size = torch.as_tensor(size, dtype=torch.float64)
     return epsilon / (size if accounting == "per_receiver" else torch.full_like(size, width))
 
 
 def bin_mechanism(accounting: Accounting, epsilon: float, receivers: int) -> Mechanism:
-    """All bits of a device, as its `receivers` receivers see them together: with per_receiver every receiver
-    alone sees epsilon, and all of them, colluding, receivers * epsilon."""
+    """Describe the release of all bits of a client, as its receivers see them together.
+
+    Args:
+        accounting: "per_receiver": each receiver sees epsilon, all together receivers * epsilon; "coalition":
+            all together see epsilon.
+        epsilon: Privacy budget of a client.
+        receivers: Number of receivers.
+
+    Returns:
+        The mechanism.
+    """
     joint = epsilon * receivers if accounting == "per_receiver" else epsilon
     return Mechanism(
         "one-bit in bins",
         joint,
-        f"every coordinate of a node once, dealt over {receivers} receivers that put theirs together "
+        f"every coordinate of a node, once, partitioned among {receivers} receivers that combine their bits "
         f"({accounting}, epsilon {epsilon:g}): private between any two feature vectors within the bounds",
     )
 
@@ -109,12 +143,33 @@ def encode_bins(
     low: float,
     high: float,
 ) -> Tensor:
-    """The bits of every device, in dealt order and packed: [N, ceil(d / 8)] uint8. To be drawn once.
+    """Draw the noised bits of every client, in the order of its bins. Call it once in a run.
 
-    x [N, d] in [low, high] (InputError where not), ids [N]. The bits of a bin are `one_bit` with `budget_of`;
-    they are independent, so a receiver of a whole bin of size b sees b epsilon / b = epsilon (per_receiver),
-    and all receivers together r epsilon; with coalition d epsilon / d = epsilon together. A device without
-    receivers sends nothing, and its bits are 0."""
+    The bits of a bin are `one_bit` with `budget_of` and are independent. With per_receiver the receiver of a
+    bin of b coordinates sees b * epsilon / b = epsilon, and all receivers together see r * epsilon; with
+    coalition they see d * epsilon / d = epsilon together. A client without receivers sends nothing, and its
+    bits are 0.
+
+    Args:
+        x: [N, d] features in [low, high].
+        ids: [N] stable ids of the clients.
+        bins: Their bins.
+        noise: The source of noise.
+        purpose: The name of the draws.
+        epsilon: Privacy budget of a client.
+        accounting: Whether epsilon holds against one receiver or all together.
+        low: Public lower bound of every feature.
+        high: Public upper bound of every feature.
+
+    Returns:
+        [N, ceil(d / 8)] uint8, packed.
+
+    Raises:
+        InputError: A feature is outside the bounds.
+
+    Reference:
+        Lumos, Eq. (26).
+    """
     width = bins.width
     place = torch.arange(width, device=ids.device)
     packed = torch.empty(len(ids), (width + 7) // 8, dtype=torch.uint8, device=ids.device)
@@ -123,7 +178,7 @@ def encode_bins(
         check_bounds(values, ids[rows], low, high)
         values = values.gather(1, bins.order[rows].long())
         words = noise.words(purpose, ids[rows], width)
-        # A device's bins have two sizes, and the places of the larger ones come first.
+        # A client's bins have two sizes, and the larger bins come first.
         parts = bins.receivers[rows].clamp(min=1)[:, None]
         whole, over = width // parts, width % parts
         sizes = torch.cat([whole + 1, whole.clamp(min=1)], 1)

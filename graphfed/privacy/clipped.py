@@ -1,9 +1,11 @@
 """Clipped vectors with Gaussian noise, as a wrapper around a transfer.
 
 Every vector along the last dimension is scaled down to a 2-norm of at most `clip`, so that any two differ by
-at most 2 clip, and gets N(0, (noise_multiplier * 2 clip)^2) on each number, from the operating system's
-entropy. One vector's release is then a Gaussian mechanism with this noise multiplier, whatever the vector was
-made from. The guarantee is for real numbers (`privacy.gaussian` says what floating-point ones leave open)."""
+at most 2 clip, and N(0, (noise_multiplier * 2 clip)^2) is added to each number, from the operating system's
+entropy. The release of one vector is a Gaussian mechanism with this noise multiplier, whatever the vector is
+computed from. The guarantee is for real numbers; `privacy.gaussian` says what floating-point numbers leave
+open.
+"""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +21,13 @@ __all__ = ["ClippedNoise"]
 
 @dataclass(frozen=True)
 class ClippedNoise:
-    """See the module. protection: the class that the ledger shows, as in ``dp(eps=8, delta=1e-05)``."""
+    """A wrapper that clips the vectors of a transfer and adds noise to them.
+
+    Attributes:
+        clip: Largest 2-norm of a vector.
+        noise_multiplier: Standard deviation of the noise, divided by the sensitivity 2 clip.
+        protection: The protection that the ledger shows, such as ``dp(eps=8, delta=1e-05)``.
+    """
 
     clip: float
     noise_multiplier: float
@@ -27,20 +35,30 @@ class ClippedNoise:
 
     @property
     def gradients(self) -> bool:
+        """Whether gradients can flow back through the transfer: they cannot."""
         return False
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the noise on each number."""
+        """Standard deviation of the noise on each number."""
         return self.noise_multiplier * 2 * self.clip
 
     @property
     def reach(self) -> float:
-        """What nearly no number of an encoding goes beyond: its largest part and four deviations."""
+        """A bound that almost no encoded number exceeds: the largest clipped number and four standard
+        deviations.
+        """
         return self.clip + 4 * self.deviation
 
     def encode(self, x: Tensor) -> Tensor:
-        """x [n, ..., H] clipped, with noise."""
+        """Clip vectors and add noise.
+
+        Args:
+            x: [n, ..., H] vectors.
+
+        Returns:
+            [n, ..., H].
+        """
         width = x.shape[-1]
         bounded = clipped(x, self.clip).reshape(-1, width)
         noised = torch.empty_like(bounded)
@@ -51,4 +69,13 @@ class ClippedNoise:
         return noised.view_as(x)
 
     def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
+        """Convert received vectors to a dtype.
+
+        Args:
+            encoded: [n, ..., H] vectors with noise.
+            dtype: The dtype.
+
+        Returns:
+            [n, ..., H].
+        """
         return encoded.to(dtype)

@@ -1,14 +1,14 @@
-"""Edges under local differential privacy: every pair of nodes is a bit, and every bit is flipped with
-probability 1 / (1 + e^epsilon) (docs/papers/lumos.md, Baselines).
+"""Edges under local differential privacy: every pair of nodes is a bit, flipped with probability 1 / (1 +
+e^epsilon) (docs/papers/lumos.md, "Baselines", naive FedGNN).
 
-Nodes are numbered 0..N-1, publicly. Each of the N (N - 1) / 2 pairs is answered for by one of its two
-ends: node i has the pairs (i, i + 1), ..., (i, i + floor(N / 2)), counted around modulo N, so that all
-nodes send the same number of bits (of even N the opposite pairs are answered for by the smaller end, and
-the larger one's last bit is 0). Every bit is released once: the release is epsilon-private between two graphs
-that differ in one edge.
+Nodes have the public numbers 0..N-1. One of its two nodes reports each of the N (N - 1) / 2 pairs: node i
+reports (i, i + 1), ..., (i, i + floor(N / 2)) modulo N, so all nodes send the same number of bits. If N is
+even, the smaller node reports the pair of two opposite ones, and the last bit of the larger node is 0. Every
+bit is released once; the release is epsilon-private between two graphs that differ in one edge.
 
-Bits are flipped one by one, each by its own word, in pieces: the law is exactly that of independent coins,
-and what is held is packed bits and the pairs that are 1."""
+Bits are flipped one by one, each by its own random word, for a part of the nodes at a time: they are exactly
+independent, and memory holds packed bits and the pairs that are 1.
+"""
 
 import torch
 from torch import Tensor
@@ -21,7 +21,14 @@ __all__ = ["answered", "edge_mechanism", "expected_edges", "flip_edges", "pairs_
 
 
 def edge_mechanism(epsilon: float) -> Mechanism:
-    """One release of `flip_edges`."""
+    """Describe one release of `flip_edges`.
+
+    Args:
+        epsilon: Privacy budget of an edge.
+
+    Returns:
+        The mechanism.
+    """
     return Mechanism(
         "edge flipping",
         epsilon,
@@ -31,17 +38,35 @@ def edge_mechanism(epsilon: float) -> Mechanism:
 
 
 def expected_edges(num_nodes: int, num_edges: int, epsilon: float) -> float:
-    """How many pairs are 1 after `flip_edges`, on average."""
+    """Compute the expected number of pairs that are 1 after `flip_edges`.
+
+    Args:
+        num_nodes: Number of nodes.
+        num_edges: Number of edges, each counted once.
+        epsilon: Privacy budget of an edge.
+
+    Returns:
+        The expectation.
+    """
     flip = float(rare(epsilon)) / (2 * SHIFT)
     pairs = num_nodes * (num_nodes - 1) / 2
     return num_edges * (1 - flip) + (pairs - num_edges) * flip
 
 
 def answered(node: Tensor, neighbour: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """Which of some edges [E] `node` answers for, [E] bool, and the place of each among its bits [E]."""
+    """Decide which edges a node reports.
+
+    Args:
+        node: [E] number of the one node of each edge.
+        neighbour: [E] number of the other one.
+        num_nodes: Number of nodes.
+
+    Returns:
+        Whether `node` reports the edge, [E] bool, and the place of the edge among its bits, [E].
+    """
     ahead = (neighbour - node) % num_nodes
-    mine = (2 * ahead < num_nodes) | ((2 * ahead == num_nodes) & (node < neighbour))
-    return mine & (ahead > 0), ahead - 1
+    reported = (2 * ahead < num_nodes) | ((2 * ahead == num_nodes) & (node < neighbour))
+    return reported & (ahead > 0), ahead - 1
 
 
 def flip_edges(
@@ -53,23 +78,34 @@ def flip_edges(
     purpose: str,
     epsilon: float,
 ) -> Tensor:
-    """The flipped bits of each node, packed: [n, ceil(floor(N / 2) / 8)] uint8.
+    """Flip the bits that some nodes report.
 
-    node [n]: numbers of the nodes here; row [E] and neighbour [E]: edges of node[row] to the node
-    numbered `neighbour`, each once from every end that is here. A bit comes out at 1 with probability 1 - p
-    where there is an edge and p where there is none, p = `rare` / 2^32 >= 1 / (1 + e^epsilon); the ratio is
-    at most e^epsilon."""
+    A bit becomes 1 with probability 1 - p if there is an edge and p if there is none, with p = `rare` / 2^32
+    >= 1 / (1 + e^epsilon); the ratio is at most e^epsilon.
+
+    Args:
+        node: [n] numbers of the nodes.
+        row: [E] index of a node in `node`, for each edge.
+        neighbour: [E] number of the edge's other node. An edge between two of the nodes is listed from both.
+        num_nodes: Number of nodes in the graph, N.
+        noise: The source of noise.
+        purpose: The name of the draws.
+        epsilon: Privacy budget of an edge.
+
+    Returns:
+        [n, ceil(floor(N / 2) / 8)] uint8, packed.
+    """
     width, device = num_nodes // 2, node.device
-    mine, place = answered(node[row], neighbour, num_nodes)
-    order = torch.argsort(row[mine], stable=True)
-    row, place = row[mine][order], place[mine][order]
+    reported, place = answered(node[row], neighbour, num_nodes)
+    order = torch.argsort(row[reported], stable=True)
+    row, place = row[reported][order], place[reported][order]
     coin = int(rare(epsilon)) - SHIFT
     packed = torch.empty(len(node), (width + 7) // 8, dtype=torch.uint8, device=device)
     for rows in chunks(len(node), width):
         bits = noise.words(purpose, node[rows], width) < coin
         ends = torch.searchsorted(row, torch.tensor([rows.start, rows.stop], device=device)).tolist()
-        here = slice(*ends)
-        at = (row[here] - rows.start, place[here])
+        some = slice(*ends)
+        at = (row[some] - rows.start, place[some])
         bits[at] = ~bits[at]
         if num_nodes % 2 == 0:
             bits[:, -1] &= 2 * node[rows] < num_nodes
@@ -78,8 +114,16 @@ def flip_edges(
 
 
 def pairs_of_bits(packed: Tensor, node: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """The pairs that are 1 in what `flip_edges` gave: two vectors [E] int32 of node numbers, each pair
-    once."""
+    """List the pairs that are 1 after `flip_edges`.
+
+    Args:
+        packed: [n, B] uint8 of some nodes.
+        node: [n] numbers of these nodes.
+        num_nodes: Number of nodes in the graph.
+
+    Returns:
+        Two vectors [E] int32 of node numbers, each pair once.
+    """
     width = num_nodes // 2
     sources, targets = [], []
     for rows in chunks(len(node), width):

@@ -1,11 +1,12 @@
 """The Gaussian mechanism, calibrated exactly: Balle and Wang, "Improving the Gaussian mechanism for
 differential privacy: analytical calibration and optimal denoising", ICML 2018 (arXiv:1805.06530).
 
-What is guaranteed: x + N(0, sigma^2) over the real numbers is (epsilon, delta)-private for inputs whose
-2-norms differ by at most the sensitivity. What is not: floating-point numbers are not real ones. Which floats
-x + noise can come out at depends on x in its last bits, a leak that no sigma closes (Mironov 2012, for
-Laplace noise); and the normal draws, made of 32-bit words, end at 6.7 sigma, which adds about 2e-11 per
-coordinate to delta. Who needs a proof in floating point takes the one-bit mechanism, which has one."""
+The guarantee: over the real numbers, x + N(0, sigma^2) is (epsilon, delta)-private for inputs whose 2-norms
+differ by at most the sensitivity. It does not cover floating-point arithmetic: the last bits of x decide
+which floats x + noise can be, a leak that no sigma closes (Mironov 2012, for Laplace noise). The normal draws
+are made of 32-bit words and end at 6.7 sigma, which adds about 2e-11 for each coordinate to delta. The
+one-bit mechanism (`privacy.local`) has a proof in floating point.
+"""
 
 import math
 from collections.abc import Callable
@@ -32,37 +33,65 @@ __all__ = [
 ]
 
 
-#: An epsilon above this one protects nothing at all, and is told as infinite.
+#: An epsilon above this one protects nothing and is returned as infinite.
 MAX_EPSILON = 1e6
 
-#: Below this half distance of the two means, in deviations, `gaussian_delta` integrates their difference.
+#: If half the distance of the two means, in standard deviations, is below this, `gaussian_delta` integrates
+#: their difference.
 CLOSE = 0.25
 
-#: More than `gaussian_delta`, computed in floating point, can be off by.
+#: A bound on the rounding error of `gaussian_delta`.
 ROUNDING = 2e-12
 
 
 def gaussian_delta(sigma: float, epsilon: float, sensitivity: float = 1.0) -> float:
-    """The smallest delta for which noise of standard deviation sigma is (epsilon, delta)-private (Thm 8)."""
+    """Compute the smallest delta for which Gaussian noise is (epsilon, delta)-private.
+
+    Args:
+        sigma: Standard deviation of the noise.
+        epsilon: Privacy budget.
+        sensitivity: Largest 2-norm of the difference of two inputs.
+
+    Returns:
+        delta.
+
+    Reference:
+        Balle and Wang 2018, Theorem 8.
+    """
     from scipy.special import erfcx, log_ndtr
 
     a, b = sensitivity / (2 * sigma), epsilon * sigma / sensitivity
     # Phi(a - b) - e^epsilon Phi(-a - b)
     if a < CLOSE:
-        # Nearly equal: e^(-(b - a)^2 / 2) / 2 times the integral of -erfcx' from u to u + sqrt(2) a.
+        # The two terms are nearly equal; their difference is e^(-(b - a)^2 / 2) / 2 times the integral of
+        # -erfcx' from u to u + sqrt(2) a.
         u, width = (b - a) / math.sqrt(2), math.sqrt(2) * a
         nodes, weights = np.polynomial.legendre.leggauss(16)
         x = u + width * (nodes + 1) / 2
         integral = width / 2 * float(weights @ (2 / math.sqrt(math.pi) - 2 * x * erfcx(x)))
         return math.exp(-(u**2)) / 2 * integral
-    # With logarithms: e^epsilon alone overflows.
+    # In logarithms, because e^epsilon overflows.
     first, second = float(log_ndtr(a - b)), epsilon + float(log_ndtr(-a - b))
     return math.exp(first) * -math.expm1(min(second - first, 0.0))
 
 
 def gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
-    """The smallest sigma that is (epsilon, delta)-private, by bisection on `gaussian_delta`, which falls as
-    sigma grows: to 11 digits and rounded up. InputError for an impossible epsilon, delta or sensitivity."""
+    """Compute the smallest standard deviation that is (epsilon, delta)-private, to 11 digits and rounded up.
+
+    Args:
+        epsilon: Privacy budget.
+        delta: Delta.
+        sensitivity: Largest 2-norm of the difference of two inputs.
+
+    Returns:
+        sigma, by bisection on `gaussian_delta`, which falls as sigma grows.
+
+    Raises:
+        InputError: A parameter is impossible.
+
+    Reference:
+        Balle and Wang 2018, Theorem 8.
+    """
     if not (0 < epsilon < math.inf and 0 < delta < 1 and 0 < sensitivity < math.inf):
         raise InputError(
             "the Gaussian mechanism needs epsilon and sensitivity above 0 and delta between 0 and 1; got "
@@ -80,12 +109,25 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> fl
 
 
 def composed_gaussian_epsilon(noise_multiplier: float, delta: float, times: int) -> float:
-    """Epsilon at `delta` of `times` releases, each with noise of `noise_multiplier` times its sensitivity,
-    each of which may depend on those before.
+    """Compute epsilon at `delta` of several Gaussian releases, each of which may depend on those before.
 
-    Gaussian mechanisms compose to one whose noise multiplier is smaller by the root of their number (Dong,
-    Roth and Su, "Gaussian differential privacy", 2022, Cor. 3.3), so the value is exact, rounded up in the
-    11th digit. inf beyond 10^6. InputError for impossible numbers."""
+    The value is exact, rounded up in the 11th digit: Gaussian mechanisms compose to one whose noise
+    multiplier is smaller by the square root of their number.
+
+    Args:
+        noise_multiplier: Standard deviation of each release's noise, divided by its sensitivity.
+        delta: Delta of all releases together.
+        times: Number of releases.
+
+    Returns:
+        epsilon; inf above 10^6.
+
+    Raises:
+        InputError: A parameter is impossible.
+
+    Reference:
+        Dong, Roth and Su, "Gaussian differential privacy", 2022, Corollary 3.3.
+    """
     if not (0 < noise_multiplier < math.inf and 0 < delta < 1) or times < 1:
         raise InputError(
             "a noise multiplier above 0, delta between 0 and 1 and at least one release are needed; got "
@@ -102,7 +144,18 @@ def composed_gaussian_epsilon(noise_multiplier: float, delta: float, times: int)
 
 
 def gaussian_mechanism(epsilon: float, delta: float, width: int, low: float, high: float) -> Mechanism:
-    """One release of `gaussian` with ``gaussian_sigma(epsilon, delta, sensitivity)``."""
+    """Describe one release of `gaussian` with ``gaussian_sigma(epsilon, delta, sensitivity)``.
+
+    Args:
+        epsilon: Privacy budget.
+        delta: Delta.
+        width: Number of features, d.
+        low: Public lower bound of every feature.
+        high: Public upper bound of every feature.
+
+    Returns:
+        The mechanism; its sensitivity is (high - low) sqrt(d).
+    """
     return Mechanism(
         "Gaussian",
         epsilon,
@@ -115,9 +168,23 @@ def gaussian_mechanism(epsilon: float, delta: float, width: int, low: float, hig
 def gaussian(
     x: Tensor | SparseMatrix, ids: Tensor, noise: Noise, purpose: str, sigma: float, low: float, high: float
 ) -> Tensor:
-    """x + N(0, sigma^2) for each entry, [N, d] dense in the dtype of x.
+    """Add noise to features within bounds.
 
-    x [N, d] in [low, high] (InputError where not), ids [N]."""
+    Args:
+        x: [N, d] features in [low, high].
+        ids: [N] stable ids of the nodes.
+        noise: The source of noise.
+        purpose: The name of the draws.
+        sigma: Standard deviation of the noise.
+        low: Public lower bound of every feature.
+        high: Public upper bound of every feature.
+
+    Returns:
+        [N, d] dense, in the dtype of x.
+
+    Raises:
+        InputError: A feature is outside the bounds.
+    """
 
     def checked(values: Tensor, of: Tensor) -> Tensor:
         check_bounds(values, of, low, high)
@@ -127,7 +194,16 @@ def gaussian(
 
 
 def in_ball_mechanism(epsilon: float, delta: float, width: int) -> Mechanism:
-    """One release of `gaussian_in_ball` with ``gaussian_sigma(epsilon, delta, 2)``."""
+    """Describe one release of `gaussian_in_ball` with ``gaussian_sigma(epsilon, delta, 2)``.
+
+    Args:
+        epsilon: Privacy budget.
+        delta: Delta.
+        width: Number of features.
+
+    Returns:
+        The mechanism.
+    """
     return Mechanism(
         "Gaussian",
         epsilon,
@@ -140,8 +216,18 @@ def in_ball_mechanism(epsilon: float, delta: float, width: int) -> Mechanism:
 def gaussian_in_ball(
     x: Tensor | SparseMatrix, ids: Tensor, noise: Noise, purpose: str, sigma: float
 ) -> Tensor:
-    """x + N(0, sigma^2) for each entry, [N, d] dense in the dtype of x; rows x [N, d] longer than 1 are
-    scaled to length 1 first. ids [N]."""
+    """Scale rows longer than 1 to length 1 and add noise.
+
+    Args:
+        x: [N, d] features.
+        ids: [N] stable ids of the nodes.
+        noise: The source of noise.
+        purpose: The name of the draws.
+        sigma: Standard deviation of the noise.
+
+    Returns:
+        [N, d] dense, in the dtype of x.
+    """
 
     def bounded(values: Tensor, _: Tensor) -> Tensor:
         return clipped(values, 1.0)
@@ -157,7 +243,7 @@ def _with_noise(
     sigma: float,
     bounded: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """bounded(values [n, d], ids [n]) and noise, some rows at a time."""
+    """Add noise to bounded(values [n, d], ids [n]), some rows at a time."""
     width = x.shape[1]
     noised = torch.empty(len(ids), width, dtype=x.dtype, device=ids.device)
     for rows in chunks(len(ids), 2 * width):
@@ -167,14 +253,32 @@ def _with_noise(
 
 
 def clipped(x: Tensor, clip: float) -> Tensor:
-    """x [..., H] with every vector along the last dimension scaled down to a 2-norm of at most `clip`."""
+    """Scale vectors down to a largest length.
+
+    Args:
+        x: [..., H] vectors along the last dimension.
+        clip: Largest 2-norm.
+
+    Returns:
+        [..., H].
+    """
     norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x * (clip / norm.clamp(min=clip))
 
 
 def normal(words: Tensor, width: int) -> Tensor:
-    """Standard normal draws [n, width] float64 from uniform words [n, width, rounded up to even]: Box and
-    Muller 1958, two from two."""
+    """Draw standard normal numbers, two from two uniform words.
+
+    Args:
+        words: [n, width, rounded up to even] uniform int32.
+        width: Numbers in a row.
+
+    Returns:
+        [n, width] float64.
+
+    Reference:
+        Box and Muller 1958.
+    """
     u = (words.double() + (SHIFT + 0.5)) / WORDS  # in (0, 1)
     half = words.shape[1] // 2
     radius, angle = (-2 * u[:, :half].log()).sqrt_(), 2 * math.pi * u[:, half:]

@@ -1,17 +1,18 @@
-"""Local differential privacy: what a device does to a value before it leaves.
+"""Local differential privacy: what a client does to a value before it sends it.
 
-A randomised map M is epsilon-locally differentially private when for any two inputs x, y and any output o
-Pr[M(x) = o] <= e^epsilon Pr[M(y) = o]. Everything here is vectorised over devices, in pieces of bounded size,
-and takes its noise from `graphfed.privacy.noise`.
+A randomised map M is epsilon-locally differentially private if for any two inputs x, y and any output o
+Pr[M(x) = o] <= e^epsilon Pr[M(y) = o] (Lumos, Eq. (8)). All functions work on many clients at once, some rows
+at a time, and take their noise from `graphfed.privacy.noise`.
 
-Finite precision. A coin is decided by one of the 2^32 words, so its probabilities are whole numbers of 2^-32.
-The rarer side's number is rounded up (`rare`): every ratio of two probabilities is then at most e^epsilon as
-it stands, not up to rounding, and what is decoded takes the rounded numbers. tests/privacy/test_local.py goes
-through all outputs.
+Finite precision. One of 2^32 words decides a bit, so its probabilities are multiples of 2^-32. The number of
+words of the rarer outcome is rounded up (`rare`): every ratio of two probabilities is at most e^epsilon in
+the machine's numbers too, and decoding uses the rounded numbers. tests/privacy/test_local.py goes through all
+outputs.
 
-Mechanisms: `one_bit` (Lumos, Eqs. (26) and (27)), `multi_bit` and `randomised_response` (LPGNN;
-docs/papers/lumos.md, Baselines).
-Assigning coordinates to receivers is in `bins`, edges in `edges`, the Gaussian mechanism in `gaussian`."""
+Mechanisms: `one_bit` (Lumos, Eqs. (26) and (27)), and `multi_bit` and `randomised_response` of LPGNN
+(docs/papers/lumos.md, "Baselines"). `bins` partitions coordinates among receivers, `edges` flips edges,
+`gaussian` has the Gaussian mechanism.
+"""
 
 import math
 
@@ -38,73 +39,147 @@ __all__ = [
     "response_matrix",
 ]
 
-#: How many values a word has, and how a signed word becomes one of 0 .. WORDS - 1.
+#: Number of values of a word, and what makes a signed word one of 0 .. WORDS - 1.
 WORDS, SHIFT = 1 << 32, 1 << 31
 
 
 def rare(epsilon: Tensor | float) -> Tensor:
-    """2^32 / (e^epsilon + 1), rounded up: of how many words a coin with budget epsilon falls on its rarer
-    side. float64 whole numbers, shaped as `epsilon`. InputError where nothing would be left of the
-    signal."""
+    """Compute how many of the 2^32 words give a bit with budget epsilon its rarer outcome: 2^32 / (e^epsilon
+    + 1), rounded up.
+
+    Args:
+        epsilon: Budget of the bit, a number or a tensor.
+
+    Returns:
+        float64 whole numbers, of the shape of `epsilon`.
+
+    Raises:
+        InputError: A budget is not above 0, or so small that both outcomes are equally likely.
+    """
     epsilon = torch.as_tensor(epsilon, dtype=torch.float64)
     if not bool((epsilon > 0).all()):
         worst = float(epsilon[~(epsilon > 0)].flatten()[0])
         raise InputError(f"a privacy budget must be above 0; got {shown(worst)}; raise epsilon")
-    # sigmoid(-epsilon) = 1 / (e^epsilon + 1) without overflow. Its last bits are unsure, so the next whole
-    # number is taken of one that is surely not too small.
+    # sigmoid(-epsilon) = 1 / (e^epsilon + 1) without overflow. Its last bits may be wrong, so it is made a
+    # little larger before it is rounded up.
     count = (torch.sigmoid(-epsilon) * (WORDS * (1 + 2.0**-40))).floor() + 1
     if bool((count >= SHIFT).any()):
         raise InputError(
-            f"a privacy budget of {float(epsilon.min()):g} for one bit leaves nothing of it; raise epsilon "
+            f"with a privacy budget of {float(epsilon.min()):g} a bit carries no information; raise epsilon, "
             "or send fewer coordinates"
         )
     return count
 
 
 def gain(epsilon: Tensor | float) -> Tensor:
-    """c = (e^epsilon + 1) / (e^epsilon - 1) of (27), by the rounded coin: float64, shaped as `epsilon`."""
+    """Compute c = (e^epsilon + 1) / (e^epsilon - 1) from the rounded probabilities.
+
+    Args:
+        epsilon: Budget of the bit, a number or a tensor.
+
+    Returns:
+        float64, of the shape of `epsilon`.
+
+    Reference:
+        Lumos, Eq. (27).
+    """
     return WORDS / (WORDS - 2 * rare(epsilon))
 
 
 def one_bit(x: Tensor, epsilon: Tensor | float, words: Tensor, low: float, high: float) -> Tensor:
-    """The one-bit mechanism: a bit for each value, bool shaped as x.
+    """Encode each value as a noised bit.
 
-    x: values in [low, high] (see `check_bounds`); epsilon: the budget of each bit, a number or a tensor that
-    broadcasts against x; words: one int32 word for each value (`Noise.words`).
+    Pr[1] lies between rare / 2^32 and 1 - rare / 2^32 for every x. So the ratio of any two such
+    probabilities, and of those of 0, is at most (1 - rare / 2^32) / (rare / 2^32) <= e^epsilon.
 
-    Each bit is epsilon-private: Pr[1] lies between rare and 1 - rare (in words) whatever x is, and the ratio
-    of any two such probabilities, of 1 as of 0, is at most (1 - rare) / rare <= e^epsilon."""
+    Args:
+        x: Values in [low, high]; see `check_bounds`.
+        epsilon: Budget of each bit, a number or a tensor that broadcasts against x.
+        words: A uniform int32 word for each value; see `Noise.words`.
+        low: Public lower bound.
+        high: Public upper bound.
+
+    Returns:
+        bool, of the shape of x.
+
+    Reference:
+        Lumos, Eq. (26).
+    """
     return coins(x, rare(epsilon).to(x.device), words, low, high)
 
 
 def coins(x: Tensor, count: Tensor, words: Tensor, low: float, high: float) -> Tensor:
-    """`one_bit` with count = ``rare(epsilon)``, for who has worked that out."""
-    share = (x.double() - low) / (high - low)
-    # Eq. (26): Pr[1] = 1 / (e^eps + 1) + share (e^eps - 1) / (e^eps + 1), in words. The sum never leaves
+    """Encode each value as a noised bit, for callers that have computed ``rare(epsilon)``.
+
+    Args:
+        x: Values in [low, high].
+        count: ``rare(epsilon)``, broadcasts against x.
+        words: A uniform int32 word for each value.
+        low: Public lower bound.
+        high: Public upper bound.
+
+    Returns:
+        bool, of the shape of x.
+
+    Reference:
+        Lumos, Eq. (26).
+    """
+    position = (x.double() - low) / (high - low)
+    # Eq. (26): Pr[1] = 1 / (e^eps + 1) + position (e^eps - 1) / (e^eps + 1), in words. The sum never leaves
     # [count, WORDS - count]: its largest value is a whole number, and rounding keeps the order.
-    return words.double() < count + share.clamp(0, 1) * (WORDS - 2 * count) - SHIFT
+    return words.double() < count + position.clamp(0, 1) * (WORDS - 2 * count) - SHIFT
 
 
 def decode_one_bit(
     bits: Tensor, epsilon: Tensor | float, low: float, high: float, scale: Tensor | float = 1.0
 ) -> Tensor:
-    """(27): (low + high) / 2 + (2 bit - 1) (high - low) / 2 * c * scale, in the default dtype.
+    """Decode bits without bias: (low + high) / 2 + (2 bit - 1) (high - low) / 2 * c * scale.
 
-    Without `scale` its expectation is x, for a coordinate that was sent, exactly at low and high and within
-    (high - low) c / 2^31 between them. Where a coordinate is sent with probability s (and read as the
-    middle else), scale = 1 / s makes it so over the sending too: d / |bin| for bins (`rescale`), d / m for
-    `multi_bit`."""
+    With scale = 1 the expectation of a coordinate that was sent is x, exactly at low and high and within
+    (high - low) c / 2^31 between them. If a coordinate is sent with probability s and read as the middle
+    otherwise, scale = 1 / s makes the expectation x over the choice of coordinates too: d / |bin| for bins
+    (`rescale`), d / m for `multi_bit`.
+
+    Args:
+        bits: Noised bits.
+        epsilon: Budget of each bit.
+        low: Public lower bound.
+        high: Public upper bound.
+        scale: Factor of the deviation from the middle.
+
+    Returns:
+        The values, of the shape of `bits`, in the default dtype.
+
+    Reference:
+        Lumos, Eq. (27).
+    """
     deviation = (high - low) / 2 * gain(epsilon).to(bits.device) * scale
     return ((low + high) / 2 + torch.where(bits, deviation, -deviation)).to(torch.get_default_dtype())
 
 
 def multi_bit_count(epsilon: float, width: int) -> int:
-    """m = max(1, min(d, floor(epsilon / 2.18))): how many coordinates a device sends a bit of (6.5)."""
+    """Compute how many coordinates a client sends a bit of: m = max(1, min(d, floor(epsilon / 2.18))).
+
+    Args:
+        epsilon: Privacy budget of a node's features.
+        width: Number of features, d.
+
+    Returns:
+        m.
+    """
     return max(1, min(width, int(min(epsilon / 2.18, width))))
 
 
 def multi_bit_mechanism(epsilon: float, width: int) -> Mechanism:
-    """One release of `multi_bit`."""
+    """Describe one release of `multi_bit`.
+
+    Args:
+        epsilon: Privacy budget of a node's features.
+        width: Number of features.
+
+    Returns:
+        The mechanism.
+    """
     count = multi_bit_count(epsilon, width)
     return Mechanism(
         "multi-bit",
@@ -117,13 +192,30 @@ def multi_bit_mechanism(epsilon: float, width: int) -> Mechanism:
 def multi_bit(
     x: Tensor | SparseMatrix, ids: Tensor, noise: Noise, purpose: str, epsilon: float, low: float, high: float
 ) -> tuple[Tensor, Tensor]:
-    """The multi-bit mechanism of LPGNN: the coordinates [N, m] int64 that each row sends, and its bits
-    [N, m].
+    """Encode features by the multi-bit mechanism of LPGNN.
 
-    x [N, d] in [low, high] (InputError where not), ids [N] stable. m coordinates are drawn without
-    replacement and whatever x is; each gets a bit with budget epsilon / m, so the release of a row is
-    epsilon-private. `decode_one_bit` with epsilon / m and scale d / m is unbiased over the drawing and the
-    noise (a coordinate not sent counts as the middle)."""
+    m coordinates are drawn without replacement, independently of x; each gets a bit with budget epsilon / m,
+    so the release of a row is epsilon-private. `decode_one_bit` with epsilon / m and scale d / m is unbiased
+    over the choice and the noise, if a coordinate that was not sent is read as the middle.
+
+    Args:
+        x: [N, d] features in [low, high].
+        ids: [N] stable ids of the nodes.
+        noise: The source of noise.
+        purpose: The name of the draws.
+        epsilon: Privacy budget of a node's features.
+        low: Public lower bound of every feature.
+        high: Public upper bound of every feature.
+
+    Returns:
+        The coordinates that each row sends, [N, m] int64, and their bits, [N, m] bool.
+
+    Raises:
+        InputError: A feature is outside the bounds.
+
+    Reference:
+        Sajadmanesh and Gatica-Perez 2021 (LPGNN).
+    """
     count, width = multi_bit_count(epsilon, x.shape[1]), x.shape[1]
     columns = torch.empty(len(ids), count, dtype=torch.int64, device=ids.device)
     bits = torch.empty(len(ids), count, dtype=torch.bool, device=ids.device)
@@ -138,22 +230,33 @@ def multi_bit(
 
 
 def _draw_without_replacement(draws: Tensor, width: int) -> Tensor:
-    """The first m steps of Fisher and Yates' shuffle of 0..width-1 in every row: draws [n, m] uniform in
-    0..2^32-1 -> [n, m]. A column's chance is off 1 / (d - j) by at most 2^-32, which privacy does not rest
-    on."""
+    """Take the first m steps of a Fisher-Yates shuffle of 0..width-1 in every row.
+
+    draws [n, m] are uniform in 0..2^32-1. The probability of a column differs from 1 / (d - j) by at most
+    2^-32; privacy does not depend on it.
+    """
     n, count = draws.shape
     order = torch.arange(width, device=draws.device).repeat(n, 1)
     row = torch.arange(n, device=draws.device)
     for j in range(count):
         other = j + (draws[:, j] * (width - j) >> 32)
-        chosen, first = order[row, other], order[:, j].clone()  # of one row torch takes no overlap
+        # A copy, because with one row torch refuses to write to what it reads.
+        chosen, first = order[row, other], order[:, j].clone()
         order[row, other] = first
         order[:, j] = chosen
     return order[:, :count]
 
 
 def label_mechanism(epsilon: float, num_classes: int) -> Mechanism:
-    """One release of `randomised_response`."""
+    """Describe one release of `randomised_response`.
+
+    Args:
+        epsilon: Privacy budget of a label.
+        num_classes: Number of classes.
+
+    Returns:
+        The mechanism.
+    """
     return Mechanism(
         "randomised response",
         epsilon,
@@ -163,16 +266,23 @@ def label_mechanism(epsilon: float, num_classes: int) -> Mechanism:
 
 
 def _other_class(epsilon: float, num_classes: int) -> int:
-    """2^32 / (e^epsilon + C - 1), rounded up: of how many words each other class is told."""
+    """Compute how many words give each class but the true one: 2^32 / (e^epsilon + C - 1), rounded up."""
     if not epsilon > 0:
         raise InputError(f"a privacy budget must be above 0; got {shown(epsilon)}; raise epsilon")
-    share = math.exp(-epsilon) / (1 + (num_classes - 1) * math.exp(-epsilon))
-    return math.floor(share * WORDS * (1 + 2.0**-40)) + 1
+    probability = math.exp(-epsilon) / (1 + (num_classes - 1) * math.exp(-epsilon))
+    return math.floor(probability * WORDS * (1 + 2.0**-40)) + 1
 
 
 def response_matrix(epsilon: float, num_classes: int) -> Tensor:
-    """T [C, C] float64: T[y, z] = Pr[z is told | y is true] of `randomised_response`, as its words give
-    it."""
+    """Compute the probabilities of `randomised_response`, as its words give them.
+
+    Args:
+        epsilon: Privacy budget of a label.
+        num_classes: Number of classes, C.
+
+    Returns:
+        [C, C] float64: T[y, z] is the probability that z is released if y is true.
+    """
     other = _other_class(epsilon, num_classes) / WORDS
     keep = 1 - (num_classes - 1) * other
     return torch.full((num_classes, num_classes), other, dtype=torch.float64).fill_diagonal_(keep)
@@ -181,34 +291,66 @@ def response_matrix(epsilon: float, num_classes: int) -> Tensor:
 def randomised_response(
     labels: Tensor, ids: Tensor, noise: Noise, purpose: str, epsilon: float, num_classes: int
 ) -> Tensor:
-    """Randomised response: a class for each label, [n] int64; the true one with probability
-    e^epsilon / (e^epsilon + C - 1), each other one with 1 / (e^epsilon + C - 1).
+    """Release a class for each label.
 
-    labels [n] in 0..C-1 of rows with ids [n]. The ratio of any two rows of `response_matrix` is at most
-    e^epsilon in every column."""
+    The true class is released with probability e^epsilon / (e^epsilon + C - 1), each other class with 1 /
+    (e^epsilon + C - 1). The ratio of any two rows of `response_matrix` is at most e^epsilon in every column.
+
+    Args:
+        labels: [n] classes, 0..C-1.
+        ids: [n] stable ids of the nodes.
+        noise: The source of noise.
+        purpose: The name of the draws.
+        epsilon: Privacy budget of a label.
+        num_classes: Number of classes, C.
+
+    Returns:
+        [n] int64.
+
+    Raises:
+        InputError: A label is no class.
+    """
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         raise InputError(
             f"a label is {int(labels.min())} or {int(labels.max())} where the classes are "
             f"0..{num_classes - 1}; check the labels"
         )
     word = noise.words(purpose, ids, 1)[:, 0].long() + SHIFT
-    # The first words stand for the others, class after class; the rest keep the true one.
+    # The first words stand for the other classes, one class after the other; the rest for the true class.
     place = word // _other_class(epsilon, num_classes)
     return torch.where(place < num_classes - 1, (labels + 1 + place) % num_classes, labels)
 
 
 def check_bounds(x: Tensor, ids: Tensor, low: float, high: float) -> None:
-    """InputError where one of the values x [n, d] of nodes with ids [n] is outside [low, high]."""
+    """Check that values are within their bounds.
+
+    Args:
+        x: [n, d] features.
+        ids: [n] ids of the nodes, for the message.
+        low: Public lower bound.
+        high: Public upper bound.
+
+    Raises:
+        InputError: A value is outside [low, high].
+    """
     outside = ~((x >= low) & (x <= high))
     if bool(outside.any()):
         row, column = outside.nonzero()[0].tolist()
         raise InputError(
             f"node {int(ids[row])} has {float(x[row, column]):g} in feature {column}, outside "
-            f"feature_low={low:g} .. feature_high={high:g}, which the noise is made for; scale the features, "
-            "or set bounds that hold for every node (public, not taken from private data)"
+            f"feature_low={low:g} .. feature_high={high:g}, for which the noise is computed; scale the "
+            "features, or set public bounds that hold for every node (do not take them from private data)"
         )
 
 
 def dense_rows(x: Tensor | SparseMatrix, rows: slice) -> Tensor:
-    """Some consecutive rows of x [N, d] as a dense matrix [n, d]."""
+    """Return consecutive rows of a matrix as a dense one.
+
+    Args:
+        x: [N, d] matrix.
+        rows: n consecutive rows.
+
+    Returns:
+        [n, d].
+    """
     return x.slice_rows(rows.start, rows.stop).to_dense() if isinstance(x, SparseMatrix) else x[rows]

@@ -1,9 +1,10 @@
-"""Where privacy noise comes from: uniform 32-bit words for rows with stable ids.
+"""The source of privacy noise: uniform 32-bit words for rows with stable ids.
 
 By default they come from the operating system's entropy, and nobody can draw them again. For experiments that
-must repeat there is a stated `noise_seed`: then a row's words follow from the seed, the purpose and the row's
-id, alike in every placement. Whoever knows the seed takes such noise off, so what it covers counts as
-`simulated` and never as protected."""
+must repeat there is the setting `noise_seed`: a row's words follow from the seed, the purpose and the row's
+id, equally in every placement. Everyone who knows the seed can remove such noise, so the ledger calls it
+`simulated` and never protected.
+"""
 
 import os
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from graphfed.random import fold, words32
 
 __all__ = ["Mechanism", "Noise", "chunks"]
 
-#: Words that are drawn at once: 16 MiB of them.
+#: Words that are drawn at a time: 16 MiB.
 CHUNK = 1 << 22
 
 
@@ -23,9 +24,14 @@ CHUNK = 1 << 22
 class Mechanism:
     """What one release costs, as data.
 
-    name: of the mechanism; epsilon, delta: of one release; sensitivity: of what is noised, in the norm that
-    the mechanism asks for (None where it has none); release: what one release is, and between which inputs
-    the bound holds."""
+    Attributes:
+        name: Name of the mechanism.
+        epsilon: Privacy budget of one release.
+        release: What one release is, and between which inputs the bound holds.
+        delta: Delta of one release.
+        sensitivity: Sensitivity of the value that gets noise, in the norm of the mechanism; None if it has
+            none.
+    """
 
     name: str
     epsilon: float
@@ -36,14 +42,27 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class Noise:
-    """A source of noise. seed: None for the operating system's entropy."""
+    """A source of noise.
+
+    Attributes:
+        seed: A seed for noise that can be drawn again; None for the operating system's entropy.
+    """
 
     seed: int | None = None
 
     def words(self, purpose: str, ids: Tensor, width: int) -> Tensor:
-        """[N, width] int32 for rows with ids [N]: all 2^32 values alike likely, all words independent.
+        """Draw independent words, all 2^32 values equally likely.
 
-        With a seed the same purpose and id give the same words again: a purpose must be used once."""
+        With a seed, the same purpose and id give the same words again: use a purpose once only.
+
+        Args:
+            purpose: The name of the draws.
+            ids: [N] stable ids of the rows.
+            width: Words for each row.
+
+        Returns:
+            [N, width] int32.
+        """
         if self.seed is not None:
             return words32(fold(self.seed, "privacy noise", purpose), ids, width)
         drawn = bytearray(os.urandom(4 * len(ids) * width))
@@ -52,8 +71,14 @@ class Noise:
         return torch.frombuffer(drawn, dtype=torch.int32).view(len(ids), width).to(ids.device)
 
     def protection(self, mechanism: Mechanism) -> str:
-        """The class of a release on the ledger: ``ldp(eps=2)``, ``ldp(eps=2, delta=1e-05)`` or
-        ``simulated``."""
+        """Return the protection of a release for the ledger.
+
+        Args:
+            mechanism: The mechanism of the release.
+
+        Returns:
+            ``ldp(eps=2)``, ``ldp(eps=2, delta=1e-05)`` or ``simulated``.
+        """
         if self.seed is not None:
             return "simulated"
         delta = f", delta={mechanism.delta:g}" if mechanism.delta else ""
@@ -61,7 +86,14 @@ class Noise:
 
 
 def chunks(rows: int, width: int) -> list[slice]:
-    """The rows in pieces of at most CHUNK words, at least one row each: memory for a draw does not grow with
-    the number of rows."""
+    """Divide rows into parts for which memory suffices.
+
+    Args:
+        rows: Number of rows.
+        width: Words for each row.
+
+    Returns:
+        Consecutive slices of at most CHUNK words, or of one row.
+    """
     step = max(1, CHUNK // max(width, 1))
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]

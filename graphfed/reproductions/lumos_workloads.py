@@ -145,9 +145,9 @@ def balanced(config: RunConfig, graph: Graph) -> dict[str, object]:
     began = time.perf_counter()
     found = balance(fed, fed.locate(CLIENTS, "neighbours", [rows]), config.training)
     seconds = time.perf_counter() - began
-    (kept,), (made, all_again) = found.kept.parts, found.comparisons()
-    assert bool((kept.keeps | kept.kept_by).all()), "an edge is kept by nobody"
-    load_of = torch.bincount(rows.client[kept.keeps], minlength=graph.num_nodes).numpy()
+    (assignment,), (made, all_again) = found.assignment.parts, found.comparisons()
+    assert bool((assignment.local | assignment.remote).all()), "an edge is assigned to no client"
+    load_of = torch.bincount(rows.client[assignment.local], minlength=graph.num_nodes).numpy()
     values, devices = np.unique(load_of, return_counts=True)
     return {
         "devices": graph.num_nodes,
@@ -160,7 +160,7 @@ def balanced(config: RunConfig, graph: Graph) -> dict[str, object]:
         "comparisons_all_again": all_again,
         "rounds": found.rounds,
         "bytes": sum(entry.bytes for entry in fed.ledger.entries if entry.phase == "setup"),
-        "curve": _best_so_far(kept.history.numpy()),
+        "curve": _best_so_far(assignment.history.numpy()),
         "seconds": seconds,
     }
 

@@ -15,7 +15,7 @@ from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.assignment import optimum
 from graphfed.methods.lumos.balancing import balance
 from graphfed.methods.lumos.config import LumosConfig
-from graphfed.methods.lumos.workload import Balance, Kept
+from graphfed.methods.lumos.workload import Assignment, Balance
 from graphfed.runtime.local import stacked
 
 pytestmark = pytest.mark.slow
@@ -29,48 +29,48 @@ def graph(request: pytest.FixtureRequest, real_data: Path) -> Graph:
     return load(request.param, real_data, structure_only=True)
 
 
-def balanced(graph: Graph, **settings: object) -> tuple[Balance, Kept, PairRows]:
+def balanced(graph: Graph, **settings: object) -> tuple[Balance, Assignment, PairRows]:
     """A device for every node, all in one cohort."""
     own, other = np.concatenate([graph.edges, graph.edges[::-1]], axis=1)
     order = np.lexsort((other, own))
     rows = PairRows(torch.from_numpy(own[order]), torch.from_numpy(other[order]))
     fed = stacked(graph.num_nodes, simulated=True)
     found = balance(fed, fed.locate(CLIENTS, "pairs", [rows]), LumosConfig(**settings))
-    return found, found.kept.parts[0], rows
+    return found, found.assignment.parts[0], rows
 
 
-def workloads(kept: Kept, rows: PairRows) -> torch.Tensor:
-    return torch.bincount(rows.client[kept.keeps])
+def workloads(assignment: Assignment, rows: PairRows) -> torch.Tensor:
+    return torch.bincount(rows.client[assignment.local])
 
 
-def uncovered(kept: Kept) -> int:
-    return int((~kept.keeps & ~kept.kept_by).sum())
+def uncovered(assignment: Assignment) -> int:
+    return int((~assignment.local & ~assignment.remote).sum())
 
 
 def test_the_optimum_has_a_dense_part_that_proves_it(graph: Graph) -> None:
     found = optimum(graph.edges, graph.num_nodes)
     assert found.maximum == ANCHORS[graph.name][0]
-    assert np.bincount(found.keeper).max() == found.maximum
+    assert np.bincount(found.assignee).max() == found.maximum
     inside = (found.dense[graph.edges[0]] & found.dense[graph.edges[1]]).sum()
     assert inside > (found.maximum - 1) * found.dense.sum()
 
 
 def test_alg_1_has_the_largest_workload_pairs_and_candidates_that_were_worked_out(graph: Graph) -> None:
     _, most, pairs, candidates = ANCHORS[graph.name]
-    _, kept, rows = balanced(graph, balancer="greedy")
-    load = workloads(kept, rows)
-    assert (int(load.max()), int(kept.keeps.sum())) == (most, pairs)
+    _, assignment, rows = balanced(graph, balancer="greedy")
+    load = workloads(assignment, rows)
+    assert (int(load.max()), int(assignment.local.sum())) == (most, pairs)
     beaten = torch.zeros(graph.num_nodes, dtype=torch.bool)
     beaten[rows.client[load[rows.client] < load[rows.other]]] = True
     assert int((~beaten).sum()) == candidates
-    assert uncovered(kept) == 0
+    assert uncovered(assignment) == 0
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_local_rule_reaches_the_exact_optimum(graph: Graph, seed: int) -> None:
-    found, kept, rows = balanced(graph, seed=seed)
-    assert int(workloads(kept, rows).max()) == ANCHORS[graph.name][0]
-    assert (kept.keeps ^ kept.kept_by).all()
+    found, assignment, rows = balanced(graph, seed=seed)
+    assert int(workloads(assignment, rows).max()) == ANCHORS[graph.name][0]
+    assert (assignment.local ^ assignment.remote).all()
     made, all_again = found.comparisons()
     assert made < all_again / 2
 
@@ -83,11 +83,11 @@ def test_the_papers_search_stays_far_above_the_optimum_with_less_than_a_twentiet
 ) -> None:
     """LastFM's T is 300, where 22 was worked out; Facebook's is 1000, and takes longer."""
     graph = load(data, real_data, structure_only=True)
-    found, kept, rows = balanced(graph, balancer="mcmc", mcmc_steps=steps)
+    found, assignment, rows = balanced(graph, balancer="mcmc", mcmc_steps=steps)
     best, most, *_ = ANCHORS[data]
-    largest = int(workloads(kept, rows).max())
-    assert largest == int(kept.history[:, 0].min())
+    largest = int(workloads(assignment, rows).max())
+    assert largest == int(assignment.history[:, 0].min())
     assert largest in (reached or range(best + 10, most))
-    assert uncovered(kept) == 0
+    assert uncovered(assignment) == 0
     made, all_again = found.comparisons()
     assert made * 20 < all_again

@@ -22,43 +22,48 @@ class MemoryLink:
     """A `Link` between threads: messages wait in one dictionary until they are asked for."""
 
     def __init__(
-        self, mail: dict[tuple[int, int, str], bytes], arrived: threading.Condition, end: int
+        self, mail: dict[tuple[int, int, str], bytes], arrived: threading.Condition, participant: int
     ) -> None:
-        self.mail, self.arrived, self.end = mail, arrived, end
+        self.mail, self.arrived, self.participant = mail, arrived, participant
 
     def send(self, to: int, key: str, message: bytes) -> None:
         with self.arrived:
-            assert (self.end, to, key) not in self.mail, f"two messages under one key: {key}"
-            self.mail[self.end, to, key] = message
+            assert (self.participant, to, key) not in self.mail, f"two messages under one key: {key}"
+            self.mail[self.participant, to, key] = message
             self.arrived.notify_all()
 
     def recv(self, sender: int, key: str) -> bytes:
-        box = (sender, self.end, key)
+        box = (sender, self.participant, key)
         with self.arrived:
             if not self.arrived.wait_for(lambda: box in self.mail, PATIENCE):
-                raise TimeoutError(f"{self.end} waits in vain for {key} of {sender}")
+                raise TimeoutError(f"{self.participant} waited too long for {key} of {sender}")
             return self.mail.pop(box)
 
 
 def run_apart(
     workers: Sequence[Sequence[int]], program: Callable[[Federation], Any], *, simulated: bool = False
 ) -> dict[int, tuple[Any, Federation]]:
-    """The program at every place apart, a thread each: {end: (its result, its federation)}."""
+    """Run the program at every participant in a thread: {participant: (its result, its federation)}."""
     mail: dict[tuple[int, int, str], bytes] = {}
     arrived = threading.Condition()
     done: dict[int, tuple[Any, Federation]] = {}
     failed: dict[int, BaseException] = {}
 
-    def life(end: int) -> None:
-        here = [] if end == SERVER_INDEX else [end]
-        link = MemoryLink(mail, arrived, end)
-        fed = Federation(workers, here=here, server_here=end == SERVER_INDEX, link=link, simulated=simulated)
+    def life(participant: int) -> None:
+        here = [] if participant == SERVER_INDEX else [participant]
+        link = MemoryLink(mail, arrived, participant)
+        fed = Federation(
+            workers, here=here, server_here=participant == SERVER_INDEX, link=link, simulated=simulated
+        )
         try:
-            done[end] = program(fed), fed
+            done[participant] = program(fed), fed
         except BaseException as error:
-            failed[end] = error
+            failed[participant] = error
 
-    threads = [threading.Thread(target=life, args=(end,)) for end in (SERVER_INDEX, *range(len(workers)))]
+    threads = [
+        threading.Thread(target=life, args=(participant,))
+        for participant in (SERVER_INDEX, *range(len(workers)))
+    ]
     for t in threads:
         t.start()
     for t in threads:
@@ -67,7 +72,7 @@ def run_apart(
         if not isinstance(error, TimeoutError):
             raise error
     assert not failed, failed
-    assert not mail, f"messages that nobody asked for: {list(mail)}"
+    assert not mail, f"messages that no participant received: {list(mail)}"
     return done
 
 
@@ -119,14 +124,14 @@ def worlds(draw: st.DrawFn) -> World:
 
 @st.composite
 def placed_worlds(draw: st.DrawFn) -> tuple[World, list[tuple[int, ...]]]:
-    """A world and any way to put its clients on hosts."""
+    """A world and any way to assign its clients to workers."""
     world = draw(worlds())
     k = world.num_clients
     cuts = sorted(draw(st.sets(st.integers(1, k - 1)))) if k > 1 else []
     return world, [tuple(range(a, b)) for a, b in zip([0, *cuts], [*cuts, k], strict=True)]
 
 
-GATEWAYS = [(0, 1), (2,), (3, 4, 5)]
+SEVERAL_EACH = [(0, 1), (2,), (3, 4, 5)]
 
 
 def at_clients(fed: Federation, name: str, arrays: Sequence[Tensor]) -> Located:
@@ -169,5 +174,5 @@ def peer_ids(fed: Federation, world: World) -> Located:
 
 
 def whole(value: Located) -> Tensor:
-    """What all hosts hold of a value, one after the other."""
+    """What all workers hold of a value, one after the other."""
     return torch.cat(list(value.parts)) if value.place == CLIENTS else value.parts[0]

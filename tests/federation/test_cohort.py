@@ -1,4 +1,4 @@
-"""A cohort of some clients is those clients' rows of the cohort of all."""
+"""A cohort of some clients has the rows of these clients in the cohort of all."""
 
 import dataclasses
 
@@ -68,21 +68,21 @@ def split(graph):
 def test_a_cohort_of_some_clients_holds_their_rows_of_the_whole(graph, split, parts, clients):
     whole, some = make_cohort(graph, split, parts, range(CLIENTS)), make_cohort(graph, split, parts, clients)
     assert some.clients == tuple(clients)
-    mine = torch.isin(whole.client, torch.tensor(clients))
+    chosen = torch.isin(whole.client, torch.tensor(clients))
     stable = torch.tensor(clients)[some.client]
-    assert torch.equal(stable, whole.client[mine])
+    assert torch.equal(stable, whole.client[chosen])
     for name in ("id", "y", "owned", "train", "val", "test"):
-        assert torch.equal(getattr(some, name), getattr(whole, name)[mine]), name
-    assert torch.equal(dense(some.x), dense(whole.x)[mine])
+        assert torch.equal(getattr(some, name), getattr(whole, name)[chosen]), name
+    assert torch.equal(dense(some.x), dense(whole.x)[chosen])
     row = torch.full((whole.num_rows,), -1)
-    row[mine] = torch.arange(some.num_rows)
-    inside = mine[whole.edge_index[0]]
+    row[chosen] = torch.arange(some.num_rows)
+    inside = chosen[whole.edge_index[0]]
     order = edge_set(row[whole.edge_index[:, inside]])
     assert order == edge_set(some.edge_index)
-    cut = mine[whole.cross_row]
-    assert torch.equal(row[whole.cross_row[cut]], some.cross_row)
-    assert torch.equal(whole.cross_client[cut], some.cross_client)
-    assert torch.equal(whole.cross_id[cut], some.cross_id)
+    cross = chosen[whole.cross_row]
+    assert torch.equal(row[whole.cross_row[cross]], some.cross_row)
+    assert torch.equal(whole.cross_client[cross], some.cross_client)
+    assert torch.equal(whole.cross_id[cross], some.cross_id)
 
 
 def edge_set(edges):
@@ -90,7 +90,7 @@ def edge_set(edges):
 
 
 def test_rows_edges_and_cuts_are_those_of_the_partition(graph, split, parts):
-    """Checked node by node: features, labels, edges inside a client in both directions, cut edges by
+    """Checked node by node: features, labels, edges inside a client in both directions, cross-client edges by
     id."""
     cohort = make_cohort(graph, split, parts, range(CLIENTS))
     keys = list(zip(cohort.client.tolist(), cohort.id.tolist(), strict=True))
@@ -108,7 +108,7 @@ def test_rows_edges_and_cuts_are_those_of_the_partition(graph, split, parts):
     edges = {(s, u, v) for s, u, v in zip(parts.edge_client, parts.edge_u, parts.edge_v, strict=True)}
     got = {(keys[a][0], keys[a][1], keys[b][1]) for a, b in cohort.edge_index.t().tolist()}
     assert got == edges | {(s, v, u) for s, u, v in edges}
-    cut = [
+    cross = [
         (*keys[r], c, i)
         for r, c, i in zip(cohort.cross_row, cohort.cross_client, cohort.cross_id, strict=True)
     ]
@@ -119,7 +119,7 @@ def test_rows_edges_and_cuts_are_those_of_the_partition(graph, split, parts):
         parts.cross_remote_id,
         strict=True,
     )
-    assert [tuple(map(int, c)) for c in cut] == [tuple(map(int, c)) for c in expected]
+    assert [tuple(map(int, c)) for c in cross] == [tuple(map(int, c)) for c in expected]
 
 
 def test_weights_go_with_their_edges_inside_and_across(graph, split, parts, tmp_path):
@@ -133,11 +133,11 @@ def test_weights_go_with_their_edges_inside_and_across(graph, split, parts, tmp_
         save_cohort(made, tmp_path / "cohort.safetensors")
         for cohort in (made, load_cohort(tmp_path / "cohort.safetensors")):
             ids = cohort.id.tolist()
-            ends = [[node[ids[row]] for row in edge] for edge in cohort.edge_index.t().tolist()]
-            assert cohort.edge_weight.tolist() == [weight[frozenset(edge)] for edge in ends]
+            columns = [[node[ids[row]] for row in edge] for edge in cohort.edge_index.t().tolist()]
+            assert cohort.edge_weight.tolist() == [weight[frozenset(edge)] for edge in columns]
             across = zip(cohort.cross_row.tolist(), cohort.cross_id.tolist(), strict=True)
-            cut = [weight[frozenset((node[ids[row]], node[far]))] for row, far in across]
-            assert cohort.cross_weight.tolist() == cut
+            cross = [weight[frozenset((node[ids[row]], node[other]))] for row, other in across]
+            assert cohort.cross_weight.tolist() == cross
             degree = np.zeros(len(ids))
             np.add.at(degree, cohort.edge_index[1].numpy(), cohort.edge_weight.numpy())
             assert cohort.degree().tolist() == degree.tolist()
@@ -167,8 +167,8 @@ def test_a_node_of_several_owners_is_trained_on_and_scored_at_each_of_them(graph
     parts = partition(graph, "edges_uniform", CLIENTS, 0, nodes="endpoints")
     cohort = make_cohort(graph, split, parts, [0, 2])
     assert cohort.owned.all()
-    holders = np.bincount(parts.held_id, minlength=60)
-    assert cohort.owners.tolist() == holders[cohort.id].tolist()
+    owners = np.bincount(parts.held_id, minlength=60)
+    assert cohort.owners.tolist() == owners[cohort.id].tolist()
     assert len(set(cohort.owners.tolist())) > 1
     assert cohort.train.tolist() == split.train[cohort.id].tolist()
 
@@ -261,7 +261,7 @@ def require_same(one, two):
 
 @pytest.mark.parametrize("clients", [[1], [0, 2, 4], list(range(CLIENTS))], ids=str)
 def test_stable_ids_make_the_cohort_of_a_graph_whose_nodes_have_these_numbers(graph, split, clients):
-    """Rows, edges, cut edges and weights, all in the order of the new numbers."""
+    """Rows, edges, cross-client edges and weights, all in the order of the new numbers."""
     rng = np.random.default_rng(1)
     number, client = rng.permutation(60), rng.integers(0, CLIENTS, 60)
     weights = 1 + rng.integers(0, 8, graph.num_edges) / 8
@@ -287,12 +287,12 @@ def test_the_ids_of_the_partition_come_back_in_the_place_of_stable_ones(graph, s
     plain = make_cohort(graph, split, parts, [1, 3])
     made = make_cohort(graph, split, parts, [1, 3], stable_ids=stable)
     back = with_partition_ids(made, stable)
-    ends = [(made, "id"), (made, "cross_id")] + ([(made.links, "id")] if task == "links" else [])
-    for holder, name in ends:
-        found = getattr(back if holder is made else back.links, name)
-        assert stable[found].tolist() == getattr(holder, name).tolist()
+    columns = [(made, "id"), (made, "cross_id")] + ([(made.links, "id")] if task == "links" else [])
+    for part, name in columns:
+        found = getattr(back if part is made else back.links, name)
+        assert stable[found].tolist() == getattr(part, name).tolist()
         assert sorted(found.tolist()) == sorted(
-            getattr(plain if holder is made else plain.links, name).tolist()
+            getattr(plain if part is made else plain.links, name).tolist()
         )
     assert with_partition_ids(plain, None) is plain
     named = dataclasses.replace(graph, ids=pa.array([f"node {v}" for v in range(60)]))
@@ -352,10 +352,10 @@ DAMAGED = {
     "rows that are short": ("y", lambda a: a[1:], "y has dtype int64 and shape"),
     "labels that are fractions": ("y", lambda a: a + 0.5, "y has dtype float64"),
     "a mask of numbers": ("train", lambda a: a.astype(int), "train has dtype int64"),
-    "edges of three ends": ("edge_index", lambda a: np.concatenate([a, a[:1]]), "edge_index has dtype"),
+    "edges of three nodes": ("edge_index", lambda a: np.concatenate([a, a[:1]]), "edge_index has dtype"),
     "an edge beyond the rows": ("edge_index", at((0, 0), 10**6), "edge_index points beyond the"),
     "an edge before the rows": ("edge_index", at((0, 0), -1), "edge_index points beyond the"),
-    "a cut edge beyond the rows": ("cross_row", at(0, 10**6), "cross_row points beyond the"),
+    "a cross-client edge beyond the rows": ("cross_row", at(0, 10**6), "cross_row points beyond the"),
     "a row of no client": ("client", at(-1, 2), "client points beyond the 2 clients"),
     "clients that descend": ("clients", lambda a: a[::-1], "its clients are not different numbers"),
     "a client twice": ("clients", lambda a: a * 0, "its clients are not different numbers"),
@@ -369,7 +369,7 @@ DAMAGED = {
         lambda a: a * 0 - 1,
         "a node without a label is in a part",
     ),
-    "a node that nobody owns": ("owners", at(0, 0), "a node has no owner"),
+    "a node without an owner": ("owners", at(0, 0), "a node has no owner"),
     "weights of some edges": ("cross_weight", None, "it has the weights of some edges only"),
     "a weight of zero": ("edge_weight", at(0, 0), "the weight of an edge is not a positive number"),
     "a negative weight": ("edge_weight", at(0, -1), "the weight of an edge is not a positive number"),
@@ -400,9 +400,9 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_file_whose_columns_do_not_go_together_is_refused(case, graph, split, tmp_path):
-    """It may be another party's: nothing is worked out of it before it is known to be whole."""
-    column, change, told = DAMAGED[case]
+def test_a_file_whose_columns_do_not_fit_together_is_refused(case, graph, split, tmp_path):
+    """Another party may have written it: nothing is computed from it before it is known to be whole."""
+    column, change, message = DAMAGED[case]
     x = sp.csr_matrix(graph.x) if column.startswith("x_") else sp.csr_matrix(graph.x).toarray()
     heavy = dataclasses.replace(graph, x=x, edge_weight=np.full(graph.num_edges, 2, dtype=np.float32))
     path = tmp_path / "cohort.safetensors"
@@ -414,5 +414,5 @@ def test_a_file_whose_columns_do_not_go_together_is_refused(case, graph, split, 
     else:
         arrays[column] = change(arrays[column])
     write_tensors(path, arrays)
-    with pytest.raises(InputError, match=f"is not a whole cohort file: .*{told}.*; write it again"):
+    with pytest.raises(InputError, match=f"is not a whole cohort file: .*{message}.*; write it again"):
         load_cohort(path)

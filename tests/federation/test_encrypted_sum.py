@@ -16,11 +16,11 @@ from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.route import RowIds, make_table
 from graphfed.federation.secure import encrypted_sum as module
-from graphfed.federation.secure.encrypted_sum import ciphertext_names, encrypted_sum, place_rows
+from graphfed.federation.secure.encrypted_sum import encrypted_sum, name_ciphertexts, place_rows
 
 SUM = PARAMETERS["sum"]
 CLIENTS_HERE = 4
-HOSTS = [[range(4)], [(k,) for k in range(4)], [(0, 1), (2, 3)]]
+WORKERS = [[range(4)], [(k,) for k in range(4)], [(0, 1), (2, 3)]]
 #: Client k has these nodes, ascending: 40 at everybody, some at some, and client 3 has no others.
 IDS = [
     np.sort(np.concatenate([np.arange(100, 140), np.array(more, dtype=np.int64)]))
@@ -39,7 +39,7 @@ def rows(width: int) -> list[Tensor]:
 
 
 def sums(fed: Federation, width: int, wanted: bool) -> list[Tensor]:
-    """The sums of every node, or of the owned ones, at each host."""
+    """The sums of every node, or of the owned ones, at each worker."""
     x = fed.locate(CLIENTS, "x", [torch.cat([rows(width)[k] for k in fed.workers[h]]) for h in fed.here])
     ids, mask = [], []
     for h in fed.here:
@@ -78,7 +78,7 @@ def test_every_client_has_the_sums_that_it_wants_to_the_same_bits_in_any_placeme
     width: int, wanted: bool
 ) -> None:
     results, ledgers = [], []
-    for workers in HOSTS:
+    for workers in WORKERS:
         fed = Federation(workers, simulated=True)
         results.append(torch.cat(sums(fed, width, wanted)))
         ledgers.append(fed.ledger.to_json())
@@ -90,15 +90,15 @@ def test_every_client_has_the_sums_that_it_wants_to_the_same_bits_in_any_placeme
 
 @pytest.mark.parametrize("wanted", [False, True], ids=["all", "owned"])
 def test_places_apart_have_the_sums_and_the_bytes_of_one_process(wanted: bool) -> None:
-    fed = Federation(HOSTS[2], simulated=True)
+    fed = Federation(WORKERS[2], simulated=True)
     local = sums(fed, 4, wanted)
-    apart = run_apart(HOSTS[2], lambda fed: sums(fed, 4, wanted), simulated=True)
+    apart = run_apart(WORKERS[2], lambda fed: sums(fed, 4, wanted), simulated=True)
     assert all(torch.equal(apart[h][0][0], part) for h, part in enumerate(local))
     between = [e for e in fed.ledger.to_json()["entries"] if e["from"] != e["to"]]
     assert apart[SERVER_INDEX][1].ledger.to_json()["entries"] == between
 
 
-def holders(node: int) -> tuple[int, ...]:
+def clients_with(node: int) -> tuple[int, ...]:
     return tuple(k for k in range(CLIENTS_HERE) if node in IDS[k])
 
 
@@ -106,11 +106,11 @@ def holders(node: int) -> tuple[int, ...]:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_bytes_are_those_of_the_ciphertexts(width: int, wanted: bool) -> None:
     """Narrow rows of the same senders and receivers share one, which fit; a row that is wide has its own."""
-    fed = Federation(HOSTS[0], simulated=True)
+    fed = Federation(WORKERS[0], simulated=True)
     sums(fed, width, wanted)
     every = sorted({int(node) for ids in IDS for node in ids})
-    takers = {v: tuple(k for k in holders(v) if not wanted or v % CLIENTS_HERE == k) for v in every}
-    groups = {(holders(v), takers[v], 0 if width == 4 else v) for v in every}
+    receivers = {v: tuple(k for k in clients_with(v) if not wanted or v % CLIENTS_HERE == k) for v in every}
+    groups = {(clients_with(v), receivers[v], 0 if width == 4 else v) for v in every}
     pieces = 2 if width == 2100 else 1
     up, down = (pieces * sum(len(group[way]) for group in groups) for way in (0, 1))
     named = sum(map(len, IDS))
@@ -131,8 +131,8 @@ def test_the_bytes_are_those_of_the_ciphertexts(width: int, wanted: bool) -> Non
     }  # fmt: skip
 
 
-def test_the_cost_is_told_before_anything_is_encrypted() -> None:
-    fed, news = Federation(HOSTS[0], simulated=True), []
+def test_the_cost_is_reported_before_anything_is_encrypted() -> None:
+    fed, news = Federation(WORKERS[0], simulated=True), []
     fed.on_message = lambda text: news.append((text, [entry.name for entry in fed.ledger.entries]))
     stages: list[str] = []
     fed.on_stage = stages.append
@@ -150,12 +150,12 @@ def test_more_ciphertexts_than_a_process_may_hold_are_refused(monkeypatch: pytes
     up = down = sum(map(len, IDS))
     size = (up + down + len({*np.concatenate(IDS)})) * SUM.ciphertext_bytes + up * SUM.slots * 8
     monkeypatch.setattr(module, "MAX_BYTES", size)
-    sums(Federation(HOSTS[0], simulated=True), 1500, False)
+    sums(Federation(WORKERS[0], simulated=True), 1500, False)
     monkeypatch.setattr(module, "MAX_BYTES", size - 1)
     with pytest.raises(
         InputError, match=f"encrypted sums of {up} ciphertexts up and {down} down take 0.0 GiB"
     ):
-        sums(Federation(HOSTS[0], simulated=True), 1500, False)
+        sums(Federation(WORKERS[0], simulated=True), 1500, False)
 
 
 @pytest.mark.parametrize("rows_in_one", [1, 3, 64])
@@ -171,7 +171,7 @@ def test_rows_share_a_ciphertext_in_ascending_order_with_those_of_the_same_clien
         name, count = (node, 1) if count == rows_in_one else (name, count + 1)
         open_ones[clients] = name, count
         names.append(name)
-    assert ciphertext_names(table, None, rows_in_one).tolist() == names
+    assert name_ciphertexts(table, None, rows_in_one).tolist() == names
 
 
 def test_a_row_lies_in_its_clients_ciphertext_at_its_rank() -> None:

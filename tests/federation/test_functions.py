@@ -64,7 +64,7 @@ def test_a_transfer_refuses_an_option_that_it_does_not_have_and_needs_a_name(opt
     assert fed.ledger.entries == []
 
 
-def test_an_observer_sees_every_message_by_name_and_ends() -> None:
+def test_an_observer_sees_every_message_by_name_sender_and_receiver() -> None:
     fed, seen = Federation([(0,), (1,)]), []
     fed.observe(lambda name, messages: seen.append((name, sorted(messages))))
     fed.broadcast(weights_at_server(fed), name="model")

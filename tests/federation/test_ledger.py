@@ -1,4 +1,4 @@
-"""The ledger adds up what crossed, by phase, direction, protection and client."""
+"""The ledger adds up what was sent, by phase, direction, protection and client."""
 
 import json
 
@@ -32,12 +32,12 @@ def filled() -> Ledger:
     return ledger
 
 
-def test_totals_are_of_setup_and_training_and_the_other_phases_stand_beside():
+def test_totals_are_of_setup_and_training_and_the_other_phases_are_separate():
     totals = filled().totals()
-    by_transfer, beside = totals.pop("by_transfer"), totals.pop("other_phases")
+    by_transfer, others = totals.pop("by_transfer"), totals.pop("other_phases")
     assert totals == {"total": 2 * 120, "up": 48, "down": 48, "peer": 144, "setup": 120}
     assert by_transfer == {"x": 48, "y": 48, "z": 144}
-    assert beside == {"eval": 120, "control": 120, "predict": 120}
+    assert others == {"eval": 120, "control": 120, "predict": 120}
     assert filled().counted_bytes == 240
 
 

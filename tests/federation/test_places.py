@@ -1,4 +1,4 @@
-"""A value is used where it lives, and functions run at a place bring nothing along."""
+"""A value is used where it lives, and functions that run at a place carry no data."""
 
 import functools
 import types
@@ -37,7 +37,7 @@ def test_a_value_used_elsewhere_is_an_error_that_names_it_its_place_and_the_miss
 
 
 @pytest.mark.parametrize("transfer", ["gather", "sum", "average", "broadcast"])
-def test_a_transfer_takes_a_value_from_its_own_end(transfer):
+def test_a_transfer_takes_a_value_from_its_sending_place(transfer):
     fed = two_hosts()
     at = SERVER if transfer != "broadcast" else CLIENTS
     value = fed.locate(at, "h", [torch.ones(1)] * (2 if at == CLIENTS else 1))
@@ -263,11 +263,11 @@ def test_a_failure_names_the_client_the_stage_the_phase_the_round_and_the_inputs
     fed = Federation(workers)
     rows = {1: 2} if len(workers) == 3 else {0: 2}
     x = fed.locate(CLIENTS, "x", [torch.ones(rows.get(h, 1), 3) for h in range(len(workers))])
-    told = (
+    message = (
         rf"{who} failed in 'fails_for_two_rows' \(phase train, round 7\): RuntimeError: boom; "
         r"inputs: float32 \[2, 3\], 0\.5"
     )
-    with pytest.raises(StageError, match=told) as caught, fed.phase("train", round_number=7):
+    with pytest.raises(StageError, match=message) as caught, fed.phase("train", round_number=7):
         fed.clients.run(fails_for_two_rows, x, 0.5)
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -303,7 +303,7 @@ def test_a_decision_is_plain_json():
         fed.control(identity, {"set": {1}})
 
 
-def test_a_value_has_a_part_for_every_host_of_its_place():
+def test_a_value_has_a_part_for_every_worker_of_its_place():
     with pytest.raises(PlaceError, match="got 1 parts, but this process has 2 participants"):
         two_hosts().locate(CLIENTS, "x", [1])
     with pytest.raises(PlaceError):
@@ -325,7 +325,7 @@ def _double_in_place(_, x):
 
 
 def test_an_object_that_hides_a_located_value_is_refused_as_an_argument():
-    """Passing a method's whole state instead of one value of it is the likeliest slip of its author."""
+    """Passing a method's whole state instead of one value of it is the likeliest mistake of its author."""
     fed = Federation([(0,), (1,)])
     w = fed.locate("server", "w", [torch.ones(2)])
     for hidden in (State({"weights": w}), [[w]], {"a": {"b": w}}, types.SimpleNamespace(w=torch.ones(1))):
@@ -384,7 +384,7 @@ def test_settings_that_hold_what_can_change_are_looked_at_every_time():
         fed.server.run(identity, settings)
 
 
-def test_who_watches_is_shown_what_a_program_says_and_begins_and_nobody_has_to():
+def test_messages_and_stages_of_a_program_are_reported_to_an_observer_if_there_is_one():
     fed, seen = two_hosts(), []
     fed.log("unheard")
     fed.begin("unseen")

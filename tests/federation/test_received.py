@@ -1,5 +1,5 @@
-"""What another place sent is used only if it has the form of the transfer and numbers as large as others';
-else the refusal names the place."""
+"""What another participant sent is used only if it has the form of the transfer and numbers as large as those
+of others; the error names the participant."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ LIMIT = {dtype: torch.finfo(dtype).max ** 0.5 for dtype in (torch.float32, torch
 
 
 class Mail:
-    """The link of a place whose peers send what `sent` gives for (sender, key of the message)."""
+    """A link whose other participants send what `sent` returns for (sender, key of the message)."""
 
     def __init__(self, sent: Callable[[int, str], Any]) -> None:
         self.sent = sent
@@ -36,7 +36,7 @@ class Mail:
 
 
 def server_of(*payloads: Any, clients: int = 1) -> Federation:
-    """The server's federation, to which host h sends payload h in every transfer; a host holds `clients`
+    """The server's federation, to which worker h sends payload h in every transfer; a worker holds `clients`
     clients."""
     workers = [range(clients * h, clients * (h + 1)) for h in range(len(payloads))]
     return Federation(workers, here=[], link=Mail(lambda sender, key: payloads[sender]))
@@ -68,7 +68,7 @@ def test_who_sends_another_form_than_most_is_named_wherever_it_stands(other: tor
             gathered(server_of(*payloads))
 
 
-def test_of_as_many_of_one_form_as_of_another_nobody_is_accused() -> None:
+def test_no_participant_is_named_if_two_forms_are_equally_frequent() -> None:
     for payloads in ([row(1), row(1, 2)], [row(1), row(1, 2), row(1, 2), row(1)]):
         with pytest.raises(ReceivedError, match="must have the same form, but they differ") as caught:
             gathered(server_of(*payloads))
@@ -78,7 +78,7 @@ def test_of_as_many_of_one_form_as_of_another_nobody_is_accused() -> None:
 
 def test_a_refusal_is_short_however_long_the_form() -> None:
     wide = [{f"tensor {n} of place {h}": row(1) for n in range(50)} for h in range(8)]
-    checks = Received(lambda end: f"place {end}", [(h,) for h in range(8)])
+    checks = Received(lambda participant: f"place {participant}", [(h,) for h in range(8)])
     every = {(h, SERVER_INDEX): payload for h, payload in enumerate(wide)}
     with pytest.raises(ReceivedError) as caught:
         checks.check(transfer_of("sum"), every, {}, {}, None, 0)
@@ -178,7 +178,7 @@ def test_of_many_who_send_what_is_not_finite_five_are_named() -> None:
 
 
 @pytest.mark.parametrize("others", [math.nan, 1e30, 1e17], ids=["all diverge", "all overflow", "all grow"])
-def test_numbers_that_nobody_can_compute_with_pass_and_are_noted(others: float) -> None:
+def test_numbers_too_large_at_all_clients_pass_and_are_noted(others: float) -> None:
     """Of one whose numbers are 5e-3 of the limit it is not known that it is right."""
     fed = server_of(row(others), row(math.nan))
     assert gathered(fed).shape == (2, 1)
@@ -198,7 +198,7 @@ def test_a_transfer_of_numbers_that_need_not_be_finite_takes_them_from_anybody()
 
 def test_a_row_of_a_maximum_may_be_minus_infinity_and_a_row_of_a_sum_may_not() -> None:
     arrived = {(0, -1): row(-math.inf, 2), (1, -1): row(1, 2)}
-    checks = Received(lambda end: f"place {end}", [(0,), (1,)])
+    checks = Received(lambda participant: f"place {participant}", [(0,), (1,)])
     checks.check(transfer_of("max"), arrived, {}, {}, None, 4)
     with pytest.raises(ReceivedError, match=r"^place 0 sent numbers that are not finite .* round 4\)"):
         checks.check(transfer_of("sum"), arrived, {}, {}, None, 4)
@@ -228,7 +228,7 @@ def test_whose_numbers_are_a_thousand_times_everybody_elses_is_noted(
 # ---- rules of a transfer -----------------------------------------------------------------------------------
 
 
-def test_a_rule_of_a_transfer_gets_what_each_host_sent_and_what_its_clients_declared() -> None:
+def test_a_rule_of_a_transfer_gets_what_each_worker_sent_and_what_its_clients_declared() -> None:
     seen = []
 
     def accept(payload: torch.Tensor, declared: Mapping[str, np.ndarray]) -> str:
@@ -261,7 +261,7 @@ def test_a_rule_of_routed_rows_is_asked_too() -> None:
 
 
 def test_of_the_server_nothing_is_declared() -> None:
-    checks = Received(lambda end: "the server", [(0,)], {"train": np.ones(1)})
+    checks = Received(lambda _: "the server", [(0,)], {"train": np.ones(1)})
     seen: list[Any] = []
     rule = transfer_of("rows", accept=lambda payload, declared: seen.append(dict(declared)) or "")
     checks.check(rule, {(SERVER_INDEX, 0): row(1)}, {}, {}, None, 0)
@@ -317,7 +317,7 @@ class Broken(Cast):
         raise ZeroDivisionError(float(encoded.sum()))
 
 
-def test_what_a_wrapper_cannot_open_is_refused_and_not_shown() -> None:
+def test_what_a_wrapper_cannot_decode_is_refused_and_not_shown() -> None:
     opened = Message(row(7.25), (), ("float32",))
     assert unpack_arrived(opened, Cast()).tolist() == [[7.25]]
     with pytest.raises(WireError, match=r"^a payload that its wrapper cannot decode \(ZeroDivisionError\)$"):

@@ -1,4 +1,4 @@
-"""What every host says of itself reaches the server as plain JSON, or is refused in a line."""
+"""What every worker reports reaches the server as plain JSON, or is refused in one line."""
 
 import json
 from typing import Any
@@ -17,8 +17,8 @@ from graphfed.federation.operations import control as control_module
 from graphfed.federation.wire import WireError
 from graphfed.runtime.processes import Workers
 
-HOSTS = [(0, 1), (2,), (3, 4)]
-#: What the hosts say in turn.
+WORKERS = [(0, 1), (2,), (3, 4)]
+#: What the workers report, in order.
 TOLD = [{"columns": ["age", "income"]}, "Zürich \ud800", None]
 
 JSON = st.recursive(
@@ -28,10 +28,10 @@ JSON = st.recursive(
 )
 
 
-def say(fed: Federation, told: list[Any]) -> Any:
-    """Every host of this process reports what `told` has for it: what the server has then, None elsewhere."""
+def say(fed: Federation, content: list[Any]) -> Any:
+    """Report the content of every worker in this process. Returns what the server has; None elsewhere."""
     with fed.phase("setup", round_number=0):
-        reports = fed.report(fed.locate(CLIENTS, "told", [told[h] for h in fed.here]), name="join")
+        reports = fed.report(fed.locate(CLIENTS, "content", [content[h] for h in fed.here]), name="join")
     return reports.parts[0] if fed.server_is_here else None
 
 
@@ -44,10 +44,10 @@ def up_bytes(ledger: Ledger) -> list[int]:
     return np.sum([np.zeros(ledger.num_clients), *(e.sent for e in ledger.entries)], axis=0).tolist()
 
 
-def lengths(told: list[Any], workers: list[tuple[int, ...]]) -> list[int]:
-    """The bytes of every host's JSON, at its first client."""
+def lengths(content: list[Any], workers: list[tuple[int, ...]]) -> list[int]:
+    """The bytes of every worker's JSON, at its first client."""
     per_client = [0] * sum(map(len, workers))
-    for h, value in zip(workers, told, strict=True):
+    for h, value in zip(workers, content, strict=True):
         per_client[h[0]] = len(json.dumps(value))
     return per_client
 
@@ -57,28 +57,30 @@ def lengths(told: list[Any], workers: list[tuple[int, ...]]) -> list[int]:
 
 @settings(max_examples=40)
 @given(st.lists(JSON, min_size=3, max_size=3))
-def test_the_server_has_every_hosts_report_in_order_in_one_process_and_apart(told: list[Any]) -> None:
-    together = Federation(HOSTS)
-    apart = run_apart(HOSTS, lambda fed: say(fed, told))
-    assert say(together, told) == apart[SERVER_INDEX][0] == told
-    assert up_bytes(together.ledger) == up_bytes(apart[SERVER_INDEX][1].ledger) == lengths(told, HOSTS)
+def test_the_server_has_every_workers_report_in_order_in_every_placement(
+    content: list[Any],
+) -> None:
+    together = Federation(WORKERS)
+    apart = run_apart(WORKERS, lambda fed: say(fed, content))
+    assert say(together, content) == apart[SERVER_INDEX][0] == content
+    assert up_bytes(together.ledger) == up_bytes(apart[SERVER_INDEX][1].ledger) == lengths(content, WORKERS)
 
 
 def test_a_place_counts_its_own_report_and_the_server_all() -> None:
-    apart = run_apart(HOSTS, lambda fed: say(fed, TOLD))
-    every = lengths(TOLD, HOSTS)
+    apart = run_apart(WORKERS, lambda fed: say(fed, TOLD))
+    every = lengths(TOLD, WORKERS)
     assert up_bytes(apart[SERVER_INDEX][1].ledger) == every
-    for h, clients in enumerate(HOSTS):
+    for h, clients in enumerate(WORKERS):
         assert apart[h][0] is None
         own = [every[k] if k in clients else 0 for k in range(5)]
         assert up_bytes(apart[h][1].ledger) == own
 
 
 @pytest.mark.parametrize("workers", [[(0, 1, 2)], [(0,), (1,), (2,)]], ids=["stacked", "one at a time"])
-def test_a_report_is_of_a_host_and_a_stacked_cohort_makes_one(workers: list[tuple[int, ...]]) -> None:
-    fed, told = Federation(workers), [{"worker": list(h)} for h in workers]
-    assert say(fed, told) == told
-    assert up_bytes(fed.ledger) == lengths(told, workers)
+def test_a_report_is_of_a_worker_and_a_stacked_cohort_makes_one(workers: list[tuple[int, ...]]) -> None:
+    fed, content = Federation(workers), [{"worker": list(h)} for h in workers]
+    assert say(fed, content) == content
+    assert up_bytes(fed.ledger) == lengths(content, workers)
 
 
 @pytest.mark.slow
@@ -102,7 +104,7 @@ def test_reports_are_the_same_between_processes() -> None:
 )
 def test_what_is_not_json_is_refused_where_it_is_said(value: Any, why: str) -> None:
     with pytest.raises(StageError, match=rf"client 2 failed in '_as_report' .*{why}"):
-        say(Federation(HOSTS), [None, value, None])
+        say(Federation(WORKERS), [None, value, None])
 
 
 def test_a_report_of_the_longest_length_arrives_and_one_character_more_is_refused(
@@ -114,8 +116,8 @@ def test_a_report_of_the_longest_length_arrives_and_one_character_more_is_refuse
         say(Federation([(0,)]), ["x" * 9])
 
 
-def test_a_report_needs_every_host() -> None:
-    fed = Federation(HOSTS)
+def test_a_report_needs_every_worker() -> None:
+    fed = Federation(WORKERS)
     fed.set_roster(np.array([True, True, False, True, True]))
     with pytest.raises(PlaceError, match=r"transfer 'join' needs every client, but clients \[2\] are absent"):
         say(fed, TOLD)
@@ -125,7 +127,7 @@ def test_a_report_needs_every_host() -> None:
 
 
 class OneMessage:
-    """The server's link to a host that has sent one message, whatever it is asked for."""
+    """The server's link to a worker that has sent one message, whatever it is asked for."""
 
     def __init__(self, message: bytes) -> None:
         self.message = message
@@ -138,7 +140,7 @@ class OneMessage:
 
 
 def hear(payload: Any) -> Federation:
-    """The server's federation once host 0 has sent a payload as its report."""
+    """The server's federation once worker 0 has sent a payload as its report."""
     link = OneMessage(wire.encode(payload, grad=(), dtypes=()))
     fed = Federation([(0,)], here=[], link=link)
     say(fed, [])
@@ -150,7 +152,7 @@ def hear(payload: Any) -> Federation:
     [
         7,
         None,
-        {"told": "{}"},
+        {"content": "{}"},
         "",
         "no JSON",
         '{"a": 1',
@@ -163,7 +165,7 @@ def hear(payload: Any) -> Federation:
     ],
     ids=lambda p: repr(p)[:12],
 )
-def test_anything_but_json_from_a_host_is_an_error_that_names_it_and_quotes_nothing(payload: Any) -> None:
+def test_anything_but_json_from_a_worker_is_an_error_that_names_it_and_quotes_nothing(payload: Any) -> None:
     with pytest.raises(
         WireError, match=r"^'join' from client 0 is (not a text of at most|not JSON: )"
     ) as caught:
@@ -172,7 +174,7 @@ def test_anything_but_json_from_a_host_is_an_error_that_names_it_and_quotes_noth
 
 
 @given(st.text())
-def test_any_text_from_a_host_is_its_json_or_refused_and_then_not_counted(text: str) -> None:
+def test_any_text_from_a_worker_is_its_json_or_refused_and_then_not_counted(text: str) -> None:
     fed = Federation([(0,)], here=[], link=OneMessage(wire.encode(text, grad=(), dtypes=())))
     try:
         expected = json.loads(text, parse_constant=wire.refuse_constant)
@@ -185,14 +187,14 @@ def test_any_text_from_a_host_is_its_json_or_refused_and_then_not_counted(text: 
         assert up_bytes(fed.ledger) == [len(text.encode())]
 
 
-def test_control_that_is_not_json_is_an_error_at_the_host() -> None:
+def test_control_that_is_not_json_is_an_error_at_the_worker() -> None:
     link = OneMessage(wire.encode("[" * 900, grad=(), dtypes=()))
     fed = Federation([(0,)], here=[0], server_here=False, link=link)
     with pytest.raises(WireError, match="a control message is not JSON"):
         fed.control(dict)
 
 
-def test_controls_of_two_names_are_told_apart_on_the_ledger_and_between_places() -> None:
+def test_controls_of_two_names_are_distinct_on_the_ledger_and_between_places() -> None:
     """The names also go into the keys of the messages."""
 
     def program(fed: Federation) -> list[Any]:

@@ -1,9 +1,9 @@
-"""Clients that take no part neither send nor receive, and nothing of theirs counts."""
+"""Absent clients neither send nor receive, and none of their values counts."""
 
 import numpy as np
 import pytest
 import torch
-from placements import GATEWAYS, at_server, make_world, per_client, row_ids, run_apart, whole
+from placements import SEVERAL_EACH, at_server, make_world, per_client, row_ids, run_apart, whole
 from torch import Tensor
 
 from graphfed.errors import InputError, PlaceError
@@ -11,7 +11,7 @@ from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.link import SERVER_INDEX
 
 PRESENT = np.array([False, True, False, False, True, True])
-PLACEMENTS = [[range(6)], [(k,) for k in range(6)], GATEWAYS]
+PLACEMENTS = [[range(6)], [(k,) for k in range(6)], SEVERAL_EACH]
 
 
 def doubled(received: Tensor, own: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def check_round(fed: Federation, out: dict) -> None:
     torch.testing.assert_close(whole(out["sum"]), sent[1] + sent[4] + sent[5], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "several each"])
 def test_absent_clients_are_neither_sent_to_nor_recorded_nor_counted(workers):
     fed = Federation(workers)
     check_round(fed, one_round(fed))
@@ -56,17 +56,17 @@ def test_absent_clients_are_neither_sent_to_nor_recorded_nor_counted(workers):
 
 
 def test_a_smaller_roster_is_the_same_across_a_link():
-    local = Federation(GATEWAYS)
+    local = Federation(SEVERAL_EACH)
     one_round(local)
-    apart = run_apart(GATEWAYS, one_round)
+    apart = run_apart(SEVERAL_EACH, one_round)
     out, server = apart[SERVER_INDEX]
     check_round(server, out)
     assert server.ledger.to_json() == local.ledger.to_json()
     assert [e.name for e in apart[1][1].ledger.entries] == ["control"], "client 2 is absent"
 
 
-@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
-def test_a_value_made_under_a_smaller_roster_is_missing_under_a_larger_one(workers):
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "several each"])
+def test_a_value_computed_under_a_smaller_roster_is_missing_under_a_larger_one(workers):
     fed = Federation(workers)
     new = one_round(fed)["new"]
     fed.clients.run(torch.neg, new)
@@ -78,7 +78,7 @@ def test_a_value_made_under_a_smaller_roster_is_missing_under_a_larger_one(worke
         fed.average(new, at_server(fed, "n", torch.ones(6)), name="mean")
 
 
-@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "several each"])
 def test_state_that_absent_clients_keep_can_be_used_by_everybody(workers):
     fed = Federation(workers)
     old = fed.clients.run(torch.clone, per_client(fed, "old", torch.zeros(6)))
@@ -100,13 +100,13 @@ def ids_of_present(ids: Tensor, present: Tensor) -> Tensor:
 def there_and_back(fed: Federation) -> dict:
     """A row of every client to the server; to each its own row times 100."""
     fed.set_roster(PRESENT)
-    mine = fed.clients.run(ids_of_present, fed.client_ids(), fed.present())
-    rows = fed.collect(mine, name="up")
+    ids = fed.clients.run(ids_of_present, fed.client_ids(), fed.present())
+    rows = fed.collect(ids, name="up")
     answers = fed.server.run(torch.mul, rows, 100)
     return {"rows": rows, "back": fed.scatter(answers, name="down", protection="encrypted")}
 
 
-@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "one at a time", "several each"])
 def test_a_row_of_each_client_that_takes_part_goes_up_in_order_and_its_own_comes_back(workers):
     fed = Federation(workers)
     out = there_and_back(fed)
@@ -119,7 +119,7 @@ def test_a_row_of_each_client_that_takes_part_goes_up_in_order_and_its_own_comes
     assert (down.direction, down.protection, down.messages) == ("down", "encrypted", 3)
 
 
-@pytest.mark.parametrize("workers", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
+@pytest.mark.parametrize("workers", [SEVERAL_EACH, [(k,) for k in range(6)]], ids=["several", "one each"])
 def test_rows_of_the_clients_that_take_part_are_the_same_across_a_link(workers):
     local = Federation(workers)
     there_and_back(local)
@@ -132,7 +132,7 @@ def test_rows_of_the_clients_that_take_part_are_the_same_across_a_link(workers):
 
 
 def test_rows_that_are_not_one_for_each_client_that_takes_part_are_refused():
-    fed = Federation(GATEWAYS)
+    fed = Federation(SEVERAL_EACH)
     fed.set_roster(PRESENT)
     with pytest.raises(PlaceError, match=r"'client ids' is int64 .* where its clients are 1"):
         fed.collect(fed.client_ids(), name="up")
@@ -159,7 +159,7 @@ def test_rows_that_are_not_one_for_each_client_that_takes_part_are_refused():
 def test_a_routed_transfer_refuses_absent_clients(transfer):
     from placements import peer_ids
 
-    fed, world = Federation(GATEWAYS), make_world(6, 1)
+    fed, world = Federation(SEVERAL_EACH), make_world(6, 1)
     route = fed.route(row_ids(fed, world), name="ids")
     peer = fed.exchange_route(peer_ids(fed, world), name="wants")
     x = fed.locate(CLIENTS, "x", [torch.ones(route.sizes[h], 2) for h in fed.here])
@@ -179,7 +179,7 @@ def test_a_routed_transfer_refuses_absent_clients(transfer):
 
 
 def test_a_gradient_comes_from_clients_that_took_part_only():
-    fed = Federation(GATEWAYS)
+    fed = Federation(SEVERAL_EACH)
     fed.set_roster(PRESENT)
     with fed.tape():
         w = fed.server.run(leaf, at_server(fed, "w", torch.tensor(1.0)))
@@ -213,7 +213,7 @@ def test_an_empty_roster_is_bad_input_and_a_changed_array_changes_no_roster():
 
 
 def test_a_roster_changes_for_all_places_at_once_or_not_at_all() -> None:
-    """Whoever holds the roster of a round cannot write into it, nor does the array that it was set from."""
+    """The roster of a round cannot be written to, and does not change with the array that it was set from."""
     fed, present = Federation([(0, 1, 2)]), np.array([True, False, True])
     fed.set_roster(present)
     present[1] = True

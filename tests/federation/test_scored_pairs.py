@@ -20,32 +20,32 @@ from graphfed.files import read_tensors, write_tensors
 PARTITIONS = ("random", "louvain", "ego")
 
 
-def world(seed: int, dealt: str, weights: bool = False) -> tuple[Graph, EdgeSplit, Graph, Partition]:
+def world(seed: int, partitioned: str, weights: bool = False) -> tuple[Graph, EdgeSplit, Graph, Partition]:
     """The whole graph, the split, the training graph and its partition over 4 clients (ego: 24)."""
     rng = np.random.default_rng(seed)
-    ends = rng.integers(0, 24, (2, 90))
-    ends = ends[:, ends[0] != ends[1]]
-    weight = rng.uniform(0.5, 2, ends.shape[1]) if weights else None
-    graph = make_graph("toy", rng.random((24, 3)), np.arange(24) % 3, ends, edge_weight=weight)
+    edge_index = rng.integers(0, 24, (2, 90))
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    weight = rng.uniform(0.5, 2, edge_index.shape[1]) if weights else None
+    graph = make_graph("toy", rng.random((24, 3)), np.arange(24) % 3, edge_index, edge_weight=weight)
     split = make_edge_split(graph, "edges:0.6,0.2,0.2", seed)
     known = training_graph(graph, split)
-    return graph, split, known, partition(known, dealt, 24 if dealt == "ego" else 4, seed)
+    return graph, split, known, partition(known, partitioned, 24 if partitioned == "ego" else 4, seed)
 
 
 def cohorts(
-    split: EdgeSplit, known: Graph, dealt: Partition, groups: Sequence[Sequence[int]]
+    split: EdgeSplit, known: Graph, partitioned: Partition, groups: Sequence[Sequence[int]]
 ) -> list[Cohort]:
-    return [make_cohort(known, split, dealt, group) for group in groups]
+    return [make_cohort(known, split, partitioned, group) for group in groups]
 
 
 @settings(max_examples=40)
 @given(st.integers(0, 200), st.sampled_from(PARTITIONS), st.integers(0, 3))
-def test_no_cohort_has_an_edge_of_validation_or_test(seed: int, name: str, cut: int) -> None:
-    graph, split, known, dealt = world(seed, name, weights=True)
+def test_no_cohort_has_an_edge_of_validation_or_test(seed: int, name: str, bound: int) -> None:
+    graph, split, known, partitioned = world(seed, name, weights=True)
     hidden = set(map(tuple, graph.edges[:, ~split.train].T.tolist()))
     seen = set()
-    k = dealt.num_clients
-    for cohort in cohorts(split, known, dealt, [g for g in (range(cut), range(cut, k)) if len(g)]):
+    k = partitioned.num_clients
+    for cohort in cohorts(split, known, partitioned, [g for g in (range(bound), range(bound, k)) if len(g)]):
         ids = cohort.id.numpy()
         inside = ids[cohort.edge_index.numpy()]
         across = np.stack([ids[cohort.cross_row.numpy()], cohort.cross_id.numpy()])
@@ -58,13 +58,13 @@ def test_no_cohort_has_an_edge_of_validation_or_test(seed: int, name: str, cut: 
 
 @settings(max_examples=20)
 @given(st.integers(0, 200), st.sampled_from(PARTITIONS), st.integers(1, 3))
-def test_the_clients_of_several_cohorts_score_what_those_of_one_do(seed: int, name: str, cut: int) -> None:
-    _, split, known, dealt = world(seed, name)
-    k = dealt.num_clients
-    (whole,) = cohorts(split, known, dealt, [range(k)])
-    parts = cohorts(split, known, dealt, [range(cut), range(cut, k)])
+def test_the_clients_of_several_cohorts_score_what_those_of_one_do(seed: int, name: str, bound: int) -> None:
+    _, split, known, partitioned = world(seed, name)
+    k = partitioned.num_clients
+    (whole,) = cohorts(split, known, partitioned, [range(k)])
+    parts = cohorts(split, known, partitioned, [range(bound), range(bound, k)])
 
-    def told(cohort: Cohort) -> list[tuple[int, ...]]:
+    def listed(cohort: Cohort) -> list[tuple[int, ...]]:
         links = cohort.links
         assert links is not None
         assert bool((links.row.diff() >= 0).all())
@@ -72,17 +72,17 @@ def test_the_clients_of_several_cohorts_score_what_those_of_one_do(seed: int, na
         columns = (first, cohort.id[links.row], links.client, links.id, links.label, links.part)
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
-    assert told(whole) == [pair for part in parts for pair in told(part)]
-    held = dict(zip(dealt.held_id.tolist(), dealt.held_client.tolist(), strict=True))
+    assert listed(whole) == [pair for part in parts for pair in listed(part)]
+    held = dict(zip(partitioned.held_id.tolist(), partitioned.held_client.tolist(), strict=True))
     edges = set(map(tuple, np.sort(split.edges[:, split.val | split.test], axis=0).T.tolist()))
-    for client, near, other, far, label, _ in told(whole):
-        assert (held[near], held[far]) == (client, other)
-        assert bool(label) == ((min(near, far), max(near, far)) in edges)
+    for client, local, other, remote, label, _ in listed(whole):
+        assert (held[local], held[remote]) == (client, other)
+        assert bool(label) == ((min(local, remote), max(local, remote)) in edges)
 
 
 def test_pairs_of_a_target_are_in_its_part_and_all_are_both() -> None:
-    _, split, known, dealt = world(0, "random")
-    (cohort,) = cohorts(split, known, dealt, [range(4)])
+    _, split, known, partitioned = world(0, "random")
+    (cohort,) = cohorts(split, known, partitioned, [range(4)])
     assert cohort.links is not None
     val, test = cohort.pairs("val"), cohort.pairs("test")
     assert len(val) == 2 * split.val.sum()
@@ -92,8 +92,8 @@ def test_pairs_of_a_target_are_in_its_part_and_all_are_both() -> None:
 
 
 def saved(folder: Path) -> tuple[Cohort, Path]:
-    _, split, known, dealt = world(1, "random")
-    (cohort,) = cohorts(split, known, dealt, [[1, 2]])
+    _, split, known, partitioned = world(1, "random")
+    (cohort,) = cohorts(split, known, partitioned, [[1, 2]])
     save_cohort(cohort, folder / "cohort.safetensors")
     return cohort, folder / "cohort.safetensors"
 

@@ -1,5 +1,5 @@
-"""Pairs of clients: what each end learns, what the ledger says, and what is refused; real or simulated, in
-every placement."""
+"""Pairs of clients: what each client learns, what the ledger records, and what is refused; real or simulated,
+in every placement."""
 
 import importlib.util
 import json
@@ -35,7 +35,7 @@ from graphfed.federation.secure.pairs import PairRows, Pairs, open_pairs
 from graphfed.runtime.processes import Workers
 
 Edges = list[tuple[int, int]]
-Hosts = Sequence[tuple[int, ...]]
+Groups = Sequence[tuple[int, ...]]
 
 
 needs_secure = pytest.mark.skipif(
@@ -48,7 +48,7 @@ real = pytest.mark.parametrize(
 
 @dataclass(frozen=True)
 class Graph:
-    """Pairs of K clients, and which of them are asked, call after call."""
+    """Pairs of K clients, and which of them are selected, call after call."""
 
     clients: int
     edges: Edges
@@ -65,7 +65,7 @@ def graphs(draw: st.DrawFn, largest: int = 7) -> Graph:
 
 
 @st.composite
-def placed(draw: st.DrawFn, largest: int = 7) -> tuple[Graph, Hosts]:
+def placed(draw: st.DrawFn, largest: int = 7) -> tuple[Graph, Groups]:
     graph = draw(graphs(largest))
     k = graph.clients
     cuts = sorted(draw(st.sets(st.integers(1, k - 1)))) if k > 1 else []
@@ -73,7 +73,7 @@ def placed(draw: st.DrawFn, largest: int = 7) -> tuple[Graph, Hosts]:
 
 
 def ends_of(edges: Edges, hosted: Sequence[int]) -> Edges:
-    """(client, other) of every row of a host, sorted."""
+    """(client, other) of every row of a worker, sorted."""
     both = [*edges, *((v, u) for u, v in edges)]
     return sorted((me, other) for me, other in both if me in hosted)
 
@@ -81,8 +81,8 @@ def ends_of(edges: Edges, hosted: Sequence[int]) -> Edges:
 def pair_rows(fed: Federation, graph: Graph) -> Located:
     parts = []
     for h in fed.here:
-        told = torch.tensor(ends_of(graph.edges, fed.workers[h]), dtype=torch.int64).reshape(-1, 2)
-        parts.append(PairRows(told[:, 0] - fed.workers[h][0], told[:, 1]))
+        message = torch.tensor(ends_of(graph.edges, fed.workers[h]), dtype=torch.int64).reshape(-1, 2)
+        parts.append(PairRows(message[:, 0] - fed.workers[h][0], message[:, 1]))
     return fed.locate(CLIENTS, "pairs", parts)
 
 
@@ -96,7 +96,7 @@ def at_rows(fed: Federation, graph: Graph, edges: Edges) -> Located:
 
 
 def of_rows(fed: Federation, edges: Edges, value: Any, dtype: torch.dtype = torch.int64) -> Located:
-    """A value for each asked row: value(client, other), a number or a list."""
+    """A value for each selected row: value(client, other), a number or a list."""
     like = torch.tensor(value(0, 1), dtype=dtype)[None][:0]
     parts = []
     for h in fed.here:
@@ -105,7 +105,7 @@ def of_rows(fed: Federation, edges: Edges, value: Any, dtype: torch.dtype = torc
     return fed.locate(CLIENTS, "values", parts)
 
 
-def told(fed: Federation, x: Located) -> list[list[Any]]:
+def received_rows(fed: Federation, x: Located) -> list[list[Any]]:
     return [part.tolist() for part in x.parts]
 
 
@@ -125,34 +125,34 @@ def degree(graph: Graph, k: int) -> int:
 def all_told(fed: Federation, graph: Graph) -> list[Any]:
     """Everything that pairs can do, on every call's pairs, checked against plain Python: what they learn."""
     pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs")
-    learnt = []
+    learned = []
     for edges in graph.calls:
         which = at_rows(fed, graph, edges)
         x = of_rows(fed, edges, lambda u, v: [100 * u + v, 1])
-        got = swap(fed, pairs, x, which, name="told")
-        assert told(fed, got) == expected(fed, edges, lambda u, v: [100 * v + u, 1])
+        got = swap(fed, pairs, x, which, name="swapped")
+        assert received_rows(fed, got) == expected(fed, edges, lambda u, v: [100 * v + u, 1])
         numbers = of_rows(fed, edges, lambda u, _: degree(graph, u))
         order = compare_pairs(fed, pairs, numbers, which, bits=4, reveal="order", name="degrees")
-        assert told(fed, order) == expected(
+        assert received_rows(fed, order) == expected(
             fed, edges, lambda u, v: int(np.sign(degree(graph, u) - degree(graph, v)))
         )
         asker = of_rows(fed, edges, asks, torch.bool)
         more = compare_pairs(fed, pairs, numbers, which, bits=3, reveal="greater", asker=asker, name="more")
-        assert told(fed, more) == expected(
+        assert received_rows(fed, more) == expected(
             fed,
             edges,
             lambda u, v: int(
                 (degree(graph, u) > degree(graph, v)) if asks(u, v) else (degree(graph, v) > degree(graph, u))
             ),
         )
-        learnt += [told(fed, x) for x in (got, order, more)]
-    return learnt
+        learned += [received_rows(fed, x) for x in (got, order, more)]
+    return learned
 
 
 @settings(max_examples=60)
 @given(case=placed())
 def test_simulated_pairs_learn_what_plain_python_says_and_the_ledger_is_the_same_in_any_placement(
-    case: tuple[Graph, Hosts],
+    case: tuple[Graph, Groups],
 ) -> None:
     graph, workers = case
     stacked, fed = (Federation(h, simulated=True) for h in ([range(graph.clients)], workers))
@@ -165,7 +165,7 @@ def test_simulated_pairs_learn_what_plain_python_says_and_the_ledger_is_the_same
 @settings(max_examples=6)
 @given(case=placed(largest=4))
 def test_real_pairs_of_any_graph_learn_what_plain_python_says_at_the_bytes_of_the_simulation(
-    case: tuple[Graph, Hosts],
+    case: tuple[Graph, Groups],
 ) -> None:
     graph, workers = case
     stacked, fed = Federation([range(graph.clients)], simulated=True), Federation(workers)
@@ -174,8 +174,10 @@ def test_real_pairs_of_any_graph_learn_what_plain_python_says_at_the_bytes_of_th
     assert renamed(fed.ledger.to_json()) == stacked.ledger.to_json()
 
 
-@pytest.mark.parametrize("workers", [[range(24)], [range(10), range(10, 24)]], ids=["stacked", "gateways"])
-def test_a_handful_of_many_pairs_is_asked_before_and_after_all_of_them(workers: Hosts) -> None:
+@pytest.mark.parametrize(
+    "workers", [[range(24)], [range(10), range(10, 24)]], ids=["stacked", "several each"]
+)
+def test_a_handful_of_many_pairs_is_selected_before_and_after_all_of_them(workers: Groups) -> None:
     every = [(u, v) for u in range(24) for v in range(u + 1, 24)]
     for some in (every[7:9], every[:1], every[100:110]):
         graph = Graph(24, every, [some, every, some])
@@ -183,11 +185,11 @@ def test_a_handful_of_many_pairs_is_asked_before_and_after_all_of_them(workers: 
         pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs")
         for edges in graph.calls:
             x = of_rows(fed, edges, lambda u, v: 100 * u + v)
-            got = swap(fed, pairs, x, at_rows(fed, graph, edges), name="told")
-            assert told(fed, got) == expected(fed, edges, lambda u, v: 100 * v + u)
+            got = swap(fed, pairs, x, at_rows(fed, graph, edges), name="swapped")
+            assert received_rows(fed, got) == expected(fed, edges, lambda u, v: 100 * v + u)
 
 
-def every_ledger(workers: Hosts, apart: dict[int, tuple[Any, Federation]]) -> dict[str, Any]:
+def every_ledger(workers: Groups, apart: dict[int, tuple[Any, Federation]]) -> dict[str, Any]:
     """The ledgers of separate places put together."""
     merged = apart[SERVER_INDEX][1].ledger
     for h in range(len(workers)):
@@ -210,13 +212,13 @@ TRIANGLE_AND_TAIL = Graph(
     [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (1, 4)],
     [[(0, 2), (2, 3), (1, 4)], [(2, 3)], [], [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (1, 4)], [(1, 4)]],
 )
-PLACEMENTS: list[Hosts] = [[range(6)], [(0, 1), (2,), (3, 4, 5)], [(k,) for k in range(6)]]  # type: ignore[list-item]
+PLACEMENTS: list[Groups] = [[range(6)], [(0, 1), (2,), (3, 4, 5)], [(k,) for k in range(6)]]  # type: ignore[list-item]
 
 
 @real
-@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "several each", "one at a time"])
 def test_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes(
-    workers: Hosts, simulated: bool
+    workers: Groups, simulated: bool
 ) -> None:
     stacked, fed = Federation([range(6)], simulated=True), Federation(workers, simulated=simulated)
     all_told(stacked, TRIANGLE_AND_TAIL)
@@ -225,8 +227,8 @@ def test_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes(
 
 
 @real
-@pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["gateways", "one each"])
-def test_in_places_apart_they_learn_the_same_at_the_same_bytes(workers: Hosts, simulated: bool) -> None:
+@pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["several each", "one each"])
+def test_in_places_apart_they_learn_the_same_at_the_same_bytes(workers: Groups, simulated: bool) -> None:
     stacked = Federation([range(6)], simulated=True)
     all_told(stacked, TRIANGLE_AND_TAIL)
     apart = run_apart(workers, lambda fed: all_told(fed, TRIANGLE_AND_TAIL), simulated=simulated)
@@ -254,11 +256,11 @@ def in_a_process(fed: Federation, arguments: Any, log: Any) -> str:
 
 @needs_secure
 @pytest.mark.parametrize("simulated", [True, False], ids=["simulated", "real"])
-def test_many_pairs_between_two_hosts_take_as_many_messages_as_one(
+def test_many_pairs_between_two_workers_take_as_many_messages_as_one(
     simulated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = [(0, 1, 2), (3, 4, 5)]
-    crossing = [(u, v) for u in workers[0] for v in workers[1]]
+    between = [(u, v) for u in workers[0] for v in workers[1]]
     sent: list[list[str]] = []
     plain = MemoryLink.send
 
@@ -267,7 +269,7 @@ def test_many_pairs_between_two_hosts_take_as_many_messages_as_one(
         plain(link, to, key, message)
 
     monkeypatch.setattr(MemoryLink, "send", counting)
-    for edges in (crossing[:1], crossing):
+    for edges in (between[:1], between):
         graph = Graph(6, edges, [edges, edges])
         sent.append([])
         run_apart(workers, lambda fed, graph=graph: all_told(fed, graph), simulated=simulated)
@@ -283,8 +285,10 @@ def pair_of(fed: Federation) -> tuple[Pairs, Located]:
     return open_pairs(fed, pair_rows(fed, PAIR), name="pair"), at_rows(fed, PAIR, PAIR.edges)
 
 
-def compared(fed: Federation, pairs: Pairs, which: Located, mine: int, theirs: int, asker: int | None) -> Any:
-    numbers = of_rows(fed, PAIR.edges, lambda u, _: (mine, theirs)[u])
+def compared(
+    fed: Federation, pairs: Pairs, which: Located, local: int, remote: int, asker: int | None
+) -> Any:
+    numbers = of_rows(fed, PAIR.edges, lambda u, _: (local, remote)[u])
     asks = None if asker is None else of_rows(fed, PAIR.edges, lambda u, _: u == asker, torch.bool)
     reveal: Any = "order" if asker is None else "greater"
     found = compare_pairs(fed, pairs, numbers, which, bits=4, reveal=reveal, asker=asks, name="c")
@@ -323,19 +327,19 @@ def test_a_session_is_recorded_once_and_comparisons_by_their_formulas(simulated:
 
 
 def one_way(fed: Federation, graph: Graph) -> list[list[Any]]:
-    """Who asks sends a row to who does not."""
+    """The client that asks sends a row to the one that does not."""
     pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs")
-    learnt = []
+    learned = []
     for edges in graph.calls:
         which, asker = at_rows(fed, graph, edges), of_rows(fed, edges, asks, torch.bool)
         x = of_rows(fed, edges, lambda u, v: [100 * u + v, 7])
         given, wanted, rows = fed.clients.run(ends_that_ask, which, asker, x, outputs=3)
         got = send(fed, pairs, rows, given, wanted, name="offer")
-        assert told(fed, got) == [
+        assert received_rows(fed, got) == [
             [[100 * v + u, 7] for u, v in ends_of(edges, fed.workers[h]) if not asks(u, v)] for h in fed.here
         ]
-        learnt += [told(fed, got)]
-    return learnt
+        learned += [received_rows(fed, got)]
+    return learned
 
 
 def ends_that_ask(which: torch.Tensor, asker: torch.Tensor, x: torch.Tensor) -> Any:
@@ -344,8 +348,8 @@ def ends_that_ask(which: torch.Tensor, asker: torch.Tensor, x: torch.Tensor) -> 
 
 @settings(max_examples=60)
 @given(case=placed())
-def test_a_row_that_one_end_sends_reaches_the_other_and_costs_one_way_only(
-    case: tuple[Graph, Hosts],
+def test_a_row_that_one_client_sends_reaches_the_other_and_costs_one_direction_only(
+    case: tuple[Graph, Groups],
 ) -> None:
     graph, workers = case
     stacked, fed = Federation([range(graph.clients)]), Federation(workers)
@@ -355,8 +359,8 @@ def test_a_row_that_one_end_sends_reaches_the_other_and_costs_one_way_only(
     assert fed.ledger.bytes_of("offer") == 16 * sum(len(edges) for edges in graph.calls)
 
 
-@pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["gateways", "one each"])
-def test_rows_one_way_are_the_same_in_places_apart(workers: Hosts) -> None:
+@pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["several each", "one each"])
+def test_rows_one_way_are_the_same_in_places_apart(workers: Groups) -> None:
     stacked = Federation([range(6)])
     one_way(stacked, TRIANGLE_AND_TAIL)
     apart = run_apart(workers, lambda fed: one_way(fed, TRIANGLE_AND_TAIL))
@@ -371,17 +375,17 @@ def leaf(x: torch.Tensor) -> torch.Tensor:
     return x.double().requires_grad_()
 
 
-@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
-def test_the_gradient_of_what_is_told_comes_back_to_who_told_it(workers: Hosts) -> None:
-    """d/dx of the sum of squares of what everybody got: 2 x at each end."""
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "several each", "one at a time"])
+def test_the_gradient_of_a_swapped_row_is_sent_back_to_its_sender(workers: Groups) -> None:
+    """d/dx of the sum of squares of what every client received: 2 x at each client."""
     fed, edges = Federation(workers), TRIANGLE_AND_TAIL.edges
     pairs = open_pairs(fed, pair_rows(fed, TRIANGLE_AND_TAIL), name="pairs")
     x = fed.clients.run(leaf, of_rows(fed, edges, lambda u, v: [10 * u + v]))
     with fed.tape():
-        got = swap(fed, pairs, x, at_rows(fed, TRIANGLE_AND_TAIL, edges), name="told", grad=True)
+        got = swap(fed, pairs, x, at_rows(fed, TRIANGLE_AND_TAIL, edges), name="swapped", grad=True)
         fed.backward(fed.clients.run(squares, got))
-    assert told(fed, fed.gradients(x)) == expected(fed, edges, lambda u, v: [2.0 * (10 * u + v)])
-    assert fed.ledger.bytes_of("told/grad") == fed.ledger.bytes_of("told") == 2 * 8 * len(edges)
+    assert received_rows(fed, fed.gradients(x)) == expected(fed, edges, lambda u, v: [2.0 * (10 * u + v)])
+    assert fed.ledger.bytes_of("swapped/grad") == fed.ledger.bytes_of("swapped") == 2 * 8 * len(edges)
 
 
 def subtracting(which: torch.Tensor, numbers: torch.Tensor, first: torch.Tensor) -> list[Any]:
@@ -390,8 +394,8 @@ def subtracting(which: torch.Tensor, numbers: torch.Tensor, first: torch.Tensor)
     return [subtract(Simulated(bool(f)), own) for f, own in zip(first, words, strict=True)]
 
 
-@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
-def test_pairs_run_any_two_party_protocol(workers: Hosts) -> None:
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "several each", "one at a time"])
+def test_pairs_run_any_two_party_protocol(workers: Groups) -> None:
     fed, edges = Federation(workers), TRIANGLE_AND_TAIL.edges
     pairs = open_pairs(fed, pair_rows(fed, TRIANGLE_AND_TAIL), name="pairs")
     which = at_rows(fed, TRIANGLE_AND_TAIL, edges)
@@ -404,7 +408,7 @@ def test_pairs_run_any_two_party_protocol(workers: Hosts) -> None:
     assert fed.ledger.bytes_of("difference") == len(edges) * sum(bytes_of_subtract(1, 4))
 
 
-def test_a_protocol_has_a_party_for_each_end_of_a_pair() -> None:
+def test_a_protocol_has_a_party_for_each_client_of_a_pair() -> None:
     fed = Federation([(0, 1)], simulated=True)
     pairs, which = pair_of(fed)
     for count in (1, 3):
@@ -417,9 +421,9 @@ def test_a_protocol_has_a_party_for_each_end_of_a_pair() -> None:
 
 
 def all_accepted(fed: Federation, graph: Graph, temperature: float, seed: int = 3) -> Any:
-    """Who asks has 8; the other 8 + 3 (u + v): what each learns, the same at both ends."""
+    """The client that asks has 8; the other 8 + 3 (u + v): what each learns, the same at both clients."""
     pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs")
-    learnt: dict[tuple[int, ...], int] = {}
+    learned: dict[tuple[int, ...], int] = {}
     for number, edges in enumerate(graph.calls):
         which, asker = at_rows(fed, graph, edges), of_rows(fed, edges, asks, torch.bool)
         numbers = of_rows(fed, edges, lambda u, v: 8 if asks(u, v) else 8 + 3 * (u + v))
@@ -429,20 +433,20 @@ def all_accepted(fed: Federation, graph: Graph, temperature: float, seed: int = 
         )  # fmt: skip
         for h, part in zip(fed.here, found.parts, strict=True):
             for (u, v), bit in zip(ends_of(edges, fed.workers[h]), part.tolist(), strict=True):
-                assert learnt.setdefault((number, min(u, v), max(u, v)), bit) == bit
-    return learnt
+                assert learned.setdefault((number, min(u, v), max(u, v)), bit) == bit
+    return learned
 
 
 @settings(max_examples=40)
 @given(case=placed(), seed=st.integers(0, 2**40))
-def test_simulated_acceptances_are_the_same_in_any_placement(case: tuple[Graph, Hosts], seed: int) -> None:
+def test_simulated_acceptances_are_the_same_in_any_placement(case: tuple[Graph, Groups], seed: int) -> None:
     graph, workers = case
     stacked, fed = (Federation(h, simulated=True) for h in ([range(graph.clients)], workers))
     assert all_accepted(fed, graph, 9.0, seed) == all_accepted(stacked, graph, 9.0, seed)
     assert fed.ledger.to_json() == stacked.ledger.to_json()
 
 
-def test_simulated_acceptances_follow_metropolis_and_another_seed_draws_others() -> None:
+def test_simulated_acceptances_follow_metropolis_and_depend_on_the_seed() -> None:
     """Of 1000 draws of a pair with a difference of 3; false alarm: 1e-6."""
     graph = Graph(2, [(0, 1)], [[(0, 1)]] * 1000)
     feds = [Federation([(0, 1)], simulated=True) for _ in range(2)]
@@ -455,10 +459,10 @@ def test_simulated_acceptances_follow_metropolis_and_another_seed_draws_others()
 
 
 @needs_secure
-@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+@pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "several each", "one at a time"])
 @pytest.mark.parametrize(("temperature", "bit"), [(1e9, 1), (0.05, 0)], ids=["hot", "cold"])
 def test_where_no_draw_matters_a_real_acceptance_is_the_simulated_one_at_the_same_bytes(
-    workers: Hosts, temperature: float, bit: int
+    workers: Groups, temperature: float, bit: int
 ) -> None:
     stacked, fed = Federation([range(6)], simulated=True), Federation(workers)
     found = all_accepted(fed, TRIANGLE_AND_TAIL, temperature)
@@ -468,7 +472,7 @@ def test_where_no_draw_matters_a_real_acceptance_is_the_simulated_one_at_the_sam
 
 
 @needs_secure
-def test_in_places_apart_both_ends_of_a_real_acceptance_learn_the_same_bit() -> None:
+def test_in_separate_processes_both_clients_of_a_real_acceptance_learn_the_same_bit() -> None:
     workers = PLACEMENTS[1]
     apart = run_apart(workers, lambda fed: all_accepted(fed, TRIANGLE_AND_TAIL, 9.0))
     for key in {key for h in range(3) for key in apart[h][0]}:
@@ -488,7 +492,7 @@ def opened(clients: int, client: list[int], other: list[int]) -> Pairs:
 
 
 @pytest.mark.parametrize(
-    ("client", "other", "told"),
+    ("client", "other", "message"),
     [
         ([0, 1], [1], "vectors of one length"),
         ([0, 1, 1], [1, 0, 1], "client 1 is paired with itself"),
@@ -499,13 +503,15 @@ def opened(clients: int, client: list[int], other: list[int]) -> Pairs:
         ([0], [3], "the clients are 0..2"),
     ],
 )
-def test_rows_that_break_their_contract_are_refused(client: list[int], other: list[int], told: str) -> None:
-    with pytest.raises(PlaceError, match=told):
+def test_rows_that_break_their_contract_are_refused(
+    client: list[int], other: list[int], message: str
+) -> None:
+    with pytest.raises(PlaceError, match=message):
         opened(3, client, other)
 
 
 @pytest.mark.parametrize(
-    ("which", "told"),
+    ("which", "message"),
     [
         ([0], "pair of clients 0 and 1 is selected for one of the two only"),
         ([0, 1, 2], "clients 1 and 2 is selected for one"),
@@ -514,17 +520,17 @@ def test_rows_that_break_their_contract_are_refused(client: list[int], other: li
         ([-1, 0], "-1..0 are selected, but there are 4 pairs"),
     ],
 )
-def test_positions_that_are_not_those_of_pairs_are_refused(which: list[int], told: str) -> None:
+def test_positions_that_are_not_those_of_pairs_are_refused(which: list[int], message: str) -> None:
     fed = Federation([range(3)])
     pairs = open_pairs(fed, pair_rows(fed, Graph(3, [(0, 1), (1, 2)], [])), name="p")
     rows = fed.locate(CLIENTS, "which", [torch.tensor(which)])
     x = fed.locate(CLIENTS, "x", [torch.zeros(len(which))])
-    with pytest.raises(PlaceError, match=told):
+    with pytest.raises(PlaceError, match=message):
         swap(fed, pairs, x, rows, name="t")
     assert fed.ledger.entries == []
 
 
-def test_a_row_that_nobody_expects_is_refused() -> None:
+def test_a_row_that_its_receiver_does_not_expect_is_refused() -> None:
     fed = Federation([range(3)])
     pairs = open_pairs(fed, pair_rows(fed, Graph(3, [(0, 1), (1, 2)], [])), name="p")
     given, wanted = (fed.locate(CLIENTS, "rows", [torch.tensor(w)]) for w in ([0, 2], [1]))
@@ -542,7 +548,7 @@ def test_rows_that_are_not_one_for_each_pair_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "bits", "told"),
+    ("numbers", "bits", "message"),
     [
         (
             (300, 1),
@@ -555,22 +561,22 @@ def test_rows_that_are_not_one_for_each_pair_are_refused() -> None:
     ],
 )
 def test_a_number_that_does_not_fit_is_bad_input_before_anything_is_sent(
-    numbers: tuple[int, int], bits: int, told: str
+    numbers: tuple[int, int], bits: int, message: str
 ) -> None:
     fed = Federation([(0,), (1,)], simulated=True)
     pairs, which = pair_of(fed)
     own = of_rows(fed, PAIR.edges, lambda u, _: numbers[u])
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         compare_pairs(fed, pairs, own, which, bits=bits, reveal="order", name="c")
     assert fed.ledger.entries == []
 
 
-@pytest.mark.parametrize(("bits", "temperature", "told"), [(13, 1.0, "1 to 12 bits"), (4, 0.0, "got 0")])
-def test_an_acceptance_that_cannot_be_is_bad_input(bits: int, temperature: float, told: str) -> None:
+@pytest.mark.parametrize(("bits", "temperature", "message"), [(13, 1.0, "1 to 12 bits"), (4, 0.0, "got 0")])
+def test_an_acceptance_that_cannot_be_is_bad_input(bits: int, temperature: float, message: str) -> None:
     fed = Federation([(0, 1)], simulated=True)
     pairs, which = pair_of(fed)
     own, asker = of_rows(fed, PAIR.edges, lambda u, _: u), of_rows(fed, PAIR.edges, asks, torch.bool)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         at_most_pairs(
             fed, pairs, own, which, bits=bits, asker=asker, temperature=temperature, seed=0, name="a"
         )
@@ -578,7 +584,7 @@ def test_an_acceptance_that_cannot_be_is_bad_input(bits: int, temperature: float
 
 
 @pytest.mark.parametrize("workers", [[(0, 1)], [(0,), (1,)]], ids=["one worker", "two workers"])
-def test_of_a_pair_one_end_asks(workers: Hosts) -> None:
+def test_exactly_one_client_of_a_pair_asks(workers: Groups) -> None:
     fed = Federation(workers, simulated=True)
     pairs, which = pair_of(fed)
     own, both = (of_rows(fed, PAIR.edges, lambda *_: True, d) for d in (torch.int64, torch.bool))
@@ -586,7 +592,7 @@ def test_of_a_pair_one_end_asks(workers: Hosts) -> None:
         compare_pairs(fed, pairs, own, which, bits=4, reveal="greater", asker=both, name="c")
 
 
-def test_who_asks_is_told_where_one_bit_is_opened_and_nowhere_else() -> None:
+def test_askers_are_given_only_if_one_bit_is_opened() -> None:
     fed = Federation([(0, 1)], simulated=True)
     pairs, which = pair_of(fed)
     own, asker = of_rows(fed, PAIR.edges, lambda u, _: u), of_rows(fed, PAIR.edges, asks, torch.bool)
@@ -595,8 +601,8 @@ def test_who_asks_is_told_where_one_bit_is_opened_and_nowhere_else() -> None:
             compare_pairs(fed, pairs, own, which, bits=4, reveal=reveal, asker=who, name="c")  # type: ignore[arg-type]
 
 
-def test_hosts_that_ask_for_other_pairs_are_refused() -> None:
-    """In places apart, of two pairs between them one worker asks for both and the other for one."""
+def test_workers_that_select_different_pairs_are_refused() -> None:
+    """Two workers have two pairs in common; one worker selects both, the other selects one."""
     graph, workers = Graph(3, [(0, 1), (0, 2)], []), [(0,), (1, 2)]
 
     def program(fed: Federation) -> None:
@@ -610,15 +616,15 @@ def test_hosts_that_ask_for_other_pairs_are_refused() -> None:
 
 
 @needs_secure
-def test_what_takes_long_is_told_beforehand_with_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_set_up_is_reported_beforehand_with_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONG_SECONDS", 0.03)
-    fed, heard = Federation([(0, 1)]), []
-    fed.on_message = heard.append
+    fed, messages = Federation([(0, 1)]), []
+    fed.on_message = messages.append
     pairs, which = pair_of(fed)
     for _ in range(2):
         compared(fed, pairs, which, 3, 5, None)
-    assert len(heard) == 1
-    assert heard[0].startswith("pair/session: setting up 2 parties of sessions")
+    assert len(messages) == 1
+    assert messages[0].startswith("pair/session: setting up 2 parties of sessions")
 
 
 @needs_secure

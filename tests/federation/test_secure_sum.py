@@ -1,5 +1,5 @@
-"""The secure sum is the weighted sum to the last bit of its fixed point, wherever the clients are and whoever
-takes part, and the ideal form is it in bits and bytes."""
+"""The secure sum equals the weighted sum to the last bit of its fixed point, in every placement and for every
+roster; the ideal form has the same bits and bytes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from placements import GATEWAYS, at_server, per_client, run_apart
+from placements import SEVERAL_EACH, at_server, per_client, run_apart
 from torch import Tensor
 
 from graphfed.crypto.aggregation import Server, Terms
@@ -53,7 +53,7 @@ def add_up(fed: Federation, present: Sequence[bool] = EVERYONE) -> Located:
 
 
 def in_fixed_point(present: Sequence[bool]) -> dict[str, Tensor]:
-    """The sum, each client's numbers cut to multiples of 2^-24 first."""
+    """The sum, each client's numbers rounded to multiples of 2^-24 first."""
     n = counts(len(present)).double() * torch.tensor(present)
     return {
         name: ((x.double() * n.view(-1, *[1] * (x.dim() - 1))) * 2.0**24).round().sum(0) / 2**24
@@ -63,7 +63,7 @@ def in_fixed_point(present: Sequence[bool]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("present", [EVERYONE, SOME], ids=["everyone", "some"])
 @pytest.mark.parametrize("simulated", [True, False], ids=["simulated", "secure"])
-@pytest.mark.parametrize("workers", [[tuple(range(6))], [(k,) for k in range(6)], GATEWAYS])
+@pytest.mark.parametrize("workers", [[tuple(range(6))], [(k,) for k in range(6)], SEVERAL_EACH])
 def test_the_sum_over_who_takes_part_has_the_same_bits_in_every_placement(
     workers: list[tuple[int, ...]], simulated: bool, present: Sequence[bool]
 ) -> None:
@@ -76,7 +76,7 @@ def test_the_sum_over_who_takes_part_has_the_same_bits_in_every_placement(
 
 @settings(max_examples=25)
 @given(present=st.lists(st.booleans(), min_size=3, max_size=9), data=st.data())
-def test_the_ideal_form_and_the_real_one_agree_for_any_roster_and_hosts(
+def test_the_ideal_form_and_the_real_one_agree_for_any_roster_and_workers(
     present: list[bool], data: st.DataObject
 ) -> None:
     """In bits of the result, and in every number of the ledger but the protection."""
@@ -90,7 +90,8 @@ def test_the_ideal_form_and_the_real_one_agree_for_any_roster_and_hosts(
         results.append(add_up(fed, present).parts[0])
         ledgers.append(
             sorted(
-                ({**e.to_json(), "protection": ""} for e in fed.ledger.entries), key=lambda told: told["name"]
+                ({**e.to_json(), "protection": ""} for e in fed.ledger.entries),
+                key=lambda entry: entry["name"],
             )
         )
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
@@ -99,40 +100,40 @@ def test_the_ideal_form_and_the_real_one_agree_for_any_roster_and_hosts(
 
 @pytest.mark.parametrize("simulated", [True, False], ids=["simulated", "secure"])
 def test_across_a_link_it_is_the_same_sum_and_the_same_ledger(simulated: bool) -> None:
-    local = Federation(GATEWAYS, simulated=simulated)
+    local = Federation(SEVERAL_EACH, simulated=simulated)
     (total,) = add_up(local, SOME).parts
-    apart = run_apart(GATEWAYS, lambda fed: add_up(fed, SOME), simulated=simulated)
+    apart = run_apart(SEVERAL_EACH, lambda fed: add_up(fed, SOME), simulated=simulated)
     out, server = apart[SERVER_INDEX]
     assert all(torch.equal(out.parts[0][name], total[name]) for name in total)
     assert server.ledger.to_json() == local.ledger.to_json()
-    assert all(not apart[h][0].parts for h in range(len(GATEWAYS))), "no client has the sum"
+    assert all(not apart[h][0].parts for h in range(len(SEVERAL_EACH))), "no client has the sum"
 
 
 def test_every_transfer_costs_what_is_written_and_says_what_protects_it() -> None:
     """4 of 6 clients, 10 numbers, in bytes: keys 64; a box of 80 for each other one; a word each; a byte and
     32 for each client; 8 for the tag of every message."""
-    fed = Federation(GATEWAYS)
+    fed = Federation(SEVERAL_EACH)
     add_up(fed, SOME)
-    told = {e.name.removeprefix("update/"): e for e in fed.ledger.entries}
-    assert sorted(told) == STEPS
+    entries = {e.name.removeprefix("update/"): e for e in fed.ledger.entries}
+    assert sorted(entries) == STEPS
     each = {
         "keys": 72, "all_keys": 8 + 4 * 64, "sealed_shares": 8 + 3 * 80, "forwarded_shares": 8 + 3 * 80,
         "masked": 8 + 10 * 8, "survivors": 8 + 4, "unmask": 8 + 4 * 32,
     }  # fmt: skip
     for step, size in each.items():
         down = step in ("all_keys", "forwarded_shares", "survivors")
-        moved = told[step].received if down else told[step].sent
+        moved = entries[step].received if down else entries[step].sent
         assert moved.tolist() == [size * taking_part for taking_part in SOME], step
     up = sum(each[s] for s in ("keys", "sealed_shares", "masked", "unmask"))
     down = sum(each[s] for s in ("all_keys", "forwarded_shares", "survivors"))
     n, w = 4, 10
     assert (up, down) == (112 * n + 8 * w + 16, 145 * n - 56), "as the module says"
-    assert {step: e.protection for step, e in told.items()} == {
+    assert {step: e.protection for step, e in entries.items()} == {
         "keys": "public", "all_keys": "public", "survivors": "public",
         "sealed_shares": "encrypted", "forwarded_shares": "encrypted", "masked": "aggregate",
         "unmask": "shared",
     }  # fmt: skip
-    fed = Federation(GATEWAYS, simulated=True)
+    fed = Federation(SEVERAL_EACH, simulated=True)
     add_up(fed, SOME)
     assert {e.protection for e in fed.ledger.entries} == {"simulated"}
 
@@ -181,7 +182,7 @@ def test_two_clients_are_refused(simulated: bool) -> None:
         summing([1.0, 2.0], simulated=simulated)
 
 
-def test_vectors_that_do_not_fit_are_refused_with_their_size_before_anything_crosses(
+def test_vectors_that_do_not_fit_are_refused_with_their_size_before_anything_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes = Terms.usual("", 6).sizes(10)

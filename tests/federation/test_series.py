@@ -1,5 +1,5 @@
-"""The readings of a host's sensors and the server's network: made of sensors, and read from files that may be
-another party's."""
+"""The readings of a worker's sensors and the server's network: made from sensors, and read from files that
+another party may have written."""
 
 import dataclasses
 import json
@@ -110,9 +110,9 @@ def test_the_clients_of_a_series_are_sensors_in_ascending_order(clients: list[in
 
 def test_the_network_has_an_edge_for_each_entry_of_the_adjacency() -> None:
     edges = make_network(sensors(), SPLIT).edges
-    ends = zip(edges.sender.tolist(), edges.receiver.tolist(), edges.weight.tolist(), strict=True)
+    edge_list = zip(edges.sender.tolist(), edges.receiver.tolist(), edges.weight.tolist(), strict=True)
     dense = sensors().adjacency.toarray()
-    assert sorted(ends) == [(a, b, dense[a, b]) for a in range(4) for b in range(4) if dense[a, b]]
+    assert sorted(edge_list) == [(a, b, dense[a, b]) for a in range(4) for b in range(4) if dense[a, b]]
 
 
 def test_a_series_and_a_network_come_back_from_their_files(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def refused(kind: str, path: Path, message: str) -> None:
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_file_whose_columns_do_not_go_together_is_refused(case: str, saved: dict[str, Path]) -> None:
+def test_a_file_whose_columns_do_not_fit_together_is_refused(case: str, saved: dict[str, Path]) -> None:
     kind, column, change, message = DAMAGED[case]
     arrays, texts = read_tensors(saved[kind])
     if change is None:

@@ -1,4 +1,4 @@
-"""The shared sum is the sum, at everybody, and costs what the paper says."""
+"""The shared sum is the sum, at every client, and costs what the paper says."""
 
 from typing import Any
 
@@ -45,18 +45,16 @@ def test_every_client_gets_the_same_bits_of_the_sum_within_p_times_2_to_the_minu
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("clients", [1, 2, 5])
-def test_shares_and_sums_each_cross_between_all_pairs_and_never_reach_the_server(
-    place: Any, clients: int
-) -> None:
-    """2 P (P - 1) w numbers of 8 bytes: docs/papers/sapgnn.md."""
+def test_shares_and_sums_are_sent_between_all_pairs_and_never_to_the_server(place: Any, clients: int) -> None:
+    """2 P (P - 1) w numbers of 8 bytes (docs/papers/sapgnn.md)."""
     fed, _ = added(place, numbers(clients, 0))
-    told = {e.name: e for e in fed.ledger.entries}
+    entries = {e.name: e for e in fed.ledger.entries}
     w = 3 * 2 + 4
     if clients == 1:
-        assert not told
+        assert not entries
         return
-    assert set(told) == {"grad/shares", "grad/sums"}
-    for entry in told.values():
+    assert set(entries) == {"grad/shares", "grad/sums"}
+    for entry in entries.values():
         assert entry.direction == "peer"
         assert entry.protection == "shared"
         assert entry.bytes == clients * (clients - 1) * w * 8

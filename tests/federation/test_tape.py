@@ -1,4 +1,4 @@
-"""Gradients that cross transfers equal those of the same program written without places."""
+"""Gradients that are sent back over transfers equal those of the same program written without places."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from placements import (
-    GATEWAYS,
+    SEVERAL_EACH,
     World,
     at_clients,
     at_server,
@@ -159,7 +159,7 @@ def test_gradients_weigh_the_same_in_any_placement(placed):
     assert fed.ledger.to_json() == stacked.ledger.to_json()
 
 
-@pytest.mark.parametrize("workers", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
+@pytest.mark.parametrize("workers", [SEVERAL_EACH, [(k,) for k in range(6)]], ids=["several", "one each"])
 @pytest.mark.parametrize("seed", range(3))
 def test_separate_places_compute_the_gradients_of_one_process(seed, workers):
     world = make_world(6, seed)
@@ -168,9 +168,9 @@ def test_separate_places_compute_the_gradients_of_one_process(seed, workers):
     apart = run_apart(workers, lambda fed: program(fed, world))
     check(expected, plain(world))
     for name, value in expected.items():
-        ends = [SERVER_INDEX] if value.place == SERVER else range(len(workers))
-        for end, part in zip(ends, value.parts, strict=True):
-            (got,) = apart[end][0][name].parts
+        participants = [SERVER_INDEX] if value.place == SERVER else range(len(workers))
+        for participant, part in zip(participants, value.parts, strict=True):
+            (got,) = apart[participant][0][name].parts
             torch.testing.assert_close(got, part, rtol=1e-12, atol=1e-12)
     merged = apart[SERVER_INDEX][1].ledger
     for h in range(len(workers)):
@@ -179,8 +179,8 @@ def test_separate_places_compute_the_gradients_of_one_process(seed, workers):
 
 
 def test_one_autograd_pass_serves_a_place_and_phase(monkeypatch):
-    """Many values cross in each of the runs of transfers in one direction; one pass for each run and one for
-    the loss."""
+    """Many values are sent in each run of transfers in one direction; one pass for each run, and one for the
+    loss."""
     calls = []
     whole = torch.autograd.backward
     monkeypatch.setattr(torch.autograd, "backward", lambda *a, **k: (calls.append(1), whole(*a, **k))[1])
@@ -241,7 +241,7 @@ def test_a_tensor_that_wanted_a_gradient_is_answered_once_even_when_unused_and_o
     assert (answer.direction, answer.kind, answer.messages) == ("up", "gradients", 2)
 
 
-def test_an_output_that_nobody_uses_answers_zeros():
+def test_an_unused_output_is_answered_with_zeros():
     fed = Federation([(0,), (1,)])
     with fed.tape():
         w = a_leaf(fed, 1.0)
@@ -251,7 +251,7 @@ def test_an_output_that_nobody_uses_answers_zeros():
     assert fed.ledger.bytes_of("unused/grad") == 8
 
 
-def test_grad_false_detaches_and_no_gradient_crosses():
+def test_grad_false_detaches_and_no_gradient_is_sent():
     fed = Federation([(0, 1)])
     with fed.tape():
         w = a_leaf(fed, 3.0)
@@ -262,7 +262,7 @@ def test_grad_false_detaches_and_no_gradient_crosses():
     assert [e.name for e in fed.ledger.entries] == ["w"]
 
 
-def test_outside_a_tape_values_cross_without_history():
+def test_outside_a_tape_values_are_sent_without_history():
     fed = Federation([(0, 1)])
     got = fed.broadcast(a_leaf(fed, 3.0), name="w")
     assert not got.parts[0].requires_grad
@@ -301,7 +301,7 @@ def test_the_tape_is_opened_once_closed_again_and_run_back_once():
 
 
 def test_after_its_tape_a_received_value_is_constant():
-    """Else a later pass would stop at it and lose the sender's part of the gradient without a word."""
+    """Else a later pass would stop at it and lose the sender's part of the gradient without notice."""
     fed = Federation([(0,)])
     with fed.tape():
         got = fed.broadcast(a_leaf(fed, 1.0), name="w")

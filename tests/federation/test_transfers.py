@@ -1,4 +1,4 @@
-"""Every transfer gives the same values and the same ledger wherever the clients stand."""
+"""Every transfer gives the same values and the same ledger in every placement."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from placements import (
-    GATEWAYS,
+    SEVERAL_EACH,
     World,
     at_clients,
     at_server,
@@ -42,7 +42,7 @@ def own_weights(x: Tensor) -> dict[str, Tensor]:
 
 
 def counts_of_ids(rows: RowIds | RouteTable) -> Tensor:
-    """How many rows a expanded route has for each id: 0, 1 or 2."""
+    """How many rows an expanded route has for each id: 0, 1 or 2."""
     return rows.ids % 3
 
 
@@ -104,7 +104,7 @@ def every_transfer(fed: Federation, world: World) -> dict[str, Any]:
 
 
 def plain(world: World) -> dict[str, Tensor]:
-    """The same values, worked out client by client and row by row."""
+    """The same values, computed client by client and row by row."""
     k, ids, x = world.num_clients, torch.cat(world.ids), torch.cat(world.x)
     unique = sorted(set(ids.tolist()))
     own = torch.arange(3.0 * k).double().reshape(-1, 3)
@@ -171,10 +171,10 @@ def test_the_ledger_is_the_same_in_any_placement(placed):
     assert fed.ledger.totals() == stacked.ledger.totals()
 
 
-@pytest.mark.parametrize("workers", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
+@pytest.mark.parametrize("workers", [SEVERAL_EACH, [(k,) for k in range(6)]], ids=["several", "one each"])
 @pytest.mark.parametrize("seed", range(4))
 def test_separate_places_give_the_values_and_the_ledger_of_one_process(seed, workers):
-    """The server's ledger is the local one but for what clients send each other; a client's is its column."""
+    """The server's ledger is the local one without what clients send each other; a client's is its column."""
     world = make_world(6, seed)
     local = Federation(workers)
     expected = every_transfer(local, world)
@@ -183,23 +183,23 @@ def test_separate_places_give_the_values_and_the_ledger_of_one_process(seed, wor
         if not isinstance(value, Located):
             assert all(out[name] == value for out, _ in apart.values())
             continue
-        for end, (out, _) in apart.items():
-            parts = int((end == SERVER_INDEX) == (value.place == SERVER))
+        for participant, (out, _) in apart.items():
+            parts = int((participant == SERVER_INDEX) == (value.place == SERVER))
             assert (out[name].place, out[name].name, len(out[name].parts)) == (value.place, value.name, parts)
-        ends = [SERVER_INDEX] if value.place == SERVER else range(len(workers))
-        for end, part in zip(ends, value.parts, strict=True):
-            (got,) = apart[end][0][name].parts
+        participants = [SERVER_INDEX] if value.place == SERVER else range(len(workers))
+        for participant, part in zip(participants, value.parts, strict=True):
+            (got,) = apart[participant][0][name].parts
             torch.testing.assert_close(got, part, rtol=0, atol=1e-12)
-    theirs = local.ledger.to_json()["entries"]
-    between = [e for e in theirs if e["from"] != e["to"]]
+    expected_entries = local.ledger.to_json()["entries"]
+    between = [e for e in expected_entries if e["from"] != e["to"]]
     assert apart[SERVER_INDEX][1].ledger.to_json()["entries"] == between
     for h, hosted in enumerate(workers):
-        mine = {(e["phase"], e["name"], e["to"]): e for e in apart[h][1].ledger.to_json()["entries"]}
-        for entry in theirs:
+        found = {(e["phase"], e["name"], e["to"]): e for e in apart[h][1].ledger.to_json()["entries"]}
+        for entry in expected_entries:
             key = (entry["phase"], entry["name"], entry["to"])
             for way in ("sent", "received"):
                 column = [b if k in hosted else 0 for k, b in enumerate(entry[way])]
-                assert (mine[key][way] if key in mine else [0] * 6) == column
+                assert (found[key][way] if key in found else [0] * 6) == column
     merged = apart[SERVER_INDEX][1].ledger
     for h in range(len(workers)):
         merged.add_remote(apart[h][1].ledger)
@@ -226,9 +226,9 @@ def test_the_ledger_counts_what_the_formulas_say():
     now = fed.locate(CLIENTS, "now", [torch.tensor([True, False, True])])
     some, asked = fed.restrict_route(peer, now, name="wanted now")
     fed.exchange(fed.clients.run(rows_at, x, asked), some, name="some")
-    told = {e.name: e for e in fed.ledger.entries}
-    sent = {name: e.sent.tolist() for name, e in told.items()}
-    received = {name: e.received.tolist() for name, e in told.items()}
+    entries = {e.name: e for e in fed.ledger.entries}
+    sent = {name: e.sent.tolist() for name, e in entries.items()}
+    received = {name: e.received.tolist() for name, e in entries.items()}
     rows, nothing = [2 * 16, 0, 3 * 16], [0, 0, 0]
     assert (sent["ids"], received["ids"]) == ([16, 0, 24], nothing)
     assert (sent["up"], received["up"]) == (rows, nothing)
@@ -241,11 +241,15 @@ def test_the_ledger_counts_what_the_formulas_say():
     # Now client 0 asks client 2 again, and client 1 asks client 0.
     assert (sent["wanted now"], received["wanted now"]) == ([8, 8, 0], [8, 0, 8])
     assert (sent["some"], received["some"]) == ([16, 0, 16], [16, 16, 0])
-    assert told["some"].messages == told["wanted now"].messages == 2
-    assert told["peers"].messages == told["wants"].messages == 3
-    assert {name: told[name].messages for name in ("ids", "up", "model")} == {"ids": 3, "up": 3, "model": 3}
-    assert told["model"].shape == {"a": [4, 3], "b": [3]}
-    assert told["model"].dtype == "float32,float64"
+    assert entries["some"].messages == entries["wanted now"].messages == 2
+    assert entries["peers"].messages == entries["wants"].messages == 3
+    assert {name: entries[name].messages for name in ("ids", "up", "model")} == {
+        "ids": 3,
+        "up": 3,
+        "model": 3,
+    }
+    assert entries["model"].shape == {"a": [4, 3], "b": [3]}
+    assert entries["model"].dtype == "float32,float64"
     json.dumps(fed.ledger.to_json(), allow_nan=False)
 
 
@@ -370,8 +374,8 @@ def test_a_client_of_weight_zero_does_not_count_even_when_its_values_are_not_fin
 
 
 @pytest.mark.parametrize("workers", [[(0, 1)], [(0,), (1,)]])
-def test_where_nobody_has_a_weight_the_mean_is_what_stands_in_for_it(workers):
-    """It is a value at the server, and is not used where anybody has one."""
+def test_if_no_client_has_a_weight_the_mean_is_the_given_alternative(workers):
+    """It is a value at the server, and is not used if any client has one."""
     fed = Federation(workers)
     x, before = per_client(fed, "x", torch.ones(2, 3)), at_server(fed, "before", 5 * torch.ones(3))
     for weights, expected in (([0, 0], 5.0), ([0, 2], 1.0)):
@@ -434,10 +438,12 @@ def test_row_ids_that_break_their_contract_are_refused(ids, client):
 
 def ask(fed: Federation, client: list[int], ids: list[int]) -> None:
     """Client 0 of two asks; client 1 holds nodes 3 and 4, client 0 holds none."""
-    held, holder = torch.tensor([3, 4]), torch.tensor([1, 1])
+    held, held_client = torch.tensor([3, 4]), torch.tensor([1, 1])
     asker = torch.zeros(len(client), dtype=torch.int64)
     fed.exchange_route(
-        fed.locate(CLIENTS, "w", [ExchangeIds(torch.tensor(client), torch.tensor(ids), asker, held, holder)]),
+        fed.locate(
+            CLIENTS, "w", [ExchangeIds(torch.tensor(client), torch.tensor(ids), asker, held, held_client)]
+        ),
         name="wants",
     )
 
@@ -469,7 +475,7 @@ def test_clients_alone_say_which_rows_they_want_now() -> None:
         fed.restrict_route(route, now, name="now")
 
 
-@pytest.mark.parametrize("workers", [GATEWAYS, [range(6)], [(k,) for k in range(6)]], ids=str)
+@pytest.mark.parametrize("workers", [SEVERAL_EACH, [range(6)], [(k,) for k in range(6)]], ids=str)
 def test_rows_from_everyone_to_everyone_arrive_by_receiver_and_sender(workers: Any) -> None:
     """In one process and apart; a client's row to itself stays."""
 
@@ -505,7 +511,7 @@ def test_wants_are_vectors_of_one_length(short: str) -> None:
 
 
 @pytest.mark.parametrize("node", [5, -1, 9, 0])
-def test_a_wanted_row_that_its_owner_lacks_is_bad_input(node):
+def test_a_wanted_row_that_its_owner_does_not_have_is_bad_input(node):
     with pytest.raises(InputError, match=f"client 1 is asked for node {node}, which it does not hold"):
         ask(Federation([(0, 1)]), [1], [node])
 
@@ -522,7 +528,7 @@ def test_ids_may_be_any_numbers_that_63_bits_hold(seed):
         ids=[large(ids) for ids in world.ids],
         wants=[torch.stack([w[:, 0], large(w[:, 1])], 1) for w in world.wants],
     )
-    for workers in (GATEWAYS, [tuple(range(6))]):
+    for workers in (SEVERAL_EACH, [tuple(range(6))]):
         rows = []
         for each in (world, renamed):
             fed = Federation(workers)
@@ -540,7 +546,7 @@ def test_a_client_asks_other_clients_only(client, problem):
 
 
 @pytest.mark.parametrize("workers", [[], [()], [(1,)], [(0, 2)], [(0,), ()], [(1,), (0,)]])
-def test_hosts_hold_the_clients_in_order(workers):
+def test_workers_hold_the_clients_in_order(workers):
     with pytest.raises(ValueError, match="workers must hold the clients"):
         Federation(workers)
 
@@ -552,7 +558,7 @@ def test_a_place_elsewhere_needs_a_link():
         Federation([(0,), (1,)], here=[2])
 
 
-def test_a_expanded_route_of_which_the_ends_say_different_things_is_refused() -> None:
+def test_an_expanded_route_is_refused_if_server_and_clients_disagree() -> None:
     world = make_world(3, 1)
     fed = Federation([range(world.num_clients)])
     route = fed.route(row_ids(fed, world), name="ids")
@@ -596,7 +602,7 @@ def test_a_simulated_download_does_not_leave_the_process() -> None:
         run_apart(workers, program)
 
 
-@pytest.mark.parametrize("workers", [[range(6)], GATEWAYS, [(k,) for k in range(6)]], ids=str)
+@pytest.mark.parametrize("workers", [[range(6)], SEVERAL_EACH, [(k,) for k in range(6)]], ids=str)
 def test_rows_scattered_along_a_route_come_back_to_where_they_were_uploaded_from(workers: Any) -> None:
     fed, world = Federation(workers), make_world(6, 1)
     route = fed.route(row_ids(fed, world), name="ids")

@@ -1,11 +1,11 @@
-"""Two-party protocols between the server and the first client, and between hosts: the same results and bytes
-in one process and apart."""
+"""Two-party protocols between the server and the first client, and between workers: the same results and
+bytes in one process and in several."""
 
 from typing import Any
 
 import numpy as np
 import pytest
-from placements import GATEWAYS, at_server, run_apart
+from placements import SEVERAL_EACH, at_server, run_apart
 
 from graphfed.crypto.session import Party
 from graphfed.errors import PlaceError
@@ -17,14 +17,14 @@ WORDS = [b"a", b"bcd", b"ef", b"ghijk", b""]
 
 
 def speak(first: bool) -> Party[list[bytes]]:
-    """Say every second word, hear the others: what was heard."""
-    heard = []
+    """Send every second word, receive the others, and return what was received."""
+    received = []
     for turn, word in enumerate(WORDS):
         if (turn % 2 == 0) == first:
             yield word
         else:
-            heard.append((yield None))
-    return heard
+            received.append((yield None))
+    return received
 
 
 def run_with_server(fed: Federation, protection: str = "encrypted") -> tuple[Located, Located]:
@@ -47,11 +47,11 @@ def test_the_server_and_the_first_client_talk_in_one_process_and_apart(
     assert {entry.protection for entry in fed.ledger.entries} == {"encrypted"}
     apart = run_apart(workers, run_with_server)
     assert apart[SERVER_INDEX][1].ledger.to_json() == fed.ledger.to_json()
-    for end, ((at_server, at_clients), own) in apart.items():
-        assert at_server.parts == ((expected[SERVER_INDEX],) if end == SERVER_INDEX else ())
-        assert at_clients.parts == (() if end == SERVER_INDEX else (expected.get(end),))
+    for participant, ((at_server, at_clients), own) in apart.items():
+        assert at_server.parts == ((expected[SERVER_INDEX],) if participant == SERVER_INDEX else ())
+        assert at_clients.parts == (() if participant == SERVER_INDEX else (expected.get(participant),))
         seen = {entry.direction: (entry.sent + entry.received).tolist() for entry in own.ledger.entries}
-        assert seen == (volumes if end in (SERVER_INDEX, 0) else {})
+        assert seen == (volumes if participant in (SERVER_INDEX, 0) else {})
 
 
 def pick(parties: dict[int, Any]) -> Any:
@@ -59,7 +59,7 @@ def pick(parties: dict[int, Any]) -> Any:
 
 
 def rooms(talks: set[tuple[int, int]], worker: int) -> dict[int, Party[list[bytes]]]:
-    """A party of a host for each other one that it talks with; the lower one speaks first."""
+    """A party of a host for each other worker; the lower one sends first."""
     others = [b if a == worker else a for a, b in talks if worker in (a, b)]
     return {other: speak(worker < other) for other in others}
 
@@ -71,7 +71,7 @@ def run_between(fed: Federation, talks: set[tuple[int, int]]) -> Located:
 
 
 @pytest.mark.parametrize("talks", [set(), {(0, 2)}, {(0, 1), (0, 2), (1, 2)}], ids=str)
-def test_hosts_that_talk_hear_each_other_in_one_process_and_apart(talks: set[tuple[int, int]]) -> None:
+def test_workers_run_protocols_alike_in_one_process_and_in_several(talks: set[tuple[int, int]]) -> None:
     expected = [
         {
             other: WORDS[1::2] if h < other else WORDS[::2]
@@ -80,13 +80,13 @@ def test_hosts_that_talk_hear_each_other_in_one_process_and_apart(talks: set[tup
         }
         for h in range(3)
     ]
-    assert list(run_between(Federation(GATEWAYS), talks).parts) == expected
-    apart = run_apart(GATEWAYS, lambda fed: run_between(fed, talks))
-    assert [apart[h][0].parts for h in range(3)] == [(heard,) for heard in expected]
+    assert list(run_between(Federation(SEVERAL_EACH), talks).parts) == expected
+    apart = run_apart(SEVERAL_EACH, lambda fed: run_between(fed, talks))
+    assert [apart[h][0].parts for h in range(3)] == [(received,) for received in expected]
 
 
-def test_a_host_that_would_talk_with_one_that_would_not_is_refused() -> None:
-    fed = Federation(GATEWAYS)
+def test_a_worker_whose_partner_has_no_party_is_refused() -> None:
+    fed = Federation(SEVERAL_EACH)
     parties = fed.locate(CLIENTS, "parties", [{}, {0: speak(False)}, {}])
     with pytest.raises(
         PlaceError, match=r"'talk': client 2 runs a protocol with clients 0\.\.1 \(stacked\), which"
@@ -95,7 +95,7 @@ def test_a_host_that_would_talk_with_one_that_would_not_is_refused() -> None:
 
 
 def test_two_party_protocols_need_every_client() -> None:
-    fed = Federation(GATEWAYS)
+    fed = Federation(SEVERAL_EACH)
     parties = fed.locate(CLIENTS, "parties", [{}] * 3)
     at = at_server(fed, "party", None)
     fed.set_roster(np.array([True] * 5 + [False]))

@@ -84,7 +84,7 @@ def test_a_payload_comes_back_as_it_was(payload):
     assert header == {"grad": [True, False]}
 
 
-def test_views_and_tensors_that_require_a_gradient_cross_as_values():
+def test_views_and_tensors_that_require_a_gradient_are_sent_as_values():
     base = torch.arange(6.0).reshape(2, 3).requires_grad_()
     again, _ = decode(encode({"a": base, "b": base.t(), "c": base}))
     assert torch.equal(again["b"], base.detach().t())
@@ -168,7 +168,7 @@ def test_the_block_of_these_tests_is_well_formed():
     assert decode(made({"v": 1})) == (1, {})
 
 
-def test_a_header_nested_without_end_is_refused():
+def test_a_header_nested_too_deeply_is_refused():
     depth = 100_000
     text = b'{"payload": ' + b'{"l": [' * depth + b"]}" * depth + b"}"
     with pytest.raises(WireError):
@@ -211,7 +211,7 @@ def test_what_cannot_be_bytes_is_refused_by_the_sender(payload):
         encode(payload)
 
 
-def test_a_header_of_the_longest_length_crosses_and_one_byte_more_is_refused(monkeypatch):
+def test_a_header_of_the_largest_length_is_sent_and_one_byte_more_is_refused(monkeypatch):
     text = "x" * 100
     size = struct.unpack("<Q", encode(text)[:8])[0]
     monkeypatch.setattr(wire, "MAX_HEADER", size)

@@ -1,11 +1,11 @@
-"""A wrapper around a transfer changes what crosses, alike in every placement, and the ledger says so."""
+"""A wrapper changes what is sent, alike in every placement, and the ledger records it."""
 
 from dataclasses import dataclass
 
 import pytest
 import torch
 from placements import (
-    GATEWAYS,
+    SEVERAL_EACH,
     World,
     at_clients,
     at_server,
@@ -25,7 +25,7 @@ from graphfed.federation.route import RowIds
 from graphfed.federation.wrap import Chained, Quantised, Wrapper
 from graphfed.nn.sparse import SparseMatrix
 
-PLACEMENTS = [[range(6)], [(k,) for k in range(6)], GATEWAYS]
+PLACEMENTS = [[range(6)], [(k,) for k in range(6)], SEVERAL_EACH]
 CASTS = [Cast(torch.float16), Cast(torch.bfloat16), Cast(torch.bfloat16, gradients=True)]
 
 
@@ -60,7 +60,7 @@ def wrapped_round(fed: Federation, world: World, wrap: Wrapper) -> dict[str, Loc
 
 
 @pytest.mark.parametrize("wrap", CASTS, ids=str)
-@pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["one at a time", "gateways"])
+@pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["one at a time", "several each"])
 def test_a_wrapped_transfer_is_the_same_in_every_placement_and_across_a_link(workers, wrap):
     world = make_world(6, 5)
     stacked, fed = Federation(PLACEMENTS[0]), Federation(workers)
@@ -72,9 +72,9 @@ def test_a_wrapped_transfer_is_the_same_in_every_placement_and_across_a_link(wor
     assert fed.ledger.to_json() == stacked.ledger.to_json()
     apart = run_apart(workers, lambda f: wrapped_round(f, world, wrap))
     for name, value in got.items():
-        ends = [SERVER_INDEX] if value.place == SERVER else range(len(workers))
-        for end, part in zip(ends, value.parts, strict=True):
-            torch.testing.assert_close(apart[end][0][name].parts[0], part, rtol=1e-12, atol=1e-12)
+        participants = [SERVER_INDEX] if value.place == SERVER else range(len(workers))
+        for participant, part in zip(participants, value.parts, strict=True):
+            torch.testing.assert_close(apart[participant][0][name].parts[0], part, rtol=1e-12, atol=1e-12)
     between = [e for e in fed.ledger.to_json()["entries"] if e["from"] != e["to"]]
     assert apart[SERVER_INDEX][1].ledger.to_json()["entries"] == between
 
@@ -103,21 +103,21 @@ def test_cast_rounds_the_values_and_passes_the_gradient_straight_through(dtype):
     assert torch.equal(gradient.parts[0], 2 * rounded), (
         "the gradient at the rounded value, not rounded itself"
     )
-    told = {e.name: e for e in fed.ledger.entries}
-    assert (told["x"].bytes, told["x"].dtype) == (6 * 2, str(dtype).removeprefix("torch."))
-    assert (told["x/grad"].bytes, told["x/grad"].dtype) == (6 * 4, "float32")
-    assert told["x"].protection == "clear", "compression protects nobody"
+    entries = {e.name: e for e in fed.ledger.entries}
+    assert (entries["x"].bytes, entries["x"].dtype) == (6 * 2, str(dtype).removeprefix("torch."))
+    assert (entries["x/grad"].bytes, entries["x/grad"].dtype) == (6 * 4, "float32")
+    assert entries["x"].protection == "clear", "compression protects nobody"
 
 
 def test_cast_rounds_the_gradient_too_when_asked():
     fed, _, gradient = send_up(Cast(torch.bfloat16, gradients=True), X)
     rounded = X.to(torch.bfloat16).float()
     assert torch.equal(gradient.parts[0], (2 * rounded).to(torch.bfloat16).float())
-    told = {e.name: e for e in fed.ledger.entries}
-    assert (told["x/grad"].bytes, told["x/grad"].dtype) == (6 * 2, "bfloat16")
+    entries = {e.name: e for e in fed.ledger.entries}
+    assert (entries["x/grad"].bytes, entries["x/grad"].dtype) == (6 * 2, "bfloat16")
 
 
-def test_integers_cross_a_cast_as_they_are():
+def test_a_cast_sends_integers_unchanged():
     fed = Federation([(0,), (1,)])
     payload = {"w": torch.tensor([1 / 3]), "n": torch.tensor([2**40 + 1])}
     got = fed.broadcast(at_server(fed, "p", payload), name="p", wrap=Cast())
@@ -135,7 +135,7 @@ def test_sparse_rows_arrive_dense_out_of_a_wrapper():
     assert torch.equal(whole(got), (torch.eye(2) / 3).half().float())
 
 
-def test_a_number_that_does_not_fit_is_refused_and_an_infinity_crosses():
+def test_a_number_that_does_not_fit_is_refused_and_an_infinity_is_sent():
     with pytest.raises(
         InputError, match=r"size 70000 cannot be sent as float16 \(largest: 65504\); use bfloat16"
     ):
@@ -164,7 +164,7 @@ def test_where_only_totals_exist_a_wrapper_is_refused():
 
 @dataclass(frozen=True)
 class Toggled:
-    """Swaps signs with a key that both ends know: stands for any encryption. What crosses are bytes."""
+    """Swaps signs with a key that both participants know; it stands for any encryption. Bytes are sent."""
 
     protection: str = "encrypted"
     gradients: bool = True
@@ -180,9 +180,9 @@ def test_a_wrapper_of_another_kind_sets_the_protection_and_keeps_values_and_grad
     fed, got, gradient = send_up(Toggled(), X)
     assert torch.equal(got.parts[0], X)
     assert torch.equal(gradient.parts[0], 2 * X)
-    told = {e.name: e for e in fed.ledger.entries}
-    assert told["x"].protection == told["x/grad"].protection == "encrypted"
-    assert (told["x"].dtype, told["x"].bytes, told["x/grad"].bytes) == ("uint8", 24, 24)
+    entries = {e.name: e for e in fed.ledger.entries}
+    assert entries["x"].protection == entries["x/grad"].protection == "encrypted"
+    assert (entries["x"].dtype, entries["x"].bytes, entries["x/grad"].bytes) == ("uint8", 24, 24)
     assert fed.ledger.statement()["left_the_clients"]["encrypted"] == {"bytes": 24, "transfers": ["x"]}
 
 
@@ -216,7 +216,7 @@ def test_a_chain_protects_as_its_inner_wrapper_or_else_its_outer_one(inner: Hidd
     assert fed.ledger.entries[0].protection == (chain.protection or "clear")
 
 
-def test_quantised_numbers_are_off_by_half_a_step_at_most_and_cut_at_the_limit() -> None:
+def test_quantised_numbers_are_off_by_half_a_step_at_most_and_clipped_at_the_limit() -> None:
     wrap, x = Quantised(2.0), torch.linspace(-3, 3, 101)
     encoded = wrap.encode(x)
     assert encoded.dtype == torch.int8

@@ -1,4 +1,4 @@
-"""Graphs whose clients hold a node each, and who keeps which edge of them, in any placement."""
+"""Graphs with a node at each client, and the assignment of their edges, in any placement."""
 
 import json
 from collections.abc import Sequence
@@ -16,59 +16,69 @@ from graphfed.runtime.processes import Workers
 
 
 def pair_rows(fed: Federation, edges: np.ndarray, n: int) -> Located:
-    """The neighbours of every client, client i being node i."""
+    """Return the neighbours of every client; client i has node i."""
     codes = np.sort(np.concatenate([edges[0] * n + edges[1], edges[1] * n + edges[0]]))
     own, other = codes // max(n, 1), codes % max(n, 1)
     parts = []
     for h in fed.here:
         first, last = fed.workers[h][0], fed.workers[h][-1]
-        mine = (own >= first) & (own <= last)
-        parts.append(PairRows(torch.from_numpy(own[mine] - first), torch.from_numpy(other[mine])))
+        local_pairs = (own >= first) & (own <= last)
+        parts.append(
+            PairRows(torch.from_numpy(own[local_pairs] - first), torch.from_numpy(other[local_pairs]))
+        )
     return fed.locate(CLIENTS, "pairs", parts)
 
 
 @dataclass(frozen=True)
 class Balanced:
-    """What all hosts hold, one after the other: keeps and kept_by of (client, neighbour) sorted, [2m] bool;
-    outcomes [n]; the history of every host; counts: of rounds, comparisons made, and all of them made anew;
-    and the ledger."""
+    """The results of all workers, joined.
 
-    keeps: list[bool]
-    kept_by: list[bool]
+    Attributes:
+        local: [2m] bool of the pairs (client, neighbour), sorted.
+        remote: [2m] bool.
+        outcomes: [n].
+        histories: The history of every worker.
+        counts: Rounds, comparisons made, and comparisons if all pairs compared again each time.
+        ledger: The ledger.
+    """
+
+    local: list[bool]
+    remote: list[bool]
     outcomes: list[int]
     histories: list[list[list[int]]]
     counts: tuple[int, int, int]
     ledger: dict[str, Any]
 
     def cover(self, edges: np.ndarray, n: int) -> np.ndarray:
-        """By edge, as `orientation` has it, [2, m] bool."""
+        """The cover by edge, as in `assignment`, [2, m] bool."""
         codes = np.sort(np.concatenate([edges[0] * n + edges[1], edges[1] * n + edges[0]]))
-        keeps = np.array(self.keeps, dtype=bool)
-        return np.stack([keeps[np.searchsorted(codes, a * n + b)] for a, b in (edges, edges[::-1])])
+        local = np.array(self.local, dtype=bool)
+        return np.stack([local[np.searchsorted(codes, a * n + b)] for a, b in (edges, edges[::-1])])
 
     @property
     def maxima(self) -> list[int]:
-        """The largest workload of all, at first and after every round."""
+        """The largest workload at the start and after every round."""
         return np.array(self.histories)[:, :, 0].max(0).tolist()
 
 
 def run_here(
     edges: np.ndarray, workers: Sequence[Sequence[int]], simulated: bool = True, **settings: Any
 ) -> Balanced:
+    """Run the balancer in this process."""
     fed = Federation(workers, simulated=simulated)
     return _joined([_run(fed, edges, settings)], fed.ledger.to_json())
 
 
 def run_apart(edges: np.ndarray, clients: Workers, simulated: bool = True, **settings: Any) -> Balanced:
-    """In a process for every host."""
-    told = {"edges": edges.tolist(), "settings": settings}
-    ends = [-1, *range(len(clients.workers))]
-    results = clients.run("balanced_graphs:program", dict.fromkeys(ends, told), simulated=simulated)
+    """Run the balancer with one process for each worker."""
+    arguments = {"edges": edges.tolist(), "settings": settings}
+    places = [-1, *range(len(clients.workers))]
+    results = clients.run("balanced_graphs:program", dict.fromkeys(places, arguments), simulated=simulated)
     ledger = Ledger.from_json(json.loads(results[-1]["ledger"]))
-    for h in ends[1:]:
+    for h in places[1:]:
         ledger.add_remote(Ledger.from_json(json.loads(results[h]["ledger"])))
-    workers = [results[h] for h in ends[1:]]
-    workers[0]["beside"] = results[-1]["beside"]
+    workers = [results[h] for h in places[1:]]
+    workers[0]["candidate_pairs"] = results[-1]["candidate_pairs"]
     return _joined(workers, ledger.to_json())
 
 
@@ -80,18 +90,18 @@ def program(fed: Federation, arguments: dict[str, Any], log: Any) -> dict[str, A
 def _run(fed: Federation, edges: np.ndarray, settings: dict[str, Any]) -> dict[str, Any]:
     rows = pair_rows(fed, edges, fed.num_clients)
     result = balance(fed, rows, LumosConfig(**settings))
-    fields = ("keeps", "kept_by", "outcomes", "history")
+    fields = ("local", "remote", "outcomes", "history")
     return {
         "counts": [result.rounds, result.calls],
-        "beside": [int(part) for part in result.beside.parts],
-        "parts": [[getattr(k, f).tolist() for f in fields] for k in fed.local_parts(result.kept)],
+        "candidate_pairs": [int(part) for part in result.candidate_pairs.parts],
+        "parts": [[getattr(k, f).tolist() for f in fields] for k in fed.local_parts(result.assignment)],
     }
 
 
 def _joined(results: list[dict[str, Any]], ledger: dict[str, Any]) -> Balanced:
     parts = [part for result in results for part in result["parts"]]
-    keeps, kept_by, outcomes = ([x for part in parts for x in part[i]] for i in range(3))
+    local, remote, outcomes = ([x for part in parts for x in part[i]] for i in range(3))
     ((rounds, calls),) = {tuple(result["counts"]) for result in results}
-    (beside,) = (told for result in results for told in result["beside"])
-    counts = (rounds, sum(outcomes) // 2, calls * (len(keeps) // 2) + beside)
-    return Balanced(keeps, kept_by, outcomes, [part[3] for part in parts], counts, ledger)
+    (candidate_pairs,) = (arguments for result in results for arguments in result["candidate_pairs"])
+    counts = (rounds, sum(outcomes) // 2, calls * (len(local) // 2) + candidate_pairs)
+    return Balanced(local, remote, outcomes, [part[3] for part in parts], counts, ledger)

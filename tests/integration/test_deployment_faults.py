@@ -186,7 +186,7 @@ def test_a_wish_to_stop_saves_everywhere_and_the_run_goes_on_later(
 
 def test_what_no_honest_place_sends_is_refused_with_its_reason_and_the_run_goes_on(trial: Trial) -> None:
     run = {"run": "hostile", "program": "deployment_programs:hostile", "arguments": {"run": "hostile"}}
-    run["hosts"] = [list(host) for host in trial.project.hosts]
+    run["workers"] = [list(worker) for worker in trial.project.workers]
     with trial.federation.coordinator() as coordinator:
         outcomes = coordinator.run(
             [run],
@@ -224,7 +224,7 @@ def test_a_program_that_no_operator_allowed_is_refused(trial: Trial) -> None:
         "run": "foreign",
         "program": "os:system",
         "arguments": {"run": "foreign"},
-        "hosts": [[0], [1], [2]],
+        "workers": [[0], [1], [2]],
     }
     with trial.federation.coordinator() as coordinator:
         outcomes = coordinator.run(
@@ -249,7 +249,7 @@ def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_pa
         "gateways", (Site("hub", 100), Site("chain", 19), Site("shop")), port=loopback_project([1]).port
     )
     data = {}
-    for site, clients in zip(project.sites, project.hosts, strict=True):
+    for site, clients in zip(project.sites, project.workers, strict=True):
         data[site.name] = tmp_path / f"{site.name}.safetensors"
         save_cohort(make_cohort(graph, split, dealt, clients), data[site.name])
     method = get_method("fedavg")

@@ -88,7 +88,9 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     for k, path in enumerate(data.values()):
         save_cohort(make_cohort(graph, split, dealt, [k]), path)
     install: dict[str, Any] = {"run": "install", "program": "hostile_sites:install"}
-    runs = [install | {"arguments": {"run": "install"}, "hosts": [list(host) for host in project.hosts]}]
+    runs = [
+        install | {"arguments": {"run": "install"}, "workers": [list(worker) for worker in project.workers]}
+    ]
     passing = [("fedavg", "update", kind) for kind in ("large", "times_minus_10")]
     for method, transfer, kind in (*refused, *passing):
         chosen = get_method(method)

@@ -139,7 +139,7 @@ def test_a_run_that_the_site_s_operator_accepts_is_trained(
 
 def program_outcome(federation: Loopback, name: str, kept: Path) -> list[dict[str, Any]]:
     asked = {"run": name, "program": f"{PROGRAMS}:report_place", "arguments": {"run": name}}
-    asked["hosts"] = [[0], [1]]
+    asked["workers"] = [[0], [1]]
     with federation.coordinator() as coordinator:
         return coordinator.run(
             [asked],

@@ -173,7 +173,7 @@ def test_what_a_run_asks_may_be_longer_than_the_longest_frame(federation: Loopba
         "run": "long",
         "program": "deployment_programs:nothing",
         "arguments": {"run": "long", "roster": "x" * (2 * FRAME)},
-        "hosts": [[0], [1]],
+        "workers": [[0], [1]],
     }
     with federation.coordinator() as coordinator:
         outcomes = coordinator.run(

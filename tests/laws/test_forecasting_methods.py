@@ -31,7 +31,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.state import arrays_of
 from graphfed.methods.cnfgnn import method as cnfgnn
-from graphfed.methods.common import forecasting
+from graphfed.methods.common import forecasting, local_forecasters
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.runs.checkpoint import Checkpoints, newest_round, process_names
@@ -115,7 +115,7 @@ def test_another_order_of_the_sensors_changes_no_forecast(name: str) -> None:
 
 @pytest.mark.parametrize("name", OWN_WEIGHTS)
 def test_a_sensor_that_training_does_not_see_is_refused_where_weights_are_its_own(name: str) -> None:
-    with pytest.raises(InputError, match=f"{name} gives every sensor weights of its own"):
+    with pytest.raises(InputError, match=f"{name} trains weights for every sensor"):
         run_local(name, sensor_world("inductive:0.5"))
 
 
@@ -216,7 +216,7 @@ def test_windows_that_are_forecast_a_few_at_a_time_are_forecast_alike(
     name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once, fed = run_local(name, sensor_world(), rounds=2, **settings)
-    for module in (forecasting, cnfgnn):
+    for module in (forecasting, local_forecasters, cnfgnn):
         monkeypatch.setattr(module, "PART", 5)
     in_parts, other = run_local(name, sensor_world(), rounds=2, **settings)
     assert torch.allclose(forecasts(at_once), forecasts(in_parts), rtol=0, atol=1e-9)

@@ -18,7 +18,7 @@ from graphfed.crypto.ot import bytes_of_set_up
 from graphfed.data.partitions.partition import partition
 from graphfed.federation import Federation
 from graphfed.methods.common.local_training import initial_weights
-from graphfed.methods.lumos.assignment import Cover, by_passing_on, workloads
+from graphfed.methods.lumos.assignment import Cover, by_local_rule, workloads
 from graphfed.methods.registry import get_method
 
 ROUNDS = 4
@@ -221,7 +221,7 @@ def passed_on(world: World) -> tuple[list[Cover], int]:
     edges, n = world.graph.edges, world.graph.num_nodes
 
     def after(rounds: int, more: int) -> tuple[Cover, int]:
-        cover, seen = by_passing_on(edges, n, rounds=rounds, shuffle_rounds=more, seed=0)
+        cover, seen = by_local_rule(edges, n, rounds=rounds, shuffle_rounds=more, seed=0)
         return cover, len(seen) - 1
 
     _, before = after(1000, 0)

@@ -46,7 +46,7 @@ SETTINGS = {"rounds": 3, "dropout": 0.5, "hidden": 8, "patience": None}
 def cannot_use(method: Method) -> str:
     """What the method declares that three clients' tables of many nodes are not; "" where it can use them."""
     if method.pooled:
-        return "all data at one party"
+        return "all data at one participant"
     if method.requires.nodes_per_client == "one":
         return "one node at every client"
     return "nodes numbered from 0" if method.requires.numbered else ""
@@ -129,8 +129,8 @@ each = pytest.mark.parametrize(("files", "name"), CASES)
 def test_the_law_is_about_every_method_of_the_registry_that_can_use_tables_of_several_clients() -> None:
     left_out = {name: cannot_use(get_method(name)) for name in SHIPPED if name not in USABLE}
     assert left_out == {
-        "central": "all data at one party",
-        "own_features": "all data at one party",
+        "central": "all data at one participant",
+        "own_features": "all data at one participant",
         "lumos": "one node at every client",
         "naive_fedgnn": "nodes numbered from 0",
     }

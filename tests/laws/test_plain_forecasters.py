@@ -21,7 +21,7 @@ from graphfed.federation.series import make_series, starts_of
 from graphfed.federation.transfer import Transfer
 from graphfed.methods.base import State
 from graphfed.methods.baselines import gru_fmtl
-from graphfed.methods.common import forecasting
+from graphfed.methods.common import forecasting, local_forecasters
 from graphfed.methods.common.forecasting import Batch, Standardised, batch_of, client_losses
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
@@ -166,7 +166,7 @@ class PlainGru:
 
     def __init__(self, series: Standardised, config: Any) -> None:
         self.series, self.config = series, config
-        first = forecasting.first_forecaster(config, "cpu")
+        first = local_forecasters.first_forecaster(config, "cpu")
         self.own = [leaves(first) for _ in range(series.num_clients)]
         self.optimizers = [optimizer_of(own, config.lr, config) for own in self.own]
         self.starts, self.steps = series.starts("train"), 0
@@ -286,7 +286,7 @@ def test_neighbours_with_equal_weights_are_not_drawn_anywhere() -> None:
     own = {"a": torch.ones(2, 3, requires_grad=True), "b": torch.zeros(2, 1, requires_grad=True)}
     neighbours = gru_fmtl.Neighbours(torch.tensor([0, 1]), torch.tensor([0.5, 2.0]))
     others = {"a": torch.ones(2, 3), "b": torch.tensor([[0.0], [4.0]])}
-    found = gru_fmtl.norms(own, others, neighbours)
+    found = gru_fmtl.distances(own, others, neighbours)
     assert found.item() == 2 * 4
     a, b = torch.autograd.grad(found, list(own.values()))
     assert not a.any()
@@ -298,12 +298,12 @@ def test_rows_of_neighbours_that_take_too_much_memory_are_refused(monkeypatch: p
     rows = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     monkeypatch.setattr(gru_fmtl, "MAX_BYTES", 1000)
     config = config_of(get_method("gru_fmtl"), penalty="norm")
-    with pytest.raises(InputError, match=r"penalty=norm keeps the \d+ weights of 2 neighbours"):
-        gru_fmtl.neighbours_of(rows, config)
-    kept = gru_fmtl.neighbours_of(rows, config_of(get_method("gru_fmtl"), penalty="squared"))
-    assert kept.share.tolist() == [1, 1]
+    with pytest.raises(InputError, match=r"penalty=norm stores the \d+ weights of 2 neighbours"):
+        gru_fmtl.outgoing_edges(rows, config)
+    kept = gru_fmtl.outgoing_edges(rows, config_of(get_method("gru_fmtl"), penalty="squared"))
+    assert kept.alpha.tolist() == [1, 1]
     monkeypatch.setattr(gru_fmtl, "MAX_BYTES", 2**30)
-    assert gru_fmtl.neighbours_of(rows, config).client.tolist() == [0, 1]
+    assert gru_fmtl.outgoing_edges(rows, config).client.tolist() == [0, 1]
 
 
 def test_series_of_sensors_that_do_not_take_part_are_left_out() -> None:

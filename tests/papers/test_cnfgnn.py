@@ -23,7 +23,7 @@ from graphfed.methods.cnfgnn import method as cnfgnn
 from graphfed.methods.cnfgnn.config import CNFGNNConfig, releases
 from graphfed.methods.cnfgnn.costs import forecast_operations, training_numbers
 from graphfed.methods.cnfgnn.method import METHOD
-from graphfed.methods.common import forecasting
+from graphfed.methods.common import forecasting, local_forecasters
 from graphfed.methods.common.memory import SeriesExtent
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
@@ -77,7 +77,7 @@ def test_a_rounds_bytes_are_the_papers_formula(strategy: str, server_rounds: int
 def test_a_rounds_bytes_of_the_baselines_are_the_papers_formula(name: str) -> None:
     world = sensor_world()
     outcome, fed = run_local(name, world)
-    weights = forecasting.first_forecaster(config_of(get_method(name)), "cpu")
+    weights = local_forecasters.first_forecaster(config_of(get_method(name)), "cpu")
     edges = world.sensors.adjacency.nnz - world.clients
     expected = training_numbers(
         name, clients=world.clients, weights=sum(w.numel() for w in weights.values()), edges=edges
@@ -141,7 +141,7 @@ def test_networks_have_as_many_weights_as_in_the_paper() -> None:
     assert sum(w.numel() for w in cnfgnn.first_network(config, "cpu").values()) == 1_237_312
     gru = get_method("gru_local")
     for settings, count in (({}, 62_501), ({"hidden": 200, "layers": 2}, 727_401)):
-        drawn = forecasting.first_forecaster(gru.config(**{**gru.defaults, **settings}), "cpu")
+        drawn = local_forecasters.first_forecaster(gru.config(**{**gru.defaults, **settings}), "cpu")
         assert sum(w.numel() for w in drawn.values()) == count
 
 
@@ -466,7 +466,12 @@ def test_the_three_forms_of_the_penalty_are_one_where_the_adjacency_is_symmetric
 
 
 def test_the_penalty_that_is_trained_with_has_the_gradient_of_the_squared_distances() -> None:
-    from graphfed.methods.baselines.gru_fmtl import Neighbours, drawn_to, norms, squared
+    from graphfed.methods.baselines.gru_fmtl import (
+        Neighbours,
+        distances,
+        squared_distances,
+        sum_of_neighbours,
+    )
 
     rng = torch.Generator().manual_seed(1)
     shares = torch.rand(5, 5, generator=rng).fill_diagonal_(0)
@@ -478,10 +483,10 @@ def test_the_penalty_that_is_trained_with_has_the_gradient_of_the_squared_distan
         own = {k: torch.randn(w.shape, generator=rng, requires_grad=True) for k, w in sent.items()}
         received = {k: w[other] for k, w in sent.items()}
         if form == "squared":
-            sums = {k: drawn_to(w, neighbours, sent) for k, w in received.items()}
-            found = squared(own, sums, neighbours)
+            sums = {k: sum_of_neighbours(w, neighbours, sent) for k, w in received.items()}
+            found = squared_distances(own, sums, neighbours)
         else:
-            found = norms(own, received, neighbours)
+            found = distances(own, received, neighbours)
         gradients = torch.autograd.grad(found, list(own.values()))
         flat = [torch.cat([own["a"], own["b"]], 1), torch.cat([sent["a"], sent["b"]], 1)]
         distance = (flat[0][:, None] - flat[1][None]).square().sum(-1)

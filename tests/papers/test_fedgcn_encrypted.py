@@ -39,7 +39,7 @@ from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.payload import densify, leaves
 from graphfed.federation.route import RouteTable, RowIds, make_table
 from graphfed.federation.secure import encrypted_sum as module
-from graphfed.federation.secure.encrypted_sum import ciphertext_names, place_rows
+from graphfed.federation.secure.encrypted_sum import name_ciphertexts, place_rows
 from graphfed.methods.fedgcn import method as fedgcn
 from graphfed.methods.registry import get_method
 from graphfed.runs.config import make_config
@@ -281,7 +281,7 @@ def test_a_ciphertext_only_has_rows_of_the_same_senders_and_receivers(clients, s
 
     have = table(ids)
     want = table([i[owner[i] == k] for k, i in enumerate(ids)]) if only_owners else None
-    names = ciphertext_names(have, want, rows)
+    names = name_ciphertexts(have, want, rows)
     by_name: dict[int, list[int]] = {}
     for i, name in zip(have.ids.tolist(), names.tolist(), strict=True):
         by_name.setdefault(name, []).append(i)

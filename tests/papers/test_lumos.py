@@ -1,5 +1,6 @@
-"""Lumos as a whole: what does not change its results, what its comparisons and its sums hide at no cost to
-them, and what each device can say of itself."""
+"""Lumos as a whole: trainers, balancers, secure comparisons and sums do not change its results; and
+per-client statistics.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,6 +35,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Ledger
 from graphfed.methods.base import Task
 from graphfed.methods.lumos import method as lumos
+from graphfed.methods.lumos.client_trees import pool_matrix
 from graphfed.nn.sparse import spmm
 from graphfed.runs.train import Event, train
 from graphfed.runtime.local import stacked
@@ -56,9 +58,9 @@ TASKS = pytest.mark.parametrize("run", [classified, linked], ids=["classificatio
 
 
 def sizes(ledger: Ledger) -> list[dict[str, Any]]:
-    """The ledger but for the protections, in one order."""
-    told = [{**entry, "protection": ""} for entry in ledger.to_json()["entries"]]
-    return sorted(told, key=lambda entry: (entry["phase"], entry["name"]))
+    """The entries of the ledger without their protections, sorted."""
+    statistics = [{**entry, "protection": ""} for entry in ledger.to_json()["entries"]]
+    return sorted(statistics, key=lambda entry: (entry["phase"], entry["name"]))
 
 
 # ---- trainers ----------------------------------------------------------------------------------------------
@@ -118,18 +120,18 @@ def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
 
 
 @pytest.mark.on_demand
-def test_two_hundred_devices_that_really_compare_keep_whom_the_simulation_keeps(
+def test_two_hundred_clients_with_real_comparisons_get_the_assignment_of_the_simulation(
     three_clients: Gateways,
 ) -> None:
-    """In one process and in three: real sessions between all neighbours."""
+    """In one process and in three, with real sessions between all neighbours."""
     edges = make_social(num_nodes=200, average_degree=4.0).edges
-    told = {"balancer": "local", "degree_bits": 6, "shuffle_rounds": 3}
-    ideal = run_here(edges, [tuple(range(200))], **told)
+    statistics = {"balancer": "local", "degree_bits": 6, "shuffle_rounds": 3}
+    ideal = run_here(edges, [tuple(range(200))], **statistics)
     for real in (
-        run_here(edges, [tuple(range(200))], simulated=False, **told),
-        run_apart(edges, three_clients.of(200), simulated=False, **told),
+        run_here(edges, [tuple(range(200))], simulated=False, **statistics),
+        run_apart(edges, three_clients.of(200), simulated=False, **statistics),
     ):
-        assert (real.keeps, real.kept_by, real.outcomes) == (ideal.keeps, ideal.kept_by, ideal.outcomes)
+        assert (real.local, real.remote, real.outcomes) == (ideal.local, ideal.remote, ideal.outcomes)
         assert (real.counts, real.maxima) == (ideal.counts, ideal.maxima)
         assert bytes_of(real) == bytes_of(ideal)
 
@@ -139,14 +141,12 @@ def bytes_of(found: Balanced) -> dict[str, tuple[list[int], list[int]]]:
 
 
 def test_a_node_is_the_mean_of_all_leaves_that_stand_for_it() -> None:
-    """Its own copies, one for each neighbour that it keeps, and those that arrive.  Eq. (31)"""
+    """Eq. (31): its own copies, one for each neighbour in its tree, and the leaves that arrive."""
     rng = torch.Generator().manual_seed(0)
     own, arrived = torch.randn(5, 3, generator=rng), torch.randn(4, 3, generator=rng)
     of_own, of_arrived = torch.tensor([0, 0, 1, 2, 3]), torch.tensor([1, 1, 3, 0])
     leaves = torch.bincount(of_own, minlength=4) + torch.bincount(of_arrived, minlength=4)
-    pooled = spmm(lumos.pool_matrix(of_own, leaves), own) + spmm(
-        lumos.pool_matrix(of_arrived, leaves), arrived
-    )
+    pooled = spmm(pool_matrix(of_own, leaves), own) + spmm(pool_matrix(of_arrived, leaves), arrived)
     for u in range(4):
         standing = torch.cat([own[of_own == u], arrived[of_arrived == u]])
         assert torch.allclose(pooled[u], standing.mean(0))
@@ -164,9 +164,10 @@ def test_simulated_comparisons_run_where_no_cryptography_is_installed(
         classified(balancer=balancer, mcmc_steps=2, rounds=1)
 
 
-def test_the_facts_say_how_often_edges_were_passed_on_and_compared() -> None:
-    """The local rule compares degrees, then before every round of offers, and once more to see that nobody
-    can pass an edge on: each of these every device says to the server."""
+def test_the_facts_count_the_rounds_and_the_comparisons_of_balancing() -> None:
+    """The local rule compares degrees, then workloads before every round of offers, and once more at the end.
+    Every client reports to the server each time.
+    """
     for shuffles in (0, 2):
         outcome, fed = classified(balancer="local", shuffle_rounds=shuffles)
         (said,) = [e for e in fed.ledger.entries if e.name == "balance/can_give"]
@@ -178,22 +179,22 @@ def test_the_facts_say_how_often_edges_were_passed_on_and_compared() -> None:
         assert {*FACTS} <= {*outcome.details}
 
 
-def test_a_device_that_is_everyones_neighbour_draws_no_negatives() -> None:
-    """And one that has a single stranger draws that one, however often."""
+def test_a_client_with_all_others_as_neighbours_draws_no_negatives() -> None:
+    """A client with a single other client that is no neighbour draws that one every time."""
     forest = SimpleNamespace(num_pairs=3, ids=(None, torch.tensor([71, 72, 73])))
-    devices: Any = SimpleNamespace(forest=forest, kept_rows=torch.tensor([0, 0, 1]))
-    # Device 0 has the neighbours 1, 2 and 3 of four; device 1 lacks device 3.
-    around = lumos.look_around(
+    trees: Any = SimpleNamespace(forest=forest, leaf_owners=torch.tensor([0, 0, 1]))
+    # Client 0 has the neighbours 1, 2 and 3 of four; client 1 has all but client 3.
+    exclusions = lumos.make_exclusions(
         lumos.PairRows(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([1, 2, 3, 0, 2])), torch.arange(4), 4
     )
     config = lumos.METHOD.config(negatives=4)
-    drawn = lumos.draw_negatives(devices, around, torch.arange(4), config, 1)
+    drawn = lumos.draw_negatives(trees, exclusions, torch.arange(4), config, 1)
     assert drawn.client.tolist() == [1] * 4
     assert drawn.ids.tolist() == [3] * 4
 
 
 def stages_of(**settings: Any) -> list[str]:
-    """What a run of one round says that it begins, between its first line and its training."""
+    """The stages that a run of one round reports between its first line and training."""
     said: list[Event] = []
     world = as_asked(lumos.METHOD, make_world(1))
     fed = stacked(world.clients, simulated=True)
@@ -204,9 +205,9 @@ def stages_of(**settings: Any) -> list[str]:
     return stages[1 : stages.index("training: round 1 of 1")]
 
 
-def test_a_run_says_what_it_prepares() -> None:
-    first = "comparing degrees between the neighbours of 60 devices"
-    last = ["encoding and sending the features", "making the trees"]
+def test_a_run_reports_the_stages_of_its_set_up() -> None:
+    first = "comparing degrees between neighbours (60 clients)"
+    last = ["encoding and sending the features", "building the trees"]
     walk = [f"balancing the trees: step {step} of 2 of the Markov chain" for step in (1, 2)]
     assert stages_of(balancer="mcmc", mcmc_steps=2) == [first, *walk, *last]
     passed = ["balancing the trees: round 1, at most 1", "balancing the trees: shuffling round 1 of 1"]
@@ -214,7 +215,7 @@ def test_a_run_says_what_it_prepares() -> None:
 
 
 def test_the_foretold_memory_is_that_of_leaves_with_features_and_embeddings() -> None:
-    """A device's own leaf and its neighbours', of F numbers twice and 12 embeddings of H (GAT: of each of
+    """A client's own leaf and its neighbours', of F numbers twice and 12 embeddings of H (GAT: of each of
     its heads)."""
     extent: Any = SimpleNamespace(closure=1000, features=300)
     config = lumos.METHOD.config(hidden=16, backbone="gcn")
@@ -223,12 +224,12 @@ def test_the_foretold_memory_is_that_of_leaves_with_features_and_embeddings() ->
     assert lumos.memory(extent, config) == 1000 * 4 * (2 * 300 + 12 * 64)
 
 
-# ---- gradients that add up unseen --------------------------------------------------------------------------
+# ---- gradients in a secure sum -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backbone", ["gcn", "gat"])
 @TASKS
-def test_summed_without_being_seen_the_gradients_train_the_same_model(run: Run, backbone: str) -> None:
+def test_gradients_in_a_secure_sum_train_the_same_model(run: Run, backbone: str) -> None:
     """Within the fixed point of the sum, 60 parts off by 2^-25 each, and Adam's division by small numbers."""
     options = {"rounds": 2, "optimizer": "sgd", "backbone": backbone, "heads": 2}
     clear, _ = run(**options)
@@ -241,7 +242,9 @@ def test_summed_without_being_seen_the_gradients_train_the_same_model(run: Run, 
 
 @TASKS
 @pytest.mark.slow
-def test_with_hidden_sums_the_server_reads_nothing_of_a_device_but_that_it_balances(run: Run) -> None:
+def test_with_secure_sums_the_server_reads_nothing_of_a_single_client(
+    run: Run,
+) -> None:
     """Every transfer to the server, by what protects it: labels, roles, scores and gradients are in sums."""
     _, fed = run(rounds=2, aggregation="secure", protocols="real", balancer="greedy")
     assert {e.name: e.protection for e in fed.ledger.entries if e.direction == "up"} == {
@@ -258,7 +261,7 @@ def test_with_hidden_sums_the_server_reads_nothing_of_a_device_but_that_it_balan
     assert ("model/grad", "clear") in {(e.name, e.protection) for e in fed.ledger.entries}
 
 
-def test_a_hidden_sum_has_the_same_bits_in_every_placement() -> None:
+def test_a_secure_sum_is_the_same_in_every_placement() -> None:
     options = {"rounds": 2, "aggregation": "secure", "protocols": "simulated", "dropout": 0.3}
     fast, fed = classified(**options)
     slow, oracle = run_local("lumos", make_world(1), "one at a time", **options)
@@ -266,41 +269,41 @@ def test_a_hidden_sum_has_the_same_bits_in_every_placement() -> None:
     assert fed.ledger.to_json() == oracle.ledger.to_json()
 
 
-# ---- what a device says of itself --------------------------------------------------------------------------
+# ---- per-client statistics ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", [{}, {"balancer": "greedy"}, {"pad_bins": 3}], ids=str)
 @TASKS
-def test_what_the_devices_say_of_themselves_is_what_the_ledger_counts(run: Run, settings: Any) -> None:
+def test_the_statistics_of_the_clients_agree_with_the_ledger(run: Run, settings: Any) -> None:
     outcome, fed = run(**settings)
     assert outcome.accounts is not None
-    (told,) = ({k: v.numpy() for k, v in part.items()} for part in outcome.accounts.parts)
+    (statistics,) = ({k: v.numpy() for k, v in part.items()} for part in outcome.accounts.parts)
     entries = {e.name: e for e in fed.ledger.entries if e.phase in ("setup", "train")}
-    assert (entries["lumos/bins"].sent == 8 * told["receivers"]).all()
-    assert (entries["lumos/bins"].received == 8 * told["kept"]).all()
+    assert (entries["lumos/bins"].sent == 8 * statistics["receivers"]).all()
+    assert (entries["lumos/bins"].received == 8 * statistics["kept"]).all()
     leaves = entries["lumos/leaf_embeddings"]
-    assert (leaves.sent == ROUNDS * 8 * H * told["kept"]).all()
-    assert (leaves.received == ROUNDS * 8 * H * told["receivers"]).all()
+    assert (leaves.sent == ROUNDS * 8 * H * statistics["kept"]).all()
+    assert (leaves.received == ROUNDS * 8 * H * statistics["receivers"]).all()
     moved = [e for name, e in entries.items() if name.endswith("_embeddings")]
-    # Of others it gets those that it asked for.
+    # It receives the embeddings that it asked for.
     asked_for = sum(e.received for e in moved if e.name != "lumos/leaf_embeddings")
     counted = leaves.sent + leaves.received + asked_for
-    assert (counted == ROUNDS * 8 * H * told["embeddings"]).all()
-    assert (told["kept"] <= told["neighbours"]).all()
+    assert (counted == ROUNDS * 8 * H * statistics["embeddings"]).all()
+    assert (statistics["kept"] <= statistics["neighbours"]).all()
     # Every edge was compared once at least, and no more often than if all had been compared each time.
-    edges, made = told["neighbours"].sum() // 2, told["comparisons"].sum() // 2
+    edges, made = statistics["neighbours"].sum() // 2, statistics["comparisons"].sum() // 2
     again = outcome.details["balance_calls"] * edges + outcome.details["candidate_pairs"]
     assert edges <= made <= again
     assert (made == edges) == (settings.get("balancer") == "greedy")
-    assert told["epsilon"].max() == pytest.approx(2.0)
-    assert (told["epsilon_colluding"] >= told["epsilon"] - 1e-9).all()
-    silent = told["receivers"] == 0
-    assert (told["feature_bits"][silent] == 0).all()
-    assert (told["epsilon_colluding"][silent] == 0).all()
+    assert statistics["epsilon"].max() == pytest.approx(2.0)
+    assert (statistics["epsilon_colluding"] >= statistics["epsilon"] - 1e-9).all()
+    silent = statistics["receivers"] == 0
+    assert (statistics["feature_bits"][silent] == 0).all()
+    assert (statistics["epsilon_colluding"][silent] == 0).all()
 
 
 @pytest.mark.slow
-def test_every_process_says_of_its_own_devices_what_one_process_says_of_all(three_clients: Gateways) -> None:
+def test_the_statistics_do_not_depend_on_the_processes(three_clients: Gateways) -> None:
     world = last_round_stands(make_world(1))
     together, _ = run_local("lumos", world)
     apart, _ = run_processes("lumos", world, three_clients)
@@ -330,7 +333,7 @@ def test_no_training_node_is_refused() -> None:
     world = make_world()
     none = np.zeros_like(world.split.train)
     world = World(world.graph, Split("none", none, world.split.val, world.split.test), world.partition)
-    with pytest.raises(InputError, match="no device has a training node"):
+    with pytest.raises(InputError, match="no client has a training node"):
         run_local("lumos", world)
 
 
@@ -339,29 +342,29 @@ def test_gradients_that_do_not_fit_are_refused_before_any_feature_is_sent(
 ) -> None:
     monkeypatch.setattr(lumos, "MAX_BYTES", 1000)
     monkeypatch.setattr(lumos, "encode", pytest.fail)
-    with pytest.raises(InputError, match=r"every device.s own gradient takes about .* GB for 60 devices"):
+    with pytest.raises(InputError, match=r"a gradient for every client takes about .* GB for 60 clients"):
         run_local("lumos", make_world(), aggregation="secure", protocols="simulated")
 
 
 def test_the_memory_of_gradients_is_counted_by_hand() -> None:
-    """Twice every device's copy of the weights, and the first layer's once more for each of its pairs."""
+    """Twice every client's copy of the weights, and the first layer's once more for each of its pairs."""
     task, ids = Task(12, 3), torch.arange(6)
     config = lumos.METHOD.config(aggregation="secure", hidden=5, backbone="gcn", layers=2)
-    trees = {"keeps": torch.tensor([True] * 4 + [False] * 4)}
+    trees = {"local": torch.tensor([True] * 4 + [False] * 4)}
     weights = 12 * 5 + 5 + 5 * 5 + 5 + 5 * 3 + 3
     need = (2 * 6 * weights + 2 * (6 + 4) * 12 * 5) * torch.get_default_dtype().itemsize
     with patch.object(lumos, "MAX_BYTES", need):
         lumos.check_memory(ids, trees, task, config)
     with (
         patch.object(lumos, "MAX_BYTES", need - 1),
-        pytest.raises(InputError, match=f"takes about {need / 1e9:.3g} GB for 6 devices"),
+        pytest.raises(InputError, match=f"takes about {need / 1e9:.3g} GB for 6 clients"),
     ):
         lumos.check_memory(ids, trees, task, config)
 
 
 def test_a_graph_with_edge_weights_is_refused_by_its_name() -> None:
     graph = replace(weighted(make_world()).graph, name="rivers")
-    with pytest.raises(InputError, match="'rivers': lumos learns on trees, whose edges have no weights"):
+    with pytest.raises(InputError, match="'rivers': lumos trains on trees, whose edges have no weights"):
         lumos.check_graph(graph, lumos.METHOD.config())
 
 

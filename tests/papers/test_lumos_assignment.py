@@ -9,14 +9,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from graphfed.methods.lumos.assignment import (
-    _start,
-    accepts,
+    _initial_orientation,
     by_greedy,
+    by_local_rule,
     by_metropolis,
-    by_passing_on,
+    find_largest,
+    is_accepted,
     largest,
-    maximum_found,
-    moves_drawn,
+    number_of_moves,
     optimum,
     workloads,
 )
@@ -36,8 +36,8 @@ def least_maximum(edges: np.ndarray, n: int) -> int:
     """Over all 2^m orientations."""
     m = edges.shape[1]
     choice = np.arange(2**m)[:, None] >> np.arange(m) & 1  # [2^m, m]
-    keeper = np.where(choice == 0, edges[0], edges[1])
-    counts = np.stack([(keeper == v).sum(1) for v in range(n)])
+    assignee = np.where(choice == 0, edges[0], edges[1])
+    counts = np.stack([(assignee == v).sum(1) for v in range(n)])
     return int(counts.max(0).min())
 
 
@@ -55,8 +55,8 @@ def test_the_optimum_is_the_least_maximum_over_all_orientations_and_the_largest_
     edges, n = graph
     found = optimum(edges, n)
     assert found.maximum == least_maximum(edges, n) == densest(edges, n)
-    assert ((found.keeper == edges[0]) | (found.keeper == edges[1])).all()
-    assert np.bincount(found.keeper, minlength=n).max() == found.maximum
+    assert ((found.assignee == edges[0]) | (found.assignee == edges[1])).all()
+    assert np.bincount(found.assignee, minlength=n).max() == found.maximum
     inside = (found.dense[edges[0]] & found.dense[edges[1]]).sum()
     assert inside > (found.maximum - 1) * found.dense.sum() or found.maximum == 0
 
@@ -85,7 +85,7 @@ def test_every_edge_is_kept_and_no_cover_is_better_than_the_optimum(
     edges, n = graph
     least = optimum(edges, n).maximum
     walked, seen = by_metropolis(edges, n, steps=6, temperature=1.0, seed=seed)
-    passed, falling = by_passing_on(edges, n, rounds=50, shuffle_rounds=3, seed=seed)
+    passed, falling = by_local_rule(edges, n, rounds=50, shuffle_rounds=3, seed=seed)
     for cover in (by_greedy(edges, n), walked, passed):
         assert cover.any(0).all()
         assert largest(edges, cover, n) >= least
@@ -101,18 +101,18 @@ def test_the_search_for_the_optimum_starts_where_no_neighbour_keeps_two_less(
     graph: tuple[np.ndarray, int],
 ) -> None:
     edges, n = graph
-    keeper, other = np.where(_start(edges, n), edges, edges[::-1])
-    load = np.bincount(keeper, minlength=n)
-    assert (load[keeper] <= load[other] + 1).all()
+    assignee, other = np.where(_initial_orientation(edges, n), edges, edges[::-1])
+    load = np.bincount(assignee, minlength=n)
+    assert (load[assignee] <= load[other] + 1).all()
 
 
 @given(graphs(), st.integers(0, 5))
 def test_when_passing_on_ends_no_neighbour_keeps_two_less(graph: tuple[np.ndarray, int], seed: int) -> None:
     edges, n = graph
-    cover, _ = by_passing_on(edges, n, rounds=10**6, shuffle_rounds=0, seed=seed)
+    cover, _ = by_local_rule(edges, n, rounds=10**6, shuffle_rounds=0, seed=seed)
     load = workloads(edges, cover, n)
-    keeper, other = np.where(cover[0], edges, edges[::-1])
-    assert (load[keeper] <= load[other] + 1).all()
+    assignee, other = np.where(cover[0], edges, edges[::-1])
+    assert (load[assignee] <= load[other] + 1).all()
 
 
 def test_alg_1_compares_rounded_logarithms_and_keeps_ties_on_both_sides() -> None:
@@ -126,19 +126,19 @@ def test_alg_1_compares_rounded_logarithms_and_keeps_ties_on_both_sides() -> Non
 
 def test_alg_3_finds_the_largest_and_takes_each_of_equals_in_turn() -> None:
     around = [[1], [0], [3], [2], []]
-    assert {maximum_found([1, 3, 3, 0, 9], around, 0, step) for step in range(40)} == {1, 2}
+    assert {find_largest([1, 3, 3, 0, 9], around, 0, step) for step in range(40)} == {1, 2}
 
 
-def test_a_device_of_workload_1_passes_its_only_neighbour_on_and_one_of_nothing_passes_none() -> None:
-    assert {moves_drawn(0, step, 3, 1) for step in range(50)} == {1}
-    assert {moves_drawn(0, step, 3, 0) for step in range(50)} == {0}
-    assert {moves_drawn(0, step, 3, 20) for step in range(99)} == {1, 2, 3}  # ln 20 = 2.996
+def test_a_client_with_workload_1_moves_its_only_edge_and_one_without_edges_moves_none() -> None:
+    assert {number_of_moves(0, step, 3, 1) for step in range(50)} == {1}
+    assert {number_of_moves(0, step, 3, 0) for step in range(50)} == {0}
+    assert {number_of_moves(0, step, 3, 20) for step in range(99)} == {1, 2, 3}  # ln 20 = 2.996
 
 
 @pytest.mark.parametrize(("rise", "temperature"), [(1, 1.0), (2, 1.0), (1, 3.0), (0, 1.0), (-2, 0.5)])
 def test_a_step_is_accepted_with_the_probability_of_eq_18(rise: int, temperature: float) -> None:
     draws = 4000
-    hits = sum(accepts(fold(0, step), 3, 5, 9, rise, temperature) for step in range(draws))
+    hits = sum(is_accepted(fold(0, step), 3, 5, 9, rise, temperature) for step in range(draws))
     p = min(1.0, np.exp(-rise / temperature))
     # Five standard errors: a false alarm in about a million, and these draws are fixed.
     assert abs(hits / draws - p) <= 5 * np.sqrt(p * (1 - p) / draws) + 1e-9

@@ -1,5 +1,5 @@
-"""Who keeps which edge, as programs over places: the same as the plain loops, in every placement, whatever is
-compared again; and what crosses."""
+"""The programs over places assign every edge as the plain loops do, in every placement, whatever pairs
+compare again; every transfer has a description."""
 
 from collections.abc import Iterator
 from itertools import combinations, pairwise
@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphfed.errors import InputError
-from graphfed.methods.lumos import mcmc
+from graphfed.methods.lumos import candidates
 from graphfed.methods.lumos.assignment import (
     by_greedy,
+    by_local_rule,
     by_metropolis,
-    by_passing_on,
     largest,
     optimum,
 )
@@ -51,21 +51,21 @@ def workers(draw: st.DrawFn, n: int) -> list[tuple[int, ...]]:
 
 
 def same(one: Balanced, other: Balanced) -> None:
-    for name in ("keeps", "kept_by", "outcomes", "counts", "ledger", "maxima"):
+    for name in ("local", "remote", "outcomes", "counts", "ledger", "maxima"):
         assert getattr(one, name) == getattr(other, name), name
 
 
 @pytest.mark.parametrize("balancer", BALANCERS)
 @given(data=st.data())
 @settings(max_examples=25)
-def test_every_placement_keeps_the_same_edges_and_has_the_same_ledger(balancer: str, data: Any) -> None:
+def test_every_placement_gives_the_same_assignment_and_the_same_ledger(balancer: str, data: Any) -> None:
     edges, n = data.draw(graphs())
-    told = {"balancer": balancer, "seed": data.draw(st.integers(0, 3)), **ROUNDS}
-    told["compare_again"] = data.draw(st.sampled_from(["changed", "all"]))
-    told["acceptance"] = data.draw(st.sampled_from(["hidden", "opened"]))
-    stacked = run_here(edges, [tuple(range(n))], **told)
-    same(stacked, run_here(edges, [(k,) for k in range(n)], **told))
-    same(stacked, run_here(edges, data.draw(workers(n)), **told))
+    options = {"balancer": balancer, "seed": data.draw(st.integers(0, 3)), **ROUNDS}
+    options["compare_again"] = data.draw(st.sampled_from(["changed", "all"]))
+    options["acceptance"] = data.draw(st.sampled_from(["hidden", "opened"]))
+    stacked = run_here(edges, [tuple(range(n))], **options)
+    same(stacked, run_here(edges, [(k,) for k in range(n)], **options))
+    same(stacked, run_here(edges, data.draw(workers(n)), **options))
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +76,12 @@ def clients() -> Iterator[Workers]:
 
 @pytest.mark.parametrize("balancer", BALANCERS)
 @pytest.mark.slow
-def test_separate_processes_keep_the_same_edges_and_have_the_same_ledger(
+def test_separate_processes_give_the_same_assignment_and_the_same_ledger(
     balancer: str, clients: Workers
 ) -> None:
     edges = random_graph(1, 20, 60)
-    told = {"balancer": balancer, **ROUNDS}
-    same(run_here(edges, [tuple(range(20))], **told), run_apart(edges, clients, **told))
+    options = {"balancer": balancer, **ROUNDS}
+    same(run_here(edges, [tuple(range(20))], **options), run_apart(edges, clients, **options))
 
 
 @given(graphs(), st.integers(0, 5), st.sampled_from([0.5, 1.0, 4.0]))
@@ -90,19 +90,19 @@ def test_the_programs_are_the_plain_loops_to_the_last_edge(
     graph: tuple[np.ndarray, int], seed: int, temperature: float
 ) -> None:
     edges, n = graph
-    told = {"seed": seed, "temperature": temperature, "balance_rounds": 30, "shuffle_rounds": 4}
+    options = {"seed": seed, "temperature": temperature, "balance_rounds": 30, "shuffle_rounds": 4}
     together = [tuple(range(n))]
-    greedy = run_here(edges, together, balancer="greedy", **told)
+    greedy = run_here(edges, together, balancer="greedy", **options)
     assert np.array_equal(greedy.cover(edges, n), by_greedy(edges, n))
-    local = run_here(edges, together, balancer="local", **told)
-    cover, seen = by_passing_on(edges, n, rounds=30, shuffle_rounds=4, seed=seed)
+    local = run_here(edges, together, balancer="local", **options)
+    cover, seen = by_local_rule(edges, n, rounds=30, shuffle_rounds=4, seed=seed)
     assert np.array_equal(local.cover(edges, n), cover)
     assert local.maxima[: len(seen)] == seen
-    walk = run_here(edges, together, balancer="mcmc", mcmc_steps=7, **told)
+    walk = run_here(edges, together, balancer="mcmc", mcmc_steps=7, **options)
     cover, seen = by_metropolis(edges, n, steps=7, temperature=temperature, seed=seed)
     assert np.array_equal(walk.cover(edges, n), cover)
     assert walk.maxima == seen
-    exact = run_here(edges, together, balancer="oracle", **told)
+    exact = run_here(edges, together, balancer="oracle", **options)
     assert largest(edges, exact.cover(edges, n), n) == optimum(edges, n).maximum
 
 
@@ -111,8 +111,14 @@ def test_the_programs_are_the_plain_loops_to_the_last_edge(
 @pytest.mark.slow
 def test_a_longer_walk_on_a_larger_graph_is_the_plain_loop_too(seed: int, acceptance: str) -> None:
     edges = random_graph(seed, 60, 400)
-    told = {"balancer": "mcmc", "mcmc_steps": 60, "seed": seed, "acceptance": acceptance, "temperature": 2.0}
-    found = run_here(edges, [tuple(range(60))], **told)
+    options = {
+        "balancer": "mcmc",
+        "mcmc_steps": 60,
+        "seed": seed,
+        "acceptance": acceptance,
+        "temperature": 2.0,
+    }
+    found = run_here(edges, [tuple(range(60))], **options)
     cover, seen = by_metropolis(edges, 60, steps=60, temperature=2.0, seed=seed)
     assert np.array_equal(found.cover(edges, 60), cover)
     assert found.maxima == seen
@@ -126,12 +132,12 @@ def test_comparing_what_changed_gives_the_same_result_and_all_makes_the_count_an
     balancer: str, graph: tuple[np.ndarray, int], seed: int
 ) -> None:
     edges, n = graph
-    told = {"balancer": balancer, "seed": seed, **ROUNDS}
-    changed = run_here(edges, [tuple(range(n))], **told)
-    everything = run_here(edges, [tuple(range(n))], compare_again="all", **told)
-    assert (changed.keeps, changed.kept_by, changed.maxima) == (
-        everything.keeps,
-        everything.kept_by,
+    options = {"balancer": balancer, "seed": seed, **ROUNDS}
+    changed = run_here(edges, [tuple(range(n))], **options)
+    everything = run_here(edges, [tuple(range(n))], compare_again="all", **options)
+    assert (changed.local, changed.remote, changed.maxima) == (
+        everything.local,
+        everything.remote,
         everything.maxima,
     )
     _, made, all_again = changed.counts
@@ -142,17 +148,17 @@ def test_comparing_what_changed_gives_the_same_result_and_all_makes_the_count_an
 @pytest.mark.parametrize("balancer", BALANCERS)
 @given(graph=graphs(), seed=st.integers(0, 3))
 @settings(max_examples=30)
-def test_both_ends_know_who_keeps_an_edge_and_somebody_does(
+def test_both_clients_of_an_edge_know_its_assignment_and_at_least_one_has_it(
     balancer: str, graph: tuple[np.ndarray, int], seed: int
 ) -> None:
     edges, n = graph
     found = run_here(edges, [tuple(range(n))], balancer=balancer, seed=seed, **ROUNDS)
-    keeps = found.cover(edges, n)
-    turned = Balanced(found.kept_by, [], [], [], (0, 0, 0), {}).cover(edges, n)
-    assert np.array_equal(keeps, turned[::-1])
-    assert keeps.any(0).all()
+    local = found.cover(edges, n)
+    turned = Balanced(found.remote, [], [], [], (0, 0, 0), {}).cover(edges, n)
+    assert np.array_equal(local, turned[::-1])
+    assert local.any(0).all()
     if balancer in ("local", "oracle"):
-        assert (keeps.sum(0) == 1).all()
+        assert (local.sum(0) == 1).all()
     assert found.counts[1] == sum(found.outcomes) / 2
 
 
@@ -169,12 +175,12 @@ def test_every_iteration_of_a_prefix_covers_every_edge(balancer: str) -> None:
 
 
 @pytest.mark.parametrize("balancer", ["greedy", "local"])
-def test_the_real_protocol_keeps_the_same_edges_for_the_same_bytes(balancer: str) -> None:
+def test_the_real_protocol_gives_the_same_assignment_for_the_same_bytes(balancer: str) -> None:
     edges = random_graph(2, 7, 9)
-    told = {"balancer": balancer, "degree_bits": 4, "balance_rounds": 4, "shuffle_rounds": 1}
-    ideal = run_here(edges, [tuple(range(7))], **told)
-    real = run_here(edges, [(0, 1, 2), (3,), (4, 5, 6)], simulated=False, **told)
-    assert (ideal.keeps, ideal.counts) == (real.keeps, real.counts)
+    options = {"balancer": balancer, "degree_bits": 4, "balance_rounds": 4, "shuffle_rounds": 1}
+    ideal = run_here(edges, [tuple(range(7))], **options)
+    real = run_here(edges, [(0, 1, 2), (3,), (4, 5, 6)], simulated=False, **options)
+    assert (ideal.local, ideal.counts) == (real.local, real.counts)
     assert sizes(ideal) == sizes(real)
     assert "simulated" not in protections(real)
 
@@ -199,7 +205,7 @@ def protections(found: Balanced) -> set[str]:
 
 
 @pytest.mark.parametrize("acceptance", ["hidden", "opened"])
-def test_only_the_papers_acceptance_shows_a_workload_in_clear(acceptance: str) -> None:
+def test_only_the_papers_acceptance_shows_a_workload_in_plaintext(acceptance: str) -> None:
     edges = random_graph(4, 12, 30)
     found = run_here(
         edges, [tuple(range(12))], balancer="mcmc", mcmc_steps=6, acceptance=acceptance, compare_again="all"
@@ -215,13 +221,13 @@ def test_only_the_papers_acceptance_shows_a_workload_in_clear(acceptance: str) -
 
 
 @pytest.mark.parametrize("balancer", ["greedy", "local"])
-def test_neighbours_send_the_server_nothing_but_whether_they_can_still_pass_something_on(
+def test_clients_send_the_server_nothing_except_whether_they_can_still_offer_an_edge(
     balancer: str,
 ) -> None:
     edges = random_graph(4, 12, 30)
     found = run_here(edges, [tuple(range(12))], balancer=balancer)
-    told = {(e["name"], e["dtype"]) for e in found.ledger["entries"] if e["to"] == "server"}
-    assert told == (set() if balancer == "greedy" else {("balance/can_give", "uint8")})
+    options = {(e["name"], e["dtype"]) for e in found.ledger["entries"] if e["to"] == "server"}
+    assert options == (set() if balancer == "greedy" else {("balance/can_give", "uint8")})
 
 
 def test_every_transfer_has_a_message_for_the_report() -> None:
@@ -235,14 +241,14 @@ def test_every_transfer_has_a_message_for_the_report() -> None:
     assert names == {*MESSAGES}
 
 
-def test_a_degree_that_does_not_fit_is_refused_without_being_told() -> None:
+def test_a_degree_that_does_not_fit_is_refused_without_being_named() -> None:
     star = np.array([(0, v) for v in range(1, 9)]).T
-    with pytest.raises(InputError, match="device 0 has more than the 7 neighbours that degree_bits=3 allows"):
+    with pytest.raises(InputError, match="client 0 has more than the 7 neighbours that degree_bits=3 allows"):
         run_here(star, [tuple(range(9))], degree_bits=3)
     run_here(star, [tuple(range(9))], degree_bits=4)
 
 
-def test_numbers_too_wide_for_a_hidden_acceptance_are_refused_before_anything_crosses() -> None:
+def test_numbers_too_wide_for_a_hidden_acceptance_are_refused_before_anything_is_sent() -> None:
     with pytest.raises(InputError, match="not degree_bits=13; use degree_bits=12, acceptance=opened"):
         run_here(random_graph(0, 5, 4), [tuple(range(5))], balancer="mcmc", degree_bits=13)
 
@@ -250,12 +256,12 @@ def test_numbers_too_wide_for_a_hidden_acceptance_are_refused_before_anything_cr
 def test_more_candidates_than_can_compare_with_each_other_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Six pairs of nodes: each end keeps its edge, so all twelve are candidates."""
+    """Six pairs of nodes: both clients of a pair have its edge, so all twelve are candidates."""
     edges = np.arange(12).reshape(6, 2).T
-    monkeypatch.setattr(mcmc, "MAX_PAIRS", 12 * 12)
+    monkeypatch.setattr(candidates, "MAX_PAIRS", 12 * 12)
     assert run_here(edges, [tuple(range(12))], balancer="mcmc", mcmc_steps=1).counts
-    monkeypatch.setattr(mcmc, "MAX_PAIRS", 12 * 12 - 1)
-    with pytest.raises(InputError, match=r"lets 12 devices compare with each other, in 144 pairs.*=local"):
+    monkeypatch.setattr(candidates, "MAX_PAIRS", 12 * 12 - 1)
+    with pytest.raises(InputError, match=r"lets 12 clients compare with each other, in 144 pairs.*=local"):
         run_here(edges, [tuple(range(12))], balancer="mcmc", mcmc_steps=1)
 
 

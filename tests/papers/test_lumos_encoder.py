@@ -1,4 +1,4 @@
-"""Lumos's encoder: a device's coordinates dealt over its receivers, what each of them may know, and what it
+"""Lumos's encoder: a client's coordinates partitioned among receivers, what each may know, and what it
 makes of it. The mechanism itself is tested by enumeration in tests/privacy/test_local.py."""
 
 import math
@@ -16,7 +16,7 @@ from graphfed.methods.lumos import feature_encoding
 from graphfed.methods.lumos.bit_matrix import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.feature_encoding import (
-    Sent,
+    EncodedFeatures,
     announced_sizes,
     bytes_of_bins,
     encode,
@@ -33,21 +33,21 @@ def config_of(**options: Any) -> LumosConfig:
     return LumosConfig(**{"noise_seed": 0, "decode": "unbiased", "unsent_value": 0.5, **options})
 
 
-def sent_by(x: Tensor, receivers: list[int], config: LumosConfig) -> tuple[Sent, Tensor]:
-    """What device i sends to `receivers[i]` others (1000, 1001, ...), and the row of each."""
+def sent_by(x: Tensor, receivers: list[int], config: LumosConfig) -> tuple[EncodedFeatures, Tensor]:
+    """What client i sends to `receivers[i]` others (1000, 1001, ...), and the row of each."""
     ids = torch.arange(len(x)) + 50
     rows = torch.repeat_interleave(torch.arange(len(x)), torch.tensor(receivers))
     first = torch.cat([torch.arange(count) for count in receivers] or [rows]) + 1000
     return encode(x, ids, rows, first, config), rows
 
 
-def decoded(sent: Sent, rows: Tensor, width: int, config: LumosConfig) -> BitMatrix:
+def decoded(sent: EncodedFeatures, rows: Tensor, width: int, config: LumosConfig) -> BitMatrix:
     return received_features(sent.header, sent.flat, rows + 50, width, config)
 
 
 worlds = st.tuples(
     st.integers(1, 9),  # coordinates
-    st.lists(st.integers(0, 12), min_size=1, max_size=5),  # receivers of each device
+    st.lists(st.integers(0, 12), min_size=1, max_size=5),  # receivers of each client
     st.integers(0, 2**31),
 )
 
@@ -79,15 +79,15 @@ def test_every_coordinate_goes_to_one_receiver_and_arrives_exactly_without_noise
     assert int(sent.lengths.sum()) == len(sent.flat)
     there = decoded(sent, rows, width, config)
     dense = there.to_dense()
-    for device, count in enumerate(receivers):
-        mine = dense[rows == device]
+    for client, count in enumerate(receivers):
+        mine = dense[rows == client]
         assert len(mine) == count
         if count:
             got = mine != 0
             assert (got.sum(0) == 1).all(), "each coordinate to one receiver"
             sizes = got.sum(1)
             assert int(sizes.max()) - int(sizes.min()) <= 1
-            assert torch.allclose(mine.sum(0) + config.unsent_value, x[device], atol=1e-6)
+            assert torch.allclose(mine.sum(0) + config.unsent_value, x[client], atol=1e-6)
     assert sent.coordinates.tolist() == [width if count else 0 for count in receivers]
 
 
@@ -101,31 +101,31 @@ def test_padded_bins_do_not_tell_how_many_receivers_there_are(world: Any, bins: 
     allowed = {width // bins, -(-width // bins)}
     assert set(announced_sizes(sent.header, width).tolist()) <= allowed
     dense = decoded(sent, rows, width, config).to_dense()
-    for device, count in enumerate(receivers):
-        got = (dense[rows == device] != 0).double()
+    for client, count in enumerate(receivers):
+        got = (dense[rows == client] != 0).double()
         if count:  # as many different bins as there can be, and each as often as any other, but for one
-            per_bin = torch.bincount(sent.header[rows == device, 1].long(), minlength=bins)
+            per_bin = torch.bincount(sent.header[rows == client, 1].long(), minlength=bins)
             assert int((per_bin > 0).sum()) == min(count, bins)
             assert int(per_bin.max()) - int(per_bin.min()) <= 1
             assert float(got.sum(0).max()) <= math.ceil(count / bins)
 
 
 @given(worlds, st.sampled_from(["per_receiver", "coalition"]), st.sampled_from([None, 3]))
-def test_what_is_spent_adds_up_over_what_was_sent(world: Any, accounting: str, bins: int | None) -> None:
+def test_the_budgets_of_the_bins_sent_add_up(world: Any, accounting: str, bins: int | None) -> None:
     width, receivers, seed = world
     x = torch.zeros(len(receivers), width)
     config = config_of(epsilon=2.0, accounting=accounting, seed=seed, pad_bins=bins)
     sent, _ = sent_by(x, receivers, config)
-    for device, count in enumerate(receivers):
+    for client, count in enumerate(receivers):
         parts = count if bins is None else bins
         sizes = [width // parts + (k < width % parts) for k in range(parts)] if parts else []
-        told = min(count, parts)
-        epsilon, colluding = float(sent.epsilon[device]), float(sent.colluding[device])
+        sent_bins = min(count, parts)
+        epsilon, colluding = float(sent.epsilon[client]), float(sent.colluding[client])
         if accounting == "per_receiver":
             assert epsilon == pytest.approx(2.0 if count and (bins is None or max(sizes)) else 0.0) or (
                 epsilon == 0 and not all(sizes)
             )
-            assert colluding <= 2.0 * told + 1e-9
+            assert colluding <= 2.0 * sent_bins + 1e-9
             if bins is None:
                 assert colluding == pytest.approx(2.0 * sum(size > 0 for size in sizes))
         else:
@@ -137,7 +137,7 @@ def test_what_is_spent_adds_up_over_what_was_sent(world: Any, accounting: str, b
 
 def test_which_bin_a_receiver_gets_is_not_the_order_of_ids() -> None:
     sent, rows = sent_by(torch.zeros(40, 8), [4] * 40, config_of())
-    orders = {tuple(sent.header[rows == device, 1].tolist()) for device in range(40)}
+    orders = {tuple(sent.header[rows == client, 1].tolist()) for client in range(40)}
     assert len(orders) > 10
 
 
@@ -254,19 +254,19 @@ def test_bits_take_whole_bytes_of_their_own(extra: int, size: int) -> None:
 def test_a_feature_outside_the_bounds_is_refused_by_name() -> None:
     x = torch.zeros(3, 4)
     x[1, 2] = 3.0
-    told = r"node 51 has 3 in feature 2, outside feature_low=0 .. feature_high=1"
-    with pytest.raises(InputError, match=told):
+    message = r"node 51 has 3 in feature 2, outside feature_low=0 .. feature_high=1"
+    with pytest.raises(InputError, match=message):
         sent_by(x, [1, 1, 1], config_of())
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (
             {"feature_low": 1.0, "feature_high": 0.0},
             "feature_low=1.0 cannot be used: expected a number less than feature_high=0.0",
         ),
-        ({"rescale": True, "decode": "shrunk"}, "rescale=True cannot be used: expected decode=unbiased"),
+        ({"rescale": True, "decode": "shrunk"}, "rescale=True cannot be used with decode=shrunk"),
         (
             {"decode": "shrunk", "unsent_value": 2.0},
             "unsent_value=2.0 cannot be used: expected a number between feature_low=0.0",
@@ -277,8 +277,8 @@ def test_a_feature_outside_the_bounds_is_refused_by_name() -> None:
         ),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(options: Any, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_settings_that_do_not_go_together_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         LumosConfig(**options)
 
 

@@ -35,15 +35,15 @@ NO_NOISE = {
 PLAIN = {"dropout": 0.0, "weight_decay": 1e-2, "optimizer": "sgd"}
 
 
-@pytest.mark.parametrize("dealt", [lambda world: world, one_node_each], ids=["three clients", "ego"])
+@pytest.mark.parametrize("partitioned", [lambda world: world, one_node_each], ids=["three clients", "ego"])
 @pytest.mark.parametrize(
     ("name", "backbone"),
     [("lpgnn", "gcn"), ("lpgnn", "gat"), ("lpgnn", "sage"), ("naive_fedgnn", "gcn"), ("naive_fedgnn", "gat")],
 )
-def test_without_noise_it_is_central_training(name: str, backbone: str, dealt: Any) -> None:
+def test_without_noise_it_is_central_training(name: str, backbone: str, partitioned: Any) -> None:
     world = make_world(3)
     same = {**PLAIN, "backbone": backbone, "heads": 2, "local_steps": 1}
-    here = dealt(world)
+    here = partitioned(world)
     noised, _ = run_local(name, here, **same, **NO_NOISE[name])
     central, _ = run_local("central", world, **same)
     assert torch.allclose(by_node(noised, here), logits(central), rtol=0, atol=1e-6)
@@ -94,18 +94,20 @@ PROTECTED = {
 def test_the_ledger_says_which_budget_was_spent_and_that_seeded_noise_is_simulated(name: str) -> None:
     for seed in (None, 0):
         _, fed = run_local(name, make_world(), noise_seed=seed)
-        told = {entry.name: entry.protection for entry in fed.ledger.entries if entry.direction == "up"}
+        protections = {
+            entry.name: entry.protection for entry in fed.ledger.entries if entry.direction == "up"
+        }
         wanted = PROTECTED[name] if seed is None else dict.fromkeys(PROTECTED[name], "simulated")
-        assert {k: told[k] for k in wanted} == wanted
-        assert told["nodes"] == "clear"
+        assert {k: protections[k] for k in wanted} == wanted
+        assert protections["nodes"] == "clear"
         rounds = [entry.rounds for entry in fed.ledger.entries if entry.name in wanted]
         assert all([*counted] == [0] for counted in rounds), "once, in set-up"
 
 
 def test_a_split_budget_is_a_third_for_each() -> None:
     _, fed = run_local("naive_fedgnn", make_world(), noise_seed=None, split_budget=True, epsilon=6.0)
-    told = {entry.name: entry.protection for entry in fed.ledger.entries}
-    assert {k: told[k] for k in PROTECTED["naive_fedgnn"]} == PROTECTED["naive_fedgnn"]
+    protections = {entry.name: entry.protection for entry in fed.ledger.entries}
+    assert {k: protections[k] for k in PROTECTED["naive_fedgnn"]} == PROTECTED["naive_fedgnn"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -152,16 +154,16 @@ def test_dropped_labels_are_what_the_neighbourhood_says_and_the_loss_is_correcte
     outcome, _ = run_local("lpgnn", world, rounds=1, k_y=2)
     config, c = config_of(get_method("lpgnn"), rounds=1, k_y=2), 3
     found = outcome.state.values["released"].parts[0]
-    here = lpgnn.at_server(found, world.task, config)
+    here = lpgnn.prepare_server(found, world.task, config)
     matrix = torch.zeros(60, 60)
     edges = found["edges"].long()
     degree = torch.bincount(edges[1], minlength=60).double()
     for s, t in edges.t().tolist():
         matrix[t, s] = 1 / (degree[s] * degree[t]).sqrt()
     labels = found["labels"].long()
-    told = one_hot(labels.clamp(min=0), c).double()
-    told[labels < 0] = 0
-    smooth = matrix @ (matrix @ told)
+    classes = one_hot(labels.clamp(min=0), c).double()
+    classes[labels < 0] = 0
+    smooth = matrix @ (matrix @ classes)
     train = (found["roles"] & 1).nonzero()[:, 0]
     target = [int(smooth[v].argmax()) if smooth[v].any() else int(labels[v]) for v in train]
     assert here.target.tolist() == target
@@ -213,7 +215,7 @@ def test_features_of_another_width_are_refused(name: str) -> None:
 
 
 def test_edge_weights_cannot_be_hidden_and_are_refused() -> None:
-    with pytest.raises(InputError, match="no way to hide its weight"):
+    with pytest.raises(InputError, match="cannot hide its weight"):
         run_local("naive_fedgnn", weighted(make_world()))
 
 
@@ -223,7 +225,7 @@ def test_a_neighbour_that_nobody_has_is_refused() -> None:
     fed = stacked(1)
     cohort = make_cohort(world.graph, world.split, world.partition, [0])
     data = fed.locate("clients", "data", [cohort])
-    with pytest.raises(InputError, match=r"node \d+ is named as a neighbour, but no client has it"):
+    with pytest.raises(InputError, match=r"node \d+ is listed as a neighbour, but no client has it"):
         train(fed, method, data, world.task, config_of(method))
 
 
@@ -237,7 +239,7 @@ def test_nodes_without_numbers_are_refused_where_each_answers_for_the_others() -
         train(fed, method, data, world.task, config_of(method))
 
 
-def test_what_the_false_edges_take_is_told_before() -> None:
+def test_the_cost_of_the_false_edges_is_logged_before() -> None:
     world, method = make_world(), get_method("naive_fedgnn")
     fed = stacked(world.clients)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]

@@ -30,11 +30,11 @@ def weights_of(backbone: str, layers: int) -> dict[str, Tensor]:
 
 
 def forest_of(kept: list[list[int]], lone: list[int], *, virtual: bool = True) -> Forest:
-    """Device u keeps the ids kept[u]; all ids are places."""
-    device = torch.tensor([u for u, others in enumerate(kept) for _ in others], dtype=torch.int64)
+    """Client u has the ids kept[u] in its tree; all ids are indices."""
+    client = torch.tensor([u for u, others in enumerate(kept) for _ in others], dtype=torch.int64)
     other = torch.tensor([v for others in kept for v in others], dtype=torch.int64)
     ids = torch.arange(len(kept))
-    return make_forest(device, device, other, torch.tensor(lone, dtype=torch.int64), ids, virtual=virtual)
+    return make_forest(client, client, other, torch.tensor(lone, dtype=torch.int64), ids, virtual=virtual)
 
 
 KEPT = [[1, 2, 3], [2], [], [4, 5], [], [0], []]
@@ -42,7 +42,7 @@ LONE = [6]
 
 
 def features(seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Own features of every device, and those of the kept neighbours as they arrived."""
+    """Own features of every client, and those of the neighbours in the trees as they have arrived."""
     generator = torch.Generator().manual_seed(seed)
     own = torch.randn(len(KEPT), F, generator=generator)
     return own, torch.randn(sum(map(len, KEPT)), F, generator=generator)
@@ -83,7 +83,7 @@ def convolution(backbone: str, layer: int, layers: int, weights: dict[str, Tenso
 def one_tree(
     backbone: str, layers: int, weights: dict[str, Tensor], x: Tensor, received: list[Tensor], virtual: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Section V-A and VI-B for one device, node by node: its own leaves, and those of its neighbours."""
+    """Section V-A and VI-B for one client, node by node: its own leaves, and those of its neighbours."""
     zeros = torch.zeros(F)
     if virtual:
         rows = [zeros]  # the root
@@ -92,15 +92,15 @@ def one_tree(
             own, other, parent = len(rows), len(rows) + 1, len(rows) + 2
             rows += [x, noised, zeros]
             ends += [(own, parent), (other, parent), (parent, 0)]
-        mine, theirs = range(1, len(rows), 3), range(2, len(rows), 3)
+        own_leaves, neighbour_leaves = range(1, len(rows), 3), range(2, len(rows), 3)
     else:
         rows, ends = [x, *received], [(k + 1, 0) for k in range(len(received))]
-        mine, theirs = range(1), range(1, len(rows))
+        own_leaves, neighbour_leaves = range(1), range(1, len(rows))
     h = torch.stack(rows)
     edges = torch.tensor(ends, dtype=torch.int64).reshape(-1, 2).t()
     for layer in range(layers):
         h = convolution(backbone, layer, layers, weights)(h, torch.cat([edges, edges.flip(0)], 1)).relu()
-    return [h[i] for i in mine], [h[i] for i in theirs]
+    return [h[i] for i in own_leaves], [h[i] for i in neighbour_leaves]
 
 
 @pytest.mark.parametrize("virtual", [True, False], ids=["trees", "neighbourhoods"])
@@ -112,15 +112,17 @@ def test_the_general_form_is_the_network_on_each_tree_by_itself(
     weights, (x, noised) = weights_of(backbone, layers), features()
     found = leaves("general", backbone, layers, weights, virtual=virtual)
     own: list[Tensor] = []
-    theirs: list[Tensor] = []
+    neighbour_leaves: list[Tensor] = []
     arriving = iter(noised)
     for u, others in enumerate(KEPT):
-        mine, stand_in = one_tree(backbone, layers, weights, x[u], [next(arriving) for _ in others], virtual)
-        own += mine
-        theirs += stand_in
+        own_leaves, stand_in = one_tree(
+            backbone, layers, weights, x[u], [next(arriving) for _ in others], virtual
+        )
+        own += own_leaves
+        neighbour_leaves += stand_in
     count = len(own)
     assert torch.allclose(found.own[:count], torch.stack(own), rtol=0, atol=1e-12)
-    assert torch.allclose(found.noised, torch.stack(theirs), rtol=0, atol=1e-12)
+    assert torch.allclose(found.noised, torch.stack(neighbour_leaves), rtol=0, atol=1e-12)
     assert len(found.own) == count + (len(LONE) if virtual else 0)
 
 
@@ -143,7 +145,7 @@ def test_both_forms_agree_in_leaves_and_gradients(backbone: str, layers: int, dr
 
 
 @pytest.mark.parametrize("backbone", ["gcn", "gat"])
-def test_a_lone_device_has_one_leaf_of_its_own(backbone: str) -> None:
+def test_a_lone_client_has_one_leaf_of_its_own(backbone: str) -> None:
     weights, (x, _) = weights_of(backbone, 2), features()
     found = leaves("fused", backbone, 2, weights)
     h = torch.stack([x[LONE[0]], torch.zeros(F)])
@@ -154,7 +156,7 @@ def test_a_lone_device_has_one_leaf_of_its_own(backbone: str) -> None:
 
 
 def test_in_float32_the_general_form_is_float32_and_takes_lone_devices() -> None:
-    """Also where the last devices have no neighbour, so that no edge has their number."""
+    """Also where the last clients have no neighbour, so that no edge has their number."""
     torch.set_default_dtype(torch.float32)
     for virtual in (True, False):
         blocks = forest_of([[1], [], []], [1, 2], virtual=virtual).blocks("gcn", 1, 2)
@@ -167,8 +169,8 @@ def test_in_float32_the_general_form_is_float32_and_takes_lone_devices() -> None
 def test_a_tree_has_3w_plus_1_nodes_and_6w_directed_edges(kept: list[set[int]]) -> None:
     others = [sorted(v + 1 if v >= u else v for v in some) for u, some in enumerate(kept)]
     forest = forest_of(others, [])
-    pairs, devices = sum(map(len, others)), len(others)
-    assert forest.parts == (pairs, pairs, pairs, devices, 0)
+    pairs, clients = sum(map(len, others)), len(others)
+    assert forest.parts == (pairs, pairs, pairs, clients, 0)
     assert forest.edges.shape[1] == 6 * pairs
     degree = torch.bincount(forest.edges[1], minlength=sum(forest.parts)).split(list(forest.parts))
     assert (degree[0] == 1).all()
@@ -181,15 +183,15 @@ def test_a_tree_has_3w_plus_1_nodes_and_6w_directed_edges(kept: list[set[int]]) 
 def test_up_to_three_layers_a_neighbours_features_reach_its_own_pair_only(backbone: str) -> None:
     x, noised = features()
     moved = noised.clone()
-    moved[0] += 1.0  # of device 0's first neighbour
+    moved[0] += 1.0  # of client 0's first neighbour
     for layers in (2, 3, 4):
         weights = weights_of(backbone, layers)
         before = leaves("general", backbone, layers, weights)
         after = leaves("general", backbone, layers, weights, features=(x, moved))
         changed = (before.own != after.own).any(1)
         assert changed[0]
-        assert bool(changed[1:3].any()) == (layers == 4), "the other pairs of device 0"
-        assert not changed[3:].any(), "other devices"
+        assert bool(changed[1:3].any()) == (layers == 4), "the other pairs of client 0"
+        assert not changed[3:].any(), "other clients"
 
 
 def test_without_dropout_no_root_matters_to_two_layers() -> None:

@@ -121,7 +121,7 @@ def test_more_uses_less_noise_and_larger_samples_cost_more():
         (lambda: gaussian_epsilon(math.nan, 1e-5), "noise_multiplier must be"),
         (lambda: gaussian_epsilon(1.0, 0.0), "delta must be above 0 and below 1; got 0.0"),
         (lambda: gaussian_epsilon(1.0, 1e-5, sampling_rate=1.1), "sampling_rate must be"),
-        (lambda: gaussian_epsilon(1.0, 1e-5, accountant="moments"), "no accountant 'moments'"),  # type: ignore[arg-type]
+        (lambda: gaussian_epsilon(1.0, 1e-5, accountant="moments"), "accountant='moments' is unknown"),  # type: ignore[arg-type]
         (lambda: laplace_epsilon(-1.0, 1e-5), "scale must be"),
         (lambda: laplace_epsilon(1.0, 1.0), "delta must be"),
     ],

@@ -91,7 +91,7 @@ def test_a_budget_that_is_none_is_refused(epsilon: float) -> None:
 
 
 def test_a_budget_that_drowns_in_the_words_precision_is_refused() -> None:
-    with pytest.raises(InputError, match="leaves nothing of it"):
+    with pytest.raises(InputError, match="carries no information"):
         rare(1e-10)
 
 
@@ -160,7 +160,7 @@ def test_bins_share_out_every_coordinate_once_in_sizes_that_differ_by_one(
     bins = assign_bins(7, torch.arange(n) * 11, width, torch.tensor(receivers))
     assert (bins.order.long().sort(1).values == torch.arange(width)).all()
     for i, r in enumerate(receivers):
-        mine = (bins.device == i).nonzero()[:, 0]
+        mine = (bins.client == i).nonzero()[:, 0]
         assert mine.tolist() == list(range(int(bins.first[i]), int(bins.first[i]) + r))
         start, size = bins.start[mine].tolist(), bins.size[mine].tolist()
         assert [place for s, z in zip(start, size, strict=True) for place in range(s, s + z)] == (
@@ -169,7 +169,7 @@ def test_bins_share_out_every_coordinate_once_in_sizes_that_differ_by_one(
         assert max(size, default=0) - min(size, default=0) <= 1
 
 
-def test_a_device_is_dealt_the_same_bins_wherever_it_stands() -> None:
+def test_a_client_gets_the_same_bins_in_every_row() -> None:
     ids = torch.tensor([5, 900, 31])
     bins = assign_bins(3, ids, 50, torch.tensor([4, 1, 7]))
     alone = assign_bins(3, ids[2:], 50, torch.tensor([7]))
@@ -179,7 +179,7 @@ def test_a_device_is_dealt_the_same_bins_wherever_it_stands() -> None:
 
 
 def test_every_coordinate_is_as_likely_at_every_place() -> None:
-    """30 000 devices, 6 coordinates: chi-squared with 25 degrees of freedom, false alarm 1e-6 (limit
+    """30 000 clients, 6 coordinates: chi-squared with 25 degrees of freedom, false alarm 1e-6 (limit
     73.4)."""
     n, d = 30_000, 6
     bins = assign_bins(2, torch.arange(n), d, torch.ones(n, dtype=torch.int64))
@@ -213,8 +213,9 @@ def test_over_the_dealing_a_decoded_feature_is_unbiased_iff_rescaled(
 @pytest.mark.parametrize("noise", [Noise(), Noise(4)], ids=["the system's entropy", "seeded"])
 @pytest.mark.parametrize("sparse", [True, False])
 def test_encoded_bins_have_the_law_of_the_bits_they_are_made_of(noise: Noise, sparse: bool) -> None:
-    """Each place's share of ones against its chance: 20 000 devices, 5 standard errors at 7 places and 2
-    inputs, a false alarm in 1.2e5 runs; both sources of noise."""
+    """Each place's fraction of ones against its probability: 20 000 clients, 5 standard errors at 7 places
+    and 2 inputs, a false alarm in 1.2e5 runs; both sources of noise.
+    """
     n, d, r = 20_000, 7, 3
     x = torch.full((n, d), HIGH)
     x[::2] = 0.0
@@ -263,8 +264,9 @@ def test_multi_bit_is_private_and_unbiased_over_sampling_and_noise(epsilon: floa
 
 @pytest.mark.parametrize("noise", [Noise(), Noise(4)], ids=["the system's entropy", "seeded"])
 def test_multi_bit_draws_every_coordinate_alike_and_tosses_the_right_coin(noise: Noise) -> None:
-    """40 000 devices, d = 5, m = 2: the shares of 20 ordered pairs and of ones, within 5 standard errors: a
-    false alarm in 8e4 runs."""
+    """40 000 clients, d = 5, m = 2: the frequencies of 20 ordered pairs and of ones, within 5 standard
+    errors: a false alarm in 8e4 runs.
+    """
     n, d = 40_000, 5
     x = torch.full((n, d), HIGH)
     columns, bits = multi_bit(x, torch.arange(n), noise, "x", 5.0, LOW, HIGH)
@@ -364,14 +366,14 @@ def test_a_row_alone_sends_what_it_sends_among_others() -> None:
 def test_the_bits_of_a_bin_are_one_bit_mechanisms_with_the_budget_of_its_size(
     accounting: str, width: int, receivers: int
 ) -> None:
-    """By a plain loop over the bins, on the same words, of 300 devices."""
+    """By a plain loop over the bins, on the same words, of 300 clients."""
     n = 300
     x = torch.rand(n, width, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 4 + LOW
     ids, noise, epsilon = torch.arange(n), Noise(3), 2.0
     bins = assign_bins(11, ids, width, torch.full((n,), receivers))
     words = words32(fold(3, "privacy noise", "x"), ids, width)
     dealt, expected = x.gather(1, bins.order.long()), torch.zeros(n, width, dtype=torch.bool)
-    for number in range(receivers):  # the bins of this number are alike at every device
+    for number in range(receivers):  # the bins of this number are alike at every client
         start, size = int(bins.start[number]), int(bins.size[number])
         here = slice(start, start + size)
         if size:

@@ -152,7 +152,11 @@ def test_a_run_says_what_it_works_on_from_loading_to_writing(tmp_path: Path) -> 
     ("method", "settings", "stages"),
     [
         ("fedgat", {}, ["message before training"]),
-        ("lumos", {}, ["comparing degrees", "balancing the trees: round 1", "encoding", "making the trees"]),
+        (
+            "lumos",
+            {},
+            ["comparing degrees", "balancing the trees: round 1", "encoding", "building the trees"],
+        ),
         ("lumos", {"balancer": "mcmc", "mcmc_steps": 2}, ["step 2 of 2 of the Markov chain"]),
         ("sapgnn", {}, ["in common", "preparing the layers"]),
         ("ppgnn", {}, ["in common", "preparing the layers"]),

@@ -91,8 +91,8 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     cohort = data.parts[0]
     with fed.phase("setup", round_number=0):
         state = config.method.setup(fed, data, task, training)
-    devices = state.prepared.devices.parts[0]
-    pairs = np.random.default_rng(0).permutation(devices.forest.num_pairs)
+    trees = state.prepared.trees.parts[0]
+    pairs = np.random.default_rng(0).permutation(trees.forest.num_pairs)
     pairs = pairs[: PAIRS if cohort.num_features <= MANY_FEATURES else FEW_PAIRS]
     used = rounds_used(audited.result.rounds, training.hidden)
     weights, keys, embeddings = [], [], []
@@ -104,9 +104,9 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
             weights.append({name: w.detach().cpu() for name, w in before.items()})
             keys.append(fold(training.seed, "dropout", number) if training.dropout else None)
             embeddings.append(fed.leaves[torch.from_numpy(pairs).to(fed.leaves.device)].cpu())
-    keepers = devices.kept_rows.cpu()[torch.from_numpy(pairs)]
-    sent = _bits_of(devices.noised, pairs.tolist()) + devices.unsent_value
-    forest = _of_pairs(devices.forest, torch.from_numpy(pairs), keepers)
+    keepers = trees.leaf_owners.cpu()[torch.from_numpy(pairs)]
+    sent = _bits_of(trees.noised, pairs.tolist()) + trees.unsent_value
+    forest = _of_pairs(trees.forest, torch.from_numpy(pairs), keepers)
     seen = Seen(forest, sent, tuple(weights), tuple(keys), torch.stack(embeddings))
     x = cohort.x.to_scipy() if isinstance(cohort.x, SparseMatrix) else cohort.x.cpu().numpy()
     mean = torch.from_numpy(np.asarray(x.mean(0), dtype=np.float64)).flatten()

@@ -45,6 +45,7 @@ def custom_backward(
             raise PlaceError(
                 f"{z.name!r}: a custom backward pass is defined between tensors; got {describe_value(part)}"
             )
+    # z becomes a leaf, as a received tensor does, so autograd collects its gradient for the record.
     for part in z.parts:
         part.requires_grad_()
     delivery.tape.records.append(CustomBackward(x, z, back))
@@ -64,6 +65,7 @@ def run_backward(delivery: Delivery, loss: Located[Tensor]) -> None:
             "fed.backward(loss) has already run on this tape; add up the losses, or open another fed.tape()"
         )
     tape.spent = True
+    # Every participant's loss starts with the gradient 1, so the sum of the losses is differentiated.
     pending = Pending()
     for participant, part in zip(places.participants_at(loss.place), loss.parts, strict=True):
         if part is not ABSENT:
@@ -78,6 +80,7 @@ def run_backward(delivery: Delivery, loss: Located[Tensor]) -> None:
 
 def _reverse(delivery: Delivery, record: Record, pending: Pending) -> None:
     """Send the gradients of one transfer back to its senders."""
+    # The receivers' autograd passes come first: they complete the gradients of the received tensors.
     for participant in dict.fromkeys(to for _, to in record.received):
         pending.flush(participant)
     answers = {(to, source): answer(ts, record.wrap) for (source, to), ts in record.received.items()}
@@ -116,6 +119,7 @@ def _run_custom(delivery: Delivery, record: CustomBackward, pending: Pending) ->
     for participant in places.participants_at(record.z.place):
         pending.flush(participant)
     parts = tuple(_gradient(part) for part in record.z.parts)
+    # Free the gradients, which a second pass over the same leaves would add to.
     for part in record.z.parts:
         part.grad = None
     sent = record.back(Located(record.z.place, f"gradient of {record.z.name}", parts))

@@ -37,6 +37,7 @@ def decide(
     pairs = [(SERVER_INDEX, h) for h in range(len(places.workers))]
     messages = {p: Message(text) for text in decision.parts for p in pairs}
     got = delivery.deliver(messages, pairs, delivery.next_key(name))
+    # The server's process has the decision itself, every other process received it.
     text = decision.parts[0] if decision.parts else next(iter(got.values())).payload
     if not isinstance(text, str):
         raise WireError("a control message is not text")
@@ -62,6 +63,7 @@ def report(delivery: Delivery, clients: Place, x: Located, name: str) -> Located
     got = delivery.deliver(messages, pairs, delivery.next_key(name))
     seen = {h: m.payload for (h, _), m in {**messages, **got}.items()}
     reports = [_from_json(seen[h], MAX_REPORT, f"{name!r} from {places.name_of(h)}") for h in sorted(seen)]
+    # A report belongs to a worker; the ledger has numbers of clients, so the first client stands for it.
     sizes = np.zeros(places.num_clients, dtype=np.int64)
     for h, text in seen.items():
         sizes[places.workers[h][0]] = len(text.encode())

@@ -72,6 +72,7 @@ class Places:
             self.held[list(self.workers[h])] = True
         self.seen = self.held | server_here
         self.everyone_flow = Flow.up(self.seen, self.seen)
+        # Two-party protocols with the server run at client 0.
         first = self.seen & (np.arange(self.num_clients) == 0)
         self.first_client_flow = Flow.up(first, first)
         self.set_roster(np.ones(self.num_clients, dtype=bool))
@@ -92,6 +93,7 @@ class Places:
             )
         if not present.any():
             raise InputError("no client takes part in the round; use a larger fraction of clients")
+        # Values keep the roster they were computed under, so nothing may change it.
         present.setflags(write=False)
         self.roster = present
         self._active = [bool(present[h[0] : h[-1] + 1].any()) for h in self.workers]

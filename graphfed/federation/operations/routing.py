@@ -16,15 +16,15 @@ from graphfed.federation.route import (
     Route,
     RowIds,
     check_wants,
-    expanded_table,
+    count_rows,
+    encode_links,
+    expand_table,
+    find_order,
     find_rows,
     ids_fit,
-    in_order,
     is_subset,
-    link_codes,
     make_table,
-    row_counts,
-    sums_of_parts,
+    sum_parts,
     traffic,
     wants_fit,
 )
@@ -40,11 +40,12 @@ def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protecti
     places.check_sent(ids, CLIENTS, name)
     places.check_all_present(name)
     local: dict[int, RowIds] = dict(zip(places.here, ids.parts, strict=True))
-    counts = {h: row_counts(rows, len(places.workers[h]), name) for h, rows in local.items()}
+    counts = {h: count_rows(rows, len(places.workers[h]), name) for h, rows in local.items()}
     messages = {
         (h, SERVER_INDEX): Message((rows.ids, torch.from_numpy(counts[h]))) for h, rows in local.items()
     }
     got = delivery.deliver(messages, places.up, delivery.next_key(name))
+    # A worker knows the rows of its own clients; the server replaces them below by those of all clients.
     rows_of_clients = np.zeros(places.num_clients, dtype=np.int64)
     for h, of_worker in counts.items():
         rows_of_clients[places.clients_of(h)] = of_worker
@@ -73,13 +74,13 @@ def expand_route(
     for h, counts in zip(places.here, at_clients.parts, strict=True):
         check_rows(counts, route.sizes[h], f"route {name!r}: what the clients say", "the rows are")
         clients = places.clients_of(h)
-        rows[clients] = sums_of_parts(counts, route.flow.sent[clients])
+        rows[clients] = sum_parts(counts, route.flow.sent[clients])
         sizes[h] = int(rows[clients].sum())
     table = None
     for counts in at_server.parts:
         assert route.table is not None
         check_rows(counts, len(route.table.ids), f"route {name!r}: what the server says", "the ids are")
-        table = expanded_table(route.table, counts)
+        table = expand_table(route.table, counts)
         rows = torch.bincount(table.client, minlength=places.num_clients).cpu().numpy()
         at_all = {h: int(rows[places.clients_of(h)].sum()) for h in range(len(places.workers))}
         if any(at_all[h] != size for h, size in sizes.items()):
@@ -120,13 +121,14 @@ def agree_on_exchange_route(
             rows = find_rows(held, places.workers[a], owner, ids, name, places.name_of(b))
             if len(rows):
                 send[a, b] = rows
-                links[a, b] = link_codes(owner, asker, places.num_clients)
+                links[a, b] = encode_links(owner, asker, places.num_clients)
+    # Of rows whose sender is elsewhere, the receiver records the links.
     for b, want in local.items():
         for a in workers:
             rows = place[a, b]
             if a not in local and len(rows):
                 receiver = want.client[rows] + places.workers[b][0]
-                links[a, b] = link_codes(want.owner[rows], receiver, places.num_clients)
+                links[a, b] = encode_links(want.owner[rows], receiver, places.num_clients)
     return _exchange_route(delivery, [(a, b) for b, a in pairs], send, place, links, name, protection)
 
 
@@ -150,6 +152,7 @@ def restrict_route(
     links = {p: route.links[p][numbers] for p, numbers in chosen.items()}
     requested = []
     for a in places.here:
+        # The sender's new rows are those it is asked for, receiver after receiver; `so_far` counts them.
         rows = [torch.zeros(0, dtype=torch.int64, device=places.device)]
         so_far = 0
         for p in route.pairs:
@@ -184,7 +187,7 @@ def _exchange_route(
     """
     places = delivery.places
     with_rows = tuple(p for p in pairs if len(links.get(p, ())))
-    order = {b: in_order([place[p] for p in with_rows if p[1] == b] or [_NO_ROWS]) for b in places.here}
+    order = {b: find_order([place[p] for p in with_rows if p[1] == b] or [_NO_ROWS]) for b in places.here}
     every = torch.cat([links[p] for p in with_rows] or [_NO_ROWS])
     flow = Flow.peer(traffic(every, places.num_clients), places.held)
     send, place = ({p: x for p, x in of.items() if p in with_rows} for of in (send, place))

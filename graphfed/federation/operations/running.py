@@ -86,6 +86,7 @@ class Place(ProgramObject):
         results: list[Any] = []
         for position, participant in enumerate(places.participants_at(self.name)):
             if at_clients and not places.is_active(participant):
+                # No client of this worker takes part, so there is nothing to compute.
                 results.append(ABSENT if outputs == 1 else (ABSENT,) * outputs)
                 continue
             inputs = [a.parts[position] if isinstance(a, Located) else a for a in arguments]
@@ -101,6 +102,7 @@ class Place(ProgramObject):
         self, fn: Callable[..., object], stage: str, participant: int, inputs: Sequence[object], outputs: int
     ) -> object:
         """Run `fn` for one participant, and check its result."""
+        # torch counts in-place writes of a tensor; a function must not change the counts.
         before = versions(inputs)
         try:
             result = fn(*inputs)
@@ -111,6 +113,7 @@ class Place(ProgramObject):
                 )
             if outputs > 1 and (not isinstance(result, tuple) or len(result) != outputs):
                 raise TypeError(f"returned {describe_value(result)} where a tuple of {outputs} is expected")
+        # These two explain themselves; any other error gets the participant, the stage and the inputs.
         except (InputError, PlaceError):
             raise
         except Exception as error:

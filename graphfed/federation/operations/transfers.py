@@ -90,6 +90,7 @@ def average(
     got = delivery.move(transfer, payloads, places.up, sizes, like)
     if not places.server_is_here:
         return Located(SERVER, name, ())
+    # sum_k p_k x_k, worker by worker and then over workers, in client order.
     normalised = _normalise(weights.parts[0], places, name)
     if normalised is None:
         if otherwise is None:
@@ -189,6 +190,7 @@ def exchange(delivery: Delivery, x: Located, route: ExchangeRoute, options: Opti
     received = []
     for b in places.here:
         parts = [got[p] for p in route.pairs if p[1] == b]
+        # Without a sender, the result still has the form of the rows, with none of them.
         rows = pay.concat_rows(parts) if parts else pay.take_rows(pay.detach(local[b]), torch.arange(0))
         order = route.order[b]
         wanted = rows.shape[0] if order is None else len(order)
@@ -291,6 +293,7 @@ def _normalise(weights: Tensor, places: Places, name: str) -> np.ndarray | None:
         raise PlaceError(
             f"transfer {name!r}: weights must be {places.num_clients} numbers of at least 0, got {weights}"
         )
+    # An absent client has no part, whatever its weight.
     given = np.where(places.roster, given, 0.0)
     total: float = given.sum()
     return given / total if total > 0 else None

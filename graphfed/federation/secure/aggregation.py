@@ -272,6 +272,7 @@ def begin_clients(
             f"secure aggregation of {width} numbers among {terms.clients} clients takes {size / 2**30:.1f} "
             "GiB in this process; use fewer clients in a process, a smaller network, or aggregation=plaintext"
         )
+    # In the protocol a client's number is its position among those that take part.
     machine = IdealClient if simulated else Client
     return tuple(machine(terms, members.index(k)) for k in ids[present].tolist())
 

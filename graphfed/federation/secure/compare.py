@@ -92,14 +92,15 @@ def compare_pairs(
         raise InputError(f"numbers of {bits} bits cannot be compared; use 1 to {MAX_BITS}")
     known, device = pairs.at_clients, str(fed.device)
     selected = fed.clients.run(select_pairs, known, which)
-    words = fed.clients.run(operands, known, selected, numbers, asker, bits)
+    words = fed.clients.run(encode_operands, known, selected, numbers, asker, bits)
     open_sessions(fed, pairs, selected)
     hidden = fed.protection_of(PROTECTION)
     if not fed.simulated:
-        parties = fed.clients.run(comparing, known, selected, words, bits, reveal)
+        parties = fed.clients.run(make_comparisons, known, selected, words, bits, reveal)
         ended = run_selected(fed, pairs, selected, parties, f"{name}/compare", hidden)
-        return fed.clients.run(opened_outcomes, known, selected, ended, reveal, device)
+        return fed.clients.run(decode_outcomes, known, selected, ended, reveal, device)
     opening = bytes_of_opening(1) if reveal == "order" else bytes_of_opening_less(1)
+    # Simulated: the two clients send plain words, but the ledger counts what the real protocol sends.
     costs = tuple(size + opening for size in bytes_of_comparison(1, bits))
     seen = fed.run_worker_protocols(fed.clients.run(share_words, selected, words), name=f"{name}/compare")
     found = fed.clients.run(compare_shown, selected, words, seen, reveal, device)
@@ -149,13 +150,13 @@ def at_most_pairs(
     acceptance.thresholds(np.zeros(0, dtype=np.int64), temperature)
     known, device = pairs.at_clients, str(fed.device)
     selected = fed.clients.run(select_pairs, known, which)
-    words = fed.clients.run(operands, known, selected, numbers, asker, bits)
+    words = fed.clients.run(encode_operands, known, selected, numbers, asker, bits)
     open_sessions(fed, pairs, selected)
     hidden = fed.protection_of(PROTECTION)
     if not fed.simulated:
-        parties = fed.clients.run(accepting, known, selected, words, bits, temperature)
+        parties = fed.clients.run(make_acceptances, known, selected, words, bits, temperature)
         ended = run_selected(fed, pairs, selected, parties, f"{name}/accept", hidden)
-        return fed.clients.run(opened_bits, ended, device)
+        return fed.clients.run(decode_bits, ended, device)
     seen = fed.run_worker_protocols(fed.clients.run(share_words, selected, words), name=f"{name}/accept")
     found = fed.clients.run(accept_shown, known, selected, words, seen, temperature, seed, device)
     costs = acceptance.bytes_of_accept(bits)
@@ -170,7 +171,7 @@ _ASKER = np.int64(MAX_BITS)
 _NUMBER = np.int64(2**MAX_BITS - 1)
 
 
-def operands(
+def encode_operands(
     known: KnownPairs, selected: SelectedPairs, numbers: Tensor, asker: Tensor | None, bits: int
 ) -> Ints:
     """Make the words to compare, [n] int64: the number, and whether the client asks."""
@@ -261,7 +262,7 @@ def _by_asker(selected: SelectedPairs, local: Ints, seen: dict[int, Ints]) -> tu
     return np.where(asks, local_number, remote_number), np.where(asks, remote_number, local_number)
 
 
-def comparing(
+def make_comparisons(
     known: KnownPairs, selected: SelectedPairs, words: Ints, bits: int, reveal: Reveal
 ) -> list[Party[NDArray[Any]]]:
     """Make a party for every row.
@@ -272,6 +273,7 @@ def comparing(
     numbers = words & _NUMBER
     if reveal == "greater":
         first = known.client[selected.rows] < known.other[selected.rows]
+        # `turned` is the same at both clients of a pair: true if the first party asks.
         turned = (words >> _ASKER).astype(bool) == first
         numbers = np.where(turned, 2**bits - 1 - numbers, numbers)
     ask = compare if reveal == "order" else is_less
@@ -280,7 +282,7 @@ def comparing(
     return [ask(session, number, bits) for session, number in zip(sessions, single, strict=True)]
 
 
-def opened_outcomes(
+def decode_outcomes(
     known: KnownPairs, selected: SelectedPairs, ended: list[NDArray[Any]], reveal: Reveal, device: str
 ) -> Tensor:
     """Convert the opened results to the outcomes [n] as each client sees them."""
@@ -290,7 +292,7 @@ def opened_outcomes(
     return torch.from_numpy(found).to(device)
 
 
-def accepting(
+def make_acceptances(
     known: KnownPairs, selected: SelectedPairs, words: Ints, bits: int, temperature: float
 ) -> list[Party[bool]]:
     """Make a party for every row. The client that asks has the old number."""
@@ -304,5 +306,5 @@ def accepting(
     ]
 
 
-def opened_bits(ended: list[bool], device: str) -> Tensor:
+def decode_bits(ended: list[bool], device: str) -> Tensor:
     return torch.tensor(ended, dtype=torch.int8, device=device)

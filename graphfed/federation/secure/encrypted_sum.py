@@ -72,14 +72,14 @@ def make_key(clients: Tensor, chosen: str, simulated: bool) -> AnyKeyOwner | Non
     return IdealKeyOwner.make(chosen) if simulated else KeyOwner.make(chosen)
 
 
-def secret_rows(key_owner: AnyKeyOwner | None, chosen: str) -> Tensor:
+def make_secret_rows(key_owner: AnyKeyOwner | None, chosen: str) -> Tensor:
     """Make the row of the secret key at the worker of client 0, [1, secret_bytes] uint8; no row elsewhere."""
     if key_owner is None:
         return torch.empty((0, PARAMETERS[chosen].secret_bytes), dtype=torch.uint8)
     return torch.from_numpy(key_owner.secret())[None]
 
 
-def wants_key(clients: Tensor) -> ExchangeIds:
+def make_key_wants(clients: Tensor) -> ExchangeIds:
     """Make the wants of the secret key: every client except client 0 wants row 0 of client 0."""
     clients = clients.cpu()
     other = (clients != 0).nonzero()[:, 0]
@@ -88,7 +88,7 @@ def wants_key(clients: Tensor) -> ExchangeIds:
     return ExchangeIds(owner=nil, ids=nil, client=other, held_ids=torch.zeros_like(held), held_client=held)
 
 
-def key_of(own_key: AnyKeyOwner | None, received: Tensor, chosen: str, simulated: bool) -> AnyKeyOwner:
+def choose_key(own_key: AnyKeyOwner | None, received: Tensor, chosen: str, simulated: bool) -> AnyKeyOwner:
     """Return the key of a cohort: the one it made, or the one it received."""
     if own_key is not None:
         return own_key
@@ -96,7 +96,7 @@ def key_of(own_key: AnyKeyOwner | None, received: Tensor, chosen: str, simulated
     return kind.from_secret(chosen, received[0].cpu().numpy())
 
 
-def public_rows(key_owner: AnyKeyOwner, clients: Tensor) -> Tensor:
+def make_public_rows(key_owner: AnyKeyOwner, clients: Tensor) -> Tensor:
     """Make every client's message to the server, [K_h, PUBLIC_BYTES] uint8."""
     return torch.from_numpy(key_owner.public()).repeat(len(clients), 1)
 
@@ -106,6 +106,7 @@ def load_evaluator(public: Tensor, chosen: str, simulated: bool) -> AnyEvaluator
 
     ProtocolError for a context that has a secret key, or is no context.
     """
+    # All clients have the same key, so there is one context, which every client has sent.
     kind = IdealEvaluator if simulated else Evaluator
     contexts = {row.tobytes(): row for row in public.cpu().numpy()}
     loaded = [kind.load(chosen, row) for row in contexts.values()]
@@ -132,14 +133,14 @@ def share_key(fed: Federation, *, name: str, parameters: str = SUM.name) -> tupl
     fed.begin(f"{name}: making and sending keys")
     own_key = fed.clients.run(make_key, clients, parameters, simulated)
     route = fed.exchange_route(
-        fed.clients.run(wants_key, clients), name=f"{name}/key_request", protection="public"
+        fed.clients.run(make_key_wants, clients), name=f"{name}/key_request", protection="public"
     )
-    secret = fed.clients.run(secret_rows, own_key, parameters)
+    secret = fed.clients.run(make_secret_rows, own_key, parameters)
     secret = fed.exchange(
         secret, route, name=f"{name}/secret_key", protection=fed.protection_of("clear"), grad=False
     )
-    key_owner = fed.clients.run(key_of, own_key, secret, parameters, simulated)
-    public = fed.clients.run(public_rows, key_owner, clients)
+    key_owner = fed.clients.run(choose_key, own_key, secret, parameters, simulated)
+    public = fed.clients.run(make_public_rows, key_owner, clients)
     public = fed.gather(public, name=f"{name}/public_context", protection="public", grad=False)
     return key_owner, fed.server.run(load_evaluator, public, parameters, simulated)
 
@@ -147,7 +148,7 @@ def share_key(fed: Federation, *, name: str, parameters: str = SUM.name) -> tupl
 # ---- which rows share a ciphertext -------------------------------------------------------------------------
 
 
-def ciphertext_names(have: RouteTable, want: RouteTable | None, rows: int) -> Tensor:
+def name_ciphertexts(have: RouteTable, want: RouteTable | None, rows: int) -> Tensor:
     """Assign ids to ciphertexts.
 
     Up to `rows` ids with the same senders and receivers share one, in ascending order.
@@ -180,6 +181,7 @@ def ciphertext_names(have: RouteTable, want: RouteTable | None, rows: int) -> Te
 def _clients_of(table: RouteTable, ids: Tensor) -> list[np.ndarray]:
     """The clients that name each of the ids, ascending."""
     at = torch.searchsorted(ids, table.ids).cpu().numpy()[table.index.cpu().numpy()]
+    # Rows arrive in client order, so a stable sort by id keeps the clients of an id ascending.
     order = np.argsort(at, kind="stable")
     client = table.client.cpu().numpy()[order]
     return np.split(client, np.searchsorted(at[order], np.arange(1, len(ids)))) if len(ids) else []
@@ -197,6 +199,7 @@ def place_rows(ids: RowIds, names: Tensor) -> Packing:
     """
     known, name_index = torch.unique(names, return_inverse=True)
     count = max(len(known), 1)
+    # One ciphertext for each (client, name); a row's place is its rank among the rows of its ciphertext.
     codes, unit, sizes = torch.unique(
         ids.client * count + name_index, return_inverse=True, return_counts=True
     )
@@ -211,16 +214,16 @@ def ciphertext_ids(packing: Packing) -> RowIds:
     return packing.ids
 
 
-def separate_names(ids: RowIds) -> Tensor:
+def name_separately(ids: RowIds) -> Tensor:
     """Name every row's ciphertext by its id: each row is in its own ciphertext."""
     return ids.ids
 
 
-def chosen_ids(ids: RowIds, wanted: Tensor) -> RowIds:
+def select_ids(ids: RowIds, wanted: Tensor) -> RowIds:
     return RowIds(ids.ids[wanted], ids.client[wanted])
 
 
-def chosen_names(names: Tensor, wanted: Tensor) -> Tensor:
+def select_names(names: Tensor, wanted: Tensor) -> Tensor:
     return names[wanted]
 
 
@@ -327,19 +330,19 @@ def encrypted_sum(
     fed.begin(f"{name}: encrypting, summing and decrypting")
     # The ids of all rows, so that the server knows which clients have and want each id.
     have = fed.route(ids, name=f"{name}/ids")
-    want_ids = ids if wanted is None else fed.clients.run(chosen_ids, ids, wanted)
+    want_ids = ids if wanted is None else fed.clients.run(select_ids, ids, wanted)
     want = have if wanted is None else fed.route(want_ids, name=f"{name}/wanted_ids")
 
     # Narrow rows share ciphertexts, which the server assigns and names.
-    names, send, take = fed.clients.run(separate_names, ids), have, want
+    names, send, take = fed.clients.run(name_separately, ids), have, want
     if layout.rows > 1:
         table = None if wanted is None else fed.table(want)
-        names_at_server = fed.server.run(ciphertext_names, fed.table(have), table, layout.rows)
+        names_at_server = fed.server.run(name_ciphertexts, fed.table(have), table, layout.rows)
         names = fed.download(names_at_server, have, name=f"{name}/packing", grad=False)
     packing = fed.clients.run(place_rows, ids, names)
     wanted_packing = packing
     if wanted is not None:
-        wanted_packing = fed.clients.run(place_rows, want_ids, fed.clients.run(chosen_names, names, wanted))
+        wanted_packing = fed.clients.run(place_rows, want_ids, fed.clients.run(select_names, names, wanted))
     if layout.rows > 1:
         # Ciphertexts have routes of their own, by name.
         send = fed.route(fed.clients.run(ciphertext_ids, packing), name=f"{name}/ciphertext_ids")

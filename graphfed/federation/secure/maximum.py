@@ -244,9 +244,9 @@ def _send_gradients_back(
         name=f"{name}/protocol",
         protection=fed.protection_of("encrypted"),
     )
-    rows = fed.server.run(as_words, at_server, str(fed.device))
+    rows = fed.server.run(convert_to_words, at_server, str(fed.device))
     from_server = fed.scatter(rows, prepared.route, name=f"{name}/server_shares", protection=kind, grad=False)
-    kept = fed.clients.run(as_words, at_helper, str(fed.device))
+    kept = fed.clients.run(convert_to_words, at_helper, str(fed.device))
     from_helper = fed.exchange(
         kept, prepared.from_helper, name=f"{name}/helper_shares", protection=kind, grad=False
     )
@@ -357,7 +357,7 @@ def help_gradients(session: Session, plan: SharedPlan, found: Found) -> Party[ND
     return (yield from protocol.send_gradients(session, plan.tournament, found[1], nothing))
 
 
-def as_words(shares: NDArray[np.uint64] | None, device: str) -> Tensor | None:
+def convert_to_words(shares: NDArray[np.uint64] | None, device: str) -> Tensor | None:
     return None if shares is None else torch.from_numpy(shares.view(np.int64)).to(device)
 
 
@@ -374,6 +374,7 @@ def _helper_routes(fed: Federation, route: Route, plan: Located) -> tuple[Exchan
     if 0 in fed.here:
         rows = plan.parts[fed.here.index(0)].counts
     per_worker = [int(rows[list(clients)].sum()) for clients in fed.workers]
+    # The rows of each worker in client order; the helper has the rows of all clients one after the other.
     starts = np.cumsum([0, *per_worker])
     helper_rows, helper_is_here = int(rows[0]), 0 in fed.here
     to_helper: dict[Pair, Tensor] = {}

@@ -193,6 +193,7 @@ def plan_rows(known: KnownPairs, from_rows: Tensor, to_rows: Tensor, device: str
     local_rows = find_partners(known, wanted, sent)
     outgoing, incoming = outgoing_links(known, sent, 1), incoming_links(known, wanted, 1)
     if known.other_worker is None:
+        # All clients are on this worker: the rows to send are gathered in the order they are wanted in.
         _check_local(known, sent, len(local_rows))
         send = {known.worker: local_rows} if len(local_rows) else {}
         return RowPlan(_as_tensors(send, device), None, tuple(send), outgoing, incoming)
@@ -202,6 +203,7 @@ def plan_rows(known: KnownPairs, from_rows: Tensor, to_rows: Tensor, device: str
     if len(staying):
         send[known.worker], positions[known.worker] = local_rows[staying], staying
     senders = tuple(sorted(positions))
+    # Rows arrive one sender after the other; each has the position at which it is wanted.
     arriving = np.concatenate([wanted[:0], *(positions[a] for a in senders)])
     order = torch.from_numpy(np.argsort(arriving)).to(device)
     return RowPlan(_as_tensors(send, device), order, senders, outgoing, incoming)
@@ -227,6 +229,7 @@ def plan_bytes(
     plan: RowPlan, known: KnownPairs, from_rows: Tensor, lengths: Tensor, to_rows: Tensor, sizes: Tensor
 ) -> RowPlan:
     """Make the plan of the bytes of rows from the plan of the rows."""
+    # The bytes of row i are starts[i], ..., starts[i] + lengths[i] - 1 of the flat bytes.
     starts = lengths.cumsum(0) - lengths
     order = None
     if plan.order is not None:

@@ -1,17 +1,18 @@
-"""Central training: one party holds the pooled graph. The upper reference row, which no federation sees.
+"""Central training: one participant has the pooled graph. It is the upper reference, which no federation has.
 
-To classify it is isolated training with one client that holds everything: the same steps, settings and
-selection as the federated methods (100 rounds of 3 local steps are its 300 steps), and nothing crosses. To
-predict links the network's output is an embedding h_u [hidden] of every node, and the score of a pair h_u .
-h_v.
+Node classification is isolated training with one client that has everything: the same steps, settings and
+selection as the federated methods (100 rounds of 3 local steps are its 300 steps), and nothing is sent. In
+link prediction the output of the network is an embedding h_u [hidden] of every node, and the score of a pair
+is h_u . h_v.
 
     paper (Lumos, link prediction)       here
-    h_u                                  output of the backbone, in `embed`
-    L(h_u), Eq. (33) corrected           `links.link_loss`
-    v'                                   `links.negatives`, drawn anew in every step
+    h_u                                  output of the network
+    L(h_u), Eq. (33) corrected           `link_prediction.link_loss`
+    v'                                   `link_prediction.negatives`, drawn in every step
 
-Differs from the paper: Kipf and Welling (2017) train the GCN with Adam on row-normalised features; here every
-row of a table shares one recipe. Lumos prints Eq. (33) with a wrong sign; both means weigh the same."""
+Differs from the paper: Kipf and Welling (2017) train the GCN with Adam on row-normalised features; here all
+rows of a table share one preset. Lumos prints Eq. (33) with a wrong sign; here both parts are means.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -43,8 +44,13 @@ __all__ = ["METHOD", "predict", "round", "setup"]
 
 @dataclass(frozen=True)
 class Pooled:
-    """The pooled graph, to predict links: a batch of all rows; edges [2, m] to train on, u < v, sorted; pairs
-    [2, L] to score: rows."""
+    """The pooled graph, to predict links.
+
+    Attributes:
+        batch: A batch of all rows.
+        edges: [2, m] training edges, u < v, sorted.
+        pairs: [2, L] rows of the pairs to score.
+    """
 
     batch: Batch
     edges: Tensor
@@ -53,7 +59,12 @@ class Pooled:
 
 @dataclass(frozen=True)
 class LinkState:
-    """`State.prepared` of link prediction: a `Pooled` at the only client, and its cohort."""
+    """What set-up prepares to predict links, at the only client.
+
+    Attributes:
+        pooled: The `Pooled` graph.
+        data: The cohort.
+    """
 
     pooled: Located
     data: Located
@@ -63,7 +74,7 @@ class LinkState:
 
 
 def pool(cohort: Cohort, config: GraphTraining) -> Pooled:
-    """The one client's nodes are the rows 0..N-1, in the order of their ids."""
+    """Prepare the only client's graph; its nodes are the rows 0..N-1 in the order of their ids."""
     assert cohort.links is not None
     backbone = config.network
     view = backbone.seen(own_view(cohort))
@@ -77,11 +88,13 @@ def pool(cohort: Cohort, config: GraphTraining) -> Pooled:
 
 
 def first_weights(pooled: Pooled, task: Task, config: GraphTraining, device: str) -> Weights:
+    """Draw the first weights."""
     return personal_weights(initial_weights(task, config, device), pooled.batch, config.network)
 
 
 def loss_of(pooled: Pooled, key: int, h: Tensor, step: int) -> Tensor:
-    """Eq. (33), corrected, of embeddings h [N, hidden]."""
+    """Compute the loss of link prediction of embeddings h [N, hidden]."""
+    # Eq. (33), corrected; v' are drawn in every step.
     drawn = negatives(fold(key, step), pooled.edges, len(h), pooled.edges.shape[1])
     return link_loss(pair_products(h, pooled.edges), pair_products(h, drawn))
 
@@ -89,12 +102,13 @@ def loss_of(pooled: Pooled, key: int, h: Tensor, step: int) -> Tensor:
 def train(
     pooled: Pooled, weights: Weights, optimizer: AdamState, config: GraphTraining, number: int
 ) -> tuple[Weights, AdamState]:
+    """Take the steps of a round."""
     loss = partial(loss_of, pooled, fold(config.seed, "negatives", number))
     return descend(pooled.batch, weights, optimizer, config, number, loss)
 
 
 def score(pooled: Pooled, cohort: Cohort, weights: Weights, config: GraphTraining, target: str) -> Tensor:
-    """h_u . h_v [n] of a target's pairs."""
+    """Score a target's pairs, h_u . h_v [n]."""
     with torch.no_grad():
         h = config.network.forward(weights, pooled.batch, None)
         return pair_products(h, pooled.pairs[:, cohort.pairs(target)])
@@ -104,6 +118,17 @@ def score(pooled: Pooled, cohort: Cohort, weights: Weights, config: GraphTrainin
 
 
 def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> State:
+    """Set up training on the pooled graph.
+
+    Args:
+        fed: The federation.
+        data: A `Cohort` at the clients.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The first state.
+    """
     if task.name != LINK_PREDICTION:
         return isolated.setup(fed, data, task, config)
     pooled = fed.clients.run(pool, data, config)
@@ -113,6 +138,17 @@ def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> 
 
 
 def round(fed: Federation, state: State, config: GraphTraining, number: int) -> State:
+    """Run a round at the only client.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings.
+        number: The round, counted from 1.
+
+    Returns:
+        The next state.
+    """
     if not isinstance(state.prepared, LinkState):
         return isolated.round(fed, state, config, number)
     weights, optimizer = fed.clients.run(
@@ -122,6 +158,17 @@ def round(fed: Federation, state: State, config: GraphTraining, number: int) -> 
 
 
 def predict(fed: Federation, state: State, config: GraphTraining, target: str) -> Located:
+    """Predict at the only client.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings.
+        target: "val", "test" or "all".
+
+    Returns:
+        At the clients: logits [n, C], or scores [n] of pairs.
+    """
     if not isinstance(state.prepared, LinkState):
         return isolated.predict(fed, state, config, target)
     prepared = state.prepared
@@ -130,7 +177,7 @@ def predict(fed: Federation, state: State, config: GraphTraining, target: str) -
 
 METHOD = Method(
     name="central",
-    summary="one party with the pooled graph; the reference above all federated rows",
+    summary="one participant with the pooled graph; the upper reference for all federated methods",
     paper="no paper: the upper reference",
     config=isolated.AloneConfig,
     tasks=(CLASSIFICATION, LINK_PREDICTION),
@@ -140,6 +187,6 @@ METHOD = Method(
     pooled=True,
     sends=Sent(
         summary="all data, before training",
-        protection="none: the party has everything",
+        protection="none: one participant has everything",
     ),
 )

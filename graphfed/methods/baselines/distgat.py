@@ -1,11 +1,12 @@
-"""DistGAT: FedAvg on GAT with cross-client edges dropped, the baseline of FedGAT (Ambekar et al., "FedGAT: a
+"""DistGAT: FedAvg on GAT without cross-client edges, the baseline of FedGAT (Ambekar et al., "FedGAT: a
 privacy-preserving federated approximation algorithm for graph attention networks"). GAT: Velickovic et al.,
 ICLR 2018 (arXiv:1710.10903v3).
 
-Differs from the paper's program: weights are averaged unless another rule is asked for (`rule`,
-`methods.rules`), where the program takes Adam steps on averaged gradients at the server (rule=fedsgd).
-FedGAT's learning rate is lost: the recipe is 8 heads of 8, Adam at 0.01, dropout 0.5 on features and
-attention, and Adam starts afresh in every round (client_state=reset)."""
+Differs from the paper's program: weights are averaged unless another rule is set (`rule`,
+`common.aggregation_rules`); the program takes Adam steps on averaged gradients at the server (rule=fedsgd).
+FedGAT's learning rate is not known: the preset has 8 heads of 8 units, Adam with learning rate 0.01, dropout
+0.5 on features and attention, and Adam starts afresh in every round (client_state=reset).
+"""
 
 from pydantic.dataclasses import dataclass
 
@@ -42,12 +43,13 @@ class DistGATConfig(
 
     @property
     def architecture(self) -> str:
+        """Name of the network."""
         return "gat"
 
 
 METHOD = Method(
     name="distgat",
-    summary="FedAvg on GAT, cross-client edges dropped",
+    summary="FedAvg on GAT, without cross-client edges",
     paper="the baseline of Ambekar et al.: FedGAT, a privacy-preserving federated approximation algorithm "
     "for graph attention networks; GAT: Velickovic et al., ICLR 2018, arXiv:1710.10903",
     config=DistGATConfig,

@@ -7,8 +7,9 @@ optimization", ICLR 2021 (arXiv:2003.00295v5), Algorithm 2 with the Adam line.
     eta, eta_l       server_lr, lr
     beta_1, beta_2, tau
 
-Differs from the paper: clients are weighted by n_k where the paper's listing takes the plain
-mean. As in the paper there is no bias correction and v starts at tau^2."""
+Differs from the paper: clients have weight n_k; the paper's listing takes the plain mean. As in the paper
+there is no bias correction, and v starts at tau^2.
+"""
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -62,11 +63,21 @@ class FedAdamConfig(
 
 
 def setup(fed: Federation, data: Located, task: Task, config: FedAdamConfig) -> State:
+    """Set up FedAvg with the server's moments."""
     return with_moments(fed, fedavg.setup(fed, data, task, config), config)
 
 
 def with_moments(fed: Federation, state: State, config: ServerAdamSettings) -> State:
-    """A state of FedAvg, with the server's moments before the first round."""
+    """Add the server's moments before the first round to a state of FedAvg.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings of Adam at the server.
+
+    Returns:
+        The state with "first" and "second".
+    """
     first = fed.server.run(full_like, state.weights, 0.0)
     second = fed.server.run(full_like, state.weights, config.tau**2)
     return State({**state.values, "first": first, "second": second}, state.prepared)
@@ -75,6 +86,11 @@ def with_moments(fed: Federation, state: State, config: ServerAdamSettings) -> S
 def server_step(
     weights: Tensors, mean: Tensors, first: Tensors, second: Tensors, config: ServerAdamSettings
 ) -> tuple[Tensors, Tensors, Tensors]:
+    """Take the server's step of Adam on the mean update.
+
+    Returns:
+        The new weights, first and second moments.
+    """
     new: Tensors = {}
     m: Tensors = {}
     v: Tensors = {}
@@ -87,6 +103,17 @@ def server_step(
 
 
 def round(fed: Federation, state: State, config: FedAdamConfig, number: int) -> State:
+    """Run a round of FedAvg and take the server's step on the mean update.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings.
+        number: The round, counted from 1.
+
+    Returns:
+        The next state.
+    """
     mean, optimizer = average_local_training(fed, state, config, number)
     weights, first, second = fed.server.run(
         server_step, state.weights, mean, state.values["first"], state.values["second"], config, outputs=3

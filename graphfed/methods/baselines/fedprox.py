@@ -5,8 +5,9 @@ networks", MLSys 2020 (arXiv:1812.06127v5): FedAvg whose clients minimise F_k(w)
     mu           mu
     w^t          the weights received at the start of the round
 
-Differs from the paper: full-batch gradient steps stand for the gamma-inexact solution. With mu = 0 it is
-FedAvg, bit for bit."""
+Differs from the paper: full-batch gradient steps in the place of the gamma-inexact solution. With mu = 0 it
+is FedAvg, bit for bit.
+"""
 
 from dataclasses import replace
 
@@ -47,6 +48,17 @@ class FedProxConfig(
 
 
 def round(fed: Federation, state: State, config: FedProxConfig, number: int) -> State:
+    """Run a round of FedAvg with the proximal term.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings.
+        number: The round, counted from 1.
+
+    Returns:
+        The next state.
+    """
     weights, optimizer = fedavg.average_local_training(fed, state, config, number, proximal=config.mu)
     return State({"weights": weights, "optimizer": optimizer}, state.prepared)
 

@@ -1,7 +1,8 @@
-"""A recurrent forecaster trained where all sensors' readings are: the baseline "GRU (centralised)" of CNFGNN
-(Meng, Rambhatla and Liu, KDD 2021, Table 7). Every sensor sends its readings to the server.
+"""A recurrent forecaster trained at the server on the readings of all sensors: the baseline "GRU
+(centralised)" of CNFGNN (Meng, Rambhatla and Liu, KDD 2021, Table 7).
 
-A step of training is on `batch` windows of every sensor."""
+A training step is on `batch` windows of every sensor.
+"""
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -13,23 +14,25 @@ from graphfed.federation.series import SensorData, starts_of
 from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common.forecasting import (
-    GRU_DEFAULTS,
     PART,
     STATISTICS,
     WINDOWS,
-    PooledPrepared,
     Standardised,
     Weights,
     batch_of,
     common_split,
     descend,
-    first_forecaster,
     fit_scaler,
-    forecast_alone,
-    gradients_alone,
     parts_of,
     pool,
     teaching,
+)
+from graphfed.methods.common.local_forecasters import (
+    GRU_DEFAULTS,
+    PooledPrepared,
+    first_forecaster,
+    forecast_alone,
+    gradients_alone,
 )
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
@@ -53,6 +56,7 @@ class GruCentralConfig(
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: GruCentralConfig) -> State:
+    """Agree on the common scale and send the training readings to the server."""
     check_sums(fed, config.aggregation, int(fed.roster.sum()))
     split = common_split(fed, data.network)
     scaler = fit_scaler(fed, data.series, config)
@@ -68,7 +72,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: GruCentralConfi
 def train(
     data: Standardised, weights: Weights, optimizer: AdamState, config: GruCentralConfig, number: int
 ) -> tuple[Weights, AdamState]:
-    """One pass over the training windows, down the mean loss over sensors."""
+    """Train for one pass over the training windows, on the mean loss over sensors."""
     starts = data.starts("train")
     step = (number - 1) * -(-len(starts) // config.batch)
     order = permutation(fold(config.seed, "windows", number, 0), len(starts)).to(starts.device)
@@ -82,6 +86,7 @@ def train(
 
 
 def round(fed: Federation, state: State, config: GruCentralConfig, number: int) -> State:
+    """Run a round at the server."""
     weights, optimizer = fed.server.run(
         train, state.prepared.training, state.weights, state.values["optimizer"], config, number, outputs=2
     )
@@ -89,8 +94,7 @@ def round(fed: Federation, state: State, config: GruCentralConfig, number: int) 
 
 
 def forecast_first(data: Standardised, weights: Weights, count: int, layers: int) -> Tensor:
-    """The forecasts of `count` windows that follow each other, from the first step on: [P, W, n], in the unit
-    of the readings."""
+    """Forecast `count` consecutive windows from the first step on, [P, W, n], in the unit of the readings."""
     forecasts = []
     with torch.no_grad():
         for part in parts_of(count, PART):
@@ -100,7 +104,7 @@ def forecast_first(data: Standardised, weights: Weights, count: int, layers: int
 
 
 def predict(fed: Federation, state: State, config: GruCentralConfig, target: str) -> Located:
-    """All sensors' readings, sent to the server, which sends each its forecasts."""
+    """Forecast at the server from all sensors' readings, and send each sensor its forecasts."""
     prepared: PooledPrepared = state.prepared
     sent = pool(fed, prepared.data, state.values["scaler"], prepared.split, target, config)
     count = len(starts_of(prepared.split, target))
@@ -110,7 +114,7 @@ def predict(fed: Federation, state: State, config: GruCentralConfig, target: str
 
 METHOD = Method(
     name="gru_central",
-    summary="one recurrent forecaster, trained where all readings are",
+    summary="one recurrent forecaster, trained at the server on all readings",
     paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
     "data modeling. KDD 2021, arXiv:2106.05223",
     config=GruCentralConfig,
@@ -128,8 +132,8 @@ METHOD = Method(
         messages={
             **STATISTICS,
             **WINDOWS,
-            "readings": "A client's readings, in clear. The server reads them all.",
-            "forecasts": "Each client's forecasts, from the server.",
+            "readings": "Every client sends the server its readings in plaintext. The server reads them all.",
+            "forecasts": "The server sends each client its forecasts.",
         },
     ),
     defaults=GRU_DEFAULTS,

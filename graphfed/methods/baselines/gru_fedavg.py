@@ -1,8 +1,9 @@
 """A recurrent forecaster, averaged over all sensors after every round: the baseline "GRU + FedAvg" of CNFGNN
-(Meng, Rambhatla and Liu, KDD 2021, Table 7). No sensor hears of another one's readings, and the road graph is
-not used.
+(Meng, Rambhatla and Liu, KDD 2021, Table 7). Sensors do not receive readings of other sensors, and the road
+graph is not used.
 
-Scheduled sampling ends almost at once (teacher=1), as in the authors' program."""
+Scheduled sampling ends almost at once (teacher=1), as in the authors' program.
+"""
 
 from pydantic.dataclasses import dataclass
 
@@ -13,16 +14,18 @@ from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common import averaging
 from graphfed.methods.common.forecasting import (
-    GRU_DEFAULTS,
     MESSAGES,
-    LocalEpochSettings,
-    Prepared,
     Standardised,
     Weights,
-    average,
     expanded,
-    first_forecaster,
     fit_scaler,
+)
+from graphfed.methods.common.local_forecasters import (
+    GRU_DEFAULTS,
+    LocalEpochSettings,
+    Prepared,
+    average,
+    first_forecaster,
     forecast_windows,
     pass_over,
     scaled,
@@ -48,6 +51,7 @@ class GruFedAvgConfig(
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: GruFedAvgConfig) -> State:
+    """Agree on the common scale and draw the first weights."""
     check_sums(fed, config.aggregation, int(fed.roster.sum()))
     scaler = fit_scaler(fed, data.series, config)
     training = scaled(fed, data, scaler, config)
@@ -61,11 +65,12 @@ def setup(fed: Federation, data: SensorData, task: Task, config: GruFedAvgConfig
 
 
 def train(data: Standardised, weights: Weights, config: GruFedAvgConfig, number: int) -> Weights:
-    """Every client from the shared weights, with a fresh optimiser: its own weights, [P, ...]."""
+    """Train every sensor from the shared weights with a fresh optimiser; returns its weights, [P, ...]."""
     return pass_over(data, expanded(weights, data.num_clients), {}, config, number)[0]
 
 
 def round(fed: Federation, state: State, config: GruFedAvgConfig, number: int) -> State:
+    """Run a round: train at the sensors and average their weights."""
     prepared: Prepared = state.prepared
     own = fed.clients.run(train, prepared.training, state.values["own"], config, number)
     weights, own = average(fed, prepared.data, own, state.weights, config)
@@ -73,7 +78,7 @@ def round(fed: Federation, state: State, config: GruFedAvgConfig, number: int) -
 
 
 def predict(fed: Federation, state: State, config: GruFedAvgConfig, target: str) -> Located:
-    """Each sensor's own series and the shared weights."""
+    """Forecast at each sensor from its own series with the shared weights."""
     series = scaled(fed, state.prepared.data, state.values["scaler"], config)
     weights = fed.broadcast(state.weights, name="model", grad=False)
     return fed.clients.run(forecast_windows, series, weights, target, config.layers)
@@ -100,10 +105,10 @@ METHOD = Method(
         messages={
             **MESSAGES,
             **averaging.MESSAGES,
-            "model": "The shared weights, from the server to every client.",
-            "update": "Only with aggregation=plaintext: each client's weights after its training, which the "
-            "server averages. The server reads each client's; from weights, readings can in part be "
-            "inferred.",
+            "model": "The server sends the shared weights to every client.",
+            "update": "With aggregation=plaintext every client sends the server its weights after its "
+            "training. The server averages them and reads each client's weights, from which readings can in "
+            "part be inferred.",
         },
     ),
     defaults={**GRU_DEFAULTS, "teacher": 1.0},

@@ -1,21 +1,22 @@
-"""Federated multi-task learning of recurrent forecasters over the road graph: the baseline "GRU + FMTL" of
+"""Federated multi-task learning of recurrent forecasters on the road graph: the baseline "GRU + FMTL" of
 CNFGNN (Meng, Rambhatla and Liu, KDD 2021, Eq. 4 and 5, Table 7), after Smith, Chiang, Sanjabi and Talwalkar,
 "Federated multi-task learning", NeurIPS 2017.
 
     paper                 here
     w_i                   weights: one set for each client
-    alpha_ij = A_ij       shares [P, S]: the row of a client in the adjacency, its own entry left out
+    alpha_ij = A_ij       Neighbours.alpha: a client's row of the adjacency, without its own entry
     lambda_1              coupling
 
-Every client goes down its own loss plus a penalty that draws its weights to those its neighbours had when the
-round began. Neighbours send each other their weights in every round: as many numbers as a client has weights,
-over every directed edge (Eq. 6).
+Every client minimises its own loss plus a penalty on the distance between its weights and those that its
+neighbours had at the start of the round. Neighbours send each other their weights in every round: as many
+numbers as a client has weights, over every directed edge (Eq. 6).
 
 Differs from the paper: Eq. (4) prints lambda tr(W Omega W^T), which Eq. (5) writes as a sum of alpha_ij <w_i,
-w_i - w_j>. For a symmetric A both are half the sum of alpha_ij ||w_i - w_j||^2; for the directed one that is
+w_i - w_j>. For a symmetric A both are half the sum of alpha_ij ||w_i - w_j||^2; for the directed A that is
 used they are not, and have no minimum at equal weights. Here each client adds lambda sum_j alpha_ij ||w_i -
-w_j||^2, whose gradient is that of Eq. (5) where A is symmetric. penalty=norm has the distance itself, as the
-authors' program does, with lambda 0.01 and 5 local epochs there; the paper prints 0.1 and no epochs."""
+w_j||^2, whose gradient is that of Eq. (5) if A is symmetric. penalty=norm takes the distance itself, as the
+authors' program does with lambda 0.01 and 5 local epochs; the paper prints 0.1 and no number of epochs.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -34,13 +35,15 @@ from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.baselines.gru_local import refuse_unseen
 from graphfed.methods.common.forecasting import (
-    GRU_DEFAULTS,
     MESSAGES,
-    LocalEpochSettings,
     Standardised,
     Weights,
-    first_forecaster,
     fit_scaler,
+)
+from graphfed.methods.common.local_forecasters import (
+    GRU_DEFAULTS,
+    LocalEpochSettings,
+    first_forecaster,
     own_forecasters,
     pass_over,
     predict_own,
@@ -51,7 +54,7 @@ from graphfed.nn.optim import AdamState
 
 __all__ = ["METHOD", "FmtlConfig"]
 
-#: Bytes of neighbours' weights that the clients of one process may keep (penalty=norm).
+#: Bytes that neighbours' weights may take in one process (penalty=norm).
 MAX_BYTES = 4 * 2**30
 
 
@@ -75,23 +78,34 @@ class FmtlConfig(
     )
     penalty: Literal["squared", "norm"] = Field(
         default="squared",
-        description="what draws neighbours' weights together: the squared distance, or the distance itself",
+        description="the penalty on neighbours' weights: their squared distance, or their distance",
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """Of the edges that leave a cohort's clients, in the order their weights arrive: client [M], the client
-    in the cohort, and share [M], alpha_ij."""
+    """The edges that leave a cohort's clients, in the order in which the weights of their ends arrive.
+
+    Attributes:
+        client: [M] client of each edge, as an index in the cohort.
+        alpha: [M] alpha_ij.
+    """
 
     client: Tensor
-    share: Tensor
+    alpha: Tensor
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """data: as it was given; training: every client's `Standardised` series; neighbours: `Neighbours`; route:
-    of their weights; names: of the parts that weights have."""
+    """What set-up prepares.
+
+    Attributes:
+        data: The data of the run.
+        training: At the clients: the `Standardised` series.
+        neighbours: At the clients: `Neighbours`.
+        route: The route of neighbours' weights.
+        names: Names of the parts of the weights.
+    """
 
     data: SensorData
     training: Located
@@ -100,118 +114,132 @@ class Prepared:
     names: tuple[str, ...]
 
 
-def shares(network: Network) -> Tensor:
-    """The adjacency without self loops, [S, S], a row for each client."""
+def adjacency_rows(network: Network) -> Tensor:
+    """Return the adjacency without self-loops, [S, S], a row for each client."""
     edges = network.edges
     rows = torch.zeros(edges.num_nodes, edges.num_nodes, device=edges.weight.device)
     rows[edges.sender, edges.receiver] = edges.weight.to(rows.dtype)
     return rows.fill_diagonal_(0)
 
 
-def neighbours_of(rows: Tensor, config: FmtlConfig) -> Neighbours:
-    """InputError where neighbours' weights take too much memory to be kept."""
+def outgoing_edges(rows: Tensor, config: FmtlConfig) -> Neighbours:
+    """List the edges that leave the clients; InputError if the weights of their ends would take too much
+    memory.
+    """
     client, other = rows.nonzero(as_tuple=True)
     weights = sum(w.numel() for w in first_forecaster(config, "cpu").values())
     size = weights * len(client) * torch.get_default_dtype().itemsize
     if config.penalty == "norm" and size > MAX_BYTES:
         raise InputError(
-            f"penalty=norm keeps the {weights} weights of {len(client)} neighbours, {size / 2**30:.1f} GiB, "
-            f"and may take {MAX_BYTES / 2**30:.0f} in a process; use penalty=squared, a smaller network or "
-            "fewer sensors in a process"
+            f"penalty=norm stores the {weights} weights of {len(client)} neighbours, {size / 2**30:.1f} GiB, "
+            f"more than the {MAX_BYTES / 2**30:.0f} GiB allowed in a process; use penalty=squared, a smaller "
+            "network or fewer sensors in a process"
         )
     return Neighbours(client, rows[client, other])
 
 
-def wanted(series: Series, rows: Tensor) -> ExchangeIds:
-    """The weights of every neighbour; a client has one row, whose id is its own."""
+def neighbour_ids(series: Series, rows: Tensor) -> ExchangeIds:
+    """List the neighbours whose weights each client asks for; a client has one row, with its own id."""
     client, other = rows.nonzero(as_tuple=True)
     ids = torch.tensor(series.clients, device=rows.device)
     return ExchangeIds(other, other, client, ids, torch.arange(len(ids), device=rows.device))
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: FmtlConfig) -> State:
+    """Agree on the common scale, send the edges to the clients and copy the first weights."""
     refuse_unseen(fed, "gru_fmtl")
     check_sums(fed, config.aggregation, fed.num_clients)
     scaler = fit_scaler(fed, data.series, config)
     training = scaled(fed, data, scaler, config)
-    rows = fed.scatter(fed.server.run(shares, data.network), name="neighbours", grad=False)
-    route = fed.exchange_route(fed.clients.run(wanted, data.series, rows), name="wanted")
+    rows = fed.scatter(fed.server.run(adjacency_rows, data.network), name="neighbours", grad=False)
+    route = fed.exchange_route(fed.clients.run(neighbour_ids, data.series, rows), name="wanted")
     own = fed.clients.run(own_forecasters, training, config)
     values = {"weights": own, "scaler": scaler, "optimizer": fed.clients.run(dict)}
-    # Drawn as everyone draws them: what the parts are called is no one's data.
+    # The names of the parts follow from the settings and are public.
     names = tuple(first_forecaster(config, "cpu"))
-    return State(values, Prepared(data, training, fed.clients.run(neighbours_of, rows, config), route, names))
+    return State(
+        values, Prepared(data, training, fed.clients.run(outgoing_edges, rows, config), route, names)
+    )
 
 
-def part_named(weights: Weights, name: str) -> Tensor:
+def select_part(weights: Weights, name: str) -> Tensor:
+    """Select a part of the weights."""
     return weights[name]
 
 
-def drawn_to(received: Tensor, neighbours: Neighbours, own: Weights) -> Tensor:
-    """sum_j alpha_ij w_j of each client, of one part of the weights: [P, ...]."""
+def sum_of_neighbours(received: Tensor, neighbours: Neighbours, own: Weights) -> Tensor:
+    """Compute sum_j alpha_ij w_j of each client, for one part of the weights, [P, ...]."""
     count = len(next(iter(own.values())))
-    weighted = received * neighbours.share.view(-1, *[1] * (received.dim() - 1))
+    weighted = received * neighbours.alpha.view(-1, *[1] * (received.dim() - 1))
     return weighted.new_zeros(count, *received.shape[1:]).index_add_(0, neighbours.client, weighted)
 
 
-def named(names: tuple[str, ...], *parts: Tensor) -> dict[str, Tensor]:
+def join_parts(names: tuple[str, ...], *parts: Tensor) -> dict[str, Tensor]:
+    """Join the parts of the weights under their names."""
     return dict(zip(names, parts, strict=True))
 
 
 def train(
     data: Standardised,
     weights: Weights,
-    others: Weights,
+    received: Weights,
     neighbours: Neighbours,
     optimizer: AdamState,
     config: FmtlConfig,
     number: int,
 ) -> tuple[Weights, AdamState]:
-    """Every client on its own series, with its neighbours' weights as they were sent. others: of each part of
-    the weights the sums of `drawn_to`, or (penalty=norm) the neighbours' own rows."""
+    """Train every client on its own series with the weights that its neighbours have sent.
+
+    Args:
+        received: For each part of the weights the result of `sum_of_neighbours`, or (penalty=norm) the
+            neighbours' rows.
+    """
 
     def penalty(own: Weights) -> Tensor:
-        form = squared if config.penalty == "squared" else norms
-        return config.coupling * form(own, others, neighbours)
+        form = squared_distances if config.penalty == "squared" else distances
+        return config.coupling * form(own, received, neighbours)
 
     own, optimizer = pass_over(data, weights, optimizer, config, number, penalty)
     return own, optimizer if config.client_state == "keep" else {}
 
 
-def squared(own: Weights, sums: Weights, neighbours: Neighbours) -> Tensor:
-    """sum_ij alpha_ij ||w_i - w_j||^2 without what does not depend on w_i: alpha_i ||w_i||^2 - 2 <w_i, sum_j
-    alpha_ij w_j>, where alpha_i = sum_j alpha_ij."""
+def squared_distances(own: Weights, sums: Weights, neighbours: Neighbours) -> Tensor:
+    """Compute sum_ij alpha_ij ||w_i - w_j||^2 without the terms that do not depend on w_i.
+
+    That is alpha_i ||w_i||^2 - 2 <w_i, sum_j alpha_ij w_j> with alpha_i = sum_j alpha_ij.
+    """
     count = len(next(iter(own.values())))
-    degree = neighbours.share.new_zeros(count).index_add_(0, neighbours.client, neighbours.share)
+    degree = neighbours.alpha.new_zeros(count).index_add_(0, neighbours.client, neighbours.alpha)
     terms = [
         (degree * w.flatten(1).square().sum(1)).sum() - 2 * (w * sums[name]).sum() for name, w in own.items()
     ]
     return torch.stack(terms).sum()
 
 
-def norms(own: Weights, others: Weights, neighbours: Neighbours) -> Tensor:
-    """sum_ij alpha_ij ||w_i - w_j||; where both are equal, its gradient is 0."""
+def distances(own: Weights, received: Weights, neighbours: Neighbours) -> Tensor:
+    """Compute sum_ij alpha_ij ||w_i - w_j||; its gradient is 0 where both are equal."""
     distance = torch.stack(
-        [(w[neighbours.client] - others[name]).flatten(1).square().sum(1) for name, w in own.items()]
+        [(w[neighbours.client] - received[name]).flatten(1).square().sum(1) for name, w in own.items()]
     ).sum(0)
-    apart = distance > 0
-    return (neighbours.share * torch.where(apart, distance, 1.0).sqrt() * apart).sum()
+    differs = distance > 0
+    return (neighbours.alpha * torch.where(differs, distance, 1.0).sqrt() * differs).sum()
 
 
 def round(fed: Federation, state: State, config: FmtlConfig, number: int) -> State:
+    """Run a round: exchange weights between neighbours and train."""
     prepared: Prepared = state.prepared
     parts = []
     for name in prepared.names:
-        mine = fed.clients.run(part_named, state.weights, name)
-        part = fed.exchange(mine, prepared.route, name="neighbour_weights", grad=False)
+        local_part = fed.clients.run(select_part, state.weights, name)
+        part = fed.exchange(local_part, prepared.route, name="neighbour_weights", grad=False)
         if config.penalty == "squared":
-            part = fed.clients.run(drawn_to, part, prepared.neighbours, state.weights)
+            part = fed.clients.run(sum_of_neighbours, part, prepared.neighbours, state.weights)
         parts.append(part)
     weights, optimizer = fed.clients.run(
         train,
         prepared.training,
         state.weights,
-        fed.clients.run(named, prepared.names, *parts),
+        fed.clients.run(join_parts, prepared.names, *parts),
         prepared.neighbours,
         state.values["optimizer"],
         config,
@@ -223,7 +251,7 @@ def round(fed: Federation, state: State, config: FmtlConfig, number: int) -> Sta
 
 METHOD = Method(
     name="gru_fmtl",
-    summary="every sensor trains a recurrent forecaster that its neighbours' weights draw to theirs",
+    summary="every sensor trains a recurrent forecaster whose weights stay close to its neighbours' weights",
     paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
     "data modeling. KDD 2021, arXiv:2106.05223; after Smith, Chiang, Sanjabi, Talwalkar: Federated "
     "multi-task learning. NeurIPS 2017",
@@ -239,14 +267,15 @@ METHOD = Method(
     ),
     sends=Sent(
         summary="weights between neighbours, every round",
-        protection="none: in clear",
+        protection="none: in plaintext",
         messages={
             **MESSAGES,
-            "neighbours": "Once, from the server: the weights of the edges that leave a client's sensor.",
-            "wanted": "Once: whose weights a client asks for, which each of its neighbours reads.",
-            "neighbour_weights": "All weights of a client after its training, to every neighbour that "
-            "asks, in "
-            "every round. Each reads them; from weights, readings can in part be inferred.",
+            "neighbours": "The server sends each client, once, the weights of the edges that leave its "
+            "sensor.",
+            "wanted": "A client asks each of its neighbours, once, for its weights. The neighbour reads who "
+            "asks.",
+            "neighbour_weights": "A client sends all its weights after its training to every neighbour that "
+            "asks, in every round. The neighbour reads them; from weights, readings can in part be inferred.",
         },
     ),
     defaults=GRU_DEFAULTS,

@@ -1,7 +1,8 @@
 """A recurrent forecaster at every sensor, trained on its own series only: the baseline "GRU (local)" of
-CNFGNN (Meng, Rambhatla and Liu, KDD 2021, Table 7). Only the common scale crosses.
+CNFGNN (Meng, Rambhatla and Liu, KDD 2021, Table 7). Only the statistics for the common scale are sent.
 
-Every client selects its own best round on its own validation windows."""
+Every client selects its own best round by its own validation windows.
+"""
 
 from pydantic.dataclasses import dataclass
 
@@ -12,13 +13,15 @@ from graphfed.federation.series import SensorData
 from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common.forecasting import (
-    GRU_DEFAULTS,
     MESSAGES,
-    LocalEpochSettings,
-    Prepared,
     Standardised,
     Weights,
     fit_scaler,
+)
+from graphfed.methods.common.local_forecasters import (
+    GRU_DEFAULTS,
+    LocalEpochSettings,
+    Prepared,
     own_forecasters,
     pass_over,
     predict_own,
@@ -46,15 +49,24 @@ class GruLocalConfig(
 
 
 def refuse_unseen(fed: Federation, method: str) -> None:
-    """InputError where a sensor that training does not see would have no weights to forecast with."""
+    """Refuse splits with sensors that training does not see: they would have no weights to forecast with.
+
+    Args:
+        fed: The federation.
+        method: Name of the method, for the message.
+
+    Raises:
+        InputError: There is such a sensor.
+    """
     if not fed.roster.all():
         raise InputError(
-            f"{method} gives every sensor weights of its own, and a sensor that training does not see has "
-            "none to forecast with; use gru_fedavg or cnfgnn, or another split"
+            f"{method} trains weights for every sensor, and a sensor that training does not see has none; "
+            "use gru_fedavg or cnfgnn, or another split"
         )
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: GruLocalConfig) -> State:
+    """Agree on the common scale and copy the first weights for every sensor."""
     refuse_unseen(fed, "gru_local")
     check_sums(fed, config.aggregation, fed.num_clients)
     scaler = fit_scaler(fed, data.series, config)
@@ -67,11 +79,12 @@ def setup(fed: Federation, data: SensorData, task: Task, config: GruLocalConfig)
 def train(
     data: Standardised, weights: Weights, optimizer: AdamState, config: GruLocalConfig, number: int
 ) -> tuple[Weights, AdamState]:
-    """Nothing crosses, so a round is only a point at which to look, and the optimiser goes on."""
+    """Train every sensor's own weights; the optimiser's state is kept between rounds."""
     return pass_over(data, weights, optimizer, config, number)
 
 
 def round(fed: Federation, state: State, config: GruLocalConfig, number: int) -> State:
+    """Run a round at every sensor; nothing is sent."""
     weights, optimizer = fed.clients.run(
         train, state.prepared.training, state.weights, state.values["optimizer"], config, number, outputs=2
     )
@@ -80,7 +93,7 @@ def round(fed: Federation, state: State, config: GruLocalConfig, number: int) ->
 
 METHOD = Method(
     name="gru_local",
-    summary="every sensor trains a recurrent forecaster of its own",
+    summary="every sensor trains its own recurrent forecaster",
     paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
     "data modeling. KDD 2021, arXiv:2106.05223",
     config=GruLocalConfig,
@@ -95,8 +108,8 @@ METHOD = Method(
         scratch=("optimizer",),
     ),
     sends=Sent(
-        summary="once, what the common scale is made of",
-        protection="none: in clear; with aggregation=secure the server reads sums only",
+        summary="statistics for the common scale, once",
+        protection="none: in plaintext; with aggregation=secure the server reads sums only",
         messages=MESSAGES,
     ),
     defaults=GRU_DEFAULTS,

@@ -1,7 +1,9 @@
-"""The mean of what a sensor has read at the same time of the week in training, as its forecast; at a time
-that training has not seen, at the same time of the day, and failing that ever.
+"""The mean of a sensor's training readings at the same time of the week, as its forecast. For a time of the
+week that training has not seen it is the mean at the same time of day, and for a time of day without readings
+the mean of all.
 
-Nothing crosses: every sensor has means of its own."""
+Nothing is sent: every sensor has means of its own.
+"""
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -22,21 +24,23 @@ class HistoricalAverageConfig(WindowSettings, CommonSettings):
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: HistoricalAverageConfig) -> State:
+    """Return a state without values."""
     return State({}, data)
 
 
 def round(fed: Federation, state: State, config: HistoricalAverageConfig, number: int) -> State:
+    """Return the state; nothing is trained."""
     return state
 
 
 def predict(fed: Federation, state: State, config: HistoricalAverageConfig, target: str) -> Located:
-    """Each sensor's own series."""
+    """Forecast at each sensor from its own series."""
     data: SensorData = state.prepared
     return fed.clients.run(average_of_past, data.series, fed.present(), target, config.missing)
 
 
 def average_of_past(series: Series, present: Tensor, target: str, missing: str) -> Tensor:
-    """[P, W, n]."""
+    """Forecast the mean of the past for each window, [P, W, n]."""
     series = series.of(present)
     split, steps = series.split, torch.arange(series.num_steps, device=series.readings.device)
     minute = series.first_minute + series.step_minutes * steps
@@ -59,7 +63,7 @@ def average_of_past(series: Series, present: Tensor, target: str, missing: str) 
 
 
 def _slots(minute: Tensor) -> tuple[Tensor, int]:
-    """Which of the different times each step has, [T], and how many there are."""
+    """Return the slot of each step's time, [T], and the number of slots."""
     times, slot = torch.unique(minute, return_inverse=True)
     return slot, len(times)
 
@@ -67,7 +71,7 @@ def _slots(minute: Tensor) -> tuple[Tensor, int]:
 METHOD = Method(
     name="historical_average",
     summary="the mean of a sensor's training readings at that time of the week is its forecast",
-    paper="no paper: what is known without looking at the last readings",
+    paper="no paper: a forecast without the last readings",
     config=HistoricalAverageConfig,
     tasks=(FORECASTING,),
     partition="sensors",
@@ -79,7 +83,7 @@ METHOD = Method(
     ),
     sends=Sent(
         summary="nothing",
-        protection="nothing crosses",
+        protection="nothing is sent",
     ),
     defaults={"rounds": 1},
 )

@@ -1,11 +1,11 @@
-"""Isolated training: every client trains its own network on its own subgraph, and nothing crosses. The lower
-reference row.
+"""Isolated training: every client trains its own network on its own subgraph, and nothing is sent. It is the
+lower reference.
 
-Every client starts from the same weights, selects its best round on its own validation nodes (the last
-round where it has none) and is scored on its own test nodes; the table's accuracy is over all test
-nodes of all clients together.
+Every client starts from the same weights, selects its best round by its own validation nodes (the last round
+if it has none) and is scored on its own test nodes; the accuracy in a table is over the test nodes of all
+clients.
 
-Differs from the paper: no paper; this is the baseline that papers call local, separate or self training.
+Differs from the paper: there is no paper; papers call this baseline local, separate or self training.
 """
 
 from pydantic.dataclasses import dataclass
@@ -40,24 +40,48 @@ class AloneConfig(
     groups.TrainingSettings,
     groups.CommonSettings,
 ):
-    """The settings of training that sends nothing: of one party alone."""
+    """The settings of training in which nothing is sent."""
 
 
 def prepare_personal(cohort: Cohort, config: GraphTraining) -> Prepared:
+    """Prepare the batches of every client's own subgraph, with weights of its own."""
     return prepare(cohort, own_view(cohort), None, config, personal=True)
 
 
 def first_weights(prepared: Prepared, task: Task, config: GraphTraining, device: str) -> Weights:
+    """Copy the first weights for every client."""
     return personal_weights(initial_weights(task, config, device), prepared.train, config.network)
 
 
 def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> State:
+    """Set up training at every client alone.
+
+    Args:
+        fed: The federation.
+        data: A `Cohort` at the clients.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The first state.
+    """
     prepared = fed.clients.run(prepare_personal, data, config)
     weights = fed.clients.run(first_weights, prepared, task, config, str(fed.device))
     return State({"weights": weights, "optimizer": fed.clients.run(empty_state)}, prepared)
 
 
 def round(fed: Federation, state: State, config: GraphTraining, number: int) -> State:
+    """Run a round at every client; nothing is sent.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings.
+        number: The round, counted from 1.
+
+    Returns:
+        The next state.
+    """
     weights, optimizer = fed.clients.run(
         train_personal, state.prepared, state.weights, state.values["optimizer"], config, number, outputs=2
     )
@@ -65,12 +89,23 @@ def round(fed: Federation, state: State, config: GraphTraining, number: int) -> 
 
 
 def predict(fed: Federation, state: State, config: GraphTraining, target: str) -> Located:
+    """Predict at every client with its own weights.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings.
+        target: "val", "test" or "all".
+
+    Returns:
+        At the clients: logits [n, C].
+    """
     return fed.clients.run(predict_personal, state.prepared, state.weights, config, target)
 
 
 METHOD = Method(
     name="isolated",
-    summary="every client alone on its own subgraph; nothing crosses",
+    summary="every client alone on its own subgraph; nothing is sent",
     paper="no paper: the lower reference, called local, separate or self training",
     config=AloneConfig,
     setup=setup,
@@ -79,6 +114,6 @@ METHOD = Method(
     personal=True,
     sends=Sent(
         summary="nothing",
-        protection="nothing crosses",
+        protection="nothing is sent",
     ),
 )

@@ -1,7 +1,8 @@
-"""The last reading, again: the forecast that every other one has to beat.
+"""The last reading, repeated: the forecast that every other one should beat.
 
-Nothing is trained and nothing crosses; a sensor that has read nothing in a window forecasts its own mean over
-the training steps."""
+Nothing is trained and nothing is sent. A sensor without any reading in a window forecasts the mean of its
+training readings.
+"""
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -22,45 +23,47 @@ class LastValueConfig(WindowSettings, CommonSettings):
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: LastValueConfig) -> State:
+    """Return a state without values."""
     return State({}, data)
 
 
 def round(fed: Federation, state: State, config: LastValueConfig, number: int) -> State:
+    """Return the state; nothing is trained."""
     return state
 
 
 def predict(fed: Federation, state: State, config: LastValueConfig, target: str) -> Located:
-    """Each sensor's own series."""
+    """Forecast at each sensor from its own series."""
     data: SensorData = state.prepared
     return fed.clients.run(repeat_last, data.series, fed.present(), target, config.missing)
 
 
 def repeat_last(series: Series, present: Tensor, target: str, missing: str) -> Tensor:
-    """[P, W, n]. missing=masked: the last reading that is there."""
+    """Repeat the last reading, [P, W, n]; with missing=masked the last reading that is not missing."""
     series = series.of(present)
     split, starts = series.split, series.starts(target)
     inputs = windows(series.readings, starts, 0, split.lags)
     if missing == "as_read":
         return inputs[..., -1:].expand(*inputs.shape[:2], split.horizon)
-    there = ~windows(series.missing, starts, 0, split.lags)
+    is_read = ~windows(series.missing, starts, 0, split.lags)
     steps = torch.arange(split.lags, device=starts.device)
-    last = torch.where(there, steps, -1).amax(-1)
+    last = torch.where(is_read, steps, -1).amax(-1)
     value = inputs.gather(-1, last.clamp(min=0)[..., None])[..., 0]
     value = torch.where(last >= 0, value, own_mean(series)[:, None])
     return value[..., None].expand(*value.shape, split.horizon)
 
 
 def own_mean(series: Series) -> Tensor:
-    """The mean of each sensor's training readings, [K]; 0 where it has none."""
-    there = ~series.missing[:, : series.training_steps]
-    total = (series.readings[:, : series.training_steps] * there).sum(1)
-    return total / there.sum(1).clamp(min=1)
+    """Compute the mean of each sensor's training readings, [K]; 0 if it has none."""
+    is_read = ~series.missing[:, : series.training_steps]
+    total = (series.readings[:, : series.training_steps] * is_read).sum(1)
+    return total / is_read.sum(1).clamp(min=1)
 
 
 METHOD = Method(
     name="last_value",
     summary="a sensor's last reading is its forecast",
-    paper="no paper: the forecast that every other one has to beat",
+    paper="no paper: the forecast that every other one should beat",
     config=LastValueConfig,
     tasks=(FORECASTING,),
     partition="sensors",
@@ -72,7 +75,7 @@ METHOD = Method(
     ),
     sends=Sent(
         summary="nothing",
-        protection="nothing crosses",
+        protection="nothing is sent",
     ),
     defaults={"rounds": 1},
 )

@@ -1,13 +1,14 @@
-"""Own features only: one network of each node's own features, trained where all data is. No edge and no
-message: the reference that shows whether a method learns anything from the graph.
+"""Own features only: one network of each node's own features, trained on all data without edges or messages.
+It shows whether a method learns anything from the graph.
 
-It is central training (`central`) with an MLP in the place of the graph network: the same first weights,
-width, layers, dropout, optimiser, steps and selection as central with a GCN, and the adjacency left out. A
-method that is not above this row shows nothing that it has learnt from the graph, however far above guessing
-it is. To predict links the network's output is an embedding of each node, and the training edges are only the
-pairs of the loss.
+It is central training (`central`) with an MLP instead of the graph neural network: the same first weights,
+width, layers, dropout, optimiser, steps and selection as central training of a GCN, without the adjacency
+matrix. A method that is not better than this one shows nothing that it has learned from the graph, however
+much better than guessing it is. In link prediction the output of the network is an embedding of each node,
+and training edges are only pairs of the loss.
 
-Differs from the paper: no paper; papers call this baseline MLP, or leave it out."""
+Differs from the paper: there is no paper; papers call this baseline MLP, or do not have it.
+"""
 
 from pydantic.dataclasses import dataclass
 
@@ -27,16 +28,17 @@ class OwnFeaturesConfig(
     groups.TrainingSettings,
     groups.CommonSettings,
 ):
-    """The settings of central training, with the one network that uses no edge."""
+    """The settings of central training with a network that uses no edges."""
 
     @property
     def architecture(self) -> str:
+        """Name of the network."""
         return "mlp"
 
 
 METHOD = Method(
     name="own_features",
-    summary="a network of each node's own features, no edge; shows what the graph adds to the other rows",
+    summary="a network of each node's own features without edges; shows what the graph adds to other methods",
     paper="no paper: the reference without the graph, called MLP",
     config=OwnFeaturesConfig,
     tasks=(CLASSIFICATION, LINK_PREDICTION),
@@ -46,6 +48,6 @@ METHOD = Method(
     pooled=True,
     sends=Sent(
         summary="all features and labels, before training",
-        protection="none: the party has everything",
+        protection="none: one participant has everything",
     ),
 )

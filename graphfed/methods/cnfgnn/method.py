@@ -54,7 +54,6 @@ from graphfed.methods.common.forecasting import (
     Standardised,
     Weights,
     absent,
-    average,
     batch_of,
     client_gradients,
     client_losses,
@@ -71,6 +70,9 @@ from graphfed.methods.common.forecasting import (
     pool,
     standardise,
     teaching,
+)
+from graphfed.methods.common.local_forecasters import (
+    average,
 )
 from graphfed.methods.common.memory import NUMBER, SeriesExtent
 from graphfed.methods.tasks import FORECASTING

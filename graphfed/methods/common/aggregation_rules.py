@@ -1,18 +1,19 @@
-"""How the clients' training becomes the next model, for methods that leave the choice: `rule`.
+"""How the clients' training becomes the next model, for methods with the setting `rule`.
 
     fedavg   the mean of the clients' weights (`methods.fedavg`)
     fedprox  the same, with a proximal term at the clients (`methods.fedprox`)
     fedadam  Adam at the server on the mean update (`methods.fedadam`)
     fedsgd   the mean of the clients' gradients of one full-batch loss, weighted by their training nodes,
-             and a step of `optimizer` at the server: the step that central training takes (McMahan et al.
-             2017). It is what FedGAT's program calls FedAvg
-    admm     the clients minimise F_k(w_k) + <y_k, w_k - w> + rho / 2 ||w_k - w||^2 from where they were, the
-             server takes the mean w of w_k + y_k / rho, and y_k grows by rho (w_k - w) (Boyd, Parikh, Chu,
-             Peleato and Eckstein, "Distributed optimization and statistical learning via the alternating
-             direction method of multipliers", 2011, section 7.1). w_k and y_k stay at their client; both
-             could not be kept apart of those that are absent, so every client takes part in every round
+             and a step of `optimizer` at the server: the step of central training (McMahan et al. 2017).
+             FedGAT's program calls it FedAvg
+    admm     the clients minimise F_k(w_k) + <y_k, w_k - w> + rho / 2 ||w_k - w||^2, starting from their last
+             w_k; the server takes the mean w of w_k + y_k / rho, and y_k grows by rho (w_k - w) (Boyd et al.,
+             "Distributed optimization and statistical learning via the alternating direction method of
+             multipliers", 2011, section 7.1). w_k and y_k stay at their client. Every client takes part in
+             every round
 
-What crosses is one set of weights, or gradients, each way and round under every rule."""
+Under every rule a client receives and sends one set of weights, or gradients, in a round.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, Self
@@ -53,18 +54,20 @@ __all__ = ["MESSAGES", "RuleSettings", "round", "setup", "start"]
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class RuleSettings:
-    """The choice of the rule. It goes with the settings of all rules and with `ServerOptimizerSettings`."""
+    """The choice of the rule. It is used together with the settings of all rules and
+    `ServerOptimizerSettings`.
+    """
 
     rule: Literal["fedavg", "fedprox", "fedadam", "fedsgd", "admm"] = Field(
         default="fedavg",
         description="how the clients' training becomes the next model; fedsgd: gradients are averaged, and "
-        "optimizer, lr and weight_decay are the server's",
+        "optimizer, lr and weight_decay belong to the server",
     )
     rho: float = Field(
         default=0.1,
         gt=0,
         allow_inf_nan=False,
-        description="of rule=admm: weight of the distance to the model",
+        description="with rule=admm: weight of the distance to the model",
     )
 
     @property
@@ -92,12 +95,15 @@ class RuleSettings:
 
 
 class RuleTraining(GraphTraining, Protocol):
-    """What training by a rule reads of a config."""
+    """The settings that training by a rule reads."""
 
     @property
-    def rule(self) -> str: ...
+    def rule(self) -> str:
+        """Name of the aggregation rule."""
+
     @property
-    def rho(self) -> float: ...
+    def rho(self) -> float:
+        """Weight of the distance in ADMM."""
 
 
 # ---- ADMM --------------------------------------------------------------------------------------------------
@@ -109,50 +115,58 @@ def admm_step(
     part: dict[str, Weights],
     optimizer: AdamState,
     config: RuleTraining,
-    number: int,
+    round_number: int,
 ) -> tuple[Weights, dict[str, Weights], AdamState]:
-    """w_k + y_k / rho, then the client's own "weights" w_k and "dual" y_k ({} before the first round)."""
-    here = personal_weights(shared, prepared.train, config.network)
+    """Run a client's step of ADMM.
+
+    Args:
+        part: The client's "weights" w_k and "dual" y_k; {} before the first round.
+
+    Returns:
+        w_k + y_k / rho, which is averaged; the new w_k and y_k; and the optimiser's state.
+    """
+    received = personal_weights(shared, prepared.train, config.network)
     if part:
-        own = part["weights"]
-        dual = _each(lambda y, w, z: y + config.rho * (w - z), part["dual"], own, here)
+        local = part["weights"]
+        dual = _each(lambda y, w, z: y + config.rho * (w - z), part["dual"], local, received)
     else:
-        own, dual = here, _each(torch.zeros_like, here)
-    pull = Pull(config.rho, here, dual)
-    trained, optimizer = train_pulled(prepared, own, optimizer, pull, config, number)
-    told = _each(lambda w, y: w + y / config.rho, trained, dual)
-    return told, {"weights": trained, "dual": dual}, optimizer
+        local, dual = received, _each(torch.zeros_like, received)
+    pull = Pull(config.rho, received, dual)
+    trained, optimizer = train_pulled(prepared, local, optimizer, pull, config, round_number)
+    to_average = _each(lambda w, y: w + y / config.rho, trained, dual)
+    return to_average, {"weights": trained, "dual": dual}, optimizer
 
 
 def _each(fn: Callable[..., Tensor], first: Weights, *others: Weights) -> Weights:
-    """fn of the numbers of several weights that are stored alike."""
-    found: Weights = {}
+    """Apply a function to the numbers of several weights that are stored alike."""
+    results: Weights = {}
     for k, w in first.items():
-        theirs = [x[k] for x in others]
+        values = [x[k] for x in others]
         if isinstance(w, SparseWeights):
-            found[k] = w.with_values(fn(w.values, *(x.values for x in theirs)))
+            results[k] = w.with_values(fn(w.values, *(x.values for x in values)))
         else:
-            found[k] = fn(w, *theirs)
-    return found
+            results[k] = fn(w, *values)
+    return results
 
 
-def admm_round(fed: Federation, state: State, config: RuleTraining, number: int) -> State:
+def admm_round(fed: Federation, state: State, config: RuleTraining, round_number: int) -> State:
+    """Run a round of ADMM."""
     clients: Clients = state.prepared
     received = fed.broadcast(state.weights, name="model", grad=False)
     parts, optimizer = state.values["parts"], state.values["optimizer"]
     ready = clients.ready(fed, received, config)
-    told, new, after = fed.clients.run(
-        admm_step, ready, received, parts, optimizer, config, number, outputs=3
+    to_average, new, after = fed.clients.run(
+        admm_step, ready, received, parts, optimizer, config, round_number, outputs=3
     )
     counts = fed.clients.run(count_training, clients.prepared)
     mean = protected_mean(
-        fed, told, counts, clients.counts, state.weights, sum_protection(config), name="update"
+        fed, to_average, counts, clients.counts, state.weights, sum_protection(config), name="update"
     )
     values = {"parts": fed.keep_absent(new, parts), "optimizer": fed.keep_absent(after, optimizer)}
     return State({"weights": mean, **values}, state.prepared)
 
 
-# ---- all of them -------------------------------------------------------------------------------------------
+# ---- all rules ---------------------------------------------------------------------------------------------
 
 _ROUNDS: Mapping[str, Callable[[Federation, State, Any, int], State]] = {
     "fedavg": fedavg.round,
@@ -164,7 +178,17 @@ _ROUNDS: Mapping[str, Callable[[Federation, State, Any, int], State]] = {
 
 
 def start(fed: Federation, prepared: Located, task: Task, config: RuleTraining) -> State:
-    """`fedavg.start`, with what the rule keeps beside."""
+    """Return the first state: that of `fedavg.start`, with the values of the rule.
+
+    Args:
+        fed: The federation.
+        prepared: `Prepared` at the clients.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The state.
+    """
     state = fedavg.start(fed, prepared, task, config)
     if config.rule == "fedadam":
         assert isinstance(config, ServerAdamSettings)
@@ -175,17 +199,39 @@ def start(fed: Federation, prepared: Located, task: Task, config: RuleTraining) 
 
 
 def setup(fed: Federation, data: Located, task: Task, config: RuleTraining) -> State:
-    """`fedavg.setup`: every client's own subgraph."""
+    """Set up training on every client's own subgraph.
+
+    Args:
+        fed: The federation.
+        data: A `Cohort` at the clients.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The first state.
+    """
     check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
     return start(fed, fed.clients.run(fedavg.prepare_own, data, config), task, config)
 
 
-def round(fed: Federation, state: State, config: RuleTraining, number: int) -> State:
-    return _ROUNDS[config.rule](fed, state, config, number)
+def round(fed: Federation, state: State, config: RuleTraining, round_number: int) -> State:
+    """Run a round by the rule of the settings.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings.
+        round_number: The round, counted from 1.
+
+    Returns:
+        The next state.
+    """
+    return _ROUNDS[config.rule](fed, state, config, round_number)
 
 
-#: Beside those of fedavg.
+#: Descriptions of the transfers; with rule=admm another value is averaged.
 MESSAGES: Mapping[str, str] = {
     **fedavg.MESSAGES,
-    "update": f"{fedavg.MESSAGES['update']} With rule=admm its dual, divided by rho, is added to them.",
+    "update": f"{fedavg.MESSAGES['update']} With rule=admm the client adds its dual divided by rho to its "
+    "weights.",
 }

@@ -1,30 +1,31 @@
-"""Bring every feature to one scale, agreed between the clients without sending a value.
+"""Bring every feature to one scale, on which the clients agree without sending a value.
 
-A feature's unit should not matter: an amount in cents and a year must count alike. So every feature f becomes
+The unit of a feature must not matter: an amount in cents and a year have the same weight. Every feature f
+becomes
 
     asinh((x_f - center_f) / scale_f) / asinh(1)
 
 which is linear near the centre and logarithmic far from it, so that heavy tails do no harm. A feature that is
 zero at more than nine nodes in ten keeps its zeros (center_f = 0) and stays sparse; its scale is the typical
-magnitude of its other values, so that binary features stay exactly as they are. For every other feature the
-centre is its mean, and the scale its typical distance from the mean.
+magnitude of its other values, so binary features do not change. For every other feature the centre is the
+mean, and the scale the typical distance from the mean.
 
-The clients agree on both by adding up whole numbers, in a few passes:
+The clients agree on both by adding up whole numbers, in several passes:
 
     magnitudes   how many nodes have a value other than the centre, and the sum of the exponents of the
                  distances, floor(log2 |x - center|); the scale is two to the power of their mean
     positions    the sum of the distances from the centre, each rounded to quarters of the scale; the mean
                  of the positions moves the centre
 
-until the scale no longer halves. Sums of whole numbers are exact, so the agreement does not depend on how
-nodes are assigned to clients: central training has the same features. A client's part shows its nodes'
-orders of magnitude, and positions to a quarter of what is typical for all clients, summed over its nodes;
-with aggregation=secure the server learns the sums over all clients only. A method that sends nothing
-(central, isolated) scales every client by its own data.
+until the scale no longer halves. Sums of whole numbers are exact, so the result does not depend on how nodes
+are partitioned among clients: central training has the same features. What a client sends shows its nodes'
+orders of magnitude, and positions to a quarter of the scale, summed over its nodes; with aggregation=secure
+the server learns only the sums over all clients. A method that sends nothing (central, isolated) scales every
+client by its own data.
 
-Reference: this scaling is graphfed's own; asinh as a transformation of heavy-tailed variables is in
-Burbidge, Magee and Robb, "Alternative transformations to handle extreme values of the dependent variable",
-JASA 1988."""
+Reference: this scaling is graphfed's own. The transformation asinh for heavy-tailed variables is in Burbidge,
+Magee and Robb, "Alternative transformations to handle extreme values of the dependent variable", JASA 1988.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -46,16 +47,15 @@ from graphfed.nn.sparse import SparseMatrix
 
 __all__ = ["ARRAYS", "MESSAGES", "Scaling", "apply_scaling", "scale_features", "scaling_from"]
 
-#: Positions are counted in this part of the scale.
+#: Positions are counted in this fraction of the scale: quarters.
 GRID = 4
-#: A value further from the centre than so many scales counts as so far, so that outliers do not move the
-#: centre.
+#: Largest distance from the centre, in scales, that counts, so that outliers do not move the centre.
 REACH = 8
-#: A feature with a value other than zero at fewer than one node in so many keeps its zeros.
+#: A feature that is not zero at fewer than one node in this many keeps its zeros.
 SPARSE = 10
-#: The orders of magnitude of float64 numbers, denormal ones among them, are not larger.
+#: A bound on the orders of magnitude of float64 numbers, denormal numbers included.
 LARGEST_EXPONENT = 1100
-#: A column of float32 settles long before.
+#: A bound on the number of passes; a column of float32 values needs far fewer.
 MAX_PASSES = 40
 
 Sums = dict[str, Tensor]
@@ -63,10 +63,13 @@ Sums = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Scaling:
-    """What the features are scaled by.
+    """The centre and scale of every feature.
 
-    center, scale: [G, F] in the dtype of the features, one row for all clients or one for every client.
-    as_dense: whether the scaled features are stored densely, because few zeros are left."""
+    Attributes:
+        center: [G, F] in the dtype of the features; G is 1, or the number of clients if each has its own.
+        scale: [G, F].
+        as_dense: Whether the scaled features are stored densely, because few zeros are left.
+    """
 
     center: Tensor
     scale: Tensor
@@ -75,9 +78,13 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a cohort that are not sparse, of its owned nodes.
+    """The dense columns of the nodes that a cohort owns.
 
-    x [n, D]; weight [n] int64: `OWNER_UNITS` shared among a node's owners; client [n]."""
+    Attributes:
+        x: [n, D] values.
+        weight: [n] int64: `OWNER_UNITS` divided by the number of the node's owners.
+        client: [n] client of each node.
+    """
 
     x: Tensor
     weight: Tensor
@@ -88,8 +95,12 @@ class Columns:
 
 
 def count_magnitudes(cohort: Cohort) -> Sums:
-    """Count every client's values other than zero, "count" [K, F], the exponents of their magnitudes,
-    "exponent" [K, F], and its owned nodes, "rows" [K, 1]; int64, in OWNER_UNITS."""
+    """Count every client's non-zero values and add up their exponents.
+
+    Returns:
+        "count" [K, F], "exponent" [K, F] and the number of owned nodes "rows" [K, 1], all int64 in
+        OWNER_UNITS.
+    """
     k, width = cohort.num_clients, cohort.num_features
     weight = torch.where(cohort.owned, OWNER_UNITS // cohort.owners.clamp(min=1), 0)
     if isinstance(cohort.x, SparseMatrix):
@@ -113,25 +124,27 @@ def count_magnitudes(cohort: Cohort) -> Sums:
 
 
 def take_columns(cohort: Cohort, columns: Tensor) -> Columns:
-    """Take the given columns [D] int64 of the owned nodes."""
+    """Select the columns [D] int64 of the owned nodes."""
     rows = cohort.rows("all")
     weight = OWNER_UNITS // cohort.owners[rows].clamp(min=1)
     return Columns(_dense_columns(cohort.x, columns)[rows], weight, cohort.client[rows])
 
 
 def count_positions(columns: Columns, num_clients: int, center: Tensor, scale: Tensor) -> Sums:
-    """Sum every client's positions, in quarters of the scale, "position" [K, D] int64.
+    """Add up every client's positions in quarters of the scale, "position" [K, D] int64.
 
     Args:
-        center, scale: [G, D], one row for all clients or one for each."""
+        center, scale: [G, D], one row for all clients or one for each.
+    """
     position = (columns.x - _of_row(center, columns.client)) / _of_row(scale, columns.client) * GRID
     position = position.round().clamp(-REACH * GRID, REACH * GRID).long()
     return {"position": _sum_by_client(position, columns, num_clients)}
 
 
 def count_distances(columns: Columns, num_clients: int, center: Tensor) -> Sums:
-    """Count every client's values other than the centre and the exponents of their distances, "count" and
-    "exponent" [K, D] int64."""
+    """Count every client's values other than the centre and add up the exponents of their distances: "count"
+    and "exponent" [K, D] int64.
+    """
     found, exponent = _exponents(columns.x - _of_row(center, columns.client))
     return {
         "count": _sum_by_client(found, columns, num_clients),
@@ -140,12 +153,20 @@ def count_distances(columns: Columns, num_clients: int, center: Tensor) -> Sums:
 
 
 def as_shares(sums: Sums) -> Sums:
-    """Express sums in nodes, float64, for a secure sum."""
+    """Convert sums to numbers of nodes, float64, for a secure sum."""
     return {name: x.double() / OWNER_UNITS for name, x in sums.items()}
 
 
 def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
-    """Return the cohort with scaled features."""
+    """Scale the features of a cohort.
+
+    Args:
+        cohort: The cohort.
+        scaling: The centre and scale of every feature.
+
+    Returns:
+        The cohort with scaled features.
+    """
     x, center, scale = cohort.x, scaling.center, scaling.scale
     if x is None:
         return cohort
@@ -153,15 +174,15 @@ def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
         return replace(cohort, x=_scaled(x, _of_row(center, cohort.client), _of_row(scale, cohort.client)))
     if scaling.as_dense:
         return apply_scaling(replace(cohort, x=x.to_dense()), scaling)
-    # Zeros stay where the centre is zero for every client.
+    # A column stays sparse if its centre is zero for every client.
     moved = (center != 0).any(0)
     group = torch.zeros_like(cohort.client) if len(center) == 1 else cohort.client
     column = x.indices.long()
     if not bool(moved.any()):
         of_entry = group[x.row], column
         return replace(cohort, x=x.with_values(_scaled(x.values, center[of_entry], scale[of_entry])))
-    kept = ~moved[column]
-    row, column, columns = x.row[kept], column[kept], moved.nonzero()[:, 0]
+    unmoved = ~moved[column]
+    row, column, columns = x.row[unmoved], column[unmoved], moved.nonzero()[:, 0]
     filled = _scaled(
         _dense_columns(x, columns),
         _of_row(center[:, columns], cohort.client),
@@ -171,7 +192,7 @@ def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
     matrix = SparseMatrix.from_coo(
         torch.cat([row, every_row]),
         torch.cat([column, columns.repeat(x.shape[0])]),
-        torch.cat([_scaled(x.values[kept], *(0, scale[group[row], column])), filled.flatten()]),
+        torch.cat([_scaled(x.values[unmoved], *(0, scale[group[row], column])), filled.flatten()]),
         x.shape,
     )
     return replace(cohort, x=matrix)
@@ -180,27 +201,30 @@ def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
 def scale_alone(cohort: Cohort) -> tuple[Cohort, Scaling]:
     """Scale every client's features by its own data; nothing is sent."""
     k, dtype = cohort.num_clients, str(_dtype(cohort.x))
-    agreement = begin(count_magnitudes(cohort))
+    agreement = start_agreement(count_magnitudes(cohort))
     columns = open_columns(agreement)
     if len(columns):
         taken = take_columns(cohort, columns)
         while bool(agreement["open"].any()):
             units = units_of(agreement, columns, dtype)
             positions = count_positions(taken, k, units["center"], units["scale"])
-            agreement = move(agreement, positions, columns)
+            agreement = move_centers(agreement, positions, columns)
             center = units_of(agreement, columns, dtype)["center"]
-            agreement = narrow(agreement, count_distances(taken, k, center), columns)
-    scaling = conclude(agreement, dtype)
+            agreement = update_scales(agreement, count_distances(taken, k, center), columns)
+    scaling = finish_agreement(agreement, dtype)
     return apply_scaling(cohort, scaling), scaling
 
 
 # ---- functions run at the server (or where a client is alone) ----------------------------------------------
 
 
-def begin(sums: Sums) -> Sums:
-    """Return the agreement before the first pass, from `count_magnitudes`: "center" and "scale" [G, F]
-    float64, "open" [G, F] bool (features whose centre is not settled), "rows" [G, 1] and "stored" [G, F],
-    the nodes with a value other than zero."""
+def start_agreement(sums: Sums) -> Sums:
+    """Return the agreement before the first pass, from `count_magnitudes`.
+
+    Returns:
+        "center" and "scale" [G, F] float64; "open" [G, F] bool: features whose centre is not final; "rows"
+        [G, 1]; "stored" [G, F]: nodes with a non-zero value; "passes".
+    """
     sums = {name: x if x.dim() == 2 else x[None] for name, x in sums.items()}
     scale = _scale(sums)
     return {
@@ -214,11 +238,11 @@ def begin(sums: Sums) -> Sums:
 
 
 def open_columns(agreement: Sums) -> Tensor:
-    """Return the columns [D] int64 that some client has open."""
+    """Return the columns [D] int64 that are open at some client."""
     return agreement["open"].any(0).nonzero()[:, 0]
 
 
-def move(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
+def move_centers(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
     """Move the centres of open features to the mean position."""
     position = sums["position"].reshape(-1, len(columns)).double()
     mean = position / (agreement["rows"].double() * GRID)
@@ -229,8 +253,8 @@ def move(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
     return {**agreement, "center": center}
 
 
-def narrow(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
-    """Take the new scale of open features; a feature whose scale has not halved is settled."""
+def update_scales(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
+    """Update the scales of open features; a feature whose scale has not halved becomes final."""
     sums = {name: x.reshape(-1, len(columns)) for name, x in sums.items()}
     was_open = agreement["open"][:, columns]
     found = torch.where(sums["count"] > 0, _scale(sums), agreement["scale"][:, columns])
@@ -243,11 +267,11 @@ def narrow(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
     return {**agreement, "scale": scale, "open": is_open, "passes": passes}
 
 
-def conclude(agreement: Sums, dtype: str) -> Scaling:
-    """Return the scaling that an agreement came to, in the dtype of the features."""
+def finish_agreement(agreement: Sums, dtype: str) -> Scaling:
+    """Return the scaling of an agreement, in the dtype of the features."""
     kind = getattr(torch, dtype.removeprefix("torch."))
     center, scale = agreement["center"], agreement["scale"]
-    # The distance from a centre is a half more than its exponent says, on average.
+    # The exponent rounds distances down, so the scale of features with a centre is doubled.
     centred = center != 0
     scale = torch.where(centred, 2 * scale, scale)
     cells = torch.where(centred, agreement["rows"], agreement["stored"]).sum()
@@ -256,20 +280,24 @@ def conclude(agreement: Sums, dtype: str) -> Scaling:
 
 
 def to_message(scaling: Scaling) -> Sums:
-    """Express a scaling as tensors, to be sent and stored."""
+    """Convert a scaling to tensors, to send and store it."""
     storage = torch.tensor([int(scaling.as_dense)], device=scaling.center.device)
     return {"center": scaling.center[0], "scale": scaling.scale[0], "as_dense": storage}
 
 
 def from_message(message: Sums) -> Scaling:
-    """Read `to_message`."""
+    """Convert tensors from `to_message` to a scaling."""
     return Scaling(message["center"][None], message["scale"][None], bool(message["as_dense"].any()))
 
 
 def accept_sums(sums: Sums, declared: Mapping[str, np.ndarray]) -> str:
-    """Return why another process's sums cannot be used; empty where nothing is wrong (see `transfer.Accept`).
+    """Check another process's sums; see `transfer.Accept`.
 
-    A client may still lie about its magnitudes and positions, within what its number of nodes allows."""
+    A client may still report wrong magnitudes and positions, within what its number of nodes allows.
+
+    Returns:
+        The reason why the sums cannot be used; empty if they can.
+    """
     for name, part in sums.items():
         if part.dtype != torch.int64:
             return f"{describe_value(part)} where whole numbers are expected ({name})"
@@ -277,9 +305,9 @@ def accept_sums(sums: Sums, declared: Mapping[str, np.ndarray]) -> str:
         if name in sums and bool((sums[name] < 0).any()):
             return "a number of nodes below zero"
     if "rows" in sums and bool((sums["count"] > sums["rows"]).any()):
-        return "values of more nodes than it has"
+        return "values of more nodes than the client has"
     if "exponent" in sums and bool((sums["exponent"].abs() > LARGEST_EXPONENT * sums["count"]).any()):
-        return "orders of magnitude that no number has"
+        return "an order of magnitude that no number has"
     return ""
 
 
@@ -289,18 +317,18 @@ def is_open(agreement: Sums) -> dict[str, Any]:
 
 
 def units_of(agreement: Sums, columns: Tensor, dtype: str) -> Sums:
-    """Return the centre and scale [1, D] of the columns, in the dtype of the features."""
+    """Return the centre and scale [1, D] of some columns, in the dtype of the features."""
     kind = getattr(torch, dtype.removeprefix("torch."))
     return {name: agreement[name][:, columns].to(kind) for name in ("center", "scale")}
 
 
 def like_sums(width: int, names: tuple[str, ...]) -> Sums:
-    """Return what one client's `as_shares` looks like."""
+    """Return values of the shape of one client's `as_shares`."""
     return {name: torch.zeros(1 if name == "rows" else width) for name in names}
 
 
 def from_shares(sums: Sums) -> Sums:
-    """Read a sum of `as_shares`."""
+    """Convert a sum of `as_shares` back to OWNER_UNITS."""
     return {name: (x * OWNER_UNITS).round().long() for name, x in sums.items()}
 
 
@@ -313,14 +341,19 @@ _SUMS = SumForm(sum_over_clients, as_shares, like_sums, from_shares)
 def scale_features(
     fed: Federation, data: TaskData, method: Method, config: CommonSettings, task: Task
 ) -> tuple[TaskData, Located | None]:
-    """Scale the features of every client as `config.features` asks.
+    """Scale the features of every client as `config.features` says.
 
     Args:
-        data: A `Cohort` at each host of clients; in forecasting `SensorData`, which has no features.
+        fed: The federation.
+        data: A `Cohort` at each worker's clients; in forecasting `SensorData`, which has no features.
+        method: The method that is trained.
+        config: Its settings.
+        task: The width of the features.
 
     Returns:
-        The data with scaled features, and the `Scaling` at the clients; None where features are not scaled,
-        or every client has a scaling of its own."""
+        The data with scaled features, and the `Scaling` at the clients; None if features are not scaled or
+        every client has a scaling of its own.
+    """
     if isinstance(data, SensorData) or not (
         isinstance(config, GraphSettings) and config.features == "scaled"
     ):
@@ -334,10 +367,10 @@ def scale_features(
 
 
 def _agree(fed: Federation, data: Located, config: CommonSettings, num_features: int) -> Located:
-    """Agree on a scaling; `to_message` at the clients."""
+    """Agree on a scaling; returns `to_message` of it at the clients."""
     dtype = str(torch.get_default_dtype())
 
-    def added(sums: Located, width: int, name: str, *fields: str) -> Located:
+    def add_up(sums: Located, width: int, name: str, *fields: str) -> Located:
         """Add up whole numbers [width] of all clients at the server; fields: what one client's sums hold."""
         return protected_sum(
             fed,
@@ -349,8 +382,8 @@ def _agree(fed: Federation, data: Located, config: CommonSettings, num_features:
             accept=accept_sums,
         )
 
-    first = added(fed.clients.run(count_magnitudes, data), num_features, *_MAGNITUDES, "rows")
-    agreement = fed.server.run(begin, first)
+    first = add_up(fed.clients.run(count_magnitudes, data), num_features, *_MAGNITUDES, "rows")
+    agreement = fed.server.run(start_agreement, first)
     decision = fed.control(plan_columns, agreement, name="scaled_features")
     width = decision["columns"]
     if width:
@@ -361,29 +394,31 @@ def _agree(fed: Federation, data: Located, config: CommonSettings, num_features:
             units = fed.broadcast(
                 fed.server.run(units_of, agreement, at_server, dtype), name="feature_units", grad=False
             )
-            positions = added(fed.clients.run(positions_in, taken, data, units), width, *_POSITIONS)
-            agreement = fed.server.run(move, agreement, positions, at_server)
+            positions = add_up(fed.clients.run(positions_in, taken, data, units), width, *_POSITIONS)
+            agreement = fed.server.run(move_centers, agreement, positions, at_server)
             units = fed.broadcast(
                 fed.server.run(units_of, agreement, at_server, dtype), name="feature_units", grad=False
             )
-            distances = added(fed.clients.run(distances_in, taken, data, units), width, *_MAGNITUDES)
-            agreement = fed.server.run(narrow, agreement, distances, at_server)
+            distances = add_up(fed.clients.run(distances_in, taken, data, units), width, *_MAGNITUDES)
+            agreement = fed.server.run(update_scales, agreement, distances, at_server)
             decision = fed.control(is_open, agreement, name="scaled_features")
-    result = fed.server.run(to_message, fed.server.run(conclude, agreement, dtype))
+    result = fed.server.run(to_message, fed.server.run(finish_agreement, agreement, dtype))
     return fed.broadcast(result, name="feature_scaling", grad=False)
 
 
 def plan_columns(agreement: Sums) -> dict[str, Any]:
-    """Say how many columns have a centre to agree on."""
+    """Count the columns that need a centre."""
     count = len(open_columns(agreement))
     return {"columns": count, "go_on": count > 0}
 
 
 def positions_in(columns: Columns, cohort: Cohort, units: Sums) -> Sums:
+    """Count positions in the units that the server has sent."""
     return count_positions(columns, cohort.num_clients, units["center"], units["scale"])
 
 
 def distances_in(columns: Columns, cohort: Cohort, units: Sums) -> Sums:
+    """Count distances from the centres that the server has sent."""
     return count_distances(columns, cohort.num_clients, units["center"])
 
 
@@ -391,13 +426,13 @@ def distances_in(columns: Columns, cohort: Cohort, units: Sums) -> Sums:
 
 
 def _exponents(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Which values are not zero, int64, and floor(log2 |x|) of these (else 0), int64; exact."""
+    """Return which values are not zero, int64, and floor(log2 |x|) of these (otherwise 0), int64; exact."""
     found = (x != 0).long()
     return found, (torch.frexp(x).exponent.long() - 1) * found
 
 
 def _scale(sums: Sums) -> Tensor:
-    """Two to the power of the mean exponent, float64; 1 where nothing was counted."""
+    """Compute two to the power of the mean exponent, float64; 1 if nothing was counted."""
     count = sums["count"].double()
     return torch.exp2(torch.where(count > 0, sums["exponent"].double() / count.clamp(min=1), 0.0))
 
@@ -408,27 +443,27 @@ def _scaled(x: Tensor, center: Any, scale: Tensor) -> Tensor:
 
 
 def _of_row(of_group: Tensor, group: Tensor) -> Tensor:
-    """The row of every node's group: [1, D], or [n, D]."""
+    """Return the row of every node's group: [1, D], or [n, D]."""
     return of_group if len(of_group) == 1 else of_group[group]
 
 
 def _sum_by_client(x: Tensor, columns: Columns, num_clients: int) -> Tensor:
-    """The weighted sum [K, D] of whole numbers [n, D]."""
+    """Add up whole numbers [n, D] with their weights for each client, [K, D]."""
     sums = torch.zeros(num_clients, x.shape[1], dtype=torch.int64, device=x.device)
     return sums.index_add_(0, columns.client, x * columns.weight[:, None])
 
 
 def _dense_columns(x: Tensor | SparseMatrix | None, columns: Tensor) -> Tensor:
-    """Columns [D] of features, [N, D]."""
+    """Return columns [D] of the features as a dense matrix, [N, D]."""
     assert x is not None
     if not isinstance(x, SparseMatrix):
         return x[:, columns]
     place = torch.full((x.shape[1],), -1, device=columns.device)
     place[columns] = torch.arange(len(columns), device=columns.device)
     to = place[x.indices.long()]
-    kept = to >= 0
+    unmoved = to >= 0
     dense = torch.zeros(x.shape[0], len(columns), dtype=x.dtype, device=columns.device)
-    return dense.index_put_((x.row[kept], to[kept]), x.values[kept], accumulate=True)
+    return dense.index_put_((x.row[unmoved], to[unmoved]), x.values[unmoved], accumulate=True)
 
 
 def _dtype(x: Tensor | SparseMatrix | None) -> torch.dtype:
@@ -443,39 +478,48 @@ ARRAYS = ("feature_scaling.center", "feature_scaling.scale", "feature_scaling.as
 
 
 def to_arrays(scaling: Scaling) -> dict[str, np.ndarray]:
-    """Express a shared scaling as the `ARRAYS` of a model's file."""
+    """Convert a shared scaling to the `ARRAYS` of a model's file."""
     return {f"feature_scaling.{name}": x.cpu().numpy() for name, x in to_message(scaling).items()}
 
 
 def scaling_from(arrays: Any, device: torch.device | str) -> Scaling | None:
-    """Read the scaling in the arrays of a model's file; None where the model has none."""
+    """Read the scaling from the arrays of a model's file.
+
+    Args:
+        arrays: The arrays, by name.
+        device: The torch device.
+
+    Returns:
+        The scaling; None if the model has none.
+    """
     if not all(name in arrays for name in ARRAYS):
         return None
     found = {name.partition(".")[2]: torch.from_numpy(arrays[name]).to(device) for name in ARRAYS}
     return from_message(found)
 
 
-# ---- in words ----------------------------------------------------------------------------------------------
+# ---- descriptions of transfers -----------------------------------------------------------------------------
 
-#: A transfer's name, and what one client's sums hold.
+#: The names of a transfer and of the sums that one client sends in it.
 _MAGNITUDES = ("feature_magnitudes", "count", "exponent")
 _POSITIONS = ("feature_positions", "position")
 
 _SECURE = "With aggregation=secure, before training"
 
 MESSAGES = {
-    "feature_magnitudes": "Before training, with features=scaled and aggregation=plaintext: for every "
-    "feature, at how many of a client's nodes it is not zero (not at its centre), and the sum of the binary "
-    "orders of magnitude of its values (of their distances from the centre). The server reads each client's "
-    "sums; no value is sent.",
-    "feature_positions": "Before training, with features=scaled and aggregation=plaintext: for every feature "
-    "that is not sparse, the sum of the positions of a client's nodes, rounded to quarters of what is "
-    "typical for all clients. The server reads each client's sums; where a client has a single node, the sum "
-    "is its position.",
-    "scaled_features": "Whether the scale of the features needs another pass. Public.",
-    "scaled_columns": "Which features are given a centre, from the server to every client.",
-    "feature_units": "Every feature's centre and scale so far, from the server to every client.",
-    "feature_scaling": "The centre and scale of every feature, from the server to every client.",
+    "feature_magnitudes": "With features=scaled and aggregation=plaintext every client sends the server, "
+    "before training, for every feature: at how many of its nodes the feature is not zero (not at its "
+    "centre), and the sum of the binary orders of magnitude of its values (of their distances from the "
+    "centre). The server reads each client's sums; no value is sent.",
+    "feature_positions": "With features=scaled and aggregation=plaintext every client sends the server, "
+    "before training, for every feature that is not sparse: the sum of the positions of its nodes, rounded "
+    "to quarters of the scale of all clients. The server reads each client's sums; if a client has a single "
+    "node, the sum is the position of that node.",
+    "scaled_features": "The server announces to every client whether the scale of the features needs another "
+    "pass. This is public.",
+    "scaled_columns": "The server sends every client the numbers of the features that get a centre.",
+    "feature_units": "The server sends every client the current centre and scale of every feature.",
+    "feature_scaling": "The server sends every client the final centre and scale of every feature.",
     **messages("feature_magnitudes", _SECURE, "a client's counts and orders of magnitude of every feature"),
     **messages(
         "feature_positions", _SECURE, "a client's summed positions in every feature that is not sparse"

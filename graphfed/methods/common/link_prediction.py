@@ -1,8 +1,9 @@
-"""Link prediction as methods need it: pairs that are no edge to learn from, and the loss.
+"""Link prediction as methods need it: drawn pairs that are no edges, and the loss.
 
-Lumos's Eq. (33) as corrected (Hamilton, Ying and Leskovec 2017, Eq. 1): an edge's score h_u . h_v is the
-log-odds of an edge, and as many pairs that are no training edge are drawn anew in every step. A pair of the
-validation or test part may be drawn among them: training does not know those."""
+The loss is Lumos's Eq. (33) with its sign corrected (Hamilton, Ying and Leskovec 2017, Eq. 1): the score h_u
+. h_v of a pair is the log-odds of an edge. As many pairs that are no training edges are drawn in every step;
+validation and test edges may be among them, because training does not know those.
+"""
 
 import torch
 from torch import Tensor
@@ -15,24 +16,51 @@ __all__ = ["link_loss", "negatives", "pair_products"]
 
 
 def negatives(key: int, edges: Tensor, n: int, count: int) -> Tensor:
-    """`count` pairs u < v of the nodes 0..n-1 that are none of the edges, [2, count] int64: uniform draws,
-    with repetition, that the key and the draw's number decide. edges [2, m]: u < v, sorted by (u, v), each
-    once. [2, 0] where every pair is an edge."""
+    """Draw pairs of nodes that are no edges, uniformly and with repetition.
+
+    Args:
+        key: The key of the draws; the key and the number of a draw decide it.
+        edges: [2, m] with u < v, sorted by (u, v), each once.
+        n: Number of nodes.
+        count: Number of pairs.
+
+    Returns:
+        [2, count] int64 with u < v; [2, 0] if every pair is an edge.
+    """
     free = n * (n - 1) // 2 - edges.shape[1]
     draw = uniform(key, torch.arange(count if free else 0))[:, 0]
-    # Below 2^53 pairs a product of a number below 1 stays below `free`.
+    # With fewer than 2^53 pairs the product with a number below 1 stays below `free`; clamp for more.
     rank = (draw * free).long().clamp(max=free - 1)
     pairs = pairs_that_are_no_edge(edges.cpu().numpy(), n, rank.numpy())
     return torch.from_numpy(pairs).to(edges.device)
 
 
 def pair_products(h: Tensor, pairs: Tensor) -> Tensor:
-    """h_u . h_v [k] of the rows h [N, H] at pairs [2, k]."""
+    """Score pairs of nodes.
+
+    Args:
+        h: [N, H] embeddings.
+        pairs: [2, k] rows.
+
+    Returns:
+        [k] h_u . h_v.
+    """
     return (h[pairs[0]] * h[pairs[1]]).sum(1)
 
 
 def link_loss(positive: Tensor, negative: Tensor) -> Tensor:
-    """mean -log sigma(s) over the scores of edges [p] + mean -log sigma(-s) over those of other pairs [q]; a
-    part without a pair adds nothing."""
+    """Compute mean -log sigma(s) over edges plus mean -log sigma(-s) over drawn pairs.
+
+    Args:
+        positive: [p] scores of edges.
+        negative: [q] scores of drawn pairs.
+
+    Returns:
+        A number; an empty list of pairs adds nothing.
+
+    Reference:
+        Lumos, Eq. (33), with means in the place of sums.
+    """
+    # Eq. (33): -log sigma(s) = softplus(-s)
     parts = [softplus(scores).mean() for scores in (-positive, negative) if len(scores)]
     return torch.stack(parts).sum() if parts else positive.sum()

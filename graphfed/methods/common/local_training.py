@@ -1,7 +1,8 @@
 """Local training and prediction of a cohort: what the clients of every averaging method do.
 
-These functions run at the clients. They see a cohort's rows and plain settings, and never loop over clients:
-stacked weights with one elementwise optimiser step are one optimiser per client."""
+These functions run at the clients. They see a cohort's rows and plain settings and never loop over clients:
+the weights of all clients are stacked, and one elementwise step of an optimiser is one step for each client.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from graphfed.nn.optim import AdamState, init_state, optimizer_step
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, pair_columns
 from graphfed.random import fold
 
-#: With a smaller share of the clients present, their rows are gathered; else the absent ones are masked.
+#: If a smaller fraction of the clients is present, their rows are gathered; otherwise absent ones are masked.
 GATHER_BELOW = 0.5
 
 __all__ = [
@@ -56,7 +57,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Pull:
-    """What is added to every client's loss: strength / 2 ||w - anchor||^2 + <linear, w>."""
+    """A term that is added to every client's loss: strength / 2 ||w - anchor||^2 + <linear, w>.
+
+    Attributes:
+        strength: Weight of the distance.
+        anchor: The weights from which the distance is measured.
+        linear: The linear term; None for zero.
+    """
 
     strength: float
     anchor: Weights
@@ -65,12 +72,17 @@ class Pull:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a cohort works out once: its view of the graph, where its targets are in it, and the batches used
-    every round.
+    """What a cohort computes once.
 
-    targets["train" | "val" | "test" | "all"]: rows of the view; counts [K]: training nodes of each client;
-    pairs: the (client, feature) pairs whose first-layer weights are stored; class_weights [C]: of the loss
-    (None: all 1)."""
+    Attributes:
+        view: Its view of the graph.
+        targets: Rows of the view for "train", "val", "test" and "all".
+        counts: [K] training nodes of each client.
+        train: The batch of training nodes.
+        val: The batch of validation nodes.
+        pairs: The (client, feature) pairs whose first-layer weights are stored; None: all.
+        class_weights: [C] weights of classes in the loss; None: all 1.
+    """
 
     view: View
     targets: dict[str, Tensor]
@@ -82,13 +94,28 @@ class Prepared:
 
 
 def as_configured(cohort: Cohort, config: object) -> Cohort:
-    """A client's data as a run uses it."""
+    """Return a client's data as a run uses it.
+
+    Args:
+        cohort: The cohort.
+        config: The settings.
+
+    Returns:
+        The cohort; with features=unit its features have length 1.
+    """
     unit = isinstance(config, GraphSettings) and config.features == "unit"
     return with_unit_features(cohort) if unit else cohort
 
 
 def own_view(cohort: Cohort) -> View:
-    """Each client's own subgraph: cross-client edges are dropped, degrees are those that remain."""
+    """Restrict the graph to each client's own subgraph, without cross-client edges.
+
+    Args:
+        cohort: The cohort.
+
+    Returns:
+        The view; degrees count the remaining edges.
+    """
     assert cohort.x is not None
     return View(
         cohort.x,
@@ -105,10 +132,18 @@ def own_view(cohort: Cohort) -> View:
 def prepare(
     cohort: Cohort, view: View, place: Tensor | None, config: GraphNetwork, personal: bool
 ) -> Prepared:
-    """Batches for training (per-client weights) and validation (shared ones; per-client for `personal`
-    methods).
+    """Prepare the batches of a cohort.
 
-    place [N]: the view's row of each of the cohort's rows, None where they are the same rows."""
+    Args:
+        cohort: The cohort.
+        view: Its view of the graph.
+        place: [N] the view's row of each of the cohort's rows; None if they are the same rows.
+        config: The graph neural network.
+        personal: Whether every client has weights of its own in validation too.
+
+    Returns:
+        The batches.
+    """
     view = config.network.seen(view)
     targets = {t: cohort.rows(t) for t in ("train", "val", "test", "all")}
     if place is not None:
@@ -116,13 +151,13 @@ def prepare(
     pairs = None
     if isinstance(view.x, SparseMatrix):
         if personal:
-            # Clients differ in their best rounds, so each keeps the rows of every feature it has. Rows of a
-            # feature that a client has nowhere are as of the last round, in every placement.
+            # Clients differ in their best rounds, so each stores the rows of every feature it has. Rows of
+            # features that a client does not have are those of the last round, in every placement.
             pairs = pair_columns(view.x, view.client, view.num_clients)
             if view.num_clients == 1 and len(pairs[0]) == view.x.shape[1]:
                 pairs = (pairs[0][:0], pairs[1][:0])
         elif keeps_client_state(config) and samples_clients(config):
-            # Absent clients keep older moments than present ones, so no row moves alike at all clients.
+            # Absent clients have older moments than present ones, so no row changes equally at all clients.
             pairs = pair_columns(view.x, view.client, view.num_clients, every_pair=True)
     weights = cohort.class_weights
     train = _train_batch(view, targets["train"], config, pairs, weights)
@@ -144,8 +179,11 @@ def _train_batch(
     pairs: tuple[Tensor, Tensor] | None,
     class_weights: Tensor | None,
 ) -> Batch:
-    """Each client's loss is the mean over its own training nodes, each times the weight of its class; a
-    client without any has none."""
+    """Build the training batch.
+
+    Each client's loss is the mean over its own training nodes, each times the weight of its class; a client
+    without training nodes has no loss.
+    """
     client = view.client[targets]
     counts = torch.bincount(client, minlength=view.num_clients).to(torch.get_default_dtype())
     weight = 1 / counts[client]
@@ -155,8 +193,16 @@ def _train_batch(
 
 
 def initial_weights(task: Task, config: GraphTraining, device: str) -> Weights:
-    """Shared first weights: the same for every method, placement and number of clients with this seed. What
-    comes out are logits [C], or in link prediction embeddings [hidden]."""
+    """Draw the first weights: the same for every method, placement and number of clients.
+
+    Args:
+        task: The width of the features and the number of classes.
+        config: The network and the seed.
+        device: The torch device.
+
+    Returns:
+        The weights. The outputs are logits [C], in link prediction embeddings [hidden].
+    """
     last = task.num_classes if task.name == CLASSIFICATION else config.hidden
     widths = [task.num_features, *[config.hidden] * (config.layers - 1), last]
     drawn = config.network.init(fold(config.seed, "weights"), widths, config.attention_heads)
@@ -164,8 +210,16 @@ def initial_weights(task: Task, config: GraphTraining, device: str) -> Weights:
 
 
 def personal_weights(shared: Weights, batch: Batch, network: Backbone) -> Weights:
-    """Every client starts from the shared weights: [K, ...] tensors, `SparseWeights` for a sparse input's
-    first layer."""
+    """Copy shared weights for every client.
+
+    Args:
+        shared: The weights.
+        batch: The batch, which names the pairs of clients and features.
+        network: The graph neural network.
+
+    Returns:
+        [K, ...] tensors; `SparseWeights` for the first layer of sparse features.
+    """
     own: Weights = {}
     for name, w in shared.items():
         assert isinstance(w, Tensor)
@@ -185,12 +239,21 @@ def train_from_shared(
     number: int,
     proximal: float,
 ) -> tuple[Weights, AdamState]:
-    """Every client takes `local_steps` full-batch steps from the shared weights; gives one set of weights per
-    client.
+    """Take `local_steps` full-batch steps of every client from the shared weights.
 
-    present [K] bool: what comes out for absent clients means nothing (the transfer that follows leaves it
-    out), but their kept optimiser state stays as it was. `proximal` adds mu (w - w_start) to the gradient
-    (FedProx)."""
+    Args:
+        prepared: The batches.
+        shared: The weights.
+        optimizer: The clients' optimiser states; {} for fresh ones.
+        present: [K] bool: the clients that take part. The results of others are meaningless, and the transfer
+            that follows leaves them out; their optimiser state does not change.
+        config: The settings.
+        number: The round.
+        proximal: mu of FedProx, which adds mu (w - w_start) to the gradient.
+
+    Returns:
+        Weights [K, ...] and optimiser states.
+    """
     batch = _batch_of_present(prepared, present, config)
     weights = personal_weights(shared, batch, config.network)
     before = optimizer or fresh_state(weights, config)
@@ -202,8 +265,9 @@ def train_from_shared(
 
 
 def _batch_of_present(prepared: Prepared, present: Tensor, config: GraphNetwork) -> Batch:
-    """Where few clients take part, their rows are gathered; with more, the absent ones are masked. Both give
-    the same weights."""
+    """Gather the rows of present clients if they are few; otherwise keep all rows. Both give the same
+    weights.
+    """
     if int(present.sum()) >= GATHER_BELOW * len(present):
         return prepared.train
     rows = prepared.targets["train"]
@@ -215,8 +279,18 @@ def _batch_of_present(prepared: Prepared, present: Tensor, config: GraphNetwork)
 def gradient_from_shared(
     prepared: Prepared, shared: Weights, present: Tensor, config: GraphTraining, number: int
 ) -> Weights:
-    """Every client's gradient of its mean loss at the shared weights, without the L2 penalty; for absent ones
-    (present [K] bool) it means nothing."""
+    """Compute every client's gradient of its mean loss at the shared weights, without the L2 penalty.
+
+    Args:
+        prepared: The batches.
+        shared: The weights.
+        present: [K] bool: the clients that take part. The results of others are meaningless.
+        config: The settings.
+        number: The round.
+
+    Returns:
+        Gradients [K, ...].
+    """
     batch = _batch_of_present(prepared, present, config)
     weights = personal_weights(shared, batch, config.network)
     return _refill(weights, _gradients(batch, weights, config, number, 0, partial(_class_loss, batch)))
@@ -230,7 +304,19 @@ def train_pulled(
     config: GraphTraining,
     number: int,
 ) -> tuple[Weights, AdamState]:
-    """Every client goes on from weights of its own, on its loss and what `pull` adds to it."""
+    """Continue training every client's own weights, on its loss plus a pull.
+
+    Args:
+        prepared: The batches.
+        weights: [K, ...] weights of the clients.
+        optimizer: The clients' optimiser states; {} for fresh ones.
+        pull: The term that is added to the loss.
+        config: The settings.
+        number: The round.
+
+    Returns:
+        Weights and optimiser states.
+    """
     loss = partial(_class_loss, prepared.train)
     trained, after = descend(prepared.train, weights, optimizer, config, number, loss, pull)
     return trained, after if keeps_client_state(config) else {}
@@ -239,17 +325,36 @@ def train_pulled(
 def train_personal(
     prepared: Prepared, weights: Weights, optimizer: AdamState, config: GraphTraining, number: int
 ) -> tuple[Weights, AdamState]:
-    """Every client goes on from its own weights and optimiser state: nothing is sent, so a round is only a
-    point at which to evaluate."""
+    """Continue training every client's own weights. Nothing is sent; a round is a point of evaluation.
+
+    Args:
+        prepared: The batches.
+        weights: [K, ...] weights of the clients.
+        optimizer: The clients' optimiser states; {} for fresh ones.
+        config: The settings.
+        number: The round.
+
+    Returns:
+        Weights and optimiser states.
+    """
     return descend(prepared.train, weights, optimizer, config, number, partial(_class_loss, prepared.train))
 
 
 def fresh_state(weights: Weights, config: GradientSteps) -> AdamState:
+    """Return fresh optimiser states.
+
+    Args:
+        weights: The weights.
+        config: The optimiser.
+
+    Returns:
+        The states.
+    """
     return init_state(config.optimizer, values_of(weights))
 
 
 def _class_loss(batch: Batch, logits: Tensor, step: int) -> Tensor:
-    """The sum over clients of each one's mean cross-entropy, with class weights a weighted one."""
+    """Add up the mean cross-entropies of all clients; class weights make the means weighted ones."""
     return (cross_entropy(logits, batch.y, reduction="none") * batch.weight).sum()
 
 
@@ -262,8 +367,20 @@ def descend(
     loss_of: Callable[[Tensor, int], Tensor],
     pull: Pull | None = None,
 ) -> tuple[Weights, AdamState]:
-    """`local_steps` full-batch steps of round `number` on loss_of(outputs [N_L, width], step), and on what
-    `pull` adds to it. optimizer: its state, {} for a fresh one."""
+    """Take `local_steps` full-batch steps.
+
+    Args:
+        batch: The batch.
+        weights: [K, ...] weights of the clients.
+        optimizer: The optimiser states; {} for fresh ones.
+        config: The settings.
+        number: The round.
+        loss_of: (outputs [N_L, width], step) -> the loss, added up over clients.
+        pull: A term that is added to every client's loss.
+
+    Returns:
+        Weights and optimiser states.
+    """
     state = optimizer or fresh_state(weights, config)
     for step in range(config.local_steps):
         values = values_of(weights)
@@ -278,7 +395,17 @@ def descend(
 def stepped(
     weights: Weights, gradients: Weights, optimizer: AdamState, config: GradientSteps
 ) -> tuple[Weights, AdamState]:
-    """One step of every client's optimiser on weights and gradients that are stored alike."""
+    """Take one step of every client's optimiser, on weights and gradients that are stored alike.
+
+    Args:
+        weights: The weights.
+        gradients: The gradients.
+        optimizer: The optimiser states.
+        config: The optimiser.
+
+    Returns:
+        Weights and optimiser states.
+    """
     values, after = _step(values_of(weights), values_of(gradients), optimizer, config)
     return _refill(weights, values), after
 
@@ -313,25 +440,36 @@ def _gradients(
 
 
 def values_of(weights: Weights) -> dict[str, Tensor]:
-    """Of stored weights, the numbers: elementwise functions of several clients' weights work on them."""
+    """Return the numbers of stored weights, on which elementwise functions work.
+
+    Args:
+        weights: The weights.
+
+    Returns:
+        A tensor for each of them.
+    """
     return {k: w.values if isinstance(w, SparseWeights) else w for k, w in weights.items()}
 
 
 def _refill(weights: Weights, values: dict[str, Tensor]) -> Weights:
+    """Store numbers in the form of `weights`."""
     return {
         k: w.with_values(values[k]) if isinstance(w, SparseWeights) else values[k] for k, w in weights.items()
     }
 
 
 def _rows_of_client(weight: Tensor | SparseWeights) -> Tensor:
-    """Which client each leading row of a per-client weight belongs to (the shared rows at the end: to client
-    0)."""
+    """Return the client of each leading row of a per-client weight; shared rows at the end count as client
+    0's.
+    """
     if isinstance(weight, SparseWeights):
         return torch.cat([weight.pair_client, torch.zeros_like(weight.ghost[:, 0], dtype=torch.int64)])
     return torch.arange(len(weight), device=weight.device)
 
 
 def _untouched_where_absent(new: AdamState, old: AdamState, weights: Weights, present: Tensor) -> AdamState:
+    """Keep the old optimiser state of absent clients."""
+
     def choose(k: str, a: Tensor, b: Tensor) -> Tensor:
         mask = present[_rows_of_client(weights[k])]
         return torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b)
@@ -340,9 +478,18 @@ def _untouched_where_absent(new: AdamState, old: AdamState, weights: Weights, pr
 
 
 def choose_clients(better: Tensor, new: Weights, old: Weights) -> Weights:
-    """Per-client weights: the new ones where `better` [K] bool, else the old ones.
+    """Choose between two sets of per-client weights.
 
-    First-layer rows that all clients share are the newest, unless they are the only client's own."""
+    First-layer rows that all clients share are taken from the new ones, unless there is only one client.
+
+    Args:
+        better: [K] bool: the clients that take the new weights.
+        new: [K, ...] weights.
+        old: [K, ...] weights.
+
+    Returns:
+        [K, ...] weights.
+    """
     chosen: Weights = {}
     for k, w in new.items():
         before = old[k]
@@ -360,14 +507,34 @@ def choose_clients(better: Tensor, new: Weights, old: Weights) -> Weights:
 
 
 def predict_shared(prepared: Prepared, weights: Weights, config: GraphNetwork, target: str) -> Tensor:
-    """Logits [n, C] of the target rows from weights that all clients share."""
+    """Compute the logits of a target with weights that all clients share.
+
+    Args:
+        prepared: The batches.
+        weights: The weights.
+        config: The network.
+        target: "val", "test" or "all".
+
+    Returns:
+        [n, C].
+    """
     batch = prepared.val if target == "val" else _batch(prepared.view, prepared.targets[target], config, None)
     with torch.no_grad():
         return config.network.forward(weights, batch, None)
 
 
 def predict_personal(prepared: Prepared, weights: Weights, config: GraphNetwork, target: str) -> Tensor:
-    """Logits [n, C] of the target rows, each from its own client's weights."""
+    """Compute the logits of a target, each with its own client's weights.
+
+    Args:
+        prepared: The batches.
+        weights: [K, ...] weights.
+        config: The network.
+        target: "val", "test" or "all".
+
+    Returns:
+        [n, C].
+    """
     if target == "val":
         batch = prepared.val
     else:

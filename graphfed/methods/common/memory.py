@@ -1,9 +1,9 @@
-"""About how much memory a run takes, from counts that are known before it starts.
+"""Estimate the memory of a run from counts that are known before it starts.
 
-The formulas count the large tensors of the local runtime, where the clients of all clients are one cohort:
-features and their dropout, activations, edges, and what a method adds (`Method.memory`). They are no upper
-bounds. A law in the tests compares them with the measured peak of every method: they are right within
-`ACCURACY`, above `SMALL` bytes.
+The formulas count the large tensors of the local runtime, in which all clients are one cohort: features and
+their dropout, activations, edges, and what a method adds (`Method.memory`). They are no upper bounds. A test
+compares them with the measured peak of every method: above `SMALL` bytes they are right within the factor
+`ACCURACY`.
 """
 
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ from graphfed.methods.config import GraphSettings, RecurrentSettings, SequenceTr
 
 __all__ = ["ACCURACY", "NUMBER", "SMALL", "GraphExtent", "SeriesExtent", "graph_memory", "series_memory"]
 
-#: The forecast and the measured peak differ by at most this factor.
+#: The estimate and the measured peak differ by at most this factor.
 ACCURACY = 3.0
-#: Below this, in bytes, what a run takes is lost in the process's own memory.
+#: Runs below this many bytes cannot be distinguished from the process's own memory.
 SMALL = 30_000_000
 
 #: Bytes of a number (float32), and of a stored feature with its place.
@@ -26,7 +26,7 @@ NUMBER, STORED = 4, 32
 FEATURE_COPIES, ACTIVATION_COPIES = 6, 12
 #: Bytes of an edge: two ends, a weight, and both orders of the matrix.
 EDGE = 60
-#: Numbers of a weight that are kept: itself, its gradient, two moments, the best and the sum.
+#: Numbers stored for a weight: itself, its gradient, two moments, the best one and the sum.
 WEIGHT_COPIES = 6
 #: Intermediate results of a recurrent cell for each number of its state.
 CELL_COPIES = 9
@@ -40,9 +40,9 @@ class GraphExtent:
 
     Args:
         clients: K.
-        rows: Nodes that the clients hold, a node at two clients counted twice.
+        rows: Nodes at the clients; a node at two clients counts twice.
         edges: Directed edges inside clients.
-        closure: Rows, and for each client the distinct neighbours that others hold.
+        closure: Rows, and for each client the distinct neighbours at other clients.
         features: F.
         classes: C.
         stored: Feature values that are stored for all rows: rows * F, of sparse features the set ones.
@@ -65,7 +65,13 @@ class GraphExtent:
 
 @dataclass(frozen=True)
 class SeriesExtent:
-    """The counts of readings: sensors, windows that are trained on, and windows that are scored."""
+    """The counts of readings.
+
+    Attributes:
+        sensors: Number of sensors.
+        trained: Number of windows that are trained on.
+        scored: Number of windows that are scored.
+    """
 
     sensors: int
     trained: int
@@ -73,13 +79,13 @@ class SeriesExtent:
 
 
 def graph_memory(extent: GraphExtent, config: GraphSettings, *, personal: bool, extra: float = 0.0) -> int:
-    """Return about how much memory a run on a graph takes beyond what its process has with the data loaded.
+    """Estimate the memory of a run on a graph, beyond what its process takes with the data loaded.
 
     Args:
         extent: The counts of the partitioned graph.
         config: The settings of training.
         personal: Whether every client has weights of its own between rounds.
-        extra: What the method adds to training, in bytes.
+        extra: Bytes that the method adds to training.
 
     Returns:
         Bytes.
@@ -89,24 +95,25 @@ def graph_memory(extent: GraphExtent, config: GraphSettings, *, personal: bool, 
     features = STORED * extent.stored if extent.sparse else FEATURE_COPIES * NUMBER * extent.stored
     layers = max(1, config.layers - 1)
     activations = ACTIVATION_COPIES * NUMBER * extent.rows * (width * layers + extent.classes)
-    # Attention has a message for each edge, and a maximum looks at one for each.
+    # Attention and the maximum compute a message for each edge.
     by_edge = NUMBER * width if attends or config.architecture == "maxpool" else 0
     edges = extent.edges * (EDGE + 4 * by_edge) + extent.scored_edges * (EDGE + 2 * by_edge)
     weights = extent.features * width + (layers - 1) * width**2 + width * extent.classes
-    # Clients of one node each train one common model.
+    # Clients with one node each train a common model.
     apart = (personal or not extent.sparse) and extent.rows > extent.clients
     weights *= WEIGHT_COPIES * NUMBER * (extent.clients if apart else 1)
     return int(BASE + features + activations + edges + weights + extra)
 
 
 def series_memory(extent: SeriesExtent, config: WindowSettings, *, pooled: bool, extra: float = 0.0) -> int:
-    """Return about how much memory a run on readings of sensors takes beyond what its process has.
+    """Estimate the memory of a run on readings of sensors, beyond what its process takes with the data
+    loaded.
 
     Args:
         extent: The counts of the readings.
         config: The settings of training.
-        pooled: Whether it trains one for all sensors together, and not one at each.
-        extra: What the method adds, in bytes.
+        pooled: Whether one network is trained for all sensors, and not one at each.
+        extra: Bytes that the method adds.
 
     Returns:
         Bytes.

@@ -1,9 +1,10 @@
-"""Methods whose clients release noised data once, and whose server trains on what was released: the baselines
-of Lumos, LPGNN and naive FedGNN.
+"""Methods whose clients release noised data once, and whose server trains on it: LPGNN and naive FedGNN, the
+baselines of Lumos.
 
-What was released is a value of the state (`released`), so that checkpoints hold it: noise that is drawn again
-after a break would spend the budget again. A node goes by its id; the server has what it knows of nodes
-in the order of their ids, which does not depend on who holds them."""
+The released data is a value of the state (`released`), so that checkpoints contain it: noise that is drawn
+again after an interruption would spend the budget again. The server orders everything by the nodes' ids, so
+the order does not depend on which client has a node.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,18 +40,18 @@ __all__ = [
     "by_node",
     "check_graph",
     "check_training",
-    "descend",
     "node_route",
     "noise_of",
     "noised_labels",
+    "return_logits",
     "round_at_server",
-    "send_back",
+    "take_steps",
 ]
 
 Weights = dict[str, Tensor]
-#: Features leave the clients with noise, within bounds that everyone knows: nothing may be agreed on before.
+#: Clients send features with noise, within public bounds, so nothing may be agreed on before.
 DEFAULTS = {"features": "raw"}
-#: What the tables of both baselines were made with; a round is one step on all training nodes.
+#: The settings of both baselines in the paper's tables; a round is one step on all training nodes.
 PAPER = {
     "rounds": 300,
     "local_steps": 1,
@@ -64,13 +65,13 @@ PAPER = {
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class NoiseSettings:
-    """The noise of what is released once."""
+    """The noise on data that is released once."""
 
     noise_seed: int | None = Field(
         default=None,
         ge=0,
-        description="draw the noise again from this seed, so that a run can be repeated; it then protects "
-        "nothing. Without it noise comes from the operating system's entropy",
+        description="draw the noise from this seed, so that a run can be repeated; such noise protects "
+        "nothing. Without a seed the noise comes from the operating system's entropy",
     )
 
 
@@ -96,8 +97,15 @@ class FeatureBoundSettings:
 
 
 def check_graph(graph: Graph, config: FeatureBoundSettings) -> None:
-    """InputError for a feature outside its bounds, where one party has the whole graph and can see it before
-    anything is released."""
+    """Check the bounds of features in a process that has the whole graph, before anything is released.
+
+    Args:
+        graph: The graph.
+        config: The bounds.
+
+    Raises:
+        InputError: A feature is outside its bounds.
+    """
     import scipy.sparse as sp
 
     low, high = config.feature_low, config.feature_high
@@ -108,6 +116,14 @@ def check_graph(graph: Graph, config: FeatureBoundSettings) -> None:
 
 
 def noise_of(config: NoiseSettings) -> Noise:
+    """Return the source of noise.
+
+    Args:
+        config: The settings.
+
+    Returns:
+        The source.
+    """
     return Noise(config.noise_seed)
 
 
@@ -115,7 +131,7 @@ def noise_of(config: NoiseSettings) -> Noise:
 
 
 def node_ids(cohort: Cohort, task: Task) -> RowIds:
-    """InputError for features of another width than agreed on."""
+    """Return the ids of a cohort's nodes; InputError if the width of the features is not the agreed one."""
     if cohort.num_rows and cohort.num_features != task.num_features:
         raise InputError(
             f"client {cohort.clients[0]} has {cohort.num_features} features where the clients agreed on "
@@ -125,17 +141,27 @@ def node_ids(cohort: Cohort, task: Task) -> RowIds:
 
 
 def noised_labels(cohort: Cohort, targets: tuple[str, ...], epsilon: float, config: NoiseSettings) -> Tensor:
-    """The classes of the nodes of `targets` after randomised response, -1 for the others: [N] int16."""
+    """Noise the labels of some nodes by randomised response.
+
+    Args:
+        cohort: The cohort, of N rows.
+        targets: The splits whose labels are released.
+        epsilon: Privacy budget of a label.
+        config: The noise.
+
+    Returns:
+        [N] int16; -1 for all other nodes.
+    """
     rows = torch.cat([cohort.rows(target) for target in targets])
-    told = randomised_response(
+    responses = randomised_response(
         cohort.y[rows], cohort.id[rows], noise_of(config), "labels", epsilon, cohort.num_classes
     )
     labels = torch.full((cohort.num_rows,), -1, dtype=torch.int16, device=rows.device)
-    return labels.index_copy(0, rows, told.to(torch.int16))
+    return labels.index_copy(0, rows, responses.to(torch.int16))
 
 
 def rows_of(cohort: Cohort, logits: Tensor, target: str) -> Tensor:
-    """The logits of a target's rows out of those of all rows."""
+    """Select the logits of a target's rows."""
     return logits[cohort.rows(target)]
 
 
@@ -143,42 +169,73 @@ def rows_of(cohort: Cohort, logits: Tensor, target: str) -> Tensor:
 
 
 def check_once(table: RouteTable) -> None:
-    """InputError where several clients hold a node."""
+    """Raise InputError if several clients have the same node."""
     if len(table.ids) < len(table.index):
         node = int(table.ids[torch.bincount(table.index).argmax()])
         raise InputError(
-            f"node {node} is at several clients, and each would release it; use a partition that gives "
-            "every node to one client, as 'ego'"
+            f"node {node} is at several clients, and each would release it; use a partition with every node "
+            "at one client, such as 'ego'"
         )
 
 
 def by_node(rows: Any, table: RouteTable) -> Any:
-    """Rows [U, ...] as they arrive on a route that has each id once, in the order of the ids."""
+    """Order rows by the nodes' ids.
+
+    Args:
+        rows: [U, ...] rows in the order in which they arrive on a route that has each id once.
+        table: The route's table.
+
+    Returns:
+        The rows in the order of the ids.
+    """
     return pay.take_rows(rows, torch.argsort(table.index))
 
 
 def check_training(training: Tensor) -> Tensor:
-    """InputError where nobody has a training node; training [U] bool."""
+    """Check that there is a training node.
+
+    Args:
+        training: [U] bool.
+
+    Returns:
+        `training`.
+
+    Raises:
+        InputError: There is none.
+    """
     if not bool(training.any()):
         raise InputError("no client has a training node; use another split or partition")
     return training
 
 
-def descend(
+def take_steps(
     weights: Weights,
     optimizer: AdamState,
     config: GraphTraining,
-    number: int,
+    round_number: int,
     loss_of: Callable[[Weights, Dropout | None], Tensor],
 ) -> tuple[Weights, AdamState]:
-    """The steps of a round on the loss of (weights, dropout)."""
+    """Take the training steps of a round at the server.
+
+    Args:
+        weights: The weights.
+        optimizer: The optimiser's state.
+        config: The settings.
+        round_number: The round, for dropout.
+        loss_of: (weights, dropout) -> the loss.
+
+    Returns:
+        The weights and the optimiser's state.
+    """
     for step in range(config.local_steps):
         leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
         dropout = (
-            Dropout(config.dropout, fold(config.seed, "dropout", number, step)) if config.dropout else None
+            Dropout(config.dropout, fold(config.seed, "dropout", round_number, step))
+            if config.dropout
+            else None
         )
-        found = torch.autograd.grad(loss_of(leaves, dropout), list(leaves.values()))
-        gradients = dict(zip(leaves, found, strict=True))
+        gradient_values = torch.autograd.grad(loss_of(leaves, dropout), list(leaves.values()))
+        gradients = dict(zip(leaves, gradient_values, strict=True))
         weights, optimizer = optimizer_step(
             config.optimizer, weights, gradients, optimizer, config.lr, config.weight_decay
         )
@@ -190,8 +247,13 @@ def descend(
 
 @dataclass(frozen=True)
 class Prepared:
-    """The cohorts at the clients, the route of their nodes, and at the server what it works out once from
-    what was released."""
+    """What set-up prepares.
+
+    Attributes:
+        data: The cohorts, at the clients.
+        route: The route of their nodes.
+        server: At the server: what it computes once from the released data.
+    """
 
     data: Located
     route: Route
@@ -199,30 +261,64 @@ class Prepared:
 
 
 def node_route(fed: Federation, data: Located, task: Task) -> Route:
-    """The route of all nodes. InputError for a node at several clients, and another feature width."""
+    """Make the route of all nodes.
+
+    Args:
+        fed: The federation.
+        data: A `Cohort` at the clients.
+        task: The width of the features.
+
+    Returns:
+        The route.
+
+    Raises:
+        InputError: Several clients have the same node, or the width of the features is not the agreed one.
+    """
     route = fed.route(fed.clients.run(node_ids, data, task), name="nodes")
     fed.server.run(check_once, fed.table(route))
     return route
 
 
-def send_back(fed: Federation, prepared: Prepared, logits: Located, target: str, *, name: str) -> Located:
-    """The server's logits [U, C] of all nodes, to the client of each: those of the target's rows."""
+def return_logits(fed: Federation, prepared: Prepared, logits: Located, target: str, *, name: str) -> Located:
+    """Send the server's logits to the clients of the nodes.
+
+    Args:
+        fed: The federation.
+        prepared: What set-up has prepared.
+        logits: At the server: [U, C] logits of all nodes.
+        target: "val", "test" or "all".
+        name: Name of the transfer.
+
+    Returns:
+        At the clients: the logits of the target's rows.
+    """
     received = fed.download(logits, prepared.route, name=name, grad=False)
     return fed.clients.run(rows_of, prepared.data, received, target)
 
 
 def round_at_server(
-    fed: Federation, state: State, train: Callable[..., Any], config: Any, number: int
+    fed: Federation, state: State, train: Callable[..., Any], config: Any, round_number: int
 ) -> State:
-    """A round in which nothing crosses: train(prepared, weights, optimizer, config, number) at the server."""
+    """Run a round at the server; nothing is sent.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        train: (prepared, weights, optimizer, config, round_number) -> weights and optimiser.
+        config: The settings.
+        round_number: The round.
+
+    Returns:
+        The next state.
+    """
     values = dict(state.values)
     values["weights"], values["optimizer"] = fed.server.run(
-        train, state.prepared.server, values["weights"], values["optimizer"], config, number, outputs=2
+        train, state.prepared.server, values["weights"], values["optimizer"], config, round_number, outputs=2
     )
     return State(values, state.prepared)
 
 
 MESSAGES = {
-    "nodes": "The ids of a client's nodes, by which the server knows them: it learns which nodes "
-    "there are and who has them.",
+    "nodes": "Every client sends the server the ids of its nodes. The server reads them: it learns which "
+    "nodes there are and which client has each.",
 }

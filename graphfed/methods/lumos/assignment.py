@@ -1,13 +1,15 @@
-"""Who keeps which edge, by plain algorithms that see the whole graph: the exact optimum, and the slow loops
-that the programs of `balancing` are tested against.
+"""Assignments of edges to clients by plain algorithms that see the whole graph: the exact optimum, and the
+paper's algorithms as slow loops. The programs of `balancing` are tested against the loops.
 
-An edge (u, v) is kept by u, by v, or by both; the workload of a node is the number of neighbours that it
-keeps, and the largest workload is to be small (Lumos, Eq. 10). With one keeper for every edge this is the
-min-max orientation of a graph: polynomial, though the paper calls it NP-hard.
+An edge (u, v) is assigned to u, to v, or to both. The workload of a node is the number of edges assigned to
+it, and the largest workload is to be small (Lumos, Eq. (10)). With each edge assigned to one node this is the
+min-max orientation of a graph, which takes polynomial time, though Theorem 1 of the paper calls it NP-hard
+(docs/papers/lumos.md, "The balancing problem").
 
-Edges [2, m] int64, every edge once, no self loops; n nodes. A cover is [2, m] bool: whether the first end
-keeps the second, and whether the second keeps the first. Every loop draws from the same keyed draws as the
-programs, so that they agree to the last edge."""
+Shapes: n nodes; edges [2, m] int64, every edge once, no self-loops. A cover is [2, m] bool: whether an edge
+is assigned to its first node, and whether to its second. The loops use the same keyed draws as the programs
+and agree with them in every edge.
+"""
 
 import math
 from collections.abc import Sequence
@@ -24,14 +26,14 @@ from graphfed.random import fold, uniform
 
 __all__ = [
     "Optimum",
-    "accepts",
     "by_greedy",
+    "by_local_rule",
     "by_metropolis",
-    "by_passing_on",
-    "chosen_of",
+    "choose_among",
+    "find_largest",
+    "is_accepted",
     "largest",
-    "maximum_found",
-    "moves_drawn",
+    "number_of_moves",
     "optimum",
     "pair_draws",
     "workloads",
@@ -42,41 +44,110 @@ Cover = NDArray[np.bool_]
 
 
 def workloads(edges: Edges, cover: Cover, n: int) -> NDArray[np.int64]:
-    """How many neighbours each node keeps, [n]."""
+    """Count the edges that are assigned to each node.
+
+    Args:
+        edges: [2, m].
+        cover: [2, m].
+        n: Number of nodes.
+
+    Returns:
+        [n] int64.
+    """
     counts: NDArray[np.int64] = np.bincount(edges[cover], minlength=n)
     return counts
 
 
 def largest(edges: Edges, cover: Cover, n: int) -> int:
-    """The largest workload."""
+    """Compute f(X), the largest workload.
+
+    Args:
+        edges: [2, m].
+        cover: [2, m].
+        n: Number of nodes.
+
+    Returns:
+        The largest workload; 0 without edges.
+
+    Reference:
+        Lumos, Eq. (10).
+    """
     return int(workloads(edges, cover, n).max(initial=0))
 
 
-# ---- draws, the same for the loops and for the programs ----------------------------------------------------
+# ---- draws, common to the loops and the programs -----------------------------------------------------------
 
 
 def pair_draws(key: int, own: Tensor, other: Tensor, n: int) -> Tensor:
-    """A draw in [0, 1) for each ordered pair of nodes, [p] float64."""
+    """Draw a number for each ordered pair of nodes.
+
+    Args:
+        key: The key of the draws.
+        own: [p] first node of each pair.
+        other: [p] second node.
+        n: Number of nodes.
+
+    Returns:
+        [p] float64 in [0, 1).
+    """
     return uniform(key, own * n + other)[:, 0]
 
 
-def moves_drawn(seed: int, step: int, u: int, workload: int) -> int:
-    """How many neighbours u gives away in a step: uniform on 1..max(1, round(ln workload)) (Alg. 2, l. 3).
+def number_of_moves(seed: int, step: int, u: int, workload: int) -> int:
+    """Draw how many edges u moves in a step: uniform on 1..max(1, round(ln workload)).
 
-    The paper's range is empty for a workload of 1."""
+    The paper's range 1..round(ln workload) is empty for a workload of 1.
+
+    Args:
+        seed: Seed of the run.
+        step: The step.
+        u: The node.
+        workload: Its workload.
+
+    Returns:
+        k, at most the workload.
+
+    Reference:
+        Lumos, Alg. 2, l. 3.
+    """
     most = max(1, round(math.log(workload))) if workload else 0
     return min(workload, 1 + int(most * float(uniform(fold(seed, "balance", "moves", step), _ids(u)))))
 
 
-def chosen_of(seed: int, step: int, ids: Tensor) -> int:
-    """The position of the one that the server takes among equals, the same for any order of ids [m]."""
+def choose_among(seed: int, step: int, ids: Tensor) -> int:
+    """Choose one of several nodes at random, independently of their order.
+
+    Args:
+        seed: Seed of the run.
+        step: The step.
+        ids: [m] ids of the nodes.
+
+    Returns:
+        An index into `ids`.
+    """
     return int(uniform(fold(seed, "balance", "maximum", step), ids)[:, 0].argmax())
 
 
-def accepts(key: int, u: int, other: int, n: int, rise: int, temperature: float) -> bool:
-    """Whether a step stands that raises the largest workload by `rise`: with probability min(1, exp(-rise /
-    T)), Eq. (18). The draw is that of the pair of u and u', as `at_most_pairs` has it where it is
-    simulated."""
+def is_accepted(key: int, u: int, other: int, n: int, rise: int, temperature: float) -> bool:
+    """Decide whether a step that raises the largest workload by `rise` is accepted, with probability min(1,
+    exp(-rise / temperature)).
+
+    The draw is that of the pair of u and u', as `at_most_pairs` draws it when it is simulated.
+
+    Args:
+        key: The key of the draws.
+        u: The node with the largest workload before the step.
+        other: The node with the largest workload after it, u'.
+        n: Number of nodes.
+        rise: f(X'_t) - f(X_t).
+        temperature: The temperature; the paper's is 1.
+
+    Returns:
+        Whether the step is accepted.
+
+    Reference:
+        Lumos, Eq. (18).
+    """
     draw = float(pair_draws(key, _ids(min(u, other)), _ids(max(u, other)), n))
     return bool(int(DRAWS * draw) < thresholds(np.array([rise]), temperature)[0])
 
@@ -90,70 +161,90 @@ def _ids(*ids: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The smallest largest workload, with who reaches it and why there is no smaller one.
+    """The smallest possible largest workload, with an assignment that reaches it and a proof that none is
+    better.
 
-    keeper [m]: the end that keeps each edge; dense [n] bool: a set of nodes with more than (maximum - 1)
-    times as many edges inside it as nodes: some node of it keeps `maximum` of them, whoever keeps
-    which."""
+    Attributes:
+        maximum: The smallest largest workload.
+        assignee: [m] node to which each edge is assigned.
+        dense: [n] bool: a set of nodes with more than (maximum - 1) times as many edges inside it as nodes,
+            so that in every assignment one of them has a workload of at least `maximum`.
+    """
 
     maximum: int
-    keeper: NDArray[np.int64]
+    assignee: NDArray[np.int64]
     dense: Cover
 
 
 def optimum(edges: Edges, n: int) -> Optimum:
-    """The min-max orientation, by reversing paths.
+    """Solve problem (10) exactly, by reversing paths.
 
-    While a path of kept edges leads from a node of the largest workload k to one of at most k - 2, every
-    edge of it changes its keeper: the first loses one, the last gains one. Where no path is left, whatever
-    the nodes of workload k reach keeps at least k - 1 edges each, one of them k, and all of them inside:
-    more than (k - 1) |R| edges."""
+    While a path of assigned edges leads from a node with the largest workload k to a node with at most k - 2,
+    it reverses the path: the first node loses one edge, the last gains one. If no path is left, let R be the
+    nodes that can be reached from those with workload k. Each of them has at least k - 1 edges, one has k,
+    and all these edges are inside R: more than (k - 1) |R| edges.
+
+    Args:
+        edges: [2, m].
+        n: Number of nodes.
+
+    Returns:
+        The optimum.
+
+    Reference:
+        docs/papers/lumos.md, "The balancing problem".
+    """
     ends = np.asarray(edges, dtype=np.int64)
-    keeps_first = _start(ends, n)
+    to_first = _initial_orientation(ends, n)
     while True:
-        keeper, other = np.where(keeps_first, ends, ends[::-1])
-        workload = np.bincount(keeper, minlength=n)
+        assignee, other = np.where(to_first, ends, ends[::-1])
+        workload = np.bincount(assignee, minlength=n)
         k = int(workload.max(initial=0))
-        came_by, root, order = _forest(keeper, other, n, np.flatnonzero(workload == k))
+        edge_to, root, order = _search_paths(assignee, other, n, np.flatnonzero(workload == k))
         low = order[workload[order] <= k - 2]
         if k == 0 or not len(low):
             dense = np.zeros(n, dtype=bool)
             dense[order] = k > 0
-            return Optimum(k, keeper, dense)
+            return Optimum(k, assignee, dense)
         # A path from each root to the nearest node of its own tree: they have no node in common.
         _, first = np.unique(root[low], return_index=True)
         for end in low[first]:
             at = end
-            while came_by[at] >= 0:
-                keeps_first[came_by[at]] ^= True
-                at = keeper[came_by[at]]
+            while edge_to[at] >= 0:
+                to_first[edge_to[at]] ^= True
+                at = assignee[edge_to[at]]
 
 
-def _start(ends: Edges, n: int) -> Cover:
-    """Whether the first end keeps each edge at the start: the one of the lower degree, then passed on in
-    synchronous rounds to ends that keep at least two less; a few thousand path searches saved."""
+def _initial_orientation(ends: Edges, n: int) -> Cover:
+    """Assign each edge to the node of lower degree, then move edges in synchronous rounds to nodes with a
+    workload smaller by two. This saves thousands of path searches. True: assigned to the edge's first node.
+    """
     degree = np.bincount(ends.ravel(), minlength=n)
-    keeps_first = degree[ends[0]] <= degree[ends[1]]
+    to_first = degree[ends[0]] <= degree[ends[1]]
     draw = np.random.default_rng(0)
     while True:
-        keeper, other = np.where(keeps_first, ends, ends[::-1])
-        workload = np.bincount(keeper, minlength=n)
-        able = np.flatnonzero(workload[keeper] >= workload[other] + 2)
+        assignee, other = np.where(to_first, ends, ends[::-1])
+        workload = np.bincount(assignee, minlength=n)
+        able = np.flatnonzero(workload[assignee] >= workload[other] + 2)
         if not len(able):
-            return np.asarray(keeps_first, dtype=bool)
+            return np.asarray(to_first, dtype=bool)
         able = draw.permutation(able)
-        able = able[np.unique(keeper[able], return_index=True)[1]]
+        able = able[np.unique(assignee[able], return_index=True)[1]]
         able = able[np.unique(other[able], return_index=True)[1]]
-        keeps_first[able] ^= True
+        to_first[able] ^= True
 
 
-def _forest(
-    keeper: NDArray[np.int64], other: NDArray[np.int64], n: int, roots: NDArray[np.int64]
+def _search_paths(
+    assignee: NDArray[np.int64], other: NDArray[np.int64], n: int, roots: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Breadth first along kept edges from all roots: the edge by which each node was reached [n] (-1:
-    none), the root of its tree [n] (-1: not reached), and the nodes reached, in order."""
-    out = sp.csr_matrix((np.arange(len(keeper)), (keeper, other)), shape=(n, n))
-    came_by, root = np.full((2, n), -1)
+    """Search breadth-first along assigned edges from all roots.
+
+    Returns:
+        The edge by which each node was reached [n] (-1: none), the root of its tree [n] (-1: not reached),
+        and the nodes reached, in order.
+    """
+    out = sp.csr_matrix((np.arange(len(assignee)), (assignee, other)), shape=(n, n))
+    edge_to, root = np.full((2, n), -1)
     root[roots] = roots
     order, front = [roots], roots
     while len(front):
@@ -164,131 +255,188 @@ def _forest(
         new = root[reached] < 0
         reached, first = np.unique(reached[new], return_index=True)
         edge = edge[new][first]
-        came_by[reached], root[reached] = edge, root[keeper[edge]]
+        edge_to[reached], root[reached] = edge, root[assignee[edge]]
         front = reached
         order.append(front)
-    return came_by, root, np.concatenate(order).astype(np.int64)
+    return edge_to, root, np.concatenate(order).astype(np.int64)
 
 
 # ---- the paper's algorithms, one node after the other ----------------------------------------------------
 
 
 def _neighbours(edges: Edges, n: int) -> list[list[int]]:
-    around: list[list[int]] = [[] for _ in range(n)]
+    """List the neighbours of every node, ascending."""
+    neighbours: list[list[int]] = [[] for _ in range(n)]
     for u, v in edges.T.tolist():
-        around[u].append(v)
-        around[v].append(u)
-    return [sorted(nodes) for nodes in around]
+        neighbours[u].append(v)
+        neighbours[v].append(u)
+    return [sorted(nodes) for nodes in neighbours]
 
 
-def _cover(edges: Edges, kept: Sequence[set[int]]) -> Cover:
-    """The cover of an edge list, from the set N_u of every node."""
-    ends = [[v in kept[u], u in kept[v]] for u, v in edges.T.tolist()]
+def _cover(edges: Edges, assigned: Sequence[set[int]]) -> Cover:
+    """Build the cover from the set N_u of every node."""
+    ends = [[v in assigned[u], u in assigned[v]] for u, v in edges.T.tolist()]
     return np.array(ends, dtype=bool).reshape(-1, 2).T
 
 
 def by_greedy(edges: Edges, n: int) -> Cover:
-    """Alg. 1: u keeps v where round(ln deg v) >= round(ln deg u); with equal ones both keep."""
+    """Run Alg. 1: v enters N_u if round(ln deg v) >= round(ln deg u); with equal values the edge is assigned
+    to both.
+
+    Args:
+        edges: [2, m].
+        n: Number of nodes.
+
+    Returns:
+        [2, m] cover.
+
+    Reference:
+        Lumos, Alg. 1.
+    """
     return _cover(edges, _greedy_sets(_neighbours(edges, n)))
 
 
-def _greedy_sets(around: Sequence[Sequence[int]]) -> list[set[int]]:
-    level = [round(math.log(len(near))) if near else 0 for near in around]
-    return [{v for v in near if level[v] >= level[u]} for u, near in enumerate(around)]  # Alg. 1, l. 4
+def _greedy_sets(neighbours: Sequence[Sequence[int]]) -> list[set[int]]:
+    level = [round(math.log(len(nodes))) if nodes else 0 for nodes in neighbours]
+    # Alg. 1, l. 1-8
+    return [{v for v in nodes if level[v] >= level[u]} for u, nodes in enumerate(neighbours)]
 
 
-def maximum_found(workload: Sequence[int], around: Sequence[Sequence[int]], seed: int, step: int) -> int:
-    """Alg. 3: the node of the largest workload. A node without neighbours is no candidate."""
+def find_largest(workload: Sequence[int], neighbours: Sequence[Sequence[int]], seed: int, step: int) -> int:
+    """Find the node with the largest workload. A node without neighbours is no candidate.
+
+    Args:
+        workload: The workload of each node.
+        neighbours: The neighbours of each node.
+        seed: Seed of the run.
+        step: The step, for the choice among equals.
+
+    Returns:
+        The node.
+
+    Reference:
+        Lumos, Alg. 3.
+    """
+    # Alg. 3, l. 1-9: operation 1, l. 14-15
     candidates = [
-        v for v, near in enumerate(around) if near and all(workload[v] >= workload[w] for w in near)
+        v for v, nodes in enumerate(neighbours) if nodes and all(workload[v] >= workload[w] for w in nodes)
     ]
+    # Alg. 3, l. 10-12: operation 2, l. 17
     maxima = [v for v in candidates if all(workload[v] >= workload[w] for w in candidates)]
-    return maxima[chosen_of(seed, step, _ids(*maxima))]
+    # Alg. 3, l. 13
+    return maxima[choose_among(seed, step, _ids(*maxima))]
 
 
 def by_metropolis(
     edges: Edges, n: int, *, steps: int, temperature: float, seed: int
 ) -> tuple[Cover, list[int]]:
-    """Alg. 1, then Alg. 2 and 3: the best cover seen, the earliest of equals, and the largest workload before
-    every step and after the last."""
-    around = _neighbours(edges, n)
-    kept = _greedy_sets(around)
+    """Run Alg. 1 and then the search of Alg. 2.
+
+    Args:
+        edges: [2, m].
+        n: Number of nodes.
+        steps: T.
+        temperature: The temperature of Eq. (18); the paper's is 1.
+        seed: Seed of the run.
+
+    Returns:
+        The best cover (among equals the earliest), and the largest workload before every step and after the
+        last.
+
+    Reference:
+        Lumos, Algs. 1 to 3.
+    """
+    neighbours = _neighbours(edges, n)
+    assigned = _greedy_sets(neighbours)
     if not edges.size:
-        return _cover(edges, kept), [0]
-    best, lowest, seen = [set(s) for s in kept], math.inf, []
-    for step in range(steps + 1):
-        workload = [len(s) for s in kept]
-        u = maximum_found(workload, around, seed, 2 * step)  # Alg. 2, l. 2
+        return _cover(edges, assigned), [0]
+    best, lowest, history = [set(s) for s in assigned], math.inf, []
+    for step in range(steps + 1):  # Alg. 2, l. 1
+        workload = [len(s) for s in assigned]
+        u = find_largest(workload, neighbours, seed, 2 * step)  # Alg. 2, l. 2
         f = workload[u]
-        seen.append(f)
+        history.append(f)
         if f < lowest:
-            best, lowest = [set(s) for s in kept], f
+            best, lowest = [set(s) for s in assigned], f
         if step == steps:
             break
-        k = moves_drawn(seed, step, u, f)
-        own = torch.tensor(sorted(kept[u]))
+        k = number_of_moves(seed, step, u, f)  # l. 3
+        own = torch.tensor(sorted(assigned[u]))  # l. 4
         draws = pair_draws(fold(seed, "balance", "neighbours", step), torch.full_like(own, u), own, n)
-        moved = own[draws.argsort(descending=True)[:k]].tolist()
-        proposed = [set(s) for s in kept]
-        for v in moved:  # Alg. 2, l. 5
+        chosen = own[draws.argsort(descending=True)[:k]].tolist()
+        proposed = [set(s) for s in assigned]
+        for v in chosen:  # l. 5, Eq. (17)
             proposed[u].remove(v)
             proposed[v].add(u)
         workload = [len(s) for s in proposed]
-        other = maximum_found(workload, around, seed, 2 * step + 1)
-        if accepts(fold(seed, "balance", "accept", step), u, other, n, workload[other] - f, temperature):
-            kept = proposed
-    return _cover(edges, best), seen
+        other = find_largest(workload, neighbours, seed, 2 * step + 1)  # l. 6
+        # l. 7-8, Eq. (18)
+        if is_accepted(fold(seed, "balance", "accept", step), u, other, n, workload[other] - f, temperature):
+            assigned = proposed
+    return _cover(edges, best), history
 
 
-def by_passing_on(
+def by_local_rule(
     edges: Edges, n: int, *, rounds: int, shuffle_rounds: int, seed: int
 ) -> tuple[Cover, list[int]]:
-    """Our rule: one keeper for every edge, by Alg. 1's comparison and a coin; then, in every round, each
-    node offers one of its edges to a neighbour that keeps at least two less, and each takes one offer. When
-    nobody can offer, or after `rounds`, so many rounds more in which it is enough to keep one less.
+    """Run the local rule of balancer=local: every edge is assigned to one node.
 
-    The largest workload before the first round and after each one."""
-    around = _neighbours(edges, n)
-    level = [round(math.log(len(near))) if near else 0 for near in around]
-    keeper = {}
+    Args:
+        edges: [2, m].
+        n: Number of nodes.
+        rounds: Largest number of rounds in which an edge moves to a node whose workload is smaller by two.
+        shuffle_rounds: Number of rounds after these, in which a smaller workload is enough.
+        seed: Seed of the run.
+
+    Returns:
+        The cover, and the largest workload at the start and after each round.
+
+    Reference:
+        docs/papers/lumos.md, "Our local rule".
+    """
+    neighbours = _neighbours(edges, n)
+    level = [round(math.log(len(nodes))) if nodes else 0 for nodes in neighbours]
+    assignee = {}
     tie = fold(seed, "balance", "tie")
     for u, v in edges.T.tolist():
         low, high = min(u, v), max(u, v)
-        lower_keeps = level[low] < level[high] or (
+        lower_takes = level[low] < level[high] or (
             level[low] == level[high] and float(pair_draws(tie, _ids(low), _ids(high), n)) < 0.5
         )
-        keeper[low, high] = low if lower_keeps else high
-    if not keeper:
+        assignee[low, high] = low if lower_takes else high
+    if not assignee:
         return np.zeros((2, 0), dtype=bool), [0]
-    seen = [int(np.bincount(list(keeper.values())).max())]
+    history = [int(np.bincount(list(assignee.values())).max())]
 
     def one_round(number: int, margin: int) -> bool:
-        workload = np.bincount(list(keeper.values()), minlength=n)
+        workload = np.bincount(list(assignee.values()), minlength=n)
         offers: dict[int, list[int]] = {}
         to_offer, to_take = (fold(seed, "balance", kind, number) for kind in ("offer", "take"))
         for u in range(n):
             able = [
-                v for v in around[u] if _kept_by(keeper, u, v) == u and workload[u] > workload[v] + margin
+                v
+                for v in neighbours[u]
+                if _assignee(assignee, u, v) == u and workload[u] > workload[v] + margin
             ]
             if able:
                 draws = pair_draws(to_offer, _ids(*[u] * len(able)), _ids(*able), n)
                 offers.setdefault(able[int(draws.argmax())], []).append(u)
-        for v, givers in offers.items():
-            draws = pair_draws(to_take, _ids(*[v] * len(givers)), _ids(*givers), n)
-            u = givers[int(draws.argmax())]
-            keeper[min(u, v), max(u, v)] = v
+        for v, offering in offers.items():
+            draws = pair_draws(to_take, _ids(*[v] * len(offering)), _ids(*offering), n)
+            u = offering[int(draws.argmax())]
+            assignee[min(u, v), max(u, v)] = v
         return bool(offers)
 
-    while len(seen) <= rounds and one_round(len(seen), 1):
-        seen.append(int(np.bincount(list(keeper.values())).max()))
+    while len(history) <= rounds and one_round(len(history), 1):
+        history.append(int(np.bincount(list(assignee.values())).max()))
     for _ in range(shuffle_rounds):
-        one_round(len(seen), 0)
-        seen.append(int(np.bincount(list(keeper.values())).max()))
-    kept: list[set[int]] = [set() for _ in range(n)]
-    for (low, high), u in keeper.items():
-        kept[u].add(high if u == low else low)
-    return _cover(edges, kept), seen
+        one_round(len(history), 0)
+        history.append(int(np.bincount(list(assignee.values())).max()))
+    assigned: list[set[int]] = [set() for _ in range(n)]
+    for (low, high), u in assignee.items():
+        assigned[u].add(high if u == low else low)
+    return _cover(edges, assigned), history
 
 
-def _kept_by(keeper: dict[tuple[int, int], int], u: int, v: int) -> int:
-    return keeper[min(u, v), max(u, v)]
+def _assignee(assignee: dict[tuple[int, int], int], u: int, v: int) -> int:
+    return assignee[min(u, v), max(u, v)]

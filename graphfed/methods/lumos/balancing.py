@@ -1,37 +1,30 @@
-"""Who keeps which edge in Lumos: programs over places, for clients that hold one node each and may not know
-each other's degrees.
+"""Assign every edge of a graph to a client that trains on it: programs over places, for clients with one
+node each.
 
-    balancer   who keeps an edge                                       who takes part
-    none       both ends                                               nobody
-    greedy     Alg. 1: the end of the lower round(ln deg), or both     neighbours
-    local      one end, by Alg. 1 and a coin, then passed on           neighbours; the server sees the end
-    mcmc       Alg. 1, then Alg. 2 and 3 (`mcmc`)                neighbours, candidates, the server
-    oracle     the exact optimum                                       the server, which learns the graph
+    balancer   clients that train on edge (u, v)                               participants
+    none       both                                                            none
+    greedy     Alg. 1: the one with the smaller round(ln deg); both if equal   neighbours
+    local      one, by Alg. 1 and a random draw; edges then move on            neighbours, server (the end)
+    mcmc       Alg. 1, then Alg. 2 and 3 (`mcmc`)                              neighbours, candidates, server
+    oracle     one, by an exact solution of Eq. (10)                           server, which learns the graph
 
-*local*, ours. In every round whose workload has changed tells its neighbours so, and the pairs that this
-concerns compare anew: the keeper u of (u, v) learns with v whether w(u) > w(v) + 1. Where it is so, u may
-pass the edge on. Each device offers one such edge and takes one offer, drawn at random. When nobody can
-offer, which the server finds out from one byte of every device, no single move helps; a device of the largest
-workload may still be cut off from one that keeps 2 less by others that keep 1 less. So a fixed number of
-rounds more lets an edge pass where w(u) > w(v), which moves such excess about until it finds room. The server
-is there to notice the end only: with a fixed number of rounds before as well, nothing of it would need one.
+The local rule is ours. In every round each client u that has the edge (u, v) learns by a secure comparison
+whether wl(u) > wl(v) + 1; if so, u may pass the edge to v. Each client offers one such edge and accepts one
+offer, both drawn at random. Only pairs with a changed workload compare again. Every client sends the server
+one byte, whether it can still offer an edge, and the rounds end when no client can. In the `shuffle_rounds`
+rounds that follow, wl(u) > wl(v) is enough. docs/papers/lumos.md ("Our local rule") has the proof that the
+rounds end and that the largest workload never rises.
 
-Why it ends, and never gets worse: a device gives at most one edge in a round and takes at most one, so the
-edges that move make paths u_0 -> ... -> u_k, and w falls by d = 2 (or 1) at least with every step (so no
-circles). In the middle of a path nothing changes, u_0 loses one and u_k gains one: the sum of w^2 changes by
-2 (w(u_k) - w(u_0) + 1) <= 2 (1 - d k), which is below 0 for d = 2, and never above. Nor does the largest
-workload rise: u_k had less than its giver.
+What the participants learn. Both clients of a comparison learn its outcome and nothing else, but outcomes add
+up. Alg. 1 shows neighbours which of them has the larger rounded log-degree, or that they are equal. The local
+rule gives a client a bound on its neighbour's workload; over many rounds it may learn both bounds, and so the
+number itself, and the degree is at least the workload. A client learns in which rounds the workload of a
+neighbour has changed. The server learns in every round which clients can still offer an edge, and nothing
+about who is whose neighbour.
 
-What it shows. Of a comparison both ends learn the outcome and nothing else. But outcomes add up. Alg. 1 tells
-neighbours which has the larger round(ln deg), or that they are equal: degrees within a factor e of each
-other. A device that learns whether w(u) > w(v) + 1 and knows its own workload has a bound on its
-neighbour's; over many rounds, its own going up and down, often both bounds, and so the very number. The
-degree is at least the workload. That a workload changed in a round is told to all neighbours, and who gives
-an edge, or takes it, shows its neighbour that it is not at an end. The server learns, in every round, which
-devices could still pass something on, and nothing of who is whose neighbour.
-
-With protocols=simulated the numbers are compared in clear inside the process: the same outcomes, the same
-bytes on the ledger, and no protection."""
+With protocols=simulated the process compares the numbers in plaintext: the outcomes and the bytes on the
+ledger are the same, and nothing is protected.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -52,17 +45,17 @@ from graphfed.methods.lumos import mcmc
 from graphfed.methods.lumos.assignment import optimum, pair_draws
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.workload import (
-    Around,
+    Assignment,
     Balance,
-    Kept,
+    Neighbours,
     all_rows,
-    either,
-    ended,
-    kept_at_first,
-    levels,
-    look_around,
-    moment,
+    greedy_assignment,
+    history_row,
+    log_degrees,
+    make_assignment,
+    make_neighbours,
     rows_changed,
+    union,
 )
 from graphfed.random import fold
 
@@ -72,215 +65,298 @@ __all__ = ["BETWEEN_NEIGHBOURS", "MESSAGES", "balance"]
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def keep_all(around: Around) -> Kept:
-    both = torch.ones(len(around.other), dtype=torch.bool, device=around.other.device)
-    nothing = torch.zeros_like(around.ids)
-    return ended(around, both, both, nothing, moment(around.degree, nothing))
+def assign_to_both(neighbours: Neighbours) -> Assignment:
+    """Put every edge into both trees, without any comparison (balancer=none)."""
+    both = torch.ones(len(neighbours.other), dtype=torch.bool, device=neighbours.other.device)
+    zeros = torch.zeros_like(neighbours.ids)
+    return make_assignment(neighbours, both, both, zeros, history_row(neighbours.degree, zeros))
 
 
-def keep_greedily(around: Around, order: Tensor) -> Kept:
-    keeps, kept_by = kept_at_first(around, order)
-    workload = around.count(keeps.nonzero()[:, 0])
-    return ended(around, keeps, kept_by, around.degree, moment(workload, around.degree))
+def assign_greedily(neighbours: Neighbours, order: Tensor) -> Assignment:
+    """Assign every edge by Alg. 1, from the outcomes `order` [C] of comparing rounded log-degrees."""
+    local, remote = greedy_assignment(neighbours, order)
+    workload = neighbours.count(local.nonzero()[:, 0])
+    return make_assignment(
+        neighbours, local, remote, neighbours.degree, history_row(workload, neighbours.degree)
+    )
 
 
 # ---- the local rule, at the clients ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Trade:
-    """The local rule between two rounds. keeps, able [C] bool: this client keeps the edge; the last
-    comparison says that the keeper may pass it on. workload, outcomes [K] int64; changed [K] bool: since its
-    neighbours last heard."""
+class RuleState:
+    """State of the local rule between two rounds, at a cohort's clients.
 
-    keeps: Tensor
-    able: Tensor
+    Attributes:
+        local: [C] bool: whether the edge is assigned to this client.
+        movable: [C] bool: whether the last comparison allows the client that has the edge to pass it on.
+        workload: [K] int64: number of edges assigned to each client.
+        outcomes: [K] int64: outcomes of comparisons that each client has learned.
+        changed: [K] bool: whether the workload has changed since the neighbours last compared with it.
+    """
+
+    local: Tensor
+    movable: Tensor
     workload: Tensor
     outcomes: Tensor
     changed: Tensor
 
 
-def first_keepers(around: Around, order: Tensor, seed: int) -> Trade:
-    """The end with the smaller round(ln deg) keeps an edge; of equals the coin of the pair says which."""
-    own = around.ids[around.client]
-    low, high = torch.minimum(own, around.other), torch.maximum(own, around.other)
-    lower_keeps = pair_draws(fold(seed, "balance", "tie"), low, high, around.num_clients) < 0.5
-    keeps = torch.where(order == 0, lower_keeps == (own == low), order < 0)
-    workload = around.count(keeps.nonzero()[:, 0])
+def assign_initially(neighbours: Neighbours, order: Tensor, seed: int) -> RuleState:
+    """Assign each edge to the client with the smaller round(ln deg); if they are equal, a draw of the pair
+    decides.
+    """
+    client_id = neighbours.ids[neighbours.client]
+    low, high = torch.minimum(client_id, neighbours.other), torch.maximum(client_id, neighbours.other)
+    lower_takes = pair_draws(fold(seed, "balance", "tie"), low, high, neighbours.num_clients) < 0.5
+    local = torch.where(order == 0, lower_takes == (client_id == low), order < 0)
+    workload = neighbours.count(local.nonzero()[:, 0])
     changed = torch.ones_like(workload, dtype=torch.bool)
-    return Trade(keeps, torch.zeros_like(keeps), workload, around.degree, changed)
+    return RuleState(local, torch.zeros_like(local), workload, neighbours.degree, changed)
 
 
-def operands(around: Around, trade: Trade, which: Tensor, margin: int) -> tuple[Tensor, Tensor]:
-    """w(u) of the keeper, which asks, and w(v) + margin of the other end."""
-    asks = trade.keeps[which]
-    return trade.workload[around.client[which]] + (~asks).long() * margin, asks
+def comparison_operands(
+    neighbours: Neighbours, state: RuleState, which: Tensor, margin: int
+) -> tuple[Tensor, Tensor]:
+    """Return what each client enters into the comparisons `which` [p], and whether it has the edge.
+
+    The client u that has the edge enters wl(u), the other client v enters wl(v) + margin.
+    """
+    asks = state.local[which]
+    return state.workload[neighbours.client[which]] + (~asks).long() * margin, asks
 
 
-def learn(around: Around, trade: Trade, which: Tensor, outcome: Tensor) -> Trade:
-    able = trade.able.clone()
-    able[which] = outcome > 0
-    unchanged = torch.zeros_like(trade.changed)
-    return Trade(trade.keeps, able, trade.workload, trade.outcomes + around.count(which), unchanged)
+def record_outcomes(neighbours: Neighbours, state: RuleState, which: Tensor, outcome: Tensor) -> RuleState:
+    """Record for the rows `which` [p] whether the edge may be passed on: outcome > 0 means wl(u) > wl(v) +
+    margin.
+    """
+    movable = state.movable.clone()
+    movable[which] = outcome > 0
+    unchanged = torch.zeros_like(state.changed)
+    return RuleState(
+        state.local, movable, state.workload, state.outcomes + neighbours.count(which), unchanged
+    )
 
 
-def can_give(around: Around, trade: Trade) -> Tensor:
-    return (around.count((trade.able & trade.keeps).nonzero()[:, 0]) > 0).byte()
+def can_offer(neighbours: Neighbours, state: RuleState) -> Tensor:
+    """Return for each client whether it has an edge that it may pass on, [K] uint8."""
+    return (neighbours.count((state.movable & state.local).nonzero()[:, 0]) > 0).byte()
 
 
-def offer(around: Around, trade: Trade, seed: int, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One edge of each client that can give one: its row. And the bytes that say so, the rows where this
-    client keeps, which they are for, and the rows where it waits for one."""
-    mine = (trade.able & trade.keeps).nonzero()[:, 0]
-    theirs = (trade.able & ~trade.keeps).nonzero()[:, 0]
-    chosen = around.best_of_each(mine, around.draws(fold(seed, "balance", "offer", number), mine))
-    return chosen, torch.isin(mine, chosen).byte(), mine, theirs
+def draw_offers(
+    neighbours: Neighbours, state: RuleState, seed: int, round_number: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Draw one edge for each client that may pass one on.
+
+    Returns:
+        The drawn rows; the messages [p] uint8 (1: this edge is offered); the rows [p] of the movable edges of
+        these clients, which the messages are about; and the rows whose neighbours send such a message to
+        these clients.
+    """
+    local_rows = (state.movable & state.local).nonzero()[:, 0]
+    remote_rows = (state.movable & ~state.local).nonzero()[:, 0]
+    chosen = neighbours.best_of_each(
+        local_rows, neighbours.draws(fold(seed, "balance", "offer", round_number), local_rows)
+    )
+    return chosen, torch.isin(local_rows, chosen).byte(), local_rows, remote_rows
 
 
-def take(
-    around: Around, offers: Tensor, theirs: Tensor, seed: int, number: int
+def accept_offers(
+    neighbours: Neighbours, offers: Tensor, remote_rows: Tensor, seed: int, round_number: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One of the offers to each client: its row; and the bytes that say so to all who offered."""
-    offered = theirs[offers > 0]
-    taken = around.best_of_each(offered, around.draws(fold(seed, "balance", "take", number), offered))
+    """Draw one of the offers that each client has received.
+
+    Returns:
+        The accepted rows; the answers [q] uint8 (1: accepted) to all clients that made an offer; and the rows
+        of these answers.
+    """
+    offered = remote_rows[offers > 0]
+    taken = neighbours.best_of_each(
+        offered, neighbours.draws(fold(seed, "balance", "take", round_number), offered)
+    )
     return taken, torch.isin(offered, taken).byte(), offered
 
 
-def pass_on(around: Around, trade: Trade, chosen: Tensor, answers: Tensor, taken: Tensor) -> Trade:
-    given = chosen[answers > 0]
-    keeps, able = trade.keeps.clone(), trade.able.clone()
-    keeps[given], keeps[taken] = False, True
-    # Whoever just took an edge had less; where a workload has changed the next comparison says it anew.
-    able[given] = able[taken] = False
-    workload = trade.workload - around.count(given) + around.count(taken)
-    return Trade(keeps, able, workload, trade.outcomes, workload != trade.workload)
+def move_edges(
+    neighbours: Neighbours, state: RuleState, chosen: Tensor, answers: Tensor, taken: Tensor
+) -> RuleState:
+    """Move the edges whose offers are accepted, and compute the new workloads."""
+    moved_away = chosen[answers > 0]
+    local, movable = state.local.clone(), state.movable.clone()
+    local[moved_away], local[taken] = False, True
+    # The client that has just taken an edge had the smaller workload, so it may not pass the edge back. If a
+    # workload has changed, the next comparison decides again.
+    movable[moved_away] = movable[taken] = False
+    workload = state.workload - neighbours.count(moved_away) + neighbours.count(taken)
+    return RuleState(local, movable, workload, state.outcomes, workload != state.workload)
 
 
-def snapshot_of(trade: Trade) -> Tensor:
-    return moment(trade.workload, trade.outcomes)
+def history_of(state: RuleState) -> Tensor:
+    """Return the history row of the current state."""
+    return history_row(state.workload, state.outcomes)
 
 
-def end_of_trade(around: Around, trade: Trade, *history: Tensor) -> Kept:
-    return ended(around, trade.keeps, ~trade.keeps, trade.outcomes, *history)
+def finish_local_rule(neighbours: Neighbours, state: RuleState, *history: Tensor) -> Assignment:
+    """Build the assignment of the last state: every edge is in exactly one tree."""
+    return make_assignment(neighbours, state.local, ~state.local, state.outcomes, *history)
 
 
 # ---- the oracle --------------------------------------------------------------------------------------------
 
 
-def neighbours(around: Around) -> RowIds:
-    return RowIds(around.other, around.client)
+def neighbour_ids(neighbours: Neighbours) -> RowIds:
+    """Return every client's neighbours, for the server (balancer=oracle)."""
+    return RowIds(neighbours.other, neighbours.client)
 
 
-def solve(table: RouteTable) -> Tensor:
-    """For every row (u, v) that arrived 1 where u keeps v and 0 where v keeps u, [M] uint8."""
-    own, other = table.client, table.ids[table.index]
-    low, high = torch.minimum(own, other), torch.maximum(own, other)
+def solve_exactly(table: RouteTable) -> Tensor:
+    """Solve problem (10) at the server.
+
+    Returns:
+        For every row (u, v) that has arrived 1 where the edge is assigned to u and 0 where it is assigned to
+        v, [M] uint8.
+    """
+    client_id, other = table.client, table.ids[table.index]
+    low, high = torch.minimum(client_id, other), torch.maximum(client_id, other)
     num_clients = int(high.max()) + 1 if len(high) else 0
     codes, edge = torch.unique(low * num_clients + high, return_inverse=True)
     edges = torch.stack([codes // max(num_clients, 1), codes % max(num_clients, 1)])
-    keeper = torch.from_numpy(optimum(edges.cpu().numpy(), num_clients).keeper).to(own.device)
-    return (keeper[edge] == own).byte()
+    assignee = torch.from_numpy(optimum(edges.cpu().numpy(), num_clients).assignee).to(client_id.device)
+    return (assignee[edge] == client_id).byte()
 
 
-def carry_out(around: Around, answers: Tensor) -> Kept:
-    keeps, nothing = answers > 0, torch.zeros_like(around.ids)
-    workload = around.count(keeps.nonzero()[:, 0])
-    return ended(around, keeps, ~keeps, nothing, moment(workload, nothing))
+def adopt_assignment(neighbours: Neighbours, answers: Tensor) -> Assignment:
+    """Build the assignment from the server's answers [C]."""
+    local, zeros = answers > 0, torch.zeros_like(neighbours.ids)
+    workload = neighbours.count(local.nonzero()[:, 0])
+    return make_assignment(neighbours, local, ~local, zeros, history_row(workload, zeros))
 
 
 # ---- the programs ------------------------------------------------------------------------------------------
 
 
 def balance(fed: Federation, rows: Located, config: LumosConfig) -> Balance:
-    """Who keeps which edge. rows: a `PairRows` at the clients, the neighbours of each.
+    """Agree which client trains on which edge.
 
-    InputError for a device with 2^degree_bits neighbours or more, and for numbers that are too wide for an
-    acceptance that hides them."""
+    Args:
+        fed: The federation.
+        rows: `PairRows` at the clients: the neighbours of each client.
+        config: The settings.
+
+    Returns:
+        The assignment at the clients, and what it took.
+
+    Raises:
+        InputError: A client has 2^degree_bits neighbours or more, or acceptance=hidden is set with more bits
+            than its protocol takes.
+    """
     if (config.balancer, config.acceptance) == ("mcmc", "hidden") and config.degree_bits > MAX_BITS:
         raise InputError(
             f"acceptance=hidden takes at most {MAX_BITS} bits, not degree_bits={config.degree_bits}; "
             f"use degree_bits={MAX_BITS}, acceptance=opened or another balancer"
         )
-    around = fed.clients.run(look_around, rows, fed.client_ids(), fed.num_clients)
+    neighbours = fed.clients.run(make_neighbours, rows, fed.client_ids(), fed.num_clients)
     if config.balancer == "none":
-        return Balance(fed.clients.run(keep_all, around), 0, 0, fed.server.run(constant, 0))
+        return Balance(fed.clients.run(assign_to_both, neighbours), 0, 0, fed.server.run(constant, 0))
     if config.balancer == "oracle":
-        told = fed.route(fed.clients.run(neighbours, around), name="balance/neighbours")
+        route = fed.route(fed.clients.run(neighbour_ids, neighbours), name="balance/neighbours")
         answers = fed.scatter(
-            fed.server.run(solve, fed.table(told)), told, name="balance/assignments", grad=False
+            fed.server.run(solve_exactly, fed.table(route)), route, name="balance/assignments", grad=False
         )
-        return Balance(fed.clients.run(carry_out, around, answers), 0, 0, fed.server.run(constant, 0))
-    level = fed.clients.run(levels, around, config.degree_bits)
+        return Balance(
+            fed.clients.run(adopt_assignment, neighbours, answers), 0, 0, fed.server.run(constant, 0)
+        )
+    # Alg. 1, l. 3-4
+    level = fed.clients.run(log_degrees, neighbours, config.degree_bits)
     pairs = open_pairs(fed, rows, name="balance")
     order = compare_pairs(
         fed,
         pairs,
         level,
-        fed.clients.run(all_rows, around),
+        fed.clients.run(all_rows, neighbours),
         bits=config.level_bits,
         reveal="order",
         name="balance/degrees",
     )
     if config.balancer == "greedy":
-        kept = fed.clients.run(keep_greedily, around, order)
-        return Balance(kept, 0, 1, fed.server.run(constant, 0))
+        assignment = fed.clients.run(assign_greedily, neighbours, order)
+        return Balance(assignment, 0, 1, fed.server.run(constant, 0))
     if config.balancer == "mcmc":
-        return mcmc.search(fed, around, pairs, order, config)
-    return local(fed, around, pairs, order, config)
+        return mcmc.search(fed, neighbours, pairs, order, config)
+    return run_local_rule(fed, neighbours, pairs, order, config)
 
 
-def local(fed: Federation, around: Located, pairs: Pairs, order: Located, config: LumosConfig) -> Balance:
-    """The local rule: until nobody can pass an edge to who keeps 2 less, then shuffle_rounds more."""
-    trade = fed.clients.run(first_keepers, around, order, config.seed)
-    history = [fed.clients.run(snapshot_of, trade)]
+def run_local_rule(
+    fed: Federation, neighbours: Located, pairs: Pairs, order: Located, config: LumosConfig
+) -> Balance:
+    """Run the local rule: up to `balance_rounds` rounds until no client can offer an edge, then
+    `shuffle_rounds` more.
+    """
+    state = fed.clients.run(assign_initially, neighbours, order, config.seed)
+    history = [fed.clients.run(history_of, state)]
     calls = 1
-    for number in range(1, config.balance_rounds + 1):
-        fed.begin(f"balancing the trees: round {number}, at most {config.balance_rounds}")
-        trade = compare_again(fed, around, pairs, trade, config, margin=1, anew=number == 1)
+    for round_number in range(1, config.balance_rounds + 1):
+        fed.begin(f"balancing the trees: round {round_number}, at most {config.balance_rounds}")
+        state = compare_workloads(
+            fed, neighbours, pairs, state, config, margin=1, all_pairs=round_number == 1
+        )
         calls += 1
-        able = fed.gather(fed.clients.run(can_give, around, trade), name="balance/can_give", grad=False)
-        if not fed.control(anybody, able)["goes_on"]:
+        movable = fed.gather(
+            fed.clients.run(can_offer, neighbours, state), name="balance/can_give", grad=False
+        )
+        if not fed.control(any_movable, movable)["goes_on"]:
             break
-        trade = offer_and_take(fed, around, pairs, trade, config.seed, number)
-        history.append(fed.clients.run(snapshot_of, trade))
+        state = exchange_offers(fed, neighbours, pairs, state, config.seed, round_number)
+        history.append(fed.clients.run(history_of, state))
     for more in range(config.shuffle_rounds):
         fed.begin(f"balancing the trees: shuffling round {more + 1} of {config.shuffle_rounds}")
-        trade = compare_again(fed, around, pairs, trade, config, margin=0, anew=more == 0)
+        state = compare_workloads(fed, neighbours, pairs, state, config, margin=0, all_pairs=more == 0)
         calls += 1
-        trade = offer_and_take(fed, around, pairs, trade, config.seed, len(history))
-        history.append(fed.clients.run(snapshot_of, trade))
-    kept = fed.clients.run(end_of_trade, around, trade, *history)
-    return Balance(kept, len(history) - 1, calls, fed.server.run(constant, 0))
+        state = exchange_offers(fed, neighbours, pairs, state, config.seed, len(history))
+        history.append(fed.clients.run(history_of, state))
+    assignment = fed.clients.run(finish_local_rule, neighbours, state, *history)
+    return Balance(assignment, len(history) - 1, calls, fed.server.run(constant, 0))
 
 
-def offer_and_take(
-    fed: Federation, around: Located, pairs: Pairs, trade: Located, seed: int, number: int
+def exchange_offers(
+    fed: Federation, neighbours: Located, pairs: Pairs, state: Located, seed: int, round_number: int
 ) -> Located:
-    chosen, told, mine, theirs = fed.clients.run(offer, around, trade, seed, number, outputs=4)
-    offers = send(fed, pairs, told, mine, theirs, name="balance/offers")
-    taken, told, offered = fed.clients.run(take, around, offers, theirs, seed, number, outputs=3)
-    answers = send(fed, pairs, told, offered, chosen, name="balance/answers")
-    return fed.clients.run(pass_on, around, trade, chosen, answers, taken)
+    """Run the second half of a round: clients offer edges, accept offers, and move the accepted edges."""
+    chosen, messages, local_rows, remote_rows = fed.clients.run(
+        draw_offers, neighbours, state, seed, round_number, outputs=4
+    )
+    offers = send(fed, pairs, messages, local_rows, remote_rows, name="balance/offers")
+    taken, messages, offered = fed.clients.run(
+        accept_offers, neighbours, offers, remote_rows, seed, round_number, outputs=3
+    )
+    answers = send(fed, pairs, messages, offered, chosen, name="balance/answers")
+    return fed.clients.run(move_edges, neighbours, state, chosen, answers, taken)
 
 
-def compare_again(
+def compare_workloads(
     fed: Federation,
-    around: Located,
+    neighbours: Located,
     pairs: Pairs,
-    trade: Located,
+    state: Located,
     config: LumosConfig,
     *,
     margin: int,
-    anew: bool,
+    all_pairs: bool,
 ) -> Located:
-    """Compare where a workload has changed at either end, or (anew) everywhere."""
-    if anew or config.compare_again == "all":
-        which = fed.clients.run(all_rows, around)
+    """Compare the workloads of pairs in which one has changed, or of all pairs.
+
+    Args:
+        margin: The edge may be passed from u to v if wl(u) > wl(v) + margin.
+        all_pairs: Whether all pairs compare, and not only those with a changed workload.
+    """
+    if all_pairs or config.compare_again == "all":
+        which = fed.clients.run(all_rows, neighbours)
     else:
-        mine = fed.clients.run(rows_changed, around, fed.clients.run(changed_of, trade))
-        told = notify(fed, pairs, mine, name="balance/changed")
-        which = fed.clients.run(either, mine, told)
-    numbers, asks = fed.clients.run(operands, around, trade, which, margin, outputs=2)
+        local_rows = fed.clients.run(rows_changed, neighbours, fed.clients.run(changed_clients, state))
+        remote_rows = notify(fed, pairs, local_rows, name="balance/changed")
+        which = fed.clients.run(union, local_rows, remote_rows)
+    numbers, asks = fed.clients.run(comparison_operands, neighbours, state, which, margin, outputs=2)
     outcome = compare_pairs(
         fed,
         pairs,
@@ -291,19 +367,20 @@ def compare_again(
         reveal="greater",
         name="balance/workloads",
     )
-    return fed.clients.run(learn, around, trade, which, outcome)
+    return fed.clients.run(record_outcomes, neighbours, state, which, outcome)
 
 
-def changed_of(trade: Trade) -> Tensor:
-    return trade.changed
+def changed_clients(state: RuleState) -> Tensor:
+    """Return which clients' workloads have changed."""
+    return state.changed
 
 
-def anybody(able: Tensor) -> dict[str, Any]:
-    return {"goes_on": bool(able.any())}
+def any_movable(movable: Tensor) -> dict[str, Any]:
+    """Decide at the server whether another round is needed."""
+    return {"goes_on": bool(movable.any())}
 
 
-#: For the report: every transfer, and what its receiver can read.
-#: Of the transfers below, those from a device to some or all of its neighbours.
+#: The transfers below that a client sends to some or all of its neighbours.
 BETWEEN_NEIGHBOURS = (
     "balance/session",
     "balance/degrees/compare",
@@ -313,47 +390,62 @@ BETWEEN_NEIGHBOURS = (
     "balance/answers",
     "balance/proposals",
 )
+#: What the report says of every transfer: who sends what to whom, and who can read it.
 MESSAGES: dict[str, str] = {
-    "balance/session": "Between neighbours: what two devices need before they can compare without showing "
-    "their numbers. It says nothing of them.",
-    "balance/degrees/compare": "Between neighbours, once: a protocol after which both know whose round(ln "
-    "degree) is larger, or that they are equal, and nothing else of the other's degree.",
-    "balance/workloads/compare": "Between neighbours, where a workload has changed: a protocol after which "
-    "both know whether the one keeps more neighbours than the other (or more by two). Outcomes of many "
-    "rounds close in on the other's number, and so on the least degree that it can have.",
-    "balance/changed": "From a device whose number of kept neighbours has changed, to all its neighbours.",
-    "balance/can_give": "Only with balancer=local: a byte of every device in every round, whether it could "
-    "still pass an edge on. The server uses it to notice the end.",
-    "balance/offers": "Only with balancer=local: a device offers an edge to one of the neighbours that keep "
-    "less, and tells the others of these that it does not.",
-    "balance/answers": "Only with balancer=local: whether an offer is taken.",
-    "balance/proposals": "Only with balancer=mcmc: the device that keeps most tells some neighbours that "
-    "they are to keep it instead. They learn that it keeps most.",
-    "balance/new_candidates": "Only with balancer=mcmc: a device that has come to keep no less than any of "
-    "its neighbours tells the server so.",
-    "balance/still_candidates": "Only with balancer=mcmc: one that still does.",
-    "balance/candidate_changes": "Only with balancer=mcmc, from the server: to every such device which "
-    "others have come and gone.",
-    "balance/candidate_list": "Only with balancer=mcmc, from the server: to each new one who the others are.",
-    "balance/candidates/session": "Only with balancer=mcmc: what two of these need to compare.",
-    "balance/candidates/compare": "Only with balancer=mcmc: two of these learn who keeps more. Each learns "
-    "its place among all of them.",
-    "balance/largest": "Only with balancer=mcmc: those that no other one of them exceeds tell the server so.",
-    "balance/chosen": "Only with balancer=mcmc, from the server: to each of these whether it is the one to "
-    "pass neighbours on.",
-    "balance/counterparts": "Only with balancer=mcmc, from the server: who kept most before a step, who does "
-    "after it, and who did in the best state so far: told to these three, so that they can compare.",
-    "balance/acceptance/session": "Only with balancer=mcmc: what the two need to decide together.",
-    "balance/acceptance/accept": "Only with acceptance=hidden: a protocol after which the two devices know "
-    "whether a step stands, and nothing else of the other's number.",
-    "balance/acceptance": "Only with acceptance=opened: how many neighbours the device keeps that keeps most "
-    "before a step, and the one that does after it; in clear to each other.",
-    "balance/accepted": "Only with balancer=mcmc: whether a step stands. The server reads it.",
-    "balance/best/session": "Only with balancer=mcmc: what two devices need to compare.",
-    "balance/best/compare": "Only with balancer=mcmc: a protocol after which the device that keeps most "
-    "after a step, and the one that did in the best state so far, know whether the step has improved on it.",
-    "balance/better": "Only with balancer=mcmc: whether it has. The server reads it.",
-    "balance/neighbours": "Only with balancer=oracle, for evaluation: every device's neighbours, in clear, "
-    "which the server reads: the whole graph.",
-    "balance/assignments": "Only with balancer=oracle, from the server: who keeps which edge.",
+    "balance/session": "Neighbours send each other the key material of their secure comparisons, once. It "
+    "contains nothing about their numbers.",
+    "balance/degrees/compare": "Neighbours run a secure comparison of their rounded log-degrees, once. Both "
+    "learn which of the two is larger, or that they are equal, and nothing else.",
+    "balance/workloads/compare": "Neighbours run a secure comparison of their workloads (the numbers of "
+    "edges assigned to them) if one has changed. Both learn whether one is larger than the other "
+    "(balancer=local: larger by two), and nothing else. Outcomes of many rounds narrow down the other's "
+    "workload, which its degree is not below.",
+    "balance/changed": "A client whose workload has changed tells all its neighbours that it has changed. "
+    "They do not learn the workload.",
+    "balance/can_give": "With balancer=local, in every round every client sends the server one byte: whether "
+    "it could still pass an edge on. The server reads it and detects the end.",
+    "balance/offers": "With balancer=local a client offers an edge to one of its neighbours with a smaller "
+    "workload, and sends the other such neighbours that it offers none. The neighbours read it.",
+    "balance/answers": "With balancer=local a client answers every offer: whether it accepts the edge. The "
+    "neighbour that made the offer reads it.",
+    "balance/proposals": "With balancer=mcmc the client with the largest workload proposes to some of its "
+    "neighbours that they train on the edge instead. They learn that it has the largest workload.",
+    "balance/new_candidates": "With balancer=mcmc a client sends the server its id when its workload has "
+    "become no smaller than that of any neighbour: it is a new candidate for the largest workload.",
+    "balance/still_candidates": "With balancer=mcmc a client that is still such a candidate sends the server "
+    "its id.",
+    "balance/candidate_changes": "With balancer=mcmc the server sends every candidate that stays the ids of "
+    "the candidates that have left and of those that are new.",
+    "balance/candidate_list": "With balancer=mcmc the server sends every new candidate the ids of all "
+    "candidates.",
+    "balance/candidates/session": "With balancer=mcmc two candidates send each other the key material of "
+    "their secure comparison. It contains nothing about their numbers.",
+    "balance/candidates/compare": "With balancer=mcmc two candidates run a secure comparison of their "
+    "workloads. Both learn which is larger, so each learns its rank among all candidates.",
+    "balance/largest": "With balancer=mcmc a candidate that no other candidate exceeds sends the server its "
+    "id.",
+    "balance/chosen": "With balancer=mcmc the server answers each of these candidates whether it is the one "
+    "that moves edges to its neighbours in this step.",
+    "balance/counterparts": "With balancer=mcmc the server sends the ids of each other to the client that "
+    "had the largest workload before the step, the one that has it after the step, and the one that had it "
+    "in the best state so far, so that they can compare.",
+    "balance/acceptance/session": "With balancer=mcmc two clients send each other the key material with "
+    "which they decide together on a step. It contains nothing about their numbers.",
+    "balance/acceptance/accept": "With acceptance=hidden two clients run a secure protocol on their "
+    "workloads. Both learn whether the step is accepted, and nothing else.",
+    "balance/acceptance": "With acceptance=opened the clients with the largest workload before and after the "
+    "step send each other their workloads in plaintext.",
+    "balance/accepted": "With balancer=mcmc the client that moved the edges sends the server whether the "
+    "step is accepted. The server reads it.",
+    "balance/best/session": "With balancer=mcmc two clients send each other the key material of their secure "
+    "comparison. It contains nothing about their numbers.",
+    "balance/best/compare": "With balancer=mcmc the client with the largest workload after the step, and the "
+    "one that had it in the best state so far, run a secure comparison. Both learn whether the step has "
+    "improved on the best state, and nothing else.",
+    "balance/better": "With balancer=mcmc the client with the largest workload after the step sends the "
+    "server whether the step has improved on the best state. The server reads it.",
+    "balance/neighbours": "With balancer=oracle, for evaluation only, every client sends the server the ids "
+    "of its neighbours in plaintext. The server learns the whole graph.",
+    "balance/assignments": "With balancer=oracle the server sends each client which of its edges are "
+    "assigned to it.",
 }

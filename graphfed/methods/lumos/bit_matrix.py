@@ -1,4 +1,4 @@
-"""A tall matrix of noised bits, as a network's input: products with it and their gradients."""
+"""A tall matrix of noised bits as the input of a network: its products with weights and their gradients."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,20 +10,27 @@ from torch.nn.functional import embedding_bag
 
 __all__ = ["BitMatrix"]
 
-#: Rows of a block: what arrives of them in a backward pass (16 columns of 4 bytes, for ones and zeros) about
-#: fits a processor's cache.
+#: Rows of a block: their part of a gradient (16 columns of 4 bytes, for ones and for zeros) about fits into a
+#: processor's cache.
 BLOCK = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
 class BitMatrix:
-    """[P, d], constant: row p has values[p, 0] where its bit is 1, values[p, 1] where it is 0, and nothing
-    elsewhere. With 10^8 bits what a product costs is reading the columns, so each is stored in 4 bytes and
-    nothing beside it.
+    """A constant matrix [P, d]: row p has values[p, 0] where its bit is 1, values[p, 1] where it is 0, and 0
+    elsewhere.
 
-    columns [E] int32: row after row, of its ones and then of its zeros; offsets [2 P + 1] int64; blocks: of
-    every BLOCK rows the transpose, columns and offsets [d + 1] of (row, bit) numbers. The transpose of the
-    whole would look up every bit's row among all P of a gradient; block by block they are close together."""
+    With 10^8 bits a product costs as much as reading the columns, so each bit takes 4 bytes and nothing else.
+    A product with the transpose of the whole matrix would look up rows of a gradient with P rows in random
+    order; in blocks they are close together.
+
+    Attributes:
+        columns: [E] int32: row after row, the columns of its ones and then of its zeros.
+        offsets: [2 P + 1] int64: where the ones and zeros of each row begin.
+        values: [P, 2].
+        width: d.
+        blocks: For every BLOCK rows the transpose: (row, bit) numbers, and their offsets [d + 1].
+    """
 
     columns: Tensor
     offsets: Tensor
@@ -33,7 +40,18 @@ class BitMatrix:
 
     @staticmethod
     def of(columns: Tensor, bits: Tensor, sizes: Tensor, values: Tensor, width: int) -> "BitMatrix":
-        """columns [E] int32 and bits [E] bool, row after row; sizes [P] int64: of each row; values [P, 2]."""
+        """Build a matrix from bits.
+
+        Args:
+            columns: [E] int32 column of each bit, row after row.
+            bits: [E] bool.
+            sizes: [P] int64 bits of each row.
+            values: [P, 2] value of a bit of 1 and of 0 in each row.
+            width: d.
+
+        Returns:
+            The matrix.
+        """
         ends = sizes.cumsum(0)
         starts = ends - sizes
         sums = torch.cat([bits.new_zeros(1, dtype=torch.int32), bits.cumsum(0, dtype=torch.int32)])
@@ -45,9 +63,9 @@ class BitMatrix:
             bit, before = bits[some], sums[:-1][some]
             row = torch.repeat_interleave(torch.arange(len(sizes[rows]), device=bit.device), sizes[rows])
             first, base = starts[rows][row], sums[starts[rows]][row]
-            rank = before - base  # ones before it in its row
+            rank = before - base  # number of ones before it in its row
             place = torch.arange(some.start, some.stop, device=bit.device)
-            zero = ones[rows][row] + place - rank  # after all ones, less the ones before it
+            zero = ones[rows][row] + place - rank  # zeros follow all ones
             ordered[torch.where(bit, first + rank, zero)] = columns[some]
         offsets = torch.stack([starts, starts + ones], 1).flatten()
         offsets = torch.cat([offsets, ends[-1:] if len(ends) else ends.new_zeros(1)])
@@ -59,6 +77,7 @@ class BitMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(P, d)."""
         return len(self.values), self.width
 
     def __matmul__(self, dense: Tensor) -> Tensor:
@@ -67,7 +86,11 @@ class BitMatrix:
         return result
 
     def to_dense(self) -> Tensor:
-        """[P, d]."""
+        """Return the dense matrix.
+
+        Returns:
+            [P, d].
+        """
         sizes = self.offsets.diff()
         value = torch.repeat_interleave(self.values.flatten(), sizes)
         row = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device) // 2, sizes)
@@ -76,7 +99,7 @@ class BitMatrix:
 
 
 def _transposed(columns: Tensor, offsets: Tensor, start: int, stop: int, width: int) -> tuple[Tensor, Tensor]:
-    """Of the rows start..stop-1: which (row, bit) have a one in each column. By a counting sort."""
+    """List which (row, bit) of the rows start..stop-1 have a bit in each column, by a counting sort."""
     import scipy.sparse
 
     pointers = offsets[2 * start : 2 * stop + 1]
@@ -88,7 +111,7 @@ def _transposed(columns: Tensor, offsets: Tensor, start: int, stop: int, width: 
 
 
 def _sums(columns: Tensor, offsets: Tensor, dense: Tensor) -> Tensor:
-    """The sum of the rows of `dense` that each bag names."""
+    """Add up the rows of `dense` that each bag names."""
     if not len(columns):
         return dense.new_zeros(len(offsets) - 1, dense.shape[1])
     total: Tensor = embedding_bag(columns, dense, offsets.int(), mode="sum", include_last_offset=True)
@@ -100,7 +123,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, matrix: BitMatrix, dense: Tensor) -> Tensor:
         ctx.matrix = matrix
         both = _sums(matrix.columns, matrix.offsets, dense).view(len(matrix.values), 2, dense.shape[1])
-        # a sum_1 + b sum_0 of each row
+        # values[p, 0] times the sum over ones plus values[p, 1] times the sum over zeros
         return torch.einsum("pbh,pb->ph", both, matrix.values.to(dense.dtype))
 
     @staticmethod

@@ -1,4 +1,6 @@
-"""The settings of Lumos."""
+"""The settings of Lumos; docs/papers/lumos.md, "Differences from the paper", says which values are the
+paper's.
+"""
 
 from typing import Literal, Self
 
@@ -16,73 +18,82 @@ __all__ = ["BalanceSettings", "EncodingSettings", "LumosConfig"]
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class EncodingSettings:
-    """How features are sent."""
+    """How clients send their features."""
 
     epsilon: float = Field(
-        default=2.0, gt=0, allow_inf_nan=False, description="privacy budget of a device's features"
+        default=2.0, gt=0, allow_inf_nan=False, description="privacy budget of a client's features"
     )
     accounting: Accounting = Field(
         default="per_receiver",
-        description="whom epsilon holds against: each receiver alone (the paper), or all of them together",
+        description="who epsilon protects against: each receiver alone (as in the paper), or all receivers "
+        "together",
     )
     decode: Literal["shrunk", "unbiased"] = Field(
         default="shrunk",
-        description="what a receiver makes of a bit: the linear estimate of least error, or one without bias "
-        "and of large variance (the paper)",
+        description="how a receiver reads a bit: as the linear estimate with the least mean squared error, "
+        "or as an estimate without bias but with a large variance (as in the paper)",
     )
     rescale: bool = Field(
         default=False,
-        description="with decode=unbiased: unbiased over the choice of coordinates too, times d / |bin|",
+        description="with decode=unbiased: multiply by d / |bin|, so that the estimate is unbiased over the "
+        "choice of the coordinates too",
     )
     pad_bins: int | None = Field(
         default=None,
         ge=1,
-        description="so many bins at every device, which hides how many receivers it has; none: one for each",
+        description="number of bins of every client, which hides the number of its receivers; none: one bin "
+        "for each receiver",
     )
     unsent_value: float = Field(
         default=0.0,
         allow_inf_nan=False,
-        description="what stands for a feature that a receiver gets no bit of, and what decode=shrunk "
-        "shrinks to: a public guess of its mean (the paper: the middle of the bounds)",
+        description="value of a feature of which a receiver has no bit, and to which decode=shrunk shrinks: "
+        "a public guess of the feature's mean (the paper: the middle of the bounds)",
     )
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class BalanceSettings:
-    """How neighbours agree who keeps an edge."""
+    """How neighbours agree which of them trains on an edge."""
 
     balancer: Literal["local", "mcmc", "oracle", "greedy", "none"] = Field(
         default="local",
-        description="who keeps an edge: passed on to neighbours that keep less, the paper's search, the "
-        "exact optimum (the server sees the graph), the paper's start alone, or both ends",
+        description="how edges are assigned to clients: by exchanges between neighbours (local), by the "
+        "paper's search (mcmc), exactly by a server that sees the graph (oracle), by the start of the "
+        "paper's search (greedy), or each edge to both of its clients (none)",
     )
     balance_rounds: int = Field(
         default=1000,
         ge=0,
-        description="most rounds of balancer=local in which an edge passes to who keeps 2 less",
+        description="with balancer=local: maximal number of rounds in which an edge moves to a neighbour "
+        "whose workload is smaller by 2",
     )
     shuffle_rounds: int = Field(
-        default=20, ge=0, description="its rounds after these, in which one passes to whoever keeps less"
+        default=20,
+        ge=0,
+        description="with balancer=local: number of rounds after these, in which a smaller workload is "
+        "enough",
     )
-    mcmc_steps: int = Field(default=1000, ge=0, description="steps of balancer=mcmc")
+    mcmc_steps: int = Field(default=1000, ge=0, description="with balancer=mcmc: steps of the search")
     temperature: float = Field(
-        default=1.0, gt=0, allow_inf_nan=False, description="temperature of balancer=mcmc (the paper: 1)"
+        default=1.0, gt=0, allow_inf_nan=False, description="with balancer=mcmc: temperature (the paper: 1)"
     )
     acceptance: Literal["hidden", "opened"] = Field(
         default="hidden",
-        description="what a step of balancer=mcmc shows of the two largest workloads: whether it is "
-        "accepted, or (the paper) both",
+        description="with balancer=mcmc: what two clients learn about their workloads in a step: only "
+        "whether the step is accepted, or both numbers (as in the paper)",
     )
     compare_again: Literal["changed", "all"] = Field(
-        default="changed", description="which pairs compare again: those that changed, or (the paper) all"
+        default="changed",
+        description="which pairs compare again: those with a changed workload, or all (as in the paper)",
     )
     degree_bits: int = Field(
-        default=12, ge=1, le=31, description="bits that hold every degree; known to everyone"
+        default=12, ge=1, le=31, description="number of bits that hold every degree; public"
     )
 
     @property
     def level_bits(self) -> int:
-        """Bits that hold round(ln d) of every degree d."""
+        """Number of bits that hold the rounded logarithm of every degree."""
         most = torch.tensor(float(2**self.degree_bits - 1), dtype=torch.float64)
         return max(1, int(most.log().round()).bit_length())
 
@@ -104,28 +115,30 @@ class LumosConfig(
 ):
     """The settings of Lumos."""
 
-    backbone: Literal["gcn", "gat"] = Field(default="gcn", description="graph network on the trees")
+    backbone: Literal["gcn", "gat"] = Field(default="gcn", description="graph neural network on the trees")
     virtual_nodes: bool = Field(
-        default=True, description="trees with virtual nodes; without: each device's own neighbourhood"
+        default=True, description="use trees with virtual nodes; if false, each client's neighbourhood"
     )
     trainer: Literal["fused", "general"] = Field(
         default="fused",
-        description="pair by pair where that is exact (trees, up to 3 layers), or always as one graph",
+        description="compute leaves pair by pair if that is exact (trees, up to 3 layers), or always on one "
+        "graph",
     )
     protocols: Literal["real", "simulated"] = Field(
         default="simulated",
-        description="secure protocols, of which comparisons between devices are always one: really run, or "
-        "simulated: the same numbers and bytes, and nothing hidden",
+        description="run the secure protocols (comparisons between clients are always among them), or "
+        "simulate them: the results and the bytes are the same, and nothing is hidden",
     )
     negatives: int = Field(
-        default=1, ge=1, description="link prediction: pairs that are no edge for every kept neighbour"
+        default=1, ge=1, description="link prediction: number of drawn pairs for each neighbour in a tree"
     )
 
     @model_validator(mode="after")
     def _go_together(self) -> Self:
         if self.rescale and self.decode != "unbiased":
             raise InputError(
-                "rescale=True cannot be used: expected decode=unbiased beside it (shrunk is biased by intent)"
+                f"rescale=True cannot be used with decode={self.decode}: expected decode=unbiased, because "
+                "rescale corrects unbiased estimates; set decode=unbiased, or leave rescale out"
             )
         low, high = self.feature_low, self.feature_high
         if not low <= self.unsent_value <= high:

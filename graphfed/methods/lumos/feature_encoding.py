@@ -1,28 +1,26 @@
-"""How a Lumos device sends its features: once, by the one-bit mechanism, a bin of coordinates to each
-receiver (Lumos, section VI-A; docs/papers/lumos.md, Encoding of features).
+"""How a Lumos client sends its features: once, by the one-bit mechanism, one bin of coordinates to each
+receiver (section VI-A of the paper; docs/papers/lumos.md, "Encoding of features").
 
     paper            here
-    wl(u) bins       r(u) bins, one for each of the r(u) devices that keep u
-    eps wl(u) / d    eps / |bin| (accounting=per_receiver), or eps / d (coalition): `bins.budget_of`
-    x'_u             `Sent.flat`: the bits of each bin, packed
-    x''_u, Eq. (27)  `received_features`: `unsent_value` and, at the coordinates of the bin, a deviation
+    wl(u) bins       r(u) bins, one for each receiver of u (a client that has u in its tree)
+    eps wl(u) / d    eps / |bin| (accounting=per_receiver) or eps / d (coalition): `bins.budget_of`
+    x'_u, Eq. (26)   `EncodedFeatures.flat`: the bits of each bin, packed
+    x''_u, Eq. (27)  `received_features`: `unsent_value`, plus a deviation at the coordinates of the bin
 
-Which bin a receiver gets is drawn from the noise; which coordinates are in it follows from a public key, the
-sender's id and the number of bins. So beside the bits a receiver needs that number and the bin's: 8 bytes,
-from which it learns r(u). With pad_bins there are as many bins at every device, sent or not, and it does not;
-a device with more receivers than bins sends the same bin to several.
+Which bin a receiver gets is drawn from the noise. Which coordinates are in it follows from a public key, the
+sender's id and the number of bins; so the bits come with a header of 8 bytes: the number of bins and the
+number of this bin. The header shows r(u). With pad_bins every client has the same number of bins and the
+header shows nothing; a client with more receivers than bins sends some bins to several receivers.
 
-What a received bit says. (27) reads it as (low + high) / 2 plus or minus (high - low) / 2 times
-c = (e^e' + 1) / (e^e' - 1), which makes it unbiased; e' is small, so c is large (590 for a bin of 589
-coordinates at eps = 2), and so is its variance. decode=shrunk takes the linear estimate of least mean squared
-error instead, for a feature of which nothing is known but its mean m and that it varies within the bounds:
-m + (U - m) / (1 + c^2), with U the unbiased value.
+Decoding. Eq. (27) reads a bit without bias, as (a + b) / 2 +- c (b - a) / 2 with c = (e^e' + 1) / (e^e' - 1).
+Since e' is small, c and the variance are large (c = 590 for a bin of 589 coordinates at eps = 2).
+decode=shrunk reads the linear estimate with the least mean squared error, m + (U - m) / (1 + c^2), where U is
+the unbiased value and m = `unsent_value` a public guess of the feature's mean.
 
-What stands for a coordinate that was not sent is `unsent_value`, a public number: m, of both estimates. The
-paper takes the middle of the bounds, where a sparse feature never is: 0.5 for each of thousands of features
-that are nearly all 0 adds more to a leaf than the device's own features do. The default is 0: what a sparse
-feature is, what a standardised one is on average, and what adds nothing to a network's input. What is done
-with a bit once it is sent, or without one, does not touch its privacy."""
+`unsent_value` also stands for coordinates of other bins. The paper takes the middle of the bounds; for
+thousands of sparse features that adds more to a leaf than the client's own features do. The default is 0.
+What a receiver does with a bit does not change its privacy.
+"""
 
 from dataclasses import dataclass
 
@@ -40,7 +38,7 @@ from graphfed.privacy.noise import Mechanism, Noise, chunks
 from graphfed.random import entry_words, fold
 
 __all__ = [
-    "Sent",
+    "EncodedFeatures",
     "announced_sizes",
     "bytes_of_bins",
     "encode",
@@ -50,7 +48,14 @@ __all__ = [
 
 
 def receiver_mechanism(config: LumosConfig) -> Mechanism:
-    """What one receiver gets, for the ledger."""
+    """Describe for the ledger what one receiver gets.
+
+    Args:
+        config: The settings.
+
+    Returns:
+        The mechanism.
+    """
     return Mechanism(
         "one-bit in bins",
         config.epsilon,
@@ -60,11 +65,18 @@ def receiver_mechanism(config: LumosConfig) -> Mechanism:
 
 
 @dataclass(frozen=True, eq=False)
-class Sent:
-    """What a cohort's devices send to their receivers, R in all by (device, receiver): header [R, 2] int32,
-    the number of bins and the bin's; flat uint8, the packed bits row after row; lengths [R] int64, bytes of
-    each. Of each device: epsilon [n] against the receiver that learns most and colluding [n] against all
-    together; coordinates [n] int64 sent in all."""
+class EncodedFeatures:
+    """The noised features that a cohort's n clients send to their receivers, R in all, sorted by (client,
+    receiver).
+
+    Attributes:
+        header: [R, 2] int32: number of bins of the client, number of this bin.
+        flat: [B] uint8: the packed bits of all rows.
+        lengths: [R] int64: bytes of each row.
+        epsilon: [n] privacy budget against the receiver that learns most.
+        colluding: [n] privacy budget against all receivers together.
+        coordinates: [n] int64: coordinates sent to anyone.
+    """
 
     header: Tensor
     flat: Tensor
@@ -76,14 +88,31 @@ class Sent:
 
 def encode(
     x: Tensor | SparseMatrix, ids: Tensor, rows: Tensor, receiver: Tensor, config: LumosConfig
-) -> Sent:
-    """x [n, d] and ids [n] of the devices; rows [R] ascending: the device of each receiver [R], stable ids.
-    To be run once: what is drawn again spends the budget again. InputError for a feature outside the
-    bounds."""
-    noise, devices, width = Noise(config.noise_seed), len(ids), x.shape[1]
-    count = torch.bincount(rows, minlength=devices)
-    dealt_over = count if config.pad_bins is None else torch.where(count > 0, config.pad_bins, 0)
-    bins = assign_bins(bin_key(config), ids, width, dealt_over)
+) -> EncodedFeatures:
+    """Encode the features of a cohort. Call it once in a run: bits that are drawn again spend the budget
+    again.
+
+    Args:
+        x: [n, d] features.
+        ids: [n] stable ids of the clients.
+        rows: [R] client of each receiver, as an index in the cohort, ascending.
+        receiver: [R] stable ids of the receivers.
+        config: The settings.
+
+    Returns:
+        The bits and what they cost.
+
+    Raises:
+        InputError: A feature is outside its bounds.
+
+    Reference:
+        Lumos, Eq. (26).
+    """
+    noise, num_clients, width = Noise(config.noise_seed), len(ids), x.shape[1]
+    count = torch.bincount(rows, minlength=num_clients)
+    num_bins = count if config.pad_bins is None else torch.where(count > 0, config.pad_bins, 0)
+    bins = assign_bins(bin_key(config), ids, width, num_bins)
+    # Eq. (26), for every coordinate once
     packed = encode_bins(
         x,
         ids,
@@ -97,30 +126,40 @@ def encode(
     )
     chosen = _chosen_bins(rows, count, ids, receiver, noise, config)
     number = bins.first[rows] + chosen
-    size, told = bins.size[number], torch.unique(number)  # a bin that several receivers get is told once
-    spent = _spent(bins.size, config, width)
-    return Sent(
-        header=torch.stack([dealt_over[rows], chosen], 1).int(),
-        flat=_cut(packed, rows, bins.start[number], size),
+    # A bin that several receivers get spends its budget once.
+    size, sent_bins = bins.size[number], torch.unique(number)
+    budget_spent = _budget_spent(bins.size, config, width)
+    return EncodedFeatures(
+        header=torch.stack([num_bins[rows], chosen], 1).int(),
+        flat=_cut_bins(packed, rows, bins.start[number], size),
         lengths=bytes_of_bins(size),
-        epsilon=spent.new_zeros(devices).scatter_reduce(0, rows, spent[number], "amax"),
-        colluding=spent.new_zeros(devices).index_add(0, bins.device[told], spent[told]),
-        coordinates=count.new_zeros(devices).index_add(0, bins.device[told], bins.size[told]),
+        epsilon=budget_spent.new_zeros(num_clients).scatter_reduce(0, rows, budget_spent[number], "amax"),
+        colluding=budget_spent.new_zeros(num_clients).index_add(
+            0, bins.client[sent_bins], budget_spent[sent_bins]
+        ),
+        coordinates=count.new_zeros(num_clients).index_add(0, bins.client[sent_bins], bins.size[sent_bins]),
     )
 
 
 def bin_key(config: LumosConfig) -> int:
-    """Public: of which coordinates are in which bin of a device."""
+    """Return the public key that assigns coordinates to bins."""
     return fold(config.seed, "lumos", "dealing")
 
 
 def bytes_of_bins(size: Tensor) -> Tensor:
-    """Bytes that the bits of bins of these sizes take."""
+    """Return the bytes of the packed bits of bins.
+
+    Args:
+        size: [R] coordinates of each bin.
+
+    Returns:
+        [R] int64.
+    """
     return (size + 7) // 8
 
 
-def _spent(size: Tensor, config: LumosConfig, width: int) -> Tensor:
-    """The budget that all bits of each bin take together, float64."""
+def _budget_spent(size: Tensor, config: LumosConfig, width: int) -> Tensor:
+    """Return the budget that all bits of each bin spend together, float64."""
     whole = budget_of(config.accounting, config.epsilon, width, size) * size
     return torch.where(size > 0, whole, 0.0)
 
@@ -128,8 +167,11 @@ def _spent(size: Tensor, config: LumosConfig, width: int) -> Tensor:
 def _chosen_bins(
     rows: Tensor, count: Tensor, ids: Tensor, receiver: Tensor, noise: Noise, config: LumosConfig
 ) -> Tensor:
-    """Which bin of its device each receiver gets, [R] int64: a random order of the receivers takes them one
-    after the other, or with pad_bins a random order of the bins."""
+    """Draw the bin that each receiver gets, [R] int64.
+
+    The receivers of a client take its bins in a random order; with pad_bins the bins are in a random order
+    too.
+    """
     draw = noise.words("lumos/receivers", entry_words(ids[rows], receiver), 1)[:, 0].long()
     order = torch.argsort(rows * (1 << 33) + draw)
     first = count.cumsum(0) - count
@@ -141,16 +183,17 @@ def _chosen_bins(
     return bins[rows, rank % config.pad_bins]
 
 
-def _cut(packed: Tensor, rows: Tensor, start: Tensor, size: Tensor) -> Tensor:
-    """The bits start .. start + size - 1 of a row of packed bits [n, D], for each of `rows` [R] ascending,
-    packed anew: [B] uint8."""
+def _cut_bins(packed: Tensor, rows: Tensor, start: Tensor, size: Tensor) -> Tensor:
+    """Cut the bits start .. start + size - 1 out of each client's packed bits [n, D] and pack them, one row
+    for each of `rows` [R] ascending: [B] uint8.
+    """
     lengths, width = bytes_of_bins(size), 8 * packed.shape[1]
     flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=packed.device)
     done = 0
-    for devices in chunks(len(packed), width):
-        some = slice(*torch.searchsorted(rows, rows.new_tensor([devices.start, devices.stop])).tolist())
-        bits = unpack_bits(packed[devices], width).flatten()
-        taken = bits[ranges((rows[some] - devices.start) * width + start[some], size[some])]
+    for clients in chunks(len(packed), width):
+        some = slice(*torch.searchsorted(rows, rows.new_tensor([clients.start, clients.stop])).tolist())
+        bits = unpack_bits(packed[clients], width).flatten()
+        taken = bits[ranges((rows[some] - clients.start) * width + start[some], size[some])]
         padded = bits.new_zeros(8 * int(lengths[some].sum()))
         padded[ranges(8 * (lengths[some].cumsum(0) - lengths[some]), size[some])] = taken
         piece = pack_bits(padded.view(-1, 8)).flatten()
@@ -163,27 +206,53 @@ def _cut(packed: Tensor, rows: Tensor, start: Tensor, size: Tensor) -> Tensor:
 
 
 def announced_sizes(header: Tensor, width: int) -> Tensor:
-    """How many coordinates each bin has, [P] int64, by headers [P, 2]. InputError for what is no header."""
-    parts, number = header[:, 0].long(), header[:, 1].long()
-    wrong = ((number < 0) | (number >= parts)).nonzero()[:, 0]
+    """Compute the number of coordinates in each received bin.
+
+    Args:
+        header: [P, 2] headers.
+        width: Features, d.
+
+    Returns:
+        [P] int64.
+
+    Raises:
+        InputError: A header names a bin that does not exist.
+    """
+    num_bins, number = header[:, 0].long(), header[:, 1].long()
+    wrong = ((number < 0) | (number >= num_bins)).nonzero()[:, 0]
     if len(wrong):
-        raise InputError(f"a device sent bin {int(number[wrong[0]])} of {int(parts[wrong[0]])} bins")
-    return width // parts + (number < width % parts)
+        raise InputError(f"a client sent bin {int(number[wrong[0]])} of {int(num_bins[wrong[0]])} bins")
+    return width // num_bins + (number < width % num_bins)
 
 
 def received_features(
     header: Tensor, flat: Tensor, sender: Tensor, width: int, config: LumosConfig
 ) -> BitMatrix:
-    """The deviations of x''_v from `unsent_value`, [P, d]: an entry for each coordinate of a bin.
+    """Decode received bits into deviations of x''_v from `unsent_value`.
 
-    header [P, 2], flat [B] and sender [P] (stable ids) of the pairs. What `encode` sent, decoded."""
+    Args:
+        header: [P, 2] headers.
+        flat: [B] uint8 packed bits, row after row.
+        sender: [P] stable ids of the senders.
+        width: Features, d.
+        config: The settings.
+
+    Returns:
+        [P, d] with an entry for each coordinate of a bin.
+
+    Raises:
+        InputError: A header names a bin that does not exist, or a client has sent different headers.
+
+    Reference:
+        Lumos, Eq. (27).
+    """
     size = announced_sizes(header, width)
-    known, first, place = _distinct(sender)
-    parts = header[:, 0].long()
-    bins = assign_bins(bin_key(config), known, width, parts[first])
-    number = bins.first[place] + header[:, 1].long()
-    if not torch.equal(parts[first][place], parts) or not torch.equal(bins.size[number], size):
-        raise InputError("a device told two of its receivers different numbers of bins")
+    sender_ids, first, sender_index = _distinct(sender)
+    num_bins = header[:, 0].long()
+    bins = assign_bins(bin_key(config), sender_ids, width, num_bins[first])
+    number = bins.first[sender_index] + header[:, 1].long()
+    if not torch.equal(num_bins[first][sender_index], num_bins) or not torch.equal(bins.size[number], size):
+        raise InputError("a client has sent two of its receivers different numbers of bins")
     budget = budget_of(config.accounting, config.epsilon, width, size.clamp(min=1))
     values = torch.stack(_deviations(budget, size, width, config), 1).to(torch.get_default_dtype())
     columns = torch.empty(int(size.sum()), dtype=torch.int32, device=flat.device)
@@ -192,30 +261,33 @@ def received_features(
     widest = int(size.max()) if len(size) else 1
     for pairs in chunks(len(size), widest):
         some = slice(int((ends - size)[pairs.start]), int(ends[pairs.stop - 1]))
-        dealt = ranges(place[pairs] * width + bins.start[number[pairs]], size[pairs])
-        columns[some] = bins.order.flatten()[dealt].int()
-        spots = ranges(starts[pairs], size[pairs])
-        bits[some] = ((flat[spots >> 3] >> (spots & 7).to(torch.uint8)) & 1).bool()
+        places = ranges(sender_index[pairs] * width + bins.start[number[pairs]], size[pairs])
+        columns[some] = bins.order.flatten()[places].int()
+        positions = ranges(starts[pairs], size[pairs])
+        bits[some] = ((flat[positions >> 3] >> (positions & 7).to(torch.uint8)) & 1).bool()
     return BitMatrix.of(columns, bits, size, values, width)
 
 
 def _distinct(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The different ids, the first place of each, and which of them each is."""
-    known, place = torch.unique(ids, return_inverse=True)
-    first = torch.full_like(known, len(ids)).scatter_reduce(
-        0, place, torch.arange(len(ids), device=ids.device), "amin"
+    """Return the distinct ids, the first index of each, and for each id its index among the distinct ones."""
+    sender_ids, sender_index = torch.unique(ids, return_inverse=True)
+    first = torch.full_like(sender_ids, len(ids)).scatter_reduce(
+        0, sender_index, torch.arange(len(ids), device=ids.device), "amin"
     )
-    return known, first, place
+    return sender_ids, first, sender_index
 
 
 def _deviations(budget: Tensor, size: Tensor, width: int, config: LumosConfig) -> tuple[Tensor, Tensor]:
-    """What a bit of 1, and of 0, of each bin puts on top of `unsent_value`, float64 [P] each."""
+    """Return how far a bit of 1, and a bit of 0, of each bin moves the value from `unsent_value`, float64 [P]
+    each.
+    """
     low, high = config.feature_low, config.feature_high
     c = gain(budget)
-    # Eq. (27): U = (low + high) / 2 +- (high - low) / 2 c.
+    # Eq. (27): U = (a + b) / 2 +- (b - a) / 2 c
     up, down = ((low + high) / 2 + sign * (high - low) / 2 * c for sign in (1, -1))
+    # The value read is m + shrinkage (U - m), m = unsent_value.
     if config.decode == "shrunk":
-        share = 1 / (1 + c * c)
+        shrinkage = 1 / (1 + c * c)
     else:
-        share = width / size.clamp(min=1) if config.rescale else torch.ones_like(c)
-    return share * (up - config.unsent_value), share * (down - config.unsent_value)
+        shrinkage = width / size.clamp(min=1) if config.rescale else torch.ones_like(c)
+    return shrinkage * (up - config.unsent_value), shrinkage * (down - config.unsent_value)

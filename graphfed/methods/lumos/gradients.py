@@ -1,8 +1,10 @@
-"""How the gradients of the shared weights add up at the server, under each protection.
+"""How the gradients of the shared weights are added up at the server, under each protection.
 
-In plaintext the weights are leaves at the server: their gradient comes back over the broadcast, added up over
-the devices of a host. By secure aggregation every device has leaves of its own, whose gradients are its part
-of the sum; how many nodes are trained on is one more number of it, in every round."""
+With aggregation=plaintext the weights are leaves of the autograd graph at the server; their gradient flows
+back over the broadcast and is added up over the clients of a worker. With aggregation=secure every client has
+leaves of its own, whose gradients are its part of a secure sum; the number of training nodes is one more
+number of that sum, in every round.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves, constant
 from graphfed.federation.secure.aggregation import secure_sum
 from graphfed.methods.base import Task
-from graphfed.methods.lumos.devices import Devices
+from graphfed.methods.lumos.client_trees import ClientTrees
 from graphfed.methods.tasks import LINK_PREDICTION
 
 __all__ = ["GRADIENTS", "GradientSum", "Weights"]
@@ -28,39 +30,39 @@ class GradientSum:
     """A sum of gradients under one protection.
 
     Attributes:
-        apart: Whether every device has weights of its own.
-        count: (fed, devices, task) -> at the server, how many nodes (to predict links: devices) are
-            trained on; None where every round sums them.
-        broadcast: (fed, devices, weights) -> the leaves that collect gradients, and the weights at the
-            devices.
-        mean: (fed, devices, gradients, count, weights) -> the mean gradient at the server.
+        per_client: Whether every client has leaves of its own.
+        count: (fed, trees, task) -> at the server, the number of training nodes (to predict links: of
+            clients); None if every round sums it.
+        broadcast: (fed, trees, weights) -> the leaves that collect gradients, and the weights at the clients.
+        mean: (fed, trees, gradients, count, weights) -> the mean gradient at the server.
     """
 
-    apart: bool
+    per_client: bool
     count: Callable[[Federation, Located, Task], Located | None]
     broadcast: Callable[[Federation, Located, Located], tuple[Located, Located]]
     mean: Callable[[Federation, Located, Located, Located | None, Located], Located]
 
 
-# ---- at the devices ----------------------------------------------------------------------------------------
+# ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def copies(devices: Devices, weights: Weights) -> Weights:
-    """A copy of the weights for every device, [n, ...], to collect its own gradient."""
-    n = devices.forest.num_devices
+def copy_weights(trees: ClientTrees, weights: Weights) -> Weights:
+    """Copy the weights for every client, [n, ...], as leaves that collect its own gradient."""
+    n = trees.forest.num_clients
     leaves: Weights = as_leaves({name: w.expand(n, *w.shape).contiguous() for name, w in weights.items()})
     return leaves
 
 
-def training_nodes(devices: Devices) -> Tensor:
-    return devices.cohort.train.sum()
+def training_nodes(trees: ClientTrees) -> Tensor:
+    """Count the cohort's training nodes."""
+    return trees.cohort.train.sum()
 
 
-def with_count(devices: Devices, gradients: Weights) -> tuple[Weights, Tensor]:
-    """Each device's gradient, and for how many nodes (to predict links: devices) its loss counts, [n]."""
-    cohort = devices.cohort
+def with_count(trees: ClientTrees, gradients: Weights) -> tuple[Weights, Tensor]:
+    """Return each client's gradient and the number of nodes (to predict links: clients) in its loss, [n]."""
+    cohort = trees.cohort
     if cohort.links is not None:
-        return gradients, torch.ones(devices.forest.num_devices)
+        return gradients, torch.ones(trees.forest.num_clients)
     count = torch.bincount(cohort.client[cohort.rows("train")], minlength=cohort.num_clients)
     return gradients, count.double()
 
@@ -68,65 +70,69 @@ def with_count(devices: Devices, gradients: Weights) -> tuple[Weights, Tensor]:
 # ---- at the server -----------------------------------------------------------------------------------------
 
 
-def no_sum(weights: Weights) -> tuple[Weights, Tensor]:
-    """What a sum of `with_count` looks like."""
+def sum_template(weights: Weights) -> tuple[Weights, Tensor]:
+    """Return values of the shape of a sum of `with_count`."""
     return weights, torch.zeros(())
 
 
-def mean_of(gradients: Weights, count: Tensor, weights: Weights) -> Weights:
+def divide(gradients: Weights, count: Tensor, weights: Weights) -> Weights:
+    """Divide summed gradients by the number of training nodes."""
     if not bool(count):
-        raise InputError("no device has a training node; use another split")
+        raise InputError("no client has a training node; use another split")
     return {name: (g / count).to(weights[name].dtype) for name, g in gradients.items()}
 
 
-def mean_of_sum(total: tuple[Weights, Tensor], weights: Weights) -> Weights:
-    return mean_of(*total, weights)
+def divide_sum(total: tuple[Weights, Tensor], weights: Weights) -> Weights:
+    """Divide the sum of `with_count`."""
+    return divide(*total, weights)
 
 
 # ---- the program over places -------------------------------------------------------------------------------
 
 
-def count_once(fed: Federation, devices: Located, task: Task) -> Located:
-    """Each device tells the server whether its node is trained on; to predict links all are."""
+def count_once(fed: Federation, trees: Located, task: Task) -> Located:
+    """Count the training nodes at the server: each client sends whether its node is one. To predict links
+    every client counts, and nothing is sent.
+    """
     if task.name == LINK_PREDICTION:
         return fed.server.run(constant, fed.num_clients)
-    counts = fed.clients.run(training_nodes, devices)
+    counts = fed.clients.run(training_nodes, trees)
     return fed.sum(counts, name="lumos/training_count", grad=False)
 
 
-def count_in_sums(fed: Federation, devices: Located, task: Task) -> None:
-    """The sums of gradients have it."""
+def count_in_sums(fed: Federation, trees: Located, task: Task) -> None:
+    """Return None: the secure sum of every round contains the count."""
 
 
-def leaves_at_server(fed: Federation, devices: Located, weights: Located) -> tuple[Located, Located]:
-    """Weights whose gradients come back to the server over the broadcast."""
+def leaves_at_server(fed: Federation, trees: Located, weights: Located) -> tuple[Located, Located]:
+    """Broadcast weights whose gradients flow back to the server."""
     leaves = fed.server.run(as_leaves, weights)
     return leaves, fed.broadcast(leaves, name="model")
 
 
-def leaves_at_devices(fed: Federation, devices: Located, weights: Located) -> tuple[Located, Located]:
-    """A copy of the weights at every device, which collects its own gradient."""
-    leaves = fed.clients.run(copies, devices, fed.broadcast(weights, name="model", grad=False))
+def leaves_at_clients(fed: Federation, trees: Located, weights: Located) -> tuple[Located, Located]:
+    """Copy the weights at every client, where each copy collects the client's own gradient."""
+    leaves = fed.clients.run(copy_weights, trees, fed.broadcast(weights, name="model", grad=False))
     return leaves, leaves
 
 
 def mean_at_server(
-    fed: Federation, devices: Located, gradients: Located, count: Located | None, weights: Located
+    fed: Federation, trees: Located, gradients: Located, count: Located | None, weights: Located
 ) -> Located:
-    """The mean of gradients that the server has added up."""
-    return fed.server.run(mean_of, gradients, count, weights)
+    """Divide the gradients that the server has added up."""
+    return fed.server.run(divide, gradients, count, weights)
 
 
 def mean_of_parts(
-    fed: Federation, devices: Located, gradients: Located, count: Located | None, weights: Located
+    fed: Federation, trees: Located, gradients: Located, count: Located | None, weights: Located
 ) -> Located:
-    """The mean of gradients that the server learns the sum of."""
-    parts = fed.clients.run(with_count, devices, gradients)
-    total = secure_sum(fed, parts, None, fed.server.run(no_sum, weights), name="lumos/gradient")
-    return fed.server.run(mean_of_sum, total, weights)
+    """Divide the gradients whose sum the server learns from a secure aggregation."""
+    parts = fed.clients.run(with_count, trees, gradients)
+    total = secure_sum(fed, parts, None, fed.server.run(sum_template, weights), name="lumos/gradient")
+    return fed.server.run(divide_sum, total, weights)
 
 
 GRADIENTS: Mapping[str, GradientSum] = {
     "plaintext": GradientSum(False, count_once, leaves_at_server, mean_at_server),
-    "secure": GradientSum(True, count_in_sums, leaves_at_devices, mean_of_parts),
+    "secure": GradientSum(True, count_in_sums, leaves_at_clients, mean_of_parts),
 }

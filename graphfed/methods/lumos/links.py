@@ -1,4 +1,4 @@
-"""Link prediction in Lumos at the devices: pairs to learn from, their loss and their scores."""
+"""Link prediction in Lumos at the clients: pairs to train on, their loss and their scores."""
 
 from dataclasses import dataclass
 
@@ -8,26 +8,34 @@ from torch.nn.functional import softplus
 
 from graphfed.federation.route import ExchangeIds
 from graphfed.federation.secure.pairs import PairRows
+from graphfed.methods.lumos.client_trees import ClientTrees
 from graphfed.methods.lumos.config import LumosConfig
-from graphfed.methods.lumos.devices import Devices
 from graphfed.random import entry_words, fold, uniform
 
 __all__ = [
-    "Around",
+    "Exclusions",
     "draw_negatives",
     "link_loss",
-    "look_around",
+    "make_exclusions",
     "pair_scores",
     "rows_to_send",
-    "scored_ends",
+    "scored_ids",
 ]
 
 
 @dataclass(frozen=True, eq=False)
-class Around:
-    """Whom a device never draws: itself and its neighbours. codes [C + n] ascending: for each, its device
-    times num_clients, plus its id less the number of ids before it; start [n]: of each device; free [n]: how
-    many are left to draw from."""
+class Exclusions:
+    """The clients that a client must not draw: itself and its neighbours.
+
+    The k-th smallest id that is left to client i is found by one binary search: an excluded id, less the
+    number of excluded ids before it, is the number of allowed ids below it.
+
+    Attributes:
+        codes: [C + n] ascending: client * num_clients + (excluded id - excluded ids before it).
+        start: [n] first entry of each client in `codes`.
+        free: [n] how many ids are left to draw from.
+        num_clients: Clients in the run.
+    """
 
     codes: Tensor
     start: Tensor
@@ -35,58 +43,126 @@ class Around:
     num_clients: int
 
 
-def look_around(rows: PairRows, ids: Tensor, num_clients: int) -> Around:
-    device = torch.cat([rows.client, torch.arange(len(ids), device=ids.device)])
+def make_exclusions(rows: PairRows, ids: Tensor, num_clients: int) -> Exclusions:
+    """Index the clients that each client must not draw.
+
+    Args:
+        rows: The neighbours of the cohort's clients.
+        ids: [n] ids of the clients.
+        num_clients: Clients in the run.
+
+    Returns:
+        The exclusions.
+    """
+    client = torch.cat([rows.client, torch.arange(len(ids), device=ids.device)])
     other = torch.cat([rows.other, ids])
-    order = torch.argsort(device * num_clients + other)
-    device, other = device[order], other[order]
-    count = torch.bincount(device, minlength=len(ids))
+    order = torch.argsort(client * num_clients + other)
+    client, other = client[order], other[order]
+    count = torch.bincount(client, minlength=len(ids))
     start = count.cumsum(0) - count
-    rank = torch.arange(len(device), device=device.device) - start[device]
-    return Around(device * num_clients + other - rank, start, num_clients - count, num_clients)
+    rank = torch.arange(len(client), device=client.device) - start[client]
+    return Exclusions(client * num_clients + other - rank, start, num_clients - count, num_clients)
 
 
 def draw_negatives(
-    devices: Devices, around: Around, ids: Tensor, config: LumosConfig, number: int
+    trees: ClientTrees, exclusions: Exclusions, ids: Tensor, config: LumosConfig, round_number: int
 ) -> ExchangeIds:
-    """For each kept neighbour `negatives` clients that are no neighbours, uniformly, with repetition."""
-    forest = devices.forest
+    """Draw `negatives` clients that are no neighbours for each neighbour in a tree, uniformly and with
+    repetition.
+
+    Args:
+        trees: The trees of the cohort.
+        exclusions: Whom each client must not draw.
+        ids: [n] ids of the clients.
+        config: The settings.
+        round_number: The round, for which pairs are drawn anew.
+
+    Returns:
+        The drawn ids [Q], with the client that has drawn each.
+    """
+    forest = trees.forest
     pairs = torch.repeat_interleave(torch.arange(forest.num_pairs, device=ids.device), config.negatives)
     which = torch.arange(len(pairs), device=ids.device) % config.negatives
-    device = devices.kept_rows[pairs]
-    open_ = around.free[device] > 0
-    pairs, which, device = pairs[open_], which[open_], device[open_]
-    # The leaf's id stands for the pair.
-    draw = uniform(fold(config.seed, "negatives", number), entry_words(forest.ids[1][pairs], which))[:, 0]
-    rank = (draw * around.free[device]).long().clamp(max=around.free[device] - 1)
-    before = torch.searchsorted(around.codes, device * around.num_clients + rank, right=True)
-    drawn = rank + before - around.start[device]
+    client = trees.leaf_owners[pairs]
+    available = exclusions.free[client] > 0
+    pairs, which, client = pairs[available], which[available], client[available]
+    # A pair's draw is keyed by the id of its leaf, so that it does not depend on the placement.
+    words = entry_words(forest.ids[1][pairs], which)
+    draw = uniform(fold(config.seed, "negatives", round_number), words)[:, 0]
+    rank = (draw * exclusions.free[client]).long().clamp(max=exclusions.free[client] - 1)
+    before = torch.searchsorted(exclusions.codes, client * exclusions.num_clients + rank, right=True)
+    drawn = rank + before - exclusions.start[client]
     everyone = torch.arange(len(ids), device=ids.device)
-    return ExchangeIds(drawn, drawn, device, ids, everyone)
+    return ExchangeIds(drawn, drawn, client, ids, everyone)
 
 
-def scored_ends(devices: Devices, ids: Tensor, target: str) -> ExchangeIds:
-    """The other ends of the pairs that each device scores."""
-    links = devices.cohort.links
+def scored_ids(trees: ClientTrees, ids: Tensor, target: str) -> ExchangeIds:
+    """Return the other client of each pair that a client scores.
+
+    Args:
+        trees: The trees of the cohort.
+        ids: [n] ids of the clients.
+        target: "val", "test" or "all".
+
+    Returns:
+        The ids, with the client that scores each.
+    """
+    links = trees.cohort.links
     assert links is not None
-    which = devices.cohort.pairs(target)
+    which = trees.cohort.pairs(target)
     client, everyone = links.client[which], torch.arange(len(ids), device=ids.device)
     return ExchangeIds(client, client, links.row[which], ids, everyone)
 
 
-def rows_to_send(devices: Devices, h: Tensor) -> Tensor:
-    """h_v for every device that keeps v."""
-    return h.index_select(0, devices.receivers)
+def rows_to_send(trees: ClientTrees, h: Tensor) -> Tensor:
+    """Select h_u for every receiver of u.
+
+    Args:
+        trees: The trees of the cohort.
+        h: [n, H] embeddings of the clients.
+
+    Returns:
+        [R, H].
+    """
+    return h.index_select(0, trees.receivers)
 
 
-def link_loss(devices: Devices, wanted: ExchangeIds, h: Tensor, kept: Tensor, drawn: Tensor) -> Tensor:
-    """Eq. (33), corrected: the cohort's sum; kept [P, H], drawn [Q, H]: embeddings that were asked for."""
-    positive = (h.index_select(0, devices.kept_rows) * kept).sum(1)
+def link_loss(
+    trees: ClientTrees, wanted: ExchangeIds, h: Tensor, neighbour_embeddings: Tensor, drawn: Tensor
+) -> Tensor:
+    """Compute the cohort's sum of the loss of link prediction.
+
+    Args:
+        trees: The trees of the cohort.
+        wanted: The drawn ids.
+        h: [n, H] embeddings of the clients.
+        neighbour_embeddings: [P, H] embeddings of the neighbours in the trees.
+        drawn: [Q, H] embeddings of the drawn clients.
+
+    Returns:
+        A number.
+
+    Reference:
+        Lumos, Eq. (33), with log sigma(-s) for a drawn pair where the paper prints log(-sigma(s)).
+    """
+    positive = (h.index_select(0, trees.leaf_owners) * neighbour_embeddings).sum(1)
     negative = (h.index_select(0, wanted.client) * drawn).sum(1)
+    # Eq. (33): -log sigma(s) = softplus(-s) does not overflow for large |s|.
     return softplus(-positive).sum() + softplus(negative).sum()
 
 
-def pair_scores(devices: Devices, h: Tensor, ends: Tensor, target: str) -> Tensor:
-    links = devices.cohort.links
+def pair_scores(trees: ClientTrees, h: Tensor, remote: Tensor, target: str) -> Tensor:
+    """Score the pairs of a target.
+
+    Args:
+        trees: The trees of the cohort.
+        h: [n, H] embeddings of the clients.
+        remote: [p, H] embeddings of the other clients of the pairs.
+        target: "val", "test" or "all".
+
+    Returns:
+        [p] h_u . h_v.
+    """
+    links = trees.cohort.links
     assert links is not None
-    return (h.index_select(0, links.row[devices.cohort.pairs(target)]) * ends).sum(1)
+    return (h.index_select(0, links.row[trees.cohort.pairs(target)]) * remote).sum(1)

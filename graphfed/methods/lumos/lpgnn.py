@@ -3,30 +3,31 @@
     paper               here
     multi-bit encoder   features (privacy.local.multi_bit), once, epsilon_x
     randomised response labels of training and validation nodes, once, epsilon_y
-    KProp               propagate: K times D^{-1/2} A D^{-1/2}, no self loops; k_x times on features, k_y on
-                        labels
+    KProp               propagate: K times D^{-1/2} A D^{-1/2} without self-loops; k_x times on features, k_y
+                        times on labels
     T                   privacy.local.response_matrix
     Drop                denoise: the loss below
 
     p(y | x) = softmax(net(KProp(x')))
     p(y' | x) = p(y | x) T                                   forward correction
-    y~ = KProp(y'), zero for nodes that released none
+    y~ = KProp(y'), zero for nodes that released no label
     loss = -log softmax(KProp(p(y' | x)))[argmax y~], mean over the training nodes
 
-What it shows. The server knows the whole graph: every node sends its neighbours in clear, whether it is a
-training or a validation node too. Features are epsilon_x-private and labels epsilon_y-private, one node
-against any other features or label, so a labelled node spends epsilon_x + epsilon_y in all. Everything is
-sent once, in set-up; afterwards only predictions come back.
+What the participants learn. The server knows the whole graph: every client sends the neighbours of its nodes
+in plaintext, and which nodes are for training and validation. Features are epsilon_x-private and labels
+epsilon_y-private, so a node with a label spends epsilon_x + epsilon_y in all. Everything is sent once, in
+set-up; afterwards only predictions return.
 
-Differs from the paper. Rounds are selected by the accuracy on the validation nodes, summed over the
-clients, as for every method here (the paper's rule is the lowest loss on noisy validation labels, guarded by
-the best training accuracy that T allows): one rule for all rows of a table, and it makes this baseline no
-weaker. A training node whose y~ is all zero keeps the label it released. The networks are those of
-`nn.backbones` (ReLU or ELU, not SELU), and neither are features rescaled by the data's own extremes (bounds
-are settings) nor classes left out. What KProp gives is divided by its standard deviation before it enters the
-network (`standardise`; the paper's raw values are about d (high - low) wide). The default was chosen on
-validation nodes of Facebook, on two seeds that no result is of: 88.1 and 87.1 % with GCN against 86.3 and
-86.4, 84.6 and 86.8 % with GAT against 81.4 and 80.0."""
+Differs from the paper. Rounds are selected by the accuracy on validation nodes, as for every method here, so
+that all rows of a table follow one rule and this baseline is not weakened; the paper selects by the loss on
+noised validation labels, bounded by the best training accuracy that T allows. A training node whose y~ is
+zero keeps the label that it released. The networks are those of `nn.backbones` (ReLU or ELU, not SELU).
+Features are not rescaled by the extremes of the data (the bounds are settings), and no classes are left out.
+The result of KProp is divided by its standard deviation before it enters the network (`standardise`), because
+the raw values are about d (high - low) wide. This default was chosen on validation nodes of Facebook with two
+seeds that no result has: 88.1 and 87.1 % with GCN against 86.3 and 86.4 %; 84.6 and 86.8 % with GAT against
+81.4 and 80.0 %.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,12 +57,12 @@ from graphfed.methods.common.released import (
     by_node,
     check_graph,
     check_training,
-    descend,
     node_route,
     noise_of,
     noised_labels,
+    return_logits,
     round_at_server,
-    send_back,
+    take_steps,
 )
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.bits import pack_bits, unpack_bits
@@ -79,7 +80,7 @@ from graphfed.privacy.local import (
 
 __all__ = ["METHOD", "LpgnnConfig", "restore"]
 
-#: Bits of the byte that says what a node is for.
+#: Bits of a node's role.
 TRAIN, VAL, WEIGHTED = 1, 2, 4
 
 
@@ -118,13 +119,16 @@ class LpgnnConfig(
 
 
 def index_type(width: int) -> torch.dtype:
-    """The smallest type that numbers `width` coordinates."""
+    """Return the smallest integer type that numbers `width` coordinates."""
     return torch.int16 if width <= 1 << 15 else torch.int32
 
 
 def noised_features(cohort: Cohort, config: LpgnnConfig) -> Tensor:
-    """The m coordinates that each node sends (`index_type`) and after them their bits, packed, as bytes:
-    [N, B] uint8."""
+    """Noise features by the multi-bit mechanism.
+
+    Returns:
+        [N, B] uint8: the m coordinates that each node sends, of `index_type`, and then their packed bits.
+    """
     assert cohort.x is not None
     bounds = config.feature_low, config.feature_high
     columns, bits = multi_bit(cohort.x, cohort.id, noise_of(config), "features", config.epsilon_x, *bounds)
@@ -133,46 +137,52 @@ def noised_features(cohort: Cohort, config: LpgnnConfig) -> Tensor:
 
 
 def roles(cohort: Cohort) -> Tensor:
-    """What each node is for, and whether its edges have weights: [N] uint8."""
+    """Return for each node whether it is for training or validation and whether edges have weights, [N]
+    uint8.
+    """
     weighted = 0 if cohort.edge_weight is None else WEIGHTED
     return (cohort.train * TRAIN + cohort.val * VAL + weighted).to(torch.uint8)
 
 
-def _ends(cohort: Cohort) -> tuple[Tensor, Tensor]:
-    """The row of each edge end, ascending, and the order that sorts inner and cut edges so."""
+def _edge_rows(cohort: Cohort) -> tuple[Tensor, Tensor]:
+    """Return the row of each end of an edge, ascending, and the order that sorts inner and cross-client edges
+    so.
+    """
     row = torch.cat([cohort.edge_index[1], cohort.cross_row])
     order = torch.argsort(row, stable=True)
     return row[order], order
 
 
 def degrees(cohort: Cohort) -> Tensor:
-    """How many neighbours each node has, [N] int32."""
-    return torch.bincount(_ends(cohort)[0], minlength=cohort.num_rows).int()
+    """Count the neighbours of each node, [N] int32."""
+    return torch.bincount(_edge_rows(cohort)[0], minlength=cohort.num_rows).int()
 
 
 def neighbours(cohort: Cohort) -> RowIds:
-    """The ids of every node's neighbours, node after node."""
-    row, order = _ends(cohort)
+    """List the ids of every node's neighbours, node after node."""
+    row, order = _edge_rows(cohort)
     ids = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cross_id])
     return RowIds(ids[order], cohort.client[row])
 
 
 def edge_weights(cohort: Cohort) -> Tensor:
-    """The weight of the edge to each of these neighbours."""
-    if cohort.edge_weight is None:  # a client without edges cannot tell
-        return torch.ones(len(_ends(cohort)[0]), device=cohort.id.device)
+    """List the weights of the edges to these neighbours."""
+    if cohort.edge_weight is None:
+        # A client without edges does not know that other clients' edges have weights.
+        return torch.ones(len(_edge_rows(cohort)[0]), device=cohort.id.device)
     assert cohort.cross_weight is not None
-    return torch.cat([cohort.edge_weight, cohort.cross_weight])[_ends(cohort)[1]]
+    return torch.cat([cohort.edge_weight, cohort.cross_weight])[_edge_rows(cohort)[1]]
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
 
 
 def weighted_edges(roles: Tensor) -> dict[str, bool]:
+    """Decide whether any client's edges have weights."""
     return {"weighted": bool((roles & WEIGHTED).any())}
 
 
-def gathered(
+def collect_release(
     features: Tensor,
     labels: Tensor,
     roles: Tensor,
@@ -181,28 +191,41 @@ def gathered(
     table: RouteTable,
     neighbours: RouteTable,
 ) -> dict[str, Tensor]:
-    """What was released, in the order of the nodes' ids [U]; edges [2, E] int32 (source, destination) by
-    place in that order, weights [E] where there are any. InputError for an edge to a node that nobody
-    has."""
+    """Collect what was released, in the order of the nodes' ids [U].
+
+    Returns:
+        Also "edges" [2, E] int32 (source, destination), as places in that order, and "weights" [E] if there
+        are any.
+
+    Raises:
+        InputError: An edge leads to a node that no client has.
+    """
     row = torch.repeat_interleave(table.index, degrees.long())
     place = torch.searchsorted(table.ids, neighbours.ids).clamp(max=max(len(table.ids) - 1, 0))
     lost = (table.ids[place] != neighbours.ids).nonzero()[:, 0]
     if len(lost):
         raise InputError(
-            f"node {int(neighbours.ids[lost[0]])} is named as a neighbour, but no client has it; leave "
-            "its edges out, or add the client"
+            f"node {int(neighbours.ids[lost[0]])} is listed as a neighbour, but no client has it; leave its "
+            "edges out, or add the client that has it"
         )
     arrived = {"features": features, "labels": labels, "roles": roles}
-    found = {name: by_node(x, table) for name, x in arrived.items()} | {"ids": table.ids}
-    check_training(found["roles"] & TRAIN > 0)
-    found["edges"] = torch.stack([place[neighbours.index], row]).int()
-    return found if weights is None else {**found, "weights": weights}
+    released_data = {name: by_node(x, table) for name, x in arrived.items()} | {"ids": table.ids}
+    check_training(released_data["roles"] & TRAIN > 0)
+    released_data["edges"] = torch.stack([place[neighbours.index], row]).int()
+    return released_data if weights is None else {**released_data, "weights": weights}
 
 
 @dataclass(frozen=True, eq=False)
-class AtServer:
-    """What the server works out once: the batch of all nodes, the propagation matrix [U, U], the training
-    nodes [n] and the class each is trained on, T [C, C]."""
+class ServerData:
+    """What the server computes once from the released data.
+
+    Attributes:
+        batch: The batch of all U nodes.
+        propagation: [U, U] matrix of KProp.
+        training: [n] training nodes.
+        target: [n] the class that each is trained on.
+        response: T, [C, C].
+    """
 
     batch: Batch
     propagation: SparseMatrix
@@ -212,7 +235,7 @@ class AtServer:
 
 
 def propagation_matrix(edges: Tensor, weight: Tensor | None, degree: Tensor) -> SparseMatrix:
-    """D^{-1/2} A D^{-1/2} without self loops; rows of isolated nodes are empty."""
+    """Compute D^{-1/2} A D^{-1/2} without self-loops; rows of isolated nodes are empty."""
     n, (source, target) = len(degree), edges
     scale = torch.where(degree > 0, degree, 1).double().rsqrt()
     value = scale[source] * scale[target] * (1 if weight is None else weight)
@@ -220,36 +243,39 @@ def propagation_matrix(edges: Tensor, weight: Tensor | None, degree: Tensor) -> 
 
 
 def propagate(matrix: SparseMatrix, x: Tensor, times: int) -> Tensor:
-    """KProp: x [U, F] after `times` steps."""
+    """Apply KProp: x [U, F] after `times` steps."""
     for _ in range(times):
         x = spmm(matrix, x)
     return x
 
 
-def decoded(found: Mapping[str, Tensor], width: int, config: LpgnnConfig) -> Tensor:
-    """The unbiased features x' of the multi-bit mechanism, [U, F]."""
+def decode_features(released_data: Mapping[str, Tensor], width: int, config: LpgnnConfig) -> Tensor:
+    """Decode the unbiased features x' of the multi-bit mechanism, [U, F]."""
     count, low, high = multi_bit_count(config.epsilon_x, width), config.feature_low, config.feature_high
     numbers = count * index_type(width).itemsize
-    columns = found["features"][:, :numbers].contiguous().view(index_type(width)).long()
-    bits = unpack_bits(found["features"][:, numbers:], count)
-    told = decode_one_bit(bits, config.epsilon_x / count, low, high, width / count)
-    x = torch.full((len(columns), width), (low + high) / 2, dtype=told.dtype, device=told.device)
-    return x.scatter_(1, columns, told)
+    columns = released_data["features"][:, :numbers].contiguous().view(index_type(width)).long()
+    bits = unpack_bits(released_data["features"][:, numbers:], count)
+    decoded_values = decode_one_bit(bits, config.epsilon_x / count, low, high, width / count)
+    x = torch.full(
+        (len(columns), width), (low + high) / 2, dtype=decoded_values.dtype, device=decoded_values.device
+    )
+    return x.scatter_(1, columns, decoded_values)
 
 
-def at_server(found: dict[str, Tensor], task: Task, config: LpgnnConfig) -> AtServer:
-    edges, weight, n = found["edges"].long(), found.get("weights"), len(found["ids"])
+def prepare_server(released_data: dict[str, Tensor], task: Task, config: LpgnnConfig) -> ServerData:
+    """Propagate features and labels and build the batch."""
+    edges, weight, n = released_data["edges"].long(), released_data.get("weights"), len(released_data["ids"])
     degree = torch.bincount(edges[1], minlength=n) if weight is None else sums_by(edges[1], weight, n)
     matrix = propagation_matrix(edges, weight, degree)
-    x = propagate(matrix, decoded(found, task.num_features, config), config.k_x)
+    x = propagate(matrix, decode_features(released_data, task.num_features, config), config.k_x)
     if config.standardise:
         spread = x.std(correction=0)
         x = x / torch.where(spread > 0, spread, 1)
-    labels, here = found["labels"].long(), torch.arange(n, device=edges.device)
+    labels, prepared_data = released_data["labels"].long(), torch.arange(n, device=edges.device)
     view = View(
         x=x,
-        ids=found["ids"],
-        client=torch.zeros_like(here),
+        ids=released_data["ids"],
+        client=torch.zeros_like(prepared_data),
         num_clients=1,
         y=labels,
         degree=degree,
@@ -257,14 +283,14 @@ def at_server(found: dict[str, Tensor], task: Task, config: LpgnnConfig) -> AtSe
         edge_weight=None if weight is None else (weight,),
     )
     blocks = config.network.blocks(view.ids, degree, config.heads, config.layers)
-    told = one_hot(labels.clamp(min=0), task.num_classes).to(x.dtype) * (labels >= 0)[:, None]
+    decoded_values = one_hot(labels.clamp(min=0), task.num_classes).to(x.dtype) * (labels >= 0)[:, None]
     target = labels
     if config.denoise:
-        smooth = propagate(matrix, told, config.k_y)
+        smooth = propagate(matrix, decoded_values, config.k_y)
         target = torch.where(smooth.any(1), smooth.argmax(1), labels)
-    training = (found["roles"] & TRAIN > 0).nonzero()[:, 0]
-    return AtServer(
-        batch=make_batch(view, here, config.layers, blocks),
+    training = (released_data["roles"] & TRAIN > 0).nonzero()[:, 0]
+    return ServerData(
+        batch=make_batch(view, prepared_data, config.layers, blocks),
         propagation=matrix,
         training=training,
         target=target[training],
@@ -272,35 +298,37 @@ def at_server(found: dict[str, Tensor], task: Task, config: LpgnnConfig) -> AtSe
     )
 
 
-def loss_of(here: AtServer, logits: Tensor, config: LpgnnConfig) -> Tensor:
-    """logits [U, C] of all nodes."""
+def loss_of(prepared_data: ServerData, logits: Tensor, config: LpgnnConfig) -> Tensor:
+    """Compute the loss of the logits [U, C] of all nodes."""
     if not config.denoise:
-        return cross_entropy(logits[here.training], here.target)
-    noisy = propagate(here.propagation, logits.softmax(1) @ here.response, config.k_y)
-    return nll_loss(noisy[here.training].log_softmax(1), here.target)
+        return cross_entropy(logits[prepared_data.training], prepared_data.target)
+    noisy = propagate(prepared_data.propagation, logits.softmax(1) @ prepared_data.response, config.k_y)
+    return nll_loss(noisy[prepared_data.training].log_softmax(1), prepared_data.target)
 
 
 def train(
-    here: AtServer, weights: Weights, optimizer: AdamState, config: LpgnnConfig, number: int
+    prepared_data: ServerData, weights: Weights, optimizer: AdamState, config: LpgnnConfig, round_number: int
 ) -> tuple[Weights, AdamState]:
+    """Take the steps of a round."""
     forward = config.network.forward
 
     def loss(leaves: Weights, dropout: Dropout | None) -> Tensor:
-        return loss_of(here, forward({**leaves}, here.batch, dropout), config)
+        return loss_of(prepared_data, forward({**leaves}, prepared_data.batch, dropout), config)
 
-    return descend(weights, optimizer, config, number, loss)
+    return take_steps(weights, optimizer, config, round_number, loss)
 
 
-def logits_of(here: AtServer, weights: Weights, config: LpgnnConfig) -> Tensor:
+def logits_of(prepared_data: ServerData, weights: Weights, config: LpgnnConfig) -> Tensor:
+    """Compute the logits [U, C] of all nodes."""
     with torch.no_grad():
-        return config.network.forward({**weights}, here.batch, None)
+        return config.network.forward({**weights}, prepared_data.batch, None)
 
 
 # ---- the program over places -------------------------------------------------------------------------------
 
 
 def release(fed: Federation, data: Located, route: Route, task: Task, config: LpgnnConfig) -> Located:
-    """Everything that the clients send: once."""
+    """Send everything that the clients release, once."""
     noise, run = noise_of(config), fed.clients.run
     features = fed.upload(
         run(noised_features, data, config),
@@ -318,61 +346,77 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Lp
     )
     parts = fed.upload(run(roles, data), route, name="lpgnn/roles", grad=False)
     counts = fed.upload(run(degrees, data), route, name="lpgnn/degrees", grad=False)
-    ends = fed.route(run(neighbours, data), name="lpgnn/neighbours")
+    pair_ids = fed.route(run(neighbours, data), name="lpgnn/neighbours")
     weights = None
     if fed.control(weighted_edges, parts)["weighted"]:
-        weights = fed.upload(run(edge_weights, data), ends, name="lpgnn/edge_weights", grad=False)
+        weights = fed.upload(run(edge_weights, data), pair_ids, name="lpgnn/edge_weights", grad=False)
     return fed.server.run(
-        gathered, features, labels, parts, counts, weights, fed.table(route), fed.table(ends)
+        collect_release, features, labels, parts, counts, weights, fed.table(route), fed.table(pair_ids)
     )
 
 
 def setup(fed: Federation, data: Located, task: Task, config: LpgnnConfig) -> State:
+    """Release the data, draw the first weights and prepare the server."""
     fed.begin("adding noise to features and labels, and sending them")
     route = node_route(fed, data, task)
-    found = release(fed, data, route, task, config)
+    released_data = release(fed, data, route, task, config)
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     values = {
         "weights": weights,
         "optimizer": fed.server.run(init_state, config.optimizer, weights),
-        "released": found,
+        "released": released_data,
     }
-    return State(values, Prepared(data, route, fed.server.run(at_server, found, task, config)))
+    return State(values, Prepared(data, route, fed.server.run(prepare_server, released_data, task, config)))
 
 
 def restore(
     fed: Federation, data: Located, task: Task, config: LpgnnConfig, values: Mapping[str, Located]
 ) -> State:
-    """The state of a run that goes on: nothing is released again, only the nodes' ids cross."""
+    """Rebuild the state of a run that is resumed: nothing is released again, only the nodes' ids are sent.
+
+    Args:
+        fed: The federation.
+        data: A `Cohort` at the clients.
+        task: The task.
+        config: The settings.
+        values: The values of the state.
+
+    Returns:
+        The state.
+    """
     route = node_route(fed, data, task)
-    server = fed.server.run(at_server, values["released"], task, config)
+    server = fed.server.run(prepare_server, values["released"], task, config)
     return State(values, Prepared(data, route, server))
 
 
-def round(fed: Federation, state: State, config: LpgnnConfig, number: int) -> State:
-    return round_at_server(fed, state, train, config, number)
+def round(fed: Federation, state: State, config: LpgnnConfig, round_number: int) -> State:
+    """Train for a round at the server."""
+    return round_at_server(fed, state, train, config, round_number)
 
 
 def predict(fed: Federation, state: State, config: LpgnnConfig, target: str) -> Located:
-    """The server predicts every node, and tells each client its own."""
+    """Predict every node at the server and send each client the logits of its nodes."""
     logits = fed.server.run(logits_of, state.prepared.server, state.weights, config)
-    return send_back(fed, state.prepared, logits, target, name="lpgnn/predictions")
+    return return_logits(fed, state.prepared, logits, target, name="lpgnn/predictions")
 
 
 MESSAGES = {
     **released.MESSAGES,
-    "lpgnn/features": "Of every node, once, a few features drawn at random and a noised bit of each: the "
-    "multi-bit mechanism with epsilon_x. With a noise_seed the noise is simulated and the server could take "
-    "it off.",
-    "lpgnn/labels": "The class of every training and validation node, once, after randomised response with "
-    "epsilon_y; with a noise_seed simulated.",
-    "lpgnn/roles": "Which nodes are for training and which for validation, and whether their edges have "
-    "weights. The server reads it.",
-    "lpgnn/degrees": "How many neighbours each node has. The server reads it.",
-    "lpgnn/neighbours": "The ids of each node's neighbours. The server reads them and so knows the whole "
-    "graph: LPGNN does not hide edges.",
-    "lpgnn/edge_weights": "Only of a graph with edge weights: the weight of each of these edges, in clear.",
-    "lpgnn/predictions": "From the server: a score of every class for each of a client's nodes.",
+    "lpgnn/features": "Every client sends the server, once, a few randomly drawn features of every node with "
+    "a noised bit of each: the multi-bit mechanism with epsilon_x. With a noise_seed the noise is simulated, "
+    "and the server could remove it.",
+    "lpgnn/labels": "Every client sends the server, once, the class of every training and validation node "
+    "after randomised response with epsilon_y. With a noise_seed the noise is simulated, and the server "
+    "could remove it.",
+    "lpgnn/roles": "Every client sends the server which nodes are for training and which for validation, and "
+    "whether their edges have weights. The server reads it.",
+    "lpgnn/degrees": "Every client sends the server the number of neighbours of each node. The server reads "
+    "it.",
+    "lpgnn/neighbours": "Every client sends the server the ids of each node's neighbours. The server reads "
+    "them and knows the whole graph: LPGNN does not hide edges.",
+    "lpgnn/edge_weights": "If edges have weights, every client sends the server the weight of each of these "
+    "edges in plaintext.",
+    "lpgnn/predictions": "The server sends every client a score of every class for each of its nodes.",
 }
 
 METHOD = Method(
@@ -392,7 +436,7 @@ METHOD = Method(
     ),
     sends=Sent(
         summary="noised features and labels and the edges, once; predictions back",
-        protection="local differential privacy for features and labels; edges in clear",
+        protection="local differential privacy for features and labels; edges in plaintext",
         messages=MESSAGES,
     ),
     defaults=DEFAULTS,

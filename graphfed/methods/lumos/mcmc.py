@@ -1,31 +1,30 @@
-"""Lumos's own balancer: Alg. 1, then a search in steps (Alg. 2), for which the device of the largest workload
-is found again and again (Alg. 3), by comparisons alone.
+"""The balancer of the paper: Alg. 1, then a search in steps (Alg. 2), which finds the client with the largest
+workload by secure comparisons (Alg. 3).
 
     paper                       here
-    N_u, wl(u)                  Chain.keeps, Chain.workload
-    CVS                         Chain.candidate: whoever keeps no less than any neighbour
-    Alg. 3, l. 1-8              compare along edges that changed; the candidates tell the server
-    Alg. 3, l. 10-14            the server tells them of each other, they compare, the largest ones say so
-    f(X) - f(X')         (18)   at_most_pairs: u and u' learn whether the step stands, and nothing else
-    T (steps)                   mcmc_steps
-    X_T                         the best cover seen, not the last
+    N_u, wl(u)                  Chain.local, Chain.workload
+    CVS                         Chain.candidate: clients whose workload no neighbour's exceeds
+    Alg. 2                      search
+    Alg. 3                      find_largest
+    f(X_t) - f(X'_t), Eq. (18)  decide_step: u and u' learn whether the step is accepted
+    T                           mcmc_steps
 
-A step: u, the device of the largest workload, passes k of its neighbours on; the largest workload afterwards
-is that of u'; the two decide whether it stands. The same answers need few of the comparisons: what has not
-changed since both ends last compared they remember, along edges and, as long as both stay candidates, among
-candidates; after a step that was refused everybody goes back to what it knew. compare_again=all compares
-everything, twice in a step, as the paper has it: the same result.
+In a step the client u with the largest workload moves k of its edges to neighbours; u' is the client with the
+largest workload afterwards; both decide whether the step is accepted. Comparisons are not repeated between
+clients whose workloads have not changed since, neither along edges nor among candidates that stay candidates.
+After a rejected step all clients return to what they knew before. compare_again=all repeats every comparison,
+twice in a step, as the paper does; the result is the same.
 
-What it shows, beyond the comparisons along edges (`balancing`). The server learns, in every step, who the
-candidates are, who joined and left, which of them are largest, who u and u' are, and whether the step stands.
-Candidates learn each other's identities, and which of any two keeps more: the whole order of the CVS. The
-devices that u passes to learn that u is the largest. With acceptance=opened, the paper's way, u learns f' and
-so the difference, in clear.
+What the participants learn beyond the comparisons along edges (see `balancing`). The server learns in every
+step who the candidates are, which of them are largest, who u and u' are, and whether the step is accepted.
+Candidates learn each other's ids and the order of their workloads. The clients that receive edges from u
+learn that u has the largest workload. With acceptance=opened, as in the paper, u also learns f(X'_t).
 
-Differs from the paper: k is drawn from 1..max(1, round(ln wl(u))), whose range is empty for a workload of 1;
-a device without neighbours is no candidate; the best cover is kept, for which u' and the device that was the
-largest in the best cover so far compare once a step; a temperature. It is a local search, and no sampler of
-e^-f: it always begins at the largest device."""
+Differs from the paper (docs/papers/lumos.md, "Differences from the paper", items 4 and 9): k is drawn from
+1..max(1, round(ln wl(u))), because the paper's range is empty for a workload of 1; a client without
+neighbours is no candidate; the best state is returned, for which u' and the client with the largest workload
+of the best state so far compare once a step; a setting `temperature`.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,36 +32,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import column, constant
-from graphfed.federation.route import Route, RouteTable, RowIds
+from graphfed.federation.route import Route, RouteTable
 from graphfed.federation.secure.compare import at_most_pairs, compare_pairs
 from graphfed.federation.secure.notifications import notify
 from graphfed.federation.secure.pair_transfers import swap
 from graphfed.federation.secure.pairs import PairRows, Pairs, open_pairs
-from graphfed.methods.lumos.assignment import accepts, chosen_of, moves_drawn
+from graphfed.methods.lumos.assignment import choose_among, is_accepted, number_of_moves
 from graphfed.methods.lumos.candidates import (
-    MAX_PAIRS,
     Chain,
+    candidate_workloads,
+    client_ids_of,
     every_row,
-    largest_ones,
-    meet,
-    rank,
-    rivals,
-    workload_of_rivals,
+    largest_candidates,
+    list_candidates,
+    pairs_to_compare,
+    record_comparisons,
+    split_candidates,
+    update_candidates,
+    update_tables,
+    workloads_of_rows,
 )
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.workload import (
-    Around,
+    Assignment,
     Balance,
-    Kept,
+    Neighbours,
     all_rows,
-    either,
-    ended,
-    kept_at_first,
-    moment,
+    greedy_assignment,
+    history_row,
+    make_assignment,
     rows_changed,
+    union,
 )
 from graphfed.random import fold
 
@@ -72,258 +74,268 @@ __all__ = ["search"]
 # ---- at the clients: moves ---------------------------------------------------------------------------------
 
 
-def begin(around: Around, order: Tensor) -> Chain:
-    """The cover of Alg. 1. Nobody has compared workloads yet."""
-    keeps, kept_by = kept_at_first(around, order)
-    nothing = torch.zeros_like(around.ids)
-    return forget(
+def initial_chain(neighbours: Neighbours, order: Tensor) -> Chain:
+    """Return the state that Alg. 1 gives. No workloads have been compared yet."""
+    local, remote = greedy_assignment(neighbours, order)
+    nothing = torch.zeros_like(neighbours.ids)
+    return forget_comparisons(
         Chain(
-            keeps,
-            kept_by,
+            local,
+            remote,
             torch.zeros_like(order),
-            around.count(keeps.nonzero()[:, 0]),
+            neighbours.count(local.nonzero()[:, 0]),
             *[nothing] * 6,
         ),
-        around,
+        neighbours,
     )
 
 
-def forget(chain: Chain, around: Around) -> Chain:
-    """Without what came of comparing workloads: everything is compared anew."""
-    nothing = torch.zeros_like(around.ids)
-    nobody = torch.zeros_like(nothing, dtype=torch.bool)
-    place = torch.full((around.num_clients,), -1, device=nothing.device)
+def forget_comparisons(chain: Chain, neighbours: Neighbours) -> Chain:
+    """Drop every outcome of a comparison of workloads, so that all pairs compare again."""
+    nothing = torch.zeros_like(neighbours.ids)
+    no_candidate = torch.zeros_like(nothing, dtype=torch.bool)
+    column_of = torch.full((neighbours.num_clients,), -1, device=nothing.device)
     less = torch.zeros(0, 0, dtype=torch.bool, device=nothing.device)
     order = torch.zeros_like(chain.order)
     return replace(
-        chain, order=order, above=nothing, candidate=nobody, place=place, row=nothing - 1, less=less,
-        beaten=nothing,
-    )  # fmt: skip
+        chain,
+        order=order,
+        num_larger=nothing,
+        candidate=no_candidate,
+        column_of=column_of,
+        row_of=nothing - 1,
+        less=less,
+        num_larger_candidates=nothing,
+    )
 
 
-def propose(around: Around, chain: Chain, chosen: Tensor, seed: int, step: int) -> Tensor:
-    """The rows that u passes on (Alg. 2, l. 3-4), ascending; none at other hosts. chosen: u, or nobody."""
+def draw_moves(neighbours: Neighbours, chain: Chain, chosen: Tensor, seed: int, step: int) -> Tensor:
+    """Draw the edges that u moves, as rows in ascending order. chosen: u as an index in the cohort, empty if
+    u is in another cohort.
+    """
     if not len(chosen):
         return chosen
     u = int(chosen)
-    k = moves_drawn(seed, step, int(around.ids[u]), int(chain.workload[u]))
-    rows = around.rows_of(chosen)
-    rows = rows[chain.keeps[rows]]
-    draws = around.draws(fold(seed, "balance", "neighbours", step), rows)
+    # Alg. 2, l. 3
+    k = number_of_moves(seed, step, int(neighbours.ids[u]), int(chain.workload[u]))
+    rows = neighbours.rows_of(chosen)
+    rows = rows[chain.local[rows]]  # N_u
+    # Alg. 2, l. 4
+    draws = neighbours.draws(fold(seed, "balance", "neighbours", step), rows)
     return rows[draws.argsort(descending=True)[:k].sort().values]
 
 
-def move(around: Around, chain: Chain, given: Tensor, taken: Tensor) -> tuple[Chain, Tensor]:
-    """N_u loses v, and N_v gains u (Alg. 2, l. 5); and whose workload has changed, [K] bool."""
-    keeps, kept_by = chain.keeps.clone(), chain.kept_by.clone()
-    new = taken[~keeps[taken]]
-    keeps[given], kept_by[given] = False, True
-    keeps[taken], kept_by[taken] = True, False
-    workload = chain.workload - around.count(given) + around.count(new)
-    proposed = replace(chain, keeps=keeps, kept_by=kept_by, workload=workload)
-    return proposed, workload != chain.workload
+def move_edges(
+    neighbours: Neighbours, chain: Chain, moved_away: Tensor, received: Tensor
+) -> tuple[Chain, Tensor]:
+    """Apply Eq. (17): the rows `moved_away` leave N_u, and v takes u into N_v for the rows `received`.
 
-
-# ---- at the clients: along edges ---------------------------------------------------------------------------
-
-
-def workload_of(around: Around, chain: Chain, which: Tensor) -> Tensor:
-    return chain.workload[around.client[which]]
-
-
-def stand(around: Around, chain: Chain, which: Tensor, order: Tensor) -> tuple[Chain, Tensor]:
-    """With new outcomes along edges: who is a candidate now (Alg. 3, operation 1); and who was none before,
-    [K] bool."""
-    client = around.client[which]
-    change = (order < 0).long() - (chain.order[which] < 0).long()
-    above = chain.above.index_add(0, client, change)
-    known = chain.order.clone()
-    known[which] = order
-    candidate = (above == 0) & (around.degree > 0)
-    return replace(chain, order=known, above=above, candidate=candidate), candidate & ~chain.candidate
-
-
-def renewed(now: Chain, joined: Tensor, changed: Tensor) -> tuple[Tensor, Tensor]:
-    """Candidates that have nothing to go by: new ones, and those whose own workload has changed; and the
-    others. Clients in the cohort, ascending."""
-    new = joined | (now.candidate & changed)
-    return new.nonzero()[:, 0], (now.candidate & ~new).nonzero()[:, 0]
-
-
-def as_ids(around: Around, clients: Tensor) -> RowIds:
-    return RowIds(around.ids[clients], clients)
+    Returns:
+        The proposed state X'_t, and whether each client's workload has changed, [K] bool.
+    """
+    local, remote = chain.local.clone(), chain.remote.clone()
+    # Eq. (17); an edge in both trees leaves N_u only, since u is in N_v already.
+    new = received[~local[received]]
+    local[moved_away], remote[moved_away] = False, True
+    local[received], remote[received] = True, False
+    workload = chain.workload - neighbours.count(moved_away) + neighbours.count(new)
+    proposal = replace(chain, local=local, remote=remote, workload=workload)
+    return proposal, workload != chain.workload
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
 
 
-def nobody(device: str) -> Tensor:
+def no_ids(device: str) -> Tensor:
+    """Return an empty list of ids."""
     return torch.zeros(0, dtype=torch.int64, device=device)
 
 
-def list_candidates(before: Tensor, staying: RouteTable, new: RouteTable) -> tuple[Tensor, Tensor, Tensor]:
-    """The candidates [n]; for each that stays what has changed, [s, 1 + a + b]: how many have left, who, and
-    who is new; for each new one the whole list, [j, n]. Who changed is among those that left and the new.
-
-    InputError where more than MAX_PAIRS pairs would have to compare."""
-    now = torch.cat([staying.ids, new.ids]).sort().values
-    pairs = len(new.ids) * len(now)
-    if pairs > MAX_PAIRS:
-        raise InputError(
-            f"balancer=mcmc lets {len(now)} devices compare with each other, in {pairs:.3g} pairs, more than "
-            f"{MAX_PAIRS:.3g}; use balancer=local, which compares neighbours only"
-        )
-    left = before[~torch.isin(before, staying.ids)]
-    told = torch.cat([torch.tensor([len(left)], device=left.device), left, new.ids])
-    return now, told.expand(len(staying.ids), -1), now.expand(len(new.ids), -1)
-
-
-def add_call(total: Tensor, now: Tensor) -> Tensor:
-    """Comparisons among candidates, had all of them compared."""
+def count_candidate_pairs(total: Tensor, now: Tensor) -> Tensor:
+    """Add the number of pairs among all candidates to a total."""
     return total + len(now) * (len(now) - 1) // 2
 
 
-def take_one(table: RouteTable, seed: int, step: int) -> Tensor:
-    """The one that the server takes among the largest, [1] its id; [0] without any."""
-    return table.ids[chosen_of(seed, step, table.ids)][None] if len(table.ids) else table.ids
+def choose_largest(table: RouteTable, seed: int, step: int) -> Tensor:
+    """Choose at random one of the clients with the largest workload (Alg. 3, l. 13): its id [1], or [0] if
+    there is none.
+    """
+    return table.ids[choose_among(seed, step, table.ids)][None] if len(table.ids) else table.ids
 
 
-def mark(table: RouteTable, one: Tensor) -> Tensor:
-    """For every one of the largest whether it was taken."""
+def mark_chosen(table: RouteTable, one: Tensor) -> Tensor:
+    """Mark which of the largest clients is the chosen one, [M] uint8."""
     return torch.isin(table.ids, one).byte()
 
 
-def pair_up(table: RouteTable, one: Tensor, *others: Tensor) -> Tensor:
-    """For the one that was taken the ids of those that it is to compare with, [M, p]; for the rest -1."""
+def address_counterparts(table: RouteTable, one: Tensor, *others: Tensor) -> Tensor:
+    """Address the ids of its counterparts to the chosen client, [M, p]; all other clients get -1."""
     return torch.where((table.ids == one)[:, None], torch.stack(others, 1), -1)
 
 
-def any_edge(now: Tensor) -> dict[str, Any]:
+def has_candidates(now: Tensor) -> dict[str, Any]:
+    """Decide whether there is anything to balance: a graph without edges has no candidate."""
     return {"goes_on": bool(len(now))}
 
 
-def verdict(accepted: Tensor, better: Tensor) -> dict[str, Any]:
+def read_decision(accepted: Tensor, better: Tensor) -> dict[str, Any]:
+    """Read whether the step is accepted and whether it gives the best state so far."""
     return {"accepted": bool(accepted.any()), "better": bool(better.any())}
 
 
-def different(total: Tensor, u: Tensor, other: Tensor, best: Tensor) -> Tensor:
-    """Comparisons beside those of Alg. 3."""
+def count_other_pairs(total: Tensor, u: Tensor, other: Tensor, best: Tensor) -> Tensor:
+    """Add the comparisons of u with u' and of u' with the best state's client to a total; a client does not
+    compare with itself.
+    """
     return total + (u != other).long().sum() + (best != other).long().sum()
 
 
-# ---- at the clients: among candidates ----------------------------------------------------------------------
+# ---- at the clients: the decision --------------------------------------------------------------------------
 
 
-# ---- at the clients: the verdict ---------------------------------------------------------------------------
-
-
-def where_marked(largest: Tensor, marks: Tensor) -> Tensor:
+def select_marked(largest: Tensor, marks: Tensor) -> Tensor:
+    """Return the clients that the server has marked."""
     return largest[marks > 0]
 
 
-def two_told(
-    around: Around, asking: Tensor, told: Tensor, asked: Tensor, told_too: Tensor
+def form_pair(
+    neighbours: Neighbours, asking: Tensor, counterpart: Tensor, asked: Tensor, asked_counterpart: Tensor
 ) -> tuple[PairRows, Tensor]:
-    """The pair of two devices that were told of each other, at each end its row; and whether that one asks.
+    """Form the pair of two clients to which the server has sent each other's id.
 
-    asking, asked: clients in the cohort; told, told_too: whom each was told of (-1: of nobody). A device that
-    was told of itself has no pair."""
-    client, other = torch.cat([asking, asked]), torch.cat([told, told_too])
+    Args:
+        asking: [a] clients of the cohort, one of which may be the one that asks.
+        counterpart: [a] the id that each has received (-1: none).
+        asked: [b] clients of the cohort, one of which may be the one that is asked.
+        asked_counterpart: [b] the id that each has received.
+
+    Returns:
+        The pair, as a row at each of its two clients in this cohort, and whether the row's client asks. A
+        client that has received its own id forms no pair.
+    """
+    client, other = torch.cat([asking, asked]), torch.cat([counterpart, asked_counterpart])
     asks = torch.arange(len(client), device=client.device) < len(asking)
-    apart = (other >= 0) & (other != around.ids[client])
+    apart = (other >= 0) & (other != neighbours.ids[client])
     order = apart.nonzero()[:, 0]
     order = order[client[order].argsort()]
     return PairRows(client[order], other[order]), asks[order]
 
 
-def two_numbers(rows: PairRows, asks: Tensor, chain: Chain, other: Chain) -> Tensor:
-    """The workload of who asks, in one cover, and of who is asked, in another."""
+def pair_workloads(rows: PairRows, asks: Tensor, chain: Chain, other: Chain) -> Tensor:
+    """Return the workload that each client of a pair enters: of the asking one in `chain`, of the other one
+    in `other`.
+    """
     return torch.where(asks, chain.workload[rows.client], other.workload[rows.client])
 
 
-def accepted_by_u(
-    around: Around,
+def report_acceptance(
+    neighbours: Neighbours,
     chain: Chain,
-    proposed: Chain,
+    proposal: Chain,
     largest: Tensor,
-    told: Tensor,
+    counterpart: Tensor,
     rows: PairRows,
     outcome: Tensor,
     key: int,
     temperature: float,
 ) -> Tensor:
-    """For each of the largest whether it is u and the step stands. u alone, being u' too, decides itself."""
-    stands = torch.zeros_like(around.ids, dtype=torch.bool)
-    stands[rows.client] = outcome > 0
-    for u in largest[told == around.ids[largest]].tolist():  # one at most
-        who, rise = int(around.ids[u]), int(proposed.workload[u] - chain.workload[u])
-        stands[u] = accepts(key, who, who, around.num_clients, rise, temperature)
-    return (stands[largest] & (told >= 0)).byte()
+    """Report for each of the largest clients whether it is u and the step is accepted, [a] uint8.
+
+    If u is u' too, it decides alone.
+    """
+    accepted_rows = torch.zeros_like(neighbours.ids, dtype=torch.bool)
+    accepted_rows[rows.client] = outcome > 0
+    for u in largest[counterpart == neighbours.ids[largest]].tolist():  # one at most
+        client_id, rise = int(neighbours.ids[u]), int(proposal.workload[u] - chain.workload[u])
+        # Eq. (18)
+        accepted_rows[u] = is_accepted(key, client_id, client_id, neighbours.num_clients, rise, temperature)
+    return (accepted_rows[largest] & (counterpart >= 0)).byte()
 
 
-def opened(
-    around: Around, rows: PairRows, asks: Tensor, own: Tensor, seen: Tensor, key: int, temperature: float
+def decide_openly(
+    neighbours: Neighbours,
+    rows: PairRows,
+    asks: Tensor,
+    own: Tensor,
+    received: Tensor,
+    key: int,
+    temperature: float,
 ) -> Tensor:
-    """The paper's way: u sees f' and decides, [n] bool."""
-    stands = torch.zeros_like(asks)
+    """Decide as in the paper: u receives f(X'_t) in plaintext and applies Eq. (18), [p] bool."""
+    accepted_rows = torch.zeros_like(asks)
     for row in asks.nonzero()[:, 0].tolist():  # one at most
-        u, other = int(around.ids[rows.client[row]]), int(rows.other[row])
-        rise = int(seen[row] - own[row])
-        stands[row] = accepts(key, u, other, around.num_clients, rise, temperature)
-    return stands
+        u, other = int(neighbours.ids[rows.client[row]]), int(rows.other[row])
+        rise = int(received[row] - own[row])
+        # Eq. (18)
+        accepted_rows[row] = is_accepted(key, u, other, neighbours.num_clients, rise, temperature)
+    return accepted_rows
 
 
-def better_than_best(
-    around: Around,
+def report_improvement(
+    neighbours: Neighbours,
     best: Chain,
-    proposed: Chain,
+    proposal: Chain,
     largest: Tensor,
-    told: Tensor,
+    counterpart: Tensor,
     rows: PairRows,
     outcome: Tensor,
 ) -> Tensor:
-    """For each of the largest now whether it is u' and the best cover so far had a larger workload."""
-    better = torch.zeros_like(around.ids, dtype=torch.bool)
+    """Report for each of the largest clients after the step whether it is u' and the best state had a larger
+    f, [b] uint8.
+    """
+    better = torch.zeros_like(neighbours.ids, dtype=torch.bool)
     better[rows.client] = outcome > 0
-    alone = largest[told == around.ids[largest]]
-    better[alone] = proposed.workload[alone] < best.workload[alone]
-    return (better[largest] & (told >= 0)).byte()
+    alone = largest[counterpart == neighbours.ids[largest]]
+    better[alone] = proposal.workload[alone] < best.workload[alone]
+    return (better[largest] & (counterpart >= 0)).byte()
 
 
-# ---- what is written down ----------------------------------------------------------------------------------
+# ---- counts and history ------------------------------------------------------------------------------------
 
 
-def count_rows(outcomes: Tensor, rows: PairRows) -> Tensor:
+def count_pair_outcomes(outcomes: Tensor, rows: PairRows) -> Tensor:
+    """Add the outcomes of some pairs to each client's count."""
     return outcomes + torch.bincount(rows.client, minlength=len(outcomes))
 
 
-def count_which(around: Around, outcomes: Tensor, which: Tensor) -> Tensor:
-    return outcomes + around.count(which)
+def count_outcomes(neighbours: Neighbours, outcomes: Tensor, which: Tensor) -> Tensor:
+    """Add the outcomes of comparisons along the rows `which` to each client's count."""
+    return outcomes + neighbours.count(which)
 
 
-def has_neighbours(around: Around) -> Tensor:
-    return around.degree > 0
+def has_neighbours(neighbours: Neighbours) -> Tensor:
+    """Return which clients have neighbours, [K] bool."""
+    return neighbours.degree > 0
 
 
-def degrees(around: Around) -> Tensor:
-    return around.degree
+def degrees(neighbours: Neighbours) -> Tensor:
+    """Return the degrees, [K]: in Alg. 1 every client learns one outcome for each neighbour."""
+    return neighbours.degree
 
 
-def snapshot_of(chain: Chain, outcomes: Tensor) -> Tensor:
-    return moment(chain.workload, outcomes)
+def history_of(chain: Chain, outcomes: Tensor) -> Tensor:
+    """Return the history row of a state."""
+    return history_row(chain.workload, outcomes)
 
 
-def end(around: Around, best: Chain, outcomes: Tensor, *history: Tensor) -> Kept:
-    return ended(around, best.keeps, best.kept_by, outcomes, *history)
+def finish_search(neighbours: Neighbours, best: Chain, outcomes: Tensor, *history: Tensor) -> Assignment:
+    """Build the assignment of the best state."""
+    return make_assignment(neighbours, best.local, best.remote, outcomes, *history)
 
 
 # ---- the program -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Found:
-    """A cover and its largest devices. chain: with all that finding them has taught; candidates [n]: the
-    candidates' ids, at the server; largest: at the clients, indices in the cohort; route: theirs."""
+class Largest:
+    """A state with its clients of largest workload, the result of Alg. 3.
+
+    Attributes:
+        chain: The `Chain` at the clients, with all outcomes of its comparisons.
+        candidates: At the server: [n] ids of the candidates.
+        largest: At the clients: the clients with the largest workload, as indices in the cohort.
+        route: The route between these and the server.
+    """
 
     chain: Located
     candidates: Located
@@ -331,135 +343,190 @@ class Found:
     route: Route
 
 
-def search(fed: Federation, around: Located, pairs: Pairs, order: Located, config: LumosConfig) -> Balance:
-    """Alg. 2 from the cover of Alg. 1 on: the best one seen."""
-    seed, anew = config.seed, config.compare_again == "all"
-    outcomes = fed.clients.run(degrees, around)
-    chain = fed.clients.run(begin, around, order)
-    nobody_yet = fed.server.run(nobody, str(fed.device))
-    among = fed.server.run(constant, 0, str(fed.device))  # comparisons among candidates, if all were made
-    beside = fed.server.run(constant, 0, str(fed.device))
-    found, outcomes = find_largest(fed, around, pairs, chain, None, nobody_yet, outcomes, config)
-    history = [fed.clients.run(snapshot_of, found.chain, outcomes)]
-    best, calls = found, 1
-    if not fed.control(any_edge, found.candidates)["goes_on"]:
-        kept = fed.clients.run(end, around, best.chain, outcomes, *history)
-        return Balance(kept, 0, 1, among)
-    holder = fed.server.run(take_one, fed.table(found.route), seed, 0)
-    for step in range(config.mcmc_steps):
+def search(
+    fed: Federation, neighbours: Located, pairs: Pairs, order: Located, config: LumosConfig
+) -> Balance:
+    """Run Alg. 2 from the state of Alg. 1 and return the best state.
+
+    Args:
+        fed: The federation.
+        neighbours: `Neighbours` at the clients.
+        pairs: The sessions between neighbours.
+        order: At the clients: [C] outcomes of comparing rounded log-degrees.
+        config: The settings.
+
+    Returns:
+        The best state that the search has seen, and what it took.
+
+    Raises:
+        InputError: Too many candidates would have to compare with each other.
+
+    Reference:
+        Lumos, Alg. 2.
+    """
+    seed, all_pairs = config.seed, config.compare_again == "all"
+    outcomes = fed.clients.run(degrees, neighbours)
+    chain = fed.clients.run(initial_chain, neighbours, order)
+    empty = fed.server.run(no_ids, str(fed.device))
+    # Numbers of comparisons beyond those along edges, if every pair compared again each time.
+    candidate_pairs = fed.server.run(constant, 0, str(fed.device))
+    other_pairs = fed.server.run(constant, 0, str(fed.device))
+    current, outcomes = find_largest(fed, neighbours, pairs, chain, None, empty, outcomes, config)
+    history = [fed.clients.run(history_of, current.chain, outcomes)]
+    best, calls = current, 1
+    if not fed.control(has_candidates, current.candidates)["goes_on"]:
+        assignment = fed.clients.run(finish_search, neighbours, best.chain, outcomes, *history)
+        return Balance(assignment, 0, 1, candidate_pairs)
+    best_largest = fed.server.run(choose_largest, fed.table(current.route), seed, 0)
+    for step in range(config.mcmc_steps):  # Alg. 2, l. 1
         fed.begin(f"balancing the trees: step {step + 1} of {config.mcmc_steps} of the Markov chain")
-        if anew and step:
-            found, outcomes = find_largest(
-                fed, around, pairs, found.chain, None, nobody_yet, outcomes, config
+        if all_pairs and step:
+            current, outcomes = find_largest(
+                fed, neighbours, pairs, current.chain, None, empty, outcomes, config
             )
-        among = fed.server.run(add_call, among, found.candidates)
-        u = fed.server.run(take_one, fed.table(found.route), seed, 2 * step)  # Alg. 2, l. 2
-        marks = fed.server.run(mark, fed.table(found.route), u)
-        marks = fed.scatter(marks, found.route, name="balance/chosen", grad=False)
-        chosen = fed.clients.run(where_marked, found.largest, marks)
-        given = fed.clients.run(propose, around, found.chain, chosen, seed, step)
-        taken = notify(fed, pairs, given, name="balance/proposals")
-        moved, changed = fed.clients.run(move, around, found.chain, given, taken, outputs=2)
-        since = None if anew else changed
-        known = nobody_yet if anew else found.candidates
-        after, outcomes = find_largest(fed, around, pairs, moved, since, known, outcomes, config)  # l. 6
-        among = fed.server.run(add_call, among, after.candidates)
-        other = fed.server.run(take_one, fed.table(after.route), seed, 2 * step + 1)
-        beside = fed.server.run(different, beside, u, other, holder)
-        accepted, better, outcomes = judge(
-            fed, around, found, after, best, u, other, holder, outcomes, config, step
+        candidate_pairs = fed.server.run(count_candidate_pairs, candidate_pairs, current.candidates)
+        u = fed.server.run(choose_largest, fed.table(current.route), seed, 2 * step)  # l. 2
+        marks = fed.server.run(mark_chosen, fed.table(current.route), u)
+        marks = fed.scatter(marks, current.route, name="balance/chosen", grad=False)
+        chosen = fed.clients.run(select_marked, current.largest, marks)
+        moved_away = fed.clients.run(draw_moves, neighbours, current.chain, chosen, seed, step)  # l. 3-4
+        received = notify(fed, pairs, moved_away, name="balance/proposals")
+        moved, changed = fed.clients.run(  # l. 5
+            move_edges, neighbours, current.chain, moved_away, received, outputs=2
         )
-        decided = fed.control(verdict, accepted, better)
-        if decided["accepted"]:  # l. 7, Eq. (18)
-            found = after
+        since = None if all_pairs else changed
+        known = empty if all_pairs else current.candidates
+        proposed, outcomes = find_largest(  # l. 6
+            fed, neighbours, pairs, moved, since, known, outcomes, config
+        )
+        candidate_pairs = fed.server.run(count_candidate_pairs, candidate_pairs, proposed.candidates)
+        other = fed.server.run(choose_largest, fed.table(proposed.route), seed, 2 * step + 1)
+        other_pairs = fed.server.run(count_other_pairs, other_pairs, u, other, best_largest)
+        accepted, better, outcomes = decide_step(  # l. 7-8
+            fed, neighbours, current, proposed, best, u, other, best_largest, outcomes, config, step
+        )
+        decided = fed.control(read_decision, accepted, better)
+        if decided["accepted"]:  # l. 8: X_{t+1} = X'_t, otherwise X_{t+1} = X_t
+            current = proposed
             if decided["better"]:
-                best, holder = after, other
-        history.append(fed.clients.run(snapshot_of, found.chain, outcomes))
+                best, best_largest = proposed, other
+        history.append(fed.clients.run(history_of, current.chain, outcomes))
         calls += 2
-    kept = fed.clients.run(end, around, best.chain, outcomes, *history)
-    beside = fed.server.run(torch.add, among, beside)
-    return Balance(kept, config.mcmc_steps, calls, beside)
+    assignment = fed.clients.run(finish_search, neighbours, best.chain, outcomes, *history)
+    other_pairs = fed.server.run(torch.add, candidate_pairs, other_pairs)
+    return Balance(assignment, config.mcmc_steps, calls, other_pairs)
 
 
 def find_largest(
     fed: Federation,
-    around: Located,
+    neighbours: Located,
     pairs: Pairs,
     chain: Located,
     changed: Located | None,
     before: Located,
     outcomes: Located,
     config: LumosConfig,
-) -> tuple[Found, Located]:
-    """Alg. 3, for what has changed since the candidates were `before`, or (None) from the beginning."""
+) -> tuple[Largest, Located]:
+    """Find the clients with the largest workload (Alg. 3).
+
+    Args:
+        fed: The federation.
+        neighbours: `Neighbours` at the clients.
+        pairs: The sessions between neighbours.
+        chain: The state.
+        changed: At the clients: [K] bool, whose workload has changed since `before`. None compares everything
+            again.
+        before: At the server: ids of the candidates of the state that this one follows.
+        outcomes: At the clients: outcomes that each client has learned.
+        config: The settings.
+
+    Returns:
+        The largest clients with the outcomes of all comparisons, and the outcomes that each client has
+        learned.
+    """
     if changed is None:
-        chain = fed.clients.run(forget, chain, around)
-        changed = fed.clients.run(has_neighbours, around)
-        which = fed.clients.run(all_rows, around)
+        chain = fed.clients.run(forget_comparisons, chain, neighbours)
+        changed = fed.clients.run(has_neighbours, neighbours)
+        which = fed.clients.run(all_rows, neighbours)
     else:
-        mine = fed.clients.run(rows_changed, around, changed)
-        which = fed.clients.run(either, mine, notify(fed, pairs, mine, name="balance/changed"))
-    numbers, bits = fed.clients.run(workload_of, around, chain, which), config.degree_bits
+        local_rows = fed.clients.run(rows_changed, neighbours, changed)
+        which = fed.clients.run(union, local_rows, notify(fed, pairs, local_rows, name="balance/changed"))
+    # Alg. 3, l. 1-4 and 14-16: neighbours compare their workloads.
+    numbers, bits = fed.clients.run(workloads_of_rows, neighbours, chain, which), config.degree_bits
     order = compare_pairs(fed, pairs, numbers, which, bits=bits, reveal="order", name="balance/workloads")
-    outcomes = fed.clients.run(count_which, around, outcomes, which)
-    chain, joined = fed.clients.run(stand, around, chain, which, order, outputs=2)
-    new, staying = fed.clients.run(renewed, chain, joined, changed, outputs=2)
-    # Alg. 3, l. 5-7: candidates tell the server, which tells them of each other.
-    those_new = fed.route(fed.clients.run(as_ids, around, new), name="balance/new_candidates")
-    the_others = fed.route(fed.clients.run(as_ids, around, staying), name="balance/still_candidates")
-    now, changes, whole = fed.server.run(
-        list_candidates, before, fed.table(the_others), fed.table(those_new), outputs=3
+    outcomes = fed.clients.run(count_outcomes, neighbours, outcomes, which)
+    chain, joined = fed.clients.run(update_candidates, neighbours, chain, which, order, outputs=2)
+    new, staying = fed.clients.run(split_candidates, chain, joined, changed, outputs=2)
+    # Alg. 3, l. 5-9: candidates report to the server, which sends them each other's ids.
+    new_route = fed.route(fed.clients.run(client_ids_of, neighbours, new), name="balance/new_candidates")
+    staying_route = fed.route(
+        fed.clients.run(client_ids_of, neighbours, staying), name="balance/still_candidates"
     )
-    changes = fed.download(changes, the_others, name="balance/candidate_changes", grad=False)
-    whole = fed.download(whole, those_new, name="balance/candidate_list", grad=False)
-    chain, meeting = fed.clients.run(meet, chain, new, staying, changes, whole, outputs=2)
-    # Alg. 3, l. 10-14
-    rows = fed.clients.run(rivals, around, meeting)
-    rivalry = open_pairs(fed, rows, name="balance/candidates")
+    now, changes, whole = fed.server.run(
+        list_candidates, before, fed.table(staying_route), fed.table(new_route), outputs=3
+    )
+    changes = fed.download(changes, staying_route, name="balance/candidate_changes", grad=False)
+    whole = fed.download(whole, new_route, name="balance/candidate_list", grad=False)
+    chain, meeting = fed.clients.run(update_tables, chain, new, staying, changes, whole, outputs=2)
+    # Alg. 3, l. 10-12 and 17-18: candidates compare their workloads.
+    rows = fed.clients.run(pairs_to_compare, neighbours, meeting)
+    candidate_sessions = open_pairs(fed, rows, name="balance/candidates")
     order = compare_pairs(
         fed,
-        rivalry,
-        fed.clients.run(workload_of_rivals, chain, rows),
+        candidate_sessions,
+        fed.clients.run(candidate_workloads, chain, rows),
         fed.clients.run(every_row, rows),
         bits=bits,
         reveal="order",
         name="balance/candidates",
     )
-    outcomes = fed.clients.run(count_rows, outcomes, rows)
-    chain = fed.clients.run(rank, chain, rows, order)
-    largest = fed.clients.run(largest_ones, chain)
-    route = fed.route(fed.clients.run(as_ids, around, largest), name="balance/largest")
-    return Found(chain, now, largest, route), outcomes
+    outcomes = fed.clients.run(count_pair_outcomes, outcomes, rows)
+    chain = fed.clients.run(record_comparisons, chain, rows, order)
+    largest = fed.clients.run(largest_candidates, chain)
+    # Alg. 3, l. 13, is `choose_largest` at the server.
+    route = fed.route(fed.clients.run(client_ids_of, neighbours, largest), name="balance/largest")
+    return Largest(chain, now, largest, route), outcomes
 
 
-def judge(
+def decide_step(
     fed: Federation,
-    around: Located,
-    found: Found,
-    after: Found,
-    best: Found,
+    neighbours: Located,
+    current: Largest,
+    proposed: Largest,
+    best: Largest,
     u: Located,
     other: Located,
-    holder: Located,
+    best_largest: Located,
     outcomes: Located,
     config: LumosConfig,
     step: int,
 ) -> tuple[Located, Located, Located]:
-    """Whether the step stands, from u, and whether it gives the best cover so far, from u'; at the server,
-    which tells them of each other."""
+    """Decide whether a step is accepted, and whether it gives the best state so far (Alg. 2, l. 7-8).
+
+    The server sends u, u' and the client with the largest workload of the best state (`best_largest`) the ids
+    of each other. u reports the first decision, u' the second.
+
+    Returns:
+        Both decisions at the server, and the outcomes that each client has learned.
+    """
     key = fold(config.seed, "balance", "accept", step)
-    told_u = _notify_one(fed, found, u, other)
-    told_other = _notify_one(fed, after, other, u, holder)
-    told_holder = _notify_one(fed, best, holder, other)
-    of_u, of_holder = (fed.clients.run(column, told_other, number) for number in (0, 1))
-    mine = fed.clients.run(column, told_u, 0)
-    rows, asks = fed.clients.run(two_told, around, found.largest, mine, after.largest, of_u, outputs=2)
+    of_u = _send_counterparts(fed, current, u, other)
+    of_other = _send_counterparts(fed, proposed, other, u, best_largest)
+    of_best = _send_counterparts(fed, best, best_largest, other)
+    u_of_other, best_of_other = (fed.clients.run(column, of_other, number) for number in (0, 1))
+    counterpart = fed.clients.run(column, of_u, 0)
+    rows, asks = fed.clients.run(
+        form_pair, neighbours, current.largest, counterpart, proposed.largest, u_of_other, outputs=2
+    )
     pair = open_pairs(fed, rows, name="balance/acceptance")
     which = fed.clients.run(every_row, rows)
-    numbers = fed.clients.run(two_numbers, rows, asks, found.chain, after.chain)
+    numbers = fed.clients.run(pair_workloads, rows, asks, current.chain, proposed.chain)
+    # Eq. (18): in plaintext as in the paper, or by a protocol that opens only its outcome.
     if config.acceptance == "opened":
-        seen = swap(fed, pair, numbers, which, name="balance/acceptance", protection="clear")
-        outcome = fed.clients.run(opened, around, rows, asks, numbers, seen, key, config.temperature)
+        received = swap(fed, pair, numbers, which, name="balance/acceptance", protection="clear")
+        outcome = fed.clients.run(
+            decide_openly, neighbours, rows, asks, numbers, received, key, config.temperature
+        )
     else:
         outcome = at_most_pairs(
             fed,
@@ -473,16 +540,27 @@ def judge(
             name="balance/acceptance",
         )
     accepted = fed.clients.run(
-        accepted_by_u, around, found.chain, after.chain, found.largest, mine, rows, outcome, key,
+        report_acceptance,
+        neighbours,
+        current.chain,
+        proposed.chain,
+        current.largest,
+        counterpart,
+        rows,
+        outcome,
+        key,
         config.temperature,
-    )  # fmt: skip
-    accepted = fed.upload(accepted, found.route, name="balance/accepted", grad=False)
-    outcomes = fed.clients.run(count_rows, outcomes, rows)
+    )
+    accepted = fed.upload(accepted, current.route, name="balance/accepted", grad=False)
+    outcomes = fed.clients.run(count_pair_outcomes, outcomes, rows)
 
-    mine = fed.clients.run(column, told_holder, 0)
-    rows, asks = fed.clients.run(two_told, around, best.largest, mine, after.largest, of_holder, outputs=2)
+    # The best state so far: u' compares with the client that had the largest workload in it.
+    counterpart = fed.clients.run(column, of_best, 0)
+    rows, asks = fed.clients.run(
+        form_pair, neighbours, best.largest, counterpart, proposed.largest, best_of_other, outputs=2
+    )
     pair = open_pairs(fed, rows, name="balance/best")
-    numbers = fed.clients.run(two_numbers, rows, asks, best.chain, after.chain)
+    numbers = fed.clients.run(pair_workloads, rows, asks, best.chain, proposed.chain)
     outcome = compare_pairs(
         fed,
         pair,
@@ -494,12 +572,20 @@ def judge(
         name="balance/best",
     )
     better = fed.clients.run(
-        better_than_best, around, best.chain, after.chain, after.largest, of_holder, rows, outcome
+        report_improvement,
+        neighbours,
+        best.chain,
+        proposed.chain,
+        proposed.largest,
+        best_of_other,
+        rows,
+        outcome,
     )
-    better = fed.upload(better, after.route, name="balance/better", grad=False)
-    return accepted, better, fed.clients.run(count_rows, outcomes, rows)
+    better = fed.upload(better, proposed.route, name="balance/better", grad=False)
+    return accepted, better, fed.clients.run(count_pair_outcomes, outcomes, rows)
 
 
-def _notify_one(fed: Federation, found: Found, one: Located, *others: Located) -> Located:
-    told = fed.server.run(pair_up, fed.table(found.route), one, *others)
-    return fed.scatter(told, found.route, name="balance/counterparts", grad=False)
+def _send_counterparts(fed: Federation, state: Largest, one: Located, *others: Located) -> Located:
+    """Send the ids of `others` to the client `one`, one of the largest clients of `state`."""
+    counterpart = fed.server.run(address_counterparts, fed.table(state.route), one, *others)
+    return fed.scatter(counterpart, state.route, name="balance/counterparts", grad=False)

@@ -1,25 +1,26 @@
-"""Naive FedGNN: the baseline of Lumos (Pan, Zhu and Chu, "Lumos: heterogeneity-aware federated graph
-learning over decentralized devices", ICDE 2023) that noises everything a device has and trains centrally on
-it.
+"""Naive FedGNN: the baseline of Lumos (Pan, Zhu and Chu, "Lumos: heterogeneity-aware federated graph learning
+over decentralized devices", ICDE 2023) in which every client noises all its data and the server trains
+centrally on the result.
 
     features        x + N(0, sigma^2), sigma by the analytic calibration for sensitivity (high - low) sqrt(d)
-    adjacency       every one of the N (N - 1) / 2 bits flipped with probability 1 / (1 + e^epsilon)
+    adjacency       each of the N (N - 1) / 2 bits flipped with probability 1 / (1 + e^epsilon)
     labels          randomised response, of training nodes
-    network         a GCN or GAT at the server on what came out, all edges alike
+    network         a GCN or GAT at the server on the released data, all edges with equal weight
 
-What it shows. Each of the three is epsilon-private (features with delta), once, in set-up: a training
-node's features and label and one edge cost epsilon each, or a third each with `split_budget`. Not hidden:
-which nodes are trained on. Features are not clipped: they are bounded by feature_low and feature_high. The
-guarantee of the Gaussian mechanism is for real numbers (`graphfed.privacy.gaussian`).
+What the participants learn. Each of the three is epsilon-private (features with delta) and sent once, in
+set-up: a training node's features, its label and one edge cost epsilon each, or a third each with
+`split_budget`. Which nodes are trained on is not hidden. Features are not clipped: they are within
+feature_low and feature_high. The guarantee of the Gaussian mechanism is for real numbers
+(`graphfed.privacy.gaussian`).
 
-The false edges are many (3.0e7 on Facebook at epsilon 2), so every network here is `nn.symmetric`, and before
-it starts the method tells what that takes.
+There are many false edges (3.0e7 on Facebook at epsilon 2). So the networks are those of `symmetric`, and
+before it starts the method logs what the edges will cost. To predict links, the output of the network is an
+embedding, the edges of the noised graph, most of them false, are the positive pairs, and each client gets the
+embeddings of the nodes whose pairs it scores.
 
-To predict links, the network's output is an embedding, the edges of the noised graph, most of them false, are
-what it learns from, and each client gets the embeddings of the nodes whose pairs it scores.
-
-Differs from the paper: it states no delta (here a setting, 1e-5), no split of the budget and no calibration.
-Attention has no dropout."""
+Differs from the paper (docs/papers/lumos.md, item 15): the paper states no delta (here a setting, 1e-5), no
+division of the budget and no calibration. Attention has no dropout.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,12 +52,12 @@ from graphfed.methods.common.released import (
     Weights,
     by_node,
     check_training,
-    descend,
     node_route,
     noise_of,
     noised_labels,
+    return_logits,
     round_at_server,
-    send_back,
+    take_steps,
 )
 from graphfed.methods.lumos import symmetric
 from graphfed.methods.lumos.symmetric import SymmetricGraph, make_symmetric_graph
@@ -71,8 +72,8 @@ from graphfed.random import fold, uniform
 __all__ = ["METHOD", "NaiveFedgnnConfig", "restore"]
 
 NETWORKS = {"gcn": symmetric.gcn, "gat": symmetric.gat}
-#: Seconds that a training step with its evaluation takes for a directed edge, measured with hidden 16 and 4
-#: heads on two cores of a server; only for what is told beforehand.
+#: Seconds of a training step with its evaluation for each directed edge, measured with hidden 16 and 4 heads
+#: on two cores of a server; only for the estimate that is logged.
 SECONDS_PER_EDGE = {"gcn": 2e-8, "gat": 5e-7}
 
 
@@ -94,32 +95,33 @@ class NaiveFedgnnConfig(
         default=2.0,
         gt=0,
         allow_inf_nan=False,
-        description="privacy budget of each of features, edges and labels",
+        description="privacy budget of the features, of each edge and of the label",
     )
     split_budget: bool = Field(
-        default=False, description="a third of epsilon for each of the three, so that all cost epsilon"
+        default=False,
+        description="give each of the three a third of epsilon, so that together they cost epsilon",
     )
     delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of the Gaussian mechanism on features")
 
 
-#: Edges, and pairs beside them, that an epoch of link prediction learns from.
+#: Edges, and other pairs, that an epoch of link prediction trains on.
 PAIRS = 1 << 18
 
 NO_WEIGHTS = (
-    "naive_fedgnn hides whether there is an edge, and has no way to hide its weight; leave the edge weights "
-    "out, or choose another method"
+    "naive_fedgnn hides whether there is an edge, but cannot hide its weight; leave the edge weights out, or "
+    "use another method"
 )
 
 
 def check_graph(graph: Graph, config: NaiveFedgnnConfig) -> None:
-    """InputError for a graph with edge weights, and one with a feature outside its bounds."""
+    """Raise InputError for a graph with edge weights, or with a feature outside its bounds."""
     if graph.edge_weight is not None:
         raise InputError(NO_WEIGHTS)
     released.check_graph(graph, config)
 
 
 def epsilon_of(config: NaiveFedgnnConfig) -> float:
-    """Of each of the three."""
+    """Return the budget of each of features, edges and labels."""
     return config.epsilon / 3 if config.split_budget else config.epsilon
 
 
@@ -127,7 +129,7 @@ def epsilon_of(config: NaiveFedgnnConfig) -> float:
 
 
 def noised_features(cohort: Cohort, config: NaiveFedgnnConfig) -> Tensor:
-    """[N, F] floats."""
+    """Noise features by the Gaussian mechanism, [N, F]."""
     assert cohort.x is not None
     if cohort.edge_weight is not None:
         raise InputError(NO_WEIGHTS)
@@ -139,7 +141,7 @@ def noised_features(cohort: Cohort, config: NaiveFedgnnConfig) -> Tensor:
 
 
 def noised_edges(cohort: Cohort, num_nodes: int, config: NaiveFedgnnConfig) -> Tensor:
-    """The flipped bits that each node answers for, packed (`privacy.edges`)."""
+    """Flip the bits that each node reports and pack them; see `privacy.edges`."""
     row = torch.cat([cohort.edge_index[1], cohort.cross_row])
     neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cross_id])
     noise, epsilon = noise_of(config), epsilon_of(config)
@@ -150,32 +152,39 @@ def noised_edges(cohort: Cohort, num_nodes: int, config: NaiveFedgnnConfig) -> T
 
 
 def count_nodes(table: RouteTable) -> dict[str, int]:
-    """InputError where the nodes are not numbered from 0 on."""
+    """Count the nodes; InputError if they are not numbered from 0."""
     n = len(table.ids)
     if n and int(table.ids[-1]) != n - 1:
         raise InputError(
-            f"naive_fedgnn needs nodes numbered 0..{n - 1}, since every device tells of every other one; "
+            f"naive_fedgnn needs nodes numbered 0..{n - 1}, because every node reports its edges by number; "
             f"there is a node {int(table.ids[-1])}"
         )
     return {"nodes": n}
 
 
-def gathered(features: Tensor, edges: Tensor, table: RouteTable) -> dict[str, Tensor]:
-    """What was released, in the order of the nodes' ids [U]."""
+def collect_release(features: Tensor, edges: Tensor, table: RouteTable) -> dict[str, Tensor]:
+    """Collect what was released, in the order of the nodes' ids [U]."""
     arrived = {"features": features, "edges": edges}
     return {name: by_node(x, table) for name, x in arrived.items()} | {"ids": table.ids}
 
 
-def with_labels(found: dict[str, Tensor], labels: Tensor, table: RouteTable) -> dict[str, Tensor]:
+def add_labels(released_data: dict[str, Tensor], labels: Tensor, table: RouteTable) -> dict[str, Tensor]:
+    """Add the released labels."""
     in_order = by_node(labels, table)
     check_training(in_order >= 0)
-    return found | {"labels": in_order}
+    return released_data | {"labels": in_order}
 
 
 @dataclass(frozen=True, eq=False)
-class AtServer:
-    """What the server works out once: features [U, F], the graph, and to classify the training nodes [n]
-    and their classes, else None."""
+class ServerData:
+    """What the server computes once from the released data.
+
+    Attributes:
+        x: [U, F] features.
+        graph: The noised graph.
+        training: [n] training nodes; None to predict links.
+        target: [n] their classes; None to predict links.
+    """
 
     x: Tensor
     graph: SymmetricGraph
@@ -183,19 +192,24 @@ class AtServer:
     target: Tensor | None
 
 
-def at_server(found: dict[str, Tensor]) -> AtServer:
-    ids, x = found["ids"], found["features"]
-    graph = make_symmetric_graph(*pairs_of_bits(found["edges"], ids, len(ids)), ids, x.dtype)
-    if "labels" not in found:
-        return AtServer(x, graph, None, None)
-    labels = found["labels"].long()
+def prepare_server(released_data: dict[str, Tensor]) -> ServerData:
+    """Build the noised graph."""
+    ids, x = released_data["ids"], released_data["features"]
+    graph = make_symmetric_graph(*pairs_of_bits(released_data["edges"], ids, len(ids)), ids, x.dtype)
+    if "labels" not in released_data:
+        return ServerData(x, graph, None, None)
+    labels = released_data["labels"].long()
     training = (labels >= 0).nonzero()[:, 0]
-    return AtServer(x, graph, training, labels[training])
+    return ServerData(x, graph, training, labels[training])
 
 
 def draw_pairs(graph: SymmetricGraph, key: int) -> tuple[Tensor, Tensor]:
-    """PAIRS edges of the noised graph, or as many as there are, and as many pairs of different nodes,
-    uniformly with repetition: [2, p] and [2, q]. A pair of the second kind may be an edge too."""
+    """Draw up to PAIRS edges of the noised graph and as many pairs of different nodes, uniformly with
+    repetition.
+
+    Returns:
+        [2, p] and [2, q]. A pair of the second kind may be an edge too.
+    """
     n, entries = len(graph.ids), len(graph.indices)
     draws = uniform(key, torch.arange(min(PAIRS, entries), device=graph.ids.device), 3)
     entry = (draws[:, 0] * entries).long().clamp(max=entries - 1)
@@ -205,41 +219,50 @@ def draw_pairs(graph: SymmetricGraph, key: int) -> tuple[Tensor, Tensor]:
     return edges[:, edges[0] != edges[1]], others[:, others[0] != others[1]]
 
 
-def rows_asked(h: Tensor, found: dict[str, Tensor], table: RouteTable) -> Tensor:
-    """The rows of h [U, H] that a route names, in its table's order."""
-    return h.index_select(0, torch.searchsorted(found["ids"], table.ids))
+def select_rows(h: Tensor, released_data: dict[str, Tensor], table: RouteTable) -> Tensor:
+    """Select the rows of h [U, H] that a route names, in the order of its table."""
+    return h.index_select(0, torch.searchsorted(released_data["ids"], table.ids))
 
 
-def embed(here: AtServer, weights: Weights, config: NaiveFedgnnConfig, dropout: Dropout | None) -> Tensor:
-    """What the last layer gives for every node, [U, H]; of width C it is the logits."""
-    return NETWORKS[config.backbone](weights, here.graph, here.x, dropout)
+def embed(
+    prepared_data: ServerData, weights: Weights, config: NaiveFedgnnConfig, dropout: Dropout | None
+) -> Tensor:
+    """Compute the last layer's output for every node, [U, H]; to classify, these are logits and H is C."""
+    return NETWORKS[config.backbone](weights, prepared_data.graph, prepared_data.x, dropout)
 
 
 def train(
-    here: AtServer, weights: Weights, optimizer: AdamState, config: NaiveFedgnnConfig, number: int
+    prepared_data: ServerData,
+    weights: Weights,
+    optimizer: AdamState,
+    config: NaiveFedgnnConfig,
+    round_number: int,
 ) -> tuple[Weights, AdamState]:
+    """Take the steps of a round."""
+
     def loss(leaves: Weights, dropout: Dropout | None) -> Tensor:
-        h = embed(here, leaves, config, dropout)
-        if here.training is None or here.target is None:
-            edges, others = draw_pairs(here.graph, fold(config.seed, "pairs", number))
+        h = embed(prepared_data, leaves, config, dropout)
+        if prepared_data.training is None or prepared_data.target is None:
+            edges, others = draw_pairs(prepared_data.graph, fold(config.seed, "pairs", round_number))
             return link_loss(pair_products(h, edges), pair_products(h, others))
-        return cross_entropy(h[here.training], here.target)
+        return cross_entropy(h[prepared_data.training], prepared_data.target)
 
-    return descend(weights, optimizer, config, number, loss)
+    return take_steps(weights, optimizer, config, round_number, loss)
 
 
-def logits_of(here: AtServer, weights: Weights, config: NaiveFedgnnConfig) -> Tensor:
+def logits_of(prepared_data: ServerData, weights: Weights, config: NaiveFedgnnConfig) -> Tensor:
+    """Compute the output for every node without dropout."""
     with torch.no_grad():
-        return embed(here, weights, config, None)
+        return embed(prepared_data, weights, config, None)
 
 
 # ---- the program over places -------------------------------------------------------------------------------
 
 
 def release(fed: Federation, data: Located, route: Route, task: Task, config: NaiveFedgnnConfig) -> Located:
-    """Everything that the clients send: once."""
+    """Send everything that the clients release, once."""
     n = fed.control(count_nodes, fed.table(route))["nodes"]
-    fed.log(foretold(n, task.num_features, config))
+    fed.log(describe_cost(n, task.num_features, config))
     noise, epsilon = noise_of(config), epsilon_of(config)
     bounds = config.feature_low, config.feature_high
     features = fed.upload(
@@ -256,9 +279,9 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
         protection=noise.protection(edge_mechanism(epsilon)),
         grad=False,
     )
-    found = fed.server.run(gathered, features, edges, fed.table(route))
+    released_data = fed.server.run(collect_release, features, edges, fed.table(route))
     if task.name != CLASSIFICATION:
-        return found
+        return released_data
     labels = fed.upload(
         fed.clients.run(noised_labels, data, ("train",), epsilon, config),
         route,
@@ -266,25 +289,25 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
         protection=noise.protection(label_mechanism(epsilon, task.num_classes)),
         grad=False,
     )
-    return fed.server.run(with_labels, found, labels, fed.table(route))
+    return fed.server.run(add_labels, released_data, labels, fed.table(route))
 
 
 def memory_of(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> float:
-    """Bytes of the false edges and the features at the server."""
+    """Estimate the bytes of the false edges and the features at the server."""
     false = expected_edges(num_nodes, 0, epsilon_of(config))
     scalar = torch.finfo(torch.get_default_dtype()).bits // 8
-    # Directed edges: while the CSR is made 29 bytes each; features twice, noised and in place.
+    # A directed edge takes 29 bytes while the CSR matrix is built; features are stored twice.
     return max(2 * false * 29, 2 * false * (4 + scalar)) + 2 * num_nodes * width * scalar
 
 
 def memory(extent: GraphExtent, config: NaiveFedgnnConfig) -> float:
-    """What the server has, and what training keeps for each of its edges."""
+    """Estimate the bytes at the server, with what training stores for each edge."""
     false = expected_edges(extent.rows, 0, epsilon_of(config))
     return memory_of(extent.rows, extent.features, config) + 2 * false * 30
 
 
-def foretold(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> str:
-    """How many edges there will be, and what they take."""
+def describe_cost(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> str:
+    """Say how many edges there will be, and what they take."""
     false = expected_edges(num_nodes, 0, epsilon_of(config))
     memory = memory_of(num_nodes, width, config)
     seconds = 2 * false * SECONDS_PER_EDGE[config.backbone]
@@ -295,48 +318,63 @@ def foretold(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> str:
 
 
 def setup(fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig) -> State:
+    """Release the data and draw the first weights."""
     route = node_route(fed, data, task)
-    found = release(fed, data, route, task, config)
+    released_data = release(fed, data, route, task, config)
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     values = {
         "weights": weights,
         "optimizer": fed.server.run(init_state, config.optimizer, weights),
-        "released": found,
+        "released": released_data,
     }
-    return prepared(fed, data, task, route, values)
+    return build_state(fed, data, task, route, values)
 
 
 def restore(
     fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig, values: Mapping[str, Located]
 ) -> State:
-    """The state of a run that goes on: nothing is released again, only the nodes' ids cross."""
-    return prepared(fed, data, task, node_route(fed, data, task), values)
+    """Rebuild the state of a run that is resumed: nothing is released again, only the nodes' ids are sent.
+
+    Args:
+        fed: The federation.
+        data: A `Cohort` at the clients.
+        task: The task.
+        config: The settings.
+        values: The values of the state.
+
+    Returns:
+        The state.
+    """
+    return build_state(fed, data, task, node_route(fed, data, task), values)
 
 
-def prepared(
+def build_state(
     fed: Federation, data: Located, task: Task, route: Route, values: Mapping[str, Located]
 ) -> State:
-    """The state of what was released: with what the server works out of it, and the routes of scored
-    pairs."""
-    here = fed.server.run(at_server, values["released"])
+    """Build the state from the released data, with the routes of scored pairs."""
+    prepared_data = fed.server.run(prepare_server, values["released"])
     if task.name == CLASSIFICATION:
-        return State(values, Prepared(data, route, here))
+        return State(values, Prepared(data, route, prepared_data))
     pairs = {}
     for target in ("val", "test", "all"):
-        ends = fed.clients.run(ends_of_pairs, data, target)
-        pairs[target] = fed.route(ends, name="naive_fedgnn/scored_pairs")
-    return State(values, Linked(data, route, here, pairs))
+        pair_ids = fed.clients.run(pair_node_ids, data, target)
+        pairs[target] = fed.route(pair_ids, name="naive_fedgnn/scored_pairs")
+    return State(values, LinkPrepared(data, route, prepared_data, pairs))
 
 
 @dataclass(frozen=True)
-class Linked(Prepared):
-    """pairs: the routes of both ends of the pairs that clients score, by target."""
+class LinkPrepared(Prepared):
+    """What set-up prepares to predict links.
+
+    Attributes:
+        pairs: By target: the route of both nodes of the pairs that clients score.
+    """
 
     pairs: Mapping[str, Route]
 
 
-def ends_of_pairs(cohort: Cohort, target: str) -> RowIds:
-    """Both ends of each pair, one after the other."""
+def pair_node_ids(cohort: Cohort, target: str) -> RowIds:
+    """List both nodes of each pair, one after the other."""
     assert cohort.links is not None
     which = cohort.pairs(target)
     row = cohort.links.row[which]
@@ -344,39 +382,43 @@ def ends_of_pairs(cohort: Cohort, target: str) -> RowIds:
     return RowIds(ids, cohort.client[row].repeat_interleave(2))
 
 
-def products(ends: Tensor) -> Tensor:
-    """h_u . h_v [n] of rows [2 n, H], the two ends of each pair one after the other."""
-    return (ends[::2] * ends[1::2]).sum(1)
+def products(pair_ids: Tensor) -> Tensor:
+    """Compute h_u . h_v [n] of rows [2 n, H], the two nodes of each pair one after the other."""
+    return (pair_ids[::2] * pair_ids[1::2]).sum(1)
 
 
-def round(fed: Federation, state: State, config: NaiveFedgnnConfig, number: int) -> State:
-    return round_at_server(fed, state, train, config, number)
+def round(fed: Federation, state: State, config: NaiveFedgnnConfig, round_number: int) -> State:
+    """Train for a round at the server."""
+    return round_at_server(fed, state, train, config, round_number)
 
 
 def predict(fed: Federation, state: State, config: NaiveFedgnnConfig, target: str) -> Located:
-    """The server predicts every node, and tells each client its own; or each the embeddings of the pairs
-    that it scores."""
+    """Predict at the server and send each client the logits of its nodes, or the embeddings of its pairs."""
     logits = fed.server.run(logits_of, state.prepared.server, state.weights, config)
-    if isinstance(state.prepared, Linked):
+    if isinstance(state.prepared, LinkPrepared):
         route = state.prepared.pairs[target]
-        rows = fed.server.run(rows_asked, logits, state.values["released"], fed.table(route))
-        ends = fed.download(rows, route, name="naive_fedgnn/embeddings", grad=False)
-        return fed.clients.run(products, ends)
-    return send_back(fed, state.prepared, logits, target, name="naive_fedgnn/predictions")
+        rows = fed.server.run(select_rows, logits, state.values["released"], fed.table(route))
+        pair_ids = fed.download(rows, route, name="naive_fedgnn/embeddings", grad=False)
+        return fed.clients.run(products, pair_ids)
+    return return_logits(fed, state.prepared, logits, target, name="naive_fedgnn/predictions")
 
 
 MESSAGES = {
     **released.MESSAGES,
-    "naive_fedgnn/features": "All features of every node, once, with Gaussian noise. With a noise_seed the "
-    "noise is simulated and the server could take it off.",
-    "naive_fedgnn/edges": "For half of all other nodes, once, whether a node is connected to it, every "
-    "answer flipped with probability 1 / (1 + e^epsilon); with a noise_seed simulated.",
-    "naive_fedgnn/labels": "The class of every training node, once, after randomised response; with a "
-    "noise_seed simulated. The server learns which nodes are trained on.",
-    "naive_fedgnn/scored_pairs": "Only to predict links, once for each part: the ids of both nodes of "
-    "every pair that a client scores. The server learns which pairs those are, and not which are edges.",
-    "naive_fedgnn/embeddings": "Only to predict links, from the server: the embeddings of those nodes.",
-    "naive_fedgnn/predictions": "From the server: a score of every class for each of a client's nodes.",
+    "naive_fedgnn/features": "Every client sends the server, once, all features of every node with Gaussian "
+    "noise. With a noise_seed the noise is simulated, and the server could remove it.",
+    "naive_fedgnn/edges": "Every client sends the server, once, a bit for each pair of its node and half of "
+    "all other nodes: whether they are connected, flipped with probability 1 / (1 + e^epsilon). With a "
+    "noise_seed the noise is simulated, and the server could remove it.",
+    "naive_fedgnn/labels": "Every client sends the server, once, the class of every training node after "
+    "randomised response. With a noise_seed the noise is simulated, and the server could remove it. The "
+    "server learns which nodes are trained on.",
+    "naive_fedgnn/scored_pairs": "To predict links only: every client sends the server, once for each split, "
+    "the ids of both nodes of every pair that it scores. The server reads the pairs, and does not learn "
+    "which are edges.",
+    "naive_fedgnn/embeddings": "To predict links only: the server sends each client the embeddings of these "
+    "nodes.",
+    "naive_fedgnn/predictions": "The server sends every client a score of every class for each of its nodes.",
 }
 
 METHOD = Method(

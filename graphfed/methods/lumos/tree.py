@@ -1,19 +1,21 @@
-"""The trees of Lumos (Pan, Zhu and Chu, ICDE 2023, sections V-A and VI-B) and the networks on them.
+"""The trees of Lumos (sections V-A and VI-B of the paper) and the networks on them.
 
-Device u keeps the neighbours N_u = {v_1 .. v_w}. Its tree has for each k a pair of leaves, a_k (u itself) and
-b_k (stands for v_k), under a parent P_k, and all parents under one root: 3 w + 1 nodes, 3 w edges. Leaves
-start from features, u's own ones on a_k and what v_k sent on b_k; parents and root start from zeros.
+The tree of client u has for each neighbour v_k in N_u = {v_1 .. v_w} a pair of leaves, a_k (stands for u) and
+b_k (stands for v_k), with a parent P_k; all parents have one root: 3 w + 1 nodes and 3 w edges. Leaves start
+from features, the client's own on a_k and the received ones of v_k on b_k; parents and root start from zeros,
+Eq. (25).
 
-Two ways to compute the same leaf embeddings:
+Two functions compute the same embeddings of leaves:
 
-    general   a graph network on the disjoint union of all trees (or, without virtual nodes, of all ego
-              networks: a centre with a leaf for each neighbour), for any number of layers
-    fused     for up to three layers a leaf depends on nothing but its own pair: what leaves a root needs two
-              layers to come down to a leaf, and what enters it two to get there. So all pairs are rows of a
-              few dense products, and there is no graph.
+    general   a graph network on the disjoint union of all trees, for any number of layers; without virtual
+              nodes, on all neighbourhoods: the client's node in the middle, with a leaf for each neighbour
+    fused     for up to three layers, where a leaf depends on its own pair only: information needs two layers
+              from a leaf to the root and two more to another leaf. All pairs are rows of a few dense products
 
-Both take what the first layer's weights make of the features: of u's own once per device, however many leaves
-it has. Shapes: n devices of a cohort, P kept pairs sorted by (keeper, other), H hidden width."""
+Both start from the products of features and the first layer's weights, which are computed once for each
+client and not for each of its leaves. Shapes: n clients of a cohort, P pairs (client, neighbour in its tree),
+sorted, H hidden units.
+"""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,71 +30,76 @@ from graphfed.nn.layers import Dropout
 from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.random import entry_words
 
-__all__ = ["FUSED_LAYERS", "Forest", "Leaves", "at", "fused", "general", "make_forest", "times"]
+__all__ = ["FUSED_LAYERS", "Forest", "Leaves", "bias_of_rows", "fused", "general", "make_forest", "multiply"]
 
 Weights = dict[str, Tensor]
 
-#: Up to so many layers a leaf depends on its own pair alone.
+#: With this many layers or fewer, a leaf depends on its own pair only.
 FUSED_LAYERS = 3
-#: What a node of a tree is, in its stable id.
+#: The kinds of tree nodes, as numbers in their stable ids.
 _OWN, _NOISED, _PARENT, _ROOT = range(4)
 
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """The trees of a cohort's n devices.
+    """The trees of a cohort's n clients.
 
-    device [P]: the keeper's place in the cohort, ascending; workload [n] int64: w of each device; lone [L]:
-    devices that have one leaf only, their own, under their root, because nobody keeps an edge with them;
-    ids: stable ids of the own leaves [n] (the copies of a device drop out alike), the leaves b and the
-    parents [P] and the roots [n]; virtual: whether there are parents and roots."""
+    Attributes:
+        client: [P] client of each pair, as an index in the cohort, ascending.
+        workload: [n] int64: w of each client.
+        lone: [L] clients without a leaf in any tree; each gets one leaf of its own under its root.
+        ids: Stable ids of own leaves [n] (dropout treats all copies of a client alike), of leaves b_k [P], of
+            parents [P] and of roots [n].
+        virtual: Whether the trees have parents and roots.
+    """
 
-    device: Tensor
+    client: Tensor
     workload: Tensor
     lone: Tensor
     ids: tuple[Tensor, Tensor, Tensor, Tensor]
     virtual: bool
 
     @property
-    def num_devices(self) -> int:
+    def num_clients(self) -> int:
+        """Number of clients, n."""
         return len(self.workload)
 
     @property
     def num_pairs(self) -> int:
-        return len(self.device)
+        """Number of pairs of leaves, P."""
+        return len(self.client)
 
     @cached_property
-    def devices(self) -> Tensor:
-        """0..n-1."""
-        return torch.arange(self.num_devices, device=self.device.device)
+    def clients(self) -> Tensor:
+        """The indices 0..n-1."""
+        return torch.arange(self.num_clients, device=self.client.device)
 
     @cached_property
-    def row_devices(self) -> Tensor:
-        """The device of every row of `general`."""
-        pairs, devices = self.device, self.devices
-        parts = [pairs, pairs, pairs, devices, self.lone] if self.virtual else [devices, pairs]
+    def row_clients(self) -> Tensor:
+        """The client of every row of `general`."""
+        pairs, clients = self.client, self.clients
+        parts = [pairs, pairs, pairs, clients, self.lone] if self.virtual else [clients, pairs]
         return torch.cat(parts)
 
     @cached_property
-    def keepers(self) -> SparseMatrix:
-        """[P, n]: a row for each pair with a one at its keeper."""
-        rows = torch.arange(self.num_pairs + 1, device=self.device.device)
-        ones = torch.ones(self.num_pairs, device=self.device.device)
-        return SparseMatrix.from_csr(rows, self.device, ones, (self.num_pairs, self.num_devices))
+    def client_of_pair(self) -> SparseMatrix:
+        """[P, n] matrix with a one at the client of each pair."""
+        rows = torch.arange(self.num_pairs + 1, device=self.client.device)
+        ones = torch.ones(self.num_pairs, device=self.client.device)
+        return SparseMatrix.from_csr(rows, self.client, ones, (self.num_pairs, self.num_clients))
 
     @cached_property
     def parts(self) -> tuple[int, ...]:
-        """How many rows of each kind `general` has: own leaves, noised leaves, parents, roots, lone
-        leaves."""
-        pairs, devices = self.num_pairs, self.num_devices
-        return (pairs, pairs, pairs, devices, len(self.lone)) if self.virtual else (devices, pairs)
+        """Numbers of rows of `general`: own leaves, leaves b_k, parents, roots, leaves of lone clients."""
+        pairs, clients = self.num_pairs, self.num_clients
+        return (pairs, pairs, pairs, clients, len(self.lone)) if self.virtual else (clients, pairs)
 
     @cached_property
     def edges(self) -> Tensor:
-        """The edges of all trees between the rows of `general`, both directions, [2, 6 P + 2 L]."""
-        pair = torch.arange(self.num_pairs, device=self.device.device)
+        """The edges of all trees between the rows of `general`, in both directions, [2, 6 P + 2 L]."""
+        pair = torch.arange(self.num_pairs, device=self.client.device)
         if not self.virtual:
-            one_way = torch.stack([self.device, self.num_devices + pair])
+            one_way = torch.stack([self.client, self.num_clients + pair])
         else:
             own, noised, parent, root, lone = self._starts
             numbers = torch.arange(len(self.lone), device=pair.device)
@@ -100,7 +107,7 @@ class Forest:
                 [
                     torch.stack([own + pair, parent + pair]),
                     torch.stack([noised + pair, parent + pair]),
-                    torch.stack([parent + pair, root + self.device]),
+                    torch.stack([parent + pair, root + self.client]),
                     torch.stack([lone + numbers, root + self.lone]),
                 ],
                 1,
@@ -109,10 +116,10 @@ class Forest:
 
     @cached_property
     def only_lone(self) -> "Forest":
-        """The trees of the lone devices."""
-        few, none = torch.arange(len(self.lone), device=self.lone.device), self.ids[1][:0]
+        """The trees of the lone clients."""
+        lone, none = torch.arange(len(self.lone), device=self.lone.device), self.ids[1][:0]
         ids = (self.ids[0][self.lone], none, none, self.ids[3][self.lone])
-        return Forest(few[:0], torch.zeros_like(few), few, ids, self.virtual)
+        return Forest(lone[:0], torch.zeros_like(lone), lone, ids, self.virtual)
 
     @property
     def _starts(self) -> list[int]:
@@ -124,55 +131,96 @@ class Forest:
         own, noised, parent, root = self.ids
         if not self.virtual:
             return torch.cat([own, noised])
-        return torch.cat([own[self.device], noised, parent, root, own[self.lone]])
+        return torch.cat([own[self.client], noised, parent, root, own[self.lone]])
 
     def blocks(self, backbone: str, heads: int, layers: int) -> tuple[Block, ...]:
-        """The edges as each layer of a backbone needs them."""
-        every = torch.arange(sum(self.parts), device=self.device.device)
+        """Build the edges as each layer of a network needs them.
+
+        Args:
+            backbone: "gcn" or "gat".
+            heads: Heads of attention.
+            layers: Layers of the network.
+
+        Returns:
+            A block for each layer.
+        """
+        every = torch.arange(sum(self.parts), device=self.client.device)
         degree = torch.bincount(self.edges[1], minlength=len(every))
         make = BACKBONES[backbone].blocks(self.row_ids, degree, heads, layers)
         place = every.expand(2, -1)
-        made: dict[bool, Block] = {}
+        blocks_by_kind: dict[bool, Block] = {}
         for layer in range(layers):
             last = layer == layers - 1
-            if last not in made:
+            if last not in blocks_by_kind:
                 block = make(self.edges, None, every, every, place, layer)
                 adjacency = block.adjacency.to(dtype=torch.get_default_dtype())
-                made[last] = replace(block, adjacency=adjacency)
-        return tuple(made[layer == layers - 1] for layer in range(layers))
+                blocks_by_kind[last] = replace(block, adjacency=adjacency)
+        return tuple(blocks_by_kind[layer == layers - 1] for layer in range(layers))
 
 
 @dataclass(frozen=True, eq=False)
 class Leaves:
-    """Embeddings of leaves: own [P + L, H] of the copies a_k of the devices (pairs first, then the lone ones;
-    without virtual nodes [n, H], the centres), noised [P, H] of the leaves b_k."""
+    """Embeddings of leaves.
+
+    Attributes:
+        own: [P + L, H] of the leaves a_k, then of the lone clients' leaves; without virtual nodes [n, H] of
+            the clients.
+        noised: [P, H] of the leaves b_k.
+    """
 
     own: Tensor
     noised: Tensor
 
 
 def make_forest(
-    device: Tensor, keeper: Tensor, other: Tensor, lone: Tensor, devices: Tensor, *, virtual: bool
+    client: Tensor, client_id: Tensor, other: Tensor, lone: Tensor, clients: Tensor, *, virtual: bool
 ) -> Forest:
-    """device [P] the keeper's place in the cohort, keeper and other [P] stable ids of the two; lone [L]
-    places; devices [n]: the cohort's stable ids."""
-    own, root = (entry_words(devices * 4 + kind, devices) for kind in (_OWN, _ROOT))
-    noised, parent = (entry_words(keeper * 4 + kind, other) for kind in (_NOISED, _PARENT))
-    workload = torch.bincount(device, minlength=len(devices))
-    return Forest(device, workload, lone, (own, noised, parent, root), virtual)
+    """Build the trees of a cohort.
+
+    Args:
+        client: [P] client of each pair, as an index in the cohort, ascending.
+        client_id: [P] its stable id.
+        other: [P] stable id of the neighbour.
+        lone: [L] clients without a leaf, as indices.
+        clients: [n] stable ids of the cohort's clients.
+        virtual: Whether the trees have parents and roots.
+
+    Returns:
+        The trees.
+    """
+    own, root = (entry_words(clients * 4 + kind, clients) for kind in (_OWN, _ROOT))
+    noised, parent = (entry_words(client_id * 4 + kind, other) for kind in (_NOISED, _PARENT))
+    workload = torch.bincount(client, minlength=len(clients))
+    return Forest(client, workload, lone, (own, noised, parent, root), virtual)
 
 
-def times(x: Tensor, weight: Tensor, device: Tensor) -> Tensor:
-    """x W [N, H] for rows x [N, F] with the weights [F, H] that all devices share, or [n, F, H] each device's
-    own copy; device [N]: of each row."""
+def multiply(x: Tensor, weight: Tensor, client: Tensor) -> Tensor:
+    """Multiply rows by weights that all clients share, or each by its client's own copy.
+
+    Args:
+        x: [N, F].
+        weight: [F, H], or [n, F, H].
+        client: [N] client of each row.
+
+    Returns:
+        [N, H].
+    """
     if weight.dim() == 2:
         return x @ weight
-    return torch.bmm(x[:, None], weight.index_select(0, device))[:, 0]
+    return torch.bmm(x[:, None], weight.index_select(0, client))[:, 0]
 
 
-def at(bias: Tensor, device: Tensor) -> Tensor:
-    """A bias [H] that all rows share, or of each row [N, H] where every device has its own copy [n, H]."""
-    return bias if bias.dim() == 1 else bias.index_select(0, device)
+def bias_of_rows(bias: Tensor, client: Tensor) -> Tensor:
+    """Return the bias of each row.
+
+    Args:
+        bias: [H], or [n, H] with a copy for each client.
+        client: [N] client of each row.
+
+    Returns:
+        [H], or [N, H].
+    """
+    return bias if bias.dim() == 1 else bias.index_select(0, client)
 
 
 # ---- the general form --------------------------------------------------------------------------------------
@@ -187,20 +235,36 @@ def general(
     backbone: str,
     dropout: Dropout | None,
 ) -> Leaves:
-    """l layers of the backbone on all trees at once, each with ReLU, and dropout between two.
+    """Run the network on all trees at once: every layer ends with a ReLU; dropout is between layers.
 
-    own [n, H]: x_u W of every device; noised [P, H]: x''_v W of every pair, W the first layer's weights."""
-    copies = spmm(forest.keepers, own)
+    Args:
+        forest: The trees.
+        blocks: Their edges, from `Forest.blocks`.
+        weights: Weights of the network.
+        own: [n, H] x_u W_1 of every client.
+        noised: [P, H] x''_v W_1 of every pair.
+        backbone: "gcn" or "gat".
+        dropout: Dropout of this round; None in evaluation.
+
+    Returns:
+        The embeddings of the leaves.
+
+    Reference:
+        Lumos, Eqs. (2) and (25).
+    """
+    # Eq. (25): features on the leaves, zeros on the virtual nodes.
+    copies = spmm(forest.client_of_pair, own)
     if forest.virtual:
-        zeros = own.new_zeros(forest.num_pairs + forest.num_devices, own.shape[1])
+        zeros = own.new_zeros(forest.num_pairs + forest.num_clients, own.shape[1])
         h = torch.cat([copies, noised, zeros, own.index_select(0, forest.lone)])
     else:
         h = torch.cat([own, noised])
+    # Eq. (2), layer by layer
     for layer, block in enumerate(blocks):
         if layer:
-            h = times(h, weights[f"layers.{layer}.weight"], forest.row_devices)
+            h = multiply(h, weights[f"layers.{layer}.weight"], forest.row_clients)
         h = _propagate(h, weights, forest, block, layer, backbone)
-        h = (h + at(weights[f"layers.{layer}.bias"], forest.row_devices)).relu()
+        h = (h + bias_of_rows(weights[f"layers.{layer}.bias"], forest.row_clients)).relu()
         if dropout is not None and layer < len(blocks) - 1:
             h = dropout.rows(h, forest.row_ids, layer)
     rows = torch.split(h, list(forest.parts))
@@ -210,15 +274,18 @@ def general(
 def _propagate(
     z: Tensor, weights: Weights, forest: Forest, block: Block, layer: int, backbone: str
 ) -> Tensor:
+    """Aggregate over neighbours in the tree."""
     if backbone == "gcn":
         return spmm(block.adjacency, z)
     source = weights[f"layers.{layer}.att_src"]
-    scores = times(z, _attention(weights, layer), forest.row_devices)
+    scores = multiply(z, _attention(weights, layer), forest.row_clients)
     return attend(z, scores.t(), block, source.shape[-2])
 
 
 def _attention(weights: Weights, layer: int) -> Tensor:
-    """What makes scores of rows: as a source of every head, then as a target, [heads * H, 2 heads]."""
+    """Return the matrix from rows to scores: as a source for every head, then as a target, [heads * H, 2
+    heads].
+    """
     source, target = weights[f"layers.{layer}.att_src"], weights[f"layers.{layer}.att_dst"]
     return torch.cat([per_head(source), per_head(target)], -1)
 
@@ -228,8 +295,11 @@ def _attention(weights: Weights, layer: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The nodes that matter to pairs: own leaves [n, H] as long as all copies of one are alike, then
-    [P, H]; noised leaves and parents [P, H]; roots [n, H]. None: all zeros."""
+    """The tree nodes that matter to pairs; None stands for zeros.
+
+    own is [n, H] while all copies a_k of a client are equal, then [P, H]; noised and parent are [P, H], root
+    [n, H].
+    """
 
     own: Tensor
     noised: Tensor
@@ -246,45 +316,62 @@ def fused(
     layers: int,
     dropout: Dropout | None,
 ) -> Leaves:
-    """`general` for at most FUSED_LAYERS layers of trees with virtual nodes, pair by pair."""
-    # Parents and roots start from zeros, so of the first layer's products only those of the leaves are there.
+    """Compute what `general` computes pair by pair, for at most FUSED_LAYERS layers and trees with virtual
+    nodes.
+
+    Args:
+        forest: The trees.
+        weights: Weights of the network.
+        own: [n, H] x_u W_1 of every client.
+        noised: [P, H] x''_v W_1 of every pair.
+        backbone: "gcn" or "gat".
+        layers: Layers of the network.
+        dropout: Dropout of this round; None in evaluation.
+
+    Returns:
+        The embeddings of the leaves.
+
+    Reference:
+        docs/papers/lumos.md, "Message passing on trees".
+    """
+    # Eq. (25): parents and roots start from zeros, so the first layer multiplies features of leaves only.
     z = _Rows(own, noised, None, None)
     update = _gcn_pairs if backbone == "gcn" else _gat_pairs
     h = update(z, weights, forest, 0, layers - 1)
     for layer in range(1, layers):
         if dropout is not None:
-            h = _dropped(h, forest, layer - 1, dropout)
-        z = _times(h, weights[f"layers.{layer}.weight"], forest, layer)
+            h = _apply_dropout(h, forest, layer - 1, dropout)
+        z = _multiply(h, weights[f"layers.{layer}.weight"], forest, layer)
         h = update(z, weights, forest, layer, layers - 1 - layer)
-    lone = _lone(forest, weights, own, backbone, layers, dropout)
-    copies = _at_pairs(h.own, forest) if layers == 1 else h.own
+    lone = _lone_leaves(forest, weights, own, backbone, layers, dropout)
+    copies = _repeat_for_pairs(h.own, forest) if layers == 1 else h.own
     return Leaves(torch.cat([copies, lone]) if len(lone) else copies, h.noised)
 
 
-def _at_pairs(rows: Tensor, forest: Forest) -> Tensor:
-    """Rows of devices [n, H] at each one's pairs, [P, H]."""
-    return spmm(forest.keepers, rows)
+def _repeat_for_pairs(rows: Tensor, forest: Forest) -> Tensor:
+    """Repeat rows of clients [n, H] for each pair of the client, [P, H]."""
+    return spmm(forest.client_of_pair, rows)
 
 
-def _times(h: _Rows, weight: Tensor, forest: Forest, layer: int) -> _Rows:
-    pairs, devices = forest.device, forest.devices
+def _multiply(h: _Rows, weight: Tensor, forest: Forest, layer: int) -> _Rows:
+    pairs, clients = forest.client, forest.clients
     return _Rows(
-        times(h.own, weight, devices if layer == 1 else pairs),
-        times(h.noised, weight, pairs),
-        None if h.parent is None else times(h.parent, weight, pairs),
-        None if h.root is None else times(h.root, weight, devices),
+        multiply(h.own, weight, clients if layer == 1 else pairs),
+        multiply(h.noised, weight, pairs),
+        None if h.parent is None else multiply(h.parent, weight, pairs),
+        None if h.root is None else multiply(h.root, weight, clients),
     )
 
 
-def _dropped(h: _Rows, forest: Forest, layer: int, dropout: Dropout) -> _Rows:
+def _apply_dropout(h: _Rows, forest: Forest, layer: int, dropout: Dropout) -> _Rows:
     own, noised, parent, root = forest.ids
     if layer == 0:
-        mine = dropout.rows(h.own, own, layer)
+        own_rows = dropout.rows(h.own, own, layer)
     else:
-        keep = dropout.rows(torch.ones_like(h.own[:1]).expand(forest.num_devices, -1), own, layer)
-        mine = h.own * keep.index_select(0, forest.device)
+        keep = dropout.rows(torch.ones_like(h.own[:1]).expand(forest.num_clients, -1), own, layer)
+        own_rows = h.own * keep.index_select(0, forest.client)
     return _Rows(
-        mine,
+        own_rows,
         dropout.rows(h.noised, noised, layer),
         None if h.parent is None else dropout.rows(h.parent, parent, layer),
         None if h.root is None else dropout.rows(h.root, root, layer),
@@ -292,84 +379,100 @@ def _dropped(h: _Rows, forest: Forest, layer: int, dropout: Dropout) -> _Rows:
 
 
 #: 1 / sqrt((1 + 1) (3 + 1)), between a leaf and its parent.
-_ACROSS = 8**-0.5
+_LEAF_PARENT = 8**-0.5
 
 
-def _gcn_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, left: int) -> _Rows:
-    """Degrees are 1 of a leaf, 3 of a parent, w of a root. left: the layers that follow; a parent is needed
-    while there is one, a root while there are two."""
+def _gcn_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, layers_left: int) -> _Rows:
+    """Compute a layer of GCN. A leaf has degree 1, a parent 3, a root w.
+
+    layers_left: The layers that follow; a parent is needed if one follows, a root if two do.
+    """
     shared = weights[f"layers.{layer}.bias"]
-    bias, mine = at(shared, forest.device), at(shared, forest.devices)
+    bias, own_rows = bias_of_rows(shared, forest.client), bias_of_rows(shared, forest.clients)
     parent = root = None
     if z.parent is None:
-        own, noised = (torch.add(b, x, alpha=0.5).relu() for b, x in ((mine, z.own), (bias, z.noised)))
-        if left:
-            parent = torch.add(bias, _at_pairs(z.own, forest).add(z.noised), alpha=_ACROSS).relu()
+        own, noised = (torch.add(b, x, alpha=0.5).relu() for b, x in ((own_rows, z.own), (bias, z.noised)))
+        if layers_left:
+            leaves = _repeat_for_pairs(z.own, forest).add(z.noised)
+            parent = torch.add(bias, leaves, alpha=_LEAF_PARENT).relu()
     else:
-        copies = _at_pairs(z.own, forest) if layer == 1 else z.own
-        down = torch.add(bias, z.parent, alpha=_ACROSS)
+        copies = _repeat_for_pairs(z.own, forest) if layer == 1 else z.own
+        down = torch.add(bias, z.parent, alpha=_LEAF_PARENT)
         own, noised = (torch.add(down, x, alpha=0.5).relu() for x in (copies, z.noised))
-        if left:
+        if layers_left:
             assert z.root is not None
-            up = torch.add(bias, copies + z.noised, alpha=_ACROSS).add(z.parent, alpha=0.25)
-            top = 0.5 * (forest.workload + 1).to(bias.dtype).rsqrt()[:, None] * z.root
-            parent = (up + _at_pairs(top, forest)).relu()
-    if left > 1:
-        root = mine.relu().expand(forest.num_devices, -1)  # it has heard from zeros only
+            up = torch.add(bias, copies + z.noised, alpha=_LEAF_PARENT).add(z.parent, alpha=0.25)
+            # 1 / sqrt((3 + 1) (w + 1)), between a parent and the root
+            from_root = 0.5 * (forest.workload + 1).to(bias.dtype).rsqrt()[:, None] * z.root
+            parent = (up + _repeat_for_pairs(from_root, forest)).relu()
+    if layers_left > 1:
+        # All neighbours of the root are zeros so far.
+        root = own_rows.relu().expand(forest.num_clients, -1)
     return _Rows(own, noised, parent, root)
 
 
-def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, left: int) -> _Rows:
+def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, layers_left: int) -> _Rows:
     """A leaf attends to itself and its parent; a parent to itself, its leaves and the root."""
     both, heads = _attention(weights, layer), weights[f"layers.{layer}.att_src"].shape[-2]
-    pairs, devices, bias = forest.device, forest.devices, weights[f"layers.{layer}.bias"]
+    pairs, clients, bias = forest.client, forest.clients, weights[f"layers.{layer}.bias"]
 
-    def scored(x: Tensor | None, device: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def scored(x: Tensor | None, client: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """z [., heads, H], and its scores as source and as target [., heads]; zeros where it is None."""
         if x is None:
             nothing = z.own.new_zeros(heads)
             return nothing[:, None], nothing, nothing
-        source, target = times(x, both, device).chunk(2, -1)
+        source, target = multiply(x, both, client).chunk(2, -1)
         return x.view(len(x), heads, -1), source, target
 
     parent = scored(z.parent, pairs)
 
-    def leaf(x: tuple[Tensor, Tensor, Tensor], device: Tensor) -> Tensor:
+    def leaf(x: tuple[Tensor, Tensor, Tensor], client: Tensor) -> Tensor:
+        # A softmax over two scores is the sigmoid of their difference.
         own = leaky_relu(x[2] + x[1], 0.2) - leaky_relu(x[2] + parent[1], 0.2)
-        share = own.sigmoid()[..., None]
-        mixed = share * x[0] if z.parent is None else torch.lerp(parent[0], x[0], share)
-        return (mixed.flatten(-2) + at(bias, device)).relu()
+        attention = own.sigmoid()[..., None]
+        mixed = attention * x[0] if z.parent is None else torch.lerp(parent[0], x[0], attention)
+        return (mixed.flatten(-2) + bias_of_rows(bias, client)).relu()
 
     noised = scored(z.noised, pairs)
     if layer == 0:
-        own = leaf(scored(z.own, devices), devices)
-        mine = scored(_at_pairs(z.own, forest), pairs) if left else noised
+        own = leaf(scored(z.own, clients), clients)
+        own_rows = scored(_repeat_for_pairs(z.own, forest), pairs) if layers_left else noised
     else:
-        mine = scored(_at_pairs(z.own, forest) if layer == 1 else z.own, pairs)
-        own = leaf(mine, pairs)
-    middle = None
-    if left:
-        top = scored(None if z.root is None else _at_pairs(z.root, forest), pairs)
-        members = (mine, noised, parent, top)
+        own_rows = scored(_repeat_for_pairs(z.own, forest) if layer == 1 else z.own, pairs)
+        own = leaf(own_rows, pairs)
+    parent_sum = None
+    if layers_left:
+        root_of_pair = scored(None if z.root is None else _repeat_for_pairs(z.root, forest), pairs)
+        members = (own_rows, noised, parent, root_of_pair)
         scores = torch.stack([leaky_relu(parent[2] + m[1], 0.2).expand_as(noised[1]) for m in members])
-        shares = torch.softmax(scores, 0)[..., None]
-        middle = torch.addcmul(shares[0] * mine[0], shares[1], noised[0])
+        attentions = torch.softmax(scores, 0)[..., None]
+        parent_sum = torch.addcmul(attentions[0] * own_rows[0], attentions[1], noised[0])
         if z.parent is not None:
-            middle = torch.addcmul(torch.addcmul(middle, shares[2], parent[0]), shares[3], top[0])
-        middle = (middle.flatten(-2) + at(bias, pairs)).relu()
-    root = at(bias, devices).relu().expand(len(devices), -1) if left > 1 else None
-    return _Rows(own, leaf(noised, pairs), middle, root)
+            parent_sum = torch.addcmul(
+                torch.addcmul(parent_sum, attentions[2], parent[0]), attentions[3], root_of_pair[0]
+            )
+        parent_sum = (parent_sum.flatten(-2) + bias_of_rows(bias, pairs)).relu()
+    root = bias_of_rows(bias, clients).relu().expand(len(clients), -1) if layers_left > 1 else None
+    return _Rows(own, leaf(noised, pairs), parent_sum, root)
 
 
-def _lone(
+def _lone_leaves(
     forest: Forest, weights: Weights, own: Tensor, backbone: str, layers: int, dropout: Dropout | None
 ) -> Tensor:
-    """The leaves [L, H] of devices that have no pair."""
+    """Compute the leaves [L, H] of the lone clients."""
     if not len(forest.lone):
         return own[:0, : weights[f"layers.{layers - 1}.bias"].shape[-1]]
-    few = forest.only_lone
+    lone_forest = forest.only_lone
     heads = weights["layers.0.att_src"].shape[-2] if backbone == "gat" else 1
-    if weights["layers.0.bias"].dim() == 2:  # every device's own
+    if weights["layers.0.bias"].dim() == 2:  # every client has a copy of its own
         weights = {name: w.index_select(0, forest.lone) for name, w in weights.items()}
-    mine = own.index_select(0, forest.lone)
-    return general(few, few.blocks(backbone, heads, layers), weights, mine, mine[:0], backbone, dropout).own
+    own_rows = own.index_select(0, forest.lone)
+    return general(
+        lone_forest,
+        lone_forest.blocks(backbone, heads, layers),
+        weights,
+        own_rows,
+        own_rows[:0],
+        backbone,
+        dropout,
+    ).own

@@ -1,4 +1,9 @@
-"""What every balancer of Lumos starts from and returns: a device's neighbours and its assigned edges."""
+"""What every balancer of Lumos starts from and returns: the neighbours and the assigned edges of a cohort's
+clients.
+
+Shapes: K clients in a cohort, C pairs (client, neighbour) in a cohort. Each edge between two clients has two
+pairs, one at each of them.
+"""
 
 from dataclasses import dataclass
 
@@ -11,59 +16,81 @@ from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.assignment import pair_draws
 
 __all__ = [
-    "Around",
+    "Assignment",
     "Balance",
-    "Kept",
+    "Neighbours",
     "all_rows",
-    "either",
-    "ended",
-    "kept_at_first",
-    "levels",
-    "look_around",
-    "moment",
+    "greedy_assignment",
+    "history_row",
+    "log_degrees",
+    "make_assignment",
+    "make_neighbours",
     "rows_changed",
+    "union",
 ]
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """What a cohort's clients end with, by the rows of their pairs.
+class Assignment:
+    """The edges that a cohort's clients train on, one row for each pair (client, neighbour).
 
-    keeps [C] bool: this client keeps that neighbour; kept_by [C] bool: that neighbour keeps this client;
-    outcomes [K] int64: outcomes of comparisons that each client has learned; history [R, 2] int64, from the
-    start and after every round: the largest workload among these clients, and the outcomes so far. What a
-    host sees of itself, nothing that crossed."""
+    Attributes:
+        local: [C] bool: whether the neighbour is in this client's tree (v in N_u, x_(u,v) of Lumos, Eq. (9)).
+        remote: [C] bool: whether this client is in the neighbour's tree (u in N_v, x_(v,u)).
+        outcomes: [K] int64: how many outcomes of comparisons each client has learned.
+        history: [R, 2] int64, at the start and after every round: the largest workload among these clients,
+            and the outcomes that they have learned so far. It stays in the process that computes it and is
+            never sent.
+    """
 
-    keeps: Tensor
-    kept_by: Tensor
+    local: Tensor
+    remote: Tensor
     outcomes: Tensor
     history: Tensor
 
 
 @dataclass(frozen=True)
 class Balance:
-    """kept: a `Kept` at the clients. rounds: of balancing; calls: how often every edge would have been
-    compared, had every pair compared anew each time; beside: at the server, how many comparisons of other
-    pairs there would have been."""
+    """The result of a balancer.
 
-    kept: Located
+    Attributes:
+        assignment: An `Assignment` at the clients.
+        rounds: Rounds (balancer=mcmc: steps) of balancing.
+        calls: How often every edge would be compared if all pairs compared again each time.
+        candidate_pairs: At the server: how many further comparisons between clients that need not be
+            neighbours there would be then.
+    """
+
+    assignment: Located
     rounds: int
     calls: int
-    beside: Located
+    candidate_pairs: Located
 
     def comparisons(self) -> tuple[int, int]:
-        """How many were made, and how many it would have been, had every pair compared anew each time. For
-        whoever holds all places: nobody else knows, and nothing crosses for it, as the number of a device's
-        neighbours is in both."""
-        outcomes = sum(int(part.outcomes.sum()) for part in self.kept.parts)
-        edges = sum(len(part.keeps) for part in self.kept.parts) // 2
-        return outcomes // 2, self.calls * edges + int(self.beside.parts[0])
+        """Count the comparisons of a run whose places are all in this process.
+
+        No single participant knows these numbers, and nothing is sent to learn them.
+
+        Returns:
+            The comparisons that were made, and those that would be made if every pair compared again each
+            time.
+        """
+        outcomes = sum(int(part.outcomes.sum()) for part in self.assignment.parts)
+        edges = sum(len(part.local) for part in self.assignment.parts) // 2
+        return outcomes // 2, self.calls * edges + int(self.candidate_pairs.parts[0])
 
 
 @dataclass(frozen=True, eq=False)
-class Around:
-    """A cohort's pairs: client [C] index in the cohort, other [C] the neighbour's id, sorted; the pairs of
-    client k are rows start[k]..start[k + 1]; ids [K] of the clients; of num_clients in the run."""
+class Neighbours:
+    """The pairs (client, neighbour) of a cohort, sorted by client and then by neighbour.
+
+    Attributes:
+        client: [C] index in the cohort of each pair's client.
+        other: [C] id of each pair's neighbour.
+        start: [K + 1] the pairs of client k are the rows start[k] to start[k + 1] - 1.
+        ids: [K] ids of the clients.
+        num_clients: Clients in the run.
+    """
 
     client: Tensor
     other: Tensor
@@ -73,21 +100,45 @@ class Around:
 
     @property
     def degree(self) -> Tensor:
+        """Number of neighbours of each client, [K] int64."""
         return self.start.diff()
 
     def rows_of(self, clients: Tensor) -> Tensor:
-        """The rows of some clients (ascending), ascending."""
+        """Return the rows of some clients.
+
+        Args:
+            clients: [k] indices in the cohort, ascending.
+
+        Returns:
+            [p] rows, ascending.
+        """
         first, count = self.start[clients], self.degree[clients]
-        gap = torch.repeat_interleave(first - count.cumsum(0) + count, count)
-        rows: Tensor = gap + torch.arange(len(gap), device=gap.device)
+        shift = torch.repeat_interleave(first - count.cumsum(0) + count, count)
+        rows: Tensor = shift + torch.arange(len(shift), device=shift.device)
         return rows
 
     def draws(self, key: int, rows: Tensor) -> Tensor:
-        """A draw for each of the pairs, from this end, [p] float64."""
+        """Draw a number for each of some pairs, keyed by the ids of client and neighbour in this order.
+
+        Args:
+            key: The key of the draws.
+            rows: [p] rows of the pairs.
+
+        Returns:
+            [p] float64 in [0, 1).
+        """
         return pair_draws(key, self.ids[self.client[rows]], self.other[rows], self.num_clients)
 
     def best_of_each(self, rows: Tensor, draws: Tensor) -> Tensor:
-        """Of some rows (ascending) the one with the largest draw of each client, ascending."""
+        """Return for each client the row with its largest draw.
+
+        Args:
+            rows: [p] rows, ascending.
+            draws: [p] a draw for each of them.
+
+        Returns:
+            At most one row for each client, ascending.
+        """
         order = draws.argsort(stable=True)
         order = order[self.client[rows[order]].argsort(stable=True)]
         client = self.client[rows[order]]
@@ -96,51 +147,138 @@ class Around:
         return rows[order[last]]
 
     def count(self, rows: Tensor) -> Tensor:
-        """Rows of each client, [K]."""
+        """Count the given rows of each client, [K] int64.
+
+        Args:
+            rows: [p] rows.
+
+        Returns:
+            [K] int64.
+        """
         return torch.bincount(self.client[rows], minlength=len(self.ids))
 
 
-def look_around(rows: PairRows, ids: Tensor, num_clients: int) -> Around:
+def make_neighbours(rows: PairRows, ids: Tensor, num_clients: int) -> Neighbours:
+    """Index the pairs of a cohort by client.
+
+    Args:
+        rows: The pairs, sorted by client and neighbour.
+        ids: [K] ids of the cohort's clients.
+        num_clients: Clients in the run.
+
+    Returns:
+        The indexed pairs.
+    """
     counts = torch.bincount(rows.client, minlength=len(ids))
     start = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    return Around(rows.client, rows.other, start, ids, num_clients)
+    return Neighbours(rows.client, rows.other, start, ids, num_clients)
 
 
-def all_rows(around: Around) -> Tensor:
-    return torch.arange(len(around.other), device=around.other.device)
+def all_rows(neighbours: Neighbours) -> Tensor:
+    """Return every row of a cohort's pairs.
+
+    Args:
+        neighbours: The pairs.
+
+    Returns:
+        [C] int64.
+    """
+    return torch.arange(len(neighbours.other), device=neighbours.other.device)
 
 
-def levels(around: Around, degree_bits: int) -> Tensor:
-    """round(ln deg) for every pair, [C] int64. InputError for a device whose degree needs more bits."""
-    degree = around.degree
+def log_degrees(neighbours: Neighbours, degree_bits: int) -> Tensor:
+    """Compute the rounded log-degree round(ln deg) of each pair's client (Lumos, Alg. 1, l. 4).
+
+    Args:
+        neighbours: The pairs.
+        degree_bits: Bits that hold every degree.
+
+    Returns:
+        [C] int64.
+
+    Raises:
+        InputError: A client has 2^degree_bits neighbours or more.
+    """
+    degree = neighbours.degree
     if len(degree) and int(degree.max()) >> degree_bits:
-        # Not how many: a degree is what this protects, and a message may be read elsewhere.
+        # The message does not name the degree: comparisons protect it, and others may read the message.
         raise InputError(
-            f"device {int(around.ids[degree.argmax()])} has more than the {2**degree_bits - 1} neighbours "
-            f"that degree_bits={degree_bits} allows; use a larger number (at most 31)"
+            f"client {int(neighbours.ids[degree.argmax()])} has more than the {2**degree_bits - 1} "
+            f"neighbours that degree_bits={degree_bits} allows; use a larger number (at most 31)"
         )
-    return degree.clamp(min=1).double().log().round().long()[around.client]
+    return degree.clamp(min=1).double().log().round().long()[neighbours.client]
 
 
-def kept_at_first(around: Around, order: Tensor) -> tuple[Tensor, Tensor]:
-    """Alg. 1, l. 4: keep whom has no smaller round(ln deg). order [C]: -1 where this client's is smaller."""
-    return order <= 0, order >= 0
+def greedy_assignment(neighbours: Neighbours, order: Tensor) -> tuple[Tensor, Tensor]:
+    """Assign each edge to the client with the smaller rounded log-degree, with equal ones to both.
+
+    Args:
+        neighbours: The pairs.
+        order: [C] outcome of each comparison: -1, 0 or 1 where this client's rounded log-degree is smaller
+            than, equal to or larger than the neighbour's.
+
+    Returns:
+        `Assignment.local` and `Assignment.remote`, [C] bool.
+
+    Reference:
+        Lumos, Alg. 1, l. 3-7.
+    """
+    return order <= 0, order >= 0  # Alg. 1, l. 4-5, at both clients of the edge
 
 
-def ended(around: Around, keeps: Tensor, kept_by: Tensor, outcomes: Tensor, *history: Tensor) -> Kept:
-    return Kept(keeps, kept_by, outcomes, torch.stack(history))
+def make_assignment(
+    neighbours: Neighbours, local: Tensor, remote: Tensor, outcomes: Tensor, *history: Tensor
+) -> Assignment:
+    """Build an `Assignment` from the rows of its history.
+
+    Args:
+        neighbours: The pairs.
+        local: [C] bool: see `Assignment`.
+        remote: [C] bool.
+        outcomes: [K] outcomes learned by each client.
+        history: A `history_row` for the start and for every round.
+
+    Returns:
+        The assignment.
+    """
+    return Assignment(local, remote, outcomes, torch.stack(history))
 
 
-def moment(workload: Tensor, outcomes: Tensor) -> Tensor:
-    """A row of `Kept.history`."""
+def history_row(workload: Tensor, outcomes: Tensor) -> Tensor:
+    """Return a row of `Assignment.history`.
+
+    Args:
+        workload: [K] workload of each client.
+        outcomes: [K] outcomes learned by each client.
+
+    Returns:
+        [2] int64.
+    """
     return torch.stack([workload.max(), outcomes.sum()])
 
 
-def rows_changed(around: Around, changed: Tensor) -> Tensor:
-    return around.rows_of(changed.nonzero()[:, 0])
+def rows_changed(neighbours: Neighbours, changed: Tensor) -> Tensor:
+    """Return the rows of the clients whose workload has changed.
+
+    Args:
+        neighbours: The pairs.
+        changed: [K] bool.
+
+    Returns:
+        [p] rows, ascending.
+    """
+    return neighbours.rows_of(changed.nonzero()[:, 0])
 
 
-def either(one: Tensor, other: Tensor) -> Tensor:
-    """The rows in one of two lists, ascending."""
-    rows: Tensor = torch.unique(torch.cat([one, other]))
+def union(first: Tensor, other: Tensor) -> Tensor:
+    """Return the rows that are in either of two lists.
+
+    Args:
+        first: [p] rows.
+        other: [q] rows.
+
+    Returns:
+        The rows, ascending and without repetition.
+    """
+    rows: Tensor = torch.unique(torch.cat([first, other]))
     return rows

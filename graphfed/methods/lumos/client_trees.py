@@ -1,0 +1,198 @@
+"""What a cohort's clients have when training starts: their trees and the features on them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphfed.data.graphs.graph import Graph
+from graphfed.errors import InputError
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.secure.pairs import PairRows
+from graphfed.methods.common import released
+from graphfed.methods.lumos.bit_matrix import BitMatrix
+from graphfed.methods.lumos.config import LumosConfig
+from graphfed.methods.lumos.feature_encoding import received_features
+from graphfed.methods.lumos.tree import FUSED_LAYERS, Forest, make_forest
+from graphfed.methods.lumos.workload import Assignment
+from graphfed.nn.batch import Block
+from graphfed.nn.sparse import SparseMatrix
+
+__all__ = [
+    "NO_WEIGHTS",
+    "ClientTrees",
+    "assigned_rows",
+    "build_trees",
+    "check_graph",
+    "neighbour_rows",
+    "pool_matrix",
+    "to_values",
+]
+
+NO_WEIGHTS = (
+    "lumos trains on trees, whose edges have no weights; leave the edge weights out (in a description: "
+    "'weight:' with nothing after it)"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientTrees:
+    """The trees of a cohort's n clients, ready to train.
+
+    Attributes:
+        cohort: The cohort: features [n, F], labels and splits of its clients.
+        forest: The shape of the trees; P leaves stand for neighbours.
+        blocks: The edges of the trees as each layer needs them; None with the fused trainer.
+        noised: [P, F] features that the neighbours have sent, as deviations from `unsent_value`.
+        unsent_value: The value of a feature that was not sent.
+        own_pool: [n, .] weights of the mean (31) for leaves in the client's own tree.
+        received_pool: [n, R] weights of the mean (31) for leaves whose embeddings arrive.
+        leaf_owners: [P] client, as an index in the cohort, in whose tree each leaf is.
+        receivers: [R] client, as an index in the cohort, of each pair (client, receiver): a receiver has the
+            client in its tree.
+    """
+
+    cohort: Cohort
+    forest: Forest
+    blocks: tuple[Block, ...] | None
+    noised: BitMatrix
+    unsent_value: float
+    own_pool: SparseMatrix
+    received_pool: SparseMatrix
+    leaf_owners: Tensor
+    receivers: Tensor
+
+
+def neighbour_rows(cohort: Cohort) -> PairRows:
+    """Return the neighbours of every client.
+
+    Args:
+        cohort: The cohort.
+
+    Returns:
+        The pairs (client, neighbour), sorted.
+
+    Raises:
+        InputError: A client has no node or several, or edges have weights.
+    """
+    counts = torch.bincount(cohort.client, minlength=cohort.num_clients)
+    wrong = (counts != 1).nonzero()[:, 0]
+    if len(wrong):
+        count = int(counts[wrong[0]])
+        raise InputError(
+            f"lumos needs one node at every client, and client {cohort.clients[int(wrong[0])]} holds "
+            f"{count or 'no'} {'nodes' if count else 'node'}; use partition 'ego'"
+        )
+    if cohort.cross_weight is not None:
+        raise InputError(NO_WEIGHTS)
+    order = torch.argsort(cohort.cross_row * (1 << 32) + cohort.cross_client)
+    return PairRows(cohort.cross_row[order], cohort.cross_client[order])
+
+
+def check_graph(graph: Graph, config: LumosConfig) -> None:
+    """Check a graph before anything is sent.
+
+    Args:
+        graph: The graph.
+        config: The settings, with the bounds of features.
+
+    Raises:
+        InputError: The graph has edge weights, or a feature is outside its bounds.
+    """
+    if graph.edge_weight is not None:
+        raise InputError(f"{graph.name!r}: {NO_WEIGHTS}")
+    released.check_graph(graph, config)
+
+
+def assigned_rows(assignment: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Select rows of an assignment's pairs.
+
+    Args:
+        assignment: The assignment, as values of the state.
+
+    Returns:
+        The pairs whose neighbour is in the client's tree [P] and those whose neighbour is a receiver [R],
+        both ascending.
+    """
+    return assignment["local"].nonzero()[:, 0], assignment["remote"].nonzero()[:, 0]
+
+
+def to_values(assignment: Assignment) -> dict[str, Tensor]:
+    """Return an assignment as values of the state.
+
+    Args:
+        assignment: The assignment of a cohort's clients.
+
+    Returns:
+        "local" [C], "remote" [C] and "outcomes" [n].
+    """
+    return {"local": assignment.local, "remote": assignment.remote, "outcomes": assignment.outcomes}
+
+
+def build_trees(
+    cohort: Cohort,
+    ids: Tensor,
+    rows: PairRows,
+    assignment: dict[str, Tensor],
+    features: dict[str, Tensor],
+    config: LumosConfig,
+) -> ClientTrees:
+    """Build the trees of a cohort and decode the features on them.
+
+    Args:
+        cohort: The cohort, of n clients.
+        ids: [n] ids of the clients.
+        rows: The neighbours of the clients.
+        assignment: The assignment, as values of the state.
+        features: "header" and "flat" as they have arrived; see `feature_encoding`.
+        config: The settings.
+
+    Returns:
+        The trees.
+    """
+    assigned, receiving = assigned_rows(assignment)
+    owner, receivers, other = rows.client[assigned], rows.client[receiving], rows.other[assigned]
+    workload, arriving = (torch.bincount(r, minlength=len(ids)) for r in (owner, receivers))
+    # A client without a leaf in any tree gets one of its own.
+    lone = ((workload + arriving) == 0).nonzero()[:, 0]
+    forest = make_forest(owner, ids[owner], other, lone, ids, virtual=config.virtual_nodes)
+    blocks = None
+    if not uses_fused_trainer(config):
+        blocks = forest.blocks(config.backbone, config.heads, config.layers)
+    noised = received_features(features["header"], features["flat"], other, cohort.num_features, config)
+    own = torch.cat([owner, lone]) if config.virtual_nodes else torch.arange(len(ids), device=ids.device)
+    leaves = torch.bincount(own, minlength=len(ids)) + arriving
+    return ClientTrees(
+        cohort,
+        forest,
+        blocks,
+        noised,
+        config.unsent_value,
+        pool_matrix(own, leaves),
+        pool_matrix(receivers, leaves),
+        owner,
+        receivers,
+    )
+
+
+def pool_matrix(rows: Tensor, leaves: Tensor) -> SparseMatrix:
+    """Build the matrix of the mean over leaves.
+
+    Args:
+        rows: [m] the client that each leaf stands for.
+        leaves: [n] how many leaves stand for each client.
+
+    Returns:
+        [n, m] with 1 / leaves[rows[k]] at row rows[k] of column k.
+
+    Reference:
+        Lumos, Eq. (31).
+    """
+    weight = 1 / leaves[rows].to(torch.get_default_dtype())
+    column = torch.arange(len(rows), device=rows.device)
+    return SparseMatrix.from_coo(rows, column, weight, (len(leaves), len(rows)))
+
+
+def uses_fused_trainer(config: LumosConfig) -> bool:
+    """Return whether leaves are computed pair by pair."""
+    return config.trainer == "fused" and config.virtual_nodes and config.layers <= FUSED_LAYERS
