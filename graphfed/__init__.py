@@ -1,4 +1,4 @@
-"""graphfed: train graph neural networks across parties that may not show each other their graphs.
+"""Train graph neural networks on data that several clients hold and may not show each other.
 
 >>> import graphfed as gf
 >>> result = gf.run("fedavg", data="digits", clients=5, rounds=2, out=False)
@@ -36,7 +36,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-#: The functions of the package, and the module of each.
+#: The public functions of the package, and the module of each.
 _FUNCTIONS = {
     "compare": "graphfed.studies.compare",
     "deploy": "graphfed.deployment.deploy",
@@ -51,7 +51,7 @@ _FUNCTIONS = {
 
 
 def __getattr__(name: str) -> Any:
-    """The functions are imported when first used, so that `import graphfed` stays light."""
+    """Import a public function when it is first used, so that `import graphfed` stays fast."""
     if name in _FUNCTIONS:
         return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     raise AttributeError(f"module 'graphfed' has no attribute {name!r}")

@@ -206,7 +206,8 @@ def test_every_place_keeps_the_files_that_the_page_names_and_no_other(walked: Wa
 
 
 def test_logs_are_where_the_page_on_visibility_says(walked: Walk) -> None:
-    named = re.findall(r"^\| `([\w.]+)` \|", VISIBILITY.partition("| file in a kit |")[2], re.MULTILINE)
+    rows = VISIBILITY.partition("| file in a startup kit |")[2]
+    named = re.findall(r"^\| `([\w.]+)` \|", rows, re.MULTILINE)
     assert named == ["log.txt", "audit.log", "console.txt", "runs"]
     for place in ("server", *SITES):
         startup_kit = walked.folder / "startup_kits" / place
