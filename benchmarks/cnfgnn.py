@@ -1,19 +1,20 @@
-"""CNFGNN's networks: seconds of a training step of 207 clients and of their server's graph network, as a
-share of what plain products of the same shapes reach, and beside a loop over clients.
+"""Measure CNFGNN's networks: a training step of 207 clients, and one of the server's graph network.
 
     client step    encode 12 steps, decode 12, mean squared error, gradients of all weights; 128 windows
     server step    the graph network on 207 nodes and 1722 edges, gradients of its weights and its input
-    whole round    a round of the method on 128 windows of a generated road network: sensors' training, their
-                   average, encodings, the server's training in batches of 48, embeddings; no evaluation
+    whole round    a round of the method on 128 windows of a generated road network: training of the sensors,
+                   their average, encodings, training at the server in batches of 48, embeddings; no
+                   evaluation
 
-A peak is the best rate of plain products of the shapes that the step's products have: forward, and back to
-the left factor and the right one, of all rows at once. GFLOP/s count two operations for each multiplication
-of a matrix product that is carried out, and nothing else. The graph network carries out fewer than its
-equations spell out (edges share the products of their nodes); what the equations spell out is told beside.
+Each step is compared with plain matrix products of the same shapes and with a loop over clients. A peak is
+the best rate of plain products of the shapes that the step uses: forward, and back to the left and the right
+factor, for all rows at once. GFLOP/s count two operations for each multiplication of a matrix product that is
+computed, and nothing else. The graph network computes fewer products than its equations contain, because
+edges share the products of their nodes; the record also has the number that the equations contain.
 
-First, in float64, clients stacked give the gradients of torch.nn.GRU modules client by client, and the graph
-network those of its equations on every edge. OMP_NUM_THREADS must not be less than --threads: it bounds the
-products of a block, though not large ones."""
+Before measuring, in float64, stacked clients must give the gradients of separate torch.nn.GRU modules, and
+the graph network those of its equations on every edge. OMP_NUM_THREADS must be at least --threads, because
+it limits the threads of the products of a block."""
 
 import argparse
 import os
@@ -58,7 +59,7 @@ Weights = Mapping[str, Tensor]
 
 
 class Clients:
-    """K clients with W windows each, of random numbers, and their weights, one set for all or for each."""
+    """K clients with W windows of random numbers each, and one set of weights for all or one for each."""
 
     def __init__(self, clients: int, windows: int, shared: bool) -> None:
         torch.manual_seed(0)
@@ -77,7 +78,7 @@ class Clients:
         return gru.client_errors(forecast, self.truth[few])
 
     def at_once(self, products: torch.dtype | None = None) -> dict[str, Tensor]:
-        """Gradients by autograd, through all clients together."""
+        """Return the gradients by autograd, through all clients together."""
         leaves = {k: w.detach().requires_grad_() for k, w in self.weights.items()}
         total = self.losses(leaves, slice(None), products).sum()
         return dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
@@ -92,11 +93,12 @@ class Clients:
     def flops(self) -> int:
         f = FORECASTER
         encoder, decoder = (3 * h * (h + f.inputs) for h in (f.encoder, f.decoder))
-        # Forward, and back to both factors: three products of the same size.
+        # Three products of the same size: forward, and back to both factors.
         return 3 * 2 * self.clients * self.windows * STEPS * (encoder + decoder + f.decoder)
 
     def peak(self, dtype: torch.dtype) -> tuple[Callable[[], None], int]:
-        """Plain products of the state, of both widths, as often as the step needs each; their operations."""
+        """Return plain products of the state, of both widths, as often as the step needs each; and their
+        operations."""
         shared = self.weights["readout.bias"].dim() == 1
         groups, columns = (1, self.clients * self.windows) if shared else (self.clients, self.windows)
         runs, flops = [], 0
@@ -113,7 +115,7 @@ class Clients:
 
 
 def plain_products(shape: tuple[int, int, int, int], dtype: torch.dtype) -> Callable[[], None]:
-    """G products [M, N] x [N, C], and the two that go back through them."""
+    """Compute G products [M, N] x [N, C] and the two products of their backward pass."""
     groups, m, n, columns = shape
     left, right = torch.randn(groups, m, n).to(dtype), torch.randn(groups, n, columns).to(dtype)
     out, of_left, of_right = (torch.empty_like(x) for x in (left @ right, left, right))
@@ -127,7 +129,7 @@ def plain_products(shape: tuple[int, int, int, int], dtype: torch.dtype) -> Call
 
 
 class OneClient(torch.nn.Module):
-    """The forecaster as one would write it for one client."""
+    """The forecaster, written in plain PyTorch for one client."""
 
     def __init__(self, weights: Weights) -> None:
         super().__init__()
@@ -141,7 +143,7 @@ class OneClient(torch.nn.Module):
 
     @staticmethod
     def names() -> dict[str, str]:
-        """Our names of the weights, and torch's."""
+        """Return our names of the weights, and those of torch."""
         names = {"input_weight": "weight_ih", "hidden_weight": "weight_hh"}
         names |= {"input_bias": "bias_ih", "hidden_bias": "bias_hh"}
         parts = {f"{p}.0.{a}": f"{p}.{b}_l0" for p in ("encoder", "decoder") for a, b in names.items()}
@@ -159,7 +161,7 @@ class OneClient(torch.nn.Module):
 
 
 class Loop:
-    """The same step as `Clients`, one module after the other."""
+    """The same step as in `Clients`, one module after the other."""
 
     def __init__(self, clients: Clients) -> None:
         self.data = clients
@@ -216,15 +218,16 @@ class Server:
 
     @property
     def flops(self) -> dict[str, int]:
-        """Of the products carried out, and of those that the equations spell out."""
+        """Return the operations of the products that are computed, and of those that the equations
+        contain."""
         hidden, width, out = self.widths
         edge, node, spelt_edge, spelt_node = 0, 0, 0, 0
         for layer in range(2):
             h = hidden + layer * out
-            # Per edge the second layer of its MLP and what the next layer of the network reads of it.
+            # For each edge: the second layer of its MLP, and the input of the next layer of the network.
             edge += (1 + layer) * width * width
             mlp = width * width + width * out
-            # Of every node what it gives to its edges, both ways; the sums' last linear map; its own MLP.
+            # For each node: products for its edges, both ways; the last linear map of the sums; its MLP.
             node += 2 * h * width + width * out + (h + out) * width + mlp
             spelt_edge += (3 * h + 1 + layer * out) * width + mlp
             spelt_node += (h + out + h) * width + mlp
@@ -242,7 +245,7 @@ class Server:
 
 
 def on_every_edge(weights: Weights, v: Tensor, edges: Edges, products: None) -> Tensor:
-    """The graph network as its equations are written, every edge's inputs side by side."""
+    """Compute the graph network by its equations, with the inputs of every edge."""
 
     def mlp(path: str, *parts: Tensor) -> Tensor:
         x = torch.cat(parts, -1)
@@ -267,7 +270,7 @@ def on_every_edge(weights: Weights, v: Tensor, edges: Edges, products: None) -> 
 
 
 def check() -> dict[str, float]:
-    """The largest differences between the sides, in float64."""
+    """Return the largest differences between both sides, in float64."""
     with float64():
         clients = Clients(5, 7, shared=False)
         loop = Loop(clients)
@@ -283,7 +286,7 @@ def check() -> dict[str, float]:
 
 
 def in_turns(cases: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[list[float]]]:
-    """Seconds of every case, after one run that is not timed, repeat by repeat."""
+    """Return the seconds of every case in every repeat, after one run that is not timed."""
     times: dict[str, list[list[float]]] = {name: [] for name in cases}
     for repeat in range(repeats + 1):
         for name, run in cases.items():
@@ -297,7 +300,7 @@ def in_turns(cases: Mapping[str, Callable[[], object]], repeats: int) -> dict[st
 def told(
     times: Mapping[str, list[list[float]]], flops: Mapping[str, int], pairs: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Seconds and GFLOP/s of every case, and the share of a step's rate in that of its peak."""
+    """Return the seconds and GFLOP/s of every case, and the ratio of a step's rate to its peak."""
     rows: dict[str, Any] = {}
     for name, found in times.items():
         seconds = summary([s for repeat in found for s in repeat])
@@ -312,12 +315,12 @@ def told(
 
 
 def precisions() -> dict[str, torch.dtype | None]:
-    """The dtypes of products that this processor is fast in."""
+    """Return the dtypes in which this processor computes products fast."""
     return {"float32": None, **({"bfloat16": torch.bfloat16} if has_fast_bfloat16("cpu") else {})}
 
 
 def client_step(clients: int, windows: int, repeats: int) -> dict[str, Any]:
-    """Shared and per-client weights, both precisions, and the loop, in turns."""
+    """Measure shared and per-client weights, both precisions, and the loop, in turns."""
     cases: dict[str, Callable[[], object]] = {}
     flops, pairs = {}, {}
     loop = Loop(Clients(clients, windows, shared=False))
@@ -340,7 +343,7 @@ def client_step(clients: int, windows: int, repeats: int) -> dict[str, Any]:
 
 
 def server_step(windows: int, repeats: int, nodes: int = 207, edges: int = 1722) -> dict[str, Any]:
-    """The graph network in both precisions beside plain products and its equations on every edge."""
+    """Measure the graph network in both precisions, plain products, and its equations on every edge."""
     server = Server(nodes, edges, windows, (64, 256, 128))
     spelt, every = server.flops["of the equations"], "equations on every edge"
     cases: dict[str, Callable[[], object]] = {every: lambda: server.step(network=on_every_edge)}
@@ -363,12 +366,13 @@ def server_step(windows: int, repeats: int, nodes: int = 207, edges: int = 1722)
 
 
 class Rounds:
-    """The method on `sensors` of a generated road network, with as many training windows as asked."""
+    """Set up the method on `sensors` of a generated road network, with the given number of training
+    windows."""
 
     def __init__(self, sensors: int, windows: int, precision: str) -> None:
         whole = load("roads", sensors=sensors, weeks=1)
         assert isinstance(whole, Sensors)
-        # Of all windows 70 % are trained on.
+        # 70 % of all windows are for training.
         steps = slice(0, round(windows / 0.7) + 2 * STEPS - 1)
         cut = replace(whole, readings=whole.readings[steps], missing=whole.missing[steps])
         split = make_time_split(cut, "default", STEPS, STEPS)
@@ -387,7 +391,7 @@ class Rounds:
 
 
 def whole_rounds(sensors: int, windows: int, repeats: int) -> dict[str, Any]:
-    """Seconds of a round of the method, after one to warm up."""
+    """Return the seconds of a round of the method, after one warm-up round."""
     runs = {precision: Rounds(sensors, windows, precision) for precision in precisions()}
     times = in_turns({precision: run.step for precision, run in runs.items()}, repeats)
     edges = next(iter(runs.values())).edges
@@ -396,7 +400,7 @@ def whole_rounds(sensors: int, windows: int, repeats: int) -> dict[str, Any]:
 
 
 def peak_mb() -> float:
-    """This program's own peak (a child's ru_maxrss begins at that of the process that started it)."""
+    """Return the peak memory of this program (a child's ru_maxrss begins at that of its parent process)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
@@ -404,13 +408,14 @@ def peak_mb() -> float:
 
 
 def memory_of_a_round(sensors: int, windows: int) -> None:
-    """The process's own peak over a whole round, in MB; printed."""
+    """Print the peak memory of the process over a whole round, in MB."""
     Rounds(sensors, windows, "float32").step()
     print(peak_mb())
 
 
 def memory(clients: int, windows: int, few: bool) -> None:
-    """The process's own peak over one client step with weights of each, in MB beyond its inputs; printed."""
+    """Print the peak memory of the process over one client step with separate weights, in MB above its
+    inputs."""
     Clients(2, windows, shared=False).at_once()
     data = Clients(clients, windows, shared=False)
     before = peak_mb()
@@ -419,7 +424,7 @@ def memory(clients: int, windows: int, few: bool) -> None:
 
 
 def memory_by_clients(counts: Sequence[int], windows: int) -> list[dict[str, Any]]:
-    """`memory` of a process for each number of clients and way."""
+    """Run `memory` in a process for each number of clients and each way."""
     rows = []
     for count in counts:
         row: dict[str, Any] = {"clients": count}

@@ -1,4 +1,4 @@
-"""The accuracy of methods beside each other on Cora: the figures that the texts print.
+"""Record the accuracy of several methods on Cora: the figures that README and docs print.
 
 Public split, 10 clients, `label_dirichlet` with beta 10000 (every client has all classes), the defaults of
 every method, three seeds. tests/claims/test_public_data.py compares the same runs."""

@@ -1,12 +1,12 @@
-"""The defaults on unlike graphs, beside plain PyG: accuracy, seconds and memory of every method as it comes.
+"""Measure accuracy, seconds and memory of every method with its defaults, and of plain PyG, on unlike graphs.
 
     python benchmarks/defaults.py [--graphs NAME,...] [--rows NAME,...] [--seeds 0,1] [--out FILE]
     python benchmarks/defaults.py --table      # print the tables of benchmarks/README.md from the record
 
-Every run is a process of its own, on one thread. The file is written after every run, and what is in it is
-not run again, so an interrupted table goes on. PyG's rows choose their epoch by the validation accuracy, as
-ours choose the round. `gcn_wide` is a GCN as most people write one: 64 hidden units, features as they are.
-"""
+Every run is a separate process with one thread. The file is written after every run, and runs that it already
+contains are skipped, so an interrupted table can be continued. PyG's rows choose their epoch by the
+validation accuracy, as ours choose the round. `gcn_wide` is a common GCN: 64 hidden units, features without
+preprocessing."""
 
 import argparse
 import json
@@ -39,7 +39,7 @@ EPOCHS = 200
 
 @dataclass(frozen=True)
 class Reference:
-    """A plain PyG program: its layer, hidden width and the settings of its paper."""
+    """A plain PyG program: its layer, its hidden width and the settings of its paper."""
 
     layer: str
     hidden: int
@@ -82,8 +82,8 @@ class Network(torch.nn.Module):
 
 
 def train_reference(graph: Graph, split: Split, reference: Reference, seed: int) -> dict[str, Any]:
-    """Train as the papers do; the accuracy on the test nodes at the epoch that is best on validation, in
-    percent."""
+    """Train a PyG program with its paper's settings. Return the test accuracy in percent at the epoch with
+    the best validation accuracy."""
     torch.manual_seed(seed)
     dense = graph.x.toarray() if sp.issparse(graph.x) else np.asarray(graph.x)
     x, y = torch.from_numpy(np.ascontiguousarray(dense, dtype=np.float32)), torch.from_numpy(graph.y)
@@ -92,7 +92,7 @@ def train_reference(graph: Graph, split: Split, reference: Reference, seed: int)
     edge_index = torch.from_numpy(np.concatenate([graph.edges, graph.edges[::-1]], axis=1))
     parts = {name: torch.from_numpy(getattr(split, name)) for name in ("train", "val", "test")}
     network = Network(reference, x.shape[1], graph.num_classes)
-    # The first layer alone has weight decay, as in GCN's paper; in GAT's both have.
+    # Only the first layer has weight decay, as in the paper of GCN; in that of GAT both layers have it.
     decays = (5e-4, 5e-4 if reference.layer == "gat" else 0.0)
     layers = zip((network.first, network.second), decays, strict=True)
     groups = [{"params": layer.parameters(), "weight_decay": decay} for layer, decay in layers]
@@ -135,13 +135,13 @@ def train_ours(graph: Graph, case: Case, method: str, seed: int) -> dict[str, An
         "best_round": result.best_round,
         "rounds": result.rounds,
         "bytes": result.bytes["total"],
-        "recipe": result.details.get("recipe", {}),
+        "changed_settings": result.details.get("changed_settings", {}),
         "warnings": [warning["code"] for warning in result.details.get("warnings", [])],
     }
 
 
 def run_one(case: Case, row: str, seed: int) -> dict[str, Any]:
-    """One run, with its seconds of processor time on one thread and its peak memory."""
+    """Run one case, and return its processor seconds on one thread and its peak memory."""
     torch.set_num_threads(1)
     graph = load_case(case)
     began = time.process_time()
@@ -155,7 +155,7 @@ def run_one(case: Case, row: str, seed: int) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit that the table is made at."""
+    """Return the commit at which the table is made."""
     asked = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
@@ -163,7 +163,7 @@ def commit() -> str:
 
 
 def by_graph(runs: dict[str, Any]) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """The runs of the record by graph and row."""
+    """Return the runs of the record by graph and row."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for key, run in runs.items():
         name, row, _ = key.split("/")
@@ -172,7 +172,7 @@ def by_graph(runs: dict[str, Any]) -> dict[str, dict[str, list[dict[str, Any]]]]
 
 
 def score(runs: list[dict[str, Any]]) -> str:
-    """Mean test accuracy in percent over the seeds, or why there is none."""
+    """Return the mean test accuracy in percent over the seeds, or the reason why there is none."""
     done = [run["test"] for run in runs if "test" in run]
     if done:
         return f"{np.mean(done):.1f}"
@@ -183,7 +183,7 @@ def score(runs: list[dict[str, Any]]) -> str:
 
 
 def cost(runs: list[dict[str, Any]]) -> str:
-    """Mean seconds of one processor, and the largest memory in MB."""
+    """Return the mean seconds of one processor, and the largest memory in MB."""
     done = [run for run in runs if "test" in run]
     if not done:
         return ""
@@ -191,7 +191,7 @@ def cost(runs: list[dict[str, Any]]) -> str:
 
 
 def table_of(runs: dict[str, Any], cell: Callable[[list[dict[str, Any]]], str]) -> str:
-    """Write the record as a Markdown table, a graph a row."""
+    """Return the record as a Markdown table with one row for each graph."""
     found = by_graph(runs)
     rows = [row for row in (*REFERENCES, *OURS) if any(row in graph for graph in found.values())]
     lines = [f"| graph | what it is | {' | '.join(rows)} |", "| --- " * (len(rows) + 2) + "|"]
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "defaults.json")
     parser.add_argument("--limit", type=float, default=1200.0, help="seconds that one run may take")
     parser.add_argument("--one", nargs=3, metavar=("GRAPH", "ROW", "SEED"), help=argparse.SUPPRESS)
-    parser.add_argument("--table", action="store_true", help="print the record as a table, and run nothing")
+    parser.add_argument("--table", action="store_true", help="print the record as a table and run nothing")
     arguments = parser.parse_args()
     if arguments.table:
         runs = json.loads(arguments.out.read_text())["runs"]

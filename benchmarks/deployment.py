@@ -1,14 +1,14 @@
-"""A deployment over NVIDIA FLARE: what a transfer costs beside a bare mutual-TLS socket and beside FLARE's
-Collab calls, how many sites one machine holds, and what a federated round costs.
+"""Measure a deployment over NVIDIA FLARE: transfers, the number of sites on one machine, and a round.
 
-Server and sites are processes of this machine, which talk over loopback with mutual TLS. A round trip goes
-from the server to every site and back, all sites at once; the server's clock takes its time, and half of it
-is called one way. What comes back is compared with what was sent. The three ways take turns in the same
-processes: messages of the runtime's own link; bare sockets with the certificates of the same kits
-(`tls_sockets.py`); a Collab call with the bytes as its argument and its result.
+Transfers are compared with a bare mutual-TLS socket and with FLARE's Collab calls. Server and sites are
+processes of this machine that communicate over loopback with mutual TLS. A round trip goes from the server to
+every site and back, for all sites at once, and is timed by the server's clock; one way is half of it. The
+returned bytes are compared with those sent. The three ways take turns in the same processes: messages of the
+runtime's own link; bare sockets with the certificates of the same startup kits (`tls_sockets.py`); a Collab
+call with the bytes as its argument and its result.
 
-On a machine with other work the processor's seconds (user and system, of all places' processes together) say
-more than the clock's."""
+On a machine with other load, processor seconds (user and system, of the processes of all participants
+together) are more reliable than wall-clock seconds."""
 
 import argparse
 import json
@@ -39,8 +39,8 @@ METHODS = (("fedavg", "random"), ("sapgnn", "edges_uniform"))
 
 
 class Light(Loopback):
-    """Places as `graphfed site start` runs them, but without what it checks before: the process that has read
-    a site's data keeps torch, and stays for as long as the site."""
+    """Processes as `graphfed site start` runs them, without the checks that it makes before. The process
+    that has read a site's data keeps torch in memory as long as the site runs."""
 
     def start(self, name: str) -> None:
         program = "import sys; from pathlib import Path; import graphfed.runtime.nvflare.process as process; "
@@ -57,7 +57,7 @@ class Light(Loopback):
 
 
 class Federation:
-    """Server and sites on this machine, and what runs of `deployment_places.round_trips` tell."""
+    """Server and sites on this machine, and the reports of runs of `deployment_places.round_trips`."""
 
     def __init__(self, sites: int, folder: Path, kind: type[Loopback] = Loopback) -> None:
         names = tuple(Site(f"site-{i}") for i in range(sites))
@@ -82,8 +82,9 @@ class Federation:
         self.loopback.__exit__()
 
     def run(self, *plans: Sequence[tuple[str, int, int, int]], sockets: bool = False) -> list[list[Any]]:
-        """What the server tells of every plan, in one job for all, or more where it ended before its time
-        (`jobs`); first of all when its sites had answered, in seconds since the job was asked for."""
+        """Return the server's report of every plan. All plans run in one job, or in several if a job ends
+        early (`jobs`). The first report says how many seconds passed from the request of the job until all
+        sites had answered."""
         events: dict[str, list[Any]] = {f"plan-{i}": [] for i in range(len(plans))}
         runs = [
             {
@@ -100,7 +101,7 @@ class Federation:
             if "their processes start" in news:
                 self.jobs += 1
                 for told in events.values():
-                    if told and "memory" not in told[-1]:  # of a job that ended before its time
+                    if told and "memory" not in told[-1]:  # of a job that ended early
                         told.clear()
 
         self.jobs, began = 0, time.time()
@@ -113,7 +114,7 @@ class Federation:
                 results=Path(kept),
             )
         if [outcome["kind"] for outcome in outcomes] != ["done"] * len(runs):
-            raise GraphfedError(f"a run of the benchmark ended badly: {outcomes}")
+            raise GraphfedError(f"a run of the benchmark failed: {outcomes}")
         return [[told[0]["answered"] - began, *told[1:]] for told in events.values()]
 
 
@@ -121,9 +122,9 @@ class Federation:
 
 
 def transfers(options: argparse.Namespace) -> dict[str, Any]:
-    """Round trips of every size by every way, in turns."""
+    """Measure round trips of every size by every way, in turns."""
     sites, repeats = (2, 1) if options.tiny else (4, 5)
-    # bytes, and times in each repeat
+    # bytes, and the number of trips in each repeat
     sizes = [(KB, 3), (100 * KB, 2)] if options.tiny else [(KB, 40), (MB, 10), (50 * MB, 2)]
     repeat = [(way, size, 1, times) for size, times in sizes for way in WAYS]
     repeat += [("site to site", size, 1, times) for size, times in sizes if size <= MB]
@@ -139,7 +140,7 @@ def transfers(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_size(lines: Sequence[dict[str, Any]], size: int, sites: int) -> dict[str, Any]:
-    """Milliseconds, processor time and ratios of the round trips of one size."""
+    """Return milliseconds, processor time and ratios of the round trips of one size."""
     mine = [line for line in lines if line["bytes"] == size]
     ways = {line["way"]: [other for other in mine if other["way"] == line["way"]] for line in mine}
     times = {way: [[1e3 * s for s in line["seconds"]] for line in told] for way, told in ways.items()}
@@ -157,7 +158,7 @@ def of_size(lines: Sequence[dict[str, Any]], size: int, sites: int) -> dict[str,
         },
         "processor_milliseconds": {way: summary([ms for (ms,) in told]) for way, told in processor.items()},
         "ratios": {f"link / {way}": ratio(times["link"], times[way]) for way in WAYS[1:]},
-        # What takes less than a tick of the processor's clock counts as nothing, and has no ratio.
+        # Times below one tick of the processor's clock are 0 and have no ratio.
         "processor_ratios": {
             f"link / {way}": ratio(processor["link"], processor[way])
             for way in WAYS[1:]
@@ -167,7 +168,7 @@ def of_size(lines: Sequence[dict[str, Any]], size: int, sites: int) -> dict[str,
 
 
 def largest(federation: Federation) -> dict[str, Any]:
-    """One round trip of 300 MB, and the peak memory of every process, beside that of a run of small
+    """Measure one round trip of 300 MB and the peak memory of every process, and the same for small
     messages."""
     size = 300 * MB
     small, large = federation.run([("link", KB, 0, 1)], [("link", size, 0, 1)])
@@ -181,12 +182,13 @@ def largest(federation: Federation) -> dict[str, Any]:
 
 
 def peaks(told: Sequence[Any]) -> dict[str, dict[str, float]]:
-    """Peak resident MB of every process of every place."""
+    """Return the peak resident MB of every process of every participant."""
     memory = told[-1]["memory"]
     return {place: {name: used["peak"] for name, used in by.items()} for place, by in memory.items()}
 
 
 def name_of(size: int) -> str:
+    """Return a size in bytes as text, such as "1 KB"."""
     return f"{size // MB} MB" if size >= MB else f"{size // KB} KB"
 
 
@@ -194,7 +196,7 @@ def name_of(size: int) -> str:
 
 
 def many(options: argparse.Namespace) -> dict[str, Any]:
-    """So many sites on this machine: start-up, one small message there and back, memory."""
+    """Measure many sites on this machine: start-up, the round trip of one small message, memory."""
     sites, times = (3, 2) if options.tiny else (options.many, 20)
     with tempfile.TemporaryDirectory() as folder, Federation(sites, Path(folder), Light) as federation:
         connected = federation.start
@@ -222,8 +224,8 @@ def many(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def rounds(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of a round of training (scoring included) over FLARE, beside the other runtimes; all reach the
-    same numbers."""
+    """Measure a round of training (scoring included) over FLARE and in the other runtimes, in seconds. All
+    runtimes must reach the same scores."""
     count, repeats = (2, 1) if options.tiny else (20, 3)
     data = "cora" if os.environ.get("GRAPHFED_DATA") else "digits"
     found: dict[str, Any] = {"data": data}
@@ -266,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_common_options(parser, "deployment")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (default: all)")
-    parser.add_argument("--many", type=int, default=50, help="how many sites are many (default 50)")
+    parser.add_argument("--many", type=int, default=50, help="sites of the largest deployment (default 50)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     began, load_before = time.perf_counter(), load_average()

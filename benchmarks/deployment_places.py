@@ -1,8 +1,8 @@
-"""What `deployment.py` runs at the server and at the sites: messages there and back, by several ways in turn.
+"""Programs that `deployment.py` runs at the server and at the sites: round trips, by several ways in turn.
 
-Every place goes through the same plan: a list of [way, bytes, times to warm up, times]. Times are those of
-one clock, at the place where a round trip begins; what comes back is compared with what was sent, outside of
-the time."""
+All participants follow the same plan: a list of [way, bytes, warm-up repeats, repeats]. One clock, at the
+participant where a round trip begins, takes the times. The returned bytes are compared with those sent,
+outside of the timed section."""
 
 import json
 import os
@@ -28,9 +28,13 @@ CALL = 300.0
 def round_trips(
     fed: Federation, arguments: Mapping[str, Any], log: Callable[[Any], None], place: Place
 ) -> None:
-    """arguments: run; plan; port, of the bare sockets, None where the plan has none. The server tells
-    {"way", "bytes", "seconds"} of every line of the plan, when all sites have answered for the first time
-    (time.time()), and at the end every place's processes."""
+    """Run a plan of round trips. The server reports {"way", "bytes", "seconds"} for every line of the plan,
+    the time (time.time()) when all sites had answered for the first time, and at the end the processes of
+    every participant.
+
+    Args:
+        arguments: run; plan; port, of the bare sockets, None if the plan has none.
+    """
     processes = _processes()
     for pid in processes.values():
         Path(f"/proc/{pid}/clear_refs").write_text("5")  # forget the peak so far
@@ -132,7 +136,8 @@ def _send_back(fed: Federation, peer: int, key: str) -> None:
 def _timed(
     trip: Callable[[bytes, str], Sequence[Any]], size: int, warm: int, times: int, key: str
 ) -> list[float]:
-    """Seconds of every trip after the warm-up. AssertionError where other bytes come back."""
+    """Return the seconds of every trip after the warm-up. Raise AssertionError if other bytes are
+    returned."""
     seconds = []
     for i in range(warm + times):
         message = os.urandom(size)
@@ -147,7 +152,8 @@ def _timed(
 
 
 def _processes() -> dict[str, int]:
-    """Those of this place: of the run, FLARE's long-lived one, and `graphfed site start`."""
+    """Return the processes of this participant: of the run, FLARE's long-lived one, and `graphfed site
+    start`."""
     flare = os.getppid()
     stat = Path(f"/proc/{flare}/stat").read_text()
     start = int(stat.rpartition(")")[2].split()[1])
@@ -155,7 +161,7 @@ def _processes() -> dict[str, int]:
 
 
 def _processor_seconds(pids: Sequence[int]) -> float:
-    """What all these processes have used of the processor."""
+    """Return the processor time that these processes have used."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -164,8 +170,8 @@ def _processor_seconds(pids: Sequence[int]) -> float:
 
 
 def _memory(pid: int) -> dict[str, float]:
-    """MB (10^6 bytes). peak: resident, since the program began; pss: now, with a share of what several
-    processes have in common."""
+    """Return memory in MB (10^6 bytes). peak: resident, since the program began; pss: now, where memory that
+    several processes use is divided among them."""
 
     def kib(file: str, name: str) -> int:
         lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()

@@ -1,18 +1,16 @@
-"""The federation tax: what a round of K stacked clients costs beside an epoch of our own central
-training, and beside PyG.
+"""Measure the federation tax: a round of K stacked clients, compared with central training and with PyG.
 
-A *round* is everything: broadcast, local steps, averaging, the ledger, and scoring the validation
-nodes. A *central epoch* is one round of the method `central` with as many local steps, so it holds the
-same scoring. Both sides train on the training nodes' receptive field only (`graphfed.nn.batch`), and
-dropping the cross-client edges makes FedAvg's fields smaller than the central one: part of FedAvg's low
-tax is work that it does not do. Hence two more baselines: central training on every row, unpruned; and
-FedGCN, which keeps all edges, against itself with one client (the pre-aggregated features are denser than
-the raw ones, so `central` is not its like). The table says how many rows and stored entries every case's
-step has.
+A *round* includes everything: broadcast, local steps, averaging, the ledger, and scoring the validation
+nodes. A *central epoch* is one round of the method `central` with as many local steps, so it includes the
+same scoring. Both sides train on the receptive field of the training nodes only (`graphfed.nn.batch`).
+FedAvg drops the cross-client edges, which makes its receptive fields smaller than the central one, so part of
+FedAvg's low tax is work that it omits. Therefore there are two more baselines: central training on every row;
+and FedGCN, which keeps all edges, compared with itself with one client (its pre-aggregated features are
+denser than the raw ones, so `central` is not comparable). The table contains the number of rows and stored
+entries of every case's step.
 
-First every case is checked in float64 against the one-client-at-a-time placement, and graphfed against
-PyG.
-"""
+Before measuring, every case is compared in float64 with the placement that runs one client at a time, and
+graphfed with PyG."""
 
 import argparse
 import sys
@@ -57,9 +55,14 @@ from graphfed.tasks.outcome import Outcome
 
 @dataclass(frozen=True)
 class Plan:
-    """One graph and what is measured on it. clients: of fedavg and isolated; gcn_clients: of fedgcn,
-    whose clients hold copies of their neighbours; rounds: of every timed run, after the warm-up;
-    checked_rounds: in float64."""
+    """One graph and what is measured on it.
+
+    Attributes:
+        clients: Numbers of clients of fedavg and isolated.
+        gcn_clients: Of fedgcn, whose clients hold copies of their neighbours.
+        rounds: Of every timed run, after the warm-up.
+        checked_rounds: Rounds of the comparison in float64.
+    """
 
     title: str
     graph: Graph
@@ -76,8 +79,7 @@ class Plan:
 
 
 def on_every_row(prepared: Prepared, config: AloneConfig) -> Prepared:
-    """The same training with nothing pruned: every row is computed, the training nodes alone have
-    weight."""
+    """Train without pruning: every row is computed, and only training nodes have a weight in the loss."""
     view, train = prepared.view, prepared.targets["train"]
     make_block = config.network.blocks(view.ids, view.degree, config.heads, config.layers)
     weight = torch.zeros(len(view.ids)).index_fill(0, train, 1 / len(train))
@@ -104,12 +106,12 @@ def central_on_every_row() -> Method:
 
 
 def logits_of(outcome: Outcome) -> torch.Tensor:
-    """Every owned node's logits, in client order."""
+    """Return the logits of every node at its own client, in the order of the clients."""
     return torch.cat([logits for _, logits in outcome.predictions.parts])
 
 
 def check_placements(plan: Plan, methods: dict[str, tuple[int, ...]]) -> dict[str, float]:
-    """Stacked clients compute what clients one at a time compute, dropout on; the largest differences."""
+    """Compare stacked clients with one client at a time, with dropout; return the largest differences."""
     gaps = {}
     for name, counts in methods.items():
         method = get_method(name)
@@ -126,7 +128,8 @@ def check_placements(plan: Plan, methods: dict[str, tuple[int, ...]]) -> dict[st
 
 
 def check_pyg(plan: Plan) -> dict[str, float]:
-    """Without dropout, from the same weights, graphfed and the PyG programs take the same steps."""
+    """Check that graphfed and the PyG programs take the same steps, without dropout, from the same
+    weights."""
     gaps = {}
     task = Task(plan.graph.num_features, plan.graph.num_classes)
     central, fedavg = get_method("central"), get_method("fedavg")
@@ -159,8 +162,8 @@ def check_pyg(plan: Plan) -> dict[str, float]:
 
 
 def step_size(outcome: Outcome) -> dict[str, Any]:
-    """Rows entering each layer of a training step (the last: its targets), and stored entries of its
-    input and edges."""
+    """Return the number of rows that enter each layer of a training step (last: its targets), and of the
+    stored entries of its input and edges."""
     prepared = outcome.state.prepared
     prepared = getattr(prepared, "prepared", prepared).parts[0]
     batch = prepared.train
@@ -170,7 +173,7 @@ def step_size(outcome: Outcome) -> dict[str, Any]:
 
 
 class Ours:
-    """One of graphfed's cases; `size` is known after the first repeat."""
+    """A case of graphfed; `size` is known after the first repeat."""
 
     def __init__(self, method: Method, inputs: Inputs, rounds: int, **settings: Any) -> None:
         self.method, self.inputs = method, inputs
@@ -189,14 +192,14 @@ Case = Callable[[], list[float]]
 
 
 def cases_of(plan: Plan) -> dict[str, Case]:
-    """Everything timed on one graph, by name."""
+    """Return everything that is timed on one graph, by name."""
     central, n = get_method("central"), plan.rounds
     everything = make_inputs(plan.graph, plan.split, 1)
     dealt = {k: make_inputs(plan.graph, plan.split, k) for k in {*plan.clients, *plan.gcn_clients, 10}}
     cases: dict[str, Case] = {}
     for steps in plan.steps:
         cases[f"central, {steps} step"] = Ours(central, everything, n, local_steps=steps)
-    # One evaluation, in the last round, which is then left out.
+    # There is one evaluation, in the last round, which is then omitted.
     cases["central, 1 step, no scoring"] = Ours(central, everything, n, local_steps=1, eval_every=WARM_UP + n)
     cases["central, 1 step, every row"] = Ours(central_on_every_row(), everything, n, local_steps=1)
     for k in plan.clients:
@@ -217,7 +220,7 @@ def cases_of(plan: Plan) -> dict[str, Case]:
 
 
 def ratios_of(plan: Plan) -> dict[str, tuple[str, str]]:
-    """The ratios that are reported: name -> (ours, baseline)."""
+    """Return the reported ratios by name: (ours, baseline)."""
     chosen = {}
     for k in plan.clients:
         for steps in plan.steps:
@@ -264,7 +267,7 @@ def ratios_of(plan: Plan) -> dict[str, tuple[str, str]]:
 
 
 def measure(plan: Plan) -> dict[str, Any]:
-    """Check, then time in turns."""
+    """Check that both sides agree, then time them in turns."""
     print(f"\n{plan.title}: {plan.graph.num_nodes} nodes, {plan.graph.num_edges} edges", flush=True)
     with float64():
         gaps = check_pyg(plan)
@@ -283,7 +286,7 @@ def measure(plan: Plan) -> dict[str, Any]:
         print(f"repeat {repeat + 1} of {plan.repeats} done", file=sys.stderr, flush=True)
     rows: dict[str, Any] = {}
     print(
-        f"{'case':42s} {'ms min':>9s} {'median':>9s} {'p90':>9s}  a step's rows, input entries, edge entries"
+        f"{'case':42s} {'ms min':>9s} {'median':>9s} {'p90':>9s}  rows, input entries, edge entries of a step"
     )
     for name, case in cases.items():
         rows[name] = {"ms": summary([t for part in times[name] for t in part])}
@@ -339,7 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_common_options(parser, "federation_tax")
-    parser.add_argument("--small-only", action="store_true", help="leave out the graph of 10^5 nodes")
+    parser.add_argument("--small-only", action="store_true", help="omit the graph of 10^5 nodes")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     began, load_before = time.perf_counter(), load_average()

@@ -1,19 +1,21 @@
-"""What FedGAT's message before training costs: seconds before training, seconds of a round of gradients
-(directly) and of FedAvg with 1 and 3 local steps from vectors and with evaluation=direct, each beside an
-epoch of central GAT in the same process; and memory, foretold and taken, for vectors, and foretold for
-matrices with what a run with them is told.
+"""Measure FedGAT's message before training: set-up, rounds and memory.
 
-    Cora  public split, 10 clients, label_dirichlet with beta 10000: nearly uniform, most edges cross
-    DBLP  10 % of the nodes for training, 10 % for validation; 2 clients, louvain: few edges cross, for
-          the message of every node within a hop of both is sent twice
+A round is measured with gradients (evaluation=direct) and with FedAvg of 1 and 3 local steps, from vectors
+and with evaluation=direct, each compared with an epoch of central GAT in the same process. Memory is
+predicted and measured for vectors, and predicted for matrices, with the message that refuses a run with them.
+
+    Cora  public split, 10 clients, label_dirichlet with beta 10000: nearly uniform, most edges are
+          cross-client edges
+    DBLP  10 % of the nodes for training, 10 % for validation; 2 clients, louvain: few cross-client edges,
+          because the message of every node within a hop of both clients is sent twice
 
 GAT with 8 heads of 8, features of length 1, degree 16, no dropout. A round is training and averaging, without
-scoring. Every graph has a process of its own, in which the cases take turns, and one in which only
-vectors are made, trained and predicted from: its peak is the memory taken.
+scoring. Every graph has a separate process, in which the cases take turns, and another one that only makes,
+trains on and predicts from vectors; its peak is the measured memory.
 
-First, vectors and evaluation=direct give the same logits: to 1e-8 in float64 on a small generated graph,
-after rounds of training; to 1e-5 in float32 on the graph itself, with the first weights. Needs the files of
-Cora and DBLP (--data-dir or GRAPHFED_DATA)."""
+Before measuring, vectors and evaluation=direct must give the same logits: to 1e-8 in float64 on a small
+generated graph after rounds of training, and to 1e-5 in float32 on the graph itself with the first weights.
+The files of Cora and DBLP are needed (--data-dir or GRAPHFED_DATA)."""
 
 import argparse
 import json
@@ -61,8 +63,12 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class World:
-    """A graph and how it is dealt; options: of the data set; turns: how often every case is timed, for so
-    many rounds each."""
+    """A graph and its partition.
+
+    Attributes:
+        options: Of the data set.
+        turns: How often every case is timed, with its number of rounds.
+    """
 
     data: str
     split: str
@@ -88,7 +94,7 @@ WORLDS = (
 
 
 class Case:
-    """A method, set up on a graph."""
+    """A method after set-up on a graph."""
 
     def __init__(self, method: Method, inputs: Inputs, **settings: Any) -> None:
         known = {field.name for field in fields(method.config)}
@@ -103,7 +109,7 @@ class Case:
         self.number = 0
 
     def round(self, steps: int) -> float:
-        """Seconds of one."""
+        """Return the seconds of one round."""
         self.number += 1
         config, began = replace(self.config, local_steps=steps), time.perf_counter()
         self.state = self.method.round(self.fed, self.state, config, self.number)
@@ -115,7 +121,7 @@ class Case:
 
 
 def places(inputs: Inputs, config: Any) -> tuple[Federation, Located, Task]:
-    """All clients of a graph, stacked."""
+    """Return all clients of a graph, stacked."""
     fed = stacked(inputs.partition.num_clients)
     cohort = make_cohort(inputs.graph, inputs.split, inputs.partition, fed.workers[0])
     data = fed.locate(CLIENTS, "data", [as_configured(cohort, config)])
@@ -123,7 +129,7 @@ def places(inputs: Inputs, config: Any) -> tuple[Federation, Located, Task]:
 
 
 def pooled(inputs: Inputs) -> Inputs:
-    """The same graph at one party."""
+    """Return the same graph at one client."""
     whole = from_assignment(inputs.graph, np.zeros(inputs.graph.num_nodes, dtype=int), num_clients=1)
     return replace(inputs, partition=whole)
 
@@ -132,14 +138,14 @@ def pooled(inputs: Inputs) -> Inputs:
 
 
 def difference(vectors: Case, direct: Case, tolerance: float) -> float:
-    """The largest between their logits; AssertionError when it exceeds `tolerance`."""
+    """Return the largest difference of their logits. Raise AssertionError if it exceeds `tolerance`."""
     gap = float((vectors.logits("all") - direct.logits("all")).abs().max())
     assert gap <= tolerance, f"logits from vectors and direct ones differ by {gap:.2e}"
     return gap
 
 
 def check_in_float64(world: World, folder: str | None) -> float:
-    """After three rounds of three steps, in this process."""
+    """Return the differences after three rounds of three steps, in this process."""
     with float64():
         inputs = world.inputs(folder)
         vectors = Case(FEDGAT, inputs, **AVERAGED, evaluation="message")
@@ -151,7 +157,7 @@ def check_in_float64(world: World, folder: str | None) -> float:
 
 
 def foretold(inputs: Inputs, form: str) -> dict[str, float]:
-    """GiB of the message in all and of the memory that it takes at the most, by what a run works out."""
+    """Return the size of the message and the largest memory in GiB, as a run predicts them."""
     config = FEDGAT.config(**{**SETTINGS, "form": form, "evaluation": "direct"})
     fed, data, task = places(inputs, config)
     data = fed.clients.run(fedgat.kept_edges, data, config)
@@ -165,7 +171,7 @@ def foretold(inputs: Inputs, form: str) -> dict[str, float]:
 
 
 def refusal(inputs: Inputs, form: str) -> str | None:
-    """What a run is told that has no room for its message."""
+    """Return the error of a run for which there is too little memory."""
     config = FEDGAT.config(**{**SETTINGS, "form": form})
     try:
         FEDGAT.setup(*places(inputs, config), config)
@@ -175,15 +181,15 @@ def refusal(inputs: Inputs, form: str) -> str | None:
 
 
 def peak_gib() -> float:
-    """The largest resident memory this process has had, or the one that started it had then: that one stays
-    small."""
+    """Return the largest resident memory of this process in GiB, or that of the process that started it, if
+    that was larger at the time (it stays small)."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
 
 
 def timed(cases: Mapping[str, Case], world: World) -> dict[str, list[list[float]]]:
-    """Seconds of every case's rounds of 1 and of 3 steps, turn by turn, after one that is not timed; central:
-    epochs."""
+    """Return the seconds of every case's rounds of 1 and of 3 steps, in turns, after one round that is not
+    timed. central: epochs."""
     times: dict[str, list[list[float]]] = {}
     for turn in range(world.turns + 1):
         for name, case in cases.items():
@@ -196,7 +202,7 @@ def timed(cases: Mapping[str, Case], world: World) -> dict[str, list[list[float]
 
 
 def measure(world: World, folder: str | None) -> dict[str, Any]:
-    """One graph, in this process."""
+    """Measure one graph, in this process."""
     inputs, load_before = world.inputs(folder), load_average()
     graph, dealt = inputs.graph, inputs.partition
     sizes = {form: foretold(inputs, form) for form in ("vector", "matrix")}
@@ -243,8 +249,8 @@ def measure(world: World, folder: str | None) -> dict[str, Any]:
 
 
 def measure_memory(world: World, folder: str | None) -> dict[str, float]:
-    """GiB at the peak above what there was with the data loaded, in this process: once the message is at the
-    clients and they are ready to train, after rounds, and after all predictions."""
+    """Return the peak memory of this process in GiB above the loaded data: when the clients have the message
+    and are ready to train, after rounds of training, and after all predictions."""
     inputs = world.inputs(folder)
     places(inputs, FEDGAT.config(**SETTINGS))
     before = peak_gib()
@@ -259,7 +265,7 @@ def measure_memory(world: World, folder: str | None) -> dict[str, float]:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """The least of three."""
+    """Return the smallest of three times."""
     spent = []
     for _ in range(3):
         began = time.perf_counter()
@@ -290,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_common_options(parser, "fedgat")
     for kind in KINDS:
         parser.add_argument(f"--{kind}", help=argparse.SUPPRESS)
-    parser.add_argument("--data-dir", help="where the folders planetoid and dblp are")
+    parser.add_argument("--data-dir", help="the folder that contains planetoid and dblp")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     for kind, work in KINDS.items():

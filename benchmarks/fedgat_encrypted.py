@@ -1,8 +1,8 @@
-"""What FedGAT's message before training costs when the server computes it from ciphertexts.
+"""Measure FedGAT's message before training when the server computes it from ciphertexts.
 
-Digits, 3 clients, vector form, the method's defaults, 20 rounds. Each exchange runs in a process of its own,
-whose peak memory is measured. Both runs must end with the same test accuracy: decrypted numbers are off by
-far less than a decision."""
+Digits, 3 clients, vector form, the method's defaults, 20 rounds. Each exchange runs in a separate process,
+whose peak memory is measured. Both runs must reach the same test accuracy, because the errors of decrypted
+numbers are far too small to change a prediction."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ EXCHANGES = ("plaintext", "encrypted")
 
 
 def measured(exchange: str, tiny: bool) -> dict[str, Any]:
-    """One run in this process, and the memory that it took at its peak.
+    """Run one exchange in this process, and measure its peak memory.
 
     Args:
         exchange: How features are sent.

@@ -1,18 +1,20 @@
-"""What a round of FedGraph costs: milliseconds of a round of 20 silos, by policy, beside an epoch of central
-training on the same data in the same run; seconds of an episode of 300 rounds, which learning a policy needs
-hundreds of; with --full, seconds and memory of a graph of Reddit's size.
+"""Measure a round of FedGraph with 20 clients by policy, and an episode of 300 rounds.
 
-    Cora, disjoint   every node at one silo, most edges cross; the epoch is of Cora
-    Cora, copies     every silo has a part of all nodes, as in the paper; the epoch is of the graph of all
-                     copies, with the edges that silos have: as many nodes and edges as the round sees
-    social           232 965 nodes of average degree 100 with 602 dense features, 20 silos: sampled
+Each round is compared with an epoch of central training on the same data in the same run. Learning a policy
+needs hundreds of episodes. With --full, the program also measures seconds and memory on a graph of Reddit's
+size.
+
+    Cora, disjoint   every node at one client, most edges are cross-client edges; the epoch is of Cora
+    Cora, copies     every client has a part of all nodes, as in the paper; the epoch is of the graph of all
+                     copies, with the edges that the clients have: as many nodes and edges as in the round
+    social           232 965 nodes of average degree 100 with 602 dense features, 20 clients: sampled
 
 GCN of 16 hidden units, dropout 0.5, Adam; 60 % of the nodes for training, 20 % for validation. Rounds and
 epochs include scoring the validation nodes. Cases take turns.
 
-First, in float64 on a small generated graph, three silos that share all layers predict what one party does
-with the same weights and all edges: to 1e-10. Needs the files of Cora (GRAPHFED_DATA), else a generated graph
-of its size is used."""
+Before measuring, in float64 on a small generated graph, three clients that send the embeddings of all layers
+must predict the same as one client with the same weights and all edges, to 1e-10. The program uses the files
+of Cora (GRAPHFED_DATA), or a generated graph of the same size if they are missing."""
 
 import argparse
 import json
@@ -57,19 +59,22 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
     "constant": {"policy": "constant"},
     "graphsage": {"policy": "graphsage"},
     "fastgcn": {"policy": "fastgcn"},
-    "constant, nothing shared": {"policy": "constant", "share": "none"},
+    "constant, nothing shared": {"policy": "constant", "sent_embeddings": "none"},
 }
 CLIENTS, EPISODE, GIB = 20, 300, 2**30
 
 
 def check_in_float64() -> float:
-    """The largest difference between logits of silos and of one party; AssertionError above 1e-10."""
+    """Return the largest difference between the logits of three clients and of one. Raise AssertionError
+    above 1e-10."""
     with float64():
         graph = load("social", num_nodes=200)
         assert isinstance(graph, Graph)
         split = make_split(graph, "random:0.6,0.2,0.2", 0)
         inputs = Inputs(graph, split, partition(graph, "random", 3, 0))
-        config = FEDGRAPH.config(**default_settings(FEDGRAPH, preset="paper") | {"rounds": 5, "share": "all"})
+        config = FEDGRAPH.config(
+            **default_settings(FEDGRAPH, preset="paper") | {"rounds": 5, "sent_embeddings": "all"}
+        )
         outcome = run(FEDGRAPH, inputs, config)
         whole = from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64), num_clients=1)
         cohort = make_cohort(graph, split, whole, [0])
@@ -82,7 +87,7 @@ def check_in_float64() -> float:
 
 
 def of_copies(inputs: Inputs) -> Inputs:
-    """The graph of all copies, with the edges that silos have, at one party."""
+    """Return the graph of all copies, with the edges that the clients have, at one client."""
     graph, dealt = inputs.graph, inputs.partition
     edges = np.concatenate(
         [np.stack([dealt.edge_u, dealt.edge_v]), np.stack([dealt.cross_id, dealt.cross_remote_id])], 1
@@ -97,7 +102,7 @@ def of_copies(inputs: Inputs) -> Inputs:
 
 
 def timed_policies(dealt: Inputs, pooled: Inputs, rounds: int, turns: int) -> dict[str, Any]:
-    """Milliseconds of rounds and of central epochs, in turns."""
+    """Return the milliseconds of rounds and of central epochs, measured in turns."""
     cases = {name: (FEDGRAPH, dealt, settings) for name, settings in POLICIES.items()}
     times: dict[str, list[list[float]]] = {}
     modelled: dict[str, float] = {}
@@ -122,8 +127,8 @@ def world(copies: str, graph: Graph, split: Split) -> Inputs:
 
 
 def episode(inputs: Inputs, rounds: int) -> dict[str, float]:
-    """Seconds of an episode's rounds, with a score of the validation nodes after each: with the threads of
-    the other cases, and with one for each core."""
+    """Return the seconds of an episode's rounds, each with a score of the validation nodes: with the threads
+    of the other cases, and with one thread for each core."""
     config = FEDGRAPH.config(**{**SETTINGS, "policy": "constant", "rounds": rounds})
     threads, cores = torch.get_num_threads(), os.cpu_count() or 1
     found: dict[str, float] = {"rounds": rounds}
@@ -138,7 +143,7 @@ def episode(inputs: Inputs, rounds: int) -> dict[str, float]:
 
 
 def large(nodes: int, degree: float, rounds: int) -> dict[str, Any]:
-    """A graph of Reddit's size, in this process: seconds and the peak of memory."""
+    """Measure seconds and peak memory on a graph of Reddit's size, in this process."""
     began = time.perf_counter()
     graph = load("social", num_nodes=nodes, average_degree=degree, features=602, communities=41, dense=True)
     assert isinstance(graph, Graph)
@@ -166,7 +171,7 @@ def large(nodes: int, degree: float, rounds: int) -> dict[str, Any]:
 
 
 def peak_gib() -> float:
-    """The largest resident memory this process has had."""
+    """Return the largest resident memory of this process so far."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
 

@@ -1,9 +1,8 @@
-"""What two settings of FedGraph do to its accuracy: the degrees of the first layer, and FastGCN's draws.
+"""Measure how two settings change FedGraph's accuracy: the degrees of the first layer, and FastGCN's draws.
 
 The federation is that of the reproduction (`graphfed reproduce fedgraph fig10_disjoint`, fig7): 20 clients,
-300 rounds, the paper's settings, one partition and one split, full batches. The seeds are those of weights
-and dropout.
-"""
+300 rounds, the paper's settings, one partition and one split, full batches. The seeds change the weights and
+the dropout."""
 
 import argparse
 import statistics
@@ -33,7 +32,7 @@ class Case:
     Attributes:
         name: Of the case in the record.
         data: The data set.
-        settings: Beside those of the paper.
+        settings: In addition to those of the paper.
     """
 
     name: str
@@ -54,7 +53,7 @@ CASES = (
 
 
 def measure(case: Case, *, tiny: bool) -> dict[str, Any]:
-    """The test accuracy of a case, in percent, by seed."""
+    """Return the test accuracy of a case in percent, by seed."""
     options = {**OPTIONS, "data": case.data, **(TINY if tiny else {})}
     found = []
     for seed in SEEDS[:1] if tiny else SEEDS:

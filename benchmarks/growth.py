@@ -1,13 +1,11 @@
-"""How time and memory grow with the graph: the generated network `social` of 10^4, 10^5 and 10^6
-nodes.
+"""Measure how time and memory grow with the graph: `social` with 10^4, 10^5 and 10^6 nodes.
 
-Average degree 10, 128 sparse features, half of the nodes for training (so that nearly every row
-matters), the setting W1 with one local step. Every case runs in a process of its own, so that its peak
-memory is its own. Nodes and edges grow together; an exponent of 1 between two sizes is linear growth.
+Average degree 10, 128 sparse features, half of the nodes for training (so that nearly every row is used), the
+setting W1 with one local step. Every case runs in a separate process, so that its peak memory can be
+measured. Nodes and edges grow together; an exponent of 1 between two sizes is linear growth.
 
-The cases: FedAvg with 100 clients, central training beside it, FedAvg with one client for every node,
-and FedGCN, whose clients hold copies of their neighbours with denser features.
-"""
+The cases: FedAvg with 100 clients, central training, FedAvg with one client for every node, and FedGCN, whose
+clients hold copies of their neighbours with denser features."""
 
 import argparse
 import cProfile
@@ -40,7 +38,7 @@ WARM_UP, ROUNDS = 2, 6
 
 @dataclass(frozen=True)
 class Case:
-    """clients: None for one client a node (`ego`)."""
+    """One case. clients: None for one client for each node (`ego`)."""
 
     method: str
     clients: int | None
@@ -53,7 +51,7 @@ class Case:
 
 
 def peak_mb() -> float:
-    """The largest resident memory this process has had, in MB of 10^6 bytes."""
+    """Return the largest resident memory of this process so far, in MB of 10^6 bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)
 
@@ -62,7 +60,7 @@ def peak_mb() -> float:
 
 
 def measure(case: Case, profile: bool) -> dict[str, Any]:
-    """Seconds and peak memory of every part of a run."""
+    """Return the seconds and the peak memory of every part of a run."""
     seconds: dict[str, float] = {}
     peaks: dict[str, float] = {"imports": peak_mb()}
 
@@ -84,7 +82,7 @@ def measure(case: Case, profile: bool) -> dict[str, Any]:
     began = time.perf_counter()
     outcome = run(method, inputs, config)
     whole = time.perf_counter() - began
-    # `run` stacks the clients, then trains; what training did not take is stacking.
+    # `run` stacks the clients, then trains; the rest of its time is stacking.
     seconds["stack clients"] = round(whole - outcome.seconds["total"], 4)
     seconds["setup"] = round(outcome.seconds["setup"], 4)
     seconds["predict and score"] = round(
@@ -106,7 +104,7 @@ def measure(case: Case, profile: bool) -> dict[str, Any]:
 
 
 def profiled(method: Any, inputs: Inputs, config: Any) -> dict[str, list[str]]:
-    """Where a run's time goes: Python functions by their own time, then torch operators by theirs."""
+    """Profile a run: the Python functions with the largest own time, then the torch operators."""
     from torch.profiler import ProfilerActivity, profile
 
     python = cProfile.Profile()
@@ -135,7 +133,7 @@ def in_own_process(case: Case, threads: int, profile: bool) -> dict[str, Any]:
     command += ["--threads", str(threads), *(["--profile"] if profile else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        # A case that does not fit is a result too.
+        # A case that does not fit into memory is also a result.
         last = done.stderr.strip().splitlines()[-1:] or [f"ended with code {done.returncode}"]
         return {"failed": last[0]}
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -143,7 +141,7 @@ def in_own_process(case: Case, threads: int, profile: bool) -> dict[str, Any]:
 
 
 def exponents(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
-    """d log(cost) / d log(nodes + edges) between neighbouring sizes."""
+    """Return d log(cost) / d log(nodes + edges) between neighbouring sizes."""
     found = []
     for a, b in pairwise(rows):
         if "failed" in a or "failed" in b:
@@ -193,11 +191,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     began, load_before = time.perf_counter(), load_average()
     groups: dict[str, Any] = {}
     parts = ("generate", "split", "deal", "stack clients", "setup", "predict and score")
-    print(f"{'case':32s} {'nodes':>9s} {'ms a round':>11s} {'peak MB':>9s}  seconds: {', '.join(parts)}")
+    print(f"{'case':32s} {'nodes':>9s} {'ms / round':>11s} {'peak MB':>9s}  seconds: {', '.join(parts)}")
     for group in cases(options.full, options.tiny):
         rows = []
         for case in group:
-            # The profile costs two more runs: once, where the work is largest and the user waits anyway.
+            # The profile costs two more runs, so only the largest case has one.
             wanted = case == group[-1] and case.method == "fedavg" and case.clients is not None
             row = in_own_process(case, options.threads, wanted)
             rows.append(row)
@@ -212,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             told = ", ".join(f"{k} {e[k]}" for k in ("round", "setup", "memory above the imports"))
             print(f"    exponents from {e['from']} to {e['to']} nodes: {told}")
         for kind, lines in rows[-1].get("profile", {}).items():
-            print(f"    where {WARM_UP + ROUNDS} rounds and their set-up go, {kind}:")
+            print(f"    time of {WARM_UP + ROUNDS} rounds and their set-up, {kind}:")
             print("\n".join(f"        {line}" for line in lines))
         groups[group[0].name] = {"rows": rows, "exponents": growth}
     finish(options.out, began, load_before, {"warm_up": WARM_UP, "rounds": ROUNDS, "groups": groups})

@@ -1,12 +1,12 @@
-"""The cost of an epoch of Lumos: Facebook page-page with its 22 470 clients and 4 714 binary features, and
-the generated network `social` with 10^3, 10^4 and 10^5 clients; and the cost of a whole run of 300 epochs on
-Facebook, with evaluation in every fifth epoch and the paper's balancer with its 1000 steps.
+"""Measure an epoch of Lumos on Facebook page-page and on `social`, and a whole run on Facebook.
 
-Every case runs in a process of its own, so that its peak memory is measured alone: the graph, an ego
-partition, set-up (assignment of the edges with simulated comparisons, noised features) and some epochs with
-dropout. Before that the program checks that both trainers, pair by pair and on the trees as one graph,
-compute the same. Facebook needs its file (--data-dir or GRAPHFED_DATA).
-"""
+Facebook page-page has 22 470 clients and 4 714 binary features; `social` has 10^3, 10^4 and 10^5 clients. The
+whole run has 300 epochs with an evaluation every fifth epoch, and the paper's balancer with 1000 steps.
+
+Every case runs in a separate process, so that its peak memory can be measured: the graph, an ego partition,
+set-up (assignment of edges, noised features, simulated comparisons) and some epochs with dropout. Before
+measuring, both trainers (pair by pair and tree by tree) must compute the same. Facebook needs its file
+(--data-dir or GRAPHFED_DATA)."""
 
 import argparse
 import json
@@ -44,7 +44,7 @@ SIZES = (1_000, 10_000, 100_000)
 
 
 def peak_mb() -> float:
-    """The largest resident memory this process has had, in MB of 10^6 bytes."""
+    """Return the largest resident memory of this process so far, in MB of 10^6 bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)
 
@@ -61,7 +61,7 @@ def config_of(**settings: Any) -> LumosConfig:
 
 
 def clients_of(graph: Graph) -> tuple[Federation, Located, Task]:
-    """Every node a client, stacked."""
+    """Return one client for each node, stacked."""
     split = make_split(graph, "random:0.5,0.25,0.25", 0)
     fed = stacked(graph.num_nodes, simulated=True)
     cohort = make_cohort(graph, split, partition(graph, "ego", None, 0), fed.workers[0])
@@ -70,7 +70,8 @@ def clients_of(graph: Graph) -> tuple[Federation, Located, Task]:
 
 
 def check_equal() -> float:
-    """The largest difference between both trainers' predictions, in float64, after some epochs."""
+    """Return the largest difference between the predictions of both trainers, in float64, after some
+    epochs."""
     torch.set_default_dtype(torch.float64)
     found = []
     for trainer in ("fused", "general"):
@@ -93,7 +94,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def measure(data: str, nodes: int | None, settings: dict[str, Any], folder: str | None) -> dict[str, Any]:
-    """One case, in this process."""
+    """Measure one case, in this process."""
     graph = graph_of(data, nodes, folder)
     config = config_of(**settings)
     (fed, located, task), partition_seconds = timed(lambda: clients_of(graph))
@@ -136,7 +137,8 @@ def measure(data: str, nodes: int | None, settings: dict[str, Any], folder: str 
 
 
 def measure_whole(balancer: str, folder: str | None) -> dict[str, Any]:
-    """A run from the file to the test scores, in this process. Noise comes from the operating system."""
+    """Measure a run from the file to the test scores, in this process. Noise comes from the operating
+    system."""
     began = time.perf_counter()
     result = graphfed.run(
         "lumos",
@@ -169,7 +171,7 @@ def in_own_process(kind: str, case: Sequence[Any], threads: int) -> dict[str, An
 
 
 def exponents(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How epoch, set-up and memory grow with devices + edges: 1 is linear."""
+    """Return how epoch, set-up and memory grow with clients + edges: 1 is linear."""
 
     def power(low: dict[str, Any], high: dict[str, Any], of: Callable[[dict[str, Any]], float]) -> float:
         size = (high["devices"] + high["edges"]) / (low["devices"] + low["edges"])
@@ -194,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_common_options(parser, "lumos")
     parser.add_argument("--epochs", help=argparse.SUPPRESS)
     parser.add_argument("--whole", help=argparse.SUPPRESS)
-    parser.add_argument("--data-dir", help="where facebook/facebook.npz is")
+    parser.add_argument("--data-dir", help="the folder that contains facebook/facebook.npz")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     if options.epochs or options.whole:
@@ -220,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             balancers = ["mcmc"]
     difference = check_equal()
     rows = []
-    print(f"{'data':10s} {'devices':>8s} {'s an epoch':>11s} {'set-up s':>9s} {'peak MB':>8s}  settings")
+    print(f"{'data':10s} {'clients':>8s} {'s / epoch':>11s} {'set-up s':>9s} {'peak MB':>8s}  settings")
     for case in cases:
         row = in_own_process("epochs", [*case, options.data_dir], options.threads)
         rows.append(row)

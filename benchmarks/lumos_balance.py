@@ -1,10 +1,9 @@
-"""The assignment of edges in Lumos by every balancer, on graphs with a client for each node: the largest
-workload, and the comparisons, rounds, bytes and seconds that it takes.
+"""Measure the assignment of edges in Lumos, by every balancer, on graphs with one client for each node.
 
-Comparisons are simulated: their outcomes and bytes are those of the protocol, their time is not. Before a row
-is written, the program checks that every edge is assigned and that the largest workload is no less than the
-exact optimum. Seconds are those of the processor, for all clients and the server in one process.
-"""
+The record has the largest workload, and the comparisons, rounds, bytes and seconds of each balancer.
+Comparisons are simulated: they have the outcomes and bytes of the protocol, but not its time. Before a row is
+written, every edge must be assigned, and the largest workload must be at least the exact optimum. Seconds are
+processor seconds of all clients and the server in one process."""
 
 import argparse
 import sys
@@ -85,13 +84,13 @@ def measured(graph: Graph, rows: PairRows, least: int, told: dict[str, Any]) -> 
 
 
 def thinned(values: list[int], most: int = 100) -> list[int]:
-    """At most about `most` of them, the first and the last among them."""
+    """Return at most about `most` of them, including the first and the last."""
     step = max(1, (len(values) - 1) // most)
     return values[:-1:step] + values[-1:]
 
 
 def of_graph(graph: Graph, name: str, full: bool, tiny: bool) -> dict[str, Any]:
-    print(f"{name}: {graph.num_nodes} devices, {graph.edges.shape[1]} edges", file=sys.stderr)
+    print(f"{name}: {graph.num_nodes} clients, {graph.edges.shape[1]} edges", file=sys.stderr)
     began = time.process_time()
     exact = optimum(graph.edges, graph.num_nodes)
     spent = time.process_time() - began

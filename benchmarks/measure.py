@@ -1,9 +1,8 @@
-"""What the benchmarks share: inputs, timed rounds, equality before speed, and results that name their
+"""Shared parts of the benchmarks: inputs, timed rounds, checks of equality, and records that name their
 machine.
 
-A time is worth little on its own: every benchmark reports *ours / baseline* of the same run, measured in
-turns (repeat 1 of every case, then repeat 2, ...), so that both sides meet the same machine.
-"""
+A time alone says little. Every benchmark reports *ours / baseline* of the same run, measured in turns (repeat
+1 of every case, then repeat 2, ...), so that both sides meet the same load of the machine."""
 
 import argparse
 import os
@@ -70,7 +69,7 @@ WARM_UP = 5
 
 @dataclass(frozen=True)
 class Inputs:
-    """A graph, its split and how it is dealt over clients."""
+    """A graph, its split and its partition among clients."""
 
     graph: Graph
     split: Split
@@ -78,8 +77,8 @@ class Inputs:
 
 
 def cora_or_social(seed: int = 0) -> tuple[Graph, Split, str]:
-    """Cora with its public split where GRAPHFED_DATA has it, else a generated graph of its size; and
-    which."""
+    """Return Cora with its public split if GRAPHFED_DATA has it, otherwise a generated graph of its size;
+    and the name of the one that it is."""
     if os.environ.get("GRAPHFED_DATA"):
         graph = load("cora")
         assert isinstance(graph, Graph)
@@ -91,17 +90,17 @@ def cora_or_social(seed: int = 0) -> tuple[Graph, Split, str]:
 
 
 def make_inputs(graph: Graph, split: Split, clients: int, seed: int = 0) -> Inputs:
-    """Nodes dealt uniformly over the clients: the hardest deal, most edges cross."""
+    """Partition the nodes uniformly among the clients, which makes most edges cross-client edges."""
     return Inputs(graph, split, partition(graph, "random", clients, seed))
 
 
 def config_of(method: Method, **settings: Any) -> Any:
-    """The method's config with its own defaults, W1, and then `settings`."""
+    """Return the method's config: its own defaults, then W1, then `settings`."""
     return method.config(**{**default_settings(method, preset="paper"), **W1, **settings})
 
 
 def run(method: Method, inputs: Inputs, config: Any, *, each_alone: bool = False) -> Outcome:
-    """One whole run in this process; `each_alone`: one client after the other instead of all stacked."""
+    """Do a whole run in this process. each_alone: one client after the other instead of all stacked."""
     place = one_at_a_time if each_alone else stacked
     fed = place(inputs.partition.num_clients, simulated=config.simulated)
     cohorts = [make_cohort(inputs.graph, inputs.split, inputs.partition, worker) for worker in fed.workers]
@@ -111,8 +110,8 @@ def run(method: Method, inputs: Inputs, config: Any, *, each_alone: bool = False
 
 @dataclass(frozen=True)
 class Timed:
-    """Milliseconds of every round after the warm-up (aggregation and validation included), and set-up
-    seconds."""
+    """Times of a run: milliseconds of every round after the warm-up (aggregation and validation included),
+    and seconds of set-up."""
 
     rounds: list[float]
     setup: float
@@ -120,7 +119,7 @@ class Timed:
 
 
 def timed_run(method: Method, inputs: Inputs, config: Any) -> Timed:
-    """One stacked run, timed round by round."""
+    """Do one stacked run, and time every round."""
     outcome = run(method, inputs, config)
     ends = np.array([line["seconds"] for line in outcome.history])
     return Timed((np.diff(ends)[WARM_UP - 1 :] * 1e3).tolist(), outcome.seconds["setup"], outcome)
@@ -131,7 +130,7 @@ def timed_run(method: Method, inputs: Inputs, config: Any) -> Timed:
 
 @contextmanager
 def float64() -> Iterator[None]:
-    """Everything made in this block is float64."""
+    """Make float64 the default dtype in this block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -141,7 +140,7 @@ def float64() -> Iterator[None]:
 
 
 def weights_of(outcome: Outcome, clients: Sequence[int] = ()) -> dict[str, torch.Tensor]:
-    """The run's weights by name: shared ones as they are, per-client ones of the given clients, in full."""
+    """Return the run's weights by name: the shared ones, and those of the given clients."""
     parts = outcome.state.weights.parts
     if outcome.state.weights.place != CLIENTS:
         return dict(parts[0])
@@ -157,8 +156,11 @@ def _part(weight: torch.Tensor | SparseWeights, k: int) -> torch.Tensor:
 def assert_equal(
     what: str, ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor], tolerance: float = 1e-9
 ) -> float:
-    """The largest absolute difference between two sets of weights; AssertionError when it exceeds
-    `tolerance`."""
+    """Return the largest absolute difference between two sets of weights.
+
+    Raises:
+        AssertionError: If it exceeds `tolerance`.
+    """
     assert set(ours) == set(theirs), f"{what}: {sorted(ours)} and {sorted(theirs)}"
     gap = max(float((ours[k] - theirs[k]).abs().max()) for k in ours)
     assert gap <= tolerance, f"{what}: weights differ by {gap:.2e}, more than {tolerance:g}"
@@ -169,7 +171,7 @@ def assert_equal(
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """min, median, 10 % and 90 % quantile, and how many values there are."""
+    """Return minimum, median, 10 % and 90 % quantiles, and the number of values."""
     low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
     return {
         "min": round(float(min(values)), 4),
@@ -181,7 +183,8 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def ratio(ours: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]]) -> dict[str, float]:
-    """ours / baseline: of the minima, of the medians, and the range of the medians' ratio over the repeats.
+    """Return ours / baseline: of the minima, of the medians, and the range of the medians' ratio over the
+    repeats.
 
     Both arguments hold one list of times for each repeat, measured in turns."""
     each = [float(np.median(a) / np.median(b)) for a, b in zip(ours, baseline, strict=True)]
@@ -195,7 +198,7 @@ def ratio(ours: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]]) 
 
 
 def machine() -> dict[str, Any]:
-    """The machine, the versions and the commit of this run."""
+    """Return the machine, the versions and the commit of this run."""
     import scipy
     import torch_geometric
 
@@ -213,7 +216,7 @@ def machine() -> dict[str, Any]:
             "scipy": scipy.__version__,
         },
         "commit": _git("rev-parse", "HEAD"),
-        # Result files themselves do not count as changes.
+        # Changes of the result files themselves are ignored.
         "changed_since_commit": bool(_git("status", "--porcelain", "--untracked-files=no", "--", "graphfed")),
         "threads": torch.get_num_threads(),
     }
@@ -235,31 +238,34 @@ def _git(*arguments: str) -> str | None:
 
 
 def load_average() -> list[float]:
-    """How busy the machine is: runnable processes over 1, 5 and 15 minutes."""
+    """Return the load of the machine: runnable processes over 1, 5 and 15 minutes."""
     return [round(x, 2) for x in os.getloadavg()]
 
 
 def results_folder() -> Path:
+    """Return the folder of the records, benchmarks/results."""
     return Path(__file__).resolve().parent / "results"
 
 
 def add_common_options(parser: argparse.ArgumentParser, name: str) -> None:
-    """--full, --tiny, --threads and --out, which every benchmark takes."""
+    """Add --full, --tiny, --threads and --out, which every benchmark has."""
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--full", action="store_true", help="every size")
     size.add_argument(
-        "--tiny", action="store_true", help="seconds; shows that it works, its times mean nothing"
+        "--tiny",
+        action="store_true",
+        help="run for seconds, as a check; its times mean nothing",
     )
     parser.add_argument(
-        "--threads", type=int, default=1, help="torch threads (default 1: least disturbed by others)"
+        "--threads", type=int, default=1, help="torch threads (default 1, which other programs disturb least)"
     )
     parser.add_argument(
-        "--out", type=Path, default=results_folder() / f"{name}.json", help="where the result goes"
+        "--out", type=Path, default=results_folder() / f"{name}.json", help="the file of the result"
     )
 
 
 def finish(out: Path, began: float, load_before: list[float], content: Mapping[str, Any]) -> None:
-    """Write the result with its machine, and say where it is."""
+    """Write the result with its machine, and print its path."""
     write_json(
         out,
         {

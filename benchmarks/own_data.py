@@ -1,9 +1,10 @@
-"""A graph of one's own, 10^6 nodes and 10^7 edges: seconds and peak memory to load it and to deal it.
+"""Measure a graph from files, 10^6 nodes and 10^7 edges: seconds and peak memory to load and to partition
+it.
 
-The tables are generated in a temporary folder, in a process of its own; each format is then read in a fresh
-one, Parquet also with the edges' weights, and as the files of three sites: each lists a third of the edges,
-with their ends, and a third of the nodes. What is compared: the peak of resident memory with the bytes
-that the loaded arrays have."""
+A separate process generates the tables in a temporary folder. Each format is then read in a fresh process,
+Parquet also with edge weights, and as the files of three clients: each lists a third of the edges, with their
+ends, and a third of the nodes. The peak of resident memory is compared with the bytes of the loaded
+arrays."""
 
 import argparse
 import json
@@ -53,7 +54,7 @@ print(json.dumps({"load_s": loaded - began, "deal_s": done - loaded, "imports_mb
 
 
 def generate(folder: Path, nodes: int, edges: int) -> None:
-    """nodes and edges in both formats; three of four edges stay within their site."""
+    """Write nodes and edges in both formats; three of four edges have both ends at one client."""
     rng = np.random.default_rng(0)
     ids = np.char.add("acct", rng.permutation(nodes).astype(str))
     client = rng.integers(SITES, size=nodes)
@@ -90,7 +91,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         size = FULL if options.full else TINY if options.tiny else SMALL
-        # Not here: what a process starts inherits its peak.
+        # In a separate process, because a child process inherits the peak of its parent.
         code = f"import own_data, pathlib; own_data.generate(pathlib.Path({name!r}), *{size})"
         subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)
         cases = [("parquet", "", 0), ("csv", "", 0), ("parquet", "amount", 0)]

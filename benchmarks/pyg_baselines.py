@@ -1,8 +1,7 @@
-"""Plain PyG programs, as one would write them without graphfed: the other side of the ratios.
+"""Plain PyG programs, written without graphfed: the baselines of the ratios.
 
-Dense features, `GCNConv` with its normalisation cached, the usual training loop. They start from given
-weights, so that the benchmark can first assert that both sides compute the same thing.
-"""
+They use dense features, `GCNConv` with cached normalisation, and the usual training loop. They start from
+given weights, so that the benchmark can first assert that both sides compute the same."""
 
 import copy
 import time
@@ -22,7 +21,7 @@ __all__ = ["GCN", "CentralLoop", "FederatedLoop"]
 
 
 class GCN(torch.nn.Module):
-    """Two GCN layers with dropout on their inputs; `input_dropout` False leaves the features whole."""
+    """Two GCN layers with dropout on their inputs; without it on the features if `input_dropout` is False."""
 
     def __init__(self, features: int, classes: int, p: float, input_dropout: bool) -> None:
         super().__init__()
@@ -38,7 +37,7 @@ class GCN(torch.nn.Module):
         return logits
 
     def graphfed_weights(self) -> dict[str, Tensor]:
-        """The weights under graphfed's names and shapes."""
+        """Return the weights with graphfed's names and shapes."""
         return {
             name: value.detach().clone()
             for layer, conv in enumerate((self.first, self.second))
@@ -49,6 +48,7 @@ class GCN(torch.nn.Module):
         }
 
     def start_from(self, weights: Mapping[str, Tensor]) -> None:
+        """Start from given weights, with graphfed's names and shapes."""
         with torch.no_grad():
             for layer, conv in enumerate((self.first, self.second)):
                 conv.lin.weight.copy_(weights[f"layers.{layer}.weight"].t())
@@ -79,19 +79,20 @@ class CentralLoop:
         )
 
     def epoch(self) -> None:
+        """Do one step on all training nodes."""
         self.model.train()
         self.optimizer.zero_grad()
         cross_entropy(self.model(self.x, self.edges)[self.train], self.y[self.train]).backward()
         self.optimizer.step()
 
     def timed(self, epochs: int, warm_up: int) -> list[float]:
-        """Milliseconds of every epoch after the warm-up."""
+        """Return the milliseconds of every epoch after the warm-up."""
         return _timed(self.epoch, epochs, warm_up)
 
 
 class FederatedLoop:
-    """FedAvg as a loop over clients: each trains on its own subgraph, then the server averages by n_k and
-    scores the validation nodes on the whole graph."""
+    """FedAvg as a loop over clients: each client trains on its own subgraph, then the server averages with
+    the weights n_k and scores the validation nodes on the whole graph."""
 
     def __init__(self, inputs: Inputs, *, steps: int, p: float, input_dropout: bool) -> None:
         graph, split, client = inputs.graph, inputs.split, _assignment(inputs)
@@ -111,6 +112,7 @@ class FederatedLoop:
         self.locals = [copy.deepcopy(self.model) for _ in self.clients]
 
     def round(self) -> None:
+        """Do one round: local training of every client, averaging, and scoring."""
         total = sum(int(train.sum()) for *_, train in self.clients)
         mean = {name: torch.zeros_like(w) for name, w in self.model.state_dict().items()}
         for model, (x, edges, y, train) in zip(self.locals, self.clients, strict=True):
@@ -133,12 +135,12 @@ class FederatedLoop:
             self.accuracy = float((logits.argmax(1) == self.y[self.val]).double().mean())
 
     def timed(self, rounds: int, warm_up: int) -> list[float]:
-        """Milliseconds of every round after the warm-up."""
+        """Return the milliseconds of every round after the warm-up."""
         return _timed(self.round, rounds, warm_up)
 
 
 def _assignment(inputs: Inputs) -> np.ndarray:
-    """The client of every node, [N]."""
+    """Return the client of every node, [N]."""
     client = np.empty(inputs.graph.num_nodes, dtype=np.int64)
     client[inputs.partition.held_node] = inputs.partition.held_client
     return client

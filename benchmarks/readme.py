@@ -2,9 +2,9 @@
 
     python benchmarks/readme.py
 
-README.md.jinja has the text, with the functions of docs/_ext/recorded_figures.py in the place of figures. A
-figure that no record has, and a sentence that a record contradicts, end the program.
-tests/docs/test_benchmarks_readme.py fails where README.md is not what this program writes."""
+README.md.jinja contains the text, and calls the functions of docs/_ext/recorded_figures.py for figures. A
+figure that no record has, or a sentence that a record contradicts, ends the program with an error.
+tests/docs/test_benchmarks_readme.py fails if README.md differs from what this program writes."""
 
 import sys
 from pathlib import Path
@@ -18,10 +18,10 @@ from recorded_figures import Records  # noqa: E402
 
 
 def written(records: Records) -> str:
-    """The README of the benchmarks.
+    """Return the text of benchmarks/README.md.
 
     Args:
-        records: What its figures are from.
+        records: The records that its figures are taken from.
     """
     runs = records.record("defaults")["runs"]
     template = (HERE / "README.md.jinja").read_text()

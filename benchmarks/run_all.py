@@ -1,5 +1,6 @@
-"""Every benchmark, one after the other: what `make bench` runs. --full for every size, --tiny to see that
-they work."""
+"""Run every benchmark, one after the other; `make bench` runs this program.
+
+--full selects every size, and --tiny shows that the programs work."""
 
 import argparse
 import subprocess
@@ -24,7 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--full", action="store_const", dest="size", const="--full", help="every size")
     size.add_argument(
-        "--tiny", action="store_const", dest="size", const="--tiny", help="seconds; times mean nothing"
+        "--tiny",
+        action="store_const",
+        dest="size",
+        const="--tiny",
+        help="run for seconds, as a check",
     )
     options = parser.parse_args(arguments)
     failed = []

@@ -1,9 +1,9 @@
-"""SAPGNN's claim, on real data: the number of holders changes nothing.
+"""Check SAPGNN's claim on real data: the number of clients does not change the results.
 
-In float64 with gradients in clear, 1 to 4 holders end with the same metrics, seed by seed, in the paper's
-recipe (two layers, Adam 0.01, at most 300 epochs, early stopping on the validation nodes). And what
-float32 and secret sharing change: the difference of the validation loss to the float64 run of one holder,
-epoch by epoch, drawn beside the result file."""
+In float64 with gradients in plaintext, runs with 1 to 4 clients must end with the same metrics for every
+seed, with the paper's settings (two layers, Adam 0.01, at most 300 epochs, early stopping on the validation
+nodes). The program also measures what float32 and secret sharing change: the difference of the validation
+loss from the float64 run with one client, for every epoch, with a drawing next to the result file."""
 
 import argparse
 import io
@@ -33,7 +33,7 @@ DRIFTING = {
 
 
 def metrics(data: str, holders: int, seed: int, rounds: int, patience: int) -> dict[str, Any]:
-    """What a float64 run ends with."""
+    """Return the final metrics of a float64 run."""
     with float64():
         result = graphfed.run(
             "sapgnn", data=data, clients=holders, partition="edges_uniform", rounds=rounds, seed=seed,
@@ -48,7 +48,7 @@ def metrics(data: str, holders: int, seed: int, rounds: int, patience: int) -> d
 
 
 def losses(data: str, dtype: torch.dtype, holders: int, aggregation: str, rounds: int) -> list[float]:
-    """The validation loss of every epoch, seed 0."""
+    """Return the validation loss of every epoch, seed 0."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -56,7 +56,7 @@ def losses(data: str, dtype: torch.dtype, holders: int, aggregation: str, rounds
             graphfed.run(
                 "sapgnn", data=data, clients=holders, partition="edges_uniform", rounds=rounds,
                 out=Path(folder) / "run",
-                settings={**PAPER, "predictor": "holders", "aggregation": aggregation},
+                settings={**PAPER, "predictor": "clients", "aggregation": aggregation},
             )  # fmt: skip
             lines = (Path(folder) / "run/metrics.jsonl").read_text().splitlines()
     finally:
@@ -65,7 +65,7 @@ def losses(data: str, dtype: torch.dtype, holders: int, aggregation: str, rounds
 
 
 def drawn(drift: dict[str, list[float]], data: str) -> bytes:
-    """The drift of every run, as SVG."""
+    """Draw the drift of every run as SVG."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -97,10 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             first, *others = (metrics(data, holders, seed, rounds, 30) for holders in (1, 2, 3, 4))
             for holders, other in enumerate(others, 2):
                 assert other == first, (
-                    f"{data}, seed {seed}: {holders} holders end with {other}, 1 with {first}"
+                    f"{data}, seed {seed}: {holders} clients end with {other}, 1 client with {first}"
                 )
             found.setdefault(data, []).append({"seed": seed, **first})
-            print(f"{data}, seed {seed}: 1 to 4 holders alike, {first}", file=sys.stderr, flush=True)
+            print(f"{data}, seed {seed}: 1 to 4 clients agree, {first}", file=sys.stderr, flush=True)
     reference = losses(sets[0], torch.float64, 1, "plaintext", rounds)
     drift = {
         name: [abs(a - b) for a, b in zip(losses(sets[0], *case, rounds), reference, strict=True)]

@@ -1,10 +1,12 @@
-"""What the two-party protocols cost between two processes over mutual TLS on loopback: comparisons, maxima
-and session set-ups, beside the same question answered in clear over the same connection; and an epoch of
-SAPGNN with secure pooling beside one in clear.
+"""Measure the two-party protocols between two processes over mutual TLS on loopback.
 
-Every outcome is checked against plain arithmetic before it is counted. Each party has one thread; they work
-at the same time, so seconds are the wall clock's, and processor seconds each party's own. Bytes are the
-protocol's, of both directions, without TLS."""
+The measurements are comparisons, maxima and session set-ups, each compared with the same computation in
+plaintext over the same connection, and an epoch of SAPGNN with secure pooling, compared with one in
+plaintext.
+
+Every outcome is compared with plain arithmetic. Each party has one thread, and the parties work at the same
+time, so seconds are wall-clock seconds; processor seconds are given for each party. Bytes are those of the
+protocol in both directions, without TLS."""
 
 import argparse
 import sys
@@ -40,13 +42,14 @@ def ran(end: End, party: Party[Any]) -> Ended[Any]:
 
 
 def met(end: End) -> None:
-    """Both are here: a byte there and back."""
+    """Wait until both parties are ready, by a byte in each direction."""
     end.send(b"!")
     end.receive()
 
 
 def clocked(end: End, party: Party[Any]) -> tuple[Ended[Any], float, float]:
-    """What a party ended with, its seconds and its processor seconds, from when both have begun."""
+    """Return a party's result, its seconds and its processor seconds, from the moment at which both have
+    begun."""
     met(end)
     began, worked = time.perf_counter(), time.process_time()
     ended = ran(end, party)
@@ -63,7 +66,7 @@ def numbers(bits: int, count: int, first: bool) -> np.ndarray:
 
 
 def in_clear(end: End, mine: np.ndarray, first: bool) -> np.ndarray:
-    """The same outcomes from numbers sent as they are."""
+    """Compute the same outcomes from numbers that are sent in plaintext."""
     end.send(mine.tobytes())
     theirs = np.frombuffer(end.receive(), dtype=mine.dtype)
     x, y = (mine, theirs) if first else (theirs, mine)
@@ -73,8 +76,8 @@ def in_clear(end: End, mine: np.ndarray, first: bool) -> np.ndarray:
 def compare_in_turns(
     end: End, first: bool, count: int, pairs: int, each: int, repeats: int
 ) -> dict[str, Any]:
-    """One pair of parties with `count` comparisons of every width, and in clear; then `pairs` sessions of
-    their own with `each` comparisons of 8 bits."""
+    """Run one pair of parties with `count` comparisons of every width, by the protocol and in plaintext;
+    then `pairs` separate sessions with `each` comparisons of 8 bits."""
     found: dict[str, Any] = {}
     for _ in range(repeats):
         opened, _, spent = clocked(end, TwoParty(first=first).set_up())
@@ -100,7 +103,7 @@ def compare_in_turns(
 
 
 def many_sessions(first: bool, mine: np.ndarray, pairs: int) -> Party[None]:
-    """As many pairs of parties, each with a session of its own, one after the other."""
+    """Run several pairs of parties, each with a separate session, one after the other."""
     for _ in range(pairs):
         session = yield from TwoParty(first=first).set_up()
         yield from compare(session, mine, 8)
@@ -131,7 +134,7 @@ def comparisons(folder: Path, count: int, pairs: int, repeats: int) -> dict[str,
             "ratio": {"secure / clear": ratio([[s] for s in told["seconds"]], [[s] for s in told["clear"]])},
         }
         print(
-            f"{bits} bits: {count / best:,.0f} a second, {told['bytes'] / count:.1f} bytes", file=sys.stderr
+            f"{bits} bits: {count / best:,.0f} per second, {told['bytes'] / count:.1f} bytes", file=sys.stderr
         )
     result["pairs"] = {
         "pairs": pairs, "comparisons_of_each": each, "seconds": mine["pairs"]["seconds"],
@@ -145,7 +148,7 @@ def comparisons(folder: Path, count: int, pairs: int, repeats: int) -> dict[str,
 
 
 def holdings(holders: int, nodes: int, width: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Words [P * U, H], whose node each row is, and their two shares."""
+    """Return words [P * U, H], the node of each row, and their two shares."""
     draw = np.random.default_rng(holders)
     words = draw.integers(-(2**25), 2**25, (holders * nodes, width), dtype=np.int64).astype(np.int32)
     drawn = draw.integers(0, 2**32, words.shape, dtype=np.uint64).astype(np.uint32)
@@ -186,7 +189,7 @@ def maxima(folder: Path, nodes: int, width: int, holders: Sequence[int]) -> list
         rows.append(
             {**size, **{key: mine[key] for key in keys}, "cpu_seconds": [mine["cpu"], float(theirs["cpu"])]}
         )
-        print(f"{count} holders: {mine['seconds']:.2f} s, {mine['bytes'] / 1e6:.0f} MB", file=sys.stderr)
+        print(f"{count} clients: {mine['seconds']:.2f} s, {mine['bytes'] / 1e6:.0f} MB", file=sys.stderr)
     return rows
 
 
@@ -194,8 +197,8 @@ def maxima(folder: Path, nodes: int, width: int, holders: Sequence[int]) -> list
 
 
 def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, Any]:
-    """Epochs of SAPGNN with two holders between processes, in clear and with secure pooling; without
-    scoring."""
+    """Measure epochs of SAPGNN with two clients in separate processes, in plaintext and with secure pooling,
+    without scoring."""
     method, dealt = get_method("sapgnn"), partition(graph, "edges_uniform", 2, 0)
     cohorts = [make_cohort(graph, split, dealt, [k]) for k in range(2)]
     task = Task(graph.num_features, graph.num_classes)
@@ -218,7 +221,7 @@ def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, An
         crossed[case] = sum(entry.bytes for entry in trained) // rounds
         losses[case] = outcome.test["loss"]
         print(
-            f"{case}: {times[case][0][0]:.2f} s, {crossed[case] / 1e6:.1f} MB an epoch",
+            f"{case}: {times[case][0][0]:.2f} s, {crossed[case] / 1e6:.1f} MB per epoch",
             file=sys.stderr,
         )
     assert abs(losses["clear"] - losses["secure"]) < 1e-2, losses

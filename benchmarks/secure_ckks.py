@@ -1,10 +1,10 @@
-"""Homomorphic encryption: what a vector of Cora's 1 433 features costs under both parameter sets, and what
-FedGCN's exchange before training costs encrypted beside the same exchange in clear.
+"""Measure homomorphic encryption: a vector of Cora's 1 433 features, and FedGCN's exchange before training.
 
-First, what was encrypted, added, multiplied and decrypted is what plain arithmetic gives, within the error
-that `graphfed.crypto.ckks` states; and the encrypted exchange gives the sums of the clear one within the
-grid's error, and those of its ideal form to the bit. All in one process and one thread, as a stacked run does
-it: in a deployment the clients encrypt and decrypt at the same time."""
+The vector is measured under both parameter sets, and the exchange is compared with the same exchange in
+plaintext. Before measuring, the results of encryption, addition, multiplication and decryption must equal
+those of plain arithmetic within the error that `graphfed.crypto.ckks` states; and the encrypted exchange must
+give the sums of the plaintext one within the error of the grid, and those of its simulated form to the bit.
+All clients run in one process and one thread; in a deployment they encrypt and decrypt at the same time."""
 
 import argparse
 import sys
@@ -41,14 +41,14 @@ WIDTH = 1433
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and the result."""
+    """Return the seconds of a call, and its result."""
     began = time.perf_counter()
     result = work()
     return time.perf_counter() - began, result
 
 
 def units(name: str, vectors: int, repeats: int) -> dict[str, Any]:
-    """Milliseconds for one vector, with its bytes read and written, at each step."""
+    """Return the milliseconds of each step for one vector, including reading and writing its bytes."""
     chosen = PARAMETERS[name]
     rng = np.random.default_rng(0)
     x = np.zeros((vectors, chosen.slots))
@@ -93,8 +93,8 @@ def gap(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def exchange(inputs: Inputs, way: str) -> tuple[float, list[torch.Tensor], Federation]:
-    """Seconds of the whole exchange with two hops, from the partial sums to the aggregates at the clients;
-    what came out; and the federation with its ledger."""
+    """Run the whole exchange with two hops, from the partial sums to the aggregates at the clients. Return
+    its seconds, its result, and the federation with its ledger."""
     fed = stacked(inputs.partition.num_clients, simulated=way == "simulated")
     cohorts = [make_cohort(inputs.graph, inputs.split, inputs.partition, worker) for worker in fed.workers]
     data = fed.locate(CLIENTS, "data", cohorts)
@@ -108,7 +108,7 @@ def exchange(inputs: Inputs, way: str) -> tuple[float, list[torch.Tensor], Feder
 
 
 def exchanges(inputs: Inputs, repeats: int) -> dict[str, Any]:
-    """The exchange in all forms, in turns, after it was seen that they give the same."""
+    """Measure the exchange in all forms, in turns, after a check that they give the same result."""
     clients = inputs.partition.num_clients
     times: dict[str, list[list[float]]] = {"clear": [], "simulated": [], "encrypted": []}
     found: dict[str, list[torch.Tensor]] = {}

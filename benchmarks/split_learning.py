@@ -1,12 +1,12 @@
-"""Split learning: what an epoch of SAPGNN with three holders costs beside the same epoch of one that holds
-everything, and what secret sharing adds.
+"""Measure an epoch of SAPGNN with three clients, compared with one client that has everything.
 
-An epoch is a round without scoring: every layer's uploads, pooling at the server, downloads, and the same
-backwards; every holder computes its own part, one cohort after all in one process. Edges are dealt uniformly,
-every node is at every holder, so three holders map three times as many rows as one.
+The program also measures what secret sharing adds. An epoch is a round without scoring: every layer's
+uploads, pooling at the server, downloads, and the same backwards; every client computes its own part, one
+cohort after the other in one process. Edges are partitioned uniformly and every node is at every client, so
+three clients map three times as many rows as one.
 
-First, in float64 with the gradients in clear, three holders and one give the same logits; with shares they
-differ by the rounding of the shares."""
+Before measuring, in float64 with gradients in plaintext, three clients and one must give the same logits;
+with shares they differ by the rounding of the shares."""
 
 import argparse
 import sys
@@ -48,7 +48,7 @@ CASES = {
 
 def settings(rounds: int, aggregation: str, **more: Any) -> Any:
     method = get_method("sapgnn")
-    # Scored once, at the end: what is timed are training epochs.
+    # Scored once, at the end, because only training epochs are timed.
     told = {"rounds": rounds, "eval_every": rounds, "aggregation": aggregation, **more}
     return method.config(**{**default_settings(method, preset="paper"), **told})
 
@@ -58,13 +58,15 @@ def dealt(graph: Graph, split: Split, holders: int) -> Inputs:
 
 
 def logits_of(outcome: Outcome, nodes: int) -> dict[str, torch.Tensor]:
-    """The first holder's logits of every node."""
+    """Return the first client's logits of every node."""
     return {"logits": outcome.predictions.parts[0][1][:nodes]}
 
 
 def check(graph: Graph, split: Split, rounds: int) -> dict[str, float]:
-    """The largest differences between the cases' logits after some rounds in float64, of plain gradient
-    descent: Adam makes steps of any size out of gradients that shares round to nothing."""
+    """Return the largest differences between the cases' logits after some rounds in float64.
+
+    The rounds use plain gradient descent, because Adam can turn gradients that the shares round to zero into
+    steps of any size."""
     method = get_method("sapgnn")
     with float64():
         found = {
@@ -84,7 +86,7 @@ def check(graph: Graph, split: Split, rounds: int) -> dict[str, float]:
 
 
 def measure(graph: Graph, split: Split, rounds: int, repeats: int) -> dict[str, Any]:
-    """Milliseconds an epoch of every case, repeat by repeat in turns, and their ratios."""
+    """Return the milliseconds of an epoch of every case, in turns, and their ratios."""
     method = get_method("sapgnn")
     times: dict[str, list[list[float]]] = {name: [] for name in CASES}
     for _ in range(repeats):

@@ -1,8 +1,7 @@
-"""Two processes that run the two parties of a protocol over loopback, with mutual TLS: for benchmarks and
-tests.
+"""Run the two parties of a protocol in two processes over loopback with mutual TLS, for benchmarks and tests.
 
-Each direction has a connection of its own, so that neither side's sending waits for the other's. The second
-party runs in a process that the first starts and ends."""
+Each direction has its own connection, so that neither party has to wait for the other one to send. The second
+party runs in a process that the first one starts and stops."""
 
 import contextlib
 import datetime
@@ -30,7 +29,7 @@ LAST_WORDS = 10.0
 
 
 def certify(folder: Path, *names: str) -> None:
-    """An authority in `folder`, and a certificate and a key of each name."""
+    """Make an authority in `folder`, and a certificate and a key for each name."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -68,7 +67,8 @@ def certify(folder: Path, *names: str) -> None:
 
 
 def _usage(x509: Any, *, authority: bool) -> Any:
-    """An authority signs certificates and nothing else; the others sign what they send."""
+    """Return the permitted uses of a key: an authority signs certificates only; the others sign what they
+    send."""
     of_keys = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     return x509.KeyUsage(
         digital_signature=not authority,
@@ -90,7 +90,7 @@ def _context(folder: Path, name: str, *, server: bool) -> ssl.SSLContext:
 
 
 class End:
-    """One side of two connections: what it sends is queued, what it receives comes whole."""
+    """One party's end of two connections. It queues what it sends, and receives whole messages."""
 
     def __init__(self, sending: ssl.SSLSocket, receiving: ssl.SSLSocket) -> None:
         self._sending, self._receiving = sending, receiving
@@ -99,9 +99,11 @@ class End:
         self._thread.start()
 
     def send(self, message: bytes) -> None:
+        """Queue a message for the other party."""
         self._queue.put(message)
 
     def receive(self) -> bytes:
+        """Return the next message of the other party."""
         size = int.from_bytes(self._fill(_LENGTH), "little")
         return self._fill(size)
 
@@ -120,36 +122,37 @@ class End:
             self._sending.sendall(len(message).to_bytes(_LENGTH, "little") + message)
 
     def close(self) -> None:
-        """Close both connections, after the other party has read what was sent or has gone.
+        """Close both connections, after the other party has read what was sent or has ended.
 
-        A socket that is closed with bytes in it that nobody read, such as the session tickets of TLS, resets
-        its connection, and what was on its way is lost. So both sides say that they send no more, and wait
-        until the other has said so too."""
+        If a socket is closed while it contains unread bytes, such as the session tickets of TLS, its
+        connection is reset and data under way is lost. So each party declares that it sends no more, and
+        waits until the other one has declared the same."""
         self._queue.put(None)
         self._thread.join(PATIENCE)
-        with contextlib.suppress(OSError):  # the other party has gone
+        with contextlib.suppress(OSError):  # the other party has ended
             self._receiving.shutdown(socket.SHUT_WR)
             self._sending.shutdown(socket.SHUT_WR)
-            while self._sending.recv(4096):  # past TLS: shutting down has ended it
+            while self._sending.recv(4096):  # below TLS, which the shutdown has ended
                 pass
         self._sending.close()
         self._receiving.close()
 
 
 def listen() -> socket.socket:
-    """A socket of this machine that listens at a free port."""
+    """Return a socket of this machine that listens at a free port."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(PATIENCE)
     return listener
 
 
 def accept(listener: socket.socket, folder: Path, name: str) -> End:
-    """The first party's end. ssl.SSLError where the other's certificate is not of the authority."""
+    """Return the first party's end. Raise ssl.SSLError if the authority did not sign the other's
+    certificate."""
     return _end(lambda: listener.accept()[0], _context(folder, name, server=True), server=True)
 
 
 def connect(port: int, folder: Path, name: str) -> End:
-    """The second party's end."""
+    """Return the second party's end."""
     address = ("127.0.0.1", port)
     return _end(lambda: socket.create_connection(address), _context(folder, name, server=False), server=False)
 
@@ -173,7 +176,7 @@ def _second(port: int, folder: str, name: str, path: list[str], work: str, argum
     try:
         result = getattr(importlib.import_module(module), function)(end, **arguments)
     except BaseException:
-        # Before the connections close: the first party, which then fails too, reads why.
+        # Before the connections close, so that the first party, which then also fails, can read the reason.
         _failure_of(Path(folder), name).write_text(traceback.format_exc())
         raise
     finally:
@@ -182,7 +185,7 @@ def _second(port: int, folder: str, name: str, path: list[str], work: str, argum
 
 
 def _failure_of(folder: Path, name: str) -> Path:
-    """The file with the traceback of a second party that failed."""
+    """Return the file with the traceback of a second party that failed."""
     return folder / f"{name}-failure.txt"
 
 
@@ -193,10 +196,18 @@ def run_apart(
     name: str = "second",
     **arguments: Any,
 ) -> tuple[Any, dict[str, np.ndarray]]:
-    """Run `first` here and the function "module:function" in another process, each with its end: what both
-    return, the second a dictionary of arrays. name: of the second's certificate in `folder`.
+    """Run `first` here and the function "module:function" in another process, each with its end of the
+    connection.
 
-    RuntimeError where the second party fails, with its traceback if it has left one."""
+    Args:
+        name: Of the second party's certificate in `folder`.
+
+    Returns:
+        The results of both; the second is a dictionary of arrays.
+
+    Raises:
+        RuntimeError: If the second party fails, with its traceback if there is one.
+    """
     failure = _failure_of(folder, name)
     failure.unlink(missing_ok=True)
     listener = listen()
@@ -224,6 +235,6 @@ def run_apart(
 
 
 def _second_failed(code: int | None, failure: Path) -> str:
-    """What is known of a second party that did not end well. code: of its exit, negative for a signal."""
+    """Describe the failure of a second party. code: its exit code, negative for a signal."""
     text = failure.read_text() if failure.exists() else "it left no traceback\n"
     return f"the second party ended with {code}:\n{text}"

@@ -1,5 +1,6 @@
-"""Bare mutual-TLS sockets: one connection from a server to each of its clients, with the certificates of the
-kits. What a transfer over FLARE is measured against."""
+"""Bare mutual-TLS sockets, the baseline for transfers over FLARE.
+
+There is one connection from a server to each of its clients, with the certificates of the startup kits."""
 
 import socket
 import ssl
@@ -15,7 +16,8 @@ PATIENCE = 60.0
 
 
 def _context(startup_kit: Path, purpose: ssl.Purpose, name: str) -> ssl.SSLContext:
-    """Both sides show a certificate of the project's authority, as FLARE's do."""
+    """Return the TLS context of one side; as in FLARE, both sides present certificates of the project's
+    authority."""
     startup = startup_kit / "startup"
     context = ssl.create_default_context(purpose, cafile=startup / "rootCA.pem")
     context.check_hostname = False
@@ -30,7 +32,7 @@ def _send(connection: ssl.SSLSocket, message: bytes) -> None:
 
 
 def _recv(connection: ssl.SSLSocket) -> bytearray | None:
-    """A whole message; None where the peer has closed."""
+    """Return a whole message, or None if the peer has closed the connection."""
     head = _fill(connection, bytearray(_LENGTH))
     return None if head is None else _fill(connection, bytearray(int.from_bytes(head, "little")))
 
@@ -46,7 +48,7 @@ def _fill(connection: ssl.SSLSocket, buffer: bytearray) -> bytearray | None:
 
 
 class Server:
-    """Waits for so many clients at a port of this machine. Use as a context manager."""
+    """A server that waits for a number of clients at a port of this machine. Use it as a context manager."""
 
     def __init__(self, startup_kit: Path, port: int, clients: int) -> None:
         context = _context(startup_kit, ssl.Purpose.CLIENT_AUTH, "server")
@@ -68,7 +70,7 @@ class Server:
             connection.close()
 
     def round_trip(self, message: bytes) -> list[bytearray | None]:
-        """Send every client the message, each in a thread; what each sends back."""
+        """Send the message to every client, each in a thread, and return their answers."""
 
         def one(connection: ssl.SSLSocket) -> bytearray | None:
             _send(connection, message)
@@ -78,7 +80,7 @@ class Server:
 
 
 def echo_until_closed(startup_kit: Path, port: int) -> threading.Thread:
-    """A client that sends back whole messages, in a thread that ends when the server closes."""
+    """A client that returns whole messages, in a thread that ends when the server closes the connection."""
     context = _context(startup_kit, ssl.Purpose.SERVER_AUTH, "client")
 
     def work() -> None:
@@ -92,7 +94,7 @@ def echo_until_closed(startup_kit: Path, port: int) -> threading.Thread:
 
 
 def _connected(port: int) -> socket.socket:
-    """A connection to the server's port, once it listens."""
+    """Return a connection to the server's port, as soon as the server listens."""
     last: OSError | None = None
     for _ in range(int(PATIENCE / 0.1)):
         try:

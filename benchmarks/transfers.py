@@ -1,10 +1,10 @@
-"""What a local transfer costs, ledger and tape included, beside copying the tensors it moves.
+"""Measure a local transfer, with ledger and tape, compared with copying the tensors that it moves.
 
     python benchmarks/transfers.py
 
-10 stacked clients, small tensors; then the same transfers with 22 470 clients, where charging must stay
-cheap. Each line: the median time of one call and its ratio to cloning the payload. Aim: at most
-50 us a transfer."""
+The program uses 10 stacked clients and small tensors, and then the same transfers with 22 470 clients, for
+which the ledger must stay cheap. Each line has the median time of one call and its ratio to cloning the
+payload. The aim is at most 50 us for a transfer."""
 
 import platform
 import statistics
@@ -21,7 +21,7 @@ REPEATS, CALLS = 15, 300
 
 
 def microseconds(call: Callable[[], object]) -> tuple[float, float]:
-    """Median and spread (half the distance between the quartiles) of one call, after warming up."""
+    """Return the median and the spread (half the interquartile range) of one call, after a warm-up."""
     times = [t / CALLS * 1e6 for t in timeit.repeat(call, number=CALLS, repeat=REPEATS + 3)[3:]]
     low, middle, high = statistics.quantiles(times, n=4)
     return middle, (high - low) / 2
@@ -32,7 +32,7 @@ def same_row(x: Tensor) -> Tensor:
 
 
 def transfers(clients: int, rows_each: int, width: int) -> dict[str, tuple[Callable[[], Located], Tensor]]:
-    """Every transfer by name: a call, and the tensor that it moves."""
+    """Return every transfer by name: a call, and the tensor that it moves."""
     fed = Federation([range(clients)])
     client = torch.arange(clients).repeat_interleave(rows_each)
     n = clients * rows_each
@@ -65,7 +65,7 @@ def transfers(clients: int, rows_each: int, width: int) -> dict[str, tuple[Calla
 
 
 def with_tape(clients: int, width: int) -> Callable[[], None]:
-    """A broadcast of leaves, a sum of losses and the gradients back: two transfers recorded and run
+    """Run a broadcast of leaves, a sum of losses and the gradients back: two transfers, recorded and run
     backwards."""
     fed = Federation([range(clients)])
     w = fed.locate(SERVER, "w", [torch.randn(width, width, requires_grad=True)])

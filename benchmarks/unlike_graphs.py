@@ -1,11 +1,9 @@
-"""Graphs that differ in everything a default could depend on: the ones that graphfed's defaults were chosen
-on.
+"""Graphs that differ in everything that a default could depend on; graphfed's defaults were chosen on them.
 
-Public graphs (from `--data-dir` or GRAPHFED_DATA) and generated ones. Together they span mean degrees of 2
+Public graphs (from `--data-dir` or GRAPHFED_DATA) and generated ones. Together they have mean degrees of 2
 to 100, sparse and dense binary features, counts, one-hot features, real values on one scale and on very
 different scales, 300 to 50 000 nodes, 2 to 50 classes, homophily of 0.1 to 0.9, classes of 1 % to half of
-the nodes, and 2 to 50 clients. A generated graph depends on its name and seed only.
-"""
+the nodes, and 2 to 50 clients. A generated graph depends only on its name and seed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,10 +22,16 @@ Features = Callable[[np.random.Generator, np.ndarray], np.ndarray | sp.csr_matri
 
 @dataclass(frozen=True)
 class Case:
-    """One graph with the way it is split and partitioned.
+    """One graph with its split and its partition.
 
-    name: of the graph; kind: what is special about it, in words; split and partition: as of `graphfed run`;
-    clients: how many; make: its builder, None for a data set that graphfed knows by name."""
+    Attributes:
+        name: Of the graph.
+        kind: What is special about it.
+        split: As in `graphfed run`.
+        partition: As in `graphfed run`.
+        clients: The number of clients.
+        make: The builder of the graph, None for a data set that graphfed knows by name.
+    """
 
     name: str
     kind: str
@@ -38,7 +42,7 @@ class Case:
 
 
 def load_case(case: Case) -> Graph:
-    """The graph of a case."""
+    """Return the graph of a case."""
     return load(case.name) if case.make is None else case.make()
 
 
@@ -46,7 +50,7 @@ def load_case(case: Case) -> Graph:
 
 
 def draw_classes(rng: np.random.Generator, shares: Array, num_nodes: int) -> Array:
-    """Classes [N] int64 with the given shares [C]; every class has a node."""
+    """Draw classes [N] int64 with the given proportions [C]; every class has a node."""
     counts = np.maximum(1, np.rint(shares / shares.sum() * num_nodes).astype(int))
     counts[counts.argmax()] += num_nodes - counts.sum()
     return rng.permutation(np.repeat(np.arange(len(shares)), counts))
@@ -61,11 +65,13 @@ def draw_edges(
     next_class: float = 0.0,
     tail: float = 2.5,
 ) -> Array:
-    """Edges [2, m] of a degree-corrected block model: one end is drawn by weight; the other from the same
-    class with probability `same`, from the following class with probability `next_class`, else from all
-    nodes.
+    """Draw edges [2, m] of a degree-corrected block model: one end is drawn by weight; the other from the
+    same class with probability `same`, from the following class with probability `next_class`, otherwise from
+    all nodes.
 
-    tail: exponent of the nodes' weights, a power law."""
+    Args:
+        tail: Exponent of the power law of the nodes' weights.
+    """
     num_nodes, num_classes = len(y), int(y.max()) + 1
     weight = rng.pareto(tail, num_nodes) + 1.0
     order = np.argsort(y, kind="stable")
@@ -96,8 +102,8 @@ def draw_edges(
 
 
 def binary(rng: np.random.Generator, y: Array, width: int, density: float, signal: float) -> sp.csr_matrix:
-    """Binary features [N, width] of a mean density; a class moves a feature's log-odds by a normal draw of
-    deviation `signal`."""
+    """Draw binary features [N, width] of a mean density; a class moves a feature's log-odds by a normal draw
+    of deviation `signal`."""
     base = np.log(density / (1 - density)) + rng.normal(0, 1, width)
     odds = base + rng.normal(0, signal, (int(y.max()) + 1, width))
     rows = [
@@ -107,29 +113,30 @@ def binary(rng: np.random.Generator, y: Array, width: int, density: float, signa
 
 
 def counts(rng: np.random.Generator, y: Array, width: int, rate: float, signal: float) -> sp.csr_matrix:
-    """Poisson counts [N, width]; feature rates have a heavy tail, a class multiplies them by a lognormal
-    draw."""
+    """Draw Poisson counts [N, width]; feature rates have a heavy tail, and a class multiplies them by a
+    lognormal draw."""
     rates = rate * rng.lognormal(0, 1.5, width) * rng.lognormal(0, signal, (int(y.max()) + 1, width))
     return sp.csr_matrix(rng.poisson(rates[y]).astype(np.float32))
 
 
 def one_hot(rng: np.random.Generator, y: Array, width: int, sharpness: float) -> sp.csr_matrix:
-    """One category of `width` per node [N, width], drawn by a class's own taste."""
+    """Draw one of `width` categories for each node [N, width], with probabilities that depend on the
+    class."""
     taste = rng.dirichlet(np.full(width, 1 / sharpness), int(y.max()) + 1).cumsum(axis=1)
     category = (rng.uniform(size=(len(y), 1)) > taste[y]).sum(axis=1).clip(max=width - 1)
     return sp.csr_matrix((np.ones(len(y), np.float32), (np.arange(len(y)), category)), shape=(len(y), width))
 
 
 def dense(rng: np.random.Generator, y: Array, width: int, signal: float) -> Array:
-    """Normal features [N, width] around a class's centre, each centre of length `signal`."""
+    """Draw normal features [N, width] around the centre of the class; each centre has the length `signal`."""
     centre = rng.normal(0, 1, (int(y.max()) + 1, width))
     centre *= signal / np.linalg.norm(centre, axis=1, keepdims=True)
     return (centre[y] + rng.normal(0, 1, (len(y), width))).astype(np.float32)
 
 
 def on_different_scales(rng: np.random.Generator, y: Array, width: int, signal: float) -> Array:
-    """As `dense`, as a bank's columns look: a third of them amounts with a heavy tail, a third far from zero
-    (years), and each in a unit of its own, from thousandths to millions."""
+    """Draw features as in `dense`, with the scales of a bank's columns: a third are amounts with a heavy
+    tail, a third are far from zero (years), and each has its own unit, from thousandths to millions."""
     z = dense(rng, y, width, signal).astype(np.float64)
     kind = np.arange(width) % 3
     z[:, kind == 0] = np.exp(1.5 * z[:, kind == 0])
@@ -138,7 +145,7 @@ def on_different_scales(rng: np.random.Generator, y: Array, width: int, signal: 
 
 
 def chunks(num_nodes: int, size: int = 10_000) -> list[Array]:
-    """Row numbers in parts that fit in memory."""
+    """Return row numbers in parts that fit in memory."""
     return np.array_split(np.arange(num_nodes), max(1, num_nodes // size))
 
 
@@ -146,7 +153,7 @@ def chunks(num_nodes: int, size: int = 10_000) -> list[Array]:
 
 
 def lastfm_with_features() -> Graph:
-    """The part of LastFM Asia whose features are known: its first 1 800 nodes and the edges among them."""
+    """Return the part of LastFM Asia with known features: its first 1 800 nodes and the edges among them."""
     whole = load("lastfm", structure_only=True)
     for folder in search_folders():
         path = folder / "lastfm_asia" / "lastfm_asia_features_first1800.npz"
@@ -171,7 +178,8 @@ def generated(
     next_class: float = 0.0,
     noise: float = 0.0,
 ) -> Callable[[], Graph]:
-    """The builder of a generated graph. noise: share of the nodes whose label is drawn anew at the end."""
+    """Return the builder of a generated graph. noise: fraction of the nodes whose label is drawn again at
+    the end."""
 
     def make() -> Graph:
         rng = np.random.default_rng(sum(ord(letter) * 31**i for i, letter in enumerate(name)) % 2**32)
@@ -194,7 +202,7 @@ def falling(num_classes: int, power: float = 1.0) -> Array:
 
 
 def many_binary(width: int, signal: float) -> Features:
-    """Dense binary features: 28 in 100 are set."""
+    """Draw dense binary features, 28 in 100 of which are set."""
     return lambda rng, y: binary(rng, y, width, 0.28, signal)
 
 
@@ -307,10 +315,10 @@ GRAPHS = (
 
 
 def by_name(name: str) -> Case:
-    """The case of a name."""
+    """Return the case with a name."""
     return next(case for case in GRAPHS if case.name == name)
 
 
 def with_features(graph: Graph, x: Array | sp.csr_matrix) -> Graph:
-    """The graph with other features."""
+    """Return the graph with other features."""
     return replace(graph, x=x)

@@ -1,10 +1,8 @@
-"""100 rounds of W1 as a whole process, from the shell's point of view: seconds and peak memory, aim 5 s
-and 400 MB.
+"""Measure 100 rounds of W1 as a whole process started from the shell; the aim is 5 s and 400 MB.
 
-`graphfed run fedavg --data cora --clients 10 --json`, files written. Beside it: the processor time (which
-other programs on the machine disturb less than the seconds), what the imports cost, and how the memory
-adds up.
-"""
+The command is `graphfed run fedavg --data cora --clients 10 --json`, with files written. The record also has
+the processor time (which other programs on the machine disturb less than the seconds), the cost of the
+imports, and the parts of the memory."""
 
 import argparse
 import json
@@ -45,7 +43,8 @@ import json; print(json.dumps(found))
 
 
 def whole(data: str, rounds: int, threads: int) -> dict[str, Any]:
-    """One command: seconds, processor seconds, peak MB (of 10^6 bytes), and what it says of its own time."""
+    """Run one command; return its seconds, processor seconds, peak MB (10^6 bytes) and its own report of its
+    time."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", ENTRY, "run", "fedavg", "--data", data, "--clients", "10", "--json"]
         command += ["--rounds", str(rounds), "--threads", str(threads), "--out", str(Path(folder) / "run")]
@@ -73,7 +72,7 @@ def whole(data: str, rounds: int, threads: int) -> dict[str, Any]:
 
 
 def import_times(count: int) -> dict[str, float]:
-    """The slowest imports of the command in seconds, each with what it imports, by -X importtime."""
+    """Return the slowest imports of the command in seconds, each with what it imports, from -X importtime."""
     modules = "import graphfed.cli, graphfed.runs.run, graphfed.runs.train, pyarrow.parquet"
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", modules], capture_output=True, text=True, check=True
@@ -83,7 +82,7 @@ def import_times(count: int) -> dict[str, float]:
         parts = line.removeprefix("import time:").split("|")
         if len(parts) == 3 and parts[1].strip().isdigit():
             name = parts[2].strip()
-            # A package's own parts say little that its root does not.
+            # The parts of a package add little information to its root.
             if name.startswith("graphfed") or "." not in name:
                 total[name] = int(parts[1]) / 1e6
     slowest = sorted(total.items(), key=lambda item: -item[1])[:count]
@@ -91,7 +90,7 @@ def import_times(count: int) -> dict[str, float]:
 
 
 def memory_stages(data: str, rounds: int, threads: int) -> dict[str, float]:
-    """MB of 10^6 bytes resident after every stage; empty where /proc is absent."""
+    """Return the resident MB (10^6 bytes) after every stage; empty if there is no /proc."""
     if not Path("/proc/self/statm").exists():
         return {}
     done = subprocess.run(

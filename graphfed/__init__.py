@@ -1,4 +1,4 @@
-"""graphfed: train graph neural networks across parties that may not show each other their graphs.
+"""Train graph neural networks on data that several clients hold and may not show each other.
 
 >>> import graphfed as gf
 >>> result = gf.run("fedavg", data="digits", clients=5, rounds=2, out=False)
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from graphfed.reproductions.reproduce import reproduce
     from graphfed.runs.inspect import inspect
     from graphfed.runs.predict import predict
-    from graphfed.runs.resume import resume
+    from graphfed.runs.reopen import resume
     from graphfed.runs.run import run
     from graphfed.studies.compare import compare
     from graphfed.studies.sweep import sweep
@@ -36,7 +36,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-#: The functions of the package, and the module of each.
+#: The public functions of the package, and the module of each.
 _FUNCTIONS = {
     "compare": "graphfed.studies.compare",
     "deploy": "graphfed.deployment.deploy",
@@ -44,14 +44,14 @@ _FUNCTIONS = {
     "load_plugin": "graphfed.plugins",
     "predict": "graphfed.runs.predict",
     "reproduce": "graphfed.reproductions.reproduce",
-    "resume": "graphfed.runs.resume",
+    "resume": "graphfed.runs.reopen",
     "run": "graphfed.runs.run",
     "sweep": "graphfed.studies.sweep",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """The functions are imported when first used, so that `import graphfed` stays light."""
+    """Import a public function when it is first used, so that `import graphfed` stays fast."""
     if name in _FUNCTIONS:
         return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     raise AttributeError(f"module 'graphfed' has no attribute {name!r}")

@@ -2,10 +2,11 @@
 
 import errno
 import json
+import math
 import os
 import stat
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +19,8 @@ __all__ = [
     "JsonObject",
     "check_regular",
     "parse_json",
+    "plain",
+    "plain_object",
     "read_metadata",
     "read_regular",
     "read_start",
@@ -238,3 +241,39 @@ def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+def plain(value: object) -> Any:
+    """Convert a value to what JSON can hold.
+
+    Args:
+        value: Arrays, tensors, NumPy numbers, paths, lists and mappings of these.
+
+    Returns:
+        Plain numbers, texts, lists and dictionaries; None for NaN and infinity.
+    """
+    if isinstance(value, Mapping):
+        return plain_object(value)
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if hasattr(value, "tolist"):  # a torch tensor
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def plain_object(content: Mapping[str, object]) -> JsonObject:
+    """Convert a mapping to an object of JSON (see `plain`).
+
+    Args:
+        content: The mapping.
+
+    Returns:
+        The values by text keys.
+    """
+    return {str(key): plain(item) for key, item in content.items()}

@@ -7,7 +7,7 @@ __all__ = ["load_object"]
 
 
 def load_object(name: str) -> Any:
-    """Import the module of a name like ``graphfed.runs.processes:run_site``, and return its object.
+    """Import the module of a name like ``graphfed.runs.processes:run_worker`` and return its object.
 
     Args:
         name: ``module:object``, from a table of the package, never from a message or a file.

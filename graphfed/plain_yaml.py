@@ -1,4 +1,4 @@
-"""YAML files that people write or read: plain values, with nothing in them that could do more."""
+"""Read and write YAML files of plain values, which cannot make a program do anything."""
 
 import re
 from pathlib import Path
@@ -17,10 +17,21 @@ SCIENTIFIC = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123
 
 
 def read_yaml(path: Path, what: str) -> Any:
-    """What a YAML file holds; `what` is for messages, as in "the config file".
+    """Read a small YAML file of plain values.
 
-    A small plain file: no aliases, tags or keys given twice, at most 12 levels and 100 kB; a date is text and
-    1e-3 a number. Raises InputError, with the line where there is one, for anything else."""
+    The file has no aliases, tags or keys that are given twice, at most 12 levels and at most 100 kB. A date
+    is read as text and 1e-3 as a number.
+
+    Args:
+        path: The file.
+        what: The name of the file in messages, as in "the config file".
+
+    Returns:
+        The content.
+
+    Raises:
+        InputError: The file is anything else; the message names the line if there is one.
+    """
     import yaml
 
     def refusal(node: Any, reason: str) -> InputError:
@@ -80,8 +91,14 @@ def read_yaml(path: Path, what: str) -> Any:
 
 
 def dump_yaml(content: Any) -> str:
-    """Return plain values as YAML that `read_yaml` reads back: text that it would take for a number is
-    quoted."""
+    """Return plain values as YAML that `read_yaml` reads back; text that looks like a number is quoted.
+
+    Args:
+        content: Plain values.
+
+    Returns:
+        The text.
+    """
     import yaml
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]

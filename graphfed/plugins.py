@@ -6,7 +6,7 @@ distribution is given to `load_plugin` (on the command line ``--plugin``) and de
 variables: METHOD or METHODS, DATASETS, PARTITIONS, CHECK or CHECKS.
 
 Reading the entry points imports no code of a plug-in. They are read when a name is asked for that graphfed
-lacks, or when all names are; a plug-in is imported when something of it is used.
+does not have, or when all names are listed; a plug-in is imported when something of it is used.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _DECLARED = ("METHOD", "METHODS", "DATASETS", "PARTITIONS", "CHECK", "CHECKS")
 
 @dataclass(frozen=True)
 class Plugin:
-    """Where something comes from that graphfed itself lacks.
+    """The source of something that is not part of graphfed itself.
 
     Attributes:
         name: Of the distribution, or of the module that `load_plugin` was given.
@@ -55,7 +55,7 @@ class Plugin:
         return f"the plug-in {self.given or f'{self.name} {self.version}'}"
 
     def to_json(self) -> dict[str, str]:
-        """Return the object that a manifest has of it."""
+        """Return the plug-in as an object of a manifest."""
         who = {"module": self.given} if self.given else {"distribution": self.name}
         return {**who, "version": self.version}
 
@@ -128,17 +128,38 @@ class Registry(Mapping[str, T]):
         return len(list(iter(self)))
 
     def plugin(self, name: str) -> Plugin | None:
-        """Return the plug-in that `name` comes from; None for a name of graphfed's own, or of nothing."""
+        """Return the plug-in that a name comes from.
+
+        Args:
+            name: The name of a method, data set, partition or audit.
+
+        Returns:
+            The plug-in; None for a name of graphfed's own, or an unknown one.
+        """
         entry = self._entry(name)
         return None if entry is None else entry.plugin
 
     def module(self, name: str) -> str:
-        """Return the module of a plug-in's `name`; empty for a name of graphfed's own, or of nothing."""
+        """Return the module of a plug-in's name.
+
+        Args:
+            name: The name of a method, data set, partition or audit.
+
+        Returns:
+            The module; an empty text for a name of graphfed's own, or an unknown one.
+        """
         entry = self._entry(name)
         return "" if entry is None else entry.module
 
     def find(self, name: str) -> T | None:
-        """Return the thing called `name`; None where there is none or it cannot be loaded, as stderr says."""
+        """Return the thing called `name`, and warn on stderr if it cannot be loaded.
+
+        Args:
+            name: The name.
+
+        Returns:
+            The thing; None if there is none, or it cannot be loaded.
+        """
         try:
             return self.get(name)
         except InputError as error:
@@ -146,14 +167,22 @@ class Registry(Mapping[str, T]):
             return None
 
     def usable(self) -> dict[str, T]:
-        """Return everything that can be loaded, by name; stderr says what cannot, and why."""
+        """Return everything that can be loaded, and warn on stderr of what cannot.
+
+        Returns:
+            The things by name.
+        """
         found, problems = self.load_all()
         for problem in problems:
             _warn(problem)
         return found
 
     def load_all(self) -> tuple[dict[str, T], list[str]]:
-        """Return everything that can be loaded, by name, and why each of the others cannot."""
+        """Load everything.
+
+        Returns:
+            What can be loaded, by name, and why each of the others cannot.
+        """
         found: dict[str, T] = {}
         problems = [
             self._unusable(point.name, _distribution_of(point))
@@ -170,8 +199,11 @@ class Registry(Mapping[str, T]):
     def folders_of_plugins(self) -> list[Path] | None:
         """Return the folders, or single files, of the packages whose entry points add to this registry.
 
-        Nothing is imported. None where a module was given to `load_plugin`, whose imports may be anything, or
-        where a package cannot be found.
+        Nothing is imported.
+
+        Returns:
+            The paths; None if a module was given to `load_plugin`, whose imports may be anything, or if a
+            package cannot be found.
         """
         if _MODULES:
             return None
@@ -191,7 +223,7 @@ class Registry(Mapping[str, T]):
     # ---- what plug-ins have --------------------------------------------------------------------------------
 
     def _entry(self, name: object) -> _Entry | None:
-        """The one thing that plug-ins have under a name; InputError where several have one."""
+        """Return the one thing that plug-ins have under a name; InputError if several have one."""
         if not isinstance(name, str) or name in self._reserved or not _NAME.fullmatch(name):
             return None
         found = self._entries(name)
@@ -204,7 +236,7 @@ class Registry(Mapping[str, T]):
         return found[0] if found else None
 
     def _entries(self, name: str) -> list[_Entry]:
-        """What plug-ins have under a name. A module that is given and installed counts once."""
+        """Return what plug-ins have under a name. A module that is given and installed counts once."""
         points = [point for point in _entry_points(self._group, tuple(sys.path)) if point.name == name]
         installed = [_Entry(_distribution_of(point), _module_of(point), point.load) for point in points]
         modules = {entry.module for entry in installed}
@@ -216,7 +248,7 @@ class Registry(Mapping[str, T]):
         return installed + declared
 
     def _declared(self, plugin: Plugin, module: ModuleType) -> dict[str, Any]:
-        """What a module that was given declares for this registry, by name."""
+        """Return what a module that was given declares for this registry, by name."""
         several = getattr(module, f"{self._word}S", {})
         if not isinstance(several, Mapping):
             raise InputError(
@@ -229,14 +261,16 @@ class Registry(Mapping[str, T]):
         return things if one is None else things | {str(getattr(one, "name", "")): one}
 
     def _check_declared(self) -> None:
-        """InputError where a module that was given declares a name of graphfed's own, or what is no name."""
+        """Raise InputError if a module that was given declares a name of graphfed's own, or an invalid
+        name.
+        """
         for plugin, module in _MODULES.values():
             for name in self._declared(plugin, module):
                 if name in self._reserved or not _NAME.fullmatch(name):
                     raise InputError(self._unusable(name, plugin))
 
     def _unusable(self, name: str, plugin: Plugin) -> str:
-        """Why a plug-in's thing cannot have this name."""
+        """Return why a plug-in's thing cannot have this name."""
         reason = (
             "graphfed has one of that name; give it another name there"
             if name in self._reserved
@@ -245,7 +279,7 @@ class Registry(Mapping[str, T]):
         return f"{self._noun} {shown(name)} of {plugin} cannot be used: {reason}"
 
     def _loaded(self, name: str, entry: _Entry) -> T:
-        """A plug-in's thing, which must be of the right kind and know its name."""
+        """Load a plug-in's thing, which must be of the right kind and have this name."""
         what = f"{self._noun} {name!r} of {entry.plugin}"
         try:
             thing = entry.load()
@@ -362,8 +396,8 @@ def check_plugins(recorded: Sequence[Mapping[str, Any]], folder: Path) -> None:
             ]
             if not same:
                 raise InputError(
-                    f"the run in {folder} was made with the plug-in {what}, whose code is not run because a "
-                    f"folder names it; if you trust it, give it: --plugin {what} (in Python: "
+                    f"the run in {folder} was made with the plug-in {what}; graphfed does not run code that "
+                    f"a folder names; if you trust it, give --plugin {what} (in Python: "
                     "graphfed.load_plugin)"
                 )
             here = same[0].version
@@ -374,18 +408,25 @@ def check_plugins(recorded: Sequence[Mapping[str, Any]], folder: Path) -> None:
 
 
 def installed_names(group: str) -> list[str]:
-    """Return the names that installed distributions add to a group of entry points, with no code imported."""
+    """Return the names that installed distributions add to a group of entry points; no code is imported.
+
+    Args:
+        group: The group, as in "graphfed.methods".
+
+    Returns:
+        The names.
+    """
     return [point.name for point in _entry_points(group, tuple(sys.path)) if _NAME.fullmatch(point.name)]
 
 
 @cache
 def _entry_points(group: str, path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
-    """The entry points of a group. path: Python's, whose distributions they are of."""
+    """Return the entry points of a group. path: Python's search path, whose distributions they are of."""
     return tuple(importlib.metadata.entry_points(group=group))
 
 
 def _module_of(point: importlib.metadata.EntryPoint) -> str:
-    """The module in an entry point's ``module:object``, whether or not it is well formed."""
+    """Return the module in an entry point's ``module:object``, whether or not it is well formed."""
     return point.value.partition(":")[0].strip()
 
 
@@ -407,7 +448,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _warn(text: str) -> None:
-    """Say a warning once in this process."""
+    """Write a warning to stderr, once in this process."""
     if text not in _WARNED:
         _WARNED.add(text)
         say(f"warning: {text}")

@@ -13,6 +13,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     # Settings of methods, and options of partitions.
     "vertex_ids": ("node_ids",),
     "most_neighbours": ("max_neighbours",),
+    "share": ("sent_embeddings",),
     "vertices": ("nodes",),
     "partition.vertices": ("partition.nodes",),
     # Options of a run. In a description, `sites` was the list of the clients.

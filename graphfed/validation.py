@@ -109,7 +109,7 @@ def explain_content(fault: Mapping[str, Any], model: "type[BaseModel]", whole: s
     place = f"{lead}{_path(keys)}" if keys else whole
     field = keys_of(model).get(keys[0]) if len(keys) == 1 else None
     if kind == "missing":
-        fix = f"; give {field.description}" if field is not None and field.description else ""
+        fix = f"; add it ({field.description})" if field is not None and field.description else ""
         return f"{owner} has no {shown(keys[-1])}{fix}"
     if kind in ("extra_forbidden", "invalid_key"):
         return f"{owner} has an unknown key {shown(keys[-1])}; {did_you_mean(keys[-1][:60], keys_of(model))}"
@@ -123,7 +123,7 @@ def explain_content(fault: Mapping[str, Any], model: "type[BaseModel]", whole: s
         return f"{place} must {form} (found {'none in it' if kind == 'too_short' else shown(value)}){quotes}"
     if field is not None and kind == "literal_error":
         hint = did_you_mean(str(value)[:60], kind_of(field.annotation)[1])
-        return f"{place}, {field.description}, is {shown(value)}; {hint}"
+        return f"{place} is {shown(value)} ({field.description}); {hint}"
     limits = {words: fault["ctx"][key] for key, words in _CONSTRAINTS.items() if key in fault.get("ctx", {})}
     expected = " and ".join(f"{words} {limit}" for words, limit in limits.items())
     expected = expected or str(fault["msg"]).removeprefix("Input should be ")

@@ -119,6 +119,7 @@ PACKAGES: dict[str, Package] = {
     "sapgnn": Package(
         (
             "methods/sapgnn/method.py",
+            "methods/sapgnn/layers.py",
             "methods/sapgnn/config.py",
             "methods/sapgnn/ppgnn.py",
             "methods/common/split_learning.py",
@@ -139,6 +140,7 @@ PACKAGES: dict[str, Package] = {
     "cnfgnn": Package(
         (
             "methods/cnfgnn/method.py",
+            "methods/cnfgnn/steps.py",
             "methods/cnfgnn/config.py",
             "methods/common/forecasting.py",
             "methods/common/local_forecasters.py",
@@ -162,6 +164,7 @@ PACKAGES: dict[str, Package] = {
         (
             "methods/fedgat/method.py",
             "methods/fedgat/pretraining.py",
+            "methods/fedgat/server_graph.py",
             "methods/fedgat/config.py",
             "methods/fedgat/ldp.py",
             "methods/fedgat/embedding_exchange.py",

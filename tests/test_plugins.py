@@ -262,7 +262,7 @@ def test_a_run_names_its_plug_ins_and_is_found_again_with_them(
     monkeypatch.setattr(plugins, "_MODULES", {})
     capsys.readouterr()
     assert main(["predict", "first", "--out", "again.csv"]) == UNUSABLE
-    assert f"was made with the plug-in {others}, whose code is not run because a folder names it" in (
+    assert f"was made with the plug-in {others}; graphfed does not run code that a folder names" in (
         capsys.readouterr().err
     )
     assert main(["predict", "first", "--out", "again.csv", "--plugin", str(others)]) == DONE

@@ -37,7 +37,7 @@ class Outer(BaseModel):
     ("content", "expected"),
     [
         ([], "it must be a mapping (found list)"),
-        ({}, "it has no 'name'; give the name"),
+        ({}, "it has no 'name'; add it (the name)"),
         ({"name": 3}, "at name must be text (found 3)"),
         ({"name": True}, "at name must be text (found True); put it in quotes"),
         ({"name": "bad"}, "at a bad name"),
@@ -45,7 +45,7 @@ class Outer(BaseModel):
         ({"name": "n", "from": None}, "at from must be text (found None)"),
         ({"name": "n", "rate": 2}, "at rate is 2; expected a number more than 0 and at most 1"),
         ({"name": "n", "rate": "x"}, "at rate is 'x'; expected a number more than 0 and at most 1"),
-        ({"name": "n", "kind": "men"}, "at kind, the rule, is 'men'; did you mean 'mean'?"),
+        ({"name": "n", "kind": "men"}, "at kind is 'men' (the rule); did you mean 'mean'?"),
         ({"name": "n", "labels": "a"}, "at labels must be a list of labels (found 'a')"),
         ({"name": "n", "labels": []}, "at labels must be a list of labels (found none in it)"),
         ({"name": "n", "labels": [1]}, "at labels.0 must be text (found 1)"),

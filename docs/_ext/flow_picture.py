@@ -1,20 +1,20 @@
-"""The directive `flow-picture`: who holds what, and what is sent, as a small drawing.
+"""The Sphinx directive `flow-picture`, which draws what each participant holds and sends.
 
     ```{flow-picture}
     :alt: Three banks send gradients to a server and receive weights.
 
     clients: ["bank A", "bank B", "bank C"]     # two to four names
     clients_hold: "accounts, labels, transfers" # one text for all, or a list
-    server: "model weights"                     # omit it where there is no server
-    helper: "shares"                            # only where there is one
+    server: "model weights"                     # omit it if there is no server
+    helper: "shares"                            # omit it if there is no helper
     arrows:
     - {from: clients, to: server, text: "gradients, every round"}
     - {from: client, to: client, text: "neighbour sums, once"}
     ```
 
 An end of an arrow is `clients` (or `client`), `server`, `helper` or the name of one client. The drawing is an
-SVG 400 units wide, so that its text is readable on a phone. It takes the colours of the page; in a file of
-its own, it takes those of the reader's system.
+SVG 400 units wide, so that its text is readable on a phone. In a page it has the colours of the page; in a
+separate file it has those of the reader's system.
 
 `python docs/_ext/flow_picture.py` draws the first picture of `docs/index.md` into
 `docs/images/federation.svg`, which the README shows."""
@@ -40,7 +40,7 @@ KEYS = {"clients", "clients_hold", "server", "helper", "arrows"}
 
 @dataclass(frozen=True)
 class Box:
-    """A participant: its name in bold, and below it what it holds."""
+    """The box of a participant, with its name in bold and below it what the participant holds."""
 
     name: str
     holds: tuple[str, ...]
@@ -60,7 +60,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Label:
-    """The text of an arrow, on a ground that hides the lines behind it."""
+    """The text of an arrow, on a background that hides the lines behind it."""
 
     lines: list[str]
     x: float
@@ -72,14 +72,14 @@ class Label:
 
 @dataclass(frozen=True)
 class Arrow:
-    """What one participant sends to another."""
+    """A message from one participant to another."""
 
     source: str
     target: str
     text: str
 
     def joins(self, one: str, other: str) -> bool:
-        """Whether the arrow leads from one group of participants to the other, in either direction."""
+        """Return whether the arrow connects two groups of participants, in either direction."""
         return {self.group(self.source), self.group(self.target)} == {one, other}
 
     @staticmethod
@@ -88,7 +88,8 @@ class Arrow:
 
     @property
     def kind(self) -> str:
-        """The class of its line in the style sheet: `out` of clients, `back` to them, `between` others."""
+        """The class of the line in the style sheet: `out` from clients, `back` to clients, or `between`
+        others."""
         if self.joins("clients", "clients") or self.joins("server", "helper"):
             return "between"
         return "out" if self.group(self.source) == "clients" else "back"
@@ -103,8 +104,10 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Everything the template draws. A line is (x1, y1, x2, y2, kind); the head of an arrow is (x and y of
-    its tip, -1 for up or 1 for down, kind)."""
+    """The elements that the template draws.
+
+    A line is (x1, y1, x2, y2, kind). The head of an arrow is (x and y of its tip, -1 for up or 1 for down,
+    kind)."""
 
     height: float
     boxes: list[Box]
@@ -135,7 +138,7 @@ def flow_picture(description: str, alternative: str = "") -> str:
 
     Args:
         description: The YAML text described above.
-        alternative: What the picture shows, in one sentence, for readers who do not see it.
+        alternative: One sentence that describes the picture, for readers who cannot see it.
 
     Returns:
         The SVG element as text.
@@ -171,7 +174,7 @@ def _check(given: Any) -> dict[str, Any]:
 
 
 def _end(name: str, given: dict[str, Any]) -> str:
-    """The participant that an arrow names: `clients`, `server`, `helper` or one client's name."""
+    """Return the participant at an end of an arrow: `clients`, `server`, `helper` or one client's name."""
     if name in ("client", "clients"):
         return "clients"
     if name in given["clients"] or (name in ("server", "helper") and name in given):
@@ -206,9 +209,9 @@ def _lay_out(given: dict[str, Any], arrows: list[Arrow]) -> Drawing:
 
     ends = {box.name: [box] for box in boxes} | {"clients": clients}
     for i, arrow in enumerate(upper):
-        drawing.join(arrow, ends, [_beside(box, i, len(upper)) for box in _clients_of(arrow, ends)])
+        drawing.join(arrow, ends, [_line_x(box, i, len(upper)) for box in _clients_of(arrow, ends)])
     for i, (arrow, label) in enumerate(zip(lower, below, strict=False)):
-        xs = [_beside(box, i, len(lower)) for box in _clients_of(arrow, ends)]
+        xs = [_line_x(box, i, len(lower)) for box in _clients_of(arrow, ends)]
         if arrow.joins("clients", "clients"):
             hidden = label.width > max(xs) - min(xs) - 2 * GAP  # then the line goes above the label
             drawing.join_clients(arrow, ends, xs, label.y if hidden else label.y + label.height / 2)
@@ -220,7 +223,7 @@ def _lay_out(given: dict[str, Any], arrows: list[Arrow]) -> Drawing:
 
 
 def _labels(arrows: list[Arrow], centres: dict[Arrow, float], y: float) -> tuple[list[Label], float]:
-    """One label below the other, from y on; and where the next thing may begin."""
+    """Return labels below each other from y on, and the y of the next element."""
     labels = []
     for arrow in arrows:
         labels.append(_label(arrow, y, centres[arrow]))
@@ -229,15 +232,15 @@ def _labels(arrows: list[Arrow], centres: dict[Arrow, float], y: float) -> tuple
 
 
 def _clients_of(arrow: Arrow, ends: dict[str, list[Box]]) -> list[Box]:
-    """The clients at either end of an arrow, each of them once."""
+    """Return the clients at both ends of an arrow, without repetition."""
     found = [
         box for end in (arrow.source, arrow.target) if Arrow.group(end) == "clients" for box in ends[end]
     ]
     return list(dict.fromkeys(found))
 
 
-def _beside(box: Box, i: int, count: int) -> float:
-    """Where the i-th of several lines meets a box: side by side around its middle."""
+def _line_x(box: Box, i: int, count: int) -> float:
+    """Return the x at which the i-th of several parallel lines meets a box."""
     return box.middle + 18 * (i - (count - 1) / 2)
 
 
@@ -247,7 +250,7 @@ def _client_middles(names: list[str], inner: float) -> dict[str, float]:
 
 
 def _centre(arrow: Arrow, middles: dict[str, float]) -> float:
-    """The middle of the clients that an arrow joins, where its label goes."""
+    """Return the middle of the clients that an arrow connects, which is the position of its label."""
     ends = [middles[end] for end in (arrow.source, arrow.target) if end in middles]
     return sum(ends) / len(ends) if ends else WIDTH / 2
 
@@ -280,7 +283,7 @@ def _label(arrow: Arrow, y: float, centre: float) -> Label:
 
 
 class FlowPicture(Directive):
-    """Put the drawing of the described flow into the page."""
+    """The directive `flow-picture`."""
 
     has_content = True
     option_spec = {"alt": directives.unchanged}  # noqa: RUF012  (docutils reads it from the class)

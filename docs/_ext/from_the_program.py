@@ -1,9 +1,8 @@
-"""What the pages take from the program itself, so that it cannot go stale.
+"""Sphinx directives that print parts of the program, so that the pages cannot become outdated.
 
-The directive `help-pages`: the help of every command, as the terminal shows it, in a section each; the
-directive `methods-table`: what every registered method needs, shows and protects; the directive
-`messages-table`: every named transfer of every method, and of every deployed run, in words; the directive
-`description-keys`: the keys of a description of the user's own files."""
+`help-pages` prints the help of every command, in one section each. `methods-table` prints what every
+registered method needs, sends and protects. `messages-table` prints every named transfer of every method and
+of every deployed run. `description-keys` prints the keys of a description of the user's own files."""
 
 import contextlib
 import io
@@ -31,7 +30,7 @@ from graphfed.validation import keys_of
 
 
 class HelpPages(Directive):
-    """One section for each command of graphfed, groups first."""
+    """One section for each command of graphfed, with groups first."""
 
     def run(self) -> list[nodes.Node]:
         return [_section(path) for path in _paths(get_command(app), ())]
@@ -53,7 +52,7 @@ def _section(path: tuple[str, ...]) -> nodes.section:
 
 
 def _help(path: tuple[str, ...]) -> str:
-    """What `graphfed ... --help` prints in 80 columns."""
+    """Return the output of `graphfed ... --help` in 80 columns."""
     os.environ["COLUMNS"] = "80"
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -63,7 +62,7 @@ def _help(path: tuple[str, ...]) -> str:
 
 
 class MethodsTable(Directive):
-    """One row for each of graphfed's own methods."""
+    """A table with one row for each of graphfed's own methods."""
 
     def run(self) -> list[nodes.Node]:
         methods = [get_method(name) for name in METHODS.own]
@@ -76,8 +75,8 @@ class MethodsTable(Directive):
 
 
 class MessagesTable(Directive):
-    """A table for what crosses in every run, and one for the transfers of each method; methods that send the
-    same have one together."""
+    """Tables of the transfers of every run and of each method. Methods with the same transfers share one
+    table."""
 
     def run(self) -> list[nodes.Node]:
         alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
@@ -94,34 +93,38 @@ class MessagesTable(Directive):
             ("Both, with aggregation=secure", tuple(SECURE_MESSAGES.items())),
             ("Classification and links with features=scaled", tuple(feature_scaling.MESSAGES.items())),
             ("Classification with class_weights=balanced", tuple(class_weights.MESSAGES.items())),
-            (f"{', '.join(aligned)}, where each site reads files of its own", tuple(OWNER_MESSAGES.items())),
+            (f"{', '.join(aligned)}, if each site reads its own files", tuple(OWNER_MESSAGES.items())),
             *((", ".join(names), messages) for messages, names in alike.items()),
         ]
         found: list[nodes.Node] = []
         for title, messages in tables:
             found.append(nodes.rubric(text=title))
             if messages:
-                found.append(text_table([("transfer", "what it is, and who can read it"), *messages]))
+                found.append(text_table([("transfer", "contents, and who can read it"), *messages]))
             else:
                 found.append(nodes.paragraph(text="Training sends nothing."))
         return found
 
 
 class DescriptionKeys(Directive):
-    """The keys of a description of a graph or of sensors, with their defaults."""
+    """A table of the keys of a description of a graph or of sensors, with their defaults."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         model = {"graph": Description, "sensors": SensorDescription}[self.arguments[0]]
-        rows = [("key", "what it is", "default")]
+        rows = [("key", "meaning", "default")]
         for key, field in keys_of(model).items():
             rows.append((key, field.description or "", "" if not field.default else str(field.default)))
         return [text_table(rows)]
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> nodes.table:
-    """A table of texts; the first row is its head."""
+    """Return a table of texts.
+
+    Args:
+        rows: The cells of each row; the first row is the head.
+    """
     group = nodes.tgroup(cols=len(rows[0]))
     group += [nodes.colspec(colwidth=1) for _ in rows[0]]
     head, body = nodes.thead(), nodes.tbody()
@@ -134,7 +137,7 @@ def text_table(rows: Sequence[Sequence[str]]) -> nodes.table:
 
 
 def arguments_apart(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """A line of a docstring that explains an argument (``data: ...``) begins a paragraph of its own."""
+    """Begin a new paragraph at each line of a docstring that explains an argument (``data: ...``)."""
     apart: list[str] = []
     for line in lines:
         if re.match(r"[a-z_]\w*(, [a-z_]\w*)*: ", line) and apart and apart[-1]:

@@ -1,10 +1,10 @@
-"""Figures of the records in benchmarks/results, by the names that pages use.
+"""Functions that return figures of the records in benchmarks/results, for the pages of the docs.
 
-A page never has a number of ours typed by hand. It calls one of these functions, and so do the checks of
-README.md and the template of benchmarks/README.md. `item` is a paper and its table or figure,
-"lumos/fig3". `row` is a row's label; for a row that is a point of a line it may be "PANEL | SERIES" (or
-"SERIES") with `x=` for the place on that line. Every name that a record does not have is a RecordError that
-says what was asked, and the nearest name."""
+Figures of ours are never typed by hand. Pages call these functions, and so do the checks of README.md and the
+template of benchmarks/README.md. `item` is a paper and its table or figure, such as "lumos/fig3". `row` is
+the label of a row; for a row that is a point of a line it may be "PANEL | SERIES" (or "SERIES") with `x=` for
+the position on that line. A name that the record does not contain raises a RecordError with the requested and
+the nearest name."""
 
 import json
 import math
@@ -27,30 +27,30 @@ __all__ = ["RecordError", "Records"]
 Found = Mapping[str, Any]
 Figure = Mapping[str, Any]
 
-#: What a picture or table has from the program instead of the record.
+#: The attributes of an item that a plot or table takes from the program instead of the record.
 WORDS = ("title", "source", "called", "x", "against")
 JINJA = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
 
 
 class RecordError(Exception):
-    """A page asks for something that no record has."""
+    """A page requests something that no record contains."""
 
 
 class Records:
-    """The records of a folder.
+    """The records in a folder.
 
     Args:
-        folder: benchmarks/results, or a copy of it.
+        folder: The folder benchmarks/results, or a copy of it.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    # ---- what pages call ----------------------------------------------------------------------------------
+    # ---- functions for pages -------------------------------------------------------------------------------
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """The functions by the names that pages use."""
+        """The functions, by the names that pages use."""
         texts = (self.ours, self.printed, self.difference, self.relative, self.value, self.spread)
         costs = (self.timed, self.ratio)
         numbers = (self.count_seeds, self.mean, self.sd, self.printed_mean, self.relative_mean)
@@ -60,18 +60,18 @@ class Records:
         return {**own, **plain, "brief": brief, "claim": claim}
 
     def evaluate(self, expression: str) -> Any:
-        """Return the value of a jinja expression of these functions."""
+        """Return the value of a jinja expression that calls these functions."""
         try:
             return JINJA.compile_expression(expression, undefined_to_none=False)(**self.functions)
         except (jinja2.TemplateError, TypeError) as error:
             raise RecordError(f"{expression}: {error}") from None
 
     def render(self, template: str, **texts: str) -> str:
-        """Return a text with the values of its `{{ expressions }}`.
+        """Return a text in which every `{{ expression }}` is replaced by its value.
 
         Args:
             template: The text.
-            texts: More values by name.
+            texts: Additional values, by name.
         """
         return JINJA.from_string(template).render({**self.functions, **texts})
 
@@ -81,7 +81,7 @@ class Records:
         return figure_text(figure, metric, _places(metric, places, figure))
 
     def printed(self, item: str, row: str, metric: str, places: int | None = None, **where: Any) -> str:
-        """Return the paper's figure, with as many decimals as the record has: ``80.69 ± 0.65``."""
+        """Return the paper's figure, with the decimals of the record: ``80.69 ± 0.65``."""
         figure = self._printed(item, row, metric, **where)
         if places is None:
             known = [figure[key] for key in ("mean", "std") if figure[key] is not None]
@@ -89,26 +89,25 @@ class Records:
         return figure_text(figure, metric, places)
 
     def difference(self, item: str, row: str, metric: str, places: int | None = None, **where: Any) -> str:
-        """Return our mean less the printed one, with its sign: ``-0.8``."""
+        """Return our mean minus the printed one, with its sign: ``-0.8``."""
         gap = self.mean(item, row, metric, **where) - self.printed_mean(item, row, metric, **where)
         decimals = _places(metric, places)
         return f"{round(gap, decimals) + 0.0:+.{decimals}f}"  # never -0.0
 
     def relative(self, item: str, row: str, to: str, metric: str, places: int = 1, **where: Any) -> str:
-        """Return by how many percent of another row's figure this row's lies above or below it:
-        ``+12.3 ± 0.5``."""
+        """Return the difference to another row in percent of that row's figure: ``+12.3 ± 0.5``."""
         figure = self._relative(item, row, to, metric, **where)
         spread = "" if figure["std"] is None else f" ± {figure['std']:.{places}f}"
         return f"{figure['mean']:+.{places}f}{spread}"
 
     def value(self, name: str, path: str, form: str = "", *, per: float = 1) -> str:
-        """Return any text or number of a record.
+        """Return a text or a number of a record.
 
         Args:
             name: The record, such as "split_learning".
-            path: Where in it, as a JMESPath.
-            form: How a number is written, such as ".2f"; with "_", thousands are set apart.
-            per: What a number is divided by, such as 1e6.
+            path: The JMESPath of the value.
+            form: The format of a number, such as ".2f"; "_" separates thousands.
+            per: The number by which a number is divided, such as 1e6.
         """
         found = self._search(name, path)
         if isinstance(found, str):
@@ -116,47 +115,47 @@ class Records:
         return format(self.number(name, path) / per if per != 1 else found, form).replace("_", " ")
 
     def spread(self, name: str, path: str, places: int = 1) -> str:
-        """Return what a record has as a mean and a standard deviation: ``81.3 ± 0.5``.
+        """Return a mean and a standard deviation of a record: ``81.3 ± 0.5``.
 
         Args:
             name: The record.
-            path: Where in it, as a JMESPath; an object with "mean" and "std".
-            places: How many decimals there are.
+            path: The JMESPath of an object with "mean" and "std".
+            places: The number of decimals.
         """
         mean, std = (self.number(name, f"{path}.{key}") for key in ("mean", "std"))
         return figure_text({"mean": mean, "std": std}, "", places)
 
     def timed(self, name: str, path: str, per: float = 1) -> str:
-        """Return the minimum and the median of a measurement that was repeated: ``1.9 / 2.3``.
+        """Return the minimum and the median of a repeated measurement: ``1.9 / 2.3``.
 
         Args:
             name: The record.
-            path: Where in it, as a JMESPath; an object with "min" and "median".
-            per: What both are divided by.
+            path: The JMESPath of an object with "min" and "median".
+            per: The number by which both are divided.
         """
         least, median = (self.number(name, f"{path}.{key}") / per for key in ("min", "median"))
         return f"{brief(least)} / {brief(median)}"
 
     def ratio(self, name: str, path: str) -> str:
-        """Return the ratio of minima, and in brackets that of medians and its range over the repeats.
+        """Return the ratio of minima, and in brackets the ratio of medians and its range over the repeats.
 
         Args:
             name: The record.
-            path: Where in it, as a JMESPath; an object that `measure.ratio` made.
+            path: The JMESPath of an object that `measure.ratio` returned.
         """
         keys = ("of_minima", "of_medians", "lowest", "highest")
         minima, medians, lowest, highest = (brief(self.number(name, f"{path}.{key}")) for key in keys)
         return f"{minima} ({medians}; {lowest} to {highest})"
 
     def number(self, name: str, path: str) -> float:
-        """Return a number of a record (`value`)."""
+        """Return a number of a record; see `value`."""
         found = self._search(name, path)
         if isinstance(found, bool) or not isinstance(found, int | float):
             raise RecordError(f"{name}: {path} is {shown(found)}, no number")
         return found
 
     def count_seeds(self, item: str, row: str, **where: Any) -> int:
-        """Return how many seeds a row has."""
+        """Return the number of seeds of a row."""
         return len(self.row(item, row, **where)["seeds"])
 
     def mean(self, item: str, row: str, metric: str, **where: Any) -> float:
@@ -172,7 +171,7 @@ class Records:
         return self._known(item, row, metric, self._printed(item, row, metric, **where), "mean")
 
     def relative_mean(self, item: str, row: str, to: str, metric: str, **where: Any) -> float:
-        """Return the mean of `relative`."""
+        """Return the mean of the difference that `relative` returns."""
         return float(self._relative(item, row, to, metric, **where)["mean"])
 
     def means(self, item: str, pattern: str, metric: str) -> list[float]:
@@ -183,14 +182,14 @@ class Records:
         return [self.mean(item, label, metric) for label in labels]
 
     def gaps(self, item: str, series: str, other: str, metric: str) -> list[float]:
-        """Return by how much a series ("PANEL | SERIES") is above another, at every x that both have."""
+        """Return the differences of a series ("PANEL | SERIES") to another, at every x that both have."""
         one, two = (self._points(item, name) for name in (series, other))
         common = [x for x in one if x in two]
         if not common:
             raise RecordError(f"{item}: {shown(series)} and {shown(other)} have no x in common")
         return [self.mean(item, one[x], metric) - self.mean(item, two[x], metric) for x in common]
 
-    # ---- where they find it -------------------------------------------------------------------------------
+    # ---- access to records ---------------------------------------------------------------------------------
 
     def record(self, name: str) -> dict[str, Any]:
         """Return a record by the name of its file."""
@@ -211,14 +210,14 @@ class Records:
         return found
 
     def item(self, name: str) -> dict[str, Any]:
-        """Return an item of a paper's record; its title and words are those of the program."""
+        """Return an item of a paper's record, with its title and labels from the program."""
         paper, asked = self.asked(name)
         (found,) = [each for each in self.record(f"reproduce_{paper}")["items"] if each["item"] == asked.name]
         words = {key: getattr(asked, key) for key in WORDS if hasattr(asked, key)}
         return {**found, **words, "rows": [_completed(row) for row in found["rows"]]}
 
     def asked(self, name: str) -> tuple[str, Item]:
-        """Return the paper of an item, and the item as the program has it."""
+        """Return the paper of an item, and the item of the program."""
         paper, _, item = name.partition("/")
         recorded = [each["item"] for each in self.record(f"reproduce_{paper}")["items"]]
         if item not in recorded:
@@ -252,7 +251,7 @@ class Records:
         return dict(found)
 
     def _points(self, item: str, series: str) -> dict[float, str]:
-        """The labels of a series' rows by x."""
+        """Return the labels of the rows of a series, by x."""
         panel, bar, name = _unescaped(series).rpartition(" | ")
         rows = [
             row
@@ -275,7 +274,8 @@ class Records:
         return self._figure(item, self.row(item, row, **where), metric, "printed")
 
     def _figure(self, item: str, row: Found, metric: str, which: str) -> Figure:
-        """Our figure or the printed one; a measured number is a figure without a deviation."""
+        """Return our figure or the printed one; a measured number is a figure without a standard
+        deviation."""
         kept = row.get(which)
         figures: dict[str, Any] = dict(kept) if isinstance(kept, Mapping) else {}
         if which == "ours":
@@ -309,13 +309,13 @@ class Records:
 
 @cache
 def _content(path: Path, changed: int) -> dict[str, Any]:
-    """A file's content, read once unless it changed."""
+    """Return the content of a file, which is read again only if it has changed."""
     content: dict[str, Any] = json.loads(path.read_text())
     return content
 
 
 def _completed(row: Found) -> dict[str, Any]:
-    """A row with what records of earlier versions of `graphfed reproduce` lack."""
+    """Add keys that are missing in records of earlier versions of `graphfed reproduce`."""
     older: dict[str, Any] = {"relative": []}
     if "chosen" in row:  # a curve by rounds
         older |= {"x": row.get("rounds"), "best_x": row.get("best_round")}
@@ -323,17 +323,17 @@ def _completed(row: Found) -> dict[str, Any]:
 
 
 def _unescaped(text: str) -> str:
-    """A text whose bars were escaped, as they must be in the cell of a table."""
+    """Return a text without the escapes of bars, which a cell of a table needs."""
     return text.replace("\\|", "|")
 
 
 def _plain(panel: str | None) -> str:
-    """A panel without commas: "Cora, P=2" is the panel "Cora P=2"."""
+    """Return the name of a panel without commas: "Cora, P=2" is the panel "Cora P=2"."""
     return (panel or "").replace(",", "")
 
 
 def _numbers(row: Found) -> dict[str, float]:
-    """What a row has as plain numbers."""
+    """Return the values of a row that are plain numbers."""
     return {
         key: value
         for key, value in row.items()
@@ -342,7 +342,7 @@ def _numbers(row: Found) -> dict[str, float]:
 
 
 def _places(metric: str, places: int | None, figure: Figure | None = None) -> int:
-    """How many decimals a figure has in a sentence, unless the page says."""
+    """Return the number of decimals of a figure in a sentence, unless the page sets it."""
     if places is not None:
         return places
     if metric in PERCENT:
@@ -352,10 +352,11 @@ def _places(metric: str, places: int | None, figure: Figure | None = None) -> in
 
 
 def brief(number: float) -> str:
-    """Return a number with two digits, and every digit before the point: ``0.073``, ``1.9``, ``1 118``.
+    """Return a number with two significant digits and all digits before the point: ``0.073``, ``1.9``, ``1
+    118``.
 
     Args:
-        number: At least 0.
+        number: A number of at least 0.
     """
     if number == 0:
         return "0"
@@ -365,11 +366,14 @@ def brief(number: float) -> str:
 
 
 def claim(held: bool, sentence: str) -> str:
-    """Return a sentence whose relation between figures holds. Raises RecordError if it does not.
+    """Return a sentence if the relation between figures that it states holds.
 
     Args:
-        held: The relation.
-        sentence: What states it.
+        held: Whether the relation holds.
+        sentence: The sentence.
+
+    Raises:
+        RecordError: If the relation does not hold.
     """
     if not held:
         raise RecordError(f"the records contradict this sentence: {sentence}")
@@ -377,7 +381,7 @@ def claim(held: bool, sentence: str) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Return ``0-9`` of successive whole numbers, else ``0, 2``."""
+    """Return consecutive integers as ``0-9``, and other integers as ``0, 2``."""
     first, last = numbers[0], numbers[-1]
     if len(numbers) > 1 and list(numbers) == list(range(first, last + 1)):
         return f"{first}-{last}"

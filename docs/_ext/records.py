@@ -1,9 +1,9 @@
-"""Figures of the records in the pages, and mathematics as MathML; nothing is fetched from the network.
+"""Sphinx directives for figures of records, and mathematics as MathML; nothing is fetched from the network.
 
 Text may call the functions of `recorded_figures`: ``{{ ours("lumos/fig3", "GCN, Lumos", "accuracy") }}``. The
-directive `reproduction-table` prints an item's figures beside the printed ones. `reproduction-plot` draws an
+directive `reproduction-table` prints our figures of an item next to the paper's. `reproduction-plot` draws an
 item. `claim` prints a sentence and checks the relation between figures that it states. A name that a record
-does not have, and a claim that a record contradicts, are reported with file and line, and fail the build."""
+does not contain, or a claim that a record contradicts, is reported with file and line and fails the build."""
 
 import html
 import re
@@ -23,13 +23,13 @@ from sphinx.util.docutils import SphinxDirective
 from graphfed.reproductions import plots
 from graphfed.reproductions.tables import cells_of, relative_cells
 
-#: Where drawings are written, from the pages' folder; Sphinx copies them as it copies other pictures.
+#: The folder of the drawings, in the folder of the pages; Sphinx copies them like other pictures.
 PLOTS = "_plots"
 TAG = re.compile(r"\\tag\{([^}]*)\}")
 
 
 def records_of(app: Sphinx) -> Records:
-    """The records that the pages of a build are made from."""
+    """Return the records of a build."""
     return Records(Path(app.srcdir, app.config.records_folder).resolve())
 
 
@@ -37,24 +37,25 @@ def records_of(app: Sphinx) -> Records:
 
 
 class RecordDirective(SphinxDirective):
-    """A directive whose content comes from records."""
+    """A directive whose content comes from records; subclasses define `make_nodes`."""
 
     required_arguments = 1
     final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
         try:
-            return self.made(self.arguments[0].strip(), records_of(self.env.app))
+            return self.make_nodes(self.arguments[0].strip(), records_of(self.env.app))
         except RecordError as error:
             raise self.error(f"{self.name}: {error}") from None
 
-    def made(self, argument: str, records: Records) -> list[nodes.Node]:
-        """What stands in its place."""
+    def make_nodes(self, argument: str, records: Records) -> list[nodes.Node]:
+        """Return the nodes that replace the directive."""
         raise NotImplementedError
 
 
 class ReproductionTable(RecordDirective):
-    """The rows of an item: ours, printed, difference, seeds; below it, where they are from."""
+    """A table with our figures of an item, the printed ones, their difference and the seeds, and below it the
+    source of the figures."""
 
     option_spec: ClassVar[Any] = {
         "metrics": directives.unchanged_required,
@@ -62,7 +63,7 @@ class ReproductionTable(RecordDirective):
         "relative": directives.flag,
     }
 
-    def made(self, argument: str, records: Records) -> list[nodes.Node]:
+    def make_nodes(self, argument: str, records: Records) -> list[nodes.Node]:
         paper, asked = records.asked(argument)
         found = records.item(argument)
         if "metrics" in self.options:
@@ -89,7 +90,8 @@ class ReproductionTable(RecordDirective):
 
 
 def _source(paper: str, found: Mapping[str, Any], records: Records) -> nodes.paragraph:
-    """``Record: benchmarks/results/reproduce_lumos.json, item fig3, commit c8942d9; seeds 0-2.``"""
+    """Return the line ``Record: benchmarks/results/reproduce_lumos.json, item fig3, commit c8942d9; seeds
+    0-2.``"""
     name = f"reproduce_{paper}"
     commits = records.record(name).get("commits", {}).get(found["item"])
     commits = " and ".join(commits) if isinstance(commits, list) else commits
@@ -108,8 +110,8 @@ def _source(paper: str, found: Mapping[str, Any], records: Records) -> nodes.par
 
 
 class ReproductionPlot(RecordDirective):
-    """An item drawn as `graphfed reproduce` draws it: ours and printed; or its curves, or the comparisons of
-    its rows."""
+    """A plot of an item, as `graphfed reproduce` draws it: our figures and the printed ones, its curves, or
+    the comparisons of its rows."""
 
     option_spec: ClassVar[Any] = {
         "curves": directives.flag,
@@ -117,7 +119,7 @@ class ReproductionPlot(RecordDirective):
         "alt": directives.unchanged_required,
     }
 
-    def made(self, argument: str, records: Records) -> list[nodes.Node]:
+    def make_nodes(self, argument: str, records: Records) -> list[nodes.Node]:
         paper, asked = records.asked(argument)
         found = records.item(argument)
         kind = next((kind for kind in ("curves", "relative") if kind in self.options), "")
@@ -132,16 +134,16 @@ class ReproductionPlot(RecordDirective):
         path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_bytes() != picture:
             path.write_bytes(picture)
-        alt = self.options.get("alt", f"{found['title']}: our figures beside the printed ones")
+        alt = self.options.get("alt", f"{found['title']}: our figures next to the printed ones")
         return [nodes.image(uri=f"/{name}", alt=alt, classes=["reproduction"])]
 
 
 class Claim(RecordDirective):
-    """A sentence, and the relation between figures of records that it states."""
+    """A sentence with a check of the relation between figures of records that it states."""
 
     has_content = True
 
-    def made(self, argument: str, records: Records) -> list[nodes.Node]:
+    def make_nodes(self, argument: str, records: Records) -> list[nodes.Node]:
         held = records.evaluate(argument)
         if held is not True and held is not False:
             raise RecordError(f"{argument} is {held!r}; a claim is true or false")
@@ -164,7 +166,7 @@ def inline_mathematics(translator: Any, node: nodes.math) -> None:
 
 
 def displayed_mathematics(translator: Any, node: nodes.math_block) -> None:
-    """Write a formula in a block of its own, with the number of its ``\\tag``."""
+    """Write a displayed formula, with the number of its ``\\tag``."""
     tags = TAG.findall(node.astext())
     number = tags[0] if len(tags) == 1 else ""
     latex = TAG.sub("", node.astext()) if number else node.astext()
@@ -179,8 +181,8 @@ def _mathml(node: nodes.Node, latex: str, *, display: bool) -> str:
     try:
         return MATHML.convert_with_local_state(latex, displaystyle=display)
     except LatexError as error:
-        said = str(error).partition(": ")[2]  # what stands before is a place in the formula
-        logging.getLogger(__name__).warning("mathematics: %s: %s", latex.strip(), said, location=node)
+        reason = str(error).partition(": ")[2]  # without the position in the formula
+        logging.getLogger(__name__).warning("mathematics: %s: %s", latex.strip(), reason, location=node)
         return f"<code>{html.escape(latex)}</code>"
 
 
@@ -188,7 +190,7 @@ def _mathml(node: nodes.Node, latex: str, *, display: bool) -> str:
 
 
 def add_functions(app: Sphinx, config: Any) -> None:
-    """Give the pages the functions of the records."""
+    """Make the functions of the records available to the pages."""
     config.myst_substitutions = {**config.myst_substitutions, **records_of(app).functions}
 
 

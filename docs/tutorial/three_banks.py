@@ -2,16 +2,16 @@
 Three banks and one graph
 =========================
 
-Three banks want to find fraudulent accounts. Each has its own customers; customers of different banks send
-each other money, and fraud shows in who pays whom. None of the banks shows the others its accounts. This
-tutorial goes from two tables to a model, to what the model is worth, and to what left each bank.
+Three banks want to find fraudulent accounts. Each bank has its own customers. Customers of different banks
+send each other money, and the pattern of payments reveals fraud. No bank may show its accounts to the others.
+This tutorial loads two tables, trains a model, measures what the model gains, and lists what each bank sends.
 """
 
 # %%
 # The data
 # --------
-# The example's script writes one table of accounts, one of transfers, and a description of both in YAML:
-# which column is the id, which names the bank, which holds the label.
+# The script of the example writes a table of accounts, a table of transfers, and a description of both in
+# YAML. The description says which columns contain the id, the bank and the label.
 
 import json
 import runpy
@@ -29,28 +29,29 @@ print((folder / "bank.yaml").read_text())
 print(*(folder / "accounts.csv").read_text().splitlines()[:4], sep="\n")
 
 # %%
-# Before training, look: is there enough to train on at every site, how skewed are the classes, how many
-# edges would be lost if banks dropped those between them? (On the command line: ``graphfed data inspect
-# bank.yaml``.)
+# Inspect the graph before training: does every bank have enough accounts to train on, how skewed are the
+# classes, and how many edges would be lost if the banks dropped the edges between them? (On the command
+# line: ``graphfed data inspect bank.yaml``.)
 
 found = gf.inspect(folder / "bank.yaml")
 for row in found.overview["clients"]:
     edges = f"{row['edges']:4} transfers inside, {row['cross_client_edges']:4} to others"
     print(f"{row['name']:14} {row['nodes']:4} accounts, {edges}")
-cut = found.overview["cross_client_edges"]
-print(f"{cut['count']} of {found.overview['edges']} edges join two banks")
+cross = found.overview["cross_client_edges"]
+print(f"{cross['count']} of {found.overview['edges']} edges join two banks")
 
 # %%
 # What is it worth to train together?
 # -----------------------------------
-# Three rows stand beside every figure. *isolated*: every bank alone. *central*: one party holds
-# everything, which is what the banks do not want. *fedavg*: the banks average their weights and drop the
-# edges between them. *fedgcn* exchanges sums of features of neighbours once, before training, so that
-# edges between banks count.
+# Every comparison contains three reference rows. In *isolated* every bank trains alone. In *central* all data
+# is in one place, which the banks do not want. In *fedavg* the banks average their gradients and drop the
+# edges between banks. *fedgcn* exchanges sums of neighbours' features once, before training, and so uses the
+# edges between banks.
 #
-# One account in a hundred is fraudulent, so accuracy says nothing: the table has average precision, the area
-# under the ROC curve, and the share of the fraud among the 1 % of accounts that score highest. With balanced
-# class weights the few fraudulent accounts count as much in training as all others.
+# One account in a hundred is fraudulent, so accuracy is not informative. The table therefore has the average
+# precision, the area under the ROC curve, and the percentage of the fraud that is among the 1 % of accounts
+# with the highest scores. With balanced class weights, the few fraudulent accounts have the same total
+# weight in training as all others.
 
 comparison = gf.compare(
     ["fedgcn"],
@@ -80,22 +81,22 @@ ax.legend(frameon=False)
 plt.show()
 
 # %%
-# What left each bank?
-# --------------------
-# Every transfer is named and counted in a ledger as it crosses. ``clear`` means that the receiver read
-# it: fedgcn's sums, and every bank's weights.
+# What does each bank send?
+# -------------------------
+# Every transfer has a name, and a ledger counts its bytes when it is sent. ``plaintext`` means that the
+# receiver reads it: the sums of fedgcn, and the gradients of every bank.
 
 result = gf.run("fedgcn", data=folder / "bank.yaml", rounds=40, class_weights="balanced", out=folder / "run")
 ledger = json.loads((folder / "run" / "ledger.json").read_text())
 for entry in ledger["entries"]:
     if entry["from"] == "clients" and entry["phase"] in ("setup", "train"):
         times = f"{entry['bytes']:9,} bytes in {entry['transfers']:3} transfers"
-        print(f"{entry['name']:24} {entry['protection']:6} {times}")
+        print(f"{entry['name']:24} {entry['protection']:9} {times}")
 
 # %%
-# How much is that worth to an attacker? The checks of ``graphfed audit`` are attacks on the finished run.
-# One of them reads accounts' features out of fedgcn's sums: a sum over a single neighbour is that
-# neighbour.
+# What can an attacker do with these messages? The checks of ``graphfed audit`` are attacks on the finished
+# run. One of them extracts features of accounts from the sums of fedgcn: a sum over a single neighbour is
+# the features of that neighbour.
 
 from graphfed.audit.run import audit
 
@@ -106,15 +107,14 @@ for name, finding in audit(folder / "run").findings.items():
 # %%
 # Using the model
 # ---------------
-# A class and a probability for every account, the unlabelled ones included:
+# The model predicts a class and a probability for every account, including the unlabelled ones:
 
 table = gf.predict(folder / "run")
 for row in table.slice(0, 5).to_pylist():
     print(f"{row['id']}  {row['client_name']:14} {row['prediction_name']:4} {row['probability']:.2f}")
 
 # %%
-# The same as one page for people who were not there: ``graphfed report`` writes ``report.html`` into the
-# folder.
+# ``graphfed report`` writes the result as one page, ``report.html``, into the folder of the run.
 
 from graphfed.report.page import write_report
 

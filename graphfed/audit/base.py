@@ -1,4 +1,4 @@
-"""What a check is: a function from a finished run to a finding, and words for what the attacker sees."""
+"""The parts of an audit: a check attacks a finished run and returns a finding."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,8 +22,14 @@ __all__ = ["AuditedRun", "Check", "Finding", "Scored"]
 
 @dataclass(frozen=True)
 class Scored:
-    """Rows of predictions.parquet: node and label [n] int64 (-1 unknown), part [n] ("train", "val", "test",
-    "none"), probability [n, C]."""
+    """The rows of predictions.parquet.
+
+    Attributes:
+        node: The node of each row, [n] int64.
+        label: Its label, [n] int64; -1 if it is not known.
+        part: "train", "val", "test" or "none", [n].
+        probability: The predicted probability of each class, [n, C].
+    """
 
     node: np.ndarray
     label: np.ndarray
@@ -33,7 +39,14 @@ class Scored:
 
 @dataclass(frozen=True, eq=False)
 class AuditedRun:
-    """A finished run, opened for the checks: what it was asked, what it trained on, what it left."""
+    """A finished run, opened for the checks.
+
+    Attributes:
+        folder: The run's folder.
+        config: Its settings.
+        inputs: The data that it trained on.
+        result: Its result.json.
+    """
 
     folder: Path
     config: RunConfig
@@ -42,17 +55,17 @@ class AuditedRun:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """ledger.json."""
+        """The ledger in ledger.json."""
         return Ledger.from_json(files.read_json(self.folder / "ledger.json", LedgerFile))
 
     @cached_property
     def transfers(self) -> set[str]:
-        """The names of the transfers that the run made."""
+        """The names of the run's transfers."""
         return {entry.name for entry in self.ledger.entries}
 
     @cached_property
     def predictions(self) -> Scored:
-        """predictions.parquet."""
+        """The predictions in predictions.parquet."""
         classes = [f"probability_{c}" for c in range(self.inputs.task(self.config.task).num_classes)]
         kinds = {"node": "integer", "label": "integer", "split": "text"}
         table = files.read_predictions(self.folder, kinds | dict.fromkeys(classes, "number"))
@@ -65,7 +78,7 @@ class AuditedRun:
 
     @cached_property
     def transcript(self) -> Transcript:
-        """What crossed in set-up and in the first round, run again in this process."""
+        """The messages of set-up and the first round, run again in this process."""
         return record_first_round(self.config, self.inputs)
 
 
@@ -73,10 +86,16 @@ class AuditedRun:
 class Finding:
     """What a check found.
 
-    result, baseline, verdict: in words; value: the figure, interval: where it lies with 95 % confidence (None
-    for a count, which is exact), no_signal: the figure an attacker without information reaches.
-    leaks: True where the attack gained something, False where it did not, None where nothing was measured;
-    details: figures for audit.json."""
+    Attributes:
+        result: A sentence that says what the attacker achieves.
+        baseline: What an attacker without these messages achieves.
+        verdict: The conclusion.
+        leaks: Whether the attacker gains information; None if nothing was measured.
+        value: The figure of the result.
+        interval: Its 95 % confidence interval; None for a count, which is exact.
+        no_signal: The same figure for an attacker without these messages.
+        details: Further figures for audit.json.
+    """
 
     result: str
     baseline: str
@@ -90,11 +109,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """One row of the registry, as the check's own file declares it.
+    """A check as its module declares it.
 
-    tasks: names of those it can check a run of; tests: what is tried; attacker: what the attacker sees;
-    methods: those it is made for (None: every one); transfers: named transfers that the run must have made;
-    instead: others that do as well."""
+    Attributes:
+        name: The check's name.
+        tests: What the attacker wants to learn, and from what.
+        attacker: Who the attacker is and what it sees.
+        run: Attacks a run.
+        methods: The methods that the check is for; None for all.
+        transfers: Names of transfers that the run must have had.
+        instead: Names of transfers that are enough in their place.
+        tasks: The tasks that the check is for.
+    """
 
     name: str
     tests: str
@@ -106,10 +132,15 @@ class Check:
     tasks: tuple[str, ...] = (CLASSIFICATION,)
 
     def applies(self, run: AuditedRun) -> bool:
-        """Whether there is something to check in this run."""
+        """Return whether the check applies to a run.
+
+        Args:
+            run: The finished run.
+
+        Returns:
+            True if the check is for the run's method and task and the run had the transfers that it needs.
+        """
         of_method = self.methods is None or run.config.method.name in self.methods
-        of_method = of_method and run.config.task in self.tasks
-        made = any(
-            run.transfers.issuperset(names) for names in (self.transfers, self.instead or self.transfers)
-        )
-        return of_method and made
+        of_task = run.config.task in self.tasks
+        sufficient = (self.transfers, self.instead or self.transfers)
+        return of_method and of_task and any(run.transfers.issuperset(names) for names in sufficient)

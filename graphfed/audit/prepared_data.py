@@ -1,7 +1,7 @@
-"""The data of a run as its method was given it: with all that clients agree on before set-up.
+"""The data of a run as its method received it, after clients agreed on the scale of features.
 
-An attack compares what it computed with these features: with features=scaled, everything that a method sends
-is made of scaled features."""
+An attack compares its results with these features: with features=scaled a method sends only values that it
+computed from scaled features."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ __all__ = ["prepared_data"]
 def prepared_data(fed: Federation, config: RunConfig, inputs: Inputs) -> tuple[Any, Task]:
     """Place a run's data at its clients, who agree on the scale of features and the weights of classes.
 
-    They agree in plaintext, which comes to the same whichever way the run aggregated.
+    They agree in plaintext, whichever protection the run used; the values are the same.
 
     Args:
         fed: All clients in one process.
@@ -29,7 +29,8 @@ def prepared_data(fed: Federation, config: RunConfig, inputs: Inputs) -> tuple[A
         inputs: The run's data.
 
     Returns:
-        The data at the clients, and the task."""
+        The data at the clients, and the task.
+    """
     parts = inputs.parts(config, fed.workers)
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)

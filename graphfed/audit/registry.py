@@ -1,4 +1,4 @@
-"""The one table of checks. Adding a check to graphfed is one file and one row; a plug-in adds its own
+"""The table of checks. A new check of graphfed is one module and one row; plug-ins add theirs
 (`graphfed.plugins`)."""
 
 from graphfed.audit.base import Check
@@ -6,8 +6,8 @@ from graphfed.plugins import Registry
 
 __all__ = ["CHECKS"]
 
-#: The names, in the order of the table on the screen; each is that of the module whose CHECK it is.
-_OWN = {
+#: The checks of graphfed in the order of the table on the screen, and the module that declares each as CHECK.
+_BUILT_IN = {
     "plaintext_transfers": "plaintext_transfers",
     "membership": "membership",
     "training_counts": "training_counts",
@@ -26,6 +26,6 @@ CHECKS = Registry(
     "check",
     "graphfed.audits",
     "CHECK",
-    {name: f"graphfed.audit.attacks.{module}:CHECK" for name, module in _OWN.items()},
+    {name: f"graphfed.audit.attacks.{module}:CHECK" for name, module in _BUILT_IN.items()},
     lambda: Check,
 )

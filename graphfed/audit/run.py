@@ -1,4 +1,4 @@
-"""Audit a finished run: every check that applies to it, in one table and in audit.json."""
+"""The audit of a finished run: every check that applies to it, in one table and in audit.json."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -22,7 +22,16 @@ __all__ = ["Audit", "audit"]
 
 @dataclass(frozen=True)
 class Audit:
-    """What the checks found: name -> finding; skipped: name -> why a check has nothing to check."""
+    """What the checks of a run found.
+
+    Attributes:
+        method: The run's method.
+        dataset: The name of its data set.
+        seed: Its seed.
+        findings: The finding of each check, by name.
+        skipped: Why a check was skipped, by name.
+        folder: The run's folder.
+    """
 
     method: str
     dataset: str
@@ -32,7 +41,11 @@ class Audit:
     folder: Path
 
     def to_json(self) -> dict[str, Any]:
-        """The object in audit.json."""
+        """Return the object in audit.json.
+
+        Returns:
+            Plain values, ready for JSON.
+        """
         checks = {name: CHECKS[name] for name in self.findings}
         content: dict[str, Any] = files.plain(
             {
@@ -54,7 +67,11 @@ class Audit:
         return content
 
     def table(self) -> "Table":
-        """For a screen (a rich table)."""
+        """Return the findings as a table for the screen.
+
+        Returns:
+            A table of the package rich.
+        """
         rows = [
             (
                 f"{name}: {CHECKS[name].tests}",
@@ -70,20 +87,29 @@ class Audit:
             ("check", "what the attacker sees", "result", "without information", "verdict"),
             rows,
             title=f"{self.method} on {self.dataset}, seed {self.seed}",
-            caption=f"not checked here: {skipped}" if skipped else "",
+            caption=f"checks that do not apply: {skipped}" if skipped else "",
             lines=True,
         )
 
 
 def audit(folder: str | Path, *, data: Any = None, data_dir: str | Path | None = None) -> Audit:
-    """Run every check that applies to the finished run in `folder`, and write audit.json into it.
+    """Run every check that applies to a finished run, and write audit.json into its folder.
 
-    data, data_dir: as for `reopen`. Raises InputError for a folder without a finished run and for data that
-    has changed."""
+    Args:
+        folder: The run's folder.
+        data: The data of the run, if it was given as a Python object (see `reopen`).
+        data_dir: The folder of the data sets (see `reopen`).
+
+    Returns:
+        The findings.
+
+    Raises:
+        InputError: If the folder has no finished run, or the data has changed since.
+    """
     folder = Path(folder)
     config, inputs = reopen(folder, data=data, data_dir=data_dir)
     if not (folder / "result.json").exists():
-        raise InputError(f"the run in {folder} has not ended; go on with it (graphfed resume {folder})")
+        raise InputError(f"the run in {folder} has not ended; resume it first: graphfed resume {folder}")
     run = AuditedRun(folder, config, inputs, Result.read(folder))
     findings: dict[str, Finding] = {}
     skipped: dict[str, str] = {}
@@ -91,11 +117,11 @@ def audit(folder: str | Path, *, data: Any = None, data_dir: str | Path | None =
         if check.applies(run):
             findings[name] = check.run(run)
         elif config.task not in check.tasks:
-            skipped[name] = f"made for {', '.join(check.tasks)}"
+            skipped[name] = f"the check is for the task {', '.join(check.tasks)}"
         elif check.methods is not None and config.method.name not in check.methods:
-            skipped[name] = f"made for {', '.join(check.methods)}"
+            skipped[name] = f"the check is for the method {', '.join(check.methods)}"
         else:
-            skipped[name] = f"the run made no transfer {', '.join(check.transfers)}"
+            skipped[name] = f"the run had no transfer {', '.join(check.transfers)}"
     found = Audit(config.method.name, inputs.name, config.seed, findings, skipped, folder)
     try:
         write_json(folder / "audit.json", found.to_json())

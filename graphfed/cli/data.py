@@ -205,8 +205,8 @@ PICTURES = (".svg", ".png")
 
 def _inspect_data(data: Any, shared: SharedOptions, settings: list[str] | None) -> "Inspection":
     """Inspect the data with the given options and settings."""
-    from graphfed.runs.config import parse_settings
     from graphfed.runs.inspect import inspect
+    from graphfed.runs.settings import parse_settings
 
     return inspect(
         data,

@@ -83,7 +83,7 @@ def _page(method: dict[str, Any]) -> None:
         "protection": method["protection"],
     }
     for task in method["tasks"][1:]:
-        chosen = (f"{key}={value}" for key, value in method["recipes"][task].items())
+        chosen = (f"{key}={value}" for key, value in method["default_settings"][task].items())
         facts[f"defaults in {task}"] = ", ".join(chosen)
     table = make_table(("", ""), [(name, text) for name, text in facts.items() if text], plain=True)
     table.columns[0].no_wrap, table.columns[0].style = True, "bold"

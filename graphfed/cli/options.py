@@ -328,7 +328,7 @@ class SharedOptions:
         Raises:
             InputError: A setting or the seeds cannot be read.
         """
-        from graphfed.runs.config import parse_settings
+        from graphfed.runs.settings import parse_settings
         from graphfed.studies.plan import parse_seeds
 
         options = config | self.run_options(**declared)

@@ -90,7 +90,7 @@ def policy(
     See also:
         graphfed run, resume, methods; docs/policies.md
     """
-    from graphfed.runs.config import parse_settings
+    from graphfed.runs.settings import parse_settings
     from graphfed.studies.policy_learning import learn_policy
 
     with interruption_logged():

@@ -199,7 +199,7 @@ def site_start(
         graphfed site start startup_kits/bank_a --data accounts.yaml
         graphfed site start startup_kits/bank_a --data bank.yaml --methods sapgnn
     Environment:
-        GRAPHFED_HOLDERS_KEY   the key with which the sites hash node ids (node_ids=keyed)
+        GRAPHFED_CLIENTS_KEY   the key with which the sites hash node ids (node_ids=keyed)
     Files:
         KIT/log.txt            the log of NVIDIA FLARE
         KIT/audit.log          requests, and who made them

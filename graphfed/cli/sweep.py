@@ -104,7 +104,7 @@ def _values(
         written: An example, for messages.
         fix: What to do if a key is given twice, for messages.
     """
-    from graphfed.runs.config import parse_settings
+    from graphfed.runs.settings import parse_settings
 
     values: dict[str, list[Any]] = {}
     for pair in pairs:

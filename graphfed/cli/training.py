@@ -253,7 +253,7 @@ def resume(
         graphfed run, graphfed compare; docs/runs.md, section Interruptions
     """
     from graphfed.reproductions.reproduce import Reproduction
-    from graphfed.runs.resume import resume as continue_run
+    from graphfed.runs.reopen import resume as continue_run
     from graphfed.runs.run import Result
     from graphfed.studies.policy_learning import LearnedPolicy
     from graphfed.studies.sweep import Sweep

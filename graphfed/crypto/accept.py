@@ -1,28 +1,39 @@
-"""Metropolis acceptance by two parties: one has the old number x, the other the new number y, and both learn
-one bit, that y is accepted, drawn with probability
+"""Joint Metropolis acceptance: two parties decide at random whether a new number replaces an old one.
 
-    p(y - x) = min(1, exp(-(y - x) / T))
+One party has the old number x and the other has the new number y. Both learn one bit, which says that y is
+accepted. It is 1 with probability
 
-as Lumos's search does (eq. 18). Neither learns more: not x, y or y - x, and nothing of the draw, which
-neither chooses. So a random bit is all that it gives away, which says less than the outcome of a comparison
-with a threshold that both know.
+    p(y - x) = min(1, exp(-(y - x) / T)),
 
-How. Let M = 2^29 and t = floor(M p(y - x)). A number U, uniform in 0..M-1, accepts where U < t.
+as in the search of Lumos (Eq. (18) there).
 
-1. U = (u_1 + u_2) mod M, u_i drawn by party i in 0..M-1: whatever the one knows of its own, U is uniform.
-2. Shares of t modulo 2^32: the first party prepares t - r for every number that the second may have, r drawn
-   by it, and the second takes the word of its own number by a 1-of-2^k transfer (k bits: `ot.choose_word`).
-   That word is uniform, and the first party learns nothing of which it was.
-3. With s = u_1 + u_2, of which each party has a share, and since t <= M,
+What leaks: the bit, and nothing else. Neither party learns the other's number, y - x, or the random number
+that decides, and neither can choose that random number. A random bit says less than the outcome of a
+comparison with a threshold that both parties know.
 
-       [U < t] = [s < t] + [s < M] + [s < M + t]   (exclusive or),
+Corruption model: both parties follow the protocol (semi-honest). A party that deviates could choose its
+part of the random number, or could prepare wrong words in step 2.
 
-   three signs of shared numbers below 2^31 in size (`ring.nonnegative`), added up as they are shared.
-4. Each sends its share of that bit.
+Security: all messages before step 4 are uniform, whatever the other party's number is. This rests on the
+oblivious transfers of `ot` (computational security 128 bits), on `compare` and on `ring`. The two shares of
+step 4 reveal the bit and nothing more. The probability p is exact up to 2^-29.
 
-What each receives before step 4 is uniform whatever the other's number (`ot`, `compare`, `ring`), and the two
-shares of the bit say the bit. p is off by less than 2^-29. Both follow the protocol (semi-honest): who does
-not could draw its u_i, or prepare its words, as it likes."""
+The protocol. Let M = 2^29 and t = floor(M p(y - x)). A uniform number U in 0..M-1 accepts if U < t.
+
+1. U = (u_1 + u_2) mod M, where party i draws u_i uniformly from 0..M-1. U is uniform for each party, even
+   given its own u_i.
+2. The parties obtain additive shares of t modulo 2^32. The first party draws a word r and prepares t - r
+   for every number that the second party may have. The second party takes the word for its own number by a
+   1-of-2^k oblivious transfer, where k is the number of bits (`ot.choose_word`). The word is uniform, and
+   the first party does not learn which word was taken.
+3. Let s = u_1 + u_2, of which each party has one share. Since t <= M,
+
+       [U < t] = [s < t] + [s < M] + [s < M + t]   (exclusive or).
+
+   These are the signs of three shared numbers below 2^31 in absolute value (`ring.nonnegative`). The
+   parties add up their shares of the three signs.
+4. Each party sends its share of the result.
+"""
 
 import os
 
@@ -37,58 +48,93 @@ from graphfed.errors import InputError
 
 __all__ = ["DRAWS", "MAX_BITS", "accept", "bytes_of_accept", "thresholds"]
 
-#: U is one of so many: M.
+#: M, the number of possible values of the random number U.
 DRAWS = 2**29
-#: A word for every number that the second party may have: 16 kB.
+#: Most bits of a number. The first party prepares one word for each number of so many bits, 16 kB.
 MAX_BITS = 12
 
 
 def thresholds(difference: NDArray[np.int64], temperature: float) -> NDArray[np.int64]:
-    """t(y - x) [...]: how many of the M draws accept a number that is so much larger.
+    """Compute t(y - x), the number of the M equally likely draws that accept.
 
-    InputError unless the temperature is a finite number above 0."""
+    Args:
+        difference: y - x, int64 of any shape [...].
+        temperature: T of the search, above 0.
+
+    Returns:
+        t, int64 [...], between 0 and M.
+
+    Raises:
+        InputError: The temperature is not a finite number above 0.
+
+    Reference:
+        Lumos, Eq. (18).
+    """
     if not 0 < temperature < float("inf"):
-        raise InputError(f"the temperature of an acceptance must be finite and above 0; got {temperature:g}")
-    chance = np.exp(-np.maximum(difference, 0) / temperature)
-    accepted: NDArray[np.int64] = np.floor(DRAWS * chance).astype(np.int64)
+        raise InputError(f"the temperature of the search must be finite and above 0; got {temperature:g}")
+    probability = np.exp(-np.maximum(difference, 0) / temperature)
+    accepted: NDArray[np.int64] = np.floor(DRAWS * probability).astype(np.int64)
     return accepted
 
 
 def accept(
     session: TwoParty, number: int, bits: int, *, old_is_first: bool, temperature: float
 ) -> Party[bool]:
-    """Both learn whether the new number is accepted. number: this party's, of at most `bits` bits;
-    old_is_first: the first party has the old number, the second the new one; else the other way round.
+    """Decide with the other party whether the new number is accepted; both learn the answer.
 
-    InputError for a number that needs more bits, bits out of 1..12, or a temperature out of range."""
+    Args:
+        session: A session that has been set up.
+        number: This party's number, at least 0 and with at most `bits` bits.
+        bits: Bits of both numbers, 1 to 12, the same at both parties.
+        old_is_first: True if the first party has the old number and the second party has the new one; False
+            if it is the other way round.
+        temperature: T of the search, above 0.
+
+    Returns:
+        Whether the new number is accepted.
+
+    Raises:
+        InputError: The number needs more than `bits` bits, `bits` is not in 1..12, or the temperature is
+            out of range.
+    """
     if not 1 <= bits <= MAX_BITS or number < 0 or number >> bits:
         raise InputError(f"numbers of an acceptance have at most {bits} of at most {MAX_BITS} bits")
-    drawn = _drawn(DRAWS)
+    local_draw = _draw_below(DRAWS)
     if session.first:
-        every = np.arange(2**bits)
-        table = thresholds(every - number if old_is_first else number - every, temperature)
-        mine = np.frombuffer(os.urandom(4), dtype=np.uint32)
-        yield from offer_words(session, table.astype(np.uint32) - mine)
+        remote_numbers = np.arange(2**bits)
+        table = thresholds(remote_numbers - number if old_is_first else number - remote_numbers, temperature)
+        threshold_share = np.frombuffer(os.urandom(4), dtype=np.uint32)
+        yield from offer_words(session, table.astype(np.uint32) - threshold_share)
     else:
-        mine = yield from choose_word(session, number, bits)
-    # The first party's shares of s - t, s - M and s - M - t take the M that both know away.
-    whole = np.uint32(DRAWS if session.first else 0)
-    share = np.array([drawn], dtype=np.uint32)
+        threshold_share = yield from choose_word(session, number, bits)
+    # Shares of s - t, s - M and s - M - t. M is public: the first party alone subtracts it.
+    draws = np.uint32(DRAWS if session.first else 0)
+    draw_share = np.array([local_draw], dtype=np.uint32)
     signs = yield from nonnegative(
-        session, np.concatenate([share - mine, share - whole, share - whole - mine])
+        session,
+        np.concatenate(
+            [draw_share - threshold_share, draw_share - draws, draw_share - draws - threshold_share]
+        ),
     )
     bit = np.bitwise_xor.reduce(signs) ^ np.uint8(session.first)
-    told = yield from session.swap("accepted", np.array([bit], dtype=np.uint8))
-    return bool(bit ^ told[0])
+    remote_bit = yield from session.swap("accepted", np.array([bit], dtype=np.uint8))
+    return bool(bit ^ remote_bit[0])
 
 
-def _drawn(below: int) -> int:
-    """A uniform number below a power of two, from the operating system's entropy."""
-    return int.from_bytes(os.urandom(4), "little") & (below - 1)
+def _draw_below(limit: int) -> int:
+    """Draw a uniform number below `limit`, a power of two, from the operating system's entropy."""
+    return int.from_bytes(os.urandom(4), "little") & (limit - 1)
 
 
 def bytes_of_accept(bits: int) -> tuple[int, int]:
-    """Bytes of `accept`, from the first party and from the second, tags included."""
+    """Count the bytes that `accept` sends.
+
+    Args:
+        bits: Bits of the numbers, 1 to 12.
+
+    Returns:
+        Bytes from the first party and bytes from the second party, tags included.
+    """
     first, second = bytes_of_comparison(3, 31)
     return (
         first + bytes_of_offer_words(bits) + TAG_BYTES + 1,

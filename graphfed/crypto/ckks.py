@@ -1,56 +1,67 @@
-"""Sums, and sums weighted in clear, of numbers under CKKS encryption (Cheon, Kim, Kim and Song 2017), with
-TenSEAL.
+"""Sums and weighted sums of encrypted numbers (CKKS: Cheon, Kim, Kim and Song, 2017), with TenSEAL.
 
-Those who hold one secret key encrypt and decrypt; a server without it adds ciphertexts and multiplies them by
-its own numbers:
+Clients that share one secret key encrypt and decrypt. A server without the key adds ciphertexts and
+multiplies them by plaintext weights of its own:
 
-    holder = KeyOwner.make("sum")                    # one client; holder.secret() goes to the other clients
-    sealed = holder.encrypt(slots)                    # every client
-    sums = Evaluator.load("sum", holder.public()).add(sealed, group, count)     # the server
-    values = holder.decrypt(sums)                     # the clients the sums are for
+    owner = KeyOwner.make("sum")                     # one client; owner.secret() goes to the other clients
+    sealed = owner.encrypt(slots)                     # every client
+    sums = Evaluator.load("sum", owner.public()).add(sealed, group, count)      # the server
+    values = owner.decrypt(sums)                      # the clients that receive the sums
 
-What it protects: the numbers, from the server, which follows the protocol and is curious. It sees how many
-ciphertexts there are, who sends and gets which, and what it does with them. A ciphertext has a fixed number
-of bytes, whatever is in it, and is pseudorandom as long as learning with errors over rings is hard: both
-parameter sets are within the table of the homomorphic encryption standard for 128 bits of security (at most
-109 bits of modulus for degree 4096, 218 for 8192). Keys and noise are drawn by Microsoft SEAL from the
-operating system's entropy.
+What it protects: the numbers, from the server.
 
-What it does not do.
+Corruption model: the server follows the protocol and is curious (semi-honest), and does not collude with
+any client. **Every owner of the key can read all ciphertexts**: a client that colludes with the server, or
+that obtains another client's messages, can read the numbers of all clients. There is no threshold
+decryption. Nothing is authenticated: the server could add other ciphertexts than it should, and the clients
+that decrypt would not notice.
 
-- **All who hold the key can read all ciphertexts.** A client that colludes with the server, or gets hold of
-  what another sends it, reads everybody. There is no threshold decryption here.
-- A result shows what it shows: a sum over one number is that number.
-- Nothing is authenticated. The server can add other things than it should; who decrypts cannot tell.
+What leaks to the server: how many ciphertexts there are, who sends and receives each of them, and what it
+does with them. A ciphertext has a fixed number of bytes, whatever its contents. What leaks to the clients
+that decrypt: the results. A sum over one number is that number.
 
-Encryption is with the secret key, not a public one: it takes half the time, its noise is five times smaller,
-and the server needs no key at all: its context is the parameters, 100 bytes. One that carries a secret key is
-refused. Parameter sets are fixed, because others fail silently: where the middle primes do not match the
-scale, products decrypt to wrong numbers.
+Security parameter: 128 bits. Ciphertexts are pseudorandom if learning with errors over rings is hard. Both
+parameter sets are within the table of the homomorphic encryption standard for 128 bits (at most 109 bits of
+modulus for degree 4096, and 218 for degree 8192). Microsoft SEAL draws keys and noise from the operating
+system's entropy.
 
-Exact sums. CKKS decrypts to the sum and a noise of a few 1e-7, and who sees the noise beside the numbers can
-work out the secret key (Li and Micciancio 2021, CPA-D), which SEAL leaves to its users. So sums go through
-`Grid`: every term is a multiple of the grid, and what was decrypted is moved to the nearest one. The noise is
-then gone: results depend on the terms only, are the same bits every time, and passing them on tells nothing
-of the key, except with the probability, below 2e-17 for a number, that noise reaches a quarter of the grid,
-and then the session ends. This argument is about a server that follows the protocol; from one that makes
-ciphertexts of its own, it holds nothing back. Products have no grid: **what was decrypted of them must stay
-with those who have the key.**
+Encryption uses the secret key and not a public key: it takes half the time, its noise is five times
+smaller, and the server needs no key. The server's context contains the parameters alone, about 100 bytes; a
+context with a secret key is refused. The parameter sets are fixed because unsuitable sets fail silently: if
+the middle primes do not match the scale, products decrypt to wrong numbers.
 
-`ckks_ideal` has the ideal form: same interface, same number of bytes, the numbers in
-clear. They need no library, show what crosses and protect nothing; their protection is `simulated`.
+Exact sums. CKKS decrypts to the sum plus a noise of a few 1e-7. Someone who sees this noise together with
+the numbers can compute the secret key (Li and Micciancio, 2021, CPA-D), and SEAL leaves the defence to its
+users. Sums therefore use `Grid`: every term is a multiple of the grid's step, and decrypted values are
+rounded to the nearest multiple. This removes the noise: results depend on the terms only, have the same
+bits every time, and reveal nothing about the key when they are passed on. The exception has probability
+below 2e-17 for each number: noise above a quarter step, which ends the session. This argument holds for a
+server that follows the protocol; it does not hold for a server that makes ciphertexts of its own. Products
+have no grid: **decrypted products must stay with the owners of the key.**
+
+`ckks_ideal` is the simulated form, with the same interface, the same number of bytes and plaintext numbers.
+It needs no library, shows what is sent, and protects nothing; its protection is `simulated`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from graphfed.crypto.ckks_slots import (
+    PARAMETERS,
+    Grid,
+    Layout,
+    Parameters,
+    cell_body,
+    check_size,
+    padded_cells,
+    parameters,
+)
 from graphfed.crypto.errors import ProtocolError
-from graphfed.errors import InputError, did_you_mean
+from graphfed.errors import InputError
 
 __all__ = [
     "PARAMETERS",
@@ -70,62 +81,23 @@ __all__ = [
     "parameters",
 ]
 
-_LENGTH = 4
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """A tested parameter set.
-
-    degree N of the ring, bits of its primes (the last one is for key switching, which nothing here does) and
-    of the scale; bytes of a ciphertext, of one after a multiplication (None: none can be made), of a secret;
-    largest: every number, and with `sum` every result, is smaller; weight: the sizes of the weights of a
-    result add up to at most this; seconds that one core takes to encrypt, add and decrypt a ciphertext,
-    roughly."""
-
-    name: str
-    degree: int
-    primes: tuple[int, ...]
-    scale_bits: int
-    ciphertext_bytes: int
-    product_bytes: int | None
-    secret_bytes: int
-    largest: float
-    weight: float
-    seconds: float
-
-    @property
-    def slots(self) -> int:
-        """Numbers in a ciphertext."""
-        return self.degree // 2
-
-
-# Bytes: SEAL compresses, so the sizes of ciphertexts spread by some 14 bytes (sum) and 110 (product) around
-# 61 741, 235 079 and 131 217: the fixed ones are eight such spreads above, or more. Secrets spread more: they
-# get what they take uncompressed.
-PARAMETERS = {
-    "sum": Parameters("sum", 4096, (54, 54), 30, 62_000, None, 66_000, 2.0**22, 0.0, 0.002),
-    "product": Parameters(
-        "product", 8192, (60, 40, 60), 40, 237_000, 132_500, 197_500, 2.0**10, 2.0**8, 0.008
-    ),
-}
-#: Bytes of a server's context.
+#: Bytes of the server's context, padded.
 PUBLIC_BYTES = 256
-#: Weights nearer to zero than this vanish at the scale of the product.
+#: Smallest absolute value of a weight. Smaller weights vanish at the scale of the product.
 SMALLEST_WEIGHT = 2.0**-30
-#: Ciphertexts that are kept as the library's objects, of 0.3 MB each, while others are worked on.
+#: Number of ciphertexts that `weighted_rows` keeps in memory as objects of the library, 0.3 MB each.
 LOADED = 1024
 
 
-def parameters(name: str) -> Parameters:
-    """The parameter set of that name; InputError for any other."""
-    if name not in PARAMETERS:
-        raise InputError(f"CKKS has no parameter set {name!r}; {did_you_mean(name, PARAMETERS)}")
-    return PARAMETERS[name]
-
-
 def library() -> Any:
-    """TenSEAL; InputError where it is not installed."""
+    """Import TenSEAL.
+
+    Returns:
+        The module.
+
+    Raises:
+        InputError: TenSEAL is not installed.
+    """
     try:
         import tenseal
     except ImportError:
@@ -136,147 +108,8 @@ def library() -> Any:
     return tenseal
 
 
-# ---- numbers and slots -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The multiples of 2^-bits that sums of at most `terms` fresh ciphertexts of the set `sum` stand for.
-
-    Noise of a fresh ciphertext in a slot is near normal: 4096 errors of standard deviation 3.24 (SEAL's
-    centred binomial), turned and added up, 3.24 * sqrt(4096 / 2) / 2^30 = 1.37e-7, and rounding; that of a
-    sum grows with the root of its terms. The grid is the finest of which a quarter is 8.5 standard
-    deviations: noise passes that with probability 2e-17, and half of the grid, where a result would be wrong,
-    never in practice. tests/crypto/test_ckks.py measures the noise."""
-
-    terms: int
-
-    #: Standard deviation of a fresh ciphertext's noise, rounded up.
-    NOISE = 1.4e-7
-    MARGIN = 8.5
-
-    def __post_init__(self) -> None:
-        if self.terms < 1 or self.bits < 8:
-            raise InputError(
-                f"sums of {self.terms} ciphertexts cannot be told from their noise; there must be at least 1 "
-                "term, and at most 670 000"
-            )
-
-    @property
-    def bits(self) -> int:
-        return int(np.floor(-np.log2(4 * self.MARGIN * self.NOISE * np.sqrt(self.terms))))
-
-    @property
-    def step(self) -> float:
-        return float(2.0**-self.bits)
-
-    @property
-    def error(self) -> float:
-        """How far a sum of all terms can be off: half a step for each."""
-        return self.terms * self.step / 2
-
-    def round(self, x: np.ndarray) -> np.ndarray:
-        """The nearest numbers of the grid, float64; InputError for one that is not finite, or of which
-        `terms` could add up to more than a ciphertext carries."""
-        limit = PARAMETERS["sum"].largest / self.terms
-        check_size(x, limit, f"encrypted in a sum of {self.terms}")
-        return np.round(np.asarray(x, dtype=np.float64) * 2.0**self.bits) * self.step
-
-    def settle(self, decrypted: np.ndarray) -> np.ndarray:
-        """What decrypted sums stand for; ProtocolError where they lie between two numbers of the grid, as
-        those of damaged ciphertexts, of other keys and of too many terms do."""
-        near = np.round(decrypted * 2.0**self.bits) * self.step
-        if not bool((np.abs(decrypted - near) <= self.step / 4).all()):
-            raise ProtocolError(
-                "what was decrypted is no sum of what the clients encrypt: a ciphertext is damaged or of "
-                "another key; the session is over"
-            )
-        return near
-
-
-def check_size(x: np.ndarray, limit: float, why: str) -> None:
-    if x.size and not bool((np.abs(x) < limit).all()):
-        worst = float(np.abs(x).max())
-        raise InputError(
-            f"a value of size {worst:g} cannot be {why}: it must be finite and below {limit:g}; scale "
-            "the features"
-        )
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How rows of `width` numbers lie in ciphertexts of `slots`: several rows in one, or a row in several."""
-
-    width: int
-    slots: int
-
-    @property
-    def rows(self) -> int:
-        """Rows in a ciphertext, at least 1."""
-        return max(1, self.slots // self.width)
-
-    @property
-    def pieces(self) -> int:
-        """Ciphertexts of a row, at least 1."""
-        return max(1, -(-self.width // self.slots))
-
-    def ciphertexts(self, rows: int) -> int:
-        """Ciphertexts of so many rows, packed one after the other."""
-        return -(-rows // self.rows) * self.pieces
-
-    def pack(self, rows: np.ndarray, unit: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:
-        """Rows [n, width] -> the slots of `count` units of `pieces` ciphertexts, [count * pieces, slots].
-
-        unit, place [n]: which unit a row lies in, and at which place (0 .. rows - 1) there."""
-        cells = np.zeros((count, self.pieces * self.slots), dtype=np.float64)
-        for at in range(self.rows):
-            here = place == at
-            cells[unit[here], at * self.width : (at + 1) * self.width] = rows[here]
-        return cells.reshape(count * self.pieces, self.slots)
-
-    def repeat(self, rows: np.ndarray) -> np.ndarray:
-        """Rows [n, width], each as often as it fits into `pieces` ciphertexts of its own: [n * pieces,
-        slots], for `weighted_rows`."""
-        unit, place = np.divmod(np.arange(len(rows) * self.rows), self.rows)
-        return self.pack(np.repeat(rows, self.rows, axis=0), unit, place, len(rows))
-
-    def unpack(self, slots: np.ndarray, unit: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """The rows [n, width] that `pack` put there."""
-        cells = slots.reshape(-1, self.pieces * self.slots)
-        rows = np.empty((len(unit), self.width), dtype=np.float64)
-        for at in range(self.rows):
-            here = place == at
-            rows[here] = cells[unit[here], at * self.width : (at + 1) * self.width]
-        return rows
-
-
-# ---- bytes of a fixed length -------------------------------------------------------------------------------
-
-
-def padded_cells(body: bytes, size: int) -> np.ndarray:
-    """The bytes behind their number, and zeros up to `size`: [size] uint8."""
-    if len(body) > size - _LENGTH:
-        raise ProtocolError(
-            f"TenSEAL gave {len(body)} bytes where at most {size - _LENGTH} are expected; use the version "
-            "that constraints.txt names"
-        )
-    cell = np.zeros(size, dtype=np.uint8)
-    cell[: _LENGTH + len(body)] = np.frombuffer(len(body).to_bytes(_LENGTH, "little") + body, dtype=np.uint8)
-    return cell
-
-
-def cell_body(cell: np.ndarray, sizes: tuple[int, ...], what: str) -> bytes:
-    """What `padded_cells` was given; ProtocolError for anything else."""
-    raw = cell.tobytes()
-    length = int.from_bytes(raw[:_LENGTH], "little")
-    if len(raw) not in sizes or length > len(raw) - _LENGTH or raw[_LENGTH + length :].strip(b"\0"):
-        expected = " or ".join(str(size) for size in sizes)
-        raise ProtocolError(f"{what} of {len(raw)} bytes is damaged, or no such thing (expected {expected})")
-    return raw[_LENGTH : _LENGTH + length]
-
-
 def _parsed(read: Callable[[], Any], what: str) -> Any:
-    """What `read` gives; ProtocolError where the library refuses the bytes, in whatever way."""
+    """Call `read`; raise ProtocolError if the library refuses the bytes, with any exception."""
     try:
         return read()
     except Exception as error:
@@ -287,8 +120,9 @@ def _parsed(read: Callable[[], Any], what: str) -> Any:
 
 
 def _new_context(chosen: Parameters) -> Any:
+    """Generate a context with a new secret key."""
     ts = library()
-    # One thread: a second one has no ciphertext of its own to work on here.
+    # One thread: ciphertexts are processed one at a time, so a second thread would be idle.
     context = ts.context(
         ts.SCHEME_TYPE.CKKS,
         poly_modulus_degree=chosen.degree,
@@ -301,6 +135,7 @@ def _new_context(chosen: Parameters) -> Any:
 
 
 def _serialized(context: Any, *, secret: bool) -> bytes:
+    """Serialize a context, with or without its secret key."""
     text: bytes = context.serialize(
         save_public_key=False, save_secret_key=secret, save_galois_keys=False, save_relin_keys=False
     )
@@ -309,12 +144,12 @@ def _serialized(context: Any, *, secret: bool) -> bytes:
 
 @lru_cache(maxsize=len(PARAMETERS))
 def _expected(name: str) -> bytes:
-    """The context of a parameter set without any key."""
+    """Serialize the context of a parameter set without keys."""
     return _serialized(_new_context(PARAMETERS[name]), secret=False)
 
 
 def _load_context(chosen: Parameters, body: bytes, what: str) -> Any:
-    """The context in some bytes; ProtocolError unless it has these parameters and no others."""
+    """Read a context; raise ProtocolError if its parameters are not those of the set."""
     ts = library()
     context = _parsed(lambda: ts.context_from(body, n_threads=1), what)
     same = _parsed(lambda: _serialized(context, secret=False), what) == _expected(chosen.name)
@@ -327,7 +162,7 @@ def _load_context(chosen: Parameters, body: bytes, what: str) -> Any:
 
 
 def _load_vector(chosen: Parameters, context: Any, cell: np.ndarray) -> tuple[Any, int]:
-    """A ciphertext, and how many primes it is at; ProtocolError for bytes that are none of this set."""
+    """Read a ciphertext and its number of primes; raise ProtocolError if it does not belong to the set."""
     sizes = (chosen.ciphertext_bytes, *([] if chosen.product_bytes is None else [chosen.product_bytes]))
     body = cell_body(cell, sizes, "a ciphertext")
     ts = library()
@@ -343,15 +178,16 @@ def _load_vector(chosen: Parameters, context: Any, cell: np.ndarray) -> tuple[An
         and not parts[0].is_transparent()
     )
     if not whole:
-        raise ProtocolError(f"a ciphertext is none of the parameter set {chosen.name!r}")
+        raise ProtocolError(f"a ciphertext does not belong to the parameter set {chosen.name!r}")
     return vector, level
 
 
-# ---- who holds the key -------------------------------------------------------------------------------------
+# ---- the owners of the key
+# -------------------------------------------------------------------------------------
 
 
 class KeyOwner:
-    """One who has the secret key: the one who made it, and all it gave it to."""
+    """An owner of the secret key: the client that generated it, or a client that received it."""
 
     protection = "encrypted"
 
@@ -360,31 +196,66 @@ class KeyOwner:
 
     @classmethod
     def make(cls, name: str) -> "KeyOwner":
-        """A new key of the parameter set `name`."""
+        """Generate a key.
+
+        Args:
+            name: Name of the parameter set.
+
+        Returns:
+            The owner of the new key.
+        """
         chosen = parameters(name)
         return cls(chosen, _new_context(chosen))
 
     @classmethod
     def from_secret(cls, name: str, secret: np.ndarray) -> "KeyOwner":
-        """The holder of the key that `secret` gave, [secret_bytes] uint8. ProtocolError for other bytes."""
+        """Load a key that another client generated.
+
+        Args:
+            name: Name of the parameter set.
+            secret: The output of `KeyOwner.secret`, uint8 [secret_bytes].
+
+        Returns:
+            The owner of the key.
+
+        Raises:
+            ProtocolError: The bytes are not a secret key of this parameter set.
+        """
         chosen = parameters(name)
         what = "a secret key"
         context = _load_context(chosen, cell_body(secret, (chosen.secret_bytes,), what), what)
         if not context.has_secret_key():
-            raise ProtocolError("a secret key was expected, and a context without one came")
+            raise ProtocolError("a secret key is expected, and a context without a secret key arrived")
         return cls(chosen, context)
 
     def secret(self) -> np.ndarray:
-        """What other clients need, and the server must not have: [secret_bytes] uint8."""
+        """Serialize the secret key for the other clients. The server must not receive it.
+
+        Returns:
+            uint8 [secret_bytes].
+        """
         return padded_cells(_serialized(self._context, secret=True), self.parameters.secret_bytes)
 
     def public(self) -> np.ndarray:
-        """What the server needs: the parameters, and no key, [PUBLIC_BYTES] uint8."""
+        """Serialize the parameters, without any key, for the server.
+
+        Returns:
+            uint8 [PUBLIC_BYTES].
+        """
         return padded_cells(_serialized(self._context, secret=False), PUBLIC_BYTES)
 
     def encrypt(self, slots: np.ndarray) -> np.ndarray:
-        """Ciphertexts [m, ciphertext_bytes] uint8 of numbers [m, slots]; InputError for one that is too large
-        or not finite."""
+        """Encrypt numbers.
+
+        Args:
+            slots: Numbers [m, slots].
+
+        Returns:
+            Ciphertexts, uint8 [m, ciphertext_bytes].
+
+        Raises:
+            InputError: A number is not finite or too large.
+        """
         check_size(slots, self.parameters.largest, "encrypted")
         ts, size = library(), self.parameters.ciphertext_bytes
         sealed = np.empty((len(slots), size), dtype=np.uint8)
@@ -393,10 +264,18 @@ class KeyOwner:
         return sealed
 
     def decrypt(self, sealed: np.ndarray) -> np.ndarray:
-        """The numbers [m, slots] float64 in ciphertexts [m, bytes] of this key, with the scheme's noise.
+        """Decrypt numbers. They contain the noise of the scheme (see `Grid.settle`).
 
-        ProtocolError for bytes that are no ciphertext of this parameter set; those of another key, and damage
-        that leaves the form whole, give noise (see `Grid.settle`)."""
+        Args:
+            sealed: Ciphertexts of this key, uint8 [m, bytes].
+
+        Returns:
+            float64 [m, slots].
+
+        Raises:
+            ProtocolError: Bytes are not a ciphertext of this parameter set. A ciphertext of another key, or
+                with damage that keeps its form, decrypts to noise instead.
+        """
         slots = np.empty((len(sealed), self.parameters.slots), dtype=np.float64)
         for row, cell in zip(slots, sealed, strict=True):
             vector, _ = _load_vector(self.parameters, self._context, cell)
@@ -405,7 +284,7 @@ class KeyOwner:
 
 
 class Evaluator:
-    """The server's side: it has parameters and no key."""
+    """The server, which has the parameters and no key."""
 
     protection = "encrypted"
 
@@ -414,8 +293,19 @@ class Evaluator:
 
     @classmethod
     def load(cls, name: str, public: np.ndarray) -> "Evaluator":
-        """From `KeyOwner.public`. ProtocolError for other bytes, and for a context with a secret key: the
-        server must be unable to decrypt."""
+        """Load the parameters that the owner of a key sent.
+
+        Args:
+            name: Name of the parameter set.
+            public: The output of `KeyOwner.public`, uint8 [PUBLIC_BYTES].
+
+        Returns:
+            The evaluator.
+
+        Raises:
+            ProtocolError: The bytes are not a context of this set, or the context carries a secret key. The
+                server must be unable to decrypt.
+        """
         chosen = parameters(name)
         what = "a server's context"
         body = cell_body(public, (PUBLIC_BYTES, chosen.secret_bytes), what)
@@ -428,8 +318,16 @@ class Evaluator:
         return cls(chosen, context)
 
     def add(self, sealed: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
-        """Ciphertext g of the result [count, ciphertext_bytes] is the sum of those of `sealed` [m, ...] with
-        group[m] = g, of which there must be one."""
+        """Add the ciphertexts of each group.
+
+        Args:
+            sealed: Ciphertexts, uint8 [m, ciphertext_bytes].
+            group: The group of each ciphertext, int [m].
+            count: Number of groups, each with at least one ciphertext.
+
+        Returns:
+            The sum of each group, uint8 [count, ciphertext_bytes].
+        """
         size = self.parameters.ciphertext_bytes
         sums = np.empty((count, size), dtype=np.uint8)
         for g, members in enumerate(members_of(group, count)):
@@ -440,11 +338,20 @@ class Evaluator:
         return sums
 
     def weighted(self, sealed: np.ndarray, weights: sp.csr_matrix) -> np.ndarray:
-        """Row i of the result [n, product_bytes] is sum_j weights[i, j] sealed[j] for fresh ciphertexts [m,
-        ciphertext_bytes]; only the set `product` can.
+        """Compute weighted sums: row i is sum_j weights[i, j] sealed[j]. Only the set `product` supports it.
 
-        Off by at most 2e-7 of the sum of the products' sizes, and 1e-8 for each of them. InputError for a row
-        without weights, and for weights that are too small or together too large."""
+        The error is at most 2e-7 of the sum of the products' absolute values, plus 1e-8 for each product.
+
+        Args:
+            sealed: Fresh ciphertexts, uint8 [m, ciphertext_bytes].
+            weights: Plaintext weights [n, m].
+
+        Returns:
+            uint8 [n, product_bytes].
+
+        Raises:
+            InputError: A row has no weights, or weights are too small or together too large.
+        """
         size = self.parameters.product_bytes
         matrix = checked_weights(self.parameters, weights, len(sealed))
         assert size is not None
@@ -464,11 +371,25 @@ class Evaluator:
     def weighted_rows(
         self, sealed: np.ndarray, weights: sp.csr_matrix, unit: np.ndarray, place: np.ndarray, layout: Layout
     ) -> np.ndarray:
-        """Rows sum_j weights[i, j] row_j of `layout.width` numbers, i < n, packed: row i lies at place[i] of
-        unit unit[i] (see `Layout.pack`) of the result [units * pieces, product_bytes].
+        """Compute weighted sums of rows and pack them: row i is sum_j weights[i, j] row_j.
 
-        sealed [m * pieces, ciphertext_bytes]: m rows as of `Layout.repeat`. A product with a vector of
-        weights serves all rows of a ciphertext. Errors and bounds are those of `weighted`."""
+        One product with a vector of weights serves all rows of a ciphertext. The error is that of
+        `weighted`.
+
+        Args:
+            sealed: m rows, each in a unit of its own (`Layout.repeat`), uint8 [m * pieces,
+                ciphertext_bytes].
+            weights: Plaintext weights [n, m].
+            unit: The unit of each result, int [n].
+            place: The place of each result in its unit, int [n].
+            layout: The layout of the rows.
+
+        Returns:
+            uint8 [units * pieces, product_bytes].
+
+        Raises:
+            InputError: A row has no weights, or weights are too small or together too large.
+        """
         size = self.parameters.product_bytes
         pieces = layout.pieces
         matrix = checked_weights(self.parameters, weights, len(sealed) // pieces)
@@ -481,7 +402,7 @@ class Evaluator:
             columns, at = np.unique(matrix.indices[entries], return_inverse=True)
             here = np.zeros((len(columns), layout.rows))
             here[at, np.repeat(place[rows], np.diff(matrix.indptr)[rows])] = matrix.data[entries]
-            # A row alone needs one number: that is a faster product.
+            # If a unit holds a single row, a product with one number is enough, and faster.
             factors = [_spread(w, layout) if layout.rows > 1 else float(w[0]) for w in here]
             for piece in range(pieces):
                 terms = zip(columns, factors, strict=True)
@@ -492,16 +413,17 @@ class Evaluator:
         return sums
 
     def _load(self, cell: np.ndarray) -> tuple[Any, int]:
+        """Read a fresh ciphertext."""
         if len(cell) != self.parameters.ciphertext_bytes:
             raise ProtocolError(
-                f"a ciphertext of {len(cell)} bytes is no fresh one (they have "
-                f"{self.parameters.ciphertext_bytes})"
+                f"a ciphertext has {len(cell)} bytes, and a fresh ciphertext has "
+                f"{self.parameters.ciphertext_bytes}"
             )
         return _load_vector(self.parameters, self._context, cell)
 
 
 def _spread(weights: np.ndarray, layout: Layout) -> list[float]:
-    """The weight of each row of a ciphertext, [rows], at all slots of the row: [slots]."""
+    """Repeat the weight of each row of a ciphertext, [rows], at all slots of the row: [slots]."""
     factor = np.zeros(layout.slots)
     factor[: layout.rows * layout.width] = np.repeat(weights, layout.width)
     numbers: list[float] = factor.tolist()
@@ -509,18 +431,46 @@ def _spread(weights: np.ndarray, layout: Layout) -> list[float]:
 
 
 def members_of(group: np.ndarray, count: int) -> list[np.ndarray]:
-    """The positions of each group, ascending."""
+    """Find the members of each group.
+
+    Args:
+        group: The group of each element, int [m].
+        count: Number of groups.
+
+    Returns:
+        The positions of each group's elements, ascending.
+
+    Raises:
+        ProtocolError: A group has no elements, or there are more groups.
+    """
     order = np.argsort(group, kind="stable")
     sizes = np.bincount(group, minlength=count)
     if len(sizes) > count or not bool((sizes > 0).all()):
-        raise ProtocolError(f"ciphertexts of {len(sizes)} groups came where each of {count} needs one")
+        raise ProtocolError(
+            f"ciphertexts of {len(sizes)} groups arrived, and each of {count} groups needs at least one"
+        )
     return np.split(order, np.cumsum(sizes)[:-1]) if count else []
 
 
 def checked_weights(chosen: Parameters, weights: sp.csr_matrix, columns: int) -> sp.csr_matrix:
+    """Check the weights of weighted sums, and remove stored zeros.
+
+    Args:
+        chosen: The parameter set.
+        weights: Plaintext weights [n, m].
+        columns: m, the number of ciphertexts.
+
+    Returns:
+        The weights without stored zeros.
+
+    Raises:
+        InputError: The set does not support products, the number of columns is wrong, a row is all zero, or
+            weights are too small or together too large.
+    """
     if chosen.product_bytes is None:
         raise InputError(
-            f"the parameter set {chosen.name!r} only adds: a product would decrypt to wrong numbers; use "
+            f"the parameter set {chosen.name!r} supports sums only: a product would decrypt to "
+            "wrong numbers; use "
             "the set 'product'"
         )
     matrix = sp.csr_matrix(weights, copy=True)
@@ -533,7 +483,8 @@ def checked_weights(chosen: Parameters, weights: sp.csr_matrix, columns: int) ->
     size = np.abs(matrix.data)
     if not bool((size >= SMALLEST_WEIGHT).all()):
         raise InputError(
-            f"a weight of size {size.min():g} vanishes beside the noise; at least {SMALLEST_WEIGHT:g}"
+            f"a weight of size {size.min():g} is below the noise; weights must be 0 or at least "
+            f"{SMALLEST_WEIGHT:g}"
         )
     total = np.asarray(abs(matrix).sum(axis=1)).ravel()
     if not bool((total <= chosen.weight).all()):

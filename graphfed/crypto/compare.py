@@ -1,27 +1,31 @@
-"""Secure comparison: two parties learn whether x < y, x = y or x > y, or share it, and nothing else of each
-other's number.
+"""Secure comparison: two parties learn whether x < y, x = y or x > y, or get shares of the answer.
 
-The millionaires' protocol of CrypTFlow2 (Rathee et al., CCS 2020). The numbers of k bits are cut into digits
-of 4. For each digit the first party prepares the two bits (less, equal), hidden behind two random bits, for
-every digit that the second may have, and the second takes its own by a 1-of-16 transfer: each has a share of
-both bits (exclusive or). Then neighbouring digits are joined, in a tree of log2(k / 4) levels,
+Reference: the millionaires' protocol of CrypTFlow2 (Rathee et al., CCS 2020).
 
-    less = less_high + equal_high less_low        equal = equal_high equal_low
+What leaks: `compare` opens the three-way outcome. `is_less` opens whether x < y, and does not reveal
+whether x = y otherwise. `compare_shared` opens nothing. The outcome together with a party's own number
+implies something about the other number. The number of bits and the number of comparisons are public. If
+the same secret number is compared with many known numbers, each outcome can reveal one bit of it: the
+caller must state how often this happens, and the ledger counts the comparisons.
 
-by one 1-of-8 transfer: the first party prepares both results for every value of the second's three shares.
-All transfers go one way, so one set-up serves. The paper takes its 1-of-16 transfers from another extension
-(KK13), which sends less.
+Corruption model and security parameter: as in `session` and `ot` (semi-honest, 128 bits). Each share alone
+is uniform: the first party draws its own share, and the share of the second party is the bit plus the drawn
+one.
 
-Whoever opens the outcome learns the outcome, and what follows from it and the own number; of `is_less`
-whether x < y, and nothing of whether they are equal where it is not. k and how many numbers are compared are
-public. Shares are uniform each by itself: the first party draws its own, and the second's is the bit plus a
-drawn one. Both parties follow the protocol (semi-honest): see `session` and `ot`.
+The protocol. Numbers of k bits are cut into digits of 4 bits. For each digit, the first party prepares the
+two bits (less, equal) for every digit that the second party may have, and hides them behind two random
+bits. The second party takes the pair for its own digit by a 1-of-16 transfer. Each party then has a share
+(exclusive or) of both bits. Neighbouring digits are then joined in a tree of log2(k / 4) levels,
 
-With `session.Simulated` in the place of a session the same functions give the same outcomes and declare the
+    less = less_high + equal_high less_low        equal = equal_high equal_low,
+
+by one 1-of-8 transfer for each pair. The first party prepares both results for every value of the three
+shares of the second party. All transfers go from the first party to the second, so one set-up is enough.
+The paper builds its 1-of-16 transfers from another extension (KK13), which sends fewer bytes.
+
+With `session.Simulated` in place of a session, the same functions give the same outcomes and declare the
 same bytes.
-
-Comparing the same secret number with many known ones closes in on it, a bit for each at best: who calls this
-says how often, and the ledger counts it."""
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -51,30 +55,59 @@ Numbers = NDArray[np.unsignedinteger]
 
 MAX_BITS = 32
 DIGIT = 4
-#: Comparisons in a message: what it takes fits a processor's cache. Messages on their way at once.
+#: Comparisons in a message, such that a message fits in the processor's cache; and messages that are sent
+#: before the
+#: first answer is awaited.
 BLOCK, BLOCKS = 1000, 64
 LESS, EQUAL = np.uint8(1), np.uint8(2)
 _ONE = np.uint8(1)
 
 
 def compare(session: TwoParty | Simulated, numbers: Numbers, bits: int) -> Party[NDArray[np.int8]]:
-    """Both learn the outcomes [n]: -1 where the first party's number is less, 0 equal, 1 greater.
+    """Compare numbers; both parties learn the outcomes.
 
-    numbers [n]: this party's, of at most `bits` bits; n and `bits` are the same at both ends."""
+    Args:
+        session: A session, or a simulated one.
+        numbers: This party's numbers, unsigned [n], of at most `bits` bits.
+        bits: Bits of the numbers, the same at both parties.
+
+    Returns:
+        int8 [n]: -1 where the first party's number is less, 0 where the numbers are equal, 1 where it is
+        greater.
+    """
     shares = yield from compare_shared(session, numbers, bits)
     return (yield from open_outcomes(session, shares))
 
 
 def is_less(session: TwoParty | Simulated, numbers: Numbers, bits: int) -> Party[NDArray[np.bool_]]:
-    """Both learn whether the first party's number is less [n], and not whether the others are equal."""
+    """Compare numbers; both parties learn only whether the first party's number is less.
+
+    Args:
+        session: A session, or a simulated one.
+        numbers: This party's numbers, unsigned [n], of at most `bits` bits.
+        bits: Bits of the numbers, the same at both parties.
+
+    Returns:
+        bool [n].
+    """
     shares = yield from compare_shared(session, numbers, bits)
     return (yield from open_less(session, shares))
 
 
 def compare_shared(session: TwoParty | Simulated, numbers: Numbers, bits: int) -> Party[Bytes]:
-    """This party's shares [n] of the outcomes: bit 0 of less, bit 1 of equal.
+    """Compare numbers; each party gets a share of the outcomes.
 
-    InputError for a number that needs more bits, or bits out of 1..32."""
+    Args:
+        session: A session, or a simulated one.
+        numbers: This party's numbers, unsigned [n].
+        bits: Bits of the numbers, the same at both parties.
+
+    Returns:
+        This party's shares (exclusive or), uint8 [n]: bit 0 says less, bit 1 says equal.
+
+    Raises:
+        InputError: A number needs more than `bits` bits, or `bits` is not in 1..32.
+    """
     _check(numbers, bits)
     if isinstance(session, Simulated):
         cost = bytes_of_comparison(len(numbers), bits)
@@ -89,41 +122,58 @@ def compare_shared(session: TwoParty | Simulated, numbers: Numbers, bits: int) -
 
 
 def open_outcomes(session: TwoParty | Simulated, shares: Bytes) -> Party[NDArray[np.int8]]:
-    """Both send their shares of some outcomes: what they stand for [n]."""
-    told = yield from session.swap("outcomes", _packed(shares))
-    both = shares ^ _unpacked(told, len(shares))
+    """Open shared outcomes: both parties send their shares.
+
+    Args:
+        session: A session, or a simulated one.
+        shares: This party's shares, as `compare_shared` gives them, uint8 [n].
+
+    Returns:
+        int8 [n], as `compare` returns them.
+    """
+    remote = yield from session.swap("outcomes", _packed(shares))
+    both = shares ^ _unpacked(remote, len(shares))
     return np.where(both & LESS, -1, np.where(both & EQUAL, 0, 1)).astype(np.int8)
 
 
 def open_less(session: TwoParty | Simulated, shares: Bytes) -> Party[NDArray[np.bool_]]:
-    """Both send the half of their shares of some outcomes that is of less: whether it is so [n]. The shares
-    of equal stay where they are."""
-    mine = shares & LESS
-    told = yield from session.swap("less", np.packbits(mine, bitorder="little"))
-    return (mine ^ np.unpackbits(told, count=len(shares), bitorder="little")).astype(np.bool_)
+    """Open whether the first number is less, and keep whether the numbers are equal secret.
+
+    Args:
+        session: A session, or a simulated one.
+        shares: This party's shares, as `compare_shared` gives them, uint8 [n].
+
+    Returns:
+        bool [n].
+    """
+    local = shares & LESS
+    remote = yield from session.swap("less", np.packbits(local, bitorder="little"))
+    return (local ^ np.unpackbits(remote, count=len(shares), bitorder="little")).astype(np.bool_)
 
 
 # ---- the two sides -----------------------------------------------------------------------------------------
 
 
 def _first(session: TwoParty, x: Numbers, bits: int) -> Party[list[Bytes]]:
+    """Run the first party of one wave of comparisons."""
     shares = []
     for block in _slices(len(x), BLOCK):
         digits = _digits(x[block], bits)
-        drawn = [_drawn(digit.shape) for digit, _ in digits]
-        words = [_LEAVES[w][digit] ^ _SPREAD[w][d] for (digit, w), d in zip(digits, drawn, strict=True)]
+        masks = [_draw_masks(digit.shape) for digit, _ in digits]
+        words = [_LEAVES[w][digit] ^ _SPREAD[w][mask] for (digit, w), mask in zip(digits, masks, strict=True)]
         yield from offer(session, *((word.ravel(), w) for word, (_, w) in zip(words, digits, strict=True)))
-        shares.append(np.concatenate(drawn, axis=1))
+        shares.append(np.concatenate(masks, axis=1))
     while shares[0].shape[1] > 1:
         for number, nodes in enumerate(shares):
             low, high, left = _pairs(nodes)
-            mine = _drawn(low.shape)
-            yield from offer(session, ((_JOINS[high | low << 2] ^ _SPREAD[3][mine]).ravel(), 3))
-            shares[number] = np.concatenate([mine, left], axis=1)
+            local = _draw_masks(low.shape)
+            yield from offer(session, ((_JOINS[high | low << 2] ^ _SPREAD[3][local]).ravel(), 3))
+            shares[number] = np.concatenate([local, left], axis=1)
     return [nodes[:, 0] for nodes in shares]
 
 
 def _second(session: TwoParty, y: Numbers, bits: int) -> Party[list[Bytes]]:
+    """Run the second party of one wave of comparisons."""
     asked, shares = [], []
     for block in _slices(len(y), BLOCK):
         digits = _digits(y[block], bits)
@@ -131,14 +181,14 @@ def _second(session: TwoParty, y: Numbers, bits: int) -> Party[list[Bytes]]:
     for number, request in enumerate(asked):
         taken = yield from take(session, request)
         rows = len(y[number * BLOCK : (number + 1) * BLOCK])
-        shares.append(np.concatenate([two.reshape(rows, -1) for two in taken], axis=1))
+        shares.append(np.concatenate([messages.reshape(rows, -1) for messages in taken], axis=1))
         if shares[number].shape[1] > 1:
             asked[number] = yield from _ask_to_join(session, shares[number])
     while shares[0].shape[1] > 1:
         for number, nodes in enumerate(shares):
             _, high, left = _pairs(nodes)
-            (told,) = yield from take(session, asked[number])
-            joined = told.reshape(high.shape) ^ (high & LESS)
+            (messages,) = yield from take(session, asked[number])
+            joined = messages.reshape(high.shape) ^ (high & LESS)
             shares[number] = np.concatenate([joined, left], axis=1)
             if shares[number].shape[1] > 1:
                 asked[number] = yield from _ask_to_join(session, shares[number])
@@ -146,14 +196,18 @@ def _second(session: TwoParty, y: Numbers, bits: int) -> Party[list[Bytes]]:
 
 
 def _ask_to_join(session: TwoParty, nodes: Bytes) -> Party[list[Asked]]:
-    """By this party's shares of equal_high, less_low and equal_low."""
+    """Ask for the joined nodes, by this party's shares of equal_high, less_low and equal_low."""
     low, high, _ = _pairs(nodes)
     return (yield from ask(session, ((high >> _ONE | low << _ONE).ravel(), 3)))
 
 
 def _digits(numbers: Numbers, bits: int) -> list[tuple[Bytes, int]]:
-    """(digits [n, d], w) of w bits each, low ones first: those of 4 bits, then the highest one if it has
-    fewer."""
+    """Cut numbers into digits.
+
+    Returns:
+        Pairs (digits [n, d], w) of digits of w bits, lowest first: all digits of 4 bits, then the highest
+        digit if it has fewer.
+    """
     full, rest = divmod(bits, DIGIT)
     found = []
     if full:
@@ -165,16 +219,17 @@ def _digits(numbers: Numbers, bits: int) -> list[tuple[Bytes, int]]:
 
 
 def _pairs(nodes: Bytes) -> tuple[Bytes, Bytes, Bytes]:
-    """Nodes [n, d] of the tree that are joined, the lower and the higher ones, and the highest where it is
-    left over."""
+    """Split the nodes [n, d] of a level into the lower ones and the higher ones of each pair, and the highest
+    one if d is odd.
+    """
     joined = nodes.shape[1] // 2 * 2
     return nodes[:, 0:joined:2], nodes[:, 1:joined:2], nodes[:, joined:]
 
 
-def _drawn(shape: tuple[int, ...]) -> Bytes:
-    """Two random bits each, from the operating system's entropy."""
-    drawn = np.frombuffer(os.urandom(int(np.prod(shape))), dtype=np.uint8)
-    return drawn.reshape(shape) & np.uint8(3)
+def _draw_masks(shape: tuple[int, ...]) -> Bytes:
+    """Draw two random bits for each entry, from the operating system's entropy."""
+    random_bytes = np.frombuffer(os.urandom(int(np.prod(shape))), dtype=np.uint8)
+    return random_bytes.reshape(shape) & np.uint8(3)
 
 
 def _slices(count: int, size: int) -> Iterator[slice]:
@@ -182,38 +237,48 @@ def _slices(count: int, size: int) -> Iterator[slice]:
 
 
 def _packed(shares: Bytes) -> Bytes:
-    """Two bits each, four to a byte."""
+    """Pack outcomes of two bits, four to a byte."""
     bits = np.stack([shares & 1, shares >> 1], axis=1)
     return np.packbits(bits, bitorder="little")
 
 
 def _unpacked(packed: Bytes, count: int) -> Bytes:
+    """Unpack `count` outcomes of two bits."""
     bits = np.unpackbits(packed, count=2 * count, bitorder="little").reshape(count, 2)
     return bits[:, 0] | bits[:, 1] << _ONE
 
 
 def _words_of(w: int, message: Callable[[int, int], int], rows: int) -> NDArray[np.unsignedinteger]:
-    """For every row: the 2^w messages of two bits in one word."""
+    """Put the 2^w messages of two bits of every row into one word."""
     words = [sum(message(row, m) << 2 * m for m in range(2**w)) for row in range(rows)]
     return np.array(words, dtype=WORDS[w])
 
 
 def _leaf(x: Any, y: Any) -> Any:
+    """Compare two digits: bit 0 says less, bit 1 says equal."""
     return int(LESS) * (x < y) | int(EQUAL) * (x == y)
 
 
-def _join(mine: int, theirs: int) -> int:
-    """mine: the first party's shares (less, equal) of the high node and of the low one; theirs: the second's
-    of equal_high, less_low and equal_low. What is still missing is the second's share of less_high."""
-    less_high, equal_high, less_low, equal_low = (mine >> i & 1 for i in range(4))
-    equal_high ^= theirs & 1
-    less_low ^= theirs >> 1 & 1
-    equal_low ^= theirs >> 2 & 1
+def _join(first: int, second: int) -> int:
+    """Compute the message that joins two nodes.
+
+    Args:
+        first: The first party's shares (less, equal) of the high node, then of the low node, as 4 bits.
+        second: The second party's shares of equal_high, less_low and equal_low, as 3 bits.
+
+    Returns:
+        The outcome of the joined node, without the second party's share of less_high, which that party adds
+        itself.
+    """
+    less_high, equal_high, less_low, equal_low = (first >> i & 1 for i in range(4))
+    equal_high ^= second & 1
+    less_low ^= second >> 1 & 1
+    equal_low ^= second >> 2 & 1
     less = less_high ^ (equal_high & less_low)
     return int(LESS) * less | int(EQUAL) * (equal_high & equal_low)
 
 
-#: By w: the messages for every digit, and two bits repeated in every message.
+#: By w: the messages for every digit of the first party; and two bits repeated in every message of a word.
 _LEAVES = [_words_of(w, _leaf, 2**w) for w in range(DIGIT + 1)]
 _SPREAD = [_words_of(w, lambda drawn, _: drawn, 4) for w in range(DIGIT + 1)]
 _JOINS = _words_of(3, _join, 16)
@@ -223,7 +288,15 @@ _JOINS = _words_of(3, _join, 16)
 
 
 def bytes_of_comparison(count: int, bits: int) -> tuple[int, int]:
-    """Bytes of `compare_shared`, from the first party and from the second, tags included."""
+    """Count the bytes of `compare_shared`.
+
+    Args:
+        count: Number of comparisons.
+        bits: Bits of the numbers.
+
+    Returns:
+        Bytes from the first party and bytes from the second party, tags included.
+    """
     first = second = 0
     for wave in _slices(count, BLOCK):
         n = wave.stop - wave.start
@@ -239,17 +312,34 @@ def bytes_of_comparison(count: int, bits: int) -> tuple[int, int]:
 
 
 def bytes_of_opening(count: int) -> int:
-    """Bytes of `open_outcomes`, from each."""
+    """Count the bytes of `open_outcomes`.
+
+    Args:
+        count: Number of outcomes.
+
+    Returns:
+        Bytes from each party.
+    """
     return TAG_BYTES + -(-count // 4)
 
 
 def bytes_of_opening_less(count: int) -> int:
-    """Bytes of `open_less`, from each."""
+    """Count the bytes of `open_less`.
+
+    Args:
+        count: Number of outcomes.
+
+    Returns:
+        Bytes from each party.
+    """
     return TAG_BYTES + -(-count // 8)
 
 
 def _check(numbers: Numbers, bits: int) -> None:
+    """Refuse numbers that do not fit into `bits` bits, and a number of bits out of range."""
     if not 1 <= bits <= MAX_BITS:
         raise InputError(f"numbers of {bits} bits cannot be compared; use 1 to {MAX_BITS}")
     if len(numbers) and int(numbers.max()) >> bits:
-        raise InputError(f"{int(numbers.max())} needs more than {bits} bits; compare with more")
+        raise InputError(
+            f"the number {int(numbers.max())} needs more than {bits} bits; use a larger value of bits"
+        )

@@ -1,4 +1,4 @@
-"""What a party of a protocol raises where the other one does not keep to it."""
+"""The error of a protocol in which the other party does not do what the protocol says."""
 
 from graphfed.errors import GraphfedError
 
@@ -6,5 +6,8 @@ __all__ = ["ProtocolError"]
 
 
 class ProtocolError(GraphfedError):
-    """A message that is not the one that the protocol expects now: of another length, step or session, or no
-    point of the curve. The session is over; nothing more is sent or opened in it."""
+    """A message that the protocol does not expect at this point.
+
+    It has another length, belongs to another step or session, or is not a point of the curve. The session
+    is over: nothing more is sent or opened in it.
+    """

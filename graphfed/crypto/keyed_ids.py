@@ -1,15 +1,20 @@
-"""Names for nodes that holders of the same key agree on and nobody else can turn back.
+"""Pseudonyms of nodes that all clients with one key can compute, and that the server cannot reverse.
 
-Holders of overlapping graphs send a server names to align their nodes by. A plain hash would not do: ids
-(customer numbers, card numbers) are few enough to try them all. With a key that the server does not have, a
-name is a pseudorandom function of the id: keyed BLAKE2b (RFC 7693), here cut to 64 bits. The server sees who
-holds a node of the same name, and can link names between runs under one key, and nothing else.
+Clients with overlapping graphs send the server names by which it aligns their nodes. A plain hash would not
+protect the ids: customer numbers and card numbers are few enough to try all of them. The name here is a
+pseudorandom function of the id under a key that the server does not have: keyed BLAKE2b (RFC 7693), cut to
+64 bits.
 
-Two of n nodes get one name with probability about n^2 / 2^65: 3e-8 for a million.
+Corruption model: the server follows the protocol and tries to learn what it can. It must not have the key.
+A client that gives the key to the server reveals every id that the server can guess.
 
-The holders agree on the key outside of graphfed, as 64 hexadecimal digits in the environment variable
-GRAPHFED_HOLDERS_KEY of every holder's process. A `simulated` key is worked out of the run's seed, which the
-server knows: it shows what crosses, and protects nothing.
+What leaks to the server: which clients have a node with the same name, and which names of two runs under
+the same key are equal. Security parameter: the key has 256 bits. Names have 64 bits, so two of n nodes get
+the same name with probability about n^2 / 2^65, which is 3e-8 for a million nodes.
+
+The clients agree on the key outside of graphfed. Each client's process reads it as 64 hexadecimal digits
+from the environment variable GRAPHFED_CLIENTS_KEY. A `simulated` key is derived from the run's seed, which
+the server knows: it shows what is sent, and protects nothing.
 """
 
 import hashlib
@@ -22,39 +27,71 @@ from graphfed.errors import InputError
 
 __all__ = ["KEY", "clients_key", "keyed_names", "simulated_key"]
 
-#: The environment variable that holds the holders' key.
-KEY = "GRAPHFED_HOLDERS_KEY"
+#: The environment variable with the key of the clients, and the name that it had before.
+KEY = "GRAPHFED_CLIENTS_KEY"
+OLD_KEY = "GRAPHFED_HOLDERS_KEY"
 _KEY_BYTES = 32
 
 
 def clients_key() -> bytes:
-    """The key in this process's environment, 32 bytes; InputError where it is missing or no key."""
+    """Read the clients' key from the environment of this process.
+
+    Returns:
+        The key, 32 bytes.
+
+    Raises:
+        InputError: The variable is not set, its value is not 64 hexadecimal digits, or its old name is
+            set.
+    """
+    if OLD_KEY in os.environ:
+        raise InputError(f"the environment variable {OLD_KEY} is now {KEY}; rename it")
     text = os.environ.get(KEY, "").strip()
     fix = (
-        f"all holders set {KEY} to the same {2 * _KEY_BYTES} hexadecimal digits, which the server must not "
-        f'know; one of them makes it: python -c "import secrets; print(secrets.token_hex({_KEY_BYTES}))"'
+        f"set {KEY} to the same {2 * _KEY_BYTES} hexadecimal digits at all clients; the server must not know "
+        'them. One client creates the key: python -c "import secrets; '
+        f'print(secrets.token_hex({_KEY_BYTES}))"'
     )
     if not text:
-        raise InputError(f"node_ids=keyed needs the holders' key, and {KEY} is not set; {fix}")
+        raise InputError(f"node_ids=keyed needs the clients' key, and {KEY} is not set; {fix}")
     try:
         key = bytes.fromhex(text)
     except ValueError:
         key = b""
     if len(key) != _KEY_BYTES:
-        raise InputError(f"{KEY} is no key ({len(text)} characters); {fix}")
+        raise InputError(
+            f"{KEY} has {len(text)} characters and is not a key of {2 * _KEY_BYTES} hexadecimal digits; {fix}"
+        )
     return key
 
 
 def simulated_key(seed: int) -> bytes:
-    """The key of a trial run: worked out of its seed, so no secret."""
+    """Derive the key of a simulated run from its seed. This key is not a secret.
+
+    Args:
+        seed: The run's seed.
+
+    Returns:
+        The key, 32 bytes.
+    """
     return hashlib.blake2b(
         f"graphfed simulated holders' key {seed}".encode(), digest_size=_KEY_BYTES
     ).digest()
 
 
 def keyed_names(key: bytes, purpose: str, items: Iterable[bytes]) -> np.ndarray:
-    """A 64-bit name for every item, [n] int64: equal for equal items under the same key and purpose, else
-    pseudorandom. Names of two purposes (at most 16 bytes) have nothing to do with each other."""
+    """Compute a 64-bit name for every item.
+
+    Equal items have equal names under the same key and purpose. Names are pseudorandom otherwise, and names
+    of different purposes are unrelated.
+
+    Args:
+        key: The key, 32 bytes.
+        purpose: What the names are for, at most 16 bytes.
+        items: n items.
+
+    Returns:
+        The names, int64 [n].
+    """
     start = hashlib.blake2b(key=key, digest_size=8, person=purpose.encode())
     names = bytearray()
     for item in items:

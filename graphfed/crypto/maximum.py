@@ -1,27 +1,40 @@
-"""The secure maximum of several holders' numbers, as SAPGNN pools with it (section 4.5.3, eqs. 7 and 19).
+"""Secure maximum of several clients' numbers, as SAPGNN uses it to pool embeddings.
 
-Two computing parties. The first is the server; the second is the helper: a holder, or a second server. Every
-holder cuts each of its numbers into two additive shares modulo 2^32 and sends one to each, so neither has a
-number of anybody's. They find the maximum of each coordinate by a tournament: at each pairing a share of
-whether the left number is at least the right one, and shares of the larger one (`ring`). The helper sends its
-shares of the maxima to the server, which learns them, and not whose they are: who won stays shared between
-the two and, one level after the other, chooses the way of the gradient (eq. 19). A holder gets both shares of
-its own gradient and adds them up.
+Reference: SAPGNN, section 4.5.3, Eq. (7) and Eq. (19).
 
-Who sees what. The server: the maxima, which holders have which node, and nothing else. The helper: which
-rows of two holders are of one node, not which node, and nothing of numbers or gradients but its own as a
-holder. A holder: the gradient of its numbers, which is 0 where it lost; of equal numbers the one of the
-holder with the lowest id counts. By design a maximum is a number of one of the holders: of two holders, the
-one whose number it is not would know the other's if it were told the maximum (SAPGNN's holders are told what
-the server works out of it). Assumed: server and helper do not put their shares together (who does has
-everything), and both follow the protocol. The paper compares by garbled circuits; comparisons by oblivious
-transfer give the same outcome to the same parties, cost less, and have one implementation here.
+There are two computing parties. The first party is the server. The second party is the helper, which is one
+of the clients or a second server. Every client splits each of its numbers into two additive shares modulo
+2^32 and sends one share to each party, so neither party knows a client's number. The parties find the
+maximum of each coordinate in a tournament. For each pairing they compute shares of whether the left number
+is at least the right one, and shares of the larger number (`ring`). The helper sends its shares of the
+maxima to the server. The winners stay shared between the two parties, and decide in the backward pass,
+level after level, where the gradient goes (Eq. (19)). Each client receives both shares of its own gradient
+and adds them.
 
-Numbers are fixed point with 16 bits after the point, below 2^14 in size, so that no difference leaves the
-ring; -2^14 stands for no number (-inf). Gradients are shared modulo 2^64 with 40 bits after the point.
+What leaks:
 
-With `session.Simulated` for a session the same functions give the same results and declare the same bytes,
-and the two show each other all they have."""
+- The server learns the maxima, and which clients have which node. It does not learn which client has a
+  maximum.
+- The helper learns which rows of two clients belong to the same node, but not to which node. It learns no
+  number and no gradient, except its own as a client.
+- A client learns the gradient of its numbers, which is 0 where another client has the maximum. If numbers
+  are equal, the client with the lowest id gets the gradient.
+- A maximum is the number of one client by definition. If only two clients have a node and one of them
+  learned the maximum, it would learn the other's number wherever its own is smaller. SAPGNN's clients do
+  not receive the maximum; they receive what the server computes from it.
+
+Corruption model: the server and the helper follow the protocol (semi-honest) and do not collude. If they
+combine their shares, they know everything. Security parameter: 128 bits, that of `ot`. The paper compares
+by garbled circuits. Comparison by oblivious transfer gives the same outcome to the same parties, sends
+fewer bytes, and is the only comparison that this package implements.
+
+Numbers are fixed point with 16 bits after the point and are below 2^14 in absolute value, so that no
+difference overflows. -2^14 stands for a missing number (-inf). Gradients are shared modulo 2^64 with 40
+bits after the point.
+
+With `session.Simulated` in place of a session, the same functions give the same results and declare the
+same bytes; the two parties then show each other everything.
+"""
 
 from dataclasses import dataclass
 
@@ -51,7 +64,7 @@ Shares = NDArray[np.uint32]
 Bits = list[NDArray[np.uint8]]
 
 FRACTION_BITS, GRADIENT_BITS = 16, 40
-#: Numbers stay below this in size; minus it stands for none.
+#: Bound of the absolute value of a number. Its negative stands for a missing number.
 LARGEST = 2.0**14
 LARGEST_GRADIENT = 2.0**22
 
@@ -60,9 +73,17 @@ LARGEST_GRADIENT = 2.0**22
 
 
 def encode(x: Tensor) -> Tensor:
-    """Floats [...] as int32 words; -inf, where there is no number, is the smallest.
+    """Encode floats as fixed-point words.
 
-    InputError for a number that is not below 2^14 in size."""
+    Args:
+        x: Floats of any shape [...]; -inf marks a missing number.
+
+    Returns:
+        int32 [...].
+
+    Raises:
+        InputError: A number is not finite or not below 2^14 in absolute value.
+    """
     none = x.isneginf()
     known = x.masked_fill(none, 0)
     if not bool((known.abs() < LARGEST - 2.0**-FRACTION_BITS).all()):
@@ -75,13 +96,23 @@ def encode(x: Tensor) -> Tensor:
 
 
 def decode(words: Tensor, dtype: torch.dtype) -> Tensor:
-    """int32 words [...] as floats."""
+    """Decode fixed-point words.
+
+    Args:
+        words: int32 of any shape [...].
+        dtype: Type of the result.
+
+    Returns:
+        Floats [...]; missing numbers are -inf.
+    """
     known = (words.double() * 2.0**-FRACTION_BITS).to(dtype)
     return known.masked_fill(words == -int(LARGEST * 2.0**FRACTION_BITS), -torch.inf)
 
 
 def encode_gradient(g: Tensor) -> Tensor:
-    """Floats [...] as int64 words. InputError for one that is not below 2^22 in size."""
+    """Encode a gradient [...] as int64 words. An entry of 2^22 or more in absolute value raises
+    InputError.
+    """
     if not bool((g.abs() < LARGEST_GRADIENT).all()):
         raise InputError(
             f"a gradient of size {float(g.abs().max()):g} cannot be shared: it must be finite and below "
@@ -91,7 +122,7 @@ def encode_gradient(g: Tensor) -> Tensor:
 
 
 def decode_gradient(words: Tensor, dtype: torch.dtype) -> Tensor:
-    """int64 words [...] as floats."""
+    """Decode a gradient from int64 words [...]."""
     return (words.double() * 2.0**-GRADIENT_BITS).to(dtype)
 
 
@@ -100,9 +131,15 @@ def decode_gradient(words: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Who meets whom. Nodes 0..M-1 are the rows; each level's winners are the next nodes, in order.
+    """The tournament: which entries meet at which level.
 
-    levels: of each, the nodes that meet, left and right [n]; roots [U]: the last node of each node."""
+    Entries 0..M-1 are the rows; the winners of each level are the next entries, in order.
+
+    Attributes:
+        rows: M, the number of rows.
+        levels: For each level, the entries that meet, left and right, int64 [n] each.
+        roots: The last entry of each graph node, which holds its maximum, int64 [U].
+    """
 
     rows: int
     levels: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]
@@ -110,26 +147,41 @@ class Plan:
 
 
 def make_plan(group: NDArray[np.int64]) -> Plan:
-    """The tournament of M rows, group [M] from 0 on: the node of each; rows of one node keep their
-    order."""
-    nodes = np.argsort(group, kind="stable")
-    node, following = group[nodes], len(group)
+    """Plan the tournament of M rows.
+
+    Args:
+        group: The graph node of each row, counted from 0, int64 [M]. Rows of one node keep their order.
+
+    Returns:
+        The plan, which is public.
+    """
+    entries = np.argsort(group, kind="stable")
+    groups, next_entry = group[entries], len(group)
     levels: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     while True:
-        starts = np.flatnonzero(np.r_[True, node[1:] != node[:-1]]) if len(node) else np.zeros(0, int)
-        place = np.arange(len(node)) - np.repeat(starts, np.diff(np.r_[starts, len(node)]))
-        left = np.flatnonzero((place % 2 == 0) & np.r_[node[1:] == node[:-1], False])
+        starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]]) if len(groups) else np.zeros(0, int)
+        # Rows of one group are adjacent: an even position meets the next one of its group.
+        position = np.arange(len(groups)) - np.repeat(starts, np.diff(np.r_[starts, len(groups)]))
+        left = np.flatnonzero((position % 2 == 0) & np.r_[groups[1:] == groups[:-1], False])
         if not len(left):
-            return Plan(len(group), tuple(levels), nodes)
-        levels.append((nodes[left], nodes[left + 1]))
-        nodes = nodes.copy()
-        nodes[left] = np.arange(following, following + len(left))
-        following += len(left)
-        nodes, node = np.delete(nodes, left + 1), np.delete(node, left + 1)
+            return Plan(len(group), tuple(levels), entries)
+        levels.append((entries[left], entries[left + 1]))
+        entries = entries.copy()
+        entries[left] = np.arange(next_entry, next_entry + len(left))
+        next_entry += len(left)
+        entries, groups = np.delete(entries, left + 1), np.delete(groups, left + 1)
 
 
 def open_session(*, first: bool, simulated: bool) -> Party[TwoParty | Simulated]:
-    """Set up a session of the server (the first) and the helper."""
+    """Set up a session of the server (the first party) and the helper.
+
+    Args:
+        first: Whether this is the server.
+        simulated: Simulate the session.
+
+    Returns:
+        The session, which is ready for use.
+    """
     if simulated:
         sent, received = bytes_of_set_up(both_ways=True)[:: 1 if first else -1]
         yield Declared(sent, received)
@@ -138,27 +190,39 @@ def open_session(*, first: bool, simulated: bool) -> Party[TwoParty | Simulated]
 
 
 def maxima(session: TwoParty | Simulated, plan: Plan, shares: Shares) -> Party[tuple[Shares, Bits]]:
-    """The maxima [U, H] (at the first party; the second has its shares of them), and this party's shares of
-    whether the left one won, for every level [n * H].
+    """Find the maximum of each coordinate over the rows of every node.
 
-    shares [M, H]: this party's."""
+    Args:
+        session: A session, or a simulated one.
+        plan: The tournament.
+        shares: This party's additive shares of the numbers, uint32 [M, H].
+
+    Returns:
+        The maxima, uint32 [U, H], at the first party (the second party gets its shares of them); and this
+        party's shares of whether the left entry won, for every level, uint8 [n * H].
+
+    Reference:
+        SAPGNN, Eq. (7).
+    """
     width = shares.shape[1]
-    nodes = np.concatenate([shares, np.zeros((sum(len(left) for left, _ in plan.levels), width), np.uint32)])
-    following, chosen = plan.rows, []
+    entries = np.concatenate(
+        [shares, np.zeros((sum(len(left) for left, _ in plan.levels), width), np.uint32)]
+    )
+    next_entry, chosen = plan.rows, []
     for left, right in plan.levels:
-        difference = (nodes[left] - nodes[right]).ravel()
+        difference = (entries[left] - entries[right]).ravel()
         wins = yield from nonnegative(session, difference)
         larger = yield from select(session, wins, difference)
-        nodes[following : following + len(left)] = nodes[right] + larger.reshape(-1, width)
-        following += len(left)
+        entries[next_entry : next_entry + len(left)] = entries[right] + larger.reshape(-1, width)
+        next_entry += len(left)
         chosen.append(wins)
-    found = nodes[plan.roots]
+    found = entries[plan.roots]
     if isinstance(session, Simulated):
-        mine, other = yield from session.both(found, (0, TAG_BYTES + found.nbytes))
-        found = mine + other
+        local, remote = yield from session.both(found, (0, TAG_BYTES + found.nbytes))
+        found = local + remote
     elif session.first:
-        told = yield from session.receive("maxima", found.nbytes)
-        found = found + np.frombuffer(told.tobytes(), dtype=np.uint32).reshape(found.shape)
+        message = yield from session.receive("maxima", found.nbytes)
+        found = found + np.frombuffer(message.tobytes(), dtype=np.uint32).reshape(found.shape)
     else:
         yield from session.send("maxima", found)
     return found, chosen
@@ -167,22 +231,32 @@ def maxima(session: TwoParty | Simulated, plan: Plan, shares: Shares) -> Party[t
 def send_gradients(
     session: TwoParty | Simulated, plan: Plan, chosen: Bits, gradient: NDArray[np.uint64]
 ) -> Party[NDArray[np.uint64]]:
-    """This party's shares [M, H] of the gradient of every row: that of the maximum where the row won, else 0
-    (eq. 19).
+    """Compute shares of the gradient of every row: the gradient of the maximum where the row won, else 0.
 
-    gradient [U, H]: of the maxima, at the first party; the second's is 0. chosen: of `maxima`."""
+    Args:
+        session: A session, or a simulated one.
+        plan: The tournament.
+        chosen: The shared winners that `maxima` returned.
+        gradient: The gradient of the maxima at the first party, zeros at the second party, uint64 [U, H].
+
+    Returns:
+        This party's additive shares, uint64 [M, H].
+
+    Reference:
+        SAPGNN, Eq. (19).
+    """
     width = gradient.shape[1]
     total = plan.rows + sum(len(left) for left, _ in plan.levels)
-    nodes = np.zeros((total, width), dtype=np.uint64)
-    nodes[plan.roots] = gradient
-    following, above = total, True
+    gradients = np.zeros((total, width), dtype=np.uint64)
+    gradients[plan.roots] = gradient
+    next_entry, is_highest = total, True
     for (left, right), wins in zip(plan.levels[::-1], chosen[::-1], strict=True):
-        following -= len(left)
-        won = nodes[following : following + len(left)]
-        flat = won.ravel()
-        # What enters the highest level is the server's alone.
-        to_left = yield from select(session, wins, flat, of_first=above)
-        nodes[left] = to_left.reshape(-1, width)
-        nodes[right] = won - nodes[left]
-        above = False
-    return nodes[: plan.rows]
+        next_entry -= len(left)
+        of_winners = gradients[next_entry : next_entry + len(left)]
+        flat = of_winners.ravel()
+        # Only the server has the gradient that enters the highest level.
+        to_left = yield from select(session, wins, flat, of_first=is_highest)
+        gradients[left] = to_left.reshape(-1, width)
+        gradients[right] = of_winners - gradients[left]
+        is_highest = False
+    return gradients[: plan.rows]

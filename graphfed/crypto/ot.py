@@ -1,32 +1,43 @@
-"""Oblivious transfer: a sender has several messages, a receiver gets the one it chooses; the sender does not
-learn which, and the receiver nothing of the others.
+"""Oblivious transfer: a sender has several messages, and a receiver gets the one that it chooses.
 
-Base transfers (`base_send`, `base_receive`), 128 for a direction of a session, on P-256. The receiver sends
-two points for each: one whose secret key it has, in the place of its choice, and one that it draws as a point
-and has no secret key of. Both are uniform points, so the sender cannot tell them apart. The sender sends one
-point A = aG for all, and both ends hash the Diffie-Hellman secret with A: the sender with both points, the
-receiver with the one whose key it has; for the other one it would have to solve computational Diffie-Hellman.
-The curve has no small subgroups, and each point that arrives is checked to be on it.
+What leaks: the sender does not learn which message was chosen, and the receiver learns nothing of the other
+messages. The number of transfers and their widths are public.
 
-Extension (`OTSender`, `OTReceiver`): IKNP (Ishai, Kilian, Nissim and Petrank, CRYPTO 2003) with 128 columns.
-The receiver of the extension was the sender of the base transfers: it has both seeds of each column, the
-sender one of them, by the bits of its secret s. For choices r the receiver expands both seeds to columns and
-sends u_j = G(k_j^0) + G(k_j^1) + r (exclusive or), 16 bytes for a transfer. Row i of what the sender makes
-of it is q_i = t_i + r_i s. The keys of transfer i are H(i, q_i) and H(i, q_i + s), of which the receiver can
-compute the one of its choice, H(i, t_i). u_j hides r behind a column of G(k_j^1) or G(k_j^0) that the sender
-does not have. H(i, x) = p(p(x) + i) + p(x) with p = AES under a fixed key, a tweakable correlation-robust
-hash (TMMO: Guo, Katz, Wang and Yu, IEEE S&P 2020); G is AES-128 in counter mode. Counters i and the streams
-of G go on from batch to batch and are never used twice.
+Corruption model: both parties follow the protocol (semi-honest). A receiver that sends ill-formed columns
+could learn bits of the sender's secret s. The code does not run in constant time, so a party who can
+measure the other's machine is not covered.
 
-1-of-2^w transfers from w transfers (Naor and Pinkas, STOC 1999): message m is hidden behind the exclusive or
-of the parts number m of the w keys that m's bits name. Each message has a part of its own, so that what the
-receiver knows of one says nothing of another. Messages of two bits, many transfers at a time (`ask`, `offer`,
-`take`), take their parts from the keys themselves; words of 32 bits, one transfer (`choose_word`,
-`offer_words`), from AES-128 in counter mode under each key.
+Security parameter: 128 bits. It rests on computational Diffie-Hellman on P-256, on AES-128 in counter mode
+as a pseudorandom generator, and on a tweakable correlation-robust hash.
 
-Secure against parties that follow the protocol (semi-honest); a receiver that sends ill-formed columns could
-learn bits of s. Not constant in time: who can measure the other's machine learns more than the messages
-say."""
+Base transfers (`_base_send`, `_base_receive`), 128 for each direction of a session, on P-256. For each
+transfer the receiver sends two points. At the place of its choice is a point whose private key it has. At
+the other place is a point that it samples directly, so that it has no private key of it. Both points are
+uniform, so the sender cannot distinguish them. The sender sends one point A = aG for all transfers. Both
+parties hash the Diffie-Hellman secrets with A: the sender has both secrets of a transfer, and the receiver
+has the one whose private key it has. To compute the other secret the receiver would have to solve
+computational Diffie-Hellman. The curve has no small subgroups, and every point that arrives is checked to
+lie on it.
+
+Extension (`OTSender`, `OTReceiver`): IKNP (Ishai, Kilian, Nissim and Petrank, CRYPTO 2003) with 128
+columns. The receiver of the extension was the sender of the base transfers. It has both seeds of each
+column, and the sender has one of them, according to the bits of its secret s. For choices r the receiver
+expands both seeds to columns and sends
+
+    u_j = G(k_j^0) + G(k_j^1) + r   (exclusive or),
+
+which is 16 bytes per transfer. The sender computes rows q_i = t_i + r_i s. The keys of transfer i are H(i,
+q_i) and H(i, q_i + s), and the receiver can compute the key of its choice, H(i, t_i). The choices r in u_j
+are hidden by the column that the sender does not have, G(k_j^0) or G(k_j^1). The hash is H(i, x) = p(p(x) +
+i) + p(x), where p is AES under a fixed key (TMMO: Guo, Katz, Wang and Yu, IEEE S&P 2020). The counters i
+and the streams of G continue from batch to batch, and no part of them is used twice.
+
+1-of-2^w transfers are built from w transfers (Naor and Pinkas, STOC 1999). Message m is hidden by the
+exclusive or of w pads: for each bit of m, pad number m of the key that this bit selects. Each message has
+its own pads, so what the receiver knows of one message says nothing of another. Many transfers of two-bit
+messages (`ask`, `offer`, `take`) take the pads from the keys themselves. A single transfer of 32-bit words
+(`choose_word`, `offer_words`) takes them from AES-128 in counter mode under each key.
+"""
 
 import hashlib
 import os
@@ -68,16 +79,24 @@ __all__ = [
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
 
-#: Base transfers of a direction: computational security in bits, and columns of the extension.
+#: Number of base transfers of a direction: the security parameter in bits, and the columns of the extension.
 COLUMNS = 128
-#: Bytes of a point, both coordinates: to work out the second one would cost a third of a set-up.
+#: Bytes of a point with both coordinates. Computing the second one from the first would cost a third of a
+#: set-up.
 _POINT = 65
-#: Bytes of the base transfers: from the extension's sender, and from its receiver.
+#: Bytes of the base transfers, from the extension's sender and from its receiver, without tags.
 BASE_BYTES = (COLUMNS * 2 * _POINT, _POINT)
 
 
 def padded(count: int) -> int:
-    """Transfers that a batch of `count` takes: whole bytes of columns."""
+    """Round a number of transfers up to whole bytes of columns.
+
+    Args:
+        count: Number of transfers.
+
+    Returns:
+        The next multiple of 8.
+    """
     return -(-count // 8) * 8
 
 
@@ -85,64 +104,74 @@ def padded(count: int) -> int:
 
 
 def _base_receive(session: Session, choices: Bytes) -> Party[list[bytes]]:
-    """The key of each choice [128], 16 bytes each."""
-    from graphfed.crypto import ciphers
+    """Receive the key of each choice, 128 keys of 16 bytes."""
+    from graphfed.crypto import pairwise
 
     keys, points = [], []
     for bit in choices:
-        mine = ciphers.new_key()
-        pair = [ciphers.encoded(mine.public_key()), ciphers.drawn_point()]
+        private = pairwise.new_key()
+        pair = [pairwise.encode_point(private.public_key()), pairwise.sample_point()]
         points += pair[::-1] if bit else pair
-        keys.append(mine)
+        keys.append(private)
     yield from session.send("points", *points)
-    told = (yield from session.receive("point", _POINT)).tobytes()
-    theirs = _point(session, told)
+    sender_point = (yield from session.receive("point", _POINT)).tobytes()
+    sender_key = _point(session, sender_point)
     return [
-        _base_key(session, j, told, points[2 * j + int(bit)], ciphers.agreed(key, theirs))
+        _base_key(session, j, sender_point, points[2 * j + int(bit)], pairwise.agree_secret(key, sender_key))
         for j, (bit, key) in enumerate(zip(choices, keys, strict=True))
     ]
 
 
 def _base_send(session: Session) -> Party[list[tuple[bytes, bytes]]]:
-    """Both keys of each of 128 transfers."""
-    from graphfed.crypto import ciphers
+    """Send 128 base transfers, and return both keys of each, 16 bytes per key."""
+    from graphfed.crypto import pairwise
 
-    mine = ciphers.new_key()
-    told = ciphers.encoded(mine.public_key())
-    yield from session.send("point", told)
+    private = pairwise.new_key()
+    sender_point = pairwise.encode_point(private.public_key())
+    yield from session.send("point", sender_point)
     arrived = (yield from session.receive("points", COLUMNS * 2 * _POINT)).tobytes()
     keys = []
     for j in range(COLUMNS):
-        one, other = (arrived[(2 * j + b) * _POINT :][:_POINT] for b in (0, 1))
-        if one == other:
-            raise session.failed(f"the two points of the other party's base transfer {j} are the same")
-        zero, two = (
-            _base_key(session, j, told, p, ciphers.agreed(mine, _point(session, p))) for p in (one, other)
+        point_0, point_1 = (arrived[(2 * j + b) * _POINT :][:_POINT] for b in (0, 1))
+        if point_0 == point_1:
+            raise session.failed(f"the other party sent the same point twice in base transfer {j}")
+        key_of_0, key_of_1 = (
+            _base_key(session, j, sender_point, p, pairwise.agree_secret(private, _point(session, p)))
+            for p in (point_0, point_1)
         )
-        keys.append((zero, two))
+        keys.append((key_of_0, key_of_1))
     return keys
 
 
 def _base_key(session: Session, number: int, sender: bytes, receiver: bytes, secret: bytes) -> bytes:
-    told = b"graphfed base transfer" + session.id + number.to_bytes(2, "little") + sender + receiver
-    return hashlib.sha256(told + secret).digest()[:16]
+    """Hash a Diffie-Hellman secret, with the session, the transfer's number and both points, to a key of 16
+    bytes.
+    """
+    context = b"graphfed base transfer" + session.id + number.to_bytes(2, "little") + sender + receiver
+    return hashlib.sha256(context + secret).digest()[:16]
 
 
 def _point(session: Session, encoded: bytes) -> "ec.EllipticCurvePublicKey":
-    from graphfed.crypto import ciphers
+    """Decode a point that the other party sent; end the session if it is not on the curve."""
+    from graphfed.crypto import pairwise
 
     try:
-        return ciphers.point(encoded)
+        return pairwise.decode_point(encoded)
     except ValueError:
-        raise session.failed("the other party sent what is no point of P-256") from None
+        raise session.failed("the other party sent bytes that are not a point of P-256") from None
 
 
 # ---- extension ---------------------------------------------------------------------------------------------
 
 
 class OTSender:
-    """Who has the messages. One for a direction of a session; batches are taken in the order of the
-    receiver's."""
+    """The sender of extended transfers in one direction of a session.
+
+    Batches of transfers must be processed in the order in which the receiver made them.
+
+    Args:
+        session: The session.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -151,7 +180,7 @@ class OTSender:
         self._streams: list[CipherContext] = []
 
     def set_up(self) -> Party[None]:
-        """The base transfers, with fresh secrets."""
+        """Run the base transfers with fresh secrets."""
         bits = np.unpackbits(np.frombuffer(os.urandom(COLUMNS // 8), dtype=np.uint8), bitorder="little")
         seeds = yield from _base_receive(self._session, bits)
         self._streams = [_stream(seed) for seed in seeds]
@@ -159,17 +188,29 @@ class OTSender:
         self._secret = np.packbits(bits, bitorder="little").view(np.uint64)
 
     def keys(self, columns: Bytes, count: int) -> tuple[Words, Words]:
-        """The keys [count, 2] of choice 0 and of choice 1, from the columns of the receiver's `choose`."""
+        """Compute both keys of every transfer of a batch.
+
+        Args:
+            columns: The columns that the receiver's `choose` gave, [128, padded(count) / 8] bytes.
+            count: Number of transfers.
+
+        Returns:
+            The keys of choice 0 and the keys of choice 1, uint64 [count, 2] each.
+        """
         total = padded(count)
         q = _expand(self._streams, total // 8)
         q ^= columns.reshape(COLUMNS, total // 8) & self._mask
-        rows = _transposed(q)
+        rows = _transpose(q)
         start, self._count = self._count, self._count + total
-        return _hashed(rows, start)[:count], _hashed(rows ^ self._secret, start)[:count]
+        return _hash_rows(rows, start)[:count], _hash_rows(rows ^ self._secret, start)[:count]
 
 
 class OTReceiver:
-    """Who chooses."""
+    """The receiver of extended transfers in one direction of a session.
+
+    Args:
+        session: The session.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -177,40 +218,56 @@ class OTReceiver:
         self._streams: tuple[list[CipherContext], list[CipherContext]] = ([], [])
 
     def set_up(self) -> Party[None]:
-        """The base transfers, with fresh secrets."""
+        """Run the base transfers with fresh secrets."""
         seeds = yield from _base_send(self._session)
         self._streams = [_stream(zero) for zero, _ in seeds], [_stream(one) for _, one in seeds]
 
     def choose(self, bits: Bytes) -> tuple[Bytes, Words]:
-        """bits [n] of 0 and 1: the columns to send, [128, padded(n) / 8], and the keys [n, 2] of the
-        choices."""
+        """Choose one key of every transfer of a batch.
+
+        Args:
+            bits: The choices, 0 or 1, uint8 [n].
+
+        Returns:
+            The columns to send, uint8 [128, padded(n) / 8], and the keys of the choices, uint64 [n, 2].
+        """
         total = padded(len(bits))
         t = _expand(self._streams[0], total // 8)
         columns = _expand(self._streams[1], total // 8)
         columns ^= t
         columns ^= np.packbits(bits, bitorder="little")
         start, self._count = self._count, self._count + total
-        return columns, _hashed(_transposed(t), start)[: len(bits)]
+        return columns, _hash_rows(_transpose(t), start)[: len(bits)]
 
 
 def _stream(seed: bytes) -> "CipherContext":
-    from graphfed.crypto import ciphers
+    """Open AES-128 in counter mode under a seed of 16 bytes: the generator G."""
+    from graphfed.crypto import pairwise
 
-    return ciphers.stream(seed)
+    return pairwise.open_stream(seed)
 
 
 def _expand(streams: "list[CipherContext]", size: int) -> Bytes:
-    """The next `size` bytes of every stream, [128, size]."""
+    """Take the next `size` bytes of every stream, [128, size]."""
     zeros = bytes(size)
     if not streams:
-        raise ProtocolError("the session has no base transfers yet; set it up first")
+        raise ProtocolError("the session has no base transfers yet; run set_up first")
     return (
         np.frombuffer(b"".join([s.update(zeros) for s in streams]), dtype=np.uint8).reshape(-1, size).copy()
     )
 
 
-def _transposed(columns: Bytes) -> Words:
-    """Bits [128, n] in bytes [128, n / 8] -> rows of 128 bits, [n, 2] words; 8 x 8 bits at a time."""
+def _transpose(columns: Bytes) -> Words:
+    """Transpose a matrix of bits.
+
+    Blocks of 8 x 8 bits are transposed at a time, each in one 64-bit word.
+
+    Args:
+        columns: Bits [128, n] in bytes [128, n / 8].
+
+    Returns:
+        Rows of 128 bits, uint64 [n, 2].
+    """
     size = columns.shape[1]
     blocks = columns.reshape(16, 8, size).transpose(2, 0, 1).copy().view(np.uint64)[..., 0]
     for shift, mask in _SWAPS:
@@ -222,33 +279,34 @@ def _transposed(columns: Bytes) -> Words:
     return rows.reshape(8 * size, 16).view(np.uint64)
 
 
-#: Halves of an 8 x 8 block of bits that change places: of 1, 2 and 4 rows.
+#: The swaps that transpose an 8 x 8 block of bits in a word: shift and mask for 1, 2 and 4 rows.
 _SWAPS = tuple(
     (np.uint64(shift), np.uint64(mask))
     for shift, mask in ((7, 0x00AA00AA00AA00AA), (14, 0x0000CCCC0000CCCC), (28, 0x00000000F0F0F0F0))
 )
 
 
-def _hashed(rows: Words, start: int) -> Words:
-    """H(i, x) of rows [n, 2], i from `start` on."""
-    inner = _permuted(rows)
+def _hash_rows(rows: Words, start: int) -> Words:
+    """Compute H(i, x) of rows [n, 2], with i counted from `start`."""
+    inner = _permute(rows)
     tweaked = inner.copy()
     tweaked[:, 0] ^= np.arange(start, start + len(rows), dtype=np.uint64)
-    return _permuted(tweaked) ^ inner
+    return _permute(tweaked) ^ inner
 
 
-def _permuted(rows: Words) -> Words:
-    from graphfed.crypto import ciphers
+def _permute(rows: Words) -> Words:
+    """Apply p, AES under the fixed key, to rows [n, 2]."""
+    from graphfed.crypto import pairwise
 
-    return np.frombuffer(ciphers.permuted(rows.data.cast("B")), dtype=np.uint64).reshape(-1, 2)
+    return np.frombuffer(pairwise.permute_blocks(rows.data.cast("B")), dtype=np.uint64).reshape(-1, 2)
 
 
 # ---- 1 of 2^w ----------------------------------------------------------------------------------------------
 
 
-#: What messages of two bits take, all 2^w of them in one word: by w.
+#: By w: the type of a word that holds 2^w messages of two bits.
 WORDS: tuple[type[np.unsignedinteger], ...] = (np.uint8, np.uint8, np.uint8, np.uint16, np.uint32)
-#: masks[w][j]: the two bits of every message whose number has bit j.
+#: _MASKS[w][j] selects the two bits of every message whose number has bit j.
 _MASKS = tuple(
     [sum(3 << 2 * m for m in range(2**w) if m >> j & 1) for j in range(w)] for w in range(len(WORDS))
 )
@@ -256,46 +314,73 @@ _MASKS = tuple(
 
 @dataclass(frozen=True)
 class Asked:
-    """What a receiver waits for: choices [n], of w bits each, and the word of 2^w pads for each [n]."""
+    """The receiver's state between `ask` and `take`.
+
+    Attributes:
+        choices: The choices, of w bits each, uint8 [n].
+        pads: One word for each transfer, [n]: the pads of its 2^w messages. The receiver can compute only
+            the pad of its choice correctly.
+    """
 
     choices: Bytes
     pads: NDArray[np.unsignedinteger]
 
 
 def ask(session: "TwoParty", *choices: tuple[Bytes, int]) -> Party[list[Asked]]:
-    """The receiver's first message for 1-of-2^w transfers: (choices [n] uint8, w), each with a w of its
-    own."""
+    """Send the receiver's message of a batch of 1-of-2^w transfers of two-bit messages.
+
+    Args:
+        session: A session that has been set up.
+        choices: Pairs (choices, w): uint8 [n] choices of w bits each. Each pair may have another w.
+
+    Returns:
+        What `take` needs, one for each pair.
+    """
     bits = [((chosen[:, None] >> np.arange(w, dtype=np.uint8)) & 1).ravel() for chosen, w in choices]
     columns, keys = session.receiver.choose(np.concatenate(bits))
     yield from session.send("columns", columns)
     asked, start = [], 0
     for chosen, w in choices:
-        mine = _parts(keys[start : start + w * len(chosen)], w)
-        asked.append(Asked(chosen, np.bitwise_xor.reduce(mine, axis=1)))
+        pads = _parts(keys[start : start + w * len(chosen)], w)
+        asked.append(Asked(chosen, np.bitwise_xor.reduce(pads, axis=1)))
         start += w * len(chosen)
     return asked
 
 
 def offer(session: "TwoParty", *messages: tuple[NDArray[np.unsignedinteger], int]) -> Party[None]:
-    """The sender's side: (words [n], w), each word the 2^w messages of two bits, that of choice c at bit
-    2 c."""
+    """Send the sender's message of a batch of 1-of-2^w transfers of two-bit messages.
+
+    Args:
+        session: A session that has been set up.
+        messages: Pairs (words, w), as the receiver's choices: [n] words, each with the 2^w messages of a
+            transfer. The message of choice c is at bit 2 c.
+    """
     count = sum(w * len(words) for words, w in messages)
     columns = yield from session.receive("columns", padded(count) * COLUMNS // 8)
     zero, one = session.sender.keys(columns, count)
     hidden, start = [], 0
     for words, w in messages:
+        # The pad of key 1 where the message's number has bit j, else the pad of key 0.
         keys = slice(start, start + w * len(words))
-        none, both = _parts(zero[keys], w), _parts(one[keys], w)
-        both ^= none
-        both &= np.array(_MASKS[w], dtype=both.dtype)
-        both ^= none
-        hidden.append(words ^ np.bitwise_xor.reduce(both, axis=1))
+        pads_0, pads = _parts(zero[keys], w), _parts(one[keys], w)
+        pads ^= pads_0
+        pads &= np.array(_MASKS[w], dtype=pads.dtype)
+        pads ^= pads_0
+        hidden.append(words ^ np.bitwise_xor.reduce(pads, axis=1))
         start += w * len(words)
     yield from session.send("messages", *hidden)
 
 
 def take(session: "TwoParty", asked: list[Asked]) -> Party[list[Bytes]]:
-    """The receiver's messages: two bits for every choice, [n] uint8 each."""
+    """Receive the chosen messages.
+
+    Args:
+        session: The session of `ask`.
+        asked: What `ask` returned.
+
+    Returns:
+        The messages, two bits each, uint8 [n] for each pair.
+    """
     sizes = [a.pads.nbytes for a in asked]
     arrived = yield from session.receive("messages", sum(sizes))
     taken = []
@@ -306,20 +391,34 @@ def take(session: "TwoParty", asked: list[Asked]) -> Party[list[Bytes]]:
 
 
 def offer_words(session: "TwoParty", words: NDArray[np.uint32]) -> Party[None]:
-    """The sender's side of one 1-of-2^w transfer of 32 bits: words [2^w]."""
+    """Send one 1-of-2^w transfer of 32-bit words.
+
+    Args:
+        session: A session that has been set up.
+        words: uint32 [2^w].
+    """
     w = len(words).bit_length() - 1
     columns = yield from session.receive("columns", padded(w) * COLUMNS // 8)
     zero, one = session.sender.keys(columns, w)
     hidden = words.copy()
     numbers = np.arange(len(words))
     for j in range(w):
-        named = (numbers >> j & 1).astype(np.bool_)
-        hidden ^= np.where(named, _pads(one[j], len(words)), _pads(zero[j], len(words)))
+        has_bit = (numbers >> j & 1).astype(np.bool_)
+        hidden ^= np.where(has_bit, _pads(one[j], len(words)), _pads(zero[j], len(words)))
     yield from session.send("words", hidden)
 
 
 def choose_word(session: "TwoParty", choice: int, w: int) -> Party[NDArray[np.uint32]]:
-    """The receiver's side: the word number `choice`, [1]."""
+    """Receive one word of a 1-of-2^w transfer.
+
+    Args:
+        session: A session that has been set up.
+        choice: Number of the word, of w bits.
+        w: Bits of the choice.
+
+    Returns:
+        The word, uint32 [1].
+    """
     columns, keys = session.receiver.choose((choice >> np.arange(w) & 1).astype(np.uint8))
     yield from session.send("columns", columns)
     arrived = np.frombuffer((yield from session.receive("words", 4 << w)).tobytes(), dtype=np.uint32)
@@ -330,32 +429,60 @@ def choose_word(session: "TwoParty", choice: int, w: int) -> Party[NDArray[np.ui
 
 
 def _pads(key: Words, count: int) -> NDArray[np.uint32]:
-    """Of one key, a pad of 32 bits for every message."""
+    """Expand one key to a pad of 32 bits for every message."""
     return np.frombuffer(_stream(key.tobytes()).update(bytes(4 * count)), dtype=np.uint32)
 
 
 def _parts(keys: Words, w: int) -> NDArray[np.unsignedinteger]:
-    """Of the w keys of each transfer, 2^w parts of two bits: [n, w] words."""
+    """Take 2^w pads of two bits from each of the w keys of every transfer: [n, w] words."""
     return keys[:, 0].astype(WORDS[w]).reshape(-1, w)
 
 
 def bytes_of_ask(*choices: tuple[int, int]) -> int:
-    """Bytes of `ask` for (n, w) choices, with the tag."""
+    """Count the bytes of the receiver's message.
+
+    Args:
+        choices: Pairs (n, w): n choices of w bits.
+
+    Returns:
+        Bytes, with the tag.
+    """
     return TAG_BYTES + padded(sum(n * w for n, w in choices)) * COLUMNS // 8
 
 
 def bytes_of_offer(*choices: tuple[int, int]) -> int:
-    """Bytes of the answer."""
+    """Count the bytes of the sender's message.
+
+    Args:
+        choices: Pairs (n, w): n choices of w bits.
+
+    Returns:
+        Bytes, with the tag.
+    """
     return TAG_BYTES + sum(n * np.dtype(WORDS[w]).itemsize for n, w in choices)
 
 
 def bytes_of_choose_word(w: int) -> int:
-    """Bytes of the receiver's message for a 1-of-2^w transfer of 32 bits, with the tag."""
+    """Count the bytes of the receiver's message for one transfer of 32-bit words.
+
+    Args:
+        w: Bits of the choice.
+
+    Returns:
+        Bytes, with the tag.
+    """
     return TAG_BYTES + padded(w) * COLUMNS // 8
 
 
 def bytes_of_offer_words(w: int) -> int:
-    """Bytes of the answer."""
+    """Count the bytes of the sender's message for one transfer of 32-bit words.
+
+    Args:
+        w: Bits of the choice.
+
+    Returns:
+        Bytes, with the tag.
+    """
     return TAG_BYTES + (4 << w)
 
 
@@ -363,18 +490,29 @@ def bytes_of_offer_words(w: int) -> int:
 
 
 class TwoParty(Session):
-    """A session whose first party sends and whose second receives; `both_ways`: the other way round as
-    well. InputError where the extra `secure` is not installed."""
+    """A session with oblivious transfers.
+
+    Args:
+        first: Whether this is the first party. The first party is the sender of the transfers.
+        both_ways: Also prepare transfers from the second party to the first.
+
+    Raises:
+        InputError: The package cryptography (extra `secure`) is not installed.
+    """
 
     def __init__(self, *, first: bool, both_ways: bool = False) -> None:
-        from graphfed.crypto import ciphers  # noqa: F401 - refuses where cryptography is missing
+        from graphfed.crypto import pairwise  # noqa: F401 - refuses where cryptography is missing
 
         super().__init__(first=first)
         self.both_ways = both_ways
         self.sender, self.receiver = OTSender(self), OTReceiver(self)
 
     def set_up(self) -> Party["TwoParty"]:
-        """Greet, and take the base transfers with fresh secrets. Returns this session, ready."""
+        """Agree on the session's id and run the base transfers.
+
+        Returns:
+            This session, which is ready for use.
+        """
         yield from self.greet()
         if self.first:
             yield from self.sender.set_up()
@@ -388,7 +526,14 @@ class TwoParty(Session):
 
 
 def bytes_of_set_up(*, both_ways: bool = False) -> tuple[int, int]:
-    """Bytes of a session's set-up, from the first party and from the second."""
+    """Count the bytes of `TwoParty.set_up`.
+
+    Args:
+        both_ways: Whether transfers go in both directions.
+
+    Returns:
+        Bytes from the first party and bytes from the second party.
+    """
     greeting = TAG_BYTES + NONCE_BYTES
     sender, receiver = (TAG_BYTES + size for size in BASE_BYTES)
     if both_ways:

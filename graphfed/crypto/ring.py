@@ -1,20 +1,26 @@
-"""Two parties work on numbers that neither has: additive shares modulo 2^32 or 2^64, two's complement.
+"""Operations of two parties on additively shared numbers that neither of them knows.
 
-    subtract, opened      each sends the own number: both learn the difference, and so the other's number
-    at_most               both learn whether a shared number is at most a known one, and nothing else
-    nonnegative           a share of whether a shared number is >= 0 (DReLU)
-    select                shares of b d, of a shared bit b and a shared number d (multiplexer)
-    joint_random          random bytes that neither chose
+Shares are modulo 2^32 or 2^64, in two's complement. What leaks is named for each operation:
 
-With d = d_1 + d_2, the sign of d is the sign of d_1, that of d_2 and the carry out of their lower bits, all
-exclusive-or'ed; the carry is [2^31 - 1 - (d_1 mod 2^31) < d_2 mod 2^31], one comparison of 31 bits
-(CrypTFlow2, Rathee et al. 2020, section 4.1). b d is b_1 d_1 + b_2 d_2 and two products of one party's bit
-with a number of the other's: (1 - 2 b_1) d_1 chosen by b_2, and (1 - 2 b_2) d_2 chosen by b_1, a correlated
-transfer each, in both directions (section 4.2 there).
+    subtract        both parties learn the difference, and so the other party's number
+    at_most         both parties learn whether a shared number is at most a known one, and nothing else
+    nonnegative     nothing: each party gets a share of whether a shared number is >= 0 (DReLU)
+    select          nothing: each party gets a share of b d, for a shared bit b and a shared number d
+    joint_random    random bytes that neither party can choose
 
-Shares of results are uniform: each is a difference of a number from a transfer key that the other does not
-have. What is opened is in the name of the function. With `session.Simulated` in the place of a session the
-same functions give the same results and declare the same bytes. Semi-honest, see `session` and `ot`."""
+With d = d_1 + d_2, the sign of d is the exclusive or of the sign of d_1, the sign of d_2 and the carry out
+of their lower bits. The carry is [2^31 - 1 - (d_1 mod 2^31) < d_2 mod 2^31], one comparison of 31 bits
+(CrypTFlow2, Rathee et al., CCS 2020, section 4.1). The product b d is b_1 d_1 + b_2 d_2 plus two products
+of one party's bit with the other party's number: (1 - 2 b_1) d_1 selected by b_2, and (1 - 2 b_2) d_2
+selected by b_1. Each of these takes one correlated transfer (section 4.2 there).
+
+Corruption model and security parameter: as in `session` and `ot` (semi-honest, 128 bits). Every share of a
+result is uniform, because it is the difference of a number and a transfer key that the other party does not
+have.
+
+With `session.Simulated` in place of a session, the same functions give the same results and declare the
+same bytes.
+"""
 
 import hashlib
 import os
@@ -44,38 +50,64 @@ Ring = NDArray[np.unsignedinteger]
 
 _SIGN = np.uint32(31)
 _LOW = np.uint32(2**31 - 1)
-#: Transfers in a message of `select`, and messages on their way at once.
+#: Transfers in a message of `select`, and messages that are sent before the first answer is awaited.
 BLOCK, BLOCKS = 8192, 16
-_COMMITMENT, _DRAWN = 32, 32
-BYTES_OF_JOINT_RANDOM = (2 * TAG_BYTES + _COMMITMENT + 2 * _DRAWN, TAG_BYTES + _DRAWN)
+_COMMITMENT, _RANDOM = 32, 32
+BYTES_OF_JOINT_RANDOM = (2 * TAG_BYTES + _COMMITMENT + 2 * _RANDOM, TAG_BYTES + _RANDOM)
 AnySession = TwoParty | Simulated
 
 
-def subtract(session: AnySession, mine: Ring) -> Party[NDArray[np.signedinteger]]:
-    """The differences first - second [n], opened to both: who knows its own number knows the other's.
+def subtract(session: AnySession, local: Ring) -> Party[NDArray[np.signedinteger]]:
+    """Compute and open the differences of two parties' numbers.
 
-    mine [n] uint32 or uint64: this party's; the difference is taken modulo 2^32 or 2^64, signed."""
-    theirs = yield from session.swap("numbers", mine)
-    difference = mine - theirs if session.first else theirs - mine
-    return difference.view(np.int32 if mine.dtype == np.uint32 else np.int64)
+    A party that knows its own number learns the other party's number from the difference.
+
+    Args:
+        session: A session, or a simulated one.
+        local: This party's numbers, uint32 or uint64 [n].
+
+    Returns:
+        The differences first - second, modulo 2^32 or 2^64, as signed numbers [n].
+    """
+    remote = yield from session.swap("numbers", local)
+    difference = local - remote if session.first else remote - local
+    return difference.view(np.int32 if local.dtype == np.uint32 else np.int64)
 
 
 def at_most(
     session: AnySession, shares: NDArray[np.uint32], known: NDArray[np.int32]
 ) -> Party[NDArray[np.bool_]]:
-    """Whether each shared number [n] is at most the `known` one [n], opened to both.
+    """Open whether each shared number is at most a known number.
 
-    shares: of numbers modulo 2^32 that are less than 2^31 away from `known`. With x at the first party and y
-    at the second, the shares x and -y ask whether x - y is: Lumos's acceptance, with a threshold that both
-    drew (`joint_random`)."""
-    rest = known.astype(np.int32).view(np.uint32) - shares if session.first else 0 - shares
-    bits = yield from nonnegative(session, rest)
-    told = yield from session.swap("bits", np.packbits(bits, bitorder="little"))
-    return (bits ^ np.unpackbits(told, count=len(bits), bitorder="little")).astype(np.bool_)
+    With x at the first party and y at the second party, the shares x and -y decide whether x - y is at most
+    the known number. Lumos accepts a move in this way, with a threshold that both parties draw together
+    (`joint_random`).
+
+    Args:
+        session: A session, or a simulated one.
+        shares: This party's shares modulo 2^32 of n numbers, uint32 [n]. The numbers must be less than 2^31
+            away from `known`.
+        known: Numbers that both parties know, int32 [n].
+
+    Returns:
+        The answers, bool [n].
+    """
+    difference = known.astype(np.int32).view(np.uint32) - shares if session.first else 0 - shares
+    bits = yield from nonnegative(session, difference)
+    remote_bits = yield from session.swap("bits", np.packbits(bits, bitorder="little"))
+    return (bits ^ np.unpackbits(remote_bits, count=len(bits), bitorder="little")).astype(np.bool_)
 
 
 def nonnegative(session: AnySession, shares: NDArray[np.uint32]) -> Party[Bytes]:
-    """This party's share (exclusive or) of whether each shared number [n] is >= 0, [n] of 0 and 1."""
+    """Compute shares of whether each shared number is at least 0.
+
+    Args:
+        session: A session, or a simulated one.
+        shares: This party's additive shares modulo 2^32, uint32 [n].
+
+    Returns:
+        This party's shares (exclusive or) of the answers, 0 or 1, uint8 [n].
+    """
     if isinstance(session, Simulated):
         both = yield from session.both(shares, bytes_of_nonnegative(len(shares)))
         sign: Bytes = ((both[0] + both[1]) >> _SIGN).astype(np.uint8)
@@ -87,10 +119,19 @@ def nonnegative(session: AnySession, shares: NDArray[np.uint32]) -> Party[Bytes]
 
 
 def select(session: AnySession, bits: Bytes, shares: Ring, *, of_first: bool = False) -> Party[Ring]:
-    """This party's additive shares of b d [n], from those of b (exclusive or) and of d.
+    """Compute shares of the products of shared bits and shared numbers.
 
-    shares [n] uint32 or uint64; of_first: d is the first party's alone (the second's shares are 0), which
-    needs one direction only. Needs a session with transfers both ways, or `of_first`."""
+    Args:
+        session: A session, or a simulated one. It must have transfers in both directions, unless
+            `of_first`.
+        bits: This party's shares (exclusive or) of the bits b, uint8 [n].
+        shares: This party's additive shares of the numbers d, uint32 or uint64 [n].
+        of_first: The numbers belong to the first party alone (the second party's shares are 0). Transfers
+            in one direction are then enough.
+
+    Returns:
+        This party's additive shares of b d [n].
+    """
     if isinstance(session, Simulated):
         cost = bytes_of_select(len(bits), shares.itemsize, of_first=of_first)
         one, other = yield from session.both(np.stack([bits.astype(shares.dtype), shares]), cost)
@@ -104,78 +145,121 @@ def select(session: AnySession, bits: Bytes, shares: Ring, *, of_first: bool = F
 
 
 def _select(session: TwoParty, bits: Bytes, shares: Ring, of_first: bool) -> Party[Ring]:
+    """Run the correlated transfers of one wave of `select`."""
     blocks = [slice(s, s + BLOCK) for s in range(0, len(bits), BLOCK)]
     result = bits * shares
-    choosing, sending = not (of_first and session.first), not of_first or session.first
+    receives, sends = not (of_first and session.first), not of_first or session.first
     keys: list[Words] = []
-    if choosing:
+    if receives:
         for block in blocks:
-            columns, mine = session.receiver.choose(bits[block])
+            columns, chosen_keys = session.receiver.choose(bits[block])
             yield from session.send("choices", columns)
-            keys.append(mine)
-    if sending:
-        turned = np.where(bits, 0 - shares, shares)
+            keys.append(chosen_keys)
+    if sends:
+        signed = np.where(bits, 0 - shares, shares)
         for block in blocks:
             count = len(bits[block])
             columns = yield from session.receive("choices", padded(count) * COLUMNS // 8)
             zero, one = (k[:, 0].astype(shares.dtype) for k in session.sender.keys(columns, count))
-            yield from session.send("corrections", zero + turned[block] - one)
+            yield from session.send("corrections", zero + signed[block] - one)
             result[block] -= zero
-    if choosing:
+    if receives:
         for block, key in zip(blocks, keys, strict=True):
             size = len(key) * shares.itemsize
-            told = _of(shares, (yield from session.receive("corrections", size)))
-            result[block] += key[:, 0].astype(shares.dtype) + bits[block] * told
+            corrections = _as_ring(shares, (yield from session.receive("corrections", size)))
+            result[block] += key[:, 0].astype(shares.dtype) + bits[block] * corrections
     return result
 
 
 def joint_random(session: AnySession) -> Party[bytes]:
-    """32 random bytes that both have and neither chose: the first commits itself before it sees the
-    second's."""
-    mine, salt = os.urandom(_DRAWN), os.urandom(_DRAWN)
+    """Draw 32 random bytes that neither party can choose.
+
+    The first party commits itself to its bytes before it sees the bytes of the second party.
+
+    Args:
+        session: A session, or a simulated one.
+
+    Returns:
+        The bytes, the same at both parties.
+
+    Raises:
+        ProtocolError: The first party opens other bytes than it committed itself to.
+    """
+    local, salt = os.urandom(_RANDOM), os.urandom(_RANDOM)
     if isinstance(session, Simulated):
-        one, other = yield from session.both(np.frombuffer(mine, dtype=np.uint8), BYTES_OF_JOINT_RANDOM)
+        one, other = yield from session.both(np.frombuffer(local, dtype=np.uint8), BYTES_OF_JOINT_RANDOM)
         return (one ^ other).tobytes()
     if session.first:
-        yield from session.send("commitment", hashlib.sha256(salt + mine).digest())
-        theirs = yield from session.receive("drawn", _DRAWN)
-        yield from session.send("opened", salt, mine)
+        yield from session.send("commitment", hashlib.sha256(salt + local).digest())
+        remote = yield from session.receive("drawn", _RANDOM)
+        yield from session.send("opened", salt, local)
     else:
         commitment = yield from session.receive("commitment", _COMMITMENT)
-        yield from session.send("drawn", mine)
-        opened = yield from session.receive("opened", 2 * _DRAWN)
+        yield from session.send("drawn", local)
+        opened = yield from session.receive("opened", 2 * _RANDOM)
         if hashlib.sha256(opened.tobytes()).digest() != commitment.tobytes():
-            raise session.failed("what the other party drew is not what it had committed itself to")
-        theirs = opened[_DRAWN:]
-    return (np.frombuffer(mine, dtype=np.uint8) ^ theirs).tobytes()
+            raise session.failed("the other party opened random bytes that do not match its commitment")
+        remote = opened[_RANDOM:]
+    return (np.frombuffer(local, dtype=np.uint8) ^ remote).tobytes()
 
 
-def _of(like: Ring, arrived: Bytes) -> Ring:
-    return np.frombuffer(arrived.tobytes(), dtype=like.dtype)
+def _as_ring(like: Ring, message: Bytes) -> Ring:
+    return np.frombuffer(message.tobytes(), dtype=like.dtype)
 
 
 # ---- what it costs: bytes from the first party and from the second, tags included --------------------------
 
 
 def bytes_of_subtract(count: int, itemsize: int) -> tuple[int, int]:
-    """Of `subtract`."""
+    """Count the bytes of `subtract`.
+
+    Args:
+        count: Number of differences.
+        itemsize: Bytes of a number, 4 or 8.
+
+    Returns:
+        Bytes from the first party and bytes from the second party.
+    """
     return (TAG_BYTES + count * itemsize,) * 2
 
 
 def bytes_of_nonnegative(count: int) -> tuple[int, int]:
-    """Of `nonnegative`."""
+    """Count the bytes of `nonnegative`.
+
+    Args:
+        count: Number of shared numbers.
+
+    Returns:
+        Bytes from the first party and bytes from the second party.
+    """
     return bytes_of_comparison(count, 31)
 
 
 def bytes_of_at_most(count: int) -> tuple[int, int]:
-    """Of `at_most`."""
+    """Count the bytes of `at_most`.
+
+    Args:
+        count: Number of shared numbers.
+
+    Returns:
+        Bytes from the first party and bytes from the second party.
+    """
     first, second = bytes_of_nonnegative(count)
     opening = TAG_BYTES + -(-count // 8)
     return first + opening, second + opening
 
 
 def bytes_of_select(count: int, itemsize: int, *, of_first: bool = False) -> tuple[int, int]:
-    """Of `select`."""
+    """Count the bytes of `select`.
+
+    Args:
+        count: Number of products.
+        itemsize: Bytes of a number, 4 or 8.
+        of_first: As for `select`.
+
+    Returns:
+        Bytes from the first party and bytes from the second party.
+    """
     blocks = [min(BLOCK, count - start) for start in range(0, count, BLOCK)]
     choices = sum(TAG_BYTES + padded(n) * COLUMNS // 8 for n in blocks)
     corrections = sum(TAG_BYTES + n * itemsize for n in blocks)

@@ -1,20 +1,21 @@
-"""Two parties that compute together: generators that say what to send, and the session that keeps them in
-step.
+"""Two-party protocols as generators, and the session that orders and checks their messages.
 
-A party's side of a protocol is a generator (`Party`). It yields bytes to send them, and None to wait for the
-next message, which it is then sent. It knows neither sockets nor places: whoever runs it carries the messages
-(`run_one`, `run_both`). Messages of one direction arrive in order.
+Each party of a protocol is a generator (`Party`). It yields bytes to send a message, and yields None to
+receive the next message. It contains no sockets and no addresses: the caller transports the messages
+(`run_one`, `run_both`, `run_all`). Messages of one direction must arrive in order.
 
-Every message begins with a tag of 8 bytes: a hash of the session's id, the direction, the number of the
-message and the name of the step. What is repeated, left out, out of order or from another session has another
-tag; what follows must have exactly the length that the step has, which follows from public numbers alone. So
-a party never waits for bytes that are not to come, and never takes one thing for another. The tag is no
-signature: that nobody else writes into the connection is the transport's part (TLS, or the sealed channel
-between sites). After an error a session is broken, and refuses everything.
+Every message begins with a tag of 8 bytes. The tag is a hash of the session's id, the direction, the number
+of the message and the name of the step. A message that is repeated, missing, out of order or from another
+session has a wrong tag. The content must have exactly the length of the step, which follows from public
+numbers. So a party never waits for bytes that the protocol does not send, and never takes one message for
+another. The tag is not a signature: the transport (TLS, or the sealed channel between sites) must prevent
+others from writing into the connection. After an error the session refuses everything.
 
-The parties follow the protocol (semi-honest): each may keep all it sees and work with it, and neither sends
-anything but what the protocol says. A session's secrets come from the operating system's entropy, are never
-saved, and are never used by two sessions."""
+Corruption model: both parties follow the protocol (semi-honest). Each party may keep and analyse everything
+that it receives, and sends only what the protocol says. The secrets of a session come from the operating
+system's entropy, are never saved, and are never used in two sessions. Security parameters and leakage are
+stated by the protocols that use a session (`ot`, `compare`, `ring`, `maximum`, `accept`).
+"""
 
 import hashlib
 import os
@@ -50,14 +51,18 @@ Peer = TypeVar("Peer")
 
 @dataclass(frozen=True)
 class Declared:
-    """What a simulated protocol yields beside its messages: how many bytes more (or fewer) the real one would
-    send and receive."""
+    """What a simulated protocol yields next to its messages: a correction of the byte counts.
+
+    Attributes:
+        sent: Bytes that the real protocol sends, minus the bytes that the simulation sends.
+        received: The same for received bytes.
+    """
 
     sent: int
     received: int
 
 
-#: One party's side: yields messages to send, or None for the next one that arrives; returns its result.
+#: One party of a protocol: yields a message to send it, or None to receive the next one; returns its result.
 Party = Generator[bytes | Declared | None, bytes, Result]
 
 TAG_BYTES, NONCE_BYTES = 8, 16
@@ -65,10 +70,15 @@ _LABEL = b"graphfed two-party session 1"
 
 
 class Session:
-    """One party's end of everything that it computes with one other party.
+    """One party's state of everything that it computes with one other party.
 
-    first: which of the two it is; the other one has the opposite. `sent` and `received` count bytes, tags
-    included."""
+    Attributes:
+        first: Whether this is the first of the two parties.
+        id: The session's id, empty before `greet`.
+        sent: Bytes sent so far, tags included.
+        received: Bytes received so far, tags included.
+        broken: Why the session is over, or "".
+    """
 
     def __init__(self, *, first: bool) -> None:
         self.first = first
@@ -78,17 +88,29 @@ class Session:
         self._numbers = [0, 0]  # messages so far, of the first party and of the second
 
     def greet(self) -> Party[None]:
-        """Agree on the session's id: a hash of a nonce of each."""
-        mine = os.urandom(NONCE_BYTES)
-        yield from self.send("nonce", mine)
-        theirs = (yield from self.receive("nonce", NONCE_BYTES)).tobytes()
-        if mine == theirs:
-            raise self.failed("the other party's nonce is this party's own: a message was sent back")
-        nonces = mine + theirs if self.first else theirs + mine
+        """Agree on the session's id, which is a hash of one nonce of each party.
+
+        Raises:
+            ProtocolError: The other party sent this party's own nonce back.
+        """
+        local_nonce = os.urandom(NONCE_BYTES)
+        yield from self.send("nonce", local_nonce)
+        remote_nonce = (yield from self.receive("nonce", NONCE_BYTES)).tobytes()
+        if local_nonce == remote_nonce:
+            raise self.failed(
+                "the other party sent this party's own nonce back: the connection returns messages "
+                "to their sender"
+            )
+        nonces = local_nonce + remote_nonce if self.first else remote_nonce + local_nonce
         self.id = hashlib.sha256(_LABEL + nonces).digest()
 
     def send(self, step: str, *parts: bytes | NDArray[np.generic]) -> Party[None]:
-        """Send the bytes of `parts`, one after the other, as one message."""
+        """Send one message.
+
+        Args:
+            step: Name of the step, the same at both parties.
+            parts: Bytes and arrays, which are concatenated.
+        """
         self._usable()
         message = b"".join(
             [
@@ -100,84 +122,143 @@ class Session:
         yield message
 
     def receive(self, step: str, size: int) -> Party[NDArray[np.uint8]]:
-        """The next message, which must be that of `step` and have `size` bytes beside its tag."""
+        """Receive the message of one step.
+
+        Args:
+            step: Name of the step.
+            size: Bytes of the message without its tag.
+
+        Returns:
+            The content, uint8 [size].
+
+        Raises:
+            ProtocolError: The message belongs to another step or session, or has another size.
+        """
         self._usable()
         message = yield None
         expected = self._tag(not self.first, step)
         if message[:TAG_BYTES] != expected:
             number = self._numbers[self.first] - 1
             raise self.failed(
-                f"expected message {number} of this session, {step!r}, and got another one: it was repeated, "
-                "left out, put out of order, or is of another session"
+                f"expected message {number} of this session, {step!r}, and received another message: "
+                "a message "
+                "was repeated, lost or reordered, or it belongs to another session"
             )
         if len(message) != TAG_BYTES + size:
-            told = len(message) - TAG_BYTES
-            raise self.failed(f"message {step!r} has {told} bytes where {size} are expected")
+            found = len(message) - TAG_BYTES
+            raise self.failed(f"message {step!r} has {found} bytes where {size} are expected")
         self.received += len(message)
         return np.frombuffer(message, dtype=np.uint8, offset=TAG_BYTES)
 
-    def swap(self, step: str, mine: NDArray[Item]) -> Party[NDArray[Item]]:
-        """Both send an array of this dtype and shape, and get the other's."""
-        yield from self.send(step, mine)
-        theirs = yield from self.receive(step, mine.nbytes)
-        return np.frombuffer(theirs.tobytes(), dtype=mine.dtype).reshape(mine.shape)
+    def swap(self, step: str, local: NDArray[Item]) -> Party[NDArray[Item]]:
+        """Send an array and receive the other party's array.
+
+        Args:
+            step: Name of the step.
+            local: This party's array.
+
+        Returns:
+            The other party's array, of the same type and shape.
+        """
+        yield from self.send(step, local)
+        remote = yield from self.receive(step, local.nbytes)
+        return np.frombuffer(remote.tobytes(), dtype=local.dtype).reshape(local.shape)
 
     def failed(self, why: str) -> ProtocolError:
-        """The error to raise; from now on the session refuses everything."""
+        """End the session and build the error to raise.
+
+        Args:
+            why: What went wrong.
+
+        Returns:
+            The error. From now on the session refuses everything.
+        """
         self.broken = why
         return ProtocolError(why)
 
     def _usable(self) -> None:
+        """Refuse to continue a session that has failed."""
         if self.broken:
-            raise ProtocolError(f"this session is over ({self.broken}); open another one")
+            raise ProtocolError(f"this session is over ({self.broken}); open a new one")
 
     def _tag(self, first: bool, step: str) -> bytes:
+        """Compute the tag of the next message of one direction, and count the message."""
         number = self._numbers[not first]
         self._numbers[not first] += 1
-        told = self.id + bytes([first]) + number.to_bytes(8, "little") + step.encode()
-        return hashlib.sha256(_LABEL + told).digest()[:TAG_BYTES]
+        content = self.id + bytes([first]) + number.to_bytes(8, "little") + step.encode()
+        return hashlib.sha256(_LABEL + content).digest()[:TAG_BYTES]
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """In the place of a session: the two parties show each other what they have, and declare what the real
-    protocol would send. The same outcomes and the same bytes, and nothing is hidden.
+    """A stand-in for a session in which the two parties show each other their inputs.
 
-    first: which of the two it is. Of a shared outcome the first party has all, and the second 0."""
+    The results are the same as with a session. The byte counts of the real protocol are declared. Nothing
+    is hidden. Of a shared result, the first party has the value and the second party has 0.
+
+    Attributes:
+        first: Whether this is the first of the two parties.
+    """
 
     first: bool
 
-    def both(self, mine: NDArray[Item], cost: tuple[int, int]) -> Party[tuple[NDArray[Item], NDArray[Item]]]:
-        """What the first party has and what the second has, arrays of one dtype and shape. cost: bytes of the
-        real protocol from the first and from the second."""
-        yield mine.tobytes()
-        message = yield None
-        if len(message) != mine.nbytes:
-            raise ProtocolError(
-                f"a simulated party shows {len(message)} bytes where {mine.nbytes} are expected"
-            )
-        theirs = np.frombuffer(message, dtype=mine.dtype).reshape(mine.shape)
-        sent, received = cost if self.first else cost[::-1]
-        yield Declared(sent - mine.nbytes, received - len(message))
-        return (mine, theirs) if self.first else (theirs, mine)
+    def both(self, local: NDArray[Item], cost: tuple[int, int]) -> Party[tuple[NDArray[Item], NDArray[Item]]]:
+        """Exchange the inputs of both parties.
 
-    def swap(self, step: str, mine: NDArray[Item]) -> Party[NDArray[Item]]:
-        """`Session.swap`."""
-        pair = yield from self.both(mine, (TAG_BYTES + mine.nbytes,) * 2)
+        Args:
+            local: This party's array.
+            cost: Bytes that the real protocol sends from the first party and from the second party.
+
+        Returns:
+            The first party's array and the second party's array, of one type and shape.
+
+        Raises:
+            ProtocolError: The other party shows another number of bytes.
+        """
+        yield local.tobytes()
+        message = yield None
+        if len(message) != local.nbytes:
+            raise ProtocolError(
+                f"the other simulated party sent {len(message)} bytes where {local.nbytes} are expected"
+            )
+        remote = np.frombuffer(message, dtype=local.dtype).reshape(local.shape)
+        sent, received = cost if self.first else cost[::-1]
+        yield Declared(sent - local.nbytes, received - len(message))
+        return (local, remote) if self.first else (remote, local)
+
+    def swap(self, step: str, local: NDArray[Item]) -> Party[NDArray[Item]]:
+        """Exchange arrays with the byte counts of `Session.swap`.
+
+        Args:
+            step: Name of the step (not used).
+            local: This party's array.
+
+        Returns:
+            The other party's array.
+        """
+        pair = yield from self.both(local, (TAG_BYTES + local.nbytes,) * 2)
         return pair[1 if self.first else 0]
 
 
 @dataclass(frozen=True)
 class Ended(Generic[Result]):
-    """What a party ended with, and the bytes that it sent and received (or declared)."""
+    """The result of a party, and its byte counts.
+
+    Attributes:
+        result: What the generator returned.
+        sent: Bytes that the party sent or declared.
+        received: Bytes that the party received or declared.
+    """
 
     result: Result
     sent: int
     received: int
 
 
-class _Course(Generic[Result]):
-    """A party on its way: whether it waits for a message, and what it has sent and received."""
+class _RunningParty(Generic[Result]):
+    """A party that is being run: whether it waits for a message, its byte counts, and its result once it has
+    one.
+    """
 
     def __init__(self, party: Party[Result]) -> None:
         self._party = party
@@ -185,52 +266,75 @@ class _Course(Generic[Result]):
         self.ended: Ended[Result] | None = None
         self.arrived: deque[bytes] = deque()
 
-    def go_on(self, message: bytes | None) -> bytes | None:
-        """Hand it the message that it waits for, or go on where it waits for none; gives a message to
-        send."""
+    def resume(self, message: bytes | None) -> bytes | None:
+        """Continue the generator, with the message that it waits for or with None, and return a message to
+        send.
+        """
         try:
-            out = next(self._party) if message is None else self._party.send(message)
+            yielded = next(self._party) if message is None else self._party.send(message)
         except StopIteration as stop:
             self.ended = Ended(stop.value, self.sent, self.received)
             return None
-        self.waits = out is None
-        if isinstance(out, Declared):
-            self.sent, self.received = self.sent + out.sent, self.received + out.received
+        self.waits = yielded is None
+        if isinstance(yielded, Declared):
+            self.sent, self.received = self.sent + yielded.sent, self.received + yielded.received
             return None
-        self.sent += len(out or b"")
-        return out
+        self.sent += len(yielded or b"")
+        return yielded
 
     def receive(self, message: bytes) -> bytes | None:
         self.received += len(message)
-        return self.go_on(message)
+        return self.resume(message)
 
 
 def run_one(
     party: Party[Result], send: Callable[[bytes], None], receive: Callable[[], bytes]
 ) -> Ended[Result]:
-    """Run a party whose other one is elsewhere: `send` must not wait for the other to receive."""
-    course = _Course(party)
+    """Run one party to its end over a connection.
+
+    Args:
+        party: The party.
+        send: Sends one message to the other party.
+        receive: Waits for the next message of the other party.
+
+    Returns:
+        The result and the byte counts.
+    """
+    course = _RunningParty(party)
     while course.ended is None:
-        out = course.receive(receive()) if course.waits else course.go_on(None)
+        out = course.receive(receive()) if course.waits else course.resume(None)
         if out is not None:
             send(out)
     return course.ended
 
 
 def run_both(first: Party[Result], second: Party[Other]) -> tuple[Ended[Result], Ended[Other]]:
-    """Run both parties here, handing messages over. ProtocolError where both wait for each other."""
-    one, other = _Course(first), _Course(second)
-    pairs: list[tuple[_Course[Any], _Course[Any]]] = [(one, other), (other, one)]
+    """Run both parties in this process.
+
+    Args:
+        first: The first party.
+        second: The second party.
+
+    Returns:
+        The results of the first party and of the second party.
+
+    Raises:
+        ProtocolError: Each party waits for a message of the other one.
+    """
+    one, other = _RunningParty(first), _RunningParty(second)
+    pairs: list[tuple[_RunningParty[Any], _RunningParty[Any]]] = [(one, other), (other, one)]
     while one.ended is None or other.ended is None:
         moved = False
         for course, to in pairs:
             while course.ended is None and (course.arrived or not course.waits):
                 moved = True
-                out = course.receive(course.arrived.popleft()) if course.waits else course.go_on(None)
+                out = course.receive(course.arrived.popleft()) if course.waits else course.resume(None)
                 if out is not None:
                     to.arrived.append(out)
         if not moved:
-            raise ProtocolError("both parties wait for the other; they do not run the same protocol")
+            raise ProtocolError(
+                "each party waits for a message of the other one: they do not run the same protocol"
+            )
     return one.ended, other.ended
 
 
@@ -239,16 +343,24 @@ def run_all(
     send: Callable[[Peer, bytes], None],
     receive: Callable[[Peer], bytes],
 ) -> dict[Peer, Any]:
-    """Run parties whose others are elsewhere, all at the same time: what each ended with. It takes as many
-    steps as the longest of them.
+    """Run several parties at the same time, each with another remote party.
 
-    A party sends a message, then waits for one, in turn, as `bundled` does: so everybody sends before
-    anybody waits, and three can not wait in a circle."""
-    courses = {peer: _Course(party) for peer, party in parties.items()}
+    All parties together take as many steps as the longest one. In each step every party sends before any
+    party waits, as in `bundled`, so three workers cannot wait for each other in a circle.
+
+    Args:
+        parties: The local parties, by the peer that runs the other party.
+        send: Sends a message to a peer.
+        receive: Waits for the next message of a peer.
+
+    Returns:
+        The results by peer.
+    """
+    courses = {peer: _RunningParty(party) for peer, party in parties.items()}
     while running := {peer: course for peer, course in courses.items() if course.ended is None}:
         for peer, course in running.items():
             while course.ended is None and not course.waits:
-                if (out := course.go_on(None)) is not None:
+                if (out := course.resume(None)) is not None:
                     send(peer, out)
         for peer, course in running.items():
             if course.ended is None and (out := course.receive(receive(peer))) is not None:
@@ -257,57 +369,70 @@ def run_all(
 
 
 def bundled(parties: Sequence[Party[Result]]) -> Party[list[Ended[Result]]]:
-    """Many parties, whose others are bundled in the same order at one other place, as one: in every step each
-    of the two places sends the other one message with all that its parties have to say. So all of them take
-    as many steps as the longest one alone.
+    """Combine many parties into one party, which sends one message per step for all of them.
 
-    A message is the number of messages of each party ([n] uint32), their lengths, and they themselves.
-    ProtocolError for one that is not whole, or has a message for a party that has ended."""
-    courses = [_Course(party) for party in parties]
+    The other parties must be bundled in the same order in one remote process. All parties together take as
+    many steps as the longest one. A message is the number of messages for each party (uint32 [n]), their
+    lengths (uint32), and the messages themselves.
+
+    Args:
+        parties: n parties.
+
+    Returns:
+        The results, in the order of the parties.
+
+    Raises:
+        ProtocolError: A bundle is incomplete, has a message for a party that has ended, or all parties
+            wait.
+    """
+    courses = [_RunningParty(party) for party in parties]
     while True:
-        leaving = [_until_it_waits(course) for course in courses]
+        outgoing = [_run_until_waiting(course) for course in courses]
         ended = [course.ended for course in courses if course.ended is not None]
-        if len(ended) == len(courses) and not any(leaving):
+        if len(ended) == len(courses) and not any(outgoing):
             return ended
-        yield _bundle(leaving)
-        arrived = _unbundled((yield None), len(courses))
-        if not any(leaving) and not any(arrived):
-            raise ProtocolError("both parties wait for the other; they do not run the same protocol")
-        for course, messages in zip(courses, arrived, strict=True):
+        yield _bundle(outgoing)
+        incoming = _unbundle((yield None), len(courses))
+        if not any(outgoing) and not any(incoming):
+            raise ProtocolError(
+                "each party waits for a message of the other one: they do not run the same protocol"
+            )
+        for course, messages in zip(courses, incoming, strict=True):
             course.arrived.extend(messages)
 
 
-def _until_it_waits(course: "_Course[Any]") -> list[bytes]:
-    """Go on with what has arrived, until there is no more of it: the messages to send."""
-    leaving = []
+def _run_until_waiting(course: "_RunningParty[Any]") -> list[bytes]:
+    """Continue a party until it waits for a message that has not arrived, and return its messages to send."""
+    outgoing = []
     while course.ended is None and (course.arrived or not course.waits):
-        out = course.receive(course.arrived.popleft()) if course.waits else course.go_on(None)
-        if out is not None:
-            leaving.append(out)
+        message = course.receive(course.arrived.popleft()) if course.waits else course.resume(None)
+        if message is not None:
+            outgoing.append(message)
     if course.arrived:
-        raise ProtocolError("a bundle has a message for a party that has ended")
-    return leaving
+        raise ProtocolError("a bundle has a message for a party that has already ended")
+    return outgoing
 
 
 def _bundle(messages: Sequence[Sequence[bytes]]) -> bytes:
-    counts = [len(those) for those in messages]
-    lengths = [len(message) for those in messages for message in those]
-    told = np.array([*counts, *lengths], dtype="<u4").tobytes()
-    return b"".join([told, *(message for those in messages for message in those)])
+    """Join the messages of all parties into one, behind their counts and lengths."""
+    counts = [len(of_party) for of_party in messages]
+    lengths = [len(message) for of_party in messages for message in of_party]
+    header = np.array([*counts, *lengths], dtype="<u4").tobytes()
+    return b"".join([header, *(message for of_party in messages for message in of_party)])
 
 
-def _unbundled(bundle: bytes, parties: int) -> list[list[bytes]]:
-    """The messages for each party."""
-    wrong = ProtocolError(f"a bundle of {len(bundle)} bytes is not whole, or not for {parties} parties")
+def _unbundle(bundle: bytes, parties: int) -> list[list[bytes]]:
+    """Split a bundle into the messages for each party."""
+    error = ProtocolError(f"a bundle of {len(bundle)} bytes is incomplete, or is not for {parties} parties")
     if len(bundle) < 4 * parties:
-        raise wrong
+        raise error
     counts = np.frombuffer(bundle, dtype="<u4", count=parties).astype(np.int64)
     start = 4 * (parties + int(counts.sum()))
     if start > len(bundle):
-        raise wrong
+        raise error
     lengths = np.frombuffer(bundle, dtype="<u4", count=int(counts.sum()), offset=4 * parties)
     ends = start + np.cumsum(lengths.astype(np.int64))
     if (int(ends[-1]) if len(ends) else start) != len(bundle):
-        raise wrong
-    cut = iter(zip([start, *ends[:-1].tolist()], ends.tolist(), strict=True) if len(ends) else ())
-    return [[bundle[a:b] for a, b in (next(cut) for _ in range(count))] for count in counts.tolist()]
+        raise error
+    spans = iter(zip([start, *ends[:-1].tolist()], ends.tolist(), strict=True) if len(ends) else ())
+    return [[bundle[a:b] for a, b in (next(spans) for _ in range(count))] for count in counts.tolist()]

@@ -1,17 +1,23 @@
-"""Threshold sharing of secrets: of n shares any t give the secret back, and t - 1 say nothing of it (Shamir,
-"How to share a secret", CACM 1979).
+"""Threshold secret sharing: any t of n shares give the secret, and t - 1 shares say nothing about it.
 
-A secret is one or more elements of GF(2^128), 16 bytes each; share i of an element is f(i) for a polynomial f
-of degree t - 1 with f(0) the element and its other coefficients drawn from the operating system's entropy.
-Through any t - 1 shares and any element there is exactly one such polynomial: to who has t - 1 shares every
-secret is equally likely. Nothing tells a wrong share from a right one: it opens to another secret.
+Reference: Shamir, "How to share a secret", CACM 1979.
 
-The field and the shares are those of pycryptodome's `Crypto.Protocol.SecretSharing.Shamir` (with ssss=False;
-it takes 16 bytes at a time), and the tests open the shares of either with the other. It is not used here
-because a round of secure aggregation opens a secret of every client: sharing 32 bytes among 50 takes it 40
-ms and opening them 91 ms, which is seconds a round. Here all elements go through the same few operations on
-one large integer, a lane of 20 bytes each, so that opening the secrets of 50 clients costs little more than
-opening one. As there, times depend on the secrets: no shield against who measures them on this machine.
+A secret is one or more elements of GF(2^128), 16 bytes each. Share i of an element is f(i), where f is a
+polynomial of degree t - 1 with f(0) equal to the element. The other coefficients of f are drawn from the
+operating system's entropy.
+
+Security: information-theoretic. For any t - 1 shares and any element there is exactly one such polynomial,
+so every secret is equally likely given t - 1 shares. Corruption model: up to t - 1 parties may combine
+their shares. What leaks: the length of the secret. There is no integrity check: a wrong share opens a
+different secret, and `combine` cannot notice it. Running times depend on the secrets, so an attacker who
+can measure times on this machine is not covered.
+
+The field and the shares are those of pycryptodome's `Crypto.Protocol.SecretSharing.Shamir` with ssss=False.
+The tests open the shares of each implementation with the other. That package is not used here because it is
+too slow for secure aggregation, which opens one secret of every client in a round: it takes 40 ms to share
+32 bytes among 50 clients and 91 ms to open them, which adds up to seconds per round. This module processes
+all elements together as lanes of 20 bytes in one large integer, so opening the secrets of 50 clients costs
+little more than opening one.
 """
 
 import os
@@ -23,20 +29,32 @@ from graphfed.crypto.errors import ProtocolError
 __all__ = ["ELEMENT_BYTES", "MAX_PARTIES", "combine", "split"]
 
 ELEMENT_BYTES = 16
-#: Indices of shares have 16 bits, and there is none for 0, where the secret is.
+#: Indices of shares have 16 bits. Index 0 is not a share: f(0) is the secret.
 MAX_PARTIES = 2**16 - 1
 #: x^128 + x^7 + x^2 + x + 1
 _POLYNOMIAL = 2**128 + 0b10000111
-#: An element, and room for what a product with an index overflows it by.
+#: Bytes of a lane: one element, and room for the overflow of a product with an index.
 _LANE_BYTES = 20
 
 
 def split(secret: bytes, threshold: int, parties: int) -> list[bytes]:
-    """The shares of `secret` (a multiple of 16 bytes) of parties 1 to `parties`, each as long as it.
+    """Split a secret into shares.
 
-    ValueError for another length, and unless 1 <= threshold <= parties < 2^16."""
+    Args:
+        secret: A multiple of 16 bytes.
+        threshold: t, the number of shares that open the secret.
+        parties: n, the number of shares.
+
+    Returns:
+        The shares of parties 1 to n, each as long as the secret.
+
+    Raises:
+        ValueError: The length is not a positive multiple of 16, or not 1 <= threshold <= parties < 2^16.
+    """
     if not secret or len(secret) % ELEMENT_BYTES:
-        raise ValueError(f"a secret has a multiple of {ELEMENT_BYTES} bytes, got {len(secret)}")
+        raise ValueError(
+            f"a secret must have a positive multiple of {ELEMENT_BYTES} bytes, got {len(secret)}"
+        )
     if not 1 <= threshold <= parties <= MAX_PARTIES:
         raise ValueError(f"threshold {threshold} of {parties}: expected 1 <= threshold <= parties < 2^16")
     lanes = len(secret) // ELEMENT_BYTES
@@ -44,26 +62,40 @@ def split(secret: bytes, threshold: int, parties: int) -> list[bytes]:
     shares = []
     for index in range(1, parties + 1):
         value = 0
-        for coefficient in coefficients:  # Horner
+        for coefficient in coefficients:  # Horner's rule for f(index)
             value = _times_small(value, index, lanes) ^ coefficient
         shares.append(_elements(value, lanes))
     return shares
 
 
 def combine(shares: Sequence[tuple[int, bytes]], threshold: int) -> bytes:
-    """The secret, from exactly `threshold` shares: (index, share) each, as `split` numbered them. Shares of
-    several secrets may be joined end to end: all are opened at once, for what one costs.
+    """Open a secret.
 
-    ProtocolError for another number of shares, an index twice or out of range, and shares of unlike lengths
-    or none."""
+    Shares of several secrets may be concatenated: they are opened together at the cost of one.
+
+    Args:
+        shares: Exactly `threshold` pairs (index, share), with the indices that `split` gave, from 1.
+        threshold: t.
+
+    Returns:
+        The secret, as long as a share.
+
+    Raises:
+        ProtocolError: The number of shares is not `threshold`, an index is repeated or out of range, or the
+            shares are empty or of different lengths.
+    """
     indices = [index for index, _ in shares]
     if len(shares) != threshold:
-        raise ProtocolError(f"{len(shares)} shares, and exactly {threshold} open the secret")
+        raise ProtocolError(f"{len(shares)} shares were given, and exactly {threshold} open the secret")
     if len({*indices}) != threshold or not all(1 <= index <= MAX_PARTIES for index in indices):
-        raise ProtocolError(f"shares of the parties {indices[:8]}: each has one, numbered from 1")
+        raise ProtocolError(
+            f"the shares have the indices {indices[:8]}; indices must be distinct and from 1 to {MAX_PARTIES}"
+        )
     sizes = sorted({len(share) for _, share in shares})
     if len(sizes) != 1 or not sizes[0] or sizes[0] % ELEMENT_BYTES:
-        raise ProtocolError(f"shares have one length, a multiple of {ELEMENT_BYTES} bytes; got {sizes[:8]}")
+        raise ProtocolError(
+            f"shares must have one length, a multiple of {ELEMENT_BYTES} bytes; got {sizes[:8]}"
+        )
     lanes = sizes[0] // ELEMENT_BYTES
     secret = 0
     for factor, (_, share) in zip(_lagrange(tuple(indices)), shares, strict=True):
@@ -73,14 +105,17 @@ def combine(shares: Sequence[tuple[int, bytes]], threshold: int) -> bytes:
 
 @lru_cache(maxsize=16)
 def _lagrange(indices: tuple[int, ...]) -> tuple[int, ...]:
-    """What each share counts for at 0: prod_{m != j} x_m / (x_j + x_m)."""
+    """Compute the Lagrange coefficient of each share at 0: prod_{m != j} x_m / (x_j + x_m)."""
     factors = []
-    for own in indices:
-        above = below = 1
+    for index in indices:
+        numerator = denominator = 1
         for other in indices:
-            if other != own:
-                above, below = _times_small(above, other, 1), _times_small(below, own ^ other, 1)
-        factors.append(_times(above, _inverse(below), 1))
+            if other != index:
+                numerator, denominator = (
+                    _times_small(numerator, other, 1),
+                    _times_small(denominator, index ^ other, 1),
+                )
+        factors.append(_times(numerator, _inverse(denominator), 1))
     return tuple(factors)
 
 
@@ -89,26 +124,27 @@ def _lagrange(indices: tuple[int, ...]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def _masks(lanes: int) -> tuple[int, int]:
-    """The bits of the elements in their lanes, and the lowest 32 bits of every lane."""
+    """Return the mask of the elements in their lanes, and the mask of the lowest 32 bits of every lane."""
     ones = int.from_bytes(b"".join([(1).to_bytes(_LANE_BYTES, "big")] * lanes), "big")
     return ones * (2**128 - 1), ones * (2**32 - 1)
 
 
 def _times_small(elements: int, factor: int, lanes: int) -> int:
-    """Every lane's element times one of at most 17 bits."""
+    """Multiply the element of every lane by a factor of at most 17 bits."""
     product = 0
     while factor:
         if factor & 1:
             product ^= elements
         elements <<= 1
         factor >>= 1
+    # x^128 = x^7 + x^2 + x + 1: fold the overflow of every lane back into its element.
     inside, low = _masks(lanes)
-    above = (product >> 128) & low
-    return (product & inside) ^ above ^ (above << 1) ^ (above << 2) ^ (above << 7)
+    overflow = (product >> 128) & low
+    return (product & inside) ^ overflow ^ (overflow << 1) ^ (overflow << 2) ^ (overflow << 7)
 
 
 def _times(elements: int, factor: int, lanes: int) -> int:
-    """Every lane's element times any one."""
+    """Multiply the element of every lane by the same factor of 128 bits."""
     product = 0
     for shift in range(112, -1, -16):
         high = _times_small(product, 1 << 16, lanes)
@@ -117,8 +153,11 @@ def _times(elements: int, factor: int, lanes: int) -> int:
 
 
 def _inverse(element: int) -> int:
-    """1 / element: Euclid's algorithm on polynomials (Hankerson, Menezes and Vanstone 2004, algorithm
-    2.48)."""
+    """Invert an element by Euclid's algorithm on polynomials.
+
+    Reference:
+        Hankerson, Menezes and Vanstone, "Guide to elliptic curve cryptography" (2004), algorithm 2.48.
+    """
     u, v, g, h = element, _POLYNOMIAL, 1, 0
     while u != 1:
         shift = u.bit_length() - v.bit_length()
@@ -130,13 +169,14 @@ def _inverse(element: int) -> int:
 
 
 def _lanes(data: bytes) -> int:
-    """Elements of 16 bytes each, side by side in one integer."""
+    """Put elements of 16 bytes each into the lanes of one integer."""
     gap = bytes(_LANE_BYTES - ELEMENT_BYTES)
     parts = [gap + data[i : i + ELEMENT_BYTES] for i in range(0, len(data), ELEMENT_BYTES)]
     return int.from_bytes(b"".join(parts), "big")
 
 
 def _elements(value: int, lanes: int) -> bytes:
+    """Take the elements out of their lanes, as bytes."""
     data = value.to_bytes(lanes * _LANE_BYTES, "big")
     gap = _LANE_BYTES - ELEMENT_BYTES
     return b"".join(data[i + gap : i + _LANE_BYTES] for i in range(0, len(data), _LANE_BYTES))

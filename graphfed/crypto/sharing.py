@@ -1,16 +1,19 @@
-"""n-out-of-n secret sharing of numbers, as SAPGNN uses it (section 3.3, eqs. 21 and 22).
+"""n-out-of-n secret sharing of numbers, as SAPGNN uses it.
 
-Additive shares are integers modulo 2^64: a float stands for the nearest multiple of 2^-24 in two's
-complement, and n shares add up to it. Boolean shares are 64-bit words whose exclusive or it is. Any n - 1
-shares of a number are independent uniform words: n - 1 of the shares are drawn from the operating system's
-entropy, and what is left over is the number shifted by their sum, which is uniform whatever the number.
-Without every share nothing is learned; with all of them everything.
+Reference: SAPGNN, section 3.3, Eq. (21) and Eq. (22).
 
-Sums of additive shares are shares of the sum, exactly, as long as it stays within 63 bits; `encode` keeps
-every one of n numbers so small that no sum of them can leave the ring. Boolean shares cannot be added: the
-exclusive or of shares of several numbers opens to the numbers' exclusive or.
+Additive shares are integers modulo 2^64. A float is rounded to the nearest multiple of 2^-24, in two's
+complement, and the n shares add up to it. Boolean shares are 64-bit words whose exclusive or is the secret
+word.
 
-Secure against parties that follow the protocol, as long as one of the n keeps its share to itself.
+Security: information-theoretic. Any n - 1 shares are independent uniform words: n - 1 shares are drawn from
+the operating system's entropy, and the last share is the number minus their sum, which is also uniform.
+Corruption model: all parties follow the protocol, and at least one of the n parties does not reveal its
+share. What leaks: nothing as long as one share is missing, and the number once all shares are known.
+
+Sums of additive shares are shares of the sum, exactly, while the sum stays within 63 bits. `encode` limits
+each of n numbers so that no sum of them can overflow. Boolean shares cannot be added: the exclusive or of
+shares of several numbers opens to the exclusive or of the numbers.
 """
 
 import os
@@ -31,16 +34,26 @@ __all__ = [
     "open_boolean",
 ]
 
-#: Bits after the point of a number on the ring: what crosses is wrong by at most 2^-25.
+#: Bits after the point of a number on the ring. Rounding changes a number by at most 2^-25.
 FRACTION_BITS = 24
-#: Sums stay below this in size: 2^39 * 2^24 = 2^63.
+#: Bound of the absolute value of every sum: 2^39 * 2^24 = 2^63.
 LARGEST_SUM = 2.0**39
 
 
 def encode(x: Tensor, terms: int) -> Tensor:
-    """Floats as ring elements, int64 of the same shape; sums of `terms` of them are exact.
+    """Encode floats as ring elements, such that sums of `terms` of them are exact.
 
-    InputError for a number that is not finite, or so large that a sum could overflow (2^39 / terms)."""
+    Args:
+        x: Floats of any shape [...].
+        terms: Largest number of values in a sum.
+
+    Returns:
+        int64 [...].
+
+    Raises:
+        InputError: A number is not finite, or is at least 2^39 / terms in absolute value, so that a sum
+            could overflow.
+    """
     limit = LARGEST_SUM / terms
     if not bool((x.abs() < limit).all()):
         worst = float(x.abs().max())
@@ -52,33 +65,72 @@ def encode(x: Tensor, terms: int) -> Tensor:
 
 
 def decode(ring: Tensor, dtype: torch.dtype) -> Tensor:
-    """Ring elements as floats."""
+    """Decode ring elements.
+
+    Args:
+        ring: int64 of any shape [...].
+        dtype: Type of the result.
+
+    Returns:
+        Floats [...].
+    """
     return (ring.double() * 2.0**-FRACTION_BITS).to(dtype)
 
 
 def additive_shares(secret: Tensor, parties: int) -> Tensor:
-    """`parties` shares of every ring element: int64 [...] -> [..., parties], whose sum is the secret."""
+    """Split every ring element into additive shares.
+
+    Args:
+        secret: int64 of any shape [...].
+        parties: n, the number of shares.
+
+    Returns:
+        int64 [..., n]; the shares add up to the secret modulo 2^64.
+    """
     drawn = _random_words((*secret.shape, parties - 1), secret.device)
     return torch.cat([drawn, (secret - drawn.sum(-1))[..., None]], -1)
 
 
 def boolean_shares(secret: Tensor, parties: int) -> Tensor:
-    """`parties` shares of every word: int64 [...] -> [..., parties], whose exclusive or is the secret."""
+    """Split every word into boolean shares.
+
+    Args:
+        secret: int64 of any shape [...].
+        parties: n, the number of shares.
+
+    Returns:
+        int64 [..., n]; the exclusive or of the shares is the secret.
+    """
     drawn = _random_words((*secret.shape, parties - 1), secret.device)
     return torch.cat([drawn, _xor(torch.cat([drawn, secret[..., None]], -1))[..., None]], -1)
 
 
 def open_additive(shares: Tensor) -> Tensor:
-    """What all shares [..., parties] stand for, [...] int64."""
+    """Open additive shares.
+
+    Args:
+        shares: All shares, int64 [..., n].
+
+    Returns:
+        The ring elements, int64 [...].
+    """
     return shares.sum(-1)
 
 
 def open_boolean(shares: Tensor) -> Tensor:
-    """What all shares [..., parties] stand for, [...] int64."""
+    """Open boolean shares.
+
+    Args:
+        shares: All shares, int64 [..., n].
+
+    Returns:
+        The words, int64 [...].
+    """
     return _xor(shares)
 
 
 def _xor(words: Tensor) -> Tensor:
+    """Compute the exclusive or over the last dimension."""
     result = words[..., 0]
     for party in range(1, words.shape[-1]):
         result = result ^ words[..., party]
@@ -86,7 +138,7 @@ def _xor(words: Tensor) -> Tensor:
 
 
 def _random_words(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Uniform 64-bit words from the operating system's entropy, as int64."""
+    """Draw uniform 64-bit words from the operating system's entropy, as int64."""
     size = int(np.prod(shape))
     words = np.frombuffer(bytearray(os.urandom(8 * size)), dtype=np.int64)
     return torch.from_numpy(words).view(shape).to(device)

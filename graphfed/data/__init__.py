@@ -1,9 +1,8 @@
-"""Data: graphs and sensor readings, splits into train/val/test, partitions over clients.
+"""Data sets, splits into train/val/test, and partitions of a graph among clients.
 
-graph.py         the containers of graphs: Graph, Split
-sensors.py       the container of sensors' readings: Sensors
-datasets.py      load("cora"), load("digits"), ...
-splits.py        which nodes are for training, validation and test
-windows.py       which windows of readings in time are
-partition.py     which client holds which nodes and edges
+datasets.py      data sets by name: load("cora"), load("digits"), ...
+graphs/          the containers Graph and Split, the readers of public graphs, and splits of nodes and edges
+sensors/         the container Sensors, the readers of readings and networks, and windows of readings
+partitions/      the assignment of nodes and edges to clients
+user_files/      graphs and readings that a user describes in a YAML file
 """

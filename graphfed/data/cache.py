@@ -1,4 +1,4 @@
-"""The user's cache folder: converted copies of public data, what a loader downloaded, the list of methods."""
+"""The user's cache folder: converted copies of public data, downloaded files and the list of methods."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,10 @@ __all__ = ["cache_folder"]
 
 
 def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/graphfed, or ~/.cache/graphfed. Not created here."""
+    """Return the path of graphfed's cache folder, without creating the folder.
+
+    Returns:
+        `$XDG_CACHE_HOME/graphfed`, or `~/.cache/graphfed` if XDG_CACHE_HOME is not set.
+    """
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "graphfed"

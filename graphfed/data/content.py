@@ -8,15 +8,24 @@ __all__ = ["content_hash"]
 
 
 def content_hash(arrays: dict[str, np.ndarray], text: str = "") -> str:
-    """The sha256 (hex) of named arrays and a text: names, dtypes, shapes and values all count.
+    """Hash named arrays and a text with SHA-256.
 
-    Byte order does not: values are hashed in little-endian form, so every machine gets the same hash.
+    Names, dtypes, shapes and values all change the hash. Byte order does not: values are hashed in
+    little-endian form, so every machine gets the same hash.
+
+    Args:
+        arrays: The arrays by name, of any shapes. The order of the names does not change the hash.
+        text: A text that is hashed before the arrays.
+
+    Returns:
+        The hash as 64 hexadecimal digits.
     """
     digest = hashlib.sha256(text.encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        # The header frames the bytes, so that two different sets of arrays never feed the same stream.
+        # The header delimits the bytes of each array. Without it, two different sets of arrays could give
+        # the same stream of bytes.
         digest.update(f"\0{name}:{array.dtype.str}:{array.shape}\0".encode())
         digest.update(array.data if array.size else b"")
     return digest.hexdigest()

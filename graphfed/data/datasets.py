@@ -1,8 +1,8 @@
-"""Data sets by name: `load("cora")`. Built-in ones need nothing; public ones are read from files; plug-ins
-add others (`graphfed.plugins`).
+"""Data sets by name, as in `load("cora")`.
 
-Files are looked for below the `data_dir` argument, then the folder in the environment variable GRAPHFED_DATA,
-then the user's cache folder.
+Built-in sets need no file. Public sets are read from files, which are searched below the `data_dir` argument,
+then below the folder in the environment variable GRAPHFED_DATA, then below the user's cache folder. Plug-ins
+add further sets (`graphfed.plugins`).
 """
 
 import inspect
@@ -31,18 +31,23 @@ __all__ = ["DATASETS", "Availability", "DatasetSpec", "available", "load", "sear
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """What a name stands for.
+    """The data set that a name stands for.
 
-    load: for a built-in set, and a plug-in's, (options) -> Graph or Sensors, each option with a default and,
-    where it can leave features out, structure_only among them; else (roots, structure_only) -> Graph, or
-    (roots) -> Sensors.
-    find: (roots) -> the place of the files (None if there is none) and the names of missing files; None:
-    built in.
-    default_split: for splits.make_split; None for forecasting, which splits by time.
+    Attributes:
+        title: One line that describes the set.
+        task: "classification" for a graph, "forecasting" for sensors.
+        load: The function that loads the set. For a built-in set or a plug-in's set it takes the options,
+            each with a default, and returns a Graph or Sensors; it may take `structure_only` among them. For
+            a set that is read from files it is (roots, structure_only) -> Graph, or (roots) -> Sensors.
+        default_split: The argument `spec` of `splits.make_split`; None for forecasting, where time is split.
+        source: Where the files come from.
+        citation: The publication and the licence.
+        find: (roots) -> the path of the files (None if there are none) and the names of missing files. None
+            for a built-in set.
     """
 
     title: str
-    task: str  # "classification" or "forecasting"
+    task: str
     load: Callable[..., Graph | Sensors]
     default_split: str | None
     source: str
@@ -51,12 +56,12 @@ class DatasetSpec:
 
     @property
     def built_in(self) -> bool:
-        """Whether the set needs no file beyond the package."""
+        """Whether the set needs no file that the package does not contain."""
         return self.find is None
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `load` takes for this set, with the defaults; empty for a set read from files."""
+        """The options that `load` accepts for this set, with defaults; empty for a set read from files."""
         if not self.built_in:
             return {}
         parameters = inspect.signature(self.load).parameters
@@ -65,7 +70,16 @@ class DatasetSpec:
 
 @dataclass(frozen=True)
 class Availability:
-    """One row of `available`: `place` is the folder or file found, `missing` names what is not there."""
+    """One row of `available`.
+
+    Attributes:
+        name: The name of the data set.
+        title: One line that describes it.
+        task: "classification" or "forecasting".
+        built_in: Whether the set needs no file.
+        place: The folder or file that was found; None if there is none.
+        missing: The names of the missing files.
+    """
 
     name: str
     title: str
@@ -76,7 +90,7 @@ class Availability:
 
     @property
     def ready(self) -> bool:
-        """Whether everything can be loaded now, features included, without the network."""
+        """Whether the whole set, with its features, can be loaded now without the network."""
         return self.built_in or not self.missing
 
 
@@ -118,7 +132,7 @@ def _traffic(name: str, title: str) -> DatasetSpec:
     )
 
 
-_OWN: dict[str, DatasetSpec] = {
+_INCLUDED: dict[str, DatasetSpec] = {
     "digits": DatasetSpec(
         title="handwritten digits as a nearest-neighbour graph: 1 797 nodes, 64 features, 10 classes",
         task="classification",
@@ -147,7 +161,7 @@ _OWN: dict[str, DatasetSpec] = {
         "lastfm",
         "listeners in Asia: 7 624 nodes, 18 countries; features incomplete, structure only",
         "Rozemberczki, Sarkar: Characteristic Functions on Graphs, CIKM 2020 (GPL-3.0)",
-        # The smallest class has 16 nodes, too few for 20 a class.
+        # The smallest class has 16 nodes, and the default split "per_class" trains on 20 of each class.
         default_split="random:0.5,0.25,0.25",
     ),
     "dblp": _npz(
@@ -177,16 +191,23 @@ _OWN: dict[str, DatasetSpec] = {
     "metr_la_20": _traffic("metr_la_20", "METR-LA, 20 of the sensors over the full period"),
     "pems_bay_67": _traffic("pems_bay_67", "PEMS-BAY, 67 of the sensors over the full period"),
 }
-DATASETS = Registry("data set", "graphfed.datasets", "DATASET", _OWN, lambda: DatasetSpec)
+DATASETS = Registry("data set", "graphfed.datasets", "DATASET", _INCLUDED, lambda: DatasetSpec)
 
 
 def search_folders(data_dir: str | Path | None = None) -> list[Path]:
-    """Where files are looked for, in order: `data_dir`, GRAPHFED_DATA, the cache folder.
+    """List the folders in which files are searched.
 
-    Raises InputError when `data_dir` is given and is not a folder.
+    Args:
+        data_dir: A folder that comes first; None for no such folder.
+
+    Returns:
+        `data_dir`, the folder in GRAPHFED_DATA and the cache folder, in this order, without those not given.
+
+    Raises:
+        InputError: `data_dir` is not a folder.
     """
     if data_dir is not None and not Path(data_dir).is_dir():
-        raise InputError(f"the data folder {data_dir} does not exist; create it, or leave the option out")
+        raise InputError(f"the data folder {data_dir} does not exist; create it, or omit the option")
     given = [data_dir, os.environ.get("GRAPHFED_DATA") or None, cache_folder()]
     return [Path(folder) for folder in given if folder is not None]
 
@@ -194,14 +215,21 @@ def search_folders(data_dir: str | Path | None = None) -> list[Path]:
 def load(
     name: str, data_dir: str | Path | None = None, *, structure_only: bool = False, **options: Any
 ) -> Graph | Sensors:
-    """The data set called `name` (see DATASETS).
+    """Load a data set.
 
-    structure_only: leave the features out (`x` is None); the only way to load a set whose features are
-    incomplete.
-    options: of the generated sets, as in load("social", num_nodes=10_000).
+    Args:
+        name: A key of `DATASETS`.
+        data_dir: A folder that is searched for files before the others (`search_folders`).
+        structure_only: Load a graph without its features (`x` is None). A set whose features are incomplete
+            can be loaded in no other way.
+        **options: Options of a generated set, as in `load("social", num_nodes=10_000)`.
 
-    Raises InputError for an unknown name or option, or missing files: which, where they were looked for, and
-    where to get them.
+    Returns:
+        A Graph, or Sensors for a forecasting set.
+
+    Raises:
+        InputError: The name or an option is unknown, or files are missing. The message names these files,
+            the folders that were searched, and the source of the files.
     """
     if name not in DATASETS:
         raise InputError(f"unknown data set {name!r}; {did_you_mean(name, DATASETS)}")
@@ -212,7 +240,8 @@ def load(
             raise InputError(f"data set {name!r} has no option {key!r}; {hint}")
     if structure_only and spec.task == "forecasting":
         raise InputError(
-            f"data set {name!r} is for forecasting: it has no features to leave out (structure_only)"
+            f"data set {name!r} is for forecasting and has no features that structure_only could leave out; "
+            "omit structure_only"
         )
     if spec.task == "forecasting":
         return spec.load(**options) if spec.built_in else spec.load(search_folders(data_dir))
@@ -221,15 +250,25 @@ def load(
         graph = spec.load(**options, **({"structure_only": structure_only} if able else {}))
         if not isinstance(graph, Graph):
             raise InputError(
-                f"data set {name!r} must be loaded as a Graph (found {type(graph).__name__}); make it with "
-                "graphfed.data.graphs.graph.make_graph"
+                f"the loader of data set {name!r} must return a Graph, and returned a "
+                f"{type(graph).__name__}; build the graph with graphfed.data.graphs.graph.make_graph"
             )
         return replace(graph, x=None) if structure_only else graph
     return spec.load(search_folders(data_dir), structure_only)
 
 
 def available(data_dir: str | Path | None = None) -> list[Availability]:
-    """One row for each data set: built in, or which of its files are there. Loads and downloads nothing."""
+    """Report which data sets can be loaded. Nothing is loaded or downloaded.
+
+    Args:
+        data_dir: A folder that is searched for files before the others (`search_folders`).
+
+    Returns:
+        One row for each data set.
+
+    Raises:
+        InputError: `data_dir` is not a folder.
+    """
     roots = search_folders(data_dir)
     rows = []
     for name, spec in DATASETS.usable().items():

@@ -1,6 +1,6 @@
-"""What a reader finds in the user's data and leaves out, in words and with its amount, for whoever must know.
+"""Descriptions of the data that a reader found and did not use.
 
-Shapes: N nodes, m undirected edges."""
+Each description is a phrase with a count, such as "12 self loops". Shapes: N nodes, m undirected edges."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -10,8 +10,8 @@ from graphfed.errors import shown
 
 __all__ = ["edges_dropped", "in_one_line", "names_dropped"]
 
-#: Names of columns or attributes in one message, at most.
-NAMED = 8
+#: The largest number of columns or attributes that one message names.
+MAX_NAMED = 8
 
 
 def edges_dropped(
@@ -22,48 +22,52 @@ def edges_dropped(
     directed: bool = True,
     weights: str = "",
 ) -> tuple[str, ...]:
-    """What becomes of edges that are read as undirected ones.
+    """Describe what is lost when a list of edges is read as undirected.
 
     Args:
-        files: the ends of the edges as each file lists them, [2, any] int64 each.
+        files: The endpoints of the edges as each file lists them, int64 [2, any] each.
         num_nodes: N.
-        num_edges: m, the undirected edges in all files without self loops.
-        directed: whether (u, v) and (v, u) say different things; if not, one of them repeats the other.
-        weights: what becomes of the weights of an edge that is listed several times; "" without weights.
+        num_edges: M, the number of undirected edges in all files, without self loops.
+        directed: Whether (u, v) and (v, u) are two different edges. If False, the second repeats the first.
+        weights: How the weights of a repeated edge are combined ("sum", "mean" or "max"); "" if edges have
+            no weights.
 
     Returns:
-        A phrase for each kind of loss: self loops, edges that a file lists again, edges without their
-        opposite, whose direction is not used.
+        One phrase for each kind of loss that occurs: the direction of edges that are listed in one direction
+        only, self loops, and repeated edges.
     """
     loops = sum(int((ends[0] == ends[1]).sum()) for ends in files)
     listed = [ends[:, ends[0] != ends[1]] for ends in files]
     rows = sum(ends.shape[1] for ends in listed)
     repeated, one_way = rows - num_edges, num_edges
-    # Where every edge has one row no edge is repeated, and none has its opposite.
+    # If every edge has one row, no edge is repeated and none is listed in both directions.
     if directed and repeated:
         keys = [ends[0].astype(np.int64) * num_nodes + ends[1] for ends in listed]
         different = [_distinct(key) for key in keys]
         repeated = rows - sum(different)
         one_way = 2 * num_edges - (different[0] if len(keys) == 1 else _distinct(np.concatenate(keys)))
-    told = []
+    phrases = []
     if directed and one_way:
-        told.append(f"the direction of {one_way:,} edge{_s(one_way)}")
+        phrases.append(f"the direction of {one_way:,} edge{_s(one_way)}")
     if loops:
-        told.append(f"{loops:,} self loop{_s(loops)}")
+        phrases.append(f"{loops:,} self loop{_s(loops)}")
     if repeated:
-        again = f" (it has the {weights} of their weights)" if weights else ""
-        told.append(f"{repeated:,} repetition{_s(repeated)} of an edge{again}")
-    return tuple(told)
+        again = f" (its weight is the {weights} of the listed weights)" if weights else ""
+        phrases.append(f"{repeated:,} repetition{_s(repeated)} of an edge{again}")
+    return tuple(phrases)
 
 
 def names_dropped(names: Iterable[str], used: Collection[str], kind: str, of: str) -> tuple[str, ...]:
-    """A phrase for what is not read among all that there is, () where everything is used.
+    """Describe the columns, attributes or arrays that were not read.
 
     Args:
-        names: of everything there is.
-        used: the names of what is read.
-        kind: what they are, one of them: "column", "attribute", "array".
-        of: what has them.
+        names: All names that the data has.
+        used: The names that were read.
+        kind: The singular noun for a name: "column", "attribute" or "array".
+        of: The file or object that has the names.
+
+    Returns:
+        One phrase, or () if every name was read.
     """
     unread = [name for name in names if name not in used]
     if not unread:
@@ -72,19 +76,26 @@ def names_dropped(names: Iterable[str], used: Collection[str], kind: str, of: st
 
 
 def in_one_line(dropped: Sequence[str]) -> str:
-    """What was left out as one line, "" where nothing was."""
+    """Join phrases into one line.
+
+    Args:
+        dropped: The phrases.
+
+    Returns:
+        The line, or "" if there are no phrases.
+    """
     return f"not used: {'; '.join(dropped)}" if dropped else ""
 
 
 def _distinct(keys: np.ndarray) -> int:
-    """How many different values there are."""
+    """Count the different values."""
     ordered = np.sort(keys)
     return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + bool(len(keys))
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f", and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-    return ", ".join(shown(str(name)) for name in names[:NAMED]) + more
+    more = f", and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(shown(str(name)) for name in names[:MAX_NAMED]) + more
 
 
 def _s(count: int) -> str:

@@ -1,4 +1,4 @@
-"""What a message may repeat of a file that is not trusted."""
+"""Safe quotation of untrusted files in messages."""
 
 __all__ = ["brief"]
 
@@ -6,6 +6,15 @@ LENGTH = 200
 
 
 def brief(error: Exception | str) -> str:
-    """The error's (or a) text on one line of bounded length: it may quote what a hostile file holds."""
+    """Shorten a text to one printable line of at most 200 characters.
+
+    The text may quote the content of a hostile file, so control characters are replaced by blanks.
+
+    Args:
+        error: An error, or a text.
+
+    Returns:
+        The shortened text; the name of the error's type if it has no text.
+    """
     text = str(error) or type(error).__name__
     return "".join(letter if letter.isprintable() else " " for letter in text[:LENGTH])

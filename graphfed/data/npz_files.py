@@ -1,4 +1,4 @@
-"""npz files, read array by array: nothing is unpickled, and refusals name the file and the array."""
+"""Reading of npz files array by array. Nothing is unpickled, and errors name the file and the array."""
 
 import zipfile
 from collections.abc import Sequence
@@ -13,21 +13,27 @@ from graphfed.files import check_regular
 
 __all__ = ["NpzFile"]
 
-MAX_BYTES = 2**31  # of all arrays of a file, unpacked
+MAX_BYTES = 2**31  # the size of all arrays of a file together, uncompressed
 
 
 class NpzFile:
-    """One open file, to be used in a `with`. fix: what to do about a file that cannot be used, for messages.
-
-    Raises InputError for a file that is not there, is no archive of arrays, or unpacks to more than 2 GiB.
-    """
+    """One open npz file, a context manager."""
 
     def __init__(self, path: Path, fix: str) -> None:
+        """Open a file.
+
+        Args:
+            path: The file.
+            fix: What the user can do if the file cannot be used; it ends every error message.
+
+        Raises:
+            InputError: The file is missing, is no archive of arrays, or unpacks to more than 2 GiB.
+        """
         self.path = path
         self._fix = fix
         try:
             check_regular(path)
-            # numpy also reads a single array and a pickle; a set is an archive.
+            # np.load alone would also accept a single array or a pickle; only an archive is wanted here.
             with zipfile.ZipFile(path) as archive:
                 unpacked = sum(member.file_size for member in archive.infolist())
             if unpacked > MAX_BYTES:
@@ -53,17 +59,20 @@ class NpzFile:
     def take(
         self, key: str, kinds: str = "", shape: Sequence[int | None] | None = None, expected: str = ""
     ) -> np.ndarray:
-        """Return an array.
+        """Read an array.
 
         Args:
-            key: its name.
-            kinds: numpy's letters of the kinds of dtype that it may have; "" for any.
-            shape: its shape, with None for an axis of any length; () for one value, whatever its axes are;
-                None for any shape.
-            expected: what it must be, in words, for messages.
+            key: The name of the array.
+            kinds: Numpy's letters of the kinds of dtype that the array may have; "" for any kind.
+            shape: The expected shape, with None for an axis of any length; () for one value with any number
+                of axes; None for any shape.
+            expected: A description of the expected array, for error messages.
+
+        Returns:
+            The array.
 
         Raises:
-            InputError: where there is none, or one that is damaged, of Python objects, or of another form.
+            InputError: The array is missing, damaged, made of Python objects, or of another dtype or shape.
         """
         try:
             array = self._arrays[key]
@@ -81,8 +90,25 @@ class NpzFile:
         return array
 
     def take_names(self, key: str, count: int | None, expected: str) -> tuple[str, ...]:
-        """Return an array of texts or whole numbers as texts without blanks around them; count: how many."""
+        """Read an array of texts or whole numbers as texts, without leading and trailing blanks.
+
+        Args:
+            key: The name of the array.
+            count: The expected number of entries; None for any number.
+            expected: A description of the expected array, for error messages.
+
+        Returns:
+            The texts.
+
+        Raises:
+            InputError: As in `take`.
+        """
         return tuple(str(name).strip() for name in self.take(key, "iuU", (count,), expected).tolist())
 
     def refuse(self, why: str) -> NoReturn:
+        """Raise an InputError that names the file and ends with the fix.
+
+        Args:
+            why: What is wrong with the file's content.
+        """
         raise InputError(f"{self.path}: {why}; {self._fix}")

@@ -1,4 +1,4 @@
-"""Seeded generators for data: splits, partitions and generated sets (training draws are elsewhere)."""
+"""Seeded generators for splits, partitions and generated data sets. Training uses `graphfed.random`."""
 
 import zlib
 
@@ -10,8 +10,21 @@ __all__ = ["generator"]
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
-    """A numpy generator for one purpose. The purpose joins the seed, so a split and a partition that share
-    the seed draw independently. Raises InputError when `seed` is not a non-negative integer."""
+    """Create a numpy generator for one purpose.
+
+    The purpose is part of the generator's seed, so a split and a partition with the same seed draw
+    independent numbers.
+
+    Args:
+        seed: An integer of at least 0.
+        purpose: A name for what is drawn, such as "split/random".
+
+    Returns:
+        The generator.
+
+    Raises:
+        InputError: `seed` is not an integer of at least 0.
+    """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(f"seed {seed!r} cannot be used; give an integer of at least 0")
     return np.random.default_rng([int(seed), zlib.crc32(purpose.encode())])

@@ -1,4 +1,4 @@
-"""Sparse matrices from arrays that a file holds: everything is checked before anything is converted."""
+"""Sparse matrices from the arrays of an untrusted file. All arrays are checked before any is converted."""
 
 from typing import Any
 
@@ -7,17 +7,28 @@ import scipy.sparse as sp
 
 __all__ = ["MAX_WIDTH", "csr_from_arrays"]
 
-# Every width a data file may state must fit a model's first layer; the widest set in use has 10^5 columns.
+# A data file states the width of a model's first layer, so the width is bounded. The widest set in use has
+# 10^5 columns.
 MAX_WIDTH = 10**7
 
 
 def csr_from_arrays(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
 ) -> sp.csr_matrix:
-    """The float32 csr matrix of `shape` [n, F] with these arrays: data and indices [nnz], indptr [n + 1].
+    """Build a float32 csr matrix and check its arrays.
 
-    Raises ValueError that says which array is damaged and how; nothing wraps, is cut or rounded to a whole
-    number.
+    Args:
+        data: The stored values, [nnz].
+        indices: The columns of the values, integers [nnz].
+        indptr: The start of each row in `indices`, integers [n + 1].
+        shape: (n, F), the numbers of rows and columns.
+
+    Returns:
+        The matrix, [n, F].
+
+    Raises:
+        ValueError: An array is damaged; the message names the array. No number overflows, is truncated or is
+            rounded to a whole number.
     """
     arrays = {"data": data, "indices": indices, "indptr": indptr}
     kinds: dict[str, str] = {"data": "biuf", "indices": "iu", "indptr": "iu"}
@@ -37,7 +48,7 @@ def csr_from_arrays(
     if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < width):
         worst = int(indices.min()) if int(indices.min()) < 0 else int(indices.max())
         raise ValueError(f"column {worst} is outside 0..{width - 1}")
-    with np.errstate(over="ignore"):  # becomes infinite, which is refused below
+    with np.errstate(over="ignore"):  # a value outside float32 becomes infinite, which is refused below
         values = data.astype(np.float32)
     if not np.isfinite(values).all():
         raise ValueError(f"value {int(np.flatnonzero(~np.isfinite(values))[0])} is not a finite float32")

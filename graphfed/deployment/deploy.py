@@ -393,7 +393,7 @@ def _write(
         details={
             **server_result["details"],
             "run": asked["run"],
-            "recipe": {},
+            "changed_settings": {},
             "test_confusion": server_result["test_confusion"],
             "wire": server_result["wire"],
         },

@@ -46,9 +46,9 @@ from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import load_plugin
 from graphfed.runs import folder as files
 from graphfed.runs.checkpoint import Checkpoints, whole_rounds
-from graphfed.runs.predict import with_weights
+from graphfed.runs.diagnostics import diagnose
+from graphfed.runs.model_file import model_arrays, with_weights
 from graphfed.runs.processes import part_of_run
-from graphfed.runs.run import diagnosed, model_arrays
 from graphfed.runs.settings import has_value
 from graphfed.runs.train import Event, train
 from graphfed.runtime.interrupts import StopRequest
@@ -538,7 +538,7 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
     }
     if fed.server_is_here:
         result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
-        warnings = diagnosed(part.method, part.task.name, part.config, outcome, ())
+        warnings = diagnose(part.method, part.task.name, part.config, outcome, ())
         result |= {"details": {**outcome.details, **warnings}, "task": dict(part.agreed)}
     files.write_run(
         part.folder,

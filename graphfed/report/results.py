@@ -315,7 +315,7 @@ def result_table(subject: Subject, figures: Figures) -> ResultTable:
         cells = [figures.cell(metric, figure["mean"], figure["std"]) for metric, figure in shown]
         cells += [_difference(row, references.get(name), figures) for name in tested]
         cells += [human_bytes(row["bytes"]["mean"] or 0.0), human_seconds(row["seconds"]["mean"] or 0.0)]
-        changes = ", ".join(f"{key}={value}" for key, value in row["recipe"].items())
+        changes = ", ".join(f"{key}={value}" for key, value in row["changed_settings"].items())
         best = [i for i, m in enumerate(metrics) if m in least and row["test"][m]["mean"] == least[m]]
         lines.append(TableRow(row["label"], [*cells, epsilon(subject.rows[row["label"]])], changes, best))
     return ResultTable(metrics, pooled, tested, lines)

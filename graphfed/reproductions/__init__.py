@@ -1,4 +1,6 @@
-"""Reproductions of papers' tables and figures: a module per paper, and what runs, shows and draws them."""
+"""Reproductions of papers' tables and figures: a module for each paper, and the modules that run, show and
+draw them.
+"""
 
 __all__ = ["PAPERS"]
 

@@ -1,7 +1,8 @@
-"""What a reproduction is made of: a paper, its tables and figures (items), their rows, and what is printed.
+"""The parts of a reproduction: a paper, its tables and figures (items), their rows, and the printed figures.
 
-A paper's module is plain code that makes a `Paper`; `graphfed.reproduce` runs it, and prints and draws our
-figures with the printed ones. Nothing here runs anything."""
+A paper's module is plain code that makes a `Paper`. `graphfed.reproduce` runs it, and prints and draws our
+figures with the printed ones. Nothing in this module runs anything.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -58,7 +59,12 @@ Cells = tuple[list[str], list[list[str]]]
 
 @dataclass(frozen=True)
 class Printed:
-    """A figure of the paper, in its unit: percent for a share. std: None where it has no deviation."""
+    """A figure of the paper, in its unit: percent for a fraction.
+
+    Attributes:
+        mean: The figure.
+        std: Its deviation; None if none is printed.
+    """
 
     mean: float
     std: float | None = None
@@ -66,8 +72,13 @@ class Printed:
 
 @dataclass(frozen=True)
 class Relative:
-    """How a row compares with another of its item. to: the other's label; printed: by metric, in percent of
-    the other's figure, negative for below; what is absent was not printed."""
+    """A comparison of a row with another row of its item.
+
+    Attributes:
+        to: The label of the other row.
+        printed: By metric, in percent of the other row's figure, negative for below. A metric that is absent
+            is not printed.
+    """
 
     to: str
     printed: Mapping[str, float] = field(default_factory=dict)
@@ -75,8 +86,13 @@ class Relative:
 
 @dataclass(frozen=True)
 class Target:
-    """A validation score to reach: a `share`, or `less` than what the row `row` reached at its best rounds,
-    mean over its seeds."""
+    """A validation score to reach.
+
+    Attributes:
+        share: The score, as a fraction.
+        row: The row that the score follows instead: what it reached at its best rounds, mean over its seeds.
+        less: How much less than that row's score.
+    """
 
     share: float | None = None
     row: str = ""
@@ -88,16 +104,16 @@ class Row:
     """A line of a table, or a point of a line: a method with options and settings.
 
     Attributes:
-        label: Its name, which names the folders of its runs too.
+        label: The name of the row, which also names the folders of its runs.
         method: A registered method; "" for a row that shows a policy only.
         options: Options of `graphfed.run` in which it differs from its item.
         settings: Settings of the method, likewise.
         seeds: Its own seeds; None for its item's.
-        printed: By metric; what is absent was not printed.
+        printed: The printed figures by metric. A metric that is absent is not printed.
         relative: The rows with which it is compared.
-        panel: With `series` and `x`: the point that it is, where its item has an `x`.
-        series: The line that it is a point of.
-        x: Where on that line it is.
+        panel: With `series` and `x`: its place as a point, if its item has an `x`.
+        series: The line that it belongs to.
+        x: Its place on that line.
         quick: Whether the short version has it.
         policy: What it runs with, or shows, and what has to be learned first.
     """
@@ -117,12 +133,24 @@ class Row:
 
 
 def _settings_in(row: Row) -> set[str]:
-    """The names of the settings that a row's method has; a row of learning a policy has no method."""
+    """Return the names of the settings that a row's method has; a row that shows a policy has no method."""
     return {each.name for each in fields(get_method(row.method).config)} if row.method else set()
 
 
 def point(series: str, x: float, method: str, *, panel: str = "", label: str = "", **fields: Any) -> Row:
-    """Return a row that is a point of a line, called after its panel, series and x unless it has a label."""
+    """Make a row that is a point of a line.
+
+    Args:
+        series: The line.
+        x: The place on the line.
+        method: The method.
+        panel: The panel of the line.
+        label: Its label; by default panel, series and x.
+        fields: Other fields of `Row`.
+
+    Returns:
+        The row.
+    """
     made = f"{panel} {series} {x}".strip()
     return Row(label or made, method, panel=panel, series=series, x=x, **fields)
 
@@ -132,8 +160,7 @@ def point(series: str, x: float, method: str, *, panel: str = "", label: str = "
 
 @dataclass(frozen=True)
 class Quick:
-    """What the short version has in place of an item's seeds (None: these) and of its rows' options and
-    settings."""
+    """What the short version has in place of an item's seeds (None: these), options and settings."""
 
     seeds: Sequence[int] | None = None
     options: Mapping[str, object] = field(default_factory=dict)
@@ -145,19 +172,19 @@ class Item:
     """A table or figure: `Runs`, `Curves` or `Measured`.
 
     Attributes:
-        name: Names its folder, its drawing and the item on the command line.
+        name: The name of its folder, its drawing, and of the item on the command line.
         title: What it shows.
-        source: Where the printed figures are from.
-        rows: Its lines; options, settings and seeds of its own a row has first.
+        source: The source of the printed figures.
+        rows: Its lines. Options, settings and seeds of a row replace those of the item.
         notes: How the protocols differ.
-        seeds: Of the rows without their own.
+        seeds: The seeds of rows without their own.
         options: Options of `graphfed.run` for every row.
-        settings: Settings for every row; `preset=paper` is one of them unless a row says otherwise.
+        settings: Settings for every row; `preset=paper` is one of them unless a row has another preset.
         quick: The short version.
-        panels: The order of the drawings, where the rows have panels.
-        data: The data set, where the item can be done on several (`on_data`).
+        panels: The order of the drawings, if the rows have panels.
+        data: The data set, if the item can be made on several (`on_data`).
         base: Its name on the first of these; "" for `name`.
-        kind: What reproduce.json calls its kind.
+        kind: The name of its kind in reproduce.json.
     """
 
     name: str
@@ -187,33 +214,57 @@ class Item:
         return [relative.to for row in self.rows for relative in row.relative]
 
     def options_of(self, row: Row) -> dict[str, Any]:
-        """The options of a row, with those of the item."""
+        """Return the options of a row, with those of the item.
+
+        Args:
+            row: One of its rows.
+
+        Returns:
+            The options by name.
+        """
         return {**self.options, **row.options}
 
     def settings_of(self, row: Row) -> dict[str, object]:
-        """The settings of a row, with those of the item that its method has. A reproduction has the papers'
-        settings."""
+        """Return the settings of a row, with those settings of the item that its method has.
+
+        Args:
+            row: One of its rows.
+
+        Returns:
+            The settings by name; preset=paper unless they say otherwise.
+        """
         return {"preset": "paper", **self._of_method(row, self.settings), **row.settings}
 
     def _of_method(self, row: Row, settings: Mapping[str, object]) -> dict[str, object]:
-        """Those settings that are no settings of other rows' methods alone."""
+        """Return the settings that belong to the row's method, or to no method of the item."""
         others = {name for other in self.rows for name in _settings_in(other)} - _settings_in(row)
         return {key: value for key, value in settings.items() if key not in others}
 
     def seeds_of(self, row: Row) -> tuple[int, ...]:
-        """The seeds of a row."""
+        """Return the seeds of a row.
+
+        Args:
+            row: One of its rows.
+
+        Returns:
+            The seeds.
+        """
         return tuple(self.seeds if row.seeds is None else row.seeds)
 
     def config(
         self, row: Row, seed: int, data_dir: str | Path | None, settings: Mapping[str, object] | None = None
     ) -> RunConfig:
-        """Return the checked config of a run of a row, with one thread unless it says otherwise.
+        """Return the checked config of a run of a row. The run has one thread unless the options say
+        otherwise.
 
         Args:
             row: One of its rows.
-            seed: Of the run.
-            data_dir: Where data sets are.
-            settings: More settings, which come first.
+            seed: The seed of the run.
+            data_dir: The folder of the data sets.
+            settings: More settings, which replace those of the row.
+
+        Returns:
+            The config.
 
         Raises:
             InputError: An option or setting cannot be used.
@@ -228,30 +279,48 @@ class Item:
 
     @property
     def num_runs(self) -> int:
-        """How many runs the rows have."""
+        """The number of runs of the rows."""
         return 0
 
     @property
     def data_sets(self) -> list[str]:
-        """The data sets that the rows need."""
+        """Return the data sets that the rows need."""
         named = {str(self.options_of(row).get("data", "digits")) for row in self.rows if row.method}
         return sorted(named | {policy.data for policy in self.policies})
 
     @property
     def policies(self) -> list[Policy]:
-        """The policies that its rows need, each once."""
+        """Return the policies that the rows need, each once."""
         return [*{row.policy.name: row.policy for row in self.rows if row.policy is not None}.values()]
 
     def usable(self, data: Availability) -> bool:
-        """Whether what is there of a data set is enough."""
+        """Return whether what is there of a data set suffices.
+
+        Args:
+            data: What is there.
+
+        Returns:
+            True if it suffices.
+        """
         return data.ready
 
     def with_seeds(self, seeds: Sequence[int]) -> Self:
-        """Return the same with other seeds in every row."""
+        """Return the same item with other seeds in every row.
+
+        Args:
+            seeds: The seeds.
+
+        Returns:
+            The item.
+        """
         return replace(self, seeds=seeds, rows=tuple(replace(row, seeds=None) for row in self.rows))
 
     def short(self) -> Self:
-        """Return the short version; without the printed figures where it is on other data."""
+        """Return the short version.
+
+        Returns:
+            The item; without the printed figures if it uses other data.
+        """
         rows = [
             replace(
                 row,
@@ -279,16 +348,16 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(Item):
-    """Figures of runs.
+    """An item with figures of runs.
 
     Attributes:
         metrics: What is shown of every run (`figures.metric_of`).
         called: Words for a metric, or for `against`, in tables and drawings.
         divided_by: The unit of a metric, such as 2**30 for GiB.
-        x: What the axis shows; None where the rows are no points of lines.
-        targets: Validation scores to reach, by name, that metrics may ask for; None for no target.
-        against: The place in a run that curves are drawn against as well; None for no curves.
-        runs_in: The item whose folder has the runs; "" for itself.
+        x: What the axis shows; None if the rows are not points of lines.
+        targets: Validation scores to reach, by name, for metrics that use them; None for no target.
+        against: The place in a run that curves are also drawn against; None for no curves.
+        runs_in: The item whose folder has the runs; "" for the item itself.
     """
 
     kind: str = "runs"
@@ -306,22 +375,26 @@ class Runs(Item):
 
     @property
     def num_runs(self) -> int:
-        """How many runs the rows have."""
+        """The number of runs of the rows."""
         return sum(len(self.seeds_of(row)) for row in self.rows)
 
     @property
     def run_folder(self) -> str:
-        """The name of the folder that has the runs."""
+        """The name of the folder with the runs."""
         return self.runs_in or self.name
 
     def panels_shown(self) -> tuple[str, ...]:
-        """The panels in their order; () where the rows are no points."""
+        """Return the panels of the drawing.
+
+        Returns:
+            The panels in their order; () if the rows are not points.
+        """
         return self.panels or (tuple(dict.fromkeys(row.panel for row in self.rows)) if self.x else ())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curves(Runs):
-    """One metric of the validation part, by round or by another place in the runs."""
+    """An item with one metric of the validation part, by round or by another place in the runs."""
 
     kind: str = "curves"
     against: str | None = ROUND
@@ -329,7 +402,7 @@ class Curves(Runs):
 
 @dataclass(frozen=True)
 class Place:
-    """Where an item is measured: the folder of the reproduction, the data, and what is loaded already."""
+    """The place of a measurement: the folder of the reproduction, the data, and what is loaded already."""
 
     folder: Path
     data_dir: str | Path | None
@@ -337,19 +410,27 @@ class Place:
     progress: bool = False
 
     def inputs(self, item: Item, row: Row) -> Inputs:
-        """Return the inputs of a run of a row, of its first seed."""
+        """Return the inputs of a row's run with its first seed.
+
+        Args:
+            item: The item.
+            row: One of its rows.
+
+        Returns:
+            The inputs.
+        """
         return self.cache.get(item.config(row, item.seeds_of(row)[0], self.data_dir))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(Item):
-    """A table or figure that trains nothing; plain functions of its paper's module measure and show it.
+    """An item that trains nothing: functions of its paper's module measure and show it.
 
     Attributes:
-        measure: Return the rows of reproduce.json, after policies are learned and before any run.
+        measure: Returns the rows of reproduce.json, after policies are learned and before any run.
         cells: The columns and lines of its table.
         draw: Its charts.
-        pending: What is left to do that takes long, in words for the predicted cost; refuses a folder of
+        pending: Says what remains to be done that takes long, for the predicted cost, and refuses a folder of
             something else. None for an item that takes no time.
         reads: What it needs of its data sets: all, the graph without features, or nothing.
     """
@@ -362,11 +443,18 @@ class Measured(Item):
 
     @property
     def data_sets(self) -> list[str]:
-        """The data sets that the rows need."""
+        """Return the data sets that the rows need."""
         return [] if self.reads == "nothing" else super().data_sets
 
     def usable(self, data: Availability) -> bool:
-        """Whether what is there of a data set is enough."""
+        """Return whether what is there of a data set suffices.
+
+        Args:
+            data: What is there.
+
+        Returns:
+            True if it suffices.
+        """
         return data.ready or (self.reads == "structure" and data.place is not None)
 
 
@@ -378,12 +466,15 @@ AnyRuns = TypeVar("AnyRuns", bound=Runs)
 
 
 def on_data(make: Callable[[str], AnyItem], data: Sequence[str]) -> tuple[AnyItem, ...]:
-    """Return an item on several data sets: with the first it has its own name, with another the data set's
-    behind it.
+    """Return an item for several data sets.
 
     Args:
-        make: The item by data set, without saying so in its title and options.
+        make: Makes the item for a data set, without the data set in its title and options.
         data: Names of data sets.
+
+    Returns:
+        An item for each; with the first data set it has its own name, with others the data set's name after
+        it.
     """
     items = []
     for name in data:
@@ -411,16 +502,19 @@ def same_runs(
     rows: Sequence[str] | None = None,
     **fields: Any,
 ) -> AnyRuns:
-    """Return an item that shows other figures of the runs of another one, on the same data.
+    """Return an item that shows other figures of the runs of another item, on the same data.
 
     Args:
-        item: The one that has the runs.
+        item: The item that has the runs.
         shows: `Runs` or `Curves`.
         name: Its name on the first data set.
         title: What it shows, without the data set.
         metrics: What it shows of every run.
         rows: Labels of the rows that it shows, without their comparisons; None for all rows as they are.
-        fields: What else is not as in the other item, as its source.
+        fields: Other fields that differ from the other item's, as its source.
+
+    Returns:
+        The item.
     """
     shown_rows = item.rows
     if rows is not None:
@@ -456,13 +550,24 @@ def same_runs(
 
 
 def paragraphs(text: str) -> tuple[str, ...]:
-    """Return the paragraphs of a text, which empty lines part, each in one line: the notes of an item."""
+    """Return the paragraphs of a text, each in one line: the notes of an item.
+
+    Args:
+        text: Paragraphs that are separated by empty lines.
+
+    Returns:
+        The paragraphs.
+    """
     return tuple(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper and what can be reproduced of it. name: names its folder, and the paper on the command line."""
+    """A paper and what can be reproduced of it.
+
+    Attributes:
+        name: The name of its folder, and of the paper on the command line.
+    """
 
     name: str
     title: str

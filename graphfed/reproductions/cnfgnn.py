@@ -1,8 +1,9 @@
 """The tables and figures of CNFGNN: forecasting errors, bytes and operations, on METR-LA and PEMS-BAY.
 
-Whole networks are trained as in the paper; on parts of them training is cut, for time, as `Budget` says. The
-paper's errors are not of these parts, so that only the percentages by which CNFGNN is above the others are
-printed there."""
+On whole networks training is as in the paper. On parts of them it is shorter, to save time, as `Budget` says.
+The paper prints no errors for these parts, so only the percentages by which CNFGNN is above the others are
+compared with the paper.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,9 +64,9 @@ class Budget:
         settings: Of every row.
         small: Of the baselines with 63 000 weights.
         large: Of those with 727 000.
-        large_rounds: Their rounds; None for as many.
+        large_rounds: Their rounds; None for as many as the others.
         strategies: Of CNFGNN and its other training strategies.
-        server_rounds: R_s of single rows, where it is not 1.
+        server_rounds: R_s of single rows, if it is not 1.
         seeds: Of CNFGNN and of the small baselines.
     """
 
@@ -146,12 +147,14 @@ TABLE7 = {
 
 
 def percent_above(other: float, cnfgnn: float) -> float:
-    """By how many percent the printed error of CNFGNN is above another one, to two decimals."""
+    """Return by how many percent the printed error of CNFGNN is above another one, to two decimals."""
     return round(100 * (cnfgnn / other - 1), 2)
 
 
 def network_of(data: str) -> str:
-    """The whole network that a data set is, or is a part of: what is printed is of that."""
+    """Return the whole network that a data set is, or is a part of; the printed figures are of the whole
+    network.
+    """
     return "metr_la" if data.startswith("metr_la") else "pems_bay"
 
 
@@ -221,7 +224,7 @@ TABLE7_NOTES_OF = {
 
 
 def table7(data: str) -> Runs:
-    """The errors of all methods and training strategies on a data set."""
+    """Return the errors of all methods and training strategies on a data set."""
     budget = TABLE7_BUDGETS[data]
     errors = {label: figures[0] for label, figures in TABLE7[network_of(data)].items()}
 
@@ -407,7 +410,7 @@ TABLE9_NOTES_OF = {
 
 
 def table9(data: str) -> Runs:
-    """The errors of GRU + FedAvg, of CNFGNN and of ours with means, by what training sees."""
+    """Return the errors of GRU + FedAvg, of CNFGNN and of our version with means, by what training sees."""
     budget = TABLE9_BUDGETS[data]
     network = TABLE9[network_of(data)]
 
@@ -484,7 +487,9 @@ FIG4_NOTES_OF = {
 
 
 def fig4(data: str) -> Runs:
-    """Errors and bytes by R_c, the epochs of a client in a round, and R_s, the passes of the server."""
+    """Return errors and bytes by R_c, the epochs of a client in a round, and R_s, the passes of the
+    server.
+    """
     budget = FIG4_BUDGETS[data]
     return Runs(
         name="fig4",

@@ -1,7 +1,10 @@
-"""Items of CNFGNN that train nothing: which sensors a split shows to training (Fig. 2), how readings are
-distributed (Figs. A1, A2), and how many operations a forecast takes (Table 8).
+"""The items of CNFGNN that train nothing.
 
-Shapes: S sensors, T steps, B bins."""
+They show which sensors a split shows to training (Fig. 2), how readings are distributed (Figs. A1, A2), and
+how many operations a forecast takes (Table 8).
+
+Shapes: S sensors, T steps, B bins.
+"""
 
 import math
 from functools import partial
@@ -65,12 +68,23 @@ UNSEEN = "#b8b8b8"
 
 
 def visible_sensors(item: Measured, place: Place) -> list[dict[str, object]]:
-    """Return for each row which sensors its split shows to training, and which edges are among these.
+    """Return for each row which sensors its split shows to training, and which edges lie among these.
 
-    label, seed, data, split; sensors, edges: how many there are in all, visible_sensors, visible_edges: how
-    many of these are seen (edges directed, without those from a sensor to itself); position [S, 2] and
-    geographic, as in `Sensors`; observed [S]; pairs: [sender, receiver] of the edges that are seen.
-    Raises InputError for sensors without positions."""
+    Args:
+        item: The item.
+        place: The folder and the data.
+
+    Returns:
+        For each row label, seed, data, split; sensors and edges: how many there are in all; visible_sensors
+        and
+        visible_edges: how many of these training sees (edges are directed, without those from a sensor to
+            itself);
+        position [S, 2] and geographic, as in `Sensors`; observed [S]; pairs: [sender, receiver] of the
+        visible edges.
+
+    Raises:
+        InputError: The sensors have no positions.
+    """
     rows = []
     for row in item.rows:
         inputs = _inputs(item, row, place)
@@ -102,12 +116,18 @@ def visible_sensors(item: Measured, place: Place) -> list[dict[str, object]]:
 
 
 def histograms(item: Measured, place: Place, *, count: int) -> list[dict[str, object]]:
-    """Return for each row how the readings of each of the first `count` sensors by id are distributed, over
-    all steps; a missing reading is none.
+    """Return for each row how the readings of the first sensors by id are distributed, over all steps.
 
-    label, seed, data, quantity; ids [S]; edges [B+1] of the bins and counts [S, B]; mean, std, missing [S]:
-    of each sensor's readings, and the share of steps without one; least, largest: of all these readings. mean
-    and std are None for a sensor without readings."""
+    Args:
+        item: The item.
+        place: The folder and the data.
+        count: The number of sensors.
+
+    Returns:
+        For each row label, seed, data, quantity; ids [S]; edges [B+1] of the bins and counts [S, B]; mean,
+        std and missing [S]: of each sensor's readings, and the fraction of steps without one; least and
+        largest of all these readings. mean and std are None for a sensor without readings.
+    """
     rows = []
     for row in item.rows:
         sensors = _inputs(item, row, place).sensors
@@ -139,9 +159,17 @@ def histograms(item: Measured, place: Place, *, count: int) -> list[dict[str, ob
 
 
 def operations(item: Measured, place: Place, *, count: int) -> list[dict[str, object]]:
-    """Return for each row the operations of a forecast (`forecast_operations`) of its method, which has a
-    recurrent network: label, method, per_sensor, sensors (`count`), ours: 10^9 operations of all these
-    together, printed, difference."""
+    """Return for each row the operations of a forecast of its method, which has a recurrent network.
+
+    Args:
+        item: The item.
+        place: The folder and the data.
+        count: The number of sensors.
+
+    Returns:
+        For each row label, method, per_sensor, sensors (`count`), ours: 10^9 operations of all these sensors
+        together (`forecast_operations`), printed, difference.
+    """
     rows = []
     for row in item.rows:
         config = item.config(row, item.seeds_of(row)[0], place.data_dir)
@@ -173,7 +201,14 @@ def operations(item: Measured, place: Place, *, count: int) -> list[dict[str, ob
 
 
 def first_by_id(sensors: Sensors) -> list[int]:
-    """The sensors in the order of their ids: of their numbers where all are numbers, else as text."""
+    """Sort sensors by their ids.
+
+    Args:
+        sensors: S sensors.
+
+    Returns:
+        Their numbers, by id as a number if all ids are numbers, else by text.
+    """
     numbers = all(name.isdecimal() for name in sensors.ids)
     return sorted(
         range(sensors.num_sensors), key=lambda s: (int(sensors.ids[s]) if numbers else 0, sensors.ids[s])
@@ -187,7 +222,7 @@ def _inputs(item: Measured, row: Row, place: Place) -> SensorInputs:
 
 
 def _edges(sensors: Sensors) -> np.ndarray:
-    """[E, 2] sender and receiver, without edges from a sensor to itself."""
+    """Return sender and receiver of each edge [E, 2], without edges from a sensor to itself."""
     found = sp.coo_matrix(sensors.adjacency)
     pairs = np.stack((found.row, found.col), 1)
     kept: np.ndarray = pairs[(found.data > 0) & (found.row != found.col)]
@@ -195,7 +230,9 @@ def _edges(sensors: Sensors) -> np.ndarray:
 
 
 def _bins(least: float, largest: float) -> np.ndarray:
-    """Edges of at most BINS bins of a round width (1, 2 or 5 times a power of ten) from least to largest."""
+    """Return the edges of at most BINS bins of a round width (1, 2 or 5 times a power of ten) from least
+    to largest.
+    """
     span = max(largest - least, 1e-9 * max(abs(least), abs(largest), 1.0))
     power = 10.0 ** math.floor(math.log10(span / BINS))
     # The range begins and ends within a bin, so that it may need one more than its length says.
@@ -211,7 +248,7 @@ def _bins(least: float, largest: float) -> np.ndarray:
 
 
 def visible_cells(found: Found) -> Cells:
-    """How many sensors and edges training sees."""
+    """Return the table of how many sensors and edges training sees."""
     lines = [
         [row["label"], *(str(row[key]) for key in ("visible_sensors", "sensors", "visible_edges", "edges"))]
         for row in found["rows"]
@@ -220,7 +257,9 @@ def visible_cells(found: Found) -> Cells:
 
 
 def histograms_cells(found: Found) -> Cells:
-    """Means and deviations of sensors: the least, the mean and the largest over sensors."""
+    """Return the table of the sensors' means and deviations: the least, the mean and the largest over
+    sensors.
+    """
     columns = ["row", "sensors", "mean: least", "mean", "largest", "deviation: least", "mean", "largest"]
     lines = []
     for row in found["rows"]:
@@ -234,7 +273,7 @@ def histograms_cells(found: Found) -> Cells:
 
 
 def operations_cells(found: Found) -> Cells:
-    """10^9 operations of all sensors together, and 10^6 of one."""
+    """Return the table of 10^9 operations of all sensors together, and 10^6 of one."""
     columns = ["row", "method", "one sensor (10^6)", "sensors", "all (10^9)", "printed", "difference"]
     lines = []
     for row in found["rows"]:
@@ -249,7 +288,9 @@ def operations_cells(found: Found) -> Cells:
 
 
 def draw_visible(found: Found) -> Charts:
-    """Draw a map for each row: sensors that training sees and edges among these, over all the others."""
+    """Draw a map for each row: the sensors that training sees, and the edges among these, over all the
+    others.
+    """
     charts = []
     for row in found["rows"]:
         place = kilometres(np.array(row["position"], dtype=float), row["geographic"])
@@ -264,8 +305,11 @@ def draw_visible(found: Found) -> Charts:
 
 
 def draw_histograms(found: Found) -> Charts:
-    """Draw a panel for each row: a line of the picture is the histogram of a sensor, and the darker, the more
-    of its readings; sensors from the smallest mean at the bottom to the largest."""
+    """Draw a panel for each row.
+
+    A line of the picture is the histogram of a sensor, darker for more of its readings. Sensors are ordered
+    from the smallest mean at the bottom to the largest.
+    """
     charts = []
     for row in found["rows"]:
         mean = np.array([np.nan if value is None else value for value in row["mean"]])
@@ -284,7 +328,7 @@ def draw_histograms(found: Found) -> Charts:
 
 
 def draw_operations(found: Found) -> Charts:
-    """Draw a bar for each row, with a mark at what was printed."""
+    """Draw a bar for each row, with a mark at the printed figure."""
     rows = found["rows"]
     printed = [row["printed"] for row in rows]
     marks = {"printed": printed} if any(value is not None for value in printed) else {}
@@ -297,7 +341,14 @@ def draw_operations(found: Found) -> Charts:
 
 
 def seen(percent: int) -> dict[str, str]:
-    """The split of which training sees so many percent of the sensors."""
+    """Return the split in which training sees a part of the sensors.
+
+    Args:
+        percent: How many percent.
+
+    Returns:
+        The option of a run.
+    """
     return {"split": f"inductive:{percent / 100:g}"}
 
 
@@ -308,7 +359,7 @@ TABLE8 = Measured(
     cells=operations_cells,
     draw=draw_operations,
     reads="nothing",
-    title="Operations of a forecast of an hour at the devices, 10^9",
+    title="Operations at the clients for a forecast of an hour, 10^9",
     source="Table 8, computation cost on device (GFLOPS); its errors and bytes are those of Tables 7 and 10",
     notes=paragraphs("""
         What the printed figures count is the multiplications with their additions, 13 operations more for
@@ -326,7 +377,9 @@ TABLE8 = Measured(
 
 
 def fig2(data: str) -> Measured:
-    """Maps of what training sees; the forecast of the last value has the splits, and trains nothing."""
+    """Return maps of what training sees. The rows have the method last_value, which has the splits and
+    trains nothing.
+    """
     return Measured(
         name="fig2",
         kind="visible_sensors",
@@ -348,7 +401,7 @@ FIG2 = on_data(fig2, DATA)
 
 
 def readings(name: str, network: str, *, title: str, source: str, notes: tuple[str, ...]) -> Measured:
-    """How the readings of the first 100 sensors are distributed."""
+    """Return how the readings of the first 100 sensors are distributed."""
     return Measured(
         name=name,
         kind="histograms",

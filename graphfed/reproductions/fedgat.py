@@ -1,4 +1,4 @@
-"""The tables and figures of FedGAT: accuracy and the bytes of the message before training."""
+"""The tables and figures of FedGAT: accuracy, and the bytes of the message before training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,7 +50,7 @@ TABLE1 = {
 
 
 def table1(data: str) -> Runs:
-    """Accuracy with 10 clients on a data set."""
+    """Return the accuracy with 10 clients on a data set."""
 
     def row(label: str, method: str, settings: Mapping[str, object], **options: int) -> Row:
         printed = TABLE1[data].get(label)
@@ -76,9 +76,9 @@ def table1(data: str) -> Runs:
 
             Every GAT here, and FedGCN, has rule=fedsgd, as the authors' program - the clients' gradients are
             averaged and the server takes the step of Adam. So FedGAT with every edge takes the steps of a
-            central GAT with the same polynomial, however nodes are dealt.
+            central GAT with the same polynomial, for every partition.
 
-            FedGAT as printed does without the only neighbour elsewhere of a node that has one
+            FedGAT as printed drops the neighbour of a node that has only one neighbour at other clients
             (drop_single, Algorithm 1). The rows with every edge keep it. All neighbours that are left can be
             read from the message (docs/security.md); what the rule costs is the difference.
 
@@ -133,7 +133,7 @@ def over_clients(
     rounds: int | None = None,
     **fields: Any,
 ) -> list[Row]:
-    """A line by the number of clients."""
+    """Return a line by the number of clients."""
     options = {"data": PANELS[panel], **({} if rounds is None else {"rounds": rounds})}
     return [
         point(
@@ -152,7 +152,7 @@ def over_clients(
 def over_setting(
     panel: str, series: str, method: str, settings: Mapping[str, object], key: str, values: Sequence[float]
 ) -> list[Row]:
-    """A line by the values of a setting."""
+    """Return a line by the values of a setting."""
     return [
         point(
             series,
@@ -167,14 +167,14 @@ def over_setting(
 
 
 def bytes_figure(name: str, form: str, *, source: str, panels: Sequence[str], clients: Sequence[int]) -> Runs:
-    """The bytes before training by the number of clients."""
+    """Return the bytes before training by the number of clients."""
     settings = {**FEDGAT, "form": form}
     return Runs(
         name=name,
         title=f"GiB before training against the number of clients, {form} form",
         source=source,
         notes=paragraphs("""
-            Bytes of everything that crosses before training, in float32, with the features and edges that
+            Bytes of everything that is sent before training, in float32, with the features and edges that
             the server gets; the paper counts scalars. Evaluated directly, with the bytes of the message.
 
             What the paper claims - bytes grow with the number of clients, and an even partition costs more.
@@ -301,13 +301,13 @@ NOISE = Runs(
     title="Accuracy on noised features (fedgat_ldp) against epsilon, 10 clients",
     source="ours; the paper has no noise",
     notes=paragraphs("""
-        Features of length 1 with Gaussian noise at their site, (epsilon, 1e-5)-private for a node,
-        smoothed k_x times over the graph by the server; then FedGAT with every edge, as in table1. The noise
-        is drawn anew in every run.
+        Features of length 1 with Gaussian noise that is added at their client, (epsilon, 1e-5)-private for a
+        node, smoothed k_x times over the graph by the server; then FedGAT with every edge, as in table1. The
+        noise is drawn anew in every run.
 
         At epsilon 0.01 there is nothing left of the features (AUC 0.51 in graphfed audit; noise is 500 times
-        as long as a feature vector and more). What remains is the graph alone, in which smoothed noise tells
-        nodes apart. So what a line is above its left end is what features add.
+        as long as a feature vector and more). What remains is the graph alone, in which smoothed noise
+        distinguishes nodes. The rise of a line above its left end is what the features add.
 
         Evaluated directly, a simulation with the results of the message before training and its bytes.
     """),

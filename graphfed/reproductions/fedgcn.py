@@ -1,6 +1,7 @@
 """The tables of FedGCN: accuracy on Cora and CiteSeer, and the logs of the FedGraph library.
 
-The printed figures of `cora` and `citeseer` are second hand; the item says from where."""
+The printed figures of `cora` and `citeseer` are second hand; the item says where they are from.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,7 +31,9 @@ CITESEER = {
 
 
 def accuracy(data: str, *, title: str, notes: tuple[str, ...], printed: Mapping[str, Printed]) -> Runs:
-    """Central training, FedGCN and FedAvg with 5 clients on even and skewed partitions of a data set."""
+    """Return central training, FedGCN and FedAvg with 5 clients, on even and skewed partitions of a data
+    set.
+    """
     rows = (
         Row("central GCN", "central"),
         Row("FedGCN 1 hop even", "fedgcn", settings={"hops": 1, **EVEN}),
@@ -60,7 +63,7 @@ def accuracy(data: str, *, title: str, notes: tuple[str, ...], printed: Mapping[
 
 
 def logged(label: str, method: str, data: str, settings: Mapping[str, int], accuracy: float) -> Row:
-    """A row of the library's logs."""
+    """Return a row of the library's logs."""
     printed = {"accuracy": Printed(accuracy)}
     return Row(label, method, options={"data": data}, settings=settings, printed=printed)
 

@@ -1,6 +1,7 @@
 """The figures of FedGraph: how sampling policies are learned, and accuracy against modelled time with them.
 
-PubMed is not here; DBLP takes its place."""
+PubMed is not available; DBLP takes its place.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,12 +51,12 @@ CENTRAL_TRAINING = {"optimizer": "adam", "lr": 0.01, "local_steps": 1}
 
 
 def quick_options(clients: int = 3) -> dict[str, object]:
-    """What the short version runs on, and what its policies are learned on."""
+    """Return the options of the short version, and of learning its policies."""
     return {"data": "digits", "clients": clients, "split": "default", "rounds": 3}
 
 
 def quick(clients: int = 3) -> Quick:
-    """The short version, of one seed."""
+    """Return the short version, with one seed."""
     return Quick(seeds=(0,), options=quick_options(clients))
 
 
@@ -68,7 +69,7 @@ FEWER_ARMS = {"bandit.shares": "0.02,0.05,0.1,0.25", "bandit.chances": "0.25,0.5
 
 
 def reward(data: str) -> dict[str, float]:
-    """The target of the reward."""
+    """Return the target of the reward."""
     return {"reward.target": LAMBDA[data]} if data in LAMBDA else {}
 
 
@@ -81,7 +82,7 @@ def ddpg(
     clients: int = 20,
     quick_clients: int = 3,
 ) -> Policy:
-    """The paper's policy, learned by DDPG."""
+    """Return the paper's policy, learned by DDPG."""
     return Policy(
         name=f"{data}-ddpg{suffix}",
         kind="ddpg",
@@ -94,7 +95,7 @@ def ddpg(
 
 
 def bandit(data: str, arms: Mapping[str, str]) -> Policy:
-    """Ours: the best constant policy, by successive halving of arms."""
+    """Return our policy: the best constant one, by successive halving of arms."""
     return Policy(
         name=f"{data}-bandit",
         kind="bandit",
@@ -115,7 +116,7 @@ BANDIT = {
 
 
 def fig6(data: str) -> Measured:
-    """How the returns of both policies grew."""
+    """Return how the returns of both policies grew."""
     return Measured(
         name="fig6",
         kind="returns",
@@ -135,9 +136,9 @@ def fig6(data: str) -> Measured:
             the paper's, Cora 0.9016 and CiteSeer 0.879; of DBLP, which takes PubMed's place, what central
             training reaches on the validation nodes.
 
-            The reward is of the validation nodes, where the paper takes the test nodes, and of
-            modelled seconds, as a share of those of a round with full batches, where the paper has its
-            testbed's.
+            The reward uses the accuracy on the validation nodes, where the paper takes the test nodes, and
+            modelled seconds as a fraction of those of a round with full batches, where the paper takes the
+            seconds of its testbed.
 
             The bandit is ours - the best constant policy by successive halving, of 30 on Cora in 59
             episodes, and on CiteSeer and DBLP of 12 in 23. The arms that are worse drop out, so its returns
@@ -154,8 +155,14 @@ DBLP_NOTE = ("DBLP takes PubMed's place; every node is at one client, as in the 
 
 
 def schemes(learned: Policy, constant: Policy, *, early: bool = False) -> tuple[Row, ...]:
-    """FedGraph and the other sampling schemes, and central training. early: whether the text prints when they
-    reach 75 %: FedGraph after about 5 s, others after more than 10."""
+    """Return FedGraph and the other sampling schemes, and central training.
+
+    Args:
+        learned: The policy of FedGraph.
+        constant: The best constant policy.
+        early: Whether the text prints when the schemes reach 75 %: FedGraph after about 5 s, others after
+            more than 10 s.
+    """
 
     def scheme(label: str, settings: Mapping[str, object], *, slower: bool = False, **fields: Any) -> Row:
         return Row(
@@ -194,7 +201,7 @@ AGAINST_TIME: dict[str, Any] = {
 
 
 def fig7(data: str) -> Runs:
-    """The schemes with 20 clients on a data set."""
+    """Return the schemes with 20 clients on a data set."""
     return Runs(
         name="fig7",
         title="Accuracy against modelled time by sampling scheme, 20 clients",
@@ -205,8 +212,8 @@ def fig7(data: str) -> Runs:
         notes=(
             *paragraphs("""
                 Policies of 300 episodes on Cora and of 40 on CiteSeer and DBLP (fig6), where the paper has
-                300. Seeds are of weights, dropout and samples; one deal and one split, for which the
-                policies are learned.
+                300. Seeds are of weights, dropout and samples; there is one partition and one split, for
+                which the policies are learned.
 
                 Seconds are modelled - what a client computes and sends in a round, at 10^9 operations and
                 1.25 * 10^8 bytes a second at the median, the fastest twice and the slowest half as fast; a
@@ -223,12 +230,12 @@ def fig7(data: str) -> Runs:
                 %, and 88.5 % without). Scored on the weights of the round that is best on the validation
                 nodes.
 
-                Nodes are split 60/20/20 once, before they are dealt, so that all copies of one are in the
-                same part; the paper splits at every client. FedGraph is the policy by DDPG, the actor after
-                the ten episodes in a row with the largest mean return (ours; the paper does not say which it
-                takes), tuned constant the one by the bandit (ours), chosen by the discounted return like the
-                policy, and not by the time to a target that is shown; constant takes batches of 256 and half
-                of the neighbours.
+                Nodes are split 60/20/20 once, before they are partitioned among the clients, so that all
+                copies of one are in the same part; the paper splits at every client. FedGraph is the policy
+                by DDPG, the actor after the ten episodes in a row with the largest mean return (ours; the
+                paper does not say which it takes), tuned constant the one by the bandit (ours), chosen by the
+                discounted return like the policy, and not by the time to a target that is shown; constant
+                takes batches of 256 and half of the neighbours.
             """),
             *(DBLP_NOTE if data == "dblp" else ()),
         ),
@@ -261,7 +268,7 @@ FIG7_TARGETS = tuple(
             as long, 100 percent. Its seconds are of its machines, ours of the time model of fig7.
 
             central is the best validation accuracy of central training, mean over the seeds - a maximum over
-            300 rounds, which a run as good as it reaches by chance.
+            300 rounds, which an equally good run reaches by luck only.
         """),
         metrics=(EARLY, CENTRAL, PRINTED),
         called={
@@ -299,8 +306,8 @@ FIG12 = Runs(
     title="Accuracy against modelled time, three classes at each client, 20 clients, Cora",
     source="Fig. 12; its values cannot be read off",
     notes=paragraphs("""
-        FedGraph's policy is learned for this deal in 20 episodes where the paper has 300; the tuned constant
-        is the one found with all classes. Otherwise as fig7.
+        FedGraph's policy is learned for this partition in 20 episodes where the paper has 300; the tuned
+        constant is the one found with all classes. Otherwise as fig7.
 
         Every client has nodes of 3 of the 7 classes; how many the paper takes it does not say.
         Predictions are scored at the clients, so a client is asked about its own classes only, though the
@@ -329,7 +336,7 @@ def line(
     method: str = "fedgraph",
     policies: Sequence[Policy | None] = (),
 ) -> list[Row]:
-    """A line by the values of a setting; policies: one for each value, or none."""
+    """Return a line by the values of a setting; policies: one for each value, or none."""
     each = policies or [None] * len(values)
     return [
         point(series, value, method, settings={**settings, key: value}, policy=policy)
@@ -338,7 +345,7 @@ def line(
 
 
 def schemes_over(key: str, values: Sequence[float]) -> list[Row]:
-    """The schemes without a learned policy, a line each."""
+    """Return the schemes without a learned policy, a line each."""
     return [
         *line("full batches", key, values, FULL),
         *line("GraphSAGE", key, values, GRAPHSAGE),
@@ -355,14 +362,14 @@ FIG9 = Runs(
     title="Modelled seconds to a target by the heterogeneity of sizes, 20 clients, Cora",
     source="Fig. 9; its values cannot be read off",
     notes=paragraphs("""
-        FedGraph's policies are learned for each deal, with 0.1 in 300 episodes as the paper's, with 0.5 and
-        1 in 20; the tuned constant is the one found with 0.1. Otherwise as fig7.
+        FedGraph's policies are learned for each partition, with 0.1 in 300 episodes as the paper's, with 0.5
+        and 1 in 20; the tuned constant is the one found with 0.1. Otherwise as fig7.
 
         The target is 2 points below the best validation accuracy of central training, which does not depend
-        on the deal. The paper has one that most schemes reach.
+        on the partition. The paper has one that most schemes reach.
 
-        The paper calls 0.1, 0.5 and 1 low, medium and high. Shares are cut off at 0.05 and 1, so their mean
-        falls with the variance, from 0.67 to 0.55; docs/data.md has the sizes.
+        The paper calls 0.1, 0.5 and 1 low, medium and high. The fractions are cut off at 0.05 and 1, so their
+        mean falls with the variance, from 0.67 to 0.55; docs/data.md has the sizes.
 
         What the paper finds - every scheme takes longer the more heterogeneous sizes are, FedGraph the
         least.
@@ -370,7 +377,7 @@ FIG9 = Runs(
     metrics=(NEAR, NEAR_WALL, "accuracy"),
     called={NEAR: "modelled s to the target", NEAR_WALL: "wall s to the target"},
     targets={"near": Target(row="central", less=0.02)},
-    x="variance of the clients' share of the nodes",
+    x="variance of the clients' fractions of the nodes",
     seeds=range(3),
     options={**RUN, "data": "cora", "clients": 20},
     settings=DRAWN_ONCE,
@@ -438,7 +445,9 @@ FIG11 = Runs(
 
 
 def fig10(data: str) -> Runs:
-    """Sharing hidden embeddings, all of them, and none, with FedGraph's policy and with full batches."""
+    """Return runs that send hidden embeddings, all of them, and none, with FedGraph's policy and with full
+    batches.
+    """
     learned = DDPG[data]
     gain = {} if data == "dblp" else {"accuracy": 10}
 
@@ -458,8 +467,8 @@ def fig10(data: str) -> Runs:
         ),
         notes=(
             *paragraphs("""
-                Policies of 300 episodes on Cora and of 40 on CiteSeer and DBLP, learned with share=hidden,
-                as in fig7, and full batches. Otherwise as fig7.
+                Policies of 300 episodes on Cora and of 40 on CiteSeer and DBLP, learned with
+                sent_embeddings=hidden, as in fig7, and full batches. Otherwise as fig7.
 
                 hidden is FedGraph, all its allShare, which sends the features' first transformation too,
                 none its nonShare, whose clients see the edges among their own nodes only, in predictions
@@ -479,11 +488,11 @@ def fig10(data: str) -> Runs:
         quick=quick(),
         rows=(
             fedgraph("hidden", {}, Relative("none, FedGraph", gain)),
-            fedgraph("all", {"share": "all"}, Relative("hidden, FedGraph")),
-            fedgraph("none", {"share": "none"}),
+            fedgraph("all", {"sent_embeddings": "all"}, Relative("hidden, FedGraph")),
+            fedgraph("none", {"sent_embeddings": "none"}),
             full("hidden", {}, Relative("none, full batches")),
-            full("all", {"share": "all"}, Relative("hidden, full batches")),
-            full("none", {"share": "none"}),
+            full("all", {"sent_embeddings": "all"}, Relative("hidden, full batches")),
+            full("none", {"sent_embeddings": "none"}),
             Row("central", "central", settings=CENTRAL_TRAINING),
         ),
     )
@@ -497,8 +506,8 @@ FIG10_DISJOINT = Runs(
     ),
     source="ours; the paper's clients have copies of Cora's nodes, and 0.67 of these each",
     notes=paragraphs("""
-        As fig10 with full batches, but dealt without copies, so that most edges join two clients. Where
-        every client has two thirds of the graph, as in fig10, it lacks little.
+        As fig10 with full batches, but partitioned without copies, so that most edges join two clients. In
+        fig10 every client has two thirds of the graph, so that little is missing.
     """),
     metrics=("accuracy", WHOLE),
     called={**WHOLE_CALLED, **CURVES_CALLED},
@@ -509,8 +518,8 @@ FIG10_DISJOINT = Runs(
     quick=quick(),
     rows=(
         Row("hidden", "fedgraph", settings=FULL, relative=(Relative("none"),)),
-        Row("all", "fedgraph", settings={**FULL, "share": "all"}, relative=(Relative("hidden"),)),
-        Row("none", "fedgraph", settings={**FULL, "share": "none"}),
+        Row("all", "fedgraph", settings={**FULL, "sent_embeddings": "all"}, relative=(Relative("hidden"),)),
+        Row("none", "fedgraph", settings={**FULL, "sent_embeddings": "none"}),
         Row("central", "central", settings=CENTRAL_TRAINING),
     ),
 )

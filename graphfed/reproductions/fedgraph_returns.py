@@ -23,7 +23,15 @@ WINDOW = 20
 
 
 def returns(item: Measured, place: Place) -> list[dict[str, object]]:
-    """Return for each row label, policy, folder and what `returns_of` gives."""
+    """Return for each row how its policy learned.
+
+    Args:
+        item: The item.
+        place: The folder and the data.
+
+    Returns:
+        For each row label, policy, folder and what `returns_of` returns.
+    """
     rows = []
     for row in item.rows:
         assert row.policy is not None
@@ -36,13 +44,16 @@ def returns(item: Measured, place: Place) -> list[dict[str, object]]:
 def returns_of(folder: Path) -> dict[str, object]:
     """Return how the policy in a folder learned.
 
+    Args:
+        folder: The folder of the policy.
+
     Returns:
-        kind, seed; returns: of each episode; moving_mean: at each over the last WINDOW, fewer at the
-        beginning; first, last: the mean over the first WINDOW, and over the last; settled: the episode from
-        which the moving mean stays within 5 % of where it ends, None of a bandit, whose episodes are of
-        different arms; best: of a bandit the best arm, share and chance, else None; kept: of DDPG the episode
-        after which the actor is the policy, else None; final: the return without noise; seconds: of all
-        episodes.
+        kind, seed; returns: of each episode; moving_mean: at each episode the mean over the last WINDOW, or
+        fewer at the beginning; first, last: the mean over the first WINDOW, and over the last; settled: the
+        episode from which the moving mean stays within 5 % of its last value, None for a bandit, whose
+        episodes have different arms; best: the best arm of a bandit, share and chance, else None; kept: of
+        DDPG the episode after which the actor is the policy, else None; final: the return without noise;
+        seconds: of all episodes.
 
     Raises:
         InputError: A file is damaged.
@@ -67,13 +78,28 @@ def returns_of(folder: Path) -> dict[str, object]:
 
 
 def settled_from(values: Sequence[float], within: float = 0.05) -> int:
-    """Return the place from which all values differ from the last one by at most a share `within` of it."""
+    """Return the place from which all values stay close to the last one.
+
+    Args:
+        values: At least one value.
+        within: The largest difference, as a fraction of the last value.
+
+    Returns:
+        The index of the first of these values.
+    """
     far = np.abs(np.array(values) - values[-1]) > within * abs(values[-1])
     return int(far.nonzero()[0][-1]) + 1 if far.any() else 0
 
 
 def returns_cells(found: Found) -> Cells:
-    """The table: how returns began and ended, and what is kept of the learning."""
+    """Return the table: how returns began and ended, and what is kept of the learning.
+
+    Args:
+        found: The part of reproduce.json.
+
+    Returns:
+        The names of the columns, and the lines.
+    """
     columns = ["row", "policy", "episodes", "return: first 20", "last 20", "without noise", "settled from"]
     columns += ["kept", "hours"]
     lines = []
@@ -91,7 +117,14 @@ def returns_cells(found: Found) -> Cells:
 
 
 def draw_returns(found: Found) -> Charts:
-    """Draw the return of every episode, pale, and its moving mean, with a dot where an actor was kept."""
+    """Draw the return of every episode, pale, and its moving mean, with a dot where an actor was kept.
+
+    Args:
+        found: The part of reproduce.json.
+
+    Returns:
+        The charts.
+    """
     series = []
     for n, row in enumerate(found["rows"]):
         episodes, moving = range(1, len(row["returns"]) + 1), row["moving_mean"]

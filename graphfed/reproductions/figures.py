@@ -1,14 +1,14 @@
-"""The figures of an item's rows, read from the folders of their runs.
+"""Read the figures of an item's rows from the folders of their runs.
 
-A metric is a name among those of the test part (accuracy), `score` (what decides in the run's task),
-`rounds`, `best_round`, `bytes_to_best` (sent in set-up and training up to the best round), a path to a number
-in result.json (seconds.per_round, bytes.total, details.clients.embeddings.mean), or a place in the run when
-it first reached a target, to_target.<target>.<place>, or in its last round, last.<place>.
+A metric is a name among those of the test part (accuracy), `score` (the metric that decides in the run's
+task), `rounds`, `best_round`, `bytes_to_best` (sent in set-up and training up to the best round), a path to a
+number in result.json (seconds.per_round, bytes.total, details.clients.embeddings.mean), or a place in the run
+when it first reached a target, to_target.<target>.<place>, or in its last round, last.<place>.
 
-A place is what a line of metrics.jsonl says of its round: `round`, `bytes` (sent in set-up and training so
+A place is what a line of metrics.jsonl says about its round: `round`, `bytes` (sent in set-up and training so
 far), `seconds` (of training so far, by this machine's clock), or `facts.<name>`, a number that the method
-says of itself: facts.modelled_seconds. In a run of a method that says nothing of itself there is no such
-place."""
+reports about itself: facts.modelled_seconds. A run of a method that reports nothing has no such place.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -64,18 +64,18 @@ def metric_of(result: Result, metric: str, targets: Targets | None = None) -> fl
 
     Args:
         result: The run.
-        metric: Which one.
-        targets: The targets that `to_target` may ask for.
+        metric: The name of the metric.
+        targets: The targets for metrics of the form `to_target`.
 
     Returns:
-        The figure in the run's unit; None where the run found none.
+        The figure in the run's unit; None if the run found none.
 
     Raises:
         InputError: The run has no such metric.
     """
-    moment = _snapshot_of(metric)
-    if moment is not None:
-        return _place_at(result, moment, targets or {})
+    snapshot = _snapshot_of(metric)
+    if snapshot is not None:
+        return _place_at(result, snapshot, targets or {})
     if metric == SCORE:
         return result.test[get_task(result.task).metric]
     if metric in result.test:
@@ -89,7 +89,7 @@ def metric_of(result: Result, metric: str, targets: Targets | None = None) -> fl
 
 
 def _number_at(result: Result, path: str) -> float | None:
-    """The number to which a path in result.json leads."""
+    """Return the number at a path in result.json."""
     found: Any = {part: getattr(result, part) for part in PARTS}
     for step in path.split("."):
         if not isinstance(found, Mapping) or step not in found:
@@ -106,7 +106,7 @@ def _number_at(result: Result, path: str) -> float | None:
 
 
 def _bytes_to_best(result: Result) -> int | None:
-    """None where every client has a best round of its own, and of a run that was not written down."""
+    """Return the bytes up to the best round; None if every client has its own, or the run was not written."""
     if result.best_round is None or result.folder is None:
         return None
     lines = _history_of(result)
@@ -114,7 +114,15 @@ def _bytes_to_best(result: Result) -> int | None:
 
 
 def check_metrics(item: Runs, result: Result) -> None:
-    """Raise InputError for a metric, or a place to draw curves against, that the runs of an item lack."""
+    """Check that the runs of an item have its metrics and the place to draw curves against.
+
+    Args:
+        item: The item.
+        result: One of its runs.
+
+    Raises:
+        InputError: They do not.
+    """
     targets = dict.fromkeys(item.targets)
     try:
         for metric in item.metrics:
@@ -129,15 +137,17 @@ def check_metrics(item: Runs, result: Result) -> None:
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """The round in which a run first reached a target, or its last round (target None), and the place that
-    is asked for there."""
+    """A round of a run and a place that is read there.
+
+    The round is the one in which the run first reached a target, or its last round (target None).
+    """
 
     place: str
     target: str | None
 
 
 def _snapshot_of(metric: str) -> _Snapshot | None:
-    """None for a metric that is no place in a run."""
+    """Return the snapshot that a metric means; None for a metric that is no place in a run."""
     kind, _, rest = metric.partition(".")
     if kind == LAST:
         return _Snapshot(rest, None)
@@ -148,7 +158,7 @@ def _snapshot_of(metric: str) -> _Snapshot | None:
 
 
 def _history_of(result: Result) -> list[MetricsLine]:
-    """The lines of metrics.jsonl. InputError where a written run has none that can be read."""
+    """Return the lines of metrics.jsonl; InputError if a written run has none that can be read."""
     assert result.folder is not None
     path = result.folder / "metrics.jsonl"
     lines = [MetricsLine.model_validate(line) for line in files.read_lines(path, MetricsLine)]
@@ -158,8 +168,11 @@ def _history_of(result: Result) -> list[MetricsLine]:
 
 
 def _has_place(result: Result, place: str) -> bool:
-    """Whether the lines of a run have a place. InputError for what is no place, and for a fact that its
-    method does not say, where it says others."""
+    """Return whether the lines of a run have a place.
+
+    Raises:
+        InputError: It is no place, or a fact that the method does not report although it reports others.
+    """
     name = place.removeprefix(FACTS)
     if name == place:
         if place not in PLACES:
@@ -173,7 +186,7 @@ def _has_place(result: Result, place: str) -> bool:
 
 
 def _at(line: MetricsLine, place: str) -> float:
-    """The number at a place that the line has."""
+    """Return the number at a place that the line has."""
     places = {ROUND: line.round, "bytes": line.bytes, "seconds": line.seconds}
     found = line.facts[place.removeprefix(FACTS)] if place.startswith(FACTS) else places[place]
     if found is None:
@@ -181,23 +194,24 @@ def _at(line: MetricsLine, place: str) -> float:
     return found
 
 
-def _place_at(result: Result, moment: _Snapshot, targets: Targets) -> float | None:
-    """Where the run was. None where it never reached its target, has no such place, or was not written
-    down."""
-    if moment.target is not None and moment.target not in targets:
-        raise InputError(f"no target {shown(moment.target)}; {did_you_mean(moment.target, targets)}")
-    if not _has_place(result, moment.place) or result.folder is None:
+def _place_at(result: Result, snapshot: _Snapshot, targets: Targets) -> float | None:
+    """Return the number at a snapshot; None if the run never reached its target, has no such place, or was
+    not written.
+    """
+    if snapshot.target is not None and snapshot.target not in targets:
+        raise InputError(f"no target {shown(snapshot.target)}; {did_you_mean(snapshot.target, targets)}")
+    if not _has_place(result, snapshot.place) or result.folder is None:
         return None
     lines = _history_of(result)
-    if moment.target is None:
-        return _at(lines[-1], moment.place)
-    target = targets[moment.target]
+    if snapshot.target is None:
+        return _at(lines[-1], snapshot.place)
+    target = targets[snapshot.target]
     line = None if target is None else _first_reached(lines, result.task, target)
-    return None if line is None else _at(line, moment.place)
+    return None if line is None else _at(line, snapshot.place)
 
 
 def _first_reached(lines: Sequence[MetricsLine], task: str, target: float) -> MetricsLine | None:
-    """The first line whose validation metric, the one that decides in the task, is as good as `target`."""
+    """Return the first line whose deciding validation metric is as good as `target`."""
     spec = get_task(task)
     for line in lines:
         value = (line.val or {}).get(spec.metric)
@@ -207,7 +221,7 @@ def _first_reached(lines: Sequence[MetricsLine], task: str, target: float) -> Me
 
 
 def _target_share(target: Target | None, results: Sequence[Result]) -> float | None:
-    """A target as a share; results: of the row that it follows. None where there is none."""
+    """Return a target as a fraction; results: of the row that it follows. None for no target."""
     if target is None or not target.row:
         return None if target is None else target.share
     scores = [result.val[get_task(result.task).metric] for result in results]
@@ -216,14 +230,13 @@ def _target_share(target: Target | None, results: Sequence[Result]) -> float | N
 
 
 def _num_reached(metric: str, results: Sequence[Result], targets: Targets) -> int | None:
-    """How many of the runs of a row reached the target that a metric asks for; None where it asks for none,
-    or the runs have no such place."""
-    moment = _snapshot_of(metric)
-    if moment is None or moment.target is None or targets[moment.target] is None:
+    """Return how many runs of a row reached the target of a metric; None without a target or such a place."""
+    snapshot = _snapshot_of(metric)
+    if snapshot is None or snapshot.target is None or targets[snapshot.target] is None:
         return None
-    if not _has_place(results[0], moment.place):
+    if not _has_place(results[0], snapshot.place):
         return None
-    return sum(_place_at(result, moment, targets) is not None for result in results)
+    return sum(_place_at(result, snapshot, targets) is not None for result in results)
 
 
 # ---- curves ------------------------------------------------------------------------------------------------
@@ -233,16 +246,18 @@ def curve_of(metric: str, results: Sequence[Result], against: str = ROUND) -> di
     """Return a metric of the validation part over runs that differ in their seeds, by a place in the runs.
 
     Args:
-        metric: Of the validation part.
+        metric: A metric of the validation part.
         results: The R runs.
         against: The place.
 
     Returns:
-        x [X]: the rounds that every run has evaluated; of another place evenly from where the last run has
-        its first evaluation to where the first one has its last, and at each x a run has the metric of its
-        last evaluation so far. [] where the runs have no such place. mean, std [X]: over the runs, std None
-        for a single one; values [R, X]; chosen: a `statistic` of the metric at each run's best round;
-        best_round: one of these rounds; best_x: one of where these were.
+        x [X]: the rounds that every run has evaluated. Another place is divided evenly, from the last run's
+        first evaluation to the first run's last, and at each x a run has the metric of its last evaluation so
+        far. x is [] if the runs have no such place. mean, std [X]: over the runs, std None for a single run;
+        values [R, X];
+        chosen: a `statistic` of the metric at each run's best round; best_round: one of these rounds; best_x:
+            the
+        place of one of them.
 
     Raises:
         InputError: The metric is not of the validation part.
@@ -288,13 +303,13 @@ _Points = list[tuple[float, float | None]]
 
 
 def _by_round(curves: Sequence[_Points]) -> tuple[list[float], list[list[float | None]]]:
-    """The rounds that all curves have, and the values there."""
+    """Return the rounds that all curves have, and the values there."""
     rounds = sorted({x for x, _ in curves[0]}.intersection(*({x for x, _ in curve} for curve in curves[1:])))
     return rounds, [[dict(curve)[x] for x in rounds] for curve in curves]
 
 
 def _by_place(curves: Sequence[_Points]) -> tuple[list[float], list[list[float | None]]]:
-    """A grid over what all curves cover, and on it the last value so far of each."""
+    """Return a grid over what all curves cover, and each curve's last value so far on it."""
     if not all(curves):
         return [], [[] for _ in curves]
     first, last = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
@@ -312,7 +327,15 @@ def _scaled(value: float | None, scale: int) -> float | None:
 
 
 def found_curves(item: Curves, folder: Path) -> dict[str, object]:
-    """Return metrics, called, against and the rows of an item of curves, from the runs in `folder`."""
+    """Return the part of reproduce.json about an item of curves.
+
+    Args:
+        item: The item.
+        folder: The folder with the runs.
+
+    Returns:
+        metrics, called, against and the rows.
+    """
     (metric,) = item.metrics
     rows = []
     for row in item.rows:
@@ -330,7 +353,15 @@ def found_curves(item: Curves, folder: Path) -> dict[str, object]:
 
 
 def found_runs(item: Runs, folder: Path) -> dict[str, object]:
-    """Return what `Reproduction` says of an item of runs, its rows among it, from the runs in `folder`."""
+    """Return the part of reproduce.json about an item of runs (see `Reproduction`).
+
+    Args:
+        item: The item.
+        folder: The folder with the runs.
+
+    Returns:
+        Its content, with the rows.
+    """
     targets = _targets_of(item, folder)
     rows = {row.label: _found_row(row, item, folder, targets) for row in item.rows}
     for row in item.rows:
@@ -359,7 +390,7 @@ def _runs_of(row: Row, item: Runs, folder: Path) -> tuple[list[Path], list[Resul
 
 
 def _targets_of(item: Runs, folder: Path) -> dict[str, float | None]:
-    """The targets of an item as shares."""
+    """Return the targets of an item as fractions."""
     rows = {row.label: row for row in item.rows}
     shares = {}
     for name, target in item.targets.items():
@@ -389,7 +420,7 @@ def _found_row(row: Row, item: Runs, folder: Path, targets: Targets) -> dict[str
         "x": row.x,
         "method": results[0].method,
         "policy": None if row.policy is None else row.policy.name,
-        "recipe": _settings_changed(results[0]),
+        "changed_settings": _settings_changed(results[0]),
         "seeds": [result.seed for result in results],
         "rounds": [result.rounds for result in results],
         "ours": ours,
@@ -405,15 +436,18 @@ def _found_row(row: Row, item: Runs, folder: Path, targets: Targets) -> dict[str
 
 
 def _settings_changed(result: Result) -> dict[str, object]:
-    """In what its settings differ from the default ones; where a policy's file is does not matter."""
-    return {key: value for key, value in result.details.get("recipe", {}).items() if key != "policy_file"}
+    """Return the settings that differ from the defaults; the path of a policy's file does not count."""
+    changed = result.details.get("changed_settings", {})
+    return {key: value for key, value in changed.items() if key != "policy_file"}
 
 
 def _compared(
     row: Row, rows: Mapping[str, Mapping[str, Any]], metrics: Sequence[str]
 ) -> list[dict[str, object]]:
-    """For each row that `row` is compared with: to, and by metric ours (a `statistic`) and printed, in
-    percent of the other row's figure. rows: by label, with seeds and ours."""
+    """Return for each row that `row` is compared with: to, and by metric ours (a `statistic`) and printed.
+
+    Both are in percent of the other row's figure. rows: by label, with seeds and ours.
+    """
     return [
         {
             "to": relative.to,
@@ -425,15 +459,15 @@ def _compared(
 
 
 def relative_to(row: Mapping[str, Any], other: Mapping[str, Any], metric: str) -> Statistic:
-    """Return by how many percent of the other row's figure this one's is above it.
+    """Return by how many percent of the other row's figure this row's figure is above it.
 
     Args:
         row: With seeds and ours, as in reproduce.json.
         other: Likewise.
-        metric: Which figure.
+        metric: The name of the figure.
 
     Returns:
-        A `statistic` over the seeds that both have, each compared with itself; None where the other's is 0.
+        A `statistic` over the seeds that both rows have, seed by seed; None if the other row's figure is 0.
     """
     this, that = (dict(zip(r["seeds"], r["ours"][metric]["values"], strict=True)) for r in (row, other))
     pairs = [(this[seed], that[seed]) for seed in this if seed in that]

@@ -1,6 +1,7 @@
 """The figures of Lumos: accuracy and AUC, by epsilon, without trimming and without virtual nodes, and costs.
 
-The paper prints no accuracy and no AUC, only by how many percent Lumos is above or below others."""
+The paper prints no accuracy and no AUC, only by how many percent Lumos is above or below others.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -38,7 +39,7 @@ QUICK = Quick(seeds=(0,), options={"data": "social", "rounds": 10}, settings={"d
 
 
 def compared(metric: str, printed: Mapping[str, float]) -> tuple[Relative, ...]:
-    """Comparisons with the rows of these labels, and what is printed for each."""
+    """Return comparisons with the rows of these labels, and the printed figure of each."""
     return tuple(Relative(label, {metric: percent}) for label, percent in printed.items())
 
 
@@ -55,7 +56,7 @@ def lumos(
     decoding_seeds: Sequence[int] | None = None,
     **options: int,
 ) -> tuple[Row, Row]:
-    """Lumos as ours decodes received bits, and as the paper does."""
+    """Return Lumos with our decoding of received bits, and with the paper's."""
     own_features = Relative("own features")
     decoding = {**settings, **PAPERS_DECODING}
     return (
@@ -82,7 +83,7 @@ FIG3_GAT = compared("accuracy", {"GAT, central": -16.30, "GAT, LPGNN": 5.10, "GA
 
 FIG3 = Runs(
     name="fig3",
-    title="Accuracy on Facebook, a device for each node, epsilon 2",
+    title="Accuracy on Facebook, a client for each node, epsilon 2",
     source="the text on Fig. 3, which prints how far Lumos is from the others, and no accuracy",
     notes=paragraphs("""
         Half of the nodes are trained on, a quarter decides; 2 layers, 16 hidden units, 4 heads, Adam
@@ -130,11 +131,11 @@ FIG4_GAT = compared("auc", {"GAT, central": -9.12, "GAT, naive FedGNN": 22.03})
 
 FIG4 = Runs(
     name="fig4",
-    title="AUC of link prediction on Facebook, a device for each node, epsilon 2",
+    title="AUC of link prediction on Facebook, a client for each node, epsilon 2",
     source="the text on Fig. 4, which prints how far Lumos is from the others, and no AUC",
     notes=paragraphs("""
-        80 % of the edges are trained on, 5 % decide, 15 % are tested on, beside as many pairs that are no
-        edge; trees have training edges only. In the authors' program they have the test edges too.
+        80 % of the edges are trained on, 5 % decide, 15 % are tested on, together with as many pairs that are
+        no edge; trees have training edges only. In the authors' program they have the test edges too.
 
         Naive FedGNN learns from the edges of the noised graph, nearly all of them false; with GAT it has 1
         seed and 10 epochs, for time. LPGNN has no such task.
@@ -169,7 +170,7 @@ GAINS: dict[str, dict[float, float]] = {
 
 
 def by_epsilon(task: str, series: str, settings: Mapping[str, object]) -> list[Row]:
-    """A line of Fig. 5: Lumos with each epsilon, and its gain over 0.5."""
+    """Return a line of Fig. 5: Lumos with each epsilon, and its gain over 0.5."""
     return [
         point(
             series,
@@ -187,7 +188,7 @@ def by_epsilon(task: str, series: str, settings: Mapping[str, object]) -> list[R
 
 
 def level_of_own_features(task: str) -> list[Row]:
-    """Own features know no epsilon: the same run at both ends of a line."""
+    """Return the same run at both ends of a line, because own features do not depend on epsilon."""
     return [
         point(
             "own features",
@@ -206,7 +207,7 @@ FIG5 = Runs(
     title="Lumos by epsilon on Facebook, GCN",
     source="the text on Fig. 5, which prints the gains over epsilon 0.5",
     notes=paragraphs("""
-        Own features know no epsilon; the same run stands at both ends of their line.
+        Own features do not depend on epsilon; the same run stands at both ends of their line.
 
         Supervised lines show the accuracy, unsupervised ones (link prediction) the AUC. Which backbone the
         printed gains are of is not stated.
@@ -235,7 +236,9 @@ FIG5 = Runs(
 
 
 def ablation(task: str, backbone: str, gain: float, **options: int) -> tuple[Row, ...]:
-    """Lumos, without trimming and without virtual nodes; gain: the printed one over no virtual nodes."""
+    """Return Lumos, Lumos without trimming and without virtual nodes; gain: the printed one over no
+    virtual nodes.
+    """
     label = f"{task} {backbone}"
     options_of_rows = {**options, **TASKS[task]}
     settings = GCN if backbone == "GCN" else GAT
@@ -262,8 +265,8 @@ FIG6 = Runs(
 
         Of trimming the paper says that it changes less than 0.01 % everywhere.
 
-        Without virtual nodes a device learns on itself and the neighbours that it keeps, as one
-        neighbourhood. The paper takes the original ego network; whether trimmed, it does not say.
+        Without virtual nodes a client learns on its own node and the neighbours that are assigned to it, as
+        one neighbourhood. The paper takes the original ego network; whether trimmed, it does not say.
 
         1 seed and at most 60 epochs, with GAT 15, for time; as for fig3 and fig4 otherwise.
     """),
@@ -291,7 +294,7 @@ FIG6 = Runs(
 def balanced_by(
     panel: str, series: str, *, quick: bool, printed: int | None = None, **settings: object
 ) -> Row:
-    """Who keeps which edge by a balancer; printed: the largest workload."""
+    """Return a row with the assignment of edges by a balancer; printed: the largest workload."""
     return Row(
         f"{panel} {series}",
         "lumos",
@@ -305,7 +308,7 @@ def balanced_by(
 
 
 def balancers(panel: str, steps: int, more_steps: int, largest: int, *, quick: bool) -> tuple[Row, ...]:
-    """The balancers on a graph; steps: those of the paper's search; largest: the printed workload."""
+    """Return the balancers on a graph; steps: those of the paper's search; largest: the printed workload."""
     return (
         balanced_by(panel, "without trimming", quick=quick, balancer="none"),
         balanced_by(panel, "Alg. 1", quick=quick, balancer="greedy"),
@@ -326,7 +329,7 @@ FIG7 = Measured(
     draw=draw_workloads,
     pending=pending,
     reads="structure",
-    title="Workloads of devices, and what it costs to balance them",
+    title="Workloads of the clients, and the cost of balancing them",
     source=(
         "the text on Fig. 7, the largest workload with trimming; without it the plots show more than 150 "
         "and more than 100"
@@ -363,7 +366,7 @@ SAVED = {
 
 
 def costs(task: str, *, quick_mcmc: bool) -> tuple[Row, ...]:
-    """The balancers, each compared with no trimming."""
+    """Return the balancers, each compared with no trimming."""
 
     def row(series: str, *, quick: bool = True, **settings: object) -> Row:
         saved = (Relative(f"{task}, without trimming", SAVED[task]),)
@@ -390,17 +393,17 @@ FIG8 = Runs(
     title="Communication and time of an epoch on Facebook, GCN, by balancer",
     source="the text on Fig. 8, which prints what trimming saves",
     notes=paragraphs("""
-        The paper does not define a round of communication. Here it is an embedding that a device sends or
-        gets in an epoch - of leaves, and unsupervised of neighbours and of devices that are none - as a mean
-        over devices.
+        The paper does not define a round of communication. Here it is an embedding that a client sends or
+        receives in an epoch - of leaves, and in unsupervised training of neighbours and of clients that are
+        none - as a mean over clients.
 
-        Seconds are those of 20 epochs of all devices in one process, on one thread, with one evaluation
-        among them; the paper's are of its simulation. Run with --jobs 1 and nothing beside it.
+        Seconds are those of 20 epochs of all clients in one process, on one thread, with one evaluation
+        among them; the paper's are of its simulation. Run it with --jobs 1 and no other program.
 
-        The printed savings are of the paper's balancer, and stand beside each of ours.
+        The printed savings are of the paper's balancer, and stand next to each of ours.
     """),
     metrics=(EMBEDDINGS, SECONDS),
-    called={EMBEDDINGS: "rounds of a device in an epoch", SECONDS: "seconds in an epoch"},
+    called={EMBEDDINGS: "rounds of a client in an epoch", SECONDS: "seconds in an epoch"},
     options={**FACEBOOK, "rounds": 20},
     settings={"eval_every": 20},
     quick=Quick(seeds=(0,), options={"data": "social", "rounds": 3}, settings={"data.num_nodes": 300}),

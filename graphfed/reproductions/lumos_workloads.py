@@ -1,8 +1,9 @@
-"""Who keeps which edge in Lumos, by balancer, on a graph with a device for each node (Fig. 7): nothing is
-trained, and features are not needed.
+"""The assignment of edges to clients in Lumos, by balancer, on a graph with a client for each node (Fig. 7).
 
-Comparisons are as the settings say, simulated by default: the same outcomes and bytes, and no protection.
-Every edge is checked to be kept. What a row gave is written to its folder, and read from there."""
+Nothing is trained, and features are not needed. Comparisons are as the settings say, simulated by default:
+the outcomes and bytes are the same, and nothing is protected. Every edge is checked to be assigned. The
+result of a row is written to its folder and read from there.
+"""
 
 import dataclasses
 import time
@@ -45,13 +46,21 @@ FILE = "workloads.json"
 
 
 def workloads(item: Measured, place: Place) -> list[dict[str, object]]:
-    """Return for each row label, panel, series, seed, folder, printed (the largest workload, or None),
-    difference, and what balancing gave.
+    """Return for each row what balancing found.
 
-    That is asked: data and settings; devices, edges; largest, mean: of the workloads; workloads: how many
-    devices have each (values, devices); pairs_kept; comparisons made, comparisons_all_again: had every pair
-    compared anew each time; rounds; bytes sent; curve: after how many comparisons the best state so far had
-    which largest workload; seconds."""
+    Args:
+        item: The item.
+        place: The folder and the data.
+
+    Returns:
+        For each row label, panel, series, seed, folder, printed (the largest workload, or None), difference,
+        and the result of balancing. This is asked: data and settings; clients, edges: their numbers; largest,
+        mean: of the workloads; workloads: how many clients have each (values, clients); pairs_kept;
+        comparisons: those made;
+        comparisons_all_again: had every pair been compared anew each time; rounds; bytes sent; curve: the
+            largest
+        workload of the best state so far by the number of comparisons; seconds.
+    """
     graphs: LoadedData = {}
     rows = []
     for row in item.rows:
@@ -78,7 +87,18 @@ def workloads(item: Measured, place: Place) -> list[dict[str, object]]:
 
 
 def pending(item: Measured, place: Place) -> str:
-    """Return how many rows are left, in words. Raises InputError where a row's folder has other settings."""
+    """Return how many rows remain, in words.
+
+    Args:
+        item: The item.
+        place: The folder and the data.
+
+    Returns:
+        The text; empty if none remains.
+
+    Raises:
+        InputError: A row's folder has other settings.
+    """
     left = 0
     for row in item.rows:
         path = _folder_of(item, row, place) / FILE
@@ -103,7 +123,7 @@ def _folder_of(item: Measured, row: Row, place: Place) -> Path:
 
 
 def _asked(config: RunConfig) -> dict[str, object]:
-    """What decides what is found."""
+    """Return what decides the result."""
     training = config.training
     assert isinstance(training, LumosConfig)
     return {
@@ -117,7 +137,7 @@ def _asked(config: RunConfig) -> dict[str, object]:
 
 
 def _write(folder: Path, config: RunConfig, graphs: LoadedData) -> None:
-    """Balance and write what that gave; graphs: those that are loaded."""
+    """Balance and write the result; graphs: those that are loaded."""
     with computing_with(config.threads or 1):
         found = files.plain({"asked": _asked(config), **balanced(config, _structure(config, graphs))})
     with files.writing_into(folder):
@@ -126,7 +146,7 @@ def _write(folder: Path, config: RunConfig, graphs: LoadedData) -> None:
 
 
 def _structure(config: RunConfig, graphs: LoadedData) -> Graph:
-    """The graph of a config without its features, loaded once where `graphs` keeps it."""
+    """Return the graph of a config without its features, loaded once if `graphs` keeps it."""
     if not isinstance(config.data, str):
         return load_graph(config, graphs)
     key = (config.data, *config.data_options.items())
@@ -138,7 +158,15 @@ def _structure(config: RunConfig, graphs: LoadedData) -> Graph:
 
 
 def balanced(config: RunConfig, graph: Graph) -> dict[str, object]:
-    """Return what balancing a graph gives; see `workloads`."""
+    """Return the result of balancing a graph (see `workloads`).
+
+    Args:
+        config: The run.
+        graph: The graph.
+
+    Returns:
+        The result, except `asked`.
+    """
     rows = _pair_rows(graph)
     fed = stacked(graph.num_nodes, config.device, simulated=config.training.simulated)
     assert isinstance(config.training, LumosConfig)
@@ -148,13 +176,13 @@ def balanced(config: RunConfig, graph: Graph) -> dict[str, object]:
     (assignment,), (made, all_again) = found.assignment.parts, found.comparisons()
     assert bool((assignment.local | assignment.remote).all()), "an edge is assigned to no client"
     load_of = torch.bincount(rows.client[assignment.local], minlength=graph.num_nodes).numpy()
-    values, devices = np.unique(load_of, return_counts=True)
+    values, clients = np.unique(load_of, return_counts=True)
     return {
-        "devices": graph.num_nodes,
+        "clients": graph.num_nodes,
         "edges": graph.num_edges,
         "largest": int(load_of.max()),
         "mean": float(load_of.mean()),
-        "workloads": {"values": values.tolist(), "devices": devices.tolist()},
+        "workloads": {"values": values.tolist(), "clients": clients.tolist()},
         "pairs_kept": int(load_of.sum()),
         "comparisons": made,
         "comparisons_all_again": all_again,
@@ -166,15 +194,17 @@ def balanced(config: RunConfig, graph: Graph) -> dict[str, object]:
 
 
 def _pair_rows(graph: Graph) -> PairRows:
-    """Every node's neighbours, sorted."""
+    """Return every node's neighbours, sorted."""
     own, other = np.concatenate([graph.edges, graph.edges[::-1]], axis=1)
     order = np.lexsort((other, own))
     return PairRows(torch.from_numpy(own[order]), torch.from_numpy(other[order]))
 
 
 def _best_so_far(history: np.ndarray) -> dict[str, list[int]]:
-    """`Kept.history` [R, 2] -> where the least of the largest workloads so far falls, and the end. Both ends
-    of a pair learn the outcome of a comparison."""
+    """Return where the least of the largest workloads so far falls, and the end, from `history` [R, 2].
+
+    Both clients of a pair learn the outcome of a comparison, so it counts once for the pair.
+    """
     least = np.minimum.accumulate(history[:, 0])
     places = np.flatnonzero(np.diff(least, prepend=least[0] + 1))
     places = np.union1d(places, [len(least) - 1])
@@ -185,7 +215,14 @@ def _best_so_far(history: np.ndarray) -> dict[str, list[int]]:
 
 
 def workloads_cells(found: Found) -> Cells:
-    """The table: the largest workload and what it took to find it."""
+    """Return the table: the largest workload, and the cost of finding it.
+
+    Args:
+        found: The part of reproduce.json.
+
+    Returns:
+        The names of the columns, and the lines.
+    """
     columns = ["row", "largest workload", "printed", "mean", "kept in all", "rounds"]
     columns += ["comparisons", "comparing all again", "seconds"]
     lines = []
@@ -198,26 +235,33 @@ def workloads_cells(found: Found) -> Cells:
 
 
 def draw_workloads(found: Found) -> Charts:
-    """Draw for each panel how many devices have which workload, and the largest one against comparisons."""
+    """Draw for each panel how many clients have which workload, and the largest one against comparisons.
+
+    Args:
+        found: The part of reproduce.json.
+
+    Returns:
+        The charts.
+    """
     names = list(dict.fromkeys(row["series"] for row in found["rows"]))
     grid = []
     for panel in found["panels"]:
         shares, costs = [], []
         for row in (row for row in found["rows"] if row["panel"] == panel):
             place = names.index(row["series"])
-            below = [n / row["devices"] for n in accumulate(row["workloads"]["devices"])]
+            below = [n / row["clients"] for n in accumulate(row["workloads"]["clients"])]
             shares.append(Series(row["series"], row["workloads"]["values"], below, place=place, marker=""))
             # Without any comparison a balancer is a point at the edge.
             made = [max(1, n) for n in row["curve"]["comparisons"]]
             marker = "o" if len(made) == 1 else ""
             costs.append(Series(row["series"], made, row["curve"]["largest"], place=place, marker=marker))
-        share = Axis("share of the devices with at most this")
+        fraction = Axis("fraction of the clients with at most this")
         load = Axis("workload (neighbours kept)", scale="symlog")
         made_so_far = Axis("comparisons so far", scale="log")
         largest = Axis("largest workload", scale="log")
         grid.append(
             [
-                XY(shares, load, share, panel, steps=True, height=3.4),
+                XY(shares, load, fraction, panel, steps=True, height=3.4),
                 XY(costs, made_so_far, largest, panel, steps=True, height=3.4),
             ]
         )

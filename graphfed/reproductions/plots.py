@@ -1,4 +1,4 @@
-"""An item of a reproduction, drawn as SVG from what reproduce.json has of it."""
+"""Draw an item of a reproduction as SVG from its part of reproduce.json."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,11 +23,19 @@ ONE, SEVERAL = 7.0, 4.6
 
 
 def draw(item: Item, found: Found) -> bytes:
-    """Return an SVG file of what was found.
+    """Draw what was found.
 
-    Of runs a panel for each metric with both figures of every row, or, where the rows are points, a panel for
-    each (panel, metric) with a line for each series; of curves a line for each row; of anything else what its
-    paper draws."""
+    An item of runs has a panel for each metric with both figures of every row, or, if the rows are points, a
+    panel for each (panel, metric) with a line for each series. An item of curves has a line for each row. Any
+    other item is drawn by its paper's module.
+
+    Args:
+        item: The item.
+        found: Its part of reproduce.json.
+
+    Returns:
+        An SVG file.
+    """
     if isinstance(item, Measured):
         return _file(found, item.draw(found))
     if isinstance(item, Curves):
@@ -36,7 +44,14 @@ def draw(item: Item, found: Found) -> bytes:
 
 
 def draw_relative(found: Found) -> bytes:
-    """Return an SVG file with a panel for each metric, and both figures of every comparison between rows."""
+    """Draw a panel for each metric, with both figures of every comparison between rows.
+
+    Args:
+        found: The part of reproduce.json.
+
+    Returns:
+        An SVG file.
+    """
     rows = []
     for row in found["rows"]:
         for there in row["relative"]:
@@ -50,7 +65,14 @@ def draw_relative(found: Found) -> bytes:
 
 
 def draw_curves(found: Found) -> bytes:
-    """Return an SVG file of the curves of an item's runs (`against`), a line for each row."""
+    """Draw the curves of an item's runs (`against`), a line for each row.
+
+    Args:
+        found: The part of reproduce.json.
+
+    Returns:
+        An SVG file.
+    """
     rows = [{"label": row["label"], **row["curve"]} for row in found["rows"]]
     return _file(found, curves(found, rows[0]["metric"], rows))
 
@@ -70,8 +92,12 @@ def _figures(found: Found) -> Charts:
 
 
 def _dots(rows: Sequence[tuple[str, Mapping[str, Any]]], axis: Mapping[str, str]) -> Charts:
-    """rows: a label, and by metric our figures and the printed ones, of which there may be none; axis: a
-    panel for each metric, and what it shows."""
+    """Return a chart for each metric.
+
+    Args:
+        rows: A label, and by metric our figures and the printed ones, of which there may be none.
+        axis: What each metric shows.
+    """
     some = any(printed for _, figures in rows for _, printed in figures.values())
     kinds = [("ours", -0.14 if some else 0.0), ("printed", 0.14)][: 1 + some]
     panels: list[XY] = []
@@ -89,7 +115,14 @@ def _dots(rows: Sequence[tuple[str, Mapping[str, Any]]], axis: Mapping[str, str]
 
 
 def lines(found: Found) -> Charts:
-    """Return a panel for each (panel, metric) of an item whose rows are points, a line for each series."""
+    """Return a panel for each (panel, metric) of an item whose rows are points, with a line for each series.
+
+    Args:
+        found: The part of reproduce.json.
+
+    Returns:
+        The charts.
+    """
     names = list(dict.fromkeys(row["series"] for row in found["rows"]))
     printed = any(_known([(0, p) for p in row["printed"].values()]) for row in found["rows"])
     legend = [Series(name, (), (), place=n, marker="") for n, name in enumerate(names)]
@@ -121,13 +154,23 @@ def lines(found: Found) -> Charts:
 
 
 def _known(points: Sequence[tuple[float, Mapping[str, Any] | None]]) -> list[tuple[float, Mapping[str, Any]]]:
-    """The points that have a mean."""
+    """Return the points that have a mean."""
     return [(x, figures) for x, figures in points if figures is not None and figures["mean"] is not None]
 
 
 def curves(found: Found, metric: str, rows: Sequence[Mapping[str, Any]]) -> Charts:
-    """Return a chart of the mean over runs, in a band of its deviation; a dot where the runs were best. A row
-    whose runs have no such place is a level, that of its best rounds."""
+    """Return a chart of the mean over runs in a band of its deviation, with a dot at the best rounds.
+
+    A row whose runs have no such place is a level, that of its best rounds.
+
+    Args:
+        found: The part of reproduce.json.
+        metric: The metric.
+        rows: The rows to draw.
+
+    Returns:
+        The charts.
+    """
     series = []
     for n, row in enumerate(rows):
         best = row["chosen"]["mean"]

@@ -1,5 +1,8 @@
-"""Sampling policies of FedGraph that rows run with: learned before these runs, each in policies/<name> of the
-reproduction's folder, as `graphfed policy` writes it."""
+"""The sampling policies of FedGraph that rows run with.
+
+They are learned before these runs, each in policies/<name> of the reproduction's folder, as `graphfed policy`
+writes it.
+"""
 
 import dataclasses
 import hashlib
@@ -31,17 +34,17 @@ TRIAL_ROUNDS = 5
 
 @dataclass(frozen=True)
 class Policy:
-    """One policy and what `learn_policy` is asked for it.
+    """A policy and the arguments of `learn_policy` for it.
 
     Attributes:
-        name: Names its folder.
+        name: The name of its folder.
         kind: "ddpg" or "bandit".
         options: Data set, clients, partition, split, rounds.
-        settings: Of the run that it is learned on, of the reward and of the learner.
-        episodes: None for as many as the kind has.
-        quick_options: What replaces these in the short version.
+        settings: Settings of the run that it is learned on, of the reward and of the learner.
+        episodes: None for the default of the kind.
+        quick_options: Replace these in the short version.
         quick_settings: Likewise.
-        quick_episodes: Likewise; None for as many.
+        quick_episodes: Likewise; None for the default.
     """
 
     name: str
@@ -59,7 +62,11 @@ class Policy:
         return str(self.options.get("data", "digits"))
 
     def short(self) -> "Policy":
-        """Return the short version."""
+        """Return the short version.
+
+        Returns:
+            The policy, with the options, settings and episodes of the short version.
+        """
         return dataclasses.replace(
             self,
             episodes=self.quick_episodes or self.episodes,
@@ -70,7 +77,11 @@ class Policy:
 
 @dataclass(frozen=True)
 class Learning:
-    """A policy to learn in a reproduction's folder; a `Job`. seconds: what it is expected to take."""
+    """A policy to learn in a reproduction's folder; a `Job`.
+
+    Attributes:
+        seconds: The expected duration.
+    """
 
     policy: Policy
     whole: Path
@@ -84,30 +95,48 @@ class Learning:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name for people."""
         return f"{POLICIES}: {self.policy.name}"
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is something to go on with."""
+        """Whether learning has begun and can go on."""
         return (self.folder / "manifest.json").exists()
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is learned."""
+        """Whether the policy is learned."""
         return (self.folder / "result.json").exists()
 
     def require_same(self, command: str) -> None:
-        """Raise InputError where the policy is learned, and something else was asked."""
+        """Check that a learned policy is the one that is asked for.
+
+        Args:
+            command: The command to name in the message.
+
+        Raises:
+            InputError: Another policy was asked for when it was learned.
+        """
         if self.has_ended:
             _learn(self._asked(), self.folder, command, False)
 
     def settings_of_run(self) -> dict[str, object]:
-        """The settings of a run that uses the policy."""
+        """Return the settings of a run that uses the policy.
+
+        Returns:
+            The settings by name.
+        """
         return {"policy": self.policy.kind, "policy_file": str((self.folder / FILE).resolve())}
 
     def config(self) -> RunConfig:
-        """The run that the policy is learned on. Raises InputError for a setting that cannot be used."""
+        """Return the run that the policy is learned on.
+
+        Returns:
+            The config.
+
+        Raises:
+            InputError: A setting cannot be used.
+        """
         rest = take_settings(self.policy.kind, self.policy.settings)[2]
         return make_config(
             "fedgraph",
@@ -117,8 +146,17 @@ class Learning:
         )
 
     def require_fitting(self, where: str, run: RunConfig) -> None:
-        """Raise InputError where a run would use the policy, and it is learned for something else: learning
-        takes hours, and only the run would notice."""
+        """Check that a run that uses the policy suits it.
+
+        Learning takes hours, and without this check only the run would notice.
+
+        Args:
+            where: The row, for the message.
+            run: The run.
+
+        Raises:
+            InputError: The policy is learned for something else.
+        """
         learned_for, needed = self._sees(self.config()), self._sees(run)
         for what, value in learned_for.items():
             if needed[what] != value:
@@ -128,7 +166,7 @@ class Learning:
                 )
 
     def _sees(self, config: RunConfig) -> dict[str, object]:
-        """What must be the same for learning and use. A constant policy sees no weights of clients."""
+        """Return what must be the same for learning and use. A constant policy sees no weights of clients."""
         training = config.training
         assert isinstance(training, GraphSettings)
         seen: dict[str, Any] = {"layers": training.layers}
@@ -137,7 +175,14 @@ class Learning:
         return seen
 
     def digest(self) -> str:
-        """The SHA-256 of the policy's file. Raises InputError where it is not there."""
+        """Return the digest of the policy's file.
+
+        Returns:
+            The SHA-256.
+
+        Raises:
+            InputError: The file is missing.
+        """
         try:
             return hashlib.sha256((self.folder / FILE).read_bytes()).hexdigest()
         except OSError as error:
@@ -147,17 +192,35 @@ class Learning:
             ) from None
 
     def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
-        """Learn it in this process, or go on; cache: of runs, which learning does not share."""
+        """Learn the policy in this process, or go on with it.
+
+        Args:
+            label: Is shown when learning begins.
+            cache: Not used: learning does not share the inputs of runs.
+            command: The command that the manifest records.
+            progress: Whether to show progress on stderr.
+        """
         if progress:
             say(label)
         _learn(self._asked(), self.folder, command, progress)
 
     def sent(self, command: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
-        """The same for a process of its own."""
+        """Return how another process learns the policy.
+
+        Args:
+            command: The command that the manifest records.
+
+        Returns:
+            A function of a module, and its arguments.
+        """
         return _learn, (self._asked(), self.folder, command, False)
 
     def timed(self) -> float:
-        """Return the seconds that the remaining episodes take, from two short ones in a temporary folder."""
+        """Estimate the seconds of the remaining episodes, from two short ones in a temporary folder.
+
+        Returns:
+            The estimate.
+        """
         from graphfed.studies.policy_episodes import lines_in
         from graphfed.studies.policy_learning import learn_policy
 
@@ -174,7 +237,7 @@ class Learning:
         return float(spent * rounds * (self._episodes() - len(lines_in(self.folder))))
 
     def _asked(self) -> dict[str, Any]:
-        """What `learn_policy` is asked: plain values."""
+        """Return the arguments of `learn_policy` as plain values."""
         return {
             "threads": 1,
             **self.policy.options,
@@ -195,14 +258,21 @@ class Learning:
 
 
 def _learn(asked: Mapping[str, Any], folder: Path, command: str, progress: bool) -> None:
-    """Learn a policy into its folder, or go on there, or read it where that has ended."""
+    """Learn a policy into its folder, go on there, or read it if learning has ended."""
     from graphfed.studies.policy_learning import learn_policy
 
     learn_policy(**asked, out=folder, progress=progress, command=command)
 
 
 def without_policy(config: RunConfig) -> RunConfig:
-    """Return a run with full batches in place of a policy that is yet to be learned; it takes as long."""
+    """Return a run with full batches in place of a policy that is not learned yet; it takes as long.
+
+    Args:
+        config: The run.
+
+    Returns:
+        The run without a policy.
+    """
     training = config.training
     if not isinstance(training, FedGraphConfig) or training.policy_file is None:
         return config

@@ -2,17 +2,17 @@
 
     manifest.json                     which paper, whole or quick, with which seeds
     <item>/<row>-seed0/               the folder of every run, as `graphfed run` writes it
-    <item>/<row>-seed0/workloads.json of the kind workloads: what balancing gave
+    <item>/<row>-seed0/workloads.json of the kind workloads: the result of balancing
     policies/<policy>/                what is learned before the runs, as `graphfed policy` writes it
     <item>.svg                        both figures of every row, drawn
-    <item>-curves.svg                 where its runs were by time or bytes, where the item says so
-    <item>-relative.svg               how rows compare with each other, where the item says so
+    <item>-curves.svg                 the course of its runs by time or bytes, if the item has curves
+    <item>-relative.svg               how rows compare with each other, if the item compares them
     reproduce.json                    both figures, their difference, how the protocols differ
 
-Policies are learned before the runs, which use them. What has ended is read and not done again, so a
-reproduction goes on where it stopped, and takes more seeds. Every run computes with one thread, unless its
-options say otherwise: figures depend neither on the machine's cores nor on how many runs there are at a
-time."""
+Policies are learned before the runs that use them. What has ended is read and not repeated, so a reproduction
+goes on after an interruption, and can be given more seeds. Every run computes with one thread, unless its
+options say otherwise: figures depend neither on the machine's cores nor on how many runs there are at a time.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,24 +49,29 @@ ENDED = ("result.json", "workloads.json", "episodes.jsonl")
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What was found. items: item, kind, title, source, notes, plot, data (the data set, where there
-    is a choice), and by kind
+    """The results of a paper's items next to the printed figures.
 
-    "runs": metrics, called (words for some of these), x (what the axis shows, None where the rows are no
-    points of lines), panels, relative_plot (None where no row is compared with another), targets (by name
-    share, of and less: the row that it follows, and by how much less; None for no target), against and
-    curves_plot (None where no curves are drawn), and rows: label, panel, series, x, method, policy (the
-    learned one, or None), recipe (what differs from the default), seeds, rounds, seconds (of all runs),
-    folders, and by metric ours {mean, std, values}, printed {mean, std} and difference of the means, in the
-    paper's unit; the last two are None where nothing was printed; ours of a metric that asks for a target has
-    `reached`, how many runs did; curve: where curves are drawn, metric and what `figures.curve_of` gives;
-    relative: for each row that it is compared with to (its label) and by metric ours {mean, std, values} and
-    printed, in percent of that row's figure.
+    Attributes:
+        items: A mapping for each item: item, kind, title, source, notes, plot, data (the data set, if the
+            item has a choice of several), and more by kind:
 
-    "curves": metrics (one), called, against, and rows: label, method, seeds, folders and what
-    `figures.curve_of` gives.
+            "runs" has metrics, called (words for some of these), x (what the axis shows; None if the rows are
+            not points of lines), panels, relative_plot (None if no row is compared with another), targets (by
+            name share, of and less: the row that the target follows, and by how much less; None for no
+            target), against and curves_plot (None if no curves are drawn), and rows. A row has label, panel,
+            series, x, method, policy (the learned one, or None), changed_settings, seeds, rounds, seconds (of
+            all runs), folders; by metric ours {mean, std, values}, printed {mean, std} and the difference of
+            the means, in the paper's unit (the last two are None if nothing is printed; ours of a metric with
+            a target has `reached`, the number of runs that reached it); curve: if curves are drawn, metric
+            and what `figures.curve_of` returns; relative: for each row that it is compared with, to (its
+            label) and by metric ours {mean, std, values} and printed, in percent of that row's figure.
 
-    Any other kind: panels, where there are some, and rows, as the paper's function says that measures it."""
+            "curves" has metrics (one), called, against, and rows: label, method, seeds, folders and what
+            `figures.curve_of` returns.
+
+            Any other kind has panels, if there are any, and rows, as the paper's measuring function returns
+            them.
+    """
 
     paper: str
     title: str
@@ -78,13 +83,21 @@ class Reproduction:
     asked: tuple[Item, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The object in reproduce.json."""
+        """Return the reproduction as plain data.
+
+        Returns:
+            The content of reproduce.json.
+        """
         names = [f.name for f in dataclasses.fields(self) if f.name not in ("folder", "asked")]
         content: dict[str, Any] = files.plain({name: getattr(self, name) for name in names})
         return content
 
     def tables(self) -> "list[Table]":
-        """One table for each item, for a screen (rich tables), and one for its comparisons between rows."""
+        """Return a table for each item, and one for its comparisons between rows, for a screen.
+
+        Returns:
+            Rich tables.
+        """
         hint = "quick version: shows that everything runs; its figures are of fewer seeds and rounds"
         hints = [hint] if self.quick else []
         tables = []
@@ -112,25 +125,26 @@ def reproduce(
     """Run tables and figures of a paper, and show our figures next to the printed ones.
 
     Args:
-        paper: One of `graphfed.reproductions.PAPERS`, or one's own.
-        item: One table or figure, None for all.
-        data: With which of the data sets on which an item can be done; None: the first.
-        quick: The short version.
-        seeds: Of every row, in place of the paper's.
-        jobs: How many runs at a time, each in a process of its own; the figures are the same.
-        out: The folder; None for ``runs/reproduce-<paper>`` (with -quick). Where it is there, what has ended
-            in it is read and the rest goes on.
-        data_dir: Where data sets are.
-        progress: Whether progress is shown on stderr.
-        tell: Called with the predicted cost before the first run.
-        command: As the manifest has it.
+        paper: One of `graphfed.reproductions.PAPERS`, or a `Paper` of the user.
+        item: One table or figure; None for all.
+        data: One of the data sets of an item with a choice; None for the first.
+        quick: Whether to run the short version.
+        seeds: The seeds of every row; None for the paper's.
+        jobs: How many runs are made at a time, each in a process of its own; the figures are the same.
+        out: The folder; None for ``runs/reproduce-<paper>`` (with -quick). If it exists, what has ended in it
+            is read and the rest goes on.
+        data_dir: The folder of the data sets.
+        progress: Whether to show progress on stderr.
+        log: Called with the predicted cost before the first run.
+        command: The command that manifest.json records.
 
     Returns:
-        What was found, which the folder has as reproduce.json.
+        The figures, which the folder has as reproduce.json.
 
     Raises:
-        InputError: Before anything is run or written: a name is unknown, data is missing (which files, and
-            where to get them), or the folder is of something else; and what `run` raises.
+        InputError: A name is unknown, data is missing (the message says which files, and where to get them),
+            or the folder holds something else. All of this is checked before anything is run or written.
+        GraphfedError, Interrupted: As `run`.
     """
     paper = find_paper(paper) if isinstance(paper, str) else paper
     items = [entry.short() if quick else entry for entry in _chosen(paper, item, data)]
@@ -178,13 +192,25 @@ def reproduce(
 def resume_reproduction(
     folder: Path, manifest: Mapping[str, Any], *, data_dir: str | Path | None, progress: bool, **_unused: Any
 ) -> Reproduction:
-    """Run what is missing in `folder` of what was asked last. Its paper names the data, so no data in Python
-    has a use here. Raises what `resume` raises."""
+    """Run what is missing of what was last asked for in a folder.
+
+    Args:
+        folder: The folder of the reproduction.
+        manifest: Its manifest.
+        data_dir: The folder of the data sets.
+        progress: Whether to show progress on stderr.
+
+    Returns:
+        The figures.
+
+    Raises:
+        InputError, GraphfedError, Interrupted: As `runs.reopen.resume`.
+    """
     asked = manifest["reproduce"]
     try:
         paper, item, quick = asked["paper"], asked["item"], asked["quick"]
     except KeyError as error:
-        raise InputError(f"{folder / 'manifest.json'} is damaged: it lacks {error}") from None
+        raise InputError(f"{folder / 'manifest.json'} is damaged: it has no {error}") from None
     if paper not in PAPERS:
         raise InputError(
             f"{folder} is a reproduction of {shown(paper)}, which is not one of graphfed's papers; go on by "
@@ -204,7 +230,17 @@ def resume_reproduction(
 
 
 def find_paper(name: str) -> Paper:
-    """Return one of graphfed's papers. Raises InputError for an unknown name."""
+    """Return one of graphfed's papers.
+
+    Args:
+        name: Its name.
+
+    Returns:
+        The paper.
+
+    Raises:
+        InputError: There is none of that name.
+    """
     if name not in PAPERS:
         raise InputError(f"no reproduction of {shown(name)}; {did_you_mean(name, PAPERS)}")
     paper: Paper = import_module(f"graphfed.reproductions.{name}").PAPER
@@ -215,7 +251,7 @@ def find_paper(name: str) -> Paper:
 
 
 def _chosen(paper: Paper, item: str | None, data: str | None) -> list[Item]:
-    """One item or all, each with one data set, where it has a choice."""
+    """Return one item or all, each with one data set if it has a choice."""
     items = paper.by_name
     if item is not None and item not in items:
         raise InputError(f"{paper.name} has no item {shown(item)}; {did_you_mean(item, items)}")
@@ -235,7 +271,7 @@ def _chosen(paper: Paper, item: str | None, data: str | None) -> list[Item]:
 
 
 def _require_data(paper: Paper, items: Sequence[Item], data_dir: str | Path | None) -> None:
-    """InputError when the files of a data set are missing."""
+    """Raise InputError if the files of a data set are missing."""
     known = {row.name: row for row in available(data_dir)}
     for item in items:
         for name in item.data_sets:
@@ -249,7 +285,7 @@ def _require_data(paper: Paper, items: Sequence[Item], data_dir: str | Path | No
 
 
 def _require_same(folder: Path, before: object, asked: Mapping[str, object]) -> None:
-    """InputError unless the folder has a reproduction of this paper, both whole or both quick."""
+    """Raise InputError unless the folder has a reproduction of this paper, both whole or both quick."""
     same = isinstance(before, dict) and all(before.get(key) == asked[key] for key in ("paper", "quick"))
     if not same:
         raise InputError(f"the output folder {folder} holds something else; name a new one with --out")
@@ -264,7 +300,7 @@ def _has_results(folder: Path) -> bool:
 
 
 def _found(item: Item, rows: list[dict[str, Any]] | None, folder: Path) -> dict[str, Any]:
-    """An item with its figures. rows: those that were measured, None where they are of runs."""
+    """Return an item with its figures. rows: those that were measured; None if they are of runs."""
     about = {
         "item": item.name,
         "kind": item.kind,
@@ -282,8 +318,9 @@ def _found(item: Item, rows: list[dict[str, Any]] | None, folder: Path) -> dict[
 
 
 def _write(finished: Reproduction, order: Sequence[str]) -> None:
-    """Write its drawings and reproduce.json, with the items in the paper's order. GraphfedError when the disk
-    refuses."""
+    """Write the drawings and reproduce.json, with the items in the paper's order; GraphfedError if the
+    disk refuses.
+    """
     folder = finished.folder
     with files.writing_into(folder):
         for item, found in zip(finished.asked, finished.items, strict=True):
@@ -300,7 +337,7 @@ def _write(finished: Reproduction, order: Sequence[str]) -> None:
 
 
 def _items_before(folder: Path) -> list[dict[str, object]]:
-    """The items in reproduce.json, none where it is not there."""
+    """Return the items in reproduce.json; none if the file is missing."""
     path = folder / "reproduce.json"
     content = files.read_json(path, ReproductionFile) if path.exists() else {}
     items: list[dict[str, Any]] = content.get("items", [])

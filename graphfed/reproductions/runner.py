@@ -1,4 +1,4 @@
-"""The runs that a reproduction needs: planned, checked against what its folder has, timed, and done."""
+"""Plan the runs of a reproduction, check them against its folder, estimate their time, and make them."""
 
 import dataclasses
 import glob
@@ -39,9 +39,9 @@ class PlannedRow:
     """The runs of a row.
 
     Attributes:
-        label: The row's.
+        label: The label of the row.
         configs: The run of each seed.
-        folder: Of all of them.
+        folder: The folder of all of them.
         items: The items that show them.
         learning: The policy that they run with, and how it is learned; None for none.
     """
@@ -53,14 +53,26 @@ class PlannedRow:
     learning: Learning | None
 
     def path(self, seed: int) -> Path:
-        """The folder of a run."""
+        """Return the folder of a run.
+
+        Args:
+            seed: The seed of the run.
+
+        Returns:
+            The path.
+        """
         return self.folder / run_name(self.label, seed)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What items need: the policies to learn, by name, and the runs of rows. pending: what else takes long,
-    in words for the predicted cost."""
+    """What items need.
+
+    Attributes:
+        learnings: The policies to learn, by name.
+        rows: The runs of rows.
+        pending: Other work that takes long, in words for the predicted cost.
+    """
 
     learnings: Mapping[str, Learning] = field(default_factory=dict)
     rows: Sequence[PlannedRow] = ()
@@ -68,16 +80,19 @@ class Plan:
 
 
 def plan(items: Sequence[Item], place: Place, command: str) -> Plan:
-    """Return what items need, checked against what the folder has of it. Nothing is written.
+    """Return what items need, checked against the folder. Nothing is written.
 
     Args:
-        items: What is asked.
+        items: The items that are asked for.
         place: The folder and the data.
-        command: As a manifest has it.
+        command: The command that manifests record.
+
+    Returns:
+        The plan.
 
     Raises:
-        InputError: An option or setting cannot be used, a policy does not fit a row, or the folder has runs
-            of other settings.
+        InputError: An option or setting cannot be used, a policy does not suit a row, or the folder has runs
+            with other settings.
     """
     learnings = {
         policy.name: Learning(policy, place.folder, place.data_dir)
@@ -99,7 +114,7 @@ def plan(items: Sequence[Item], place: Place, command: str) -> Plan:
 
 
 def _planned_rows(items: Sequence[Item], place: Place, learnings: Mapping[str, Learning]) -> list[PlannedRow]:
-    """The rows to run; those that several items show are there once."""
+    """Return the rows to run; a row that several items show is there once."""
     rows: dict[tuple[str, str], PlannedRow] = {}
     for item in items:
         if not isinstance(item, Runs):
@@ -114,7 +129,7 @@ def _planned_rows(items: Sequence[Item], place: Place, learnings: Mapping[str, L
 
 
 def _require_same_runs(row: PlannedRow) -> None:
-    """InputError when a run in the folder was asked something else than is asked now."""
+    """Raise InputError if a run in the folder differs from what is asked for now."""
     for seed, config in row.configs.items():
         path = row.path(seed)
         if not (path / "manifest.json").exists():
@@ -131,7 +146,7 @@ def _require_same_runs(row: PlannedRow) -> None:
 
 
 def _without_file(config: Mapping[str, Any]) -> dict[str, object]:
-    """A config that does not say where the file of its policy is."""
+    """Return a config without the path of its policy's file."""
     training = {key: value for key, value in config.get("training", {}).items() if key != "policy_file"}
     return {**config, "training": training}
 
@@ -140,19 +155,28 @@ def _without_file(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def to_learn(learnings: Iterable[Learning]) -> list[Learning]:
-    """Return the policies that are not learned yet, timed; those that have begun first, as what was begun may
-    be refused."""
+    """Return the policies that are not learned yet, with estimated times.
+
+    Args:
+        learnings: All policies.
+
+    Returns:
+        Those to learn; those that have begun come first, as they may be refused.
+    """
     missing = [learning for learning in learnings if not learning.has_ended]
     timed = [dataclasses.replace(learning, seconds=learning.timed()) for learning in missing]
     return sorted(timed, key=lambda learning: not learning.has_begun)
 
 
 def policies_used(planned: Plan, before: Mapping[str, str]) -> dict[str, str]:
-    """Return the digests of all policies of the folder, by name.
+    """Return the digests of all policies of the folder.
 
     Args:
-        planned: Whose policies are all learned.
-        before: The digests that the folder's manifest has.
+        planned: A plan whose policies are all learned.
+        before: The digests in the folder's manifest.
+
+    Returns:
+        The digests by name.
 
     Raises:
         InputError: Runs in the folder have used another policy than the one that is there now.
@@ -173,11 +197,18 @@ def policies_used(planned: Plan, before: Mapping[str, str]) -> dict[str, str]:
 
 
 def to_run(rows: Sequence[PlannedRow], cache: InputCache) -> list[Run]:
-    """Return the runs that have not ended: the first seed of every row, then the second, so that runs on the
-    same inputs follow each other.
+    """Return the runs that have not ended, with estimated times.
 
-    Of a row that has no run yet, the first rounds are timed, unless a row that does much the same work has
-    been (`_work`).
+    The first seeds of all rows come first, then the second seeds, so that runs on the same inputs follow each
+    other. If a row has no run yet, its first rounds are timed, unless a row that does much the same work was
+    timed (`_work`).
+
+    Args:
+        rows: The planned rows.
+        cache: The inputs of runs.
+
+    Returns:
+        The runs.
 
     Raises:
         InputError: A row does not have a metric of its item; and what loading data and running raise.
@@ -207,8 +238,11 @@ def to_run(rows: Sequence[PlannedRow], cache: InputCache) -> list[Run]:
 
 
 def _work(config: RunConfig) -> str:
-    """Runs for which this is the same are taken to last as long as each other: they differ by numbers that
-    are no counts, as epsilon; or they are so short that to time each would take as long as they do."""
+    """Return a key of the work of a run; runs with the same key are expected to take equally long.
+
+    They differ by numbers that are no counts, as epsilon, or they are so short that timing each would take as
+    long as the runs.
+    """
     settings = files.plain(config.to_json())
     if config.training.rounds <= SHORT_ROUNDS:
         sizes = [settings["training"].get(key) for key in SIZES]
@@ -223,7 +257,7 @@ def _without_fractions(settings: object) -> object:
 
 
 def _timed(config: RunConfig, inputs: Inputs) -> tuple[float, Result]:
-    """What one run will take, from a few of its rounds, and what these gave."""
+    """Return the estimated seconds of a run, from a few of its rounds, and the result of these."""
     for rounds in (1, min(TRIAL_ROUNDS, config.training.rounds)):
         short = dataclasses.replace(config, training=dataclasses.replace(config.training, rounds=rounds))
         began = time.perf_counter()
@@ -238,10 +272,13 @@ def cost_text(runs: Sequence[Run], learnings: Sequence[Learning], pending: str, 
     """Return what all runs will take, in words.
 
     Args:
-        runs: Those to do.
+        runs: The runs to make.
         learnings: The policies to learn before.
-        pending: What else there is to do; "" or ended by a semicolon.
-        jobs: How many at a time.
+        pending: What else there is to do; "" or a text that ends with a semicolon.
+        jobs: How many runs are made at a time.
+
+    Returns:
+        The text.
     """
     text = pending
     if learnings:
@@ -256,7 +293,7 @@ def cost_text(runs: Sequence[Run], learnings: Sequence[Learning], pending: str, 
 
 
 def _duration(work: Sequence[Run] | Sequence[Learning], jobs: int) -> str:
-    """``about 1:00, 2 at a time``."""
+    """Return the time of some work as text: ``about 1:00, 2 at a time``."""
     at_once = min(jobs, len(work))
     seconds = human_seconds(sum(each.seconds for each in work) / at_once)
     return f"about {seconds}" + (f", {at_once} at a time" if at_once > 1 else "")

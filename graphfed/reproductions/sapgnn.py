@@ -60,7 +60,7 @@ def line(
     accuracy: Figures = (),
     macro_f1: Figures = (),
 ) -> list[Row]:
-    """A row for each number of clients, with what is printed at each, if anything is."""
+    """Return a row for each number of clients, with what is printed for each, if anything is."""
     rows = []
     for n, clients in enumerate(numbers):
         printed = {}
@@ -82,31 +82,31 @@ def line(
 
 TABLE4 = Runs(
     name="table4",
-    title="Accuracy and macro-F1 with edges dealt uniformly over 1 to 4 holders",
+    title="Accuracy and macro-F1 with edges partitioned uniformly among 1 to 4 clients",
     source="Table IV, means and deviations of 40 runs; of PubMed, which is not here, DBLP takes the place",
     notes=paragraphs("""
-        The paper's recipe where it states one, two layers of h' = W (h || max h), Adam 0.01, at most 300
-        epochs, the Planetoid split, every node, feature and label at every holder. It does not state
+        The paper's settings where it states them, two layers of h' = W (h || max h), Adam 0.01, at most 300
+        epochs, the Planetoid split, every node, feature and label at every client. It does not state
         dropout (0.5 here), weight decay (5e-3, which is better on the validation nodes than 5e-4), the
         hidden width it found (64) nor what it stops on; ours takes the epoch that is best on the validation
         nodes. SP and SAPGNN as printed have 10 seeds; PPGNN and local maps 3 or 2, and DBLP one and 75
         epochs, for time (--seeds 0-39 runs as many as the paper).
 
         SAPGNN as printed sends features as they are (maps=identity, predictor=server). The rows of local
-        maps send none and have two more linear maps in each layer and the predictor at the holders.
+        maps send none and have two more linear maps in each layer and the predictor at the clients.
 
-        SP is every holder alone; its figures are means over holders, each on all test nodes. Its holders
-        have 1/P of the edges; the fall from 1 to 2 holders that the paper prints suits holders with three
-        quarters of them, as when the two directions of an edge are dealt apart.
+        SP is every client alone; its figures are means over clients, each on all test nodes. Its clients have
+        1/P of the edges; the fall from 1 to 2 clients that the paper prints suits clients with three quarters
+        of them, as if the two directions of an edge were partitioned separately.
 
         How the paper's PPGNN combines embeddings is not stated; ours concatenates them and trains everything
         together.
 
-        SAPGNN with several holders adds float32 numbers in another order than with one, and its runs drift
+        SAPGNN with several clients adds float32 numbers in another order than with one, and its runs drift
         apart; in float64 they are the same (benchmarks/sapgnn_identity.py).
     """),
     metrics=("accuracy", "macro_f1"),
-    x="data holders",
+    x="clients",
     panels=("Cora", "CiteSeer", "DBLP"),
     seeds=range(10),
     options={"partition": "edges_uniform", "rounds": 300},
@@ -171,15 +171,15 @@ FIG4 = Runs(
     source="Fig. 4; its values cannot be read off",
     notes=paragraphs("""
         alpha runs from 0 (whole classes) to 1 - 1/P (even), in quarters of the way. The paper states no grid
-        of alpha. Edges between holders are dropped. 200 epochs and 2 seeds, for time; the best epoch on the
+        of alpha. Edges between clients are dropped. 200 epochs and 2 seeds, for time; the best epoch on the
         validation nodes.
 
         Weight decay is 5e-4 here.
 
-        A node that a holder was not dealt stays there without edges and label, as in the paper.
+        A node that is not assigned to a client stays there without edges and label, as in the paper.
 
-        {'What the paper finds': 'PPGNN well ahead at alpha 0, equal at small alpha, SAPGNN ahead near the
-        even deal.'}
+        What the paper finds - PPGNN well ahead at alpha 0, equal at small alpha, SAPGNN ahead near the even
+        partition.
     """),
     metrics=("accuracy",),
     x="alpha",
@@ -211,9 +211,15 @@ FIG4 = Runs(
 def class_counts(item: Measured, place: Place) -> list[dict[str, object]]:
     """Return for each row how many labelled nodes of each class every client owns; nothing is trained.
 
-    label, seed, holders, classes, counts {all, split}, in a list [class] for each client, totals {all,
-    split}, one for each client, and printed, which is None or such totals; split: of the nodes in train, val
-    or test."""
+    Args:
+        item: The item.
+        place: The folder and the data.
+
+    Returns:
+        For each row label, seed, clients (their names), classes, counts {all, split}: for each client a list
+        by class, totals {all, split}: a number for each client, and printed: None or such totals. split
+        counts the nodes in train, val or test.
+    """
     rows = []
     for row in item.rows:
         inputs = place.inputs(item, row)
@@ -230,7 +236,7 @@ def class_counts(item: Measured, place: Place) -> list[dict[str, object]]:
             {
                 "label": row.label,
                 "seed": item.seeds_of(row)[0],
-                "holders": client_names(inputs.graph, inputs.partition) or numbers,
+                "clients": client_names(inputs.graph, inputs.partition) or numbers,
                 "classes": list(names),
                 "counts": {key: table.tolist() for key, table in counts.items()},
                 "totals": {key: table.sum(1).tolist() for key, table in counts.items()},
@@ -241,11 +247,14 @@ def class_counts(item: Measured, place: Place) -> list[dict[str, object]]:
 
 
 def count_classes(inputs: GraphInputs, among: np.ndarray) -> np.ndarray:
-    """Return how many labelled nodes of each class each client owns, int64 [K, C].
+    """Return how many labelled nodes of each class each client owns.
 
     Args:
         inputs: A partitioned graph of N nodes.
         among: bool [N], the nodes that count.
+
+    Returns:
+        int64 [K, C].
     """
     graph, partition = inputs.graph, inputs.partition
     owned = partition.held_owner & (among & (graph.y >= 0))[partition.held_node]
@@ -255,32 +264,46 @@ def count_classes(inputs: GraphInputs, among: np.ndarray) -> np.ndarray:
 
 
 def counts_cells(found: Found) -> Cells:
-    """The table: a line for each client; the classes are of the nodes in train, val or test."""
+    """Return the table: a line for each client; the classes count the nodes in train, val or test.
+
+    Args:
+        found: The part of reproduce.json.
+
+    Returns:
+        The names of the columns, and the lines.
+    """
     classes = max((row["classes"] for row in found["rows"]), key=len)
     lines = []
     for row in found["rows"]:
-        for k, holder in enumerate(row["holders"]):
+        for k, client in enumerate(row["clients"]):
             counts = [str(n) for n in row["counts"]["split"][k]]
             counts += [""] * (len(classes) - len(counts))
             printed = "-" if row["printed"] is None else str(row["printed"][k])
             totals = [str(row["totals"][key][k]) for key in ("split", "all")]
-            lines.append([row["label"], holder, *counts, totals[0], printed, totals[1]])
+            lines.append([row["label"], client, *counts, totals[0], printed, totals[1]])
     names = [f"class {name}" for name in classes]
-    return ["row", "holder", *names, "train, val, test", "printed", "all nodes"], lines
+    return ["row", "client", *names, "train, val, test", "printed", "all nodes"], lines
 
 
 def draw_counts(found: Found) -> Charts:
-    """Draw for each class the share of its nodes at each client, of those in train, val or test."""
+    """Draw for each class the fraction of its nodes at each client, of the nodes in train, val or test.
+
+    Args:
+        found: The part of reproduce.json.
+
+    Returns:
+        The charts.
+    """
     charts = []
     for row in found["rows"]:
         counts, printed = np.array(row["counts"]["split"], dtype=float), row["printed"]
         labels = [
-            f"{holder}: {row['totals']['split'][k]}" + (f" ({printed[k]})" if printed else "")
-            for k, holder in enumerate(row["holders"])
+            f"{client}: {row['totals']['split'][k]}" + (f" ({printed[k]})" if printed else "")
+            for k, client in enumerate(row["clients"])
         ]
         shares = 100 * counts / np.maximum(counts.sum(0), 1)
         amount = Axis("share of its nodes (%)", low=0, high=100)
-        title = "holder: nodes" + (" (printed)" if printed else "")
+        title = "client: nodes" + (" (printed)" if printed else "")
         names, parts = [str(c) for c in row["classes"]], dict(zip(labels, shares, strict=True))
         charts.append(Bars(names, parts, amount, "class", title=row["label"], legend=title))
     columns = min(3, len(charts))
@@ -296,9 +319,9 @@ FIG3 = Measured(
     measure=class_counts,
     cells=counts_cells,
     draw=draw_counts,
-    title="Nodes of each class at two holders, label skew, Cora",
+    title="Nodes of each class at two clients, label skew, Cora",
     source="Fig. 3; the counts are those of the nodes in train, validation or test",
-    notes=("alpha is the share of each holder's nodes that is spread over the others, 0 to 1 - 1/P.",),
+    notes=("alpha is the fraction of each client's nodes that is spread over the others, 0 to 1 - 1/P.",),
     options={"data": "cora", "split": "public", "partition": "label_skew", "clients": 2},
     rows=tuple(
         Row(

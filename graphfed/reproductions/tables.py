@@ -1,4 +1,4 @@
-"""An item of a reproduction as tables for a screen, from what reproduce.json has of it."""
+"""Show an item of a reproduction as tables for a screen, from its part of reproduce.json."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,13 +24,16 @@ __all__ = [
 
 
 def table_of(paper: str, item: Item, found: Found, hints: Sequence[str]) -> "Table":
-    """Return a rich table.
+    """Return the table of an item.
 
     Args:
-        paper: Its name.
-        item: What was asked.
-        found: What was found.
+        paper: The name of the paper.
+        item: The item.
+        found: Its part of reproduce.json.
         hints: Lines below the table, before the source.
+
+    Returns:
+        A rich table.
     """
     columns, lines = cells_of(item, found)
     notes = [*hints, *_targets(found), f"printed: {found['source']}", *found["notes"]]
@@ -42,8 +45,11 @@ def cells_of(item: Item, found: Found) -> Cells:
     """Return the columns and lines of an item's table.
 
     Args:
-        item: What was asked.
-        found: What was found.
+        item: The item.
+        found: Its part of reproduce.json.
+
+    Returns:
+        The names of the columns, and the lines.
     """
     if isinstance(item, Measured):
         return item.cells(found)
@@ -51,7 +57,9 @@ def cells_of(item: Item, found: Found) -> Cells:
 
 
 def _targets(found: Found) -> list[str]:
-    """A line for each target: ``target near: 0.8791 on the validation part, 0.01 less than central``."""
+    """Return a line for each target: ``target near: 0.8791 on the validation part, 0.01 less than
+    central``.
+    """
     lines = []
     for name, target in (found.get("targets") or {}).items():
         if target is not None and target["share"] is not None:
@@ -62,7 +70,15 @@ def _targets(found: Found) -> list[str]:
 
 
 def relative_table_of(paper: str, found: Found) -> "Table":
-    """Return a rich table of how rows compare with each other."""
+    """Return the table of how rows compare with each other.
+
+    Args:
+        paper: The name of the paper.
+        found: The part of reproduce.json.
+
+    Returns:
+        A rich table.
+    """
     columns, lines = relative_cells(found)
     return make_table(
         columns,
@@ -74,7 +90,14 @@ def relative_table_of(paper: str, found: Found) -> "Table":
 
 
 def relative_cells(found: Found) -> Cells:
-    """Return the columns and lines of the table of how rows compare with each other."""
+    """Return the columns and lines of the table of how rows compare with each other.
+
+    Args:
+        found: The part of reproduce.json.
+
+    Returns:
+        The names of the columns, and the lines.
+    """
     metrics = found["metrics"]
     comparisons = [(row["label"], there) for row in found["rows"] for there in row["relative"]]
     printed = [m for m in metrics if any(there["printed"][m] is not None for _, there in comparisons)]
@@ -133,7 +156,15 @@ def _curves_cells(found: Found) -> Cells:
 
 
 def name_of(found: Found, metric: str) -> str:
-    """Return a metric in the words of the item: ``seconds to most``, ``macro f1``."""
+    """Return a metric in the words of the item: ``seconds to most``, ``macro f1``.
+
+    Args:
+        found: The part of reproduce.json.
+        metric: The metric.
+
+    Returns:
+        The words.
+    """
     kind, _, rest = metric.partition(".")
     words = metric.replace("_", " ")
     if kind == LAST:
@@ -146,7 +177,15 @@ def name_of(found: Found, metric: str) -> str:
 
 
 def place_name(found: Found, place: str) -> str:
-    """Return a place in a run in the words of the item."""
+    """Return a place in a run in the words of the item.
+
+    Args:
+        found: The part of reproduce.json.
+        place: The place.
+
+    Returns:
+        The words.
+    """
     name: str = found["called"].get(place, _words_of_place(place))
     return name
 
@@ -156,20 +195,33 @@ def _words_of_place(place: str) -> str:
 
 
 def axis_of(found: Found, metric: str, part: str = "test") -> str:
-    """Return what an axis shows, with the part of the data that the metric is of."""
+    """Return what an axis shows, with the part of the data that the metric is of.
+
+    Args:
+        found: The part of reproduce.json.
+        metric: The metric.
+        part: The part of the split.
+
+    Returns:
+        The words.
+    """
     if "." in metric or metric in OF_RUN:
         return name_of(found, metric)
     return f"{part} {name_of(found, metric)}{' (%)' if metric in PERCENT else ''}"
 
 
 def figure_text(figure: Mapping[str, Any] | None, metric: str, decimals: int | None = None) -> str:
-    """Return ``80.69 ± 0.65`` of a share in percent, else ``11.487 ± 0.021``; a whole number as it is. Where
-    not all runs reached a target: ``not reached (1 of 3 did)``.
+    """Write a figure as ``80.69 ± 0.65`` in percent if it is a fraction, else as ``11.487 ± 0.021``.
+
+    A whole number is written as it is. If not all runs reached a target: ``not reached (1 of 3 did)``.
 
     Args:
         figure: Its mean and standard deviation, which may be None.
-        metric: What it is of.
-        decimals: How many there are, other than these.
+        metric: The metric that it is of.
+        decimals: The number of decimals, if not the usual ones.
+
+    Returns:
+        The text.
     """
     if figure is not None and "reached" in figure and figure["reached"] < len(figure["values"]):
         return f"not reached ({figure['reached']} of {len(figure['values'])} did)"
@@ -182,12 +234,12 @@ def figure_text(figure: Mapping[str, Any] | None, metric: str, decimals: int | N
 
 
 def _difference_text(gap: float | None, metric: str) -> str:
-    """``+0.12``."""
+    """Write a difference as ``+0.12``."""
     return "-" if gap is None else f"{gap:+.{_decimals(gap, metric)}f}"
 
 
 def _percent(figure: Mapping[str, Any]) -> str:
-    """``-12.30 ± 0.51 %``."""
+    """Write a figure as ``-12.30 ± 0.51 %``."""
     if figure["mean"] is None:
         return "-"
     return f"{figure['mean']:+.2f}" + ("" if figure["std"] is None else f" ± {figure['std']:.2f}") + " %"

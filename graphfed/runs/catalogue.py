@@ -1,9 +1,9 @@
-"""What `graphfed methods` shows of every method.
+"""Describe every method for `graphfed methods`, and keep the descriptions in the user's cache folder.
 
-Describing the methods imports them all, and torch with them, which takes seconds. The descriptions are plain
-data that follow from code alone. So they are kept in the user's cache folder, with a digest of the code:
-every Python file of graphfed and of the packages that add methods, the names and versions of all installed
-distributions, and Python's version. Whatever of it changes, the methods are described again.
+Describing the methods imports all of them, and torch with them, which takes seconds. The descriptions are
+plain data that follow from code alone, so they are kept with a digest of the code: every Python file of
+graphfed and of the packages that add methods, the names and versions of all installed distributions, and
+Python's version. If any of these changes, the methods are described again.
 """
 
 import hashlib
@@ -30,13 +30,13 @@ def describe_method(name: str) -> "JsonObject":
     """Return the description of one method.
 
     Args:
-        name: Of a method, or an alias, in any case.
+        name: The name of a method, or an alias, in lower or upper case.
 
     Returns:
         Plain data under the keys of ``graphfed methods NAME --json``.
 
     Raises:
-        InputError: As `get_method`.
+        InputError: There is no such method.
     """
     described, _ = _describe_all()
     known = {each["name"]: each for each in described}
@@ -44,7 +44,11 @@ def describe_method(name: str) -> "JsonObject":
 
 
 def describe_every_method() -> "list[JsonObject]":
-    """Return the descriptions of all methods that can be loaded; stderr says which cannot."""
+    """Return the descriptions of all methods that can be loaded, and warn on stderr of the others.
+
+    Returns:
+        A description for each method, under the keys of ``graphfed methods NAME --json``.
+    """
     described, problems = _describe_all()
     for problem in problems:
         say(f"warning: {problem}")
@@ -52,7 +56,7 @@ def describe_every_method() -> "list[JsonObject]":
 
 
 def _describe_all() -> "tuple[list[JsonObject], list[str]]":
-    """The descriptions of all methods that can be loaded, and why each of the others cannot."""
+    """Return the descriptions of all methods that can be loaded, and why each of the others cannot be."""
     digest = _code_digest()
     kept = _kept(digest)
     if kept is not None:
@@ -82,7 +86,7 @@ def _description(method: "Method") -> "JsonObject":
         "messages": dict(method.sends.messages),
         "settings": [setting.to_json() for setting in settings_of(method)],
         "defaults": dict(method.defaults),
-        "recipes": {task: get_task(task).settings_of(method) for task in method.tasks},
+        "default_settings": {task: get_task(task).settings_of(method) for task in method.tasks},
     }
     # As it is read from the file: lists are lists.
     described: JsonObject = json.loads(json.dumps(content))
@@ -90,7 +94,7 @@ def _description(method: "Method") -> "JsonObject":
 
 
 def _code_digest() -> str:
-    """The digest of what the descriptions follow from; empty where it cannot be known."""
+    """Return the digest of what the descriptions follow from; an empty text if it cannot be known."""
     folders = METHODS.folders_of_plugins()
     if folders is None:
         return ""
@@ -107,7 +111,7 @@ def _code_digest() -> str:
 
 
 def _kept(digest: str) -> "list[JsonObject] | None":
-    """The descriptions in the cache folder; None where they are of other code, or there are none."""
+    """Return the descriptions in the cache folder; None if there are none, or they belong to other code."""
     try:
         content = json.loads((cache_folder() / FILE).read_bytes())
         same = bool(digest) and content["code"] == digest

@@ -3,13 +3,14 @@
     checkpoint/round-00000042/local.safetensors   values of the latest and of the best round
                               local.json          decision, progress, metrics, ledger, the other file's sha256
 
-In separate processes the files are called server, host0, host1, ... Each process writes its own and reads its
-own. A round counts when all of its files are there and whole; the two newest rounds are kept, so a file that
-was cut short or damaged costs one checkpoint, never the run.
+In separate processes the files are called server, worker0, worker1, ... Each process writes and reads its own
+files. A round counts if all of its files are there and undamaged. The two newest rounds are kept, so a file
+that was cut short or damaged costs one checkpoint, never the run.
 
-What setup prepared is not saved: it is worked out again from the same data and seeds, or from the saved
-values where a method must not send again what it sent (`Method.restore`), and its transfers stay on the
-ledger once. Draws of training are keyed by round and step, so there is no generator to save."""
+What set-up prepared is not saved. It is computed again from the same data and seeds, or from the saved values
+if a method must not send again what it sent (`Method.restore`), and its transfers stay on the ledger once.
+Draws of training are keyed by round and step, so there is no state of a generator to save.
+"""
 
 import contextlib
 import hashlib
@@ -58,7 +59,7 @@ __all__ = [
 
 #: Rounds kept.
 KEPT = 2
-#: Control values of a round in which nobody saves or stops.
+#: The control values of a round without a save or a stop.
 NOTHING_DUE = {"save": 0, "interrupt": 0}
 #: The layout of the files; another number is refused.
 VERSION = 3
@@ -66,8 +67,15 @@ VERSION = 3
 
 @dataclass(frozen=True)
 class Progress:
-    """What the server remembers between rounds to decide: the best validation metric, how many evaluations
-    ago it was, and the first round whose predictions were not finite (0: none)."""
+    """What the server remembers between rounds to decide about the next one.
+
+    Attributes:
+        best_round: The round with the best validation metric; 0 before the first evaluation.
+        best: That metric.
+        stale: The number of evaluations since then.
+        latest_is_best: Whether the latest evaluation was the best one.
+        diverged: The first round whose predictions were not finite; 0 for none.
+    """
 
     best_round: int = 0
     best: float | None = None
@@ -80,10 +88,18 @@ class Progress:
 class Snapshot:
     """A run between two rounds, as one process knows it.
 
-    number: the round to come; decision: the control values that open it, None while they are not sent; state,
-    evaluated, best: after the latest round, the latest evaluated one, and the best one; best_scores: every
-    client's own best validation metric, where clients select by themselves; progress: at the server; history:
-    lines of metrics.jsonl; setup_seconds, seconds: spent on set-up, and in all."""
+    Attributes:
+        number: The round to come.
+        decision: The control values that open it; None until they are sent.
+        state: After the latest round.
+        evaluated: After the latest round that was evaluated.
+        best: After the best round.
+        best_scores: Every client's best validation metric, if clients select by themselves.
+        progress: At the server.
+        history: The lines of metrics.jsonl.
+        setup_seconds: The time of set-up.
+        seconds: The time of the run so far.
+    """
 
     number: int
     decision: JsonObject | None
@@ -98,7 +114,15 @@ class Snapshot:
 
 
 def process_names(num_workers: int, separate: bool) -> list[str]:
-    """The names of the processes of a run: ``["local"]``, or the server and every host on its own."""
+    """Return the names of the processes of a run.
+
+    Args:
+        num_workers: The number of workers.
+        separate: Whether the server and each worker are processes of their own.
+
+    Returns:
+        ``["local"]``, or the server and every worker.
+    """
     return ["server", *(f"worker{h}" for h in range(num_workers))] if separate else ["local"]
 
 
@@ -109,11 +133,15 @@ def _process_name(fed: Federation) -> str:
 
 
 class Checkpoints:
-    """Where and when one process saves its part of a run.
+    """When and where one process saves its part of a run.
 
-    folder: the run's; every: seconds between checkpoints, 0 for every round; start: the round after which to
-    go on (`newest_round`), None to start from the beginning; stop_request: somebody's stop_request to stop
-    (None: `listen` hears the signals of this process)."""
+    Args:
+        folder: The folder of the run.
+        every: Seconds between checkpoints; 0 for one in every round.
+        start: The round to go on from (`newest_round`); None to start from the beginning.
+        stop_request: A request to stop that the caller passes on; None if `listen` should hear the signals of
+            this process.
+    """
 
     def __init__(
         self, folder: Path, *, every: float, start: int | None = None, stop_request: StopRequest | None = None
@@ -126,19 +154,32 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[None]:
-        """In this block SIGINT and SIGTERM are a stop_request to stop, where nobody else listens for this
-        process."""
+        """Take SIGINT and SIGTERM for a request to stop in this block, unless the caller passes one on.
+
+        Yields:
+            Nothing.
+        """
         with listening() if self._listens else contextlib.nullcontext(self._stop_request) as stop_request:
             self._stop_request = stop_request
             yield
 
     def due(self) -> dict[str, int]:
-        """Whether to save now and whether to stop, as 0 or 1: control values whose size tells nothing."""
+        """Return whether to save now and whether to stop.
+
+        Returns:
+            "save" and "interrupt", each 0 or 1: control values whose size reveals nothing.
+        """
         stop = int(self._stop_request.asked)
         return {"save": int(stop or time.monotonic() - self._last >= self._every), "interrupt": stop}
 
     def save(self, fed: Federation, snapshot: Snapshot) -> None:
-        """Write this process's part; where the disk refuses, say so and go on with the checkpoint before."""
+        """Write this process's part of a round. If the disk refuses, warn and go on with the checkpoint
+        before.
+
+        Args:
+            fed: The federation.
+            snapshot: The run after the round.
+        """
         folder = self._folder / _name(snapshot.number - 1)
         try:
             _save(self._folder, _process_name(fed), fed, snapshot)
@@ -154,10 +195,18 @@ class Checkpoints:
         self._saved.append(folder)
 
     def load(self, fed: Federation, prepare: Callable[[Mapping[str, Located]], State]) -> Snapshot:
-        """This process's part of round `start`. prepare: the saved values -> a state with what set-up
-        prepares. The ledger of `fed` becomes the saved one.
+        """Read this process's part of round `start`. The ledger of `fed` becomes the saved one.
 
-        InputError for a file that cannot be used."""
+        Args:
+            fed: The federation.
+            prepare: Makes a state with what set-up prepares, from the saved values.
+
+        Returns:
+            The run after that round.
+
+        Raises:
+            InputError: A file cannot be used.
+        """
         assert self.start is not None
         self._saved = [self._folder / _name(self.start)]
         return _load(self._folder, self.start, _process_name(fed), fed, prepare)
@@ -185,9 +234,9 @@ def write_part(
     write_tensors(path, arrays)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    # Last: a round without it does not count.
+    # Written last: a round without this file does not count.
     write_json(folder / f"{process}.json", {"version": VERSION, "sha256": digest, **content})
-    # Other processes may not have this round yet: the one before stays until the next.
+    # Other processes may not have saved this round yet, so the one before stays until the next.
     for old in _rounds(checkpoints)[KEPT:]:
         if old.name < folder.name:
             shutil.rmtree(old, ignore_errors=True)
@@ -196,8 +245,20 @@ def write_part(
 def read_part(
     checkpoints: Path, number: int, process: str, schema: "type[BaseModel]"
 ) -> tuple[JsonObject, dict[str, np.ndarray]]:
-    """The content and the arrays that `write_part` wrote. OSError, ValueError, InputError or SafetensorError
-    for files that cannot be used."""
+    """Read what `write_part` wrote.
+
+    Args:
+        checkpoints: The folder of all rounds.
+        number: The rounds that are done.
+        process: The name of the process.
+        schema: Of the JSON file.
+
+    Returns:
+        The content of the JSON file, and the arrays by name.
+
+    Raises:
+        OSError, ValueError, InputError, SafetensorError: The files cannot be used.
+    """
     folder, name = checkpoints / _name(number), f"{process}.json"
     content = check_content(parse_json(read_regular(folder / name)), schema, name)
     return content, read_tensors(folder / f"{process}.safetensors")[0]
@@ -206,9 +267,16 @@ def read_part(
 def newest_round(
     folder: Path, processes: Sequence[str], schema: "type[BaseModel]" = CheckpointFile
 ) -> tuple[int | None, list[str]]:
-    """The newest round of which every process has a whole file, and what is wrong with newer ones.
+    """Find the newest round of which every process has an undamaged file.
 
-    schema: of the JSON files."""
+    Args:
+        folder: The folder of the run.
+        processes: The names of the processes.
+        schema: Of the JSON files.
+
+    Returns:
+        The round, None if there is none; and what is wrong with newer rounds.
+    """
     wrong: list[str] = []
     for path in _rounds(folder / CHECKPOINTS):
         faults = [fault for name in processes if (fault := _fault(path, name, schema))]
@@ -219,7 +287,15 @@ def newest_round(
 
 
 def whole_rounds(folder: Path, fed: Federation) -> list[int]:
-    """The rounds of which this process has a whole file, the newest first."""
+    """Return the rounds of which this process has an undamaged file.
+
+    Args:
+        folder: The folder of the run.
+        fed: The federation, which says which process this is.
+
+    Returns:
+        The rounds, the newest first.
+    """
     name = _process_name(fed)
     return [
         int(path.name.removeprefix("round-"))
@@ -233,7 +309,7 @@ def _name(rounds_done: int) -> str:
 
 
 def _rounds(folder: Path) -> list[Path]:
-    """The folders of rounds, the newest first."""
+    """Return the folders of rounds, the newest first."""
     try:
         found = [path for path in folder.iterdir() if re.fullmatch(r"round-\d{8,}", path.name)]
     except OSError:
@@ -242,18 +318,18 @@ def _rounds(folder: Path) -> list[Path]:
 
 
 def _fault(folder: Path, process: str, schema: "type[BaseModel]") -> str:
-    """Why a process's part of a round cannot be used; empty when it can."""
+    """Return why a process's part of a round cannot be used; an empty text if it can."""
     arrays = folder / f"{process}.safetensors"
     try:
-        told = parse_json(read_regular(folder / f"{process}.json"))
-        if isinstance(told, dict) and told.get("version") != VERSION:
+        content = parse_json(read_regular(folder / f"{process}.json"))
+        if isinstance(content, dict) and content.get("version") != VERSION:
             return (
-                f"{process}.json is of layout {shown(told.get('version'))}, and this version reads {VERSION}"
+                f"{process}.json has layout {shown(content.get('version'))}, and this version reads {VERSION}"
             )
-        check_content(told, schema, f"{process}.json")
+        check_content(content, schema, f"{process}.json")
         check_regular(arrays)
         with arrays.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != told["sha256"]:
+            if hashlib.file_digest(file, "sha256").hexdigest() != content["sha256"]:
                 return f"{process}.safetensors is damaged (its checksum differs)"
     except OSError as error:
         return f"{Path(error.filename or process).name} cannot be read ({error.strerror})"
@@ -270,7 +346,7 @@ def _fault(folder: Path, process: str, schema: "type[BaseModel]") -> str:
 def _save(checkpoints: Path, process: str, fed: Federation, snapshot: Snapshot) -> None:
     state, best = snapshot.state.values, snapshot.best.values
     values = {f"state.{k}": v for k, v in state.items()}
-    # A round that is the best so far is stored once.
+    # If the latest round is the best one, its values are stored once.
     shared = [k for k in state if best[k] is state[k]]
     values |= {f"best.{k}": v for k, v in best.items() if k not in shared}
     if snapshot.best_scores is not None:
@@ -286,7 +362,7 @@ def _save(checkpoints: Path, process: str, fed: Federation, snapshot: Snapshot) 
         "shared": shared,
         "members": members_of(values),
         "places": {name: value.place for name, value in values.items()},
-        # The other file sorts them, and a payload's tensors are sent in their order.
+        # The other file sorts the names, and the tensors of a payload are sent in this order.
         "names": list(arrays),
         "best_scores": snapshot.best_scores is not None,
         "progress": progress,
@@ -309,17 +385,17 @@ def _load(
 
     folder = checkpoints / _name(number)
     try:
-        told, stored = read_part(checkpoints, number, process, CheckpointFile)
-        arrays = {name: stored[name] for name in told["names"]}
-        values = values_from(arrays, told["members"], told["places"], fed)
+        content, stored = read_part(checkpoints, number, process, CheckpointFile)
+        arrays = {name: stored[name] for name in content["names"]}
+        values = values_from(arrays, content["members"], content["places"], fed)
         names = [name.removeprefix("state.") for name in values if name.startswith("state.")]
         state = {k: values[f"state.{k}"] for k in names}
-        best = {k: state[k] if k in told["shared"] else values[f"best.{k}"] for k in names}
+        best = {k: state[k] if k in content["shared"] else values[f"best.{k}"] for k in names}
         progress = [
             Progress(**{**p, "best": None if p["best"] is None else float(p["best"])})
-            for p in told["progress"]
+            for p in content["progress"]
         ]
-        ledger = Ledger.from_json(told["ledger"])
+        ledger = Ledger.from_json(content["ledger"])
     except (OSError, ValueError, KeyError, TypeError, InputError, SafetensorError) as error:
         raise InputError(
             f"the checkpoint {folder} cannot be used ({type(error).__name__}: {str(error)[:200]}); "
@@ -327,18 +403,18 @@ def _load(
         ) from None
     fresh = prepare(state)
     fed.ledger = ledger
-    fed.ledger.round = told["number"] - 1
+    fed.ledger.round = content["number"] - 1
     chosen = State(best, fresh.prepared)
     return Snapshot(
-        number=told["number"],
-        decision=told["decision"],
+        number=content["number"],
+        decision=content["decision"],
         state=State(state, fresh.prepared),
-        # Of the evaluated states only the best is asked for again.
+        # Only the best of the evaluated states is used again.
         evaluated=chosen,
         best=chosen,
         best_scores=values.get("best_scores"),
         progress=fed.locate(SERVER, "progress", progress),
-        history=told["history"],
-        setup_seconds=told["setup_seconds"],
-        seconds=told["seconds"],
+        history=content["history"],
+        setup_seconds=content["setup_seconds"],
+        seconds=content["seconds"],
     )

@@ -1,6 +1,7 @@
-"""What a run is asked to do: options (which method, which data, dealt how) and settings (`--set key=value`).
+"""Check what a run is asked to do: its options and its settings (`--set key=value`).
 
-Everything that can be refused without loading data is refused here. Three kinds of settings share a mapping:
+An option says which method runs on which data and how the data is partitioned. Everything that can be refused
+without loading data is refused here. Settings of three kinds share one mapping:
 
     lr, rounds, mu, ...      of the method: its config dataclass has the names, types and ranges
     partition.beta, ...      of the partition; also partition_seed and split_seed (default: the seed)
@@ -19,24 +20,24 @@ from graphfed.data.partitions.partition import PARTITIONS, Partition
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
-from graphfed.methods.config import FORECASTING_GROUPS, GRAPH_GROUPS, CommonSettings
+from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plain_yaml import read_yaml
 from graphfed.plugins import load_plugin
-from graphfed.renamed import new_name
 from graphfed.runs.settings import (
-    OPTION_WORDS,
-    SYNONYMS,
+    MAX_COUNT,
+    MAX_SEED,
     explain,
     given_settings,
-    home_of,
+    prefixed_settings,
     settings_of,
+    unknown_config_key,
     unknown_setting,
 )
 from graphfed.tasks.base import PRESETS
 from graphfed.tasks.registry import TASKS, first_task, get_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.run_options import DEFAULT_CLIENTS, OPTIONS, Placement, RunOptions, Runtime, SettingValue
+from graphfed.tasks.run_options import DEFAULT_CLIENTS, OPTIONS, Placement, RunOptions, Runtime
 from graphfed.tasks.source import DataSource, data_source, described
 
 __all__ = [
@@ -45,7 +46,6 @@ __all__ = [
     "checked_training",
     "data_setting_names",
     "make_config",
-    "parse_settings",
     "partition_file",
     "read_config",
     "setting_names",
@@ -53,14 +53,12 @@ __all__ = [
 
 Choice = TypeVar("Choice", bound=str)
 
-#: Every process loads torch, about 200 MB.
+#: The most processes: each loads torch, which takes about 200 MB.
 MAX_PROCESSES = 64
-#: More than any machine has cores; torch takes far larger numbers and then fails inside.
+#: More threads than any machine has cores. torch accepts far larger numbers and then fails.
 MAX_THREADS = 1024
-#: Of counts: what 32 bits hold. Of widths: far more than trains, and little enough to fail in plain words.
-MAX_COUNT = 2**31 - 1
+#: Far more than can be trained, and small enough that a larger one is refused with a clear message.
 MAX_WIDTH = 2**16
-MAX_SEED = 2**63 - 1
 
 #: The keys of a config file that are options of a run, its folder and its settings.
 _KEYS = (*OPTIONS, "out", "set")
@@ -69,17 +67,17 @@ PLUGINS = "plugins"
 _SEEDS = ("partition_seed", "split_seed")
 #: The setting that names a method's set of defaults.
 PRESET = "preset"
-#: Settings that are options of their own, so that a run has one place to say them.
+#: Settings that are also options; they can be given as options only.
 _OPTION_SETTINGS = ("seed",)
 _WHOLE_OPTIONS = tuple(
     field.name for field in dataclasses.fields(RunOptions) if field.type in (int, int | None)
 )
-#: Checked where they are used; every option of no such kind is text.
+#: Options that are checked where they are used. All others are text.
 _OTHER_OPTIONS = ("checkpoint_every", "set")
 
 
 def make_config(method: str | None, **options: Any) -> RunConfig:
-    """Check every choice of a run and fill in the defaults; load and write nothing.
+    """Check every choice of a run and fill in the defaults, without loading or writing anything.
 
     Args:
         method: The name of the method.
@@ -101,19 +99,27 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
     graph = known.value
     _check_kind(known, chosen, task)
     partition = default_partition(chosen, known) if asked.partition is None else asked.partition
-    dealt = _partitioning(partition, asked.clients)
-    _check_partitioning(dealt, known)
+    partitioning = _partitioning(partition, asked.clients)
+    _check_partitioning(partitioning, known)
     folder = _folder("data_dir", asked.data_dir)
     if folder is not None:
         search_folders(folder)  # refuses a folder that is not there
     data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
-    made = "" if dealt.file else dealt.name
-    if definition.own_partition and not made:
-        raise InputError(f"the partition in {dealt.file} {definition.own_partition}")
-    training, rest = _training(chosen, task, given, asked.rounds, seed, _other_names(made, data_defaults))
-    if dealt.file is not None and "partition_seed" in rest:
-        raise InputError(f"partition_seed has no use here: the partition is in {dealt.file}; leave it out")
-    held = known.num_clients if dealt.name == "column" and dealt.clients is None else dealt.clients
+    partition_name = "" if partitioning.file else partitioning.name
+    if definition.own_partition and not partition_name:
+        raise InputError(f"the partition in {partitioning.file} {definition.own_partition}")
+    training, rest = _training(
+        chosen, task, given, asked.rounds, seed, _other_names(partition_name, data_defaults)
+    )
+    if partitioning.file is not None and "partition_seed" in rest:
+        raise InputError(
+            f"partition_seed has no use here: the partition is in {partitioning.file}; leave it out"
+        )
+    num_clients = (
+        known.num_clients
+        if partitioning.name == "column" and partitioning.clients is None
+        else partitioning.clients
+    )
     runtime: Runtime = _one_of("runtime", asked.runtime, get_args(Runtime))
     if definition.only_simulated and runtime == "nvflare":
         raise InputError(
@@ -126,20 +132,22 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
         training=training,
         data=graph,
         data_source=known,
-        data_options=_prefixed("data.", rest, data_defaults),
+        data_options=prefixed_settings("data.", rest, data_defaults),
         data_dir=folder,
-        clients=held,
-        partition=dealt.name,
-        partition_options=_prefixed("partition.", rest, PARTITIONS[made].options) if made else dealt.options,
+        clients=num_clients,
+        partition=partitioning.name,
+        partition_options=prefixed_settings("partition.", rest, PARTITIONS[partition_name].options)
+        if partition_name
+        else partitioning.options,
         partition_seed=_integer("partition_seed", rest.get("partition_seed", seed), 0, MAX_SEED)
-        if made
-        else dealt.seed,
-        partition_file=dealt.file,
+        if partition_name
+        else partitioning.seed,
+        partition_file=partitioning.file,
         split=_text("split", asked.split),
         split_seed=_integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED),
         seed=seed,
         runtime=runtime,
-        workers=_processes(runtime, asked.workers, 1 if chosen.pooled else held, asked.device),
+        workers=_processes(runtime, asked.workers, 1 if chosen.pooled else num_clients, asked.device),
         placement=_one_of("placement", asked.placement, get_args(Placement)),
         device=checked_device(asked.device),
         threads=None if asked.threads is None else checked_threads(asked.threads),
@@ -148,15 +156,29 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
 
 
 def default_partition(method: Method, source: DataSource) -> str:
-    """How a data set is dealt where nobody says: by the sites that it names, or as the method has it."""
+    """Return the partition of a data set if none is named: the clients that the data names, else the method's
+    own.
+    """
     return "column" if source.default_partition == "column" else method.partition
 
 
 def checked_training(
     method: str | None, settings: Mapping[str, object], rounds: int | None, seed: int
 ) -> tuple[Method, CommonSettings, int]:
-    """A method, its settings and the seed of the split, where the data is elsewhere. InputError as
-    `make_config`."""
+    """Check a method and its settings for a run whose data is elsewhere, in a deployment.
+
+    Args:
+        method: The name of the method.
+        settings: Settings of the method, and `split_seed`.
+        rounds: The number of rounds; None for the default.
+        seed: The seed of the run.
+
+    Returns:
+        The method, its settings, and the seed of the split.
+
+    Raises:
+        InputError: As `make_config`.
+    """
     chosen = _method(method)
     seed = _integer("seed", seed, 0, MAX_SEED)
     task = first_task(chosen).name
@@ -165,28 +187,54 @@ def checked_training(
 
 
 def data_setting_names(data: object, partition: str | Path) -> list[str]:
-    """Every key of `--set` that is about the data (of a name: its options), its split or its partition (a
-    name or a file)."""
+    """Return the keys of `--set` that concern data, split or partition.
+
+    Args:
+        data: The data; only the name of a data set has options.
+        partition: The name of a partition, or a file, which has no options.
+
+    Returns:
+        The keys.
+    """
     options = DATASETS[data].options if isinstance(data, str) else {}
     return _other_names("" if partition_file(partition) else str(partition), options)
 
 
 def setting_names(method: str, data: str | None = None, partition: str | None = None) -> list[str]:
-    """Every key that `--set` takes for a method (on a data set, with a partition)."""
+    """Return every key that `--set` takes for a method.
+
+    Args:
+        method: The name of the method.
+        data: The name of a data set whose options are added.
+        partition: The name of a partition whose options are added.
+
+    Returns:
+        The keys.
+    """
     spec = None if data is None else DATASETS.get(data)
     options = {} if spec is None else spec.options
     return [*_training_names(get_method(method)), *_other_names(partition or "", options)]
 
 
 def read_config(path: str | Path, extra: Iterable[str] = ()) -> JsonObject:
-    """The options in a YAML file: the names in OPTIONS, `out` (and `extra`), settings as a mapping under
-    `set`.
+    """Read the options of a run from a YAML file, and load the plug-ins that it names.
 
-    `data` may be a description of one's own files (see `graphfed.data.user_files.graph_description`); their
-    paths, and those of a partition's file and of the files under `plugins`, start from the folder of the
-    config. The plug-ins are loaded here (`graphfed.plugins.load_plugin`). A config is a plain file (see
-    `read_yaml`). Raises InputError for a file that cannot be read, that is no such mapping, or has a key that
-    is no option or a value that is not of its kind."""
+    The keys are the names in OPTIONS, `out`, `plugins` and `set`, a mapping of settings. `data` may be a
+    description of the user's own files (see `graphfed.data.user_files.graph_description`). Relative paths of
+    data, of a partition file and of plug-in files start from the folder of the config file. The file is plain
+    YAML (see `read_yaml`).
+
+    Args:
+        path: The file.
+        extra: More keys that the caller takes.
+
+    Returns:
+        The options by name, with the settings under `set`.
+
+    Raises:
+        InputError: The file cannot be read or is no mapping, a key is no option, or a value is of another
+            kind.
+    """
     path, known = Path(path), [*_KEYS, PLUGINS, *extra]
     content = read_yaml(path, "the config file")
     if not isinstance(content, dict):
@@ -196,7 +244,7 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> JsonObject:
     for key in content:
         if key not in known:
             raise InputError(
-                f"the config file {path} has an unknown key {shown(key)}; {_unknown_key(key, known)}"
+                f"the config file {path} has an unknown key {shown(key)}; {unknown_config_key(key, known)}"
             )
     options = {key: value for key, value in content.items() if value is not None}
     _load_plugins(options.pop(PLUGINS, []), path)
@@ -223,7 +271,7 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> JsonObject:
 
 
 def _load_plugins(modules: object, config: Path) -> None:
-    """Load the plug-ins that a config file names, one or a list."""
+    """Load the plug-ins that a config file names: one module, or a list of modules."""
     named = [modules] if isinstance(modules, str) else modules
     if not isinstance(named, list) or not all(isinstance(module, str) for module in named):
         raise InputError(
@@ -232,48 +280,6 @@ def _load_plugins(modules: object, config: Path) -> None:
         )
     for module in named:
         load_plugin(config.parent / module if module.endswith(".py") else module)
-
-
-def _unknown_key(key: object, known: list[str]) -> str:
-    """What to say of a key of a config file that is no option."""
-    name = key if isinstance(key, str) else ""
-    if new_name(name, known) is not None:
-        return did_you_mean(name, known)
-    meant = SYNONYMS.get(name, name)
-    groups = (*GRAPH_GROUPS, *FORECASTING_GROUPS)
-    shared = {f.name for group in groups for f in dataclasses.fields(group)}
-    if meant in shared - set(known) or home_of(meant):
-        return f"{meant} is a setting: write it under 'set:'"
-    option = OPTION_WORDS.get(name, meant)
-    return f"did you mean {option!r}?" if option in known else did_you_mean(name, known)
-
-
-def parse_settings(pairs: Iterable[str]) -> dict[str, SettingValue]:
-    """``["lr=0.1", "patience=none"]`` -> ``{"lr": 0.1, "patience": None}``.
-
-    Raises InputError for anything without a name or '='."""
-    settings: dict[str, SettingValue] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        key = key.strip()
-        if not equals or not key:
-            raise InputError(f"--set {shown(pair)} cannot be read; write key=value, as in --set lr=0.1")
-        if key in settings:
-            raise InputError(f"--set {key} is given twice; give it once")
-        settings[key] = _parse(text.strip())
-    return settings
-
-
-def _parse(text: str) -> SettingValue:
-    """Text as a number, None or, failing these, text. Booleans are left to the setting's own type."""
-    if text.lower() in ("none", "null"):
-        return None
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 # ---- settings ----------------------------------------------------------------------------------------------
@@ -298,11 +304,11 @@ def _training(
     seed: int,
     others: list[str],
 ) -> tuple[CommonSettings, dict[str, object]]:
-    """The method's config, and the settings that are not its own."""
+    """Return the method's config, and the settings that are not the method's own."""
     from pydantic import ValidationError
 
     names = _training_names(method)
-    mine: dict[str, object] = {}
+    own: dict[str, object] = {}
     rest: dict[str, object] = {}
     for key, value in settings.items():
         if key in _OPTION_SETTINGS:
@@ -312,17 +318,17 @@ def _training(
         if key not in names and key not in others:
             hint = unknown_setting(key, [*names, *others])
             raise InputError(f"{method.name} has no setting {shown(key)}; {hint}")
-        (mine if key in names else rest)[key] = value
+        (own if key in names else rest)[key] = value
     if rounds is not None:
-        if mine.get("rounds", rounds) != rounds:
+        if own.get("rounds", rounds) != rounds:
             raise InputError(
-                f"rounds is given twice: {rounds} as an option and {mine['rounds']} as a setting; give one"
+                f"rounds is given twice: {rounds} as an option and {own['rounds']} as a setting; give one"
             )
-        mine["rounds"] = rounds
-    preset = _one_of(PRESET, mine.pop(PRESET, PRESETS[0]), PRESETS)
-    mine = _with_none_named(method, task, mine)
-    for key, value in mine.items():
-        # pydantic would take True for 1 and lets infinity pass; neither is what anyone means.
+        own["rounds"] = rounds
+    preset = _one_of(PRESET, own.pop(PRESET, PRESETS[0]), PRESETS)
+    own = _with_none_named(method, task, own)
+    for key, value in own.items():
+        # pydantic takes True for 1 and accepts infinity; a user means neither.
         if isinstance(value, bool) and not isinstance(_default(method, key), bool):
             raise InputError(
                 f"{key}={value} cannot be used: a number or a name was expected, not a truth value"
@@ -334,49 +340,25 @@ def _training(
             raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
     definition = get_task(task)
     if definition.check_settings is not None:
-        definition.check_settings(mine)
+        definition.check_settings(own)
     try:
-        return method.config(**{**definition.settings_of(method, preset), **mine, "seed": seed}), rest
+        return method.config(**{**definition.settings_of(method, preset), **own, "seed": seed}), rest
     except ValidationError as error:
         raise InputError(explain(error.errors(include_url=False)[0], method, task)) from None
 
 
 def _with_none_named(method: Method, task: str, given: Mapping[str, object]) -> dict[str, object]:
-    """On the command line `none` is no value; of a setting that has it among its choices it is that one."""
+    """Replace None by "none" for settings that have "none" among their choices.
+
+    On the command line `none` means no value, except for these settings.
+    """
     named = {setting.name for setting in settings_of(method, task) if "none" in setting.choices}
     return {key: "none" if value is None and key in named else value for key, value in given.items()}
 
 
 def _default(method: Method, key: str) -> object:
-    """What the method uses when a setting is not given."""
+    """Return the value that the method uses if a setting is not given."""
     return getattr(method.config(**method.defaults), key)
-
-
-def _prefixed(
-    prefix: str, settings: Mapping[str, object], defaults: Mapping[str, SettingValue]
-) -> JsonObject:
-    """The settings of one prefix, without it, each of its default's type."""
-    chosen = {}
-    for key, value in settings.items():
-        if not key.startswith(prefix):
-            continue
-        default = defaults[key.removeprefix(prefix)]
-        kind = type(default)
-        limit = MAX_SEED if key.endswith("seed") else MAX_COUNT
-        if isinstance(value, int) and abs(value) > limit:
-            raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)  # noqa: PLW2901
-        if kind is bool:
-            value = _truth(key, value)  # noqa: PLW2901
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise InputError(
-                f"{key}={shown(value)} cannot be used: expected a value like the default, {default!r}"
-            )
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{key}={value} cannot be used: a finite number was expected")
-        chosen[key.removeprefix(prefix)] = value
-    return chosen
 
 
 # ---- options -----------------------------------------------------------------------------------------------
@@ -386,16 +368,6 @@ def _text(key: str, value: object) -> str:
     if not isinstance(value, str):
         raise InputError(f"{key}={shown(value)} cannot be used: a name was expected")
     return value
-
-
-def _truth(key: str, value: object) -> bool:
-    """Yes or no in the words that settings of methods take: true, yes, on, 1 and their opposites."""
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(bool).validate_python(value)
-    except ValidationError:
-        raise InputError(f"{key}={shown(value)} cannot be used: expected yes or no") from None
 
 
 def _folder(key: str, value: object) -> Path | None:
@@ -420,13 +392,13 @@ def _seconds(key: str, value: object) -> float:
 
 def _one_of(key: str, value: object, choices: tuple[Choice, ...]) -> Choice:
     if value not in choices:
-        near = did_you_mean(value.lower()[:60] if isinstance(value, str) else "", choices)
-        raise InputError(f"unknown {key} {shown(value)}; {near}")
+        hint = did_you_mean(value.lower()[:60] if isinstance(value, str) else "", choices)
+        raise InputError(f"unknown {key} {shown(value)}; {hint}")
     return value
 
 
 def _name_in(key: str, what: str, value: object, table: Collection[str]) -> str:
-    """The name in `table` that is meant, in whatever case it is written."""
+    """Return the name in `table` that a value means, in lower or upper case."""
     name = _text(key, value)
     name = name if name in table else name.lower()
     if name not in table:
@@ -436,7 +408,7 @@ def _name_in(key: str, what: str, value: object, table: Collection[str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Partitioning:
-    """A partition by name, to be made, or by file: then with what it was made."""
+    """A partition that a run makes by name, or one that it reads from a file, with its metadata."""
 
     name: str
     clients: int | None
@@ -449,8 +421,8 @@ def _partitioning(partition: object, clients: object) -> _Partitioning:
     count = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
     if isinstance(partition, Partition):
         raise InputError(
-            "a partition in Python cannot be given, as nobody could find it again; save it, as in "
-            "partition.save('sites.safetensors'), and give the path"
+            "a partition object cannot be given, because the run could not be reopened; save it, as in "
+            "partition.save('clients.safetensors'), and give the path"
         )
     file = partition_file(partition)
     if file is None:
@@ -458,17 +430,27 @@ def _partitioning(partition: object, clients: object) -> _Partitioning:
         if count is None and PARTITIONS[name].clients_of is None:
             count = DEFAULT_CLIENTS
         return _Partitioning(name, count)
-    recipe = Partition.recipe(file)
-    if count not in (None, recipe["num_clients"]):
+    metadata = Partition.metadata(file)
+    if count not in (None, metadata["num_clients"]):
         raise InputError(
-            f"the partition in {file} has {recipe['num_clients']} clients, not {count}; leave the number of "
-            "clients out"
+            f"the partition in {file} has {metadata['num_clients']} clients, not {count}; leave the number "
+            "of clients out"
         )
-    return _Partitioning(recipe["name"], recipe["num_clients"], file, recipe["options"], recipe["seed"])
+    return _Partitioning(
+        metadata["name"], metadata["num_clients"], file, metadata["options"], metadata["seed"]
+    )
 
 
 def partition_file(partition: object) -> Path | None:
-    """The file that is meant, None where it is a name: a path has an ending, or a folder (./sites)."""
+    """Return the file that a value of `partition` means.
+
+    Args:
+        partition: A name, a path, or anything else. Text is a path if it has an ending or a folder
+            (./clients).
+
+    Returns:
+        The path; None for a name.
+    """
     if isinstance(partition, os.PathLike):
         return Path(partition)
     if not isinstance(partition, str):
@@ -480,13 +462,13 @@ def partition_file(partition: object) -> Path | None:
 def _method(method: object) -> Method:
     if method is None:
         raise InputError(
-            "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
+            "no method was given; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
         )
     return get_method(_text("method", method))
 
 
 def _task(task: object, method: Method) -> str:
-    """The task that is meant; InputError where there is none of that name, or the method cannot do it."""
+    """Return the task that is meant; InputError if there is none of that name, or the method cannot do it."""
     if task is None:
         return method.tasks[0]
     name = _name_in("task", "task", task, TASKS)
@@ -500,7 +482,7 @@ def _task(task: object, method: Method) -> str:
 
 
 def _check_kind(source: DataSource, method: Method, task: str) -> None:
-    """InputError where the data is no such thing as the task is done on."""
+    """Raise InputError unless the data is of the kind that the task needs."""
     if source.kind == get_task(task).data.name:
         return
     able = [name for name, spec in METHODS.usable().items() if first_task(spec).data.name == source.kind]
@@ -513,22 +495,27 @@ def _check_kind(source: DataSource, method: Method, task: str) -> None:
     )
 
 
-def _check_partitioning(dealt: _Partitioning, source: DataSource) -> None:
-    """InputError where a graph's partition deals sensors, or the sensors' one a graph."""
-    kind = "graph" if dealt.file else PARTITIONS[dealt.name].data
+def _check_partitioning(partitioning: _Partitioning, source: DataSource) -> None:
+    """Raise InputError if sensors are asked for with a graph's partition, or a graph with that of sensors."""
+    kind = "graph" if partitioning.file else PARTITIONS[partitioning.name].data
     if kind == source.kind:
         return
-    what = f"the partition in {dealt.file}" if dealt.file else f"partition {dealt.name!r}"
+    what = (
+        f"the partition in {partitioning.file}" if partitioning.file else f"partition {partitioning.name!r}"
+    )
     if kind == "sensors":
-        fault = f"deals readings, a sensor to each client, and {source.name!r} is a graph"
+        fault = f"assigns each sensor to a client, and {source.name!r} is a graph"
     else:
-        fault = f"deals graphs, and {source.name!r} is readings of sensors, which have a client each"
+        fault = f"is for graphs, and {source.name!r} holds readings of sensors, each of which is a client"
     raise InputError(f"{what} {fault}; leave it out")
 
 
 def _processes(runtime: Runtime, workers: object, clients: int | None, device: str) -> int | None:
-    """How many processes hold the clients, None in the runtime "local"; InputError where separate processes
-    cannot hold them."""
+    """Return how many processes compute for the clients; None in the runtime "local".
+
+    Raises:
+        InputError: Separate processes cannot be used, or not so many.
+    """
     if runtime == "local":
         if workers is not None:
             raise InputError(f"workers={shown(workers)} has no use with runtime {runtime!r}; leave it out")
@@ -551,12 +538,32 @@ def _processes(runtime: Runtime, workers: object, clients: int | None, device: s
 
 
 def checked_threads(threads: object) -> int:
-    """A number of threads. InputError for anything else."""
+    """Check a number of threads.
+
+    Args:
+        threads: The value that was given.
+
+    Returns:
+        The number.
+
+    Raises:
+        InputError: The value is no whole number between 1 and MAX_THREADS.
+    """
     return _integer("threads", threads, 1, MAX_THREADS)
 
 
 def checked_device(device: object) -> str:
-    """The name of a device that is here. InputError for anything else."""
+    """Check the name of a torch device.
+
+    Args:
+        device: The value that was given.
+
+    Returns:
+        The name.
+
+    Raises:
+        InputError: There is no such device on this machine.
+    """
     import torch
 
     try:
@@ -567,13 +574,13 @@ def checked_device(device: object) -> str:
         raise InputError(f"unknown device {shown(device)}; use 'cpu', 'cuda' or 'cuda:0'")
     if found.type == "cpu" and found.index is not None:
         raise InputError(
-            f"device {shown(device)} cannot be used: there is one 'cpu'; say how much of it with threads"
+            f"device {shown(device)} cannot be used: there is one 'cpu'; use threads to limit its use"
         )
     if found.type == "cuda":
         index = found.index or 0
         if index >= torch.cuda.device_count():
             raise InputError(
-                f"device {device!r} is not here: torch sees {torch.cuda.device_count()} CUDA devices; "
+                f"device {device!r} is not available: torch finds {torch.cuda.device_count()} CUDA devices; "
                 "use 'cpu'"
             )
     return str(device)

@@ -1,8 +1,10 @@
-"""Checks for runs that look wrong, each with a text that says what to do about it (`studies.table_checks` has
-those of comparisons).
+"""Check that a run fits into memory before it starts, and find what looks wrong with a run that has ended.
 
-Every check is a pure function of what a run already has: the validation history and the result. A check that
-lacks what it needs (a metric that was not measured, a number that was not finite) finds nothing.
+Each finding has a text that says what to do about it. `studies.table_checks` has the checks of comparisons.
+
+Every check of a finished run is a pure function of what the run already has: the validation history and the
+result. A check that does not have what it needs (a metric was not measured, a number was not finite) finds
+nothing.
 
 The checks are for accidents of training, so they must be silent on healthy runs. Where chance alone could
 trigger one, its threshold comes from the standard error of the metric:
@@ -14,15 +16,38 @@ trigger one, its threshold comes from the standard error of the metric:
   oscillates only after `SWINGS` of them.
 """
 
+import dataclasses
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from graphfed.errors import InputError
 from graphfed.files import JsonObject
+from graphfed.memory import memory_bytes
+from graphfed.methods.common.memory import ACCURACY
+from graphfed.methods.config import TrainingSettings
+from graphfed.runs.progress import human_bytes
 from graphfed.tasks.registry import get_task
 
-__all__ = ["TITLES", "Evidence", "ResultWarning", "check_run"]
+if TYPE_CHECKING:
+    from graphfed.methods.base import Method
+    from graphfed.methods.config import CommonSettings
+    from graphfed.runs.train import Event
+    from graphfed.tasks.inputs import Inputs
+    from graphfed.tasks.outcome import Outcome
+    from graphfed.tasks.run_config import RunConfig
+
+__all__ = [
+    "TITLES",
+    "Evidence",
+    "ResultWarning",
+    "announce_memory",
+    "check_memory",
+    "check_run",
+    "diagnose",
+]
 
 #: What each warning says, in a few words for a table.
 TITLES = {
@@ -38,11 +63,11 @@ TITLES = {
     "unequal_settings": "rows with different training settings",
 }
 
-#: The share of healthy runs in which noise alone may look like one swing of validation.
+#: The fraction of healthy runs in which noise alone may look like one swing of validation.
 FALSE_ALARMS = 0.01
 #: Swings in the second half of training that make an oscillation.
 SWINGS = 3
-#: A swing is at least this large: of a metric between 0 and 1, and of an error as a share of its best value.
+#: The smallest swing: of a metric between 0 and 1, and of an error as a fraction of its best value.
 SMALLEST_SWING, SMALLEST_ERROR_SWING = 0.05, 0.5
 #: Evaluations in the second half below which nothing is said about swings.
 FEWEST_EVALUATIONS = 6
@@ -67,7 +92,11 @@ class ResultWarning:
     rows: tuple[str, ...] = ()
 
     def to_json(self) -> JsonObject:
-        """Return the warning as an object of result.json or comparison.json."""
+        """Return the warning as an object of result.json or comparison.json.
+
+        Returns:
+            code, text, and rows if there are any.
+        """
         content: JsonObject = {"code": self.code, "text": self.text}
         return {**content, "rows": list(self.rows)} if self.rows else content
 
@@ -110,7 +139,14 @@ class Evidence:
         return get_task(self.task).error
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
-        """Return (round, value) of a validation metric where it was evaluated and finite."""
+        """Return the values of a validation metric over the rounds.
+
+        Args:
+            metric: The name of the metric.
+
+        Returns:
+            (round, value) for every round in which the metric was evaluated and finite.
+        """
         points = ((line["round"], (line["val"] or {}).get(metric)) for line in self.history)
         return [(number, value) for number, value in points if value is not None and math.isfinite(value)]
 
@@ -128,6 +164,49 @@ def check_run(run: Evidence) -> list[ResultWarning]:
     return [warning for check in checks for warning in check(run)]
 
 
+def diagnose(
+    method: "Method", task: str, training: "CommonSettings", outcome: "Outcome", class_names: Sequence[str]
+) -> JsonObject:
+    """Return what the details of a result say about how far it can be trusted and compared.
+
+    Args:
+        method: The method that was run.
+        task: A name in `tasks.registry.TASKS`.
+        training: Its settings.
+        outcome: The outcome in the process that has the server.
+        class_names: The names of the classes; empty if they have none.
+
+    Returns:
+        `training`: the settings that rows of a table should have in common, without the seed; empty for a
+        method that trains nothing. `selected_by`: the validation metric that chose the round. `warnings`: a
+        list of {code, text}.
+    """
+    # To classify nodes the clients' class counts decide; the server has chosen the metric by them.
+    metric = outcome.details.get("selected_by") or get_task(task).evaluation.decides(training, None)
+    if not isinstance(training, TrainingSettings):
+        return {"training": {}, "selected_by": metric, "warnings": []}
+    evidence = Evidence(
+        task=task,
+        metric=metric,
+        rounds=training.rounds,
+        rounds_run=outcome.rounds_run,
+        best_round=outcome.best_round,
+        lr=training.lr,
+        history=outcome.history,
+        val=outcome.val or {},
+        test=outcome.test or {},
+        confusion=outcome.test_confusion,
+        class_names=class_names,
+        scored=outcome.details.get("scored", {}),
+    )
+    settings = dataclasses.asdict(training)
+    return {
+        "training": {key: value for key, value in settings.items() if key != "seed"},
+        "selected_by": metric,
+        "warnings": [warning.to_json() for warning in check_run(evidence)],
+    }
+
+
 # ---- checks of one run -------------------------------------------------------------------------------------
 
 
@@ -138,11 +217,11 @@ def _best_round(run: Evidence) -> Iterator[ResultWarning]:
         return
     first, last = curve[0][0], curve[-1][0]
     best = run.best_round
-    if best is None:  # every client has its own: that of all of them together
+    if best is None:  # every client has its own: take the best round of all together
         pick = min if run.is_error else max
         best = pick(curve, key=lambda point: point[1])[0]
-    # A plateau is as likely to have its maximum in the last round as in any other: there the loss has had
-    # its minimum before.
+    # On a plateau the maximum is in the last round as likely as in any other. There the loss had its
+    # minimum before.
     if best == last and run.rounds_run >= run.rounds and _loss_trend(run) <= 0:
         yield ResultWarning(
             "undertrained",
@@ -167,8 +246,9 @@ def _best_round(run: Evidence) -> Iterator[ResultWarning]:
 
 
 def _loss_trend(run: Evidence) -> int:
-    """-1 where the validation loss is smallest at the end, 1 where it was smallest before; 0 where no loss is
-    known or it never changed."""
+    """Return -1 if the validation loss is smallest at the end, 1 if it was smallest before, and 0 if no loss
+    is known or it never changed.
+    """
     losses = [value for _, value in run.curve("loss")]
     if len(losses) < 2 or max(losses) == min(losses):
         return 0
@@ -177,7 +257,7 @@ def _loss_trend(run: Evidence) -> int:
 
 def _oscillation(run: Evidence) -> Iterator[ResultWarning]:
     """Validation falls by far more than its sampling noise, again and again, in the second half."""
-    # Accuracy is a share of nodes, so its noise is known; a mean over classes has another one.
+    # Accuracy is a fraction of nodes, so its noise is known; the noise of a mean over classes differs.
     metric = "accuracy" if run.curve("accuracy") else run.metric
     curve = [value for _, value in run.curve(metric)]
     second = curve[len(curve) // 2 :]
@@ -203,8 +283,11 @@ def _oscillation(run: Evidence) -> Iterator[ResultWarning]:
 
 
 def _smallest_swing(values: Sequence[float], count: float) -> float:
-    """The fall that counts as a swing: see the module's docstring. AUC of n pairs, half of them edges, has a
-    standard error of at most sqrt(p (1 - p) / (n / 2)); `count` nodes stand for the larger of the two."""
+    """Return the fall that counts as a swing (see the module's docstring).
+
+    The AUC of n pairs, half of them edges, has a standard error of at most sqrt(p (1 - p) / (n / 2)); `count`
+    nodes stand for the larger of the two groups.
+    """
     p = min(max(statistics.fmean(values), 0.0), 1.0)
     pairs = len(values) * (len(values) - 1) / 2
     quantile = statistics.NormalDist().inv_cdf(1 - FALSE_ALARMS / pairs)
@@ -250,13 +333,13 @@ def _unpredicted_classes(run: Evidence) -> Iterator[ResultWarning]:
         "class_never_predicted",
         f"The {'class' if one else 'classes'} {', '.join(named)}{more} of {sum(true):g} test nodes "
         f"{'is' if one else 'are'} never predicted. Check that {'it has' if one else 'they have'} training "
-        "nodes, train for more rounds, or set class_weights=balanced; do not judge this model by its "
-        "accuracy.",
+        "nodes, train for more rounds, or set class_weights=balanced; do not rely on the accuracy of this "
+        "model.",
     )
 
 
 def _majority(run: Evidence) -> Iterator[ResultWarning]:
-    """Test accuracy is not above the share of the largest class, and the classes are not told apart."""
+    """Test accuracy is not above the fraction of the largest class, and the classes are not separated."""
     accuracy = run.test.get("accuracy")
     if not run.confusion or accuracy is None:
         return
@@ -267,8 +350,8 @@ def _majority(run: Evidence) -> Iterator[ResultWarning]:
         return
     majority = max(true) / count
     error = math.sqrt(majority * (1 - majority) / count)
-    # A model for rare classes may be less accurate than a constant and useful all the same: it finds each
-    # class more often than a guess does.
+    # A model for rare classes may be useful although it is less accurate than a constant prediction: it finds
+    # each class more often than a guess does.
     recalls = {c: run.confusion[c][c] / true[c] for c in present}
     balanced = statistics.fmean(recalls.values())
     balanced_error = math.sqrt(sum(r * (1 - r) / true[c] for c, r in recalls.items())) / len(present)
@@ -319,7 +402,61 @@ def _loss(run: Evidence) -> Iterator[ResultWarning]:
 
 
 def _margins(confusion: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
-    """Test nodes by class, and predictions by class, [C] each."""
+    """Return the number of test nodes by class, and of predictions by class, [C] each."""
     true = [float(sum(row)) for row in confusion]
     predicted = [float(sum(row[c] for row in confusion)) for c in range(len(confusion))]
     return true, predicted
+
+
+# ---- memory ------------------------------------------------------------------------------------------------
+
+#: Bytes from which a run announces how much memory it will take.
+MUCH_MEMORY = 2 * 10**9
+#: The memory of a process before it has data, about.
+MEMORY_OF_PROCESS = 250_000_000
+
+
+def check_memory(config: "RunConfig", inputs: "Inputs") -> int | None:
+    """Refuse a run that clearly does not fit into the memory of this machine, before it starts.
+
+    Args:
+        config: What is to be run.
+        inputs: Its data, split and partition.
+
+    Returns:
+        About how many bytes it takes beyond what this process has; None on an accelerator, whose memory is
+        another one.
+
+    Raises:
+        InputError: If even a third of what it takes (`memory_need.ACCURACY`) is not available.
+    """
+    if config.device != "cpu":
+        return None
+    processes = 0 if config.workers is None else config.workers + 1
+    needed = inputs.memory_needed(config) + processes * MEMORY_OF_PROCESS
+    available, _ = memory_bytes()
+    if available is not None and needed > ACCURACY * available:
+        raise InputError(
+            f"{config.method.name} on {config.data_name} takes about {human_bytes(needed)} of memory, and "
+            f"{human_bytes(available)} are available; use fewer nodes or features, a smaller hidden width, "
+            "other settings of the method ('graphfed methods "
+            f"{config.method.name}'), or a machine with more memory"
+        )
+    return needed
+
+
+def announce_memory(needed: int, on_event: "Callable[[Event], None]") -> None:
+    """Report how much memory a run takes if that is much, or more than is available.
+
+    Args:
+        needed: Bytes.
+        on_event: Called with the message.
+    """
+    from graphfed.runs.train import Event
+
+    available, _ = memory_bytes()
+    short = available is not None and needed > available
+    if short or needed > MUCH_MEMORY:
+        free = "" if available is None else f", and {human_bytes(available)} are available"
+        text = f"this run takes about {human_bytes(needed)} of memory{free}"
+        on_event(Event("note", note=f"{text}; it may fail" if short else text))

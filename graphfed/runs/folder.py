@@ -1,33 +1,32 @@
 """The folder of a run.
 
     manifest.json        what was asked: config, command, versions, hashes, threads, device, start time
-    overview.json        the graph, its sites and a drawing of both (`graphfed.data.graphs.overview`)
-    partition.safetensors  where --partition named a file: a copy of it, which the run can go on with
-    checkpoint/          what the run needs to go on where it stopped (`graphfed resume`)
-    metrics.jsonl        one line a round
+    overview.json        the graph, its clients and a drawing of both (`graphfed.data.graphs.overview`)
+    partition.safetensors  a copy of the file of --partition, if it named one; the run can go on with it
+    checkpoint/          what the run needs to go on after an interruption (`graphfed resume`)
+    metrics.jsonl        one line for each round
     ledger.json          every named transfer: bytes, messages, protection
-    model.safetensors    the best weights (layout: `weight_arrays`); no tensor of a method that has none
-    predictions.parquet  one row for each node a site owns; of link prediction, for each scored pair; of
-                         forecasting, for each sensor and window
+    model.safetensors    the best weights (layout: `model_file.weight_arrays`); empty for a method without any
+    predictions.parquet  one row for each node that a client owns; of link prediction, for each scored pair;
+                         of forecasting, for each sensor and window
     result.json          the result
     report.html          all of it for people, and model_card.md (`graphfed.report`)
 
-The manifest is written before training, the result last of all: a folder with a result is complete, one
-without can be resumed. Every file is whole or absent. While a program writes into a folder it holds the lock
-file in it, so that no other does.
+The manifest is written before training, the result last of all: a folder with a result is complete, and one
+without it can be resumed. Every file is complete or absent. A program that writes into a folder holds the
+lock file in it, so that no other program writes there.
 """
 
 import contextlib
 import dataclasses
 import itertools
 import json
-import math
 import os
 import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +37,8 @@ from graphfed.files import (
     JsonObject,
     check_regular,
     parse_json,
+    plain,
+    plain_object,
     read_regular,
     write_bytes,
     write_json,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from pydantic import BaseModel
 
-    from graphfed.federation.payload import Leaf, Payload
 
 __all__ = [
     "CHECKPOINTS",
@@ -69,45 +69,38 @@ __all__ = [
     "read_lines",
     "read_predictions",
     "read_table",
-    "weight_arrays",
     "write_lines",
     "write_run",
     "writing_into",
 ]
 
 
-def plain(value: object) -> Any:
-    """`value` as JSON can hold it: plain numbers, texts, lists, dictionaries; NaN and infinity are None."""
-    if isinstance(value, Mapping):
-        return plain_object(value)
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if hasattr(value, "tolist"):  # a torch tensor
-        return plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value
-
-
-def plain_object(content: Mapping[str, object]) -> JsonObject:
-    """`plain`, of what is an object in JSON."""
-    return {str(key): plain(item) for key, item in content.items()}
-
-
 def fields_of(result: "DataclassInstance") -> JsonObject:
-    """The fields of a result, a dataclass, as its file has them: all but the folder that they are in."""
+    """Return the fields of a result as its file has them.
+
+    Args:
+        result: A dataclass.
+
+    Returns:
+        Its fields, except `folder`.
+    """
     names = [field.name for field in dataclasses.fields(result) if field.name != "folder"]
     return plain_object({name: getattr(result, name) for name in names})
 
 
 def chosen_folder(out: object, label: str) -> Path | None:
-    """The folder that `out` means: a path itself, None a new one (`default_folder`), False none at all.
+    """Return the folder that the option `out` means.
 
-    Raises InputError for anything else."""
+    Args:
+        out: A path, None for a new folder (`default_folder`), or False for none.
+        label: The label of a new folder.
+
+    Returns:
+        The folder; None to write nothing.
+
+    Raises:
+        InputError: `out` is anything else.
+    """
     if out is False:
         return None
     if out is None:
@@ -118,17 +111,20 @@ def chosen_folder(out: object, label: str) -> Path | None:
 
 
 def default_folder(label: str) -> Path:
-    """Make ``runs/<label>-<time>``; a number is added where several runs start in one second.
+    """Make ``runs/<label>-<time>``; a number is added if several runs start in one second.
 
-    Making the folder is what chooses the name: of two processes that try the same one, one succeeds. Where
-    the run fails before anything is worth keeping, `open_folder` removes it again.
+    Making the folder chooses the name: of two processes that try the same name, one succeeds. If the run
+    fails before anything is worth keeping, `open_folder` removes the folder again.
 
     Args:
-        label: any text (a graph's own name is in it): what is no letter, digit, dot, dash or underscore
-            becomes a dash.
+        label: Any text, as a graph's own name is in it. Characters other than letters, digits, dots, dashes
+            and underscores become dashes.
+
+    Returns:
+        The folder.
 
     Raises:
-        InputError: if no folder can be made there.
+        InputError: No folder can be made there.
     """
     safe = re.sub(r"[^\w.-]+", "-", label)[:MAX_LABEL].strip(".-") or "run"
     base = Path("runs") / f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -147,7 +143,7 @@ def default_folder(label: str) -> Path:
     raise AssertionError("unreachable")
 
 
-#: Folders that `default_folder` has made and nobody has opened, with those that it made above them.
+#: Folders that `default_folder` has made and that are not open yet, with the parents that it made.
 _CLAIMED: dict[Path, list[Path]] = {}
 
 
@@ -156,8 +152,15 @@ MAX_LABEL = 50
 
 
 def check_new_file(path: Path, endings: tuple[str, ...]) -> None:
-    """InputError unless a new file can be written to `path`: its ending fits, its folder is there and can be
-    written into, it is not there."""
+    """Check that a new file can be written.
+
+    Args:
+        path: The file.
+        endings: The endings that it may have.
+
+    Raises:
+        InputError: It has another ending, it exists, or its folder is missing or cannot be written.
+    """
     if path.suffix not in endings:
         raise InputError(f"{path} must end in {' or '.join(endings)}")
     try:
@@ -176,19 +179,25 @@ def check_new_file(path: Path, endings: tuple[str, ...]) -> None:
 
 
 def check_free(folder: Path) -> None:
-    """InputError unless `folder` can be written into: absent or empty, and in or below a folder that can be
-    written."""
+    """Check that a folder can be written into.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        InputError: It is not empty, or it cannot be made or written.
+    """
     target = _target(folder)
     try:
         fault = ""
         if os.path.lexists(target) and not target.is_dir():
             fault = "is not a folder"
         elif (target / "manifest.json").exists() and not any((target / name).exists() for name in _LAST):
-            fault = f"holds a run that has not ended: go on with it (graphfed resume {folder})"
+            fault = f"holds a run that has not ended: resume it (graphfed resume {folder})"
         elif _occupied(target):
             fault = "is not empty"
         if fault:
-            raise InputError(f"the output folder {folder} {fault}; name a new one with --out")
+            raise InputError(f"the output folder {folder} {fault}; give another folder with --out")
         above = target
         while not above.exists():
             above = above.parent
@@ -204,14 +213,23 @@ def check_free(folder: Path) -> None:
 def open_folder(
     folder: Path, *, resume: bool = False, keep: Callable[[Path], bool] = lambda _: True
 ) -> Iterator[Path]:
-    """The folder `folder`, made where it is missing and locked: until the block ends nobody else can open it.
+    """Make a folder if it is missing, and lock it until the block ends.
 
-    resume: it is there and is written into again; else it must be free (see `check_free`). When the block
-    fails, what is in a new folder stays only where `keep` finds it worth keeping.
+    Everything that can be known beforehand is tried before the block starts, because the block may compute
+    for hours. If the block fails, the content of a new folder stays only if `keep` finds it worth keeping.
 
-    Everything that can be known beforehand is tried before the block starts, because what the block works out
-    may take hours: InputError when `folder` is not free, cannot be written, or is another program's. When the
-    block is interrupted and something is kept, Interrupted says how to go on."""
+    Args:
+        folder: The folder; free (see `check_free`) unless `resume` is set.
+        resume: Whether the folder exists and is written into again.
+        keep: Returns whether the content of the folder is worth keeping.
+
+    Yields:
+        The absolute path of the folder.
+
+    Raises:
+        InputError: The folder is not free, cannot be written, or is locked by another program.
+        Interrupted: The block was interrupted and something is kept; the message says how to go on.
+    """
     from filelock import FileLock, Timeout
 
     if not resume:
@@ -226,16 +244,16 @@ def open_folder(
         try:
             _make_folders(target, made)
             lock.acquire()
-            write_bytes(target / TRIAL, b"can be written\n")
-            (target / TRIAL).unlink()
+            write_bytes(target / WRITE_TEST, b"can be written\n")
+            (target / WRITE_TEST).unlink()
         except Timeout:
             raise InputError(
-                f"{folder} is being written by another graphfed; wait for it, or stop it"
+                f"another graphfed process is writing into {folder}; wait for it, or stop it"
             ) from None
         except (OSError, NotImplementedError) as error:
             raise _cannot_be_made(folder, error) from None
         if not resume and _occupied(target):
-            raise InputError(f"the output folder {folder} is not empty; name a new one with --out")
+            raise InputError(f"the output folder {folder} is not empty; give another folder with --out")
         yield target
         finished = True
     except KeyboardInterrupt as stopped:
@@ -258,7 +276,7 @@ def open_folder(
 #: The copy of a saved partition, in the folder of a run, a comparison or a sweep: runs in a comparison or a
 #: sweep use the one of the folder above, as the tables of a large graph take hundreds of MB.
 PARTITION = "partition.safetensors"
-#: What the clients say of themselves (`Method.client_statistics`), in the folder of a run.
+#: The statistics that the clients report (`Method.client_statistics`), in the folder of a run.
 ACCOUNTS = "clients.parquet"
 #: The files of a run and of a comparison.
 _OURS = (
@@ -270,17 +288,19 @@ _LAST = ("result.json", "comparison.json", "sweep.json", "reproduce.json")
 #: The folder of a run's checkpoints, in the run's folder.
 CHECKPOINTS = "checkpoint"
 #: The file that is locked while a program writes into a folder, and the first that it tries to write.
-LOCK, TRIAL = ".lock", ".trial"
+LOCK, WRITE_TEST = ".lock", ".write-test"
 
 
 def _occupied(target: Path) -> bool:
-    """Whether something is in a folder, beside what a program leaves that is killed before its first file."""
-    ours = (LOCK, TRIAL, f".{TRIAL}.", ".manifest.json.")
+    """Return whether a folder holds anything except what a program leaves that is killed before its first
+    file.
+    """
+    ours = (LOCK, WRITE_TEST, f".{WRITE_TEST}.", ".manifest.json.")
     return target.is_dir() and not all(path.name.startswith(ours) for path in target.iterdir())
 
 
 def _target(folder: Path) -> Path:
-    """`folder` from the root."""
+    """Return the absolute path of a folder."""
     try:
         # What stdout and JSON cannot say must not name results.
         str(folder).encode()
@@ -293,12 +313,14 @@ def _cannot_be_made(folder: Path, error: Exception) -> InputError:
     reason = getattr(error, "strerror", None) or "the name cannot be used"
     name = ascii(str(folder))[1:-1] if isinstance(error, ValueError) else str(folder)
     return InputError(
-        f"the output folder {name[:300]} cannot be made ({reason}); name another one with --out"
+        f"the output folder {name[:300]} cannot be made ({reason}); give another folder with --out"
     )
 
 
 def _make_folders(folder: Path, made: list[Path]) -> None:
-    """Make `folder` and what is missing above it; those made here are added to `made`, the highest first."""
+    """Make `folder` and its missing parents, and add those that are made here to `made`, the highest
+    first.
+    """
     missing = []
     while not folder.exists():
         missing.append(folder)
@@ -310,7 +332,15 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
 
 
 def check_space(folder: Path, need: int) -> None:
-    """InputError when the disk of `folder` has fewer than `need` bytes free."""
+    """Check that the disk has enough space.
+
+    Args:
+        folder: A folder on the disk.
+        need: Bytes.
+
+    Raises:
+        InputError: Fewer bytes are free.
+    """
     free = shutil.disk_usage(folder).free
     if free < need:
         raise InputError(
@@ -320,7 +350,7 @@ def check_space(folder: Path, need: int) -> None:
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Remove those of `folders` that are empty, the last first."""
+    """Remove the empty ones of `folders`, the last first."""
     for folder in reversed(folders):
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -337,9 +367,21 @@ def write_run(
     predictions: "Iterable[pa.Table] | None" = None,
     accounts: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Write what a run found, the result last; GraphfedError when the disk refuses. predictions: see
-    `write_predictions`; accounts: a column each, a row for every client, in the order of their ids. What is
-    None has no file."""
+    """Write what a run found, the result last. An argument that is None has no file.
+
+    Args:
+        folder: The folder of the run.
+        method: The name of the method.
+        ledger: The ledger.
+        result: The result.
+        weights: The arrays of the model.
+        history: The lines of metrics.jsonl.
+        predictions: Tables (see `write_predictions`).
+        accounts: The clients' statistics: columns [K] in the order of client ids.
+
+    Raises:
+        GraphfedError: The disk refuses a file.
+    """
     with writing_into(folder):
         if history is not None:
             write_lines(folder / "metrics.jsonl", history)
@@ -357,7 +399,14 @@ def write_run(
 
 @contextlib.contextmanager
 def writing_into(folder: Path) -> Iterator[None]:
-    """Where the disk refuses a file in this block, raise GraphfedError, which names the folder."""
+    """Raise GraphfedError, which names the folder, if the disk refuses a file in this block.
+
+    Args:
+        folder: The folder of a run.
+
+    Yields:
+        Nothing.
+    """
     try:
         yield
     except OSError as error:
@@ -368,14 +417,28 @@ def writing_into(folder: Path) -> Iterator[None]:
 
 
 def write_lines(path: Path, lines: Iterable[JsonObject]) -> None:
-    """Write the file that `read_lines` reads. OSError when the disk refuses."""
+    """Write the file that `read_lines` reads.
+
+    Args:
+        path: The file.
+        lines: An object for each line.
+
+    Raises:
+        OSError: The disk refuses the file.
+    """
     text = "".join(json.dumps(plain(line), allow_nan=False) + "\n" for line in lines)
     write_bytes(path, text.encode())
 
 
 def write_predictions(path: Path, tables: "Iterable[pa.Table]") -> None:
-    """Write pyarrow tables of the same columns, at least one, as one parquet file; each is made, written and
-    forgotten before the next."""
+    """Write pyarrow tables with the same columns as one Parquet file.
+
+    Each table is made, written and released before the next one.
+
+    Args:
+        path: The file.
+        tables: At least one table.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -390,7 +453,18 @@ def write_predictions(path: Path, tables: "Iterable[pa.Table]") -> None:
 
 
 def read_predictions(folder: Path, columns: Mapping[str, str] | None = None) -> "pa.Table":
-    """The table that `write_predictions` wrote into a run's folder, as `read_table` gives it."""
+    """Read the table that `write_predictions` wrote into a run's folder.
+
+    Args:
+        folder: The folder of the run.
+        columns: The columns to read, with their kinds (see `read_table`); None for all.
+
+    Returns:
+        A pyarrow table.
+
+    Raises:
+        InputError: As `read_table`.
+    """
     return read_table(folder / "predictions.parquet", columns)
 
 
@@ -400,16 +474,16 @@ def read_table(
     """Read a Parquet file in a run's folder.
 
     Args:
-        path: the file.
-        columns: the columns that it must have, with their kinds: "integer", "number" or "text"; only they are
-            read. None for all columns, of whatever kind.
-        optional: columns that it may have, with their kinds; they are read where they are there.
+        path: The file.
+        columns: The columns that it must have, with their kinds: "integer", "number" or "text"; only they are
+            read. None for all columns, of any kind.
+        optional: Columns that it may have, with their kinds.
 
     Returns:
         A pyarrow table.
 
     Raises:
-        InputError: if the file cannot be read, or a column is missing or of another kind.
+        InputError: The file cannot be read, or a column is missing or of another kind.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -427,11 +501,11 @@ def read_table(
                 raise ValueError(f"column {name!r} must be of kind {kind}; it is {found}")
         return pq.read_table(path, columns=None if columns is None else list(wanted))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
+        raise InputError(f"{path} cannot be read ({str(error)[:200]}); repeat the run") from None
 
 
 def _is_of_kind(found: "pa.DataType", kind: str) -> bool:
-    """Whether a pyarrow type is one of a kind of `read_table`."""
+    """Return whether a pyarrow type is one of a kind of `read_table`."""
     from pyarrow import types
 
     if types.is_dictionary(found):
@@ -442,53 +516,15 @@ def _is_of_kind(found: "pa.DataType", kind: str) -> bool:
     return whole or (kind == "number" and bool(types.is_floating(found)))
 
 
-def weight_arrays(parts: "Sequence[Payload]") -> dict[str, np.ndarray]:
-    """The weights that the hosts of one place hold, as flat named arrays: nested names are joined by dots.
-
-    A shared weight has its own shape [...]; weights of each client are [K, ...] in the order of client ids.
-    First-layer weights stored only where clients can differ (`SparseWeights`) are four arrays: values,
-    pair_client, pair_feature and num_clients after the name; with clients one at a time [K, F, H]."""
-    import graphfed.federation.payload as pay
-    from graphfed.nn.sparse import SparseWeights
-
-    flat = [_flatten(part) for part in parts]
-    arrays: dict[str, np.ndarray] = {}
-    for name, leaf in flat[0].items() if flat else ():
-        if len(flat) > 1:
-            each = [f[name] for f in flat]
-            full = [
-                pay.stack([x.part(k) for k in range(x.num_clients)]) if isinstance(x, SparseWeights) else x
-                for x in each
-            ]
-            arrays[name] = np.concatenate([_array(x) for x in full])
-        elif isinstance(leaf, SparseWeights):
-            arrays[f"{name}.values"] = _array(leaf.values)
-            arrays[f"{name}.pair_client"] = _array(leaf.pair_client)
-            arrays[f"{name}.pair_feature"] = _array(leaf.pair_feature)
-            arrays[f"{name}.num_clients"] = np.array(leaf.num_clients)
-        else:
-            arrays[name] = _array(leaf)
-    return arrays
-
-
-def _flatten(tree: "Payload", prefix: str = "") -> "dict[str, Leaf]":
-    if not isinstance(tree, dict | tuple):
-        return {prefix or "weights": tree}
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    flat: dict[str, Leaf] = {}
-    for key, value in items:
-        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    return flat
-
-
-def _array(tensor: Any) -> np.ndarray:
-    array: np.ndarray = tensor.detach().cpu().numpy()
-    return array
-
-
 def check_there(folder: Path) -> None:
-    """InputError where there is no such folder, or it is a file, or holds runs but is none: what else is said
-    of it would mislead."""
+    """Check that a folder can be the folder of a run.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        InputError: There is no such folder, it is a file, or it holds runs and is not one itself.
+    """
     try:
         is_folder = stat.S_ISDIR(folder.stat().st_mode)
         runs = [] if (folder / "manifest.json").exists() else sorted(folder.glob("*/manifest.json"))
@@ -506,14 +542,14 @@ def read_json(path: Path, model: "type[BaseModel]") -> JsonObject:
     """Read a JSON file in a run's folder.
 
     Args:
-        path: the file.
-        model: the schema of this kind of file, from `folder_schema`.
+        path: The file.
+        model: The schema of this kind of file, from `folder_schema`.
 
     Returns:
-        The file's content, which has the form that `model` describes.
+        The content, which has the form that `model` describes.
 
     Raises:
-        InputError: if the file is missing, cannot be read, is not JSON, or has another form.
+        InputError: The file is missing, cannot be read, is not JSON, or has another form.
     """
     from graphfed.runs.folder_schema import check_content
 
@@ -521,9 +557,18 @@ def read_json(path: Path, model: "type[BaseModel]") -> JsonObject:
 
 
 def read_lines(path: Path, model: "type[BaseModel]") -> list[JsonObject]:
-    """Read a file with one JSON object in each line, every one of the form that `model` describes.
+    """Read a file with one JSON object in each line.
 
-    Raises InputError, which names the line, as `read_json`."""
+    Args:
+        path: The file.
+        model: The schema of a line.
+
+    Returns:
+        The objects.
+
+    Raises:
+        InputError: As `read_json`; the message names the line.
+    """
     from graphfed.runs.folder_schema import check_content
 
     lines = enumerate(_text_of(path).splitlines(), 1)

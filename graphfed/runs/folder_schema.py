@@ -1,9 +1,10 @@
-"""The schemas of the JSON files in a run's folder, and of every manifest; what other schemas are made of.
+"""The schemas of the JSON files in a run's folder, and of every manifest, and the types they are made of.
 
-One pydantic model describes each file; `check_content` compares a parsed file with its model and says in one
-line what is wrong. A folder may come from anybody, so nothing in it is used before this check.
+A pydantic model describes each file. `check_content` compares a parsed file with its model and says in one
+line what is wrong. A folder may come from an untrusted source, so nothing in it is used before this check.
 
-Every model takes keys that it does not name: a later version may write more. What it names has one type.
+Every model accepts keys that it does not name, because a later version may write more. A key that it names
+has one type.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,6 +73,8 @@ Time = Annotated[str, AfterValidator(_check_time)]
 
 
 class FileModel(BaseModel):
+    """The base of the schemas: values have exactly the stated types, and further keys are accepted."""
+
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
@@ -79,15 +82,16 @@ def check_content(content: Any, model: type[BaseModel], origin: str) -> JsonObje
     """Compare a parsed JSON file with its schema.
 
     Args:
-        content: the value of the file.
-        model: the model of this kind of file.
-        origin: the file, for the message.
+        content: The value of the file.
+        model: The schema of this kind of file.
+        origin: The file, for the message.
 
     Returns:
-        `content` itself, so that what the model does not name stays there.
+        `content` itself, so that keys that the schema does not name are kept.
 
     Raises:
-        InputError: naming the file, the first field that is wrong, and what was expected.
+        InputError: The content has another form. The message names the file, the first wrong field, and what
+            was expected.
     """
     try:
         model.model_validate(content)
@@ -109,11 +113,15 @@ class _Hashes(FileModel):
 
 
 class Seconds(FileModel):
+    """Durations in seconds."""
+
     total: Amount
     __pydantic_extra__: dict[str, Real | None]
 
 
 class SentBytes(FileModel):
+    """Payload bytes of set-up and training, by direction and by transfer."""
+
     total: Count
     up: Count
     down: Count
@@ -132,9 +140,9 @@ class _Privacy(FileModel):
 
 
 class Details(FileModel):
-    """What the report, the tables and the summary read of a result's details."""
+    """The details of a result that the report, the tables and the summary read."""
 
-    recipe: JsonObject = {}
+    changed_settings: JsonObject = {}
     test_confusion: list[list[Amount]] | None = None
     test_pooled: Metrics | None = None
     test_roc: list[Annotated[list[Share], Field(min_length=2, max_length=2)]] | None = None
@@ -147,6 +155,12 @@ class Details(FileModel):
 
     @model_validator(mode="after")
     def check_confusion(self) -> "Details":
+        """Check that the confusion table has a row for each class, and one more column for nodes without
+        prediction.
+
+        Returns:
+            The details.
+        """
         table = self.test_confusion or []
         # The last column counts nodes without a prediction.
         if any(len(row) != len(table) + 1 for row in table):
@@ -155,7 +169,15 @@ class Details(FileModel):
 
 
 def check_metrics(task: str, **parts: Mapping[str, object]) -> None:
-    """The metric that decides in a task must be there: tables and reports are made of it."""
+    """Check that the metric that decides in a task is there, because tables and reports show it.
+
+    Args:
+        task: The name of the task.
+        parts: Metrics by name, for each part of the split.
+
+    Raises:
+        ValueError: A part does not have the metric.
+    """
     needed = task_or_default(task).metric
     for part, metrics in parts.items():
         if needed not in metrics:
@@ -186,6 +208,11 @@ class ResultFile(FileModel):
 
     @model_validator(mode="after")
     def check_metrics(self) -> "ResultFile":
+        """Check that the validation and test metrics have the one that decides in the task.
+
+        Returns:
+            The content.
+        """
         check_metrics(self.task, val=self.val, test=self.test)
         return self
 
@@ -201,6 +228,8 @@ class MetricsLine(FileModel):
 
 
 class Transfer(FileModel):
+    """An entry of the ledger: all messages of one name, direction and phase."""
+
     phase: Literal[PHASES]  # type: ignore[valid-type]
     name: str
     sender: Literal["clients", "server"] = Field(alias="from")
@@ -217,6 +246,11 @@ class Transfer(FileModel):
 
     @model_validator(mode="after")
     def check_direction(self) -> "Transfer":
+        """Check that the server does not send to itself.
+
+        Returns:
+            The entry.
+        """
         if self.sender == self.receiver == "server":
             raise ValueError("the server sends nothing to itself")
         return self
@@ -230,6 +264,11 @@ class LedgerFile(FileModel):
 
     @model_validator(mode="after")
     def check_lengths(self) -> "LedgerFile":
+        """Check that every entry has a number for each client.
+
+        Returns:
+            The content.
+        """
         for number, entry in enumerate(self.entries):
             if not len(entry.sent) == len(entry.received) == self.num_clients:
                 raise ValueError(
@@ -370,7 +409,7 @@ class _PartitionFacts(FileModel):
 
 
 class AnyManifest(FileModel):
-    """manifest.json of whatever kind: a mapping."""
+    """A manifest.json of any kind: a mapping."""
 
 
 class _Manifest(FileModel):
@@ -389,7 +428,7 @@ class _OneRun(_Manifest):
 
 
 class RunManifest(_OneRun):
-    """manifest.json of a run whose data was here."""
+    """The manifest.json of a run whose data was on this machine."""
 
     config: _AnyConfig
     threads: Count | None
@@ -404,7 +443,7 @@ class _Asked(FileModel):
 
 
 class DeployedManifest(_OneRun):
-    """manifest.json of a run whose data was at the sites."""
+    """The manifest.json of a run whose data was at the sites."""
 
     deployment: _Asked
     config: _Config
@@ -422,7 +461,7 @@ class _PlannedRow(FileModel):
 
 
 class ComparisonManifest(FileModel):
-    """manifest.json of a comparison."""
+    """The manifest.json of a comparison."""
 
     command: str
     rows: Annotated[list[_PlannedRow], Field(min_length=1)]
@@ -443,7 +482,7 @@ class _SweepPlan(FileModel):
 
 
 class SweepManifest(FileModel):
-    """manifest.json of a sweep."""
+    """The manifest.json of a sweep."""
 
     command: str
     sweep: _SweepPlan
@@ -462,7 +501,9 @@ def _check_seeds(seeds: Sequence[int], hashes: Mapping[str, object]) -> None:
 
 
 class OtherManifest(FileModel):
-    """manifest.json of a reproduction or a policy. What was asked is checked where it is asked again."""
+    """The manifest.json of a reproduction or a policy. The choices in it are checked when they are used
+    again.
+    """
 
     reproduce: JsonObject = {}
     policy: JsonObject = {}

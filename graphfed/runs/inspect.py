@@ -1,4 +1,4 @@
-"""What data are like before training: their numbers, their sites, and which methods can use them."""
+"""Look at data before training: numbers, clients, and which methods can use the data."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -30,23 +30,23 @@ from graphfed.tasks.source import DataSource, data_source, sensors_of
 
 __all__ = ["Inspection", "inspect"]
 
-#: Steps of a window where nobody says: an hour to read, and an hour to forecast, at steps of 5 minutes.
+#: The default steps of a window: one hour to read and one hour to forecast, at steps of 5 minutes.
 LAGS, HORIZON = 12, 12
 
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """A graph, or readings of sensors, looked at.
+    """What `inspect` found about a graph or readings of sensors.
 
     Attributes:
         data: The graph, or the readings.
         overview: What `graphfed.data.graphs.overview.overview` or `sensor_overview` returns.
         split: The name of the split.
-        split_problem: Why there is no usable split, None where there is.
-        methods: Every method of the task, with the reason why a run of it would be refused on this data, None
-            where it would not.
-        partition: Of a graph, None where the data names no sites and none were asked for.
-        parts: The split of a graph, without nodes where it cannot be used.
+        split_problem: Why there is no usable split; None if there is one.
+        methods: Every method of the task, with the reason why a run of it would be refused on this data; None
+            for a method that can be run.
+        partition: The partition of a graph; None if the data names no clients and none were asked for.
+        parts: The split of a graph, without nodes if it cannot be used.
     """
 
     data: Graph | Sensors
@@ -63,13 +63,17 @@ class Inspection:
         return isinstance(self.data, Sensors)
 
     def to_json(self) -> dict[str, Any]:
-        """The overview, and next to it what it does not have."""
-        told: dict[str, Any] = {"split_problem": self.split_problem, "methods": self.methods}
-        made = self.partition
+        """Return what was found as plain data.
+
+        Returns:
+            The overview, with the hash, the split, the partition and the methods.
+        """
+        more: dict[str, Any] = {"split_problem": self.split_problem, "methods": self.methods}
+        partition = self.partition
         if not self.of_sensors:
             keys = ("name", "options", "seed", "hash")
-            told["partition"] = None if made is None else {key: getattr(made, key) for key in keys}
-        return {**self.overview, "hash": self.data.hash, "split": self.split, **told}
+            more["partition"] = None if partition is None else {key: getattr(partition, key) for key in keys}
+        return {**self.overview, "hash": self.data.hash, "split": self.split, **more}
 
 
 def inspect(
@@ -82,14 +86,26 @@ def inspect(
     data_dir: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> Inspection:
-    """Load a graph or sensors and look at it; nothing is trained or written.
+    """Load a graph or sensors and describe them; nothing is trained or written.
 
-    The arguments are those of `run`; settings are those of the partition and of a generated data set. Without
-    clients, partition and settings of one the sites are those that the data names, or there are none. Of
-    sensors, each of which is a site, the settings lags and horizon say how long a window is.
+    Without clients, partition and settings of a partition, the clients are those that the data names, if it
+    names any. Of sensors each is a client, and the settings lags and horizon are the lengths of a window.
 
-    Raises InputError for data that cannot be read and a partition that cannot be made; that no method can use
-    the graph is part of what is told."""
+    Args:
+        data: As in `run`.
+        clients: The number of clients.
+        partition: As in `run`.
+        split: As in `run`.
+        seed: The seed of partition and split.
+        data_dir: The folder where data files are looked for first.
+        settings: Settings of the partition and of a generated data set.
+
+    Returns:
+        The data, its overview, and for each method why it cannot use the data, if it cannot.
+
+    Raises:
+        InputError: The data cannot be read, or the partition cannot be made.
+    """
     settings = given_settings(settings)
     source = data_source(data)
     if source.kind == "sensors":
@@ -99,7 +115,7 @@ def inspect(
         "data": source, "clients": clients, "partition": partition, "split": split, "seed": seed,
         "data_dir": data_dir, "settings": settings,
     }  # fmt: skip
-    # Any method would do: what is asked of it are the data's own choices.
+    # Any method serves: only the choices that concern the data are used.
     make_config("isolated", **options | {"settings": None})  # a name is looked up before its settings are
     known = data_setting_names(source.value, partition or source.default_partition)
     _check_settings(settings, known)
@@ -108,11 +124,13 @@ def inspect(
     chosen, split_problem = _split(graph, config.split, config.split_seed)
     asked = clients is not None or partition is not None or source.default_partition == "column"
     asked = asked or any(str(key).startswith("partition") for key in settings)
-    dealt = partition_graph(config, graph) if asked else None
-    inputs = NodeInputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt, source.dropped)
+    partitioned = partition_graph(config, graph) if asked else None
+    inputs = NodeInputs(
+        graph, chosen, pooled_partition(graph) if partitioned is None else partitioned, source.dropped
+    )
     return Inspection(
         data=graph,
-        partition=dealt,
+        partition=partitioned,
         parts=chosen,
         overview=inputs.overview(),
         split=chosen.name,
@@ -126,7 +144,7 @@ def inspect(
 
 
 def _check_settings(settings: Iterable[str], known: list[str]) -> None:
-    """InputError for a setting that says nothing about the data: it would change nothing here."""
+    """Raise InputError for a setting that does not concern the data, because it would change nothing here."""
     for key in settings:
         if key in known:
             continue
@@ -136,7 +154,9 @@ def _check_settings(settings: Iterable[str], known: list[str]) -> None:
 
 
 def _graph(source: DataSource, config: RunConfig) -> tuple[Graph, str | None]:
-    """The graph, and what nothing can be trained without: then the structure alone."""
+    """Load the graph; if only a part of it is missing that training needs, load the structure and say what
+    is missing.
+    """
     try:
         return load_graph(config), None
     except InputError as error:
@@ -150,7 +170,7 @@ def _graph(source: DataSource, config: RunConfig) -> tuple[Graph, str | None]:
 
 
 def _split(graph: Graph, name: str, seed: int) -> tuple[Split, str | None]:
-    """The split, and why it cannot be used: then one without nodes."""
+    """Return the split, or a split without nodes and why the one that was asked for cannot be used."""
     try:
         split = make_split(graph, name, seed)
         check_split(graph, split)
@@ -167,7 +187,9 @@ def _problem(
     split_problem: str | None,
     options: Mapping[str, Any],
 ) -> str | None:
-    """Why a run of a method would be refused: found by what refuses it, in the same order."""
+    """Return why a run of a method would be refused, found by the same checks in the same order; None if
+    it would not.
+    """
     try:
         config = make_config(name, **options)
         if graph_problem is not None:
@@ -190,7 +212,10 @@ def _inspect_sensors(
     settings: JsonObject,
 ) -> Inspection:
     if clients is not None or partition is not None:
-        raise InputError(f"{source.name!r} holds readings of sensors, which partitions of graphs do not deal")
+        raise InputError(
+            f"{source.name!r} holds readings of sensors, each of which is a client; leave clients and "
+            "partition out"
+        )
     asked = dict(settings)
     lags, horizon = asked.pop("lags", LAGS), asked.pop("horizon", HORIZON)
     known = DATASETS[source.value].options if isinstance(source.value, str) else {}

@@ -1,4 +1,4 @@
-"""overview.json, as its readers expect it: the numbers and the drawing of a graph or of sensors."""
+"""The schema of overview.json: the numbers and the drawing of a graph or of sensors."""
 
 from typing import Annotated, Literal
 
@@ -94,14 +94,14 @@ class _Drawing(FileModel):
     def check_drawing(self) -> "_Drawing":
         count = len(self.nodes)
         if not count == len(self.positions) == len(self.clients):
-            raise ValueError("nodes, positions and sites must have the same length")
+            raise ValueError("nodes, positions and clients must have the same length")
         if any(end >= count for *ends, _ in self.edges for end in ends):
             raise ValueError(f"an edge ends at none of the {count} nodes")
         return self
 
 
 class GraphOverview(FileModel):
-    """overview.json of a graph (`graphfed.data.graphs.overview`)."""
+    """The overview.json of a graph (`graphfed.data.graphs.overview`)."""
 
     kind: Literal["graph"] = "graph"
     name: str
@@ -126,9 +126,14 @@ class GraphOverview(FileModel):
 
     @model_validator(mode="after")
     def check_classes(self) -> "GraphOverview":
+        """Check that every client has a count for each class.
+
+        Returns:
+            The overview.
+        """
         for number, client in enumerate(self.clients):
             if len(client.classes) != len(self.classes):
-                raise ValueError(f"sites.{number}.classes must have {len(self.classes)} numbers")
+                raise ValueError(f"clients.{number}.classes must have {len(self.classes)} numbers")
         return self
 
 
@@ -167,7 +172,7 @@ class _Summary(FileModel):
 
 
 class ReadingsOverview(FileModel):
-    """Sensors and their readings, before there is a split."""
+    """An overview of sensors and their readings, before there is a split."""
 
     kind: Literal["sensors"]
     name: str
@@ -183,6 +188,11 @@ class ReadingsOverview(FileModel):
 
     @model_validator(mode="after")
     def check_sensors(self) -> "ReadingsOverview":
+        """Check that every list has an entry for each sensor, and that edges end at sensors.
+
+        Returns:
+            The overview.
+        """
         each, count = self.sensors, len(self.sensors.ids)
         lengths = {len(each.missing), len(each.observed)}
         lengths |= {count} if each.position is None else {len(each.position)}
@@ -194,6 +204,6 @@ class ReadingsOverview(FileModel):
 
 
 class SensorOverview(ReadingsOverview):
-    """overview.json of sensors (`graphfed.data.sensors.overview`)."""
+    """The overview.json of sensors (`graphfed.data.sensors.overview`)."""
 
     windows: _Windows

@@ -1,7 +1,8 @@
-"""Use a finished run's model: predictions for its own graph, or for another one with the same features.
+"""Predict with the model of a finished run, for its own graph or for another one with the same features.
 
-Every method predicts as in training: with only what its protocol lets it see at prediction time. Another
-graph is one site's, which only a model that all clients share can serve."""
+Every method predicts as in training, with only the information that its protocol provides at prediction time.
+Another graph belongs to one client, so only a model that all clients share can predict for it.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphfed.errors import GraphfedError, InputError, shown
-from graphfed.files import JsonObject, check_regular, read_tensors, write_bytes
+from graphfed.files import JsonObject, write_bytes
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.folder import check_new_file, read_predictions
+from graphfed.runs.model_file import read_weights, with_weights
 from graphfed.runs.reopen import config_from_json, read_manifest, reopen
 from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.inputs import Inputs
@@ -24,15 +26,10 @@ from graphfed.tasks.source import data_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import torch
-    from torch import Tensor
 
-    from graphfed.federation import Federation
     from graphfed.methods.base import Method, State
-    from graphfed.nn.backbones import Weights
-    from graphfed.nn.sparse import SparseWeights
 
-__all__ = ["TABLES", "predict", "read_nodes", "with_weights", "write_table"]
+__all__ = ["TABLES", "predict", "read_nodes", "write_table"]
 
 #: Endings of files that predictions can be written to.
 TABLES = (".csv", ".parquet")
@@ -46,20 +43,28 @@ def predict(
     absent: Sequence[object] = (),
     data_dir: str | Path | None = None,
 ) -> "pa.Table":
-    """What the model of the run in `folder` predicts, as a pyarrow table with the columns of
-    predictions.parquet (`predictions_table`).
+    """Predict with the model of the run in a folder.
 
-    data: another graph (all that `run` takes), with the features the model was trained on, in the same order,
-    or other sensors, split as the run's were; None: the run's own. nodes: ids of the nodes or sensors to
-    predict (numbers where the graph has no ids), in the order they are wanted; None: all. absent: ids of
-    sensors that send nothing; the others forecast without them. data_dir: where data files are now.
+    A method whose set-up releases noised values must not release them twice (`Method.restore`). For its runs
+    the predictions are those that the run wrote, for its own graph.
 
-    A method whose set-up releases noised values must not release them twice (`Method.restore`): of its runs
-    the predictions are those that the run wrote, of its own graph.
+    Args:
+        folder: The folder of a finished run.
+        data: Another graph (anything that `run` takes) with the features that the model was trained on, in
+            the same order, or other sensors, which are split as the run's were; None for the run's own data.
+        nodes: The ids of the nodes or sensors to predict (numbers if the graph has no ids), in the order of
+            the result; None for all.
+        absent: The ids of sensors that send nothing; the others forecast without them.
+        data_dir: The folder where data files are now.
 
-    Raises InputError for a run that has not ended, a graph that does not fit the model, an id that is not in
-    the graph, absent nodes, absent sensors that leave none, and another graph where every client has a
-    model of its own or noised values were released."""
+    Returns:
+        A pyarrow table with the columns of predictions.parquet.
+
+    Raises:
+        InputError: The run has not ended, the graph does not fit the model, an id is unknown, nodes are said
+            to be absent, no sensor is left, or another graph is given although every client has a model of
+            its own or noised values were released.
+    """
     folder = Path(folder)
     manifest = read_manifest(folder)
     task = task_or_default(str(manifest.get("config", {}).get("task")))
@@ -67,12 +72,12 @@ def predict(
         raise InputError(f"the run in {folder} {task.only_own}; leave data and nodes out")
     if not (folder / "result.json").exists():
         raise InputError(
-            f"{folder} holds no finished run; name the folder of one, or go on with it: graphfed resume "
+            f"{folder} holds no finished run; name the folder of one, or resume this one: graphfed resume "
             f"{folder}"
         )
     if len(absent) and not task.clients_may_be_absent:
         raise InputError(
-            f"the run in {folder} forecasts no sensors, of which some may be absent; leave absent out"
+            f"the run in {folder} does not forecast sensors, and only sensors may be absent; leave absent out"
         )
     name = str(manifest.get("config", {}).get("method", ""))
     method = METHODS.get(name)
@@ -82,10 +87,10 @@ def predict(
         config, inputs = reopen(folder, data_dir=data_dir)
     else:
         config, inputs = _other(folder, manifest, task, data, data_dir)
-    weights, known = _weights_in(folder), manifest["data"]
+    weights, known = read_weights(folder), manifest["data"]
     table = _predict(config, inputs, weights, known, absent, elsewhere=data is not None)
     if data is not None:
-        # Another graph is one client's, has no split, and numbers its classes in its own way.
+        # Another graph belongs to one client, has no split, and numbers its classes differently.
         table = table.drop_columns([*task.drop_elsewhere])
     return table if nodes is None else _chosen(table, inputs.name, nodes)
 
@@ -93,11 +98,12 @@ def predict(
 def _written(
     folder: Path, manifest: JsonObject, method: str, data: object, nodes: Iterable[object] | None
 ) -> "pa.Table":
-    """The rows of predictions.parquet: nothing is set up, and so nothing is released."""
+    """Return the rows of predictions.parquet; nothing is set up, so nothing is released again."""
     if data is not None:
         raise InputError(
-            f"{method} would release noised values of another graph's clients, and its model is of use with "
-            "theirs only; leave data out (the run's own predictions), or train on that graph"
+            f"{method} would release noised values of another graph's clients, and its model works with the "
+            "clients it was trained on only; leave data out to get the run's own predictions, or train on "
+            "that graph"
         )
     table = read_predictions(folder)
     return table if nodes is None else _chosen(table, str(manifest["data"]["name"]), nodes)
@@ -106,13 +112,13 @@ def _written(
 def _other(
     folder: Path, manifest: JsonObject, task: TaskDefinition, data: object, data_dir: str | Path | None
 ) -> tuple[RunConfig, Inputs]:
-    """The run's config on other data, checked against what the model was trained on."""
+    """Return the run's config on other data, checked against the data that the model was trained on."""
     asked = manifest["config"]
     method, name = get_method(str(asked.get("method"))), data_source(data).name
     _check_shared(method, name)
     if not method.state.model:
         raise InputError(
-            f"{method.name} learns nothing, so that its run says nothing of {name!r}; run it on that data"
+            f"{method.name} has no model, so its run cannot predict for {name!r}; run it on that data"
         )
     assert task.other_inputs is not None, "what predicts its own data alone was refused"
     config = config_from_json({**asked, **task.own_data}, folder, data=data, data_dir=data_dir)
@@ -120,16 +126,16 @@ def _other(
 
 
 def _check_shared(method: "Method", name: str) -> None:
-    """InputError where a model that was trained on one data set can say nothing of another one's clients."""
+    """Raise InputError if every client has its own model, which cannot predict for another data set."""
     if method.personal:
         raise InputError(
-            f"{method.name} has a model for every client, and {name!r} is of none of them; use a run of a "
-            "method whose model is shared"
+            f"{method.name} has a model for every client, and {name!r} belongs to none of them; use a run of "
+            "a method whose clients share one model"
         )
 
 
 def _check_not_own(method: "Method", fresh: "State", name: str) -> None:
-    """`_check_shared`, where settings decide whether clients have weights of their own."""
+    """Do as `_check_shared` for methods whose settings decide whether clients have weights of their own."""
     from graphfed.federation import CLIENTS
 
     if any(
@@ -137,23 +143,9 @@ def _check_not_own(method: "Method", fresh: "State", name: str) -> None:
         for key in method.state.model
     ):
         raise InputError(
-            f"with these settings {method.name} has a model for every client, and {name!r} is of none of "
-            "them; use a run whose model is shared"
+            f"with these settings {method.name} has a model for every client, and {name!r} belongs to none "
+            "of them; use a run whose clients share one model"
         )
-
-
-def _weights_in(folder: Path) -> dict[str, np.ndarray]:
-    from safetensors import SafetensorError
-
-    path = folder / "model.safetensors"
-    try:
-        check_regular(path)
-        path.open("rb").close()  # the reader calls every file that it may not open a missing one
-        return read_tensors(path)[0]
-    except PermissionError:
-        raise InputError(f"{path} may not be read by you; change its permissions") from None
-    except (OSError, SafetensorError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
 
 
 def _predict(
@@ -165,9 +157,16 @@ def _predict(
     *,
     elsewhere: bool,
 ) -> "pa.Table":
-    """Set up as training does, put the weights in, and predict, all clients stacked. known: of the data that
-    the model was trained on; absent: sensors that take no part in predicting; elsewhere: whether this is
-    other data."""
+    """Set up as training does, put the weights in, and predict, all clients stacked.
+
+    Args:
+        config: The run.
+        inputs: The data, split and partition.
+        arrays: The weights, in the layout of `weight_arrays`.
+        known: What the manifest says about the data that the model was trained on.
+        absent: Sensors that take no part in predicting.
+        elsewhere: Whether this is other data.
+    """
     import pyarrow as pa
 
     from graphfed.federation import CLIENTS
@@ -181,7 +180,7 @@ def _predict(
     parts = inputs.parts(config, fed.workers)
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)
-    if "classes" in known:  # another graph may lack some
+    if "classes" in known:  # another graph may not have all classes
         task = replace(task, num_classes=known["classes"])
     enrolled = evaluation.enrolled(fed, data)
     scaling = scaling_from(arrays, fed.device) if elsewhere else None
@@ -205,76 +204,8 @@ def _predict(
     return pa.concat_tables(inputs.tables(config, list(zip(parts, kept.parts, strict=True)), names))
 
 
-def with_weights(
-    fed: "Federation", fresh: "State", arrays: Mapping[str, np.ndarray], method: "Method"
-) -> "State":
-    """The state with the weights of a run's model.safetensors (layout: `weight_arrays`; a pooled method's
-    have no client dimension, of several values the names begin with the value's) in the place of its own."""
-    values = dict(fresh.values)
-    for name in method.state.model:
-        prefix = f"{name}." if len(method.state.model) > 1 else ""
-        mine = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-        if not values[name].parts:
-            continue  # of another place
-        (own,) = fed.local_parts(values[name])
-        loaded = _loaded(own, mine, prefix, fed.device, method.pooled)
-        values[name] = replace(values[name], parts=(loaded,))
-    return replace(fresh, values=values)
-
-
-def _loaded(
-    own: "Weights",
-    arrays: Mapping[str, np.ndarray],
-    prefix: str,
-    device: "torch.device",
-    pooled: bool,
-) -> "Weights":
-    """The weights in `arrays` in the form of `own`; prefix: of their names in the file."""
-    import torch
-
-    from graphfed.nn.sparse import SparseWeights
-
-    loaded: Weights = {}
-    for name, weight in own.items():
-        try:
-            if isinstance(weight, SparseWeights) and name not in arrays:
-                stored = {k: torch.from_numpy(arrays[f"{name}.{k}"]) for k in _SPARSE}
-                loaded[name] = SparseWeights(**stored, num_clients=weight.num_clients)
-            else:
-                full = torch.from_numpy(arrays[name]).to(device)
-                if pooled:
-                    full = full[None]  # the only client's
-                # In full, [K, F, H]: from clients one at a time.
-                loaded[name] = _stored_rows(weight, full) if isinstance(weight, SparseWeights) else full
-        except KeyError as error:
-            raise InputError(
-                f"model.safetensors lacks {prefix}{error.args[0]}; the run must be made again"
-            ) from None
-        given, like = (w.values if isinstance(w, SparseWeights) else w for w in (loaded[name], weight))
-        if given.shape != like.shape:
-            raise InputError(
-                f"model.safetensors has {prefix}{name} of shape {tuple(given.shape)} where this model has "
-                f"{tuple(like.shape)}; the run must be made again"
-            )
-    return loaded
-
-
-#: The arrays of first-layer weights that are stored by pair.
-_SPARSE = ("values", "pair_client", "pair_feature")
-
-
-def _stored_rows(like: "SparseWeights", full: "Tensor") -> "SparseWeights":
-    """Weights [K, F, H] as they are stored in `like`. A feature that occurs nowhere at a client needs no row
-    of its own to predict."""
-    import torch
-
-    rows = full[like.pair_client, like.pair_feature]
-    return like.with_values(torch.cat([rows, full[0]]))
-
-
 def _chosen(table: "pa.Table", graph: str, nodes: Iterable[object]) -> "pa.Table":
-    """The rows of some nodes of the graph of that name, or of some sensors, in the order they are asked
-    for."""
+    """Return the rows of some nodes or sensors of the graph, in the order in which they are asked for."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -300,7 +231,17 @@ def _chosen(table: "pa.Table", graph: str, nodes: Iterable[object]) -> "pa.Table
 
 
 def read_nodes(path: Path) -> list[str]:
-    """The ids in the first column of a CSV or Parquet file; InputError when it cannot be read."""
+    """Read the ids in the first column of a CSV or Parquet file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The ids as text.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
     from graphfed.data.user_files.table_files import TableFile
 
     file = TableFile(path)
@@ -315,7 +256,14 @@ def write_table(path: Path, table: "pa.Table") -> None:
     A spreadsheet takes a text in CSV that begins with a sign such as = for a formula. Such a text gets an
     apostrophe before it (`guarded`); Parquet has every text as it is.
 
-    InputError for another ending and a file that is there; GraphfedError when the disk refuses."""
+    Args:
+        path: A new file.
+        table: A pyarrow table.
+
+    Raises:
+        InputError: The ending is another one, or the file exists.
+        GraphfedError: The disk refuses the file.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyarrow import csv
@@ -333,7 +281,7 @@ def write_table(path: Path, table: "pa.Table") -> None:
 
 
 def _plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    """A column that CSV can hold, and that a spreadsheet takes for text."""
+    """Return a column that CSV can hold, and that a spreadsheet takes for text."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
@@ -358,5 +306,5 @@ def guarded(text: str) -> str:
 
 
 def unguarded(text: str) -> str:
-    """The text that `guarded` was given."""
+    """Return the text that `guarded` was given."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text

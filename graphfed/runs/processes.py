@@ -1,8 +1,9 @@
-"""A run in separate processes: every site's process reads its own data file and nothing else; the server's
-reads none, or in forecasting the network of the sensors.
+"""A run in separate processes: one for the server, and one for each worker, which computes for some clients.
 
-`train_in_processes` hands out the files, runs the training program of `train` in each process and puts
-together what they report, as the caller of a local run gets it."""
+A worker reads the data of its clients from a file and nothing else. The server reads no data, except the
+network of the sensors in forecasting. `train_in_processes` writes the files, runs the training program of
+`train` in each process, and combines what they report, as the caller of a local run receives it.
+"""
 
 import contextlib
 import dataclasses
@@ -32,38 +33,52 @@ from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
 
-__all__ = ["part_of_run", "put_together", "run_site", "train_in_processes", "train_run"]
+__all__ = ["part_of_run", "put_together", "run_worker", "train_in_processes", "train_run"]
 
 T = TypeVar("T")
 
-PROGRAM = "graphfed.runs.processes:run_site"
+PROGRAM = "graphfed.runs.processes:run_worker"
 
 
-def run_site(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject], None]) -> JsonObject:
-    """One process's part of a run: plain arguments in, and out what the caller of a trial asks for.
+def run_worker(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject], None]) -> JsonObject:
+    """Run one process's part of a run.
 
-    Every site hands its predictions (rows [n], logits [n, C]) and its own weights to the caller. That is the
-    experimenter's view of a trial run on one machine, where the caller dealt out the data in the first place;
-    it is beside the transfers and not on the ledger. A deployment has no such view: there predictions and
-    personal weights stay at their site.
+    Every worker returns the predictions of its clients (rows [n], logits [n, C]) and their weights to the
+    caller. This is the view of an experimenter, who partitioned the data on this machine in the first place,
+    so these results are not transfers and are not on the ledger. In a deployment predictions and personal
+    weights stay at their site.
 
-    The data file is removed once it is read, so that raw data does not stay in the temporary folder when the
-    caller is killed. InputError when the file or the method's settings cannot be used."""
+    The data file is removed once it is read, so that raw data does not stay in the temporary folder if the
+    caller is killed.
+
+    Args:
+        fed: The federation, with this process's clients or the server.
+        arguments: Plain values: method, plugins, config, task, checkpoints, dtype and the path of the data.
+        log: Sends a progress event to the caller.
+
+    Returns:
+        What `part_of_run` returns, or why the run was interrupted.
+
+    Raises:
+        InputError: The file or the method's settings cannot be used.
+    """
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
     kind = get_task(arguments["task"]["name"]).data
     load = kind.load if fed.here else kind.load_server
-    mine = [] if arguments["data"] is None or load is None else [_read_once(Path(arguments["data"]), load)]
+    data_here = (
+        [] if arguments["data"] is None or load is None else [_read_once(Path(arguments["data"]), load)]
+    )
     load_plugins(arguments["plugins"])
     method = get_method(arguments["method"])
     config = method.config(**arguments["config"])
-    data = kind.located(fed, *((mine, []) if fed.here else ([], mine)))
+    data = kind.located(fed, *((data_here, []) if fed.here else ([], data_here)))
 
     def on_event(event: Event) -> None:
         log(dataclasses.asdict(event))
 
     here = fed.server_is_here
     try:
-        # The caller passes the stop_request to stop on to the server's process, and to nobody else's.
+        # The caller passes the request to stop on to the server's process only.
         with listening() if here else contextlib.nullcontext(StopRequest()) as stop_request:
             checkpoints = None
             if arguments["checkpoints"] is not None:
@@ -84,8 +99,17 @@ def run_site(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject],
 
 
 def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> JsonObject:
-    """What this process has of a run that has ended, as a payload: the outcome where the server is, its part
-    of the model, its predictions (rows [n], logits [n, C]), its accounts and its ledger."""
+    """Return what this process has of a run that has ended.
+
+    Args:
+        fed: The federation.
+        method: The method.
+        outcome: The outcome in this process.
+
+    Returns:
+        A payload: the outcome if the server is here, this process's part of the model, its predictions (rows
+        [n], logits [n, C]), its clients' statistics and its ledger.
+    """
     model = {name: outcome.state.values[name] for name in method.state.model}
     # As text: lists stay lists, and the ledger arrives as it was written.
     plain = json.dumps({name: getattr(outcome, name) for name in _PLAIN})
@@ -108,7 +132,7 @@ _PLAIN = ("best_round", "rounds_run", "val", "test", "test_confusion", "seconds"
 
 
 def _read_once(path: Path, load: Callable[[Path], T]) -> T:
-    """A process's own data from its file, which is removed even when it cannot be read."""
+    """Read a process's data from its file, which is removed even if it cannot be read."""
     try:
         return load(path)
     finally:
@@ -116,8 +140,7 @@ def _read_once(path: Path, load: Callable[[Path], T]) -> T:
 
 
 def _whole(value: Located[Payload], fed: Federation, replicated: bool) -> Payload:
-    """This process's part of a model's value, as plain tensors: a host's clients' own ones in full, [K_h,
-    ...]."""
+    """Return this process's part of a model's value as plain tensors; a worker's clients have [K_h, ...]."""
     (weights,) = fed.local_parts(value)
     if value.place == SERVER or replicated:
         return weights
@@ -134,18 +157,18 @@ def train_run(
     start: int | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> tuple[Outcome, Ledger]:
-    """Train a run with one process for each host: what `runs.run` calls for runtime=processes.
+    """Train a run with one process for each worker: what `runs.run` calls for runtime=processes.
 
     Args:
         config: The run.
         inputs: Its data.
-        parts: What each host has of its own.
-        folder: For checkpoints; None where none are kept.
-        start: The round after which to go on; None: the beginning.
+        parts: The data of each worker's clients.
+        folder: The folder for checkpoints; None to keep none.
+        start: The round to go on from; None for the beginning.
         on_event: Called with every event of the training.
 
     Returns:
-        The outcome and the ledger of all places.
+        The outcome, and the ledger of all places.
     """
     return train_in_processes(
         config.method,
@@ -171,17 +194,31 @@ def train_in_processes(
     threads: int = 1,
     checkpoints: tuple[Path, float, int | None] | None = None,
 ) -> tuple[Outcome, Ledger]:
-    """Train with one process for each host and one for the server: what `train` gives, and the ledger of all
-    places. parts: what each host has of its own (a `Cohort`, a `Series`), of_server: what the server has.
+    """Train with one process for each worker and one for the server.
 
-    `running`: processes that already run (with these hosts);
-    without it they are started for this run, with `threads` threads each, and stopped after it.
-    `checkpoints`: folder, seconds between them and the round after which to go on (None: the beginning), as
-    in `Checkpoints`.
+    The raw data is in a private temporary folder from the moment when every process is started until each
+    worker has read its own file.
 
-    The raw data is in a private temporary folder from the moment every process is started until each site has
-    read its own file. Raises what `Workers` and `Sites.run` raise, and Interrupted when SIGINT or SIGTERM
-    came while they trained, after every process has saved."""
+    Args:
+        method: The method.
+        parts: The data of each worker's clients (a `Cohort` or a `Series`).
+        task: The task.
+        config: The method's settings.
+        of_server: The data of the server.
+        on_event: Called with every event of the training.
+        running: Processes that already run with these workers. Without them processes are started for this
+            run and stopped after it.
+        threads: Threads of each process that is started.
+        checkpoints: The folder, the seconds between checkpoints, and the round to go on from (None: the
+            beginning), as in `Checkpoints`; None to keep none.
+
+    Returns:
+        What `train` returns, and the ledger of all places.
+
+    Raises:
+        Interrupted: SIGINT or SIGTERM came during training, after every process has saved.
+        GraphfedError: A process failed (see `Workers.run`).
+    """
     kind, workers = get_task(task.name).data, [list(part.clients) for part in parts]
     plugin = METHODS.plugin(method.name)
     common = {
@@ -207,7 +244,7 @@ def train_in_processes(
             kind.save_server(of_server, path)
             arguments[SERVER_INDEX] = {**common, "data": str(path)}
         for h, part in enumerate(parts):
-            path = Path(folder) / f"site{h}.safetensors"
+            path = Path(folder) / f"worker{h}.safetensors"
             kind.save(part, path)
             arguments[h] = {**common, "data": str(path)}
         saves = checkpoints is not None
@@ -220,7 +257,15 @@ def train_in_processes(
 
 
 def put_together(method: Method, parts: Mapping[int, JsonObject]) -> tuple[Outcome, Ledger]:
-    """What `train` gives, and the ledger of all places, from every process's `part_of_run`, by end."""
+    """Combine what the processes of a run return.
+
+    Args:
+        method: The method.
+        parts: What `part_of_run` returned, by participant.
+
+    Returns:
+        What `train` returns, and the ledger of all places.
+    """
     at_server = parts[SERVER_INDEX]
     clients = [parts[h] for h in sorted(parts) if h != SERVER_INDEX]
     values = {

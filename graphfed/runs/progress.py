@@ -1,4 +1,4 @@
-"""What a person sees while a run works, on stderr: a bar on a terminal, else a line now and then."""
+"""Show the progress of a run on stderr: a bar on a terminal, and a line every few seconds elsewhere."""
 
 import sys
 import threading
@@ -23,16 +23,23 @@ __all__ = [
     "stages_of",
 ]
 
-#: Without a terminal: at most one line in so many seconds, and always the last round.
+#: Without a terminal: the seconds between two lines, at least. The last round always has a line.
 LINE_EVERY = 5.0
-#: Without a terminal: what a run is doing is said where it has taken so many seconds without a line.
+#: Without a terminal: the seconds without a line after which the current stage is reported.
 SILENCE = 2.0
 
 OnEvent = Callable[["Event"], None]
 
 
 def human_bytes(count: float) -> str:
-    """``1536000`` -> ``'1.5 MB'`` (powers of 1000)."""
+    """Write a number of bytes for people, in powers of 1000: ``1536000`` becomes ``'1.5 MB'``.
+
+    Args:
+        count: Bytes.
+
+    Returns:
+        The text.
+    """
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 999.5:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
@@ -41,7 +48,14 @@ def human_bytes(count: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """``75`` -> ``'1:15'``; below ten seconds ``'4.2 s'``."""
+    """Write a duration for people: ``75`` becomes ``'1:15'``; below ten seconds ``'4.2 s'``.
+
+    Args:
+        seconds: The duration.
+
+    Returns:
+        The text.
+    """
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -50,10 +64,10 @@ def human_seconds(seconds: float) -> str:
 
 
 def stages_of(on_event: OnEvent | None) -> Callable[[str], None]:
-    """Return a function that reports, under a run's events, what begins before training.
+    """Return a function that reports, as an event of a run, which stage begins before training.
 
     Args:
-        on_event: What shows the run's events; None where nobody watches.
+        on_event: Shows the run's events; None if they are not shown.
 
     Returns:
         A function of a text, as in "loading cora".
@@ -69,7 +83,7 @@ def stages_of(on_event: OnEvent | None) -> Callable[[str], None]:
 
 
 def _validation(event: "Event") -> str:
-    """The first validation metric, as text."""
+    """Return the first validation metric as text."""
     if not event.val:
         return ""
     name, value = next(iter(event.val.items()))
@@ -78,7 +92,16 @@ def _validation(event: "Event") -> str:
 
 @contextmanager
 def show_progress(label: str, enabled: bool = True, stream: TextIO | None = None) -> Iterator[OnEvent | None]:
-    """Show a run's events under `label` on `stream` (default: stderr); yields None when not `enabled`."""
+    """Show a run's events on a stream in this block.
+
+    Args:
+        label: Stands before each line.
+        enabled: Whether to show anything.
+        stream: Default: stderr.
+
+    Yields:
+        A function that takes the events; None if nothing is shown.
+    """
     stream = sys.stderr if stream is None else stream
     if not enabled or stream is None:
         yield None
@@ -94,43 +117,79 @@ def show_progress(label: str, enabled: bool = True, stream: TextIO | None = None
 
 
 def show_message(text: str, enabled: bool = True) -> None:
-    """A line on stderr; a bar that is shown there moves on below it."""
+    """Write a line to stderr; a progress bar that is shown there moves below it.
+
+    Args:
+        text: The line.
+        enabled: Whether to show it.
+    """
     if enabled:
         say(text)
 
 
 def show_dropped(name: str, dropped: Sequence[str], enabled: bool = True) -> None:
-    """A line on stderr for what the reader of the data left out, none where it left out nothing. name: of the
-    data; dropped: as of `graphfed.data.graphs.graph.Graph`."""
+    """Write a line to stderr about what the reader of the data left out; nothing if it left out nothing.
+
+    Args:
+        name: The name of the data.
+        dropped: What was left out, as in `graphfed.data.graphs.graph.Graph`.
+        enabled: Whether to show it.
+    """
     show_message(f"{name}: {in_one_line(dropped)}", enabled and bool(dropped))
 
 
 class Expected:
-    """What a run will take in all, from what set-up and the rounds so far have taken."""
+    """An estimate of what a run will take in all, from what set-up and the rounds so far have taken."""
 
     def __init__(self) -> None:
         self._ready: Event | None = None
 
     def see(self, event: "Event") -> None:
-        """Keep the event that ends set-up, or in a run that goes on from a checkpoint begins training."""
+        """Remember the event that ends set-up, or that begins training in a run that goes on from a
+        checkpoint.
+
+        Args:
+            event: An event of the run.
+        """
         if event.phase == "setup":
             self._ready = event
 
     def _in_all(self, event: "Event", before: float, now: float) -> float:
-        """`before` training and `now`, extrapolated to the last round."""
+        """Extrapolate from `before`, the amount at the start of training, and `now` to the last round."""
         first = 0 if self._ready is None else self._ready.round
         return before + (now - before) * (event.rounds - first) / max(1, event.round - first)
 
     def seconds(self, event: "Event") -> float:
-        """Seconds of the whole run."""
+        """Estimate the seconds of the run.
+
+        Args:
+            event: The latest event.
+
+        Returns:
+            The estimate.
+        """
         return self._in_all(event, self._ready.seconds if self._ready else 0.0, event.seconds)
 
     def bytes(self, event: "Event") -> float:
-        """Bytes of set-up and training of the whole run."""
+        """Estimate the bytes of set-up and training of the run.
+
+        Args:
+            event: The latest event.
+
+        Returns:
+            The estimate.
+        """
         return self._in_all(event, self._ready.bytes if self._ready else 0, event.bytes)
 
     def text(self, event: "Event") -> str:
-        """``about 40 s, 120 MB sent, 1.3 GB of memory in all``; "at most" where the run may stop early."""
+        """Return the estimate as text: ``about 40 s, 120 MB sent, 1.3 GB of memory in all``.
+
+        Args:
+            event: The latest event.
+
+        Returns:
+            The text, with "at most" if the run may stop early.
+        """
         sent = self.bytes(event)
         parts = [f"about {human_seconds(self.seconds(event))}", f"{human_bytes(sent)} sent"]
         parts += [f"{human_bytes(event.memory)} of memory"] if event.memory else []
@@ -138,15 +197,15 @@ class Expected:
 
 
 class _Lines:
-    """A line now and then: the first one as soon as a round has shown what the run will take."""
+    """Progress in lines. The first line comes as soon as a round has shown how long the run will take."""
 
     def __init__(self, label: str, stream: TextIO) -> None:
         self._label, self._stream = label, stream
         self._shown_at = time.monotonic()
         self._last_round = 0
         self._expected = Expected()
-        self._foretold = False
-        # What is worked on now, and the timer that shows it when it fires.
+        self._announced = False
+        # The current stage, and the timer that shows it.
         self._stage, self._patience = "", SILENCE
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
@@ -163,7 +222,7 @@ class _Lines:
             self._show_round(event)
 
     def stop_waiting(self) -> None:
-        """Show nothing of the stages before: they are over."""
+        """Cancel the line about the stages before, which are over."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -191,18 +250,18 @@ class _Lines:
         finished = event.phase == "done" or event.round == event.rounds
         began = event.phase == "train" and not finished
         now = time.monotonic()
-        long = began and not self._foretold and self._expected.seconds(event) > LINE_EVERY
+        long = began and not self._announced and self._expected.seconds(event) > LINE_EVERY
         due = now - self._shown_at >= LINE_EVERY or long
         if (finished and event.round == self._last_round) or (not finished and not due):
             return
         self._shown_at, self._last_round = now, event.round
-        told = [f"round {event.round}/{event.rounds}", _validation(event), human_bytes(event.bytes)]
+        parts = [f"round {event.round}/{event.rounds}", _validation(event), human_bytes(event.bytes)]
         if began:
-            told.append(f"{human_seconds(self._expected.seconds(event) - event.seconds)} left")
-            if not self._foretold:
-                told.append(self._expected.text(event))
-                self._foretold = True
-        self._print(", ".join(part for part in told if part))
+            parts.append(f"{human_seconds(self._expected.seconds(event) - event.seconds)} left")
+            if not self._announced:
+                parts.append(self._expected.text(event))
+                self._announced = True
+        self._print(", ".join(part for part in parts if part))
 
 
 @contextmanager
@@ -214,32 +273,32 @@ def _bar(label: str, stream: TextIO) -> Iterator[OnEvent]:
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[status]}"),
         TimeRemainingColumn(compact=True),
         TextColumn("left"),
     )
     with Progress(*columns, console=Console(file=stream), refresh_per_second=5) as progress:
-        task = progress.add_task(printable(label), total=None, told="setting up")
+        task = progress.add_task(printable(label), total=None, status="setting up")
 
-        # A round can lack validation (eval_every): the last value stays on screen.
+        # A round may have no validation (eval_every); the last value stays on the screen.
         validation = ""
-        expected, foretold = Expected(), False
+        expected, announced = Expected(), False
 
         def on_event(event: "Event") -> None:
-            nonlocal validation, foretold
+            nonlocal validation, announced
             expected.see(event)
             if event.phase == "stage":
-                progress.update(task, told=event.note)
+                progress.update(task, status=event.note)
                 return
             if event.note:
                 progress.console.print(printable(event.note), markup=False, highlight=False)
                 return
-            if event.phase == "train" and not foretold and expected.seconds(event) > LINE_EVERY:
+            if event.phase == "train" and not announced and expected.seconds(event) > LINE_EVERY:
                 progress.console.print(expected.text(event), markup=False, highlight=False)
-                foretold = True
+                announced = True
             validation = _validation(event) or validation
-            told = "  ".join(part for part in (validation, human_bytes(event.bytes)) if part)
+            status = "  ".join(part for part in (validation, human_bytes(event.bytes)) if part)
             total = event.round if event.phase == "done" else event.rounds
-            progress.update(task, completed=event.round, total=total, told=told)
+            progress.update(task, completed=event.round, total=total, status=status)
 
         yield on_event

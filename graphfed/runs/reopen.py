@@ -1,15 +1,20 @@
-"""A run's folder -> what it was asked and what it trained on, so that it can go on, be used or be audited."""
+"""Open the folder of a run again: to use it, to audit it, or to go on with it after an interruption.
+
+A run goes on from its newest checkpoint, a comparison or a sweep from its first unfinished run, and the
+learning of a policy from its newest episode.
+"""
 
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
+from graphfed.loading import load_object
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.plugins import check_plugins
 from graphfed.runs import folder as files
@@ -24,6 +29,7 @@ from graphfed.runs.folder_schema import (
     SweepManifest,
     check_content,
 )
+from graphfed.runs.progress import show_progress, stages_of
 from graphfed.runs.run import Result, finish, now, write_manifest
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
@@ -34,7 +40,16 @@ from graphfed.terminal import say
 if TYPE_CHECKING:
     from graphfed.runs.train import Event
 
-__all__ = ["check_hashes", "config_from_json", "find_start", "go_on", "read_manifest", "reopen"]
+__all__ = [
+    "RESUMED_BY",
+    "check_hashes",
+    "config_from_json",
+    "find_start",
+    "go_on",
+    "read_manifest",
+    "reopen",
+    "resume",
+]
 
 #: The options that a manifest has under their own names, and as they are given again.
 _OPTIONS = tuple(name for name in OPTIONS if name not in ("task", "data", "rounds", "data_dir"))
@@ -50,8 +65,17 @@ MANIFESTS: dict[str, type[BaseModel]] = {
 
 
 def read_manifest(folder: str | Path) -> JsonObject:
-    """The manifest in the folder of a run, a comparison, a sweep, a reproduction or a policy; InputError when
-    there is none, or it is damaged."""
+    """Read the manifest in a folder.
+
+    Args:
+        folder: The folder of a run, a comparison, a sweep, a reproduction or a policy.
+
+    Returns:
+        The content of manifest.json.
+
+    Raises:
+        InputError: There is no manifest, or it is damaged.
+    """
     path = Path(folder) / "manifest.json"
     manifest = files.read_json(path, AnyManifest)
     kind = next((model for key, model in MANIFESTS.items() if key in manifest), RunManifest)
@@ -65,27 +89,33 @@ def reopen(
     data_dir: str | Path | None = None,
     on_stage: Callable[[str], None] = no_stages,
 ) -> tuple[RunConfig, Inputs]:
-    """The config of the run in `folder`, checked again, and its graph, split and partition, made again.
+    """Read the config of the run in a folder, and load its graph, split and partition again.
 
-    data: needed where the run's data was an object in Python, which no file names. data_dir: where the data
-    files are now (default: where they were).
+    A partition that was read from a file is read from the file again, or from the copy in the folder if the
+    file is gone.
 
-    on_stage(text) is called with what begins.
+    Args:
+        folder: The folder of the run.
+        data: The data, if it was an object in Python, which no file names.
+        data_dir: The folder where the data files are now; default: where they were.
+        on_stage: Called with the name of each stage that begins.
 
-    A partition that was read from a file is read from it again, or, once the file is gone, from the copy in
-    the folder.
+    Returns:
+        The config, with every value checked again, and the inputs.
 
-    Raises InputError for a folder without a usable manifest, and when graph, split or partition are not those
-    of the run (their hashes differ)."""
+    Raises:
+        InputError: The folder has no usable manifest, or graph, split or partition are not those of the run
+            (their hashes differ).
+    """
     manifest = read_manifest(folder)
     if "deployment" in manifest:
         raise InputError(
-            f"the run in {folder} was deployed, and its data is at the sites: each has its predictions, and "
-            f"what it sent, in runs/{manifest['deployment'].get('run')} of its kit"
+            f"the run in {folder} was deployed, so its data is at the sites: each site has its predictions "
+            f"and what it sent in runs/{manifest['deployment'].get('run')} of its startup kit"
         )
     if "policy" in manifest:
         raise InputError(
-            f"{folder} has a sampling policy, and is no run; use it in one: policy_file="
+            f"{folder} holds a sampling policy and no run; use the policy in a run: policy_file="
             f"{Path(folder) / 'policy.safetensors'}"
         )
     if "config" not in manifest:
@@ -97,12 +127,21 @@ def reopen(
 
 
 def check_hashes(folder: Path, inputs: Inputs, hashes: Mapping[str, str]) -> None:
-    """InputError unless graph, split and partition are those the run in `folder` had."""
+    """Check that graph, split and partition are those of the run.
+
+    Args:
+        folder: The folder of the run, for the message.
+        inputs: What was loaded.
+        hashes: The hashes in the manifest.
+
+    Raises:
+        InputError: A hash differs.
+    """
     for what, here in inputs.hashes.items():
         there = hashes.get(what)
         if here != there:
             raise InputError(
-                f"the {what} is not the one the run in {folder} had (hash {here[:12]} instead of "
+                f"the {what} is not the one that the run in {folder} had (hash {here[:12]} instead of "
                 f"{str(there)[:12]}); give the same data again, or start a new run"
             )
 
@@ -115,11 +154,21 @@ def config_from_json(
     data_dir: str | Path | None = None,
     origin: str | None = None,
 ) -> RunConfig:
-    """The inverse of `RunConfig.to_json`, every value checked again. `folder` is where it was written, for
-    messages and for what was kept beside it. origin: what a refusal of a value begins with (default: the
-    folder's manifest.json).
+    """Read a run's config, the inverse of `RunConfig.to_json`, and check every value again.
 
-    Raises InputError also where a plug-in of the run is not here (`graphfed.plugins.check_plugins`)."""
+    Args:
+        asked: The config in a manifest.
+        folder: The folder with the manifest, for messages and for the copy of a partition.
+        data: Replaces the data; needed if it was an object in Python.
+        data_dir: The folder where the data files are now.
+        origin: Begins the message about a value; default: the folder's manifest.json.
+
+    Returns:
+        The config.
+
+    Raises:
+        InputError: A value cannot be used, or a plug-in of the run is not here (see `plugins.check_plugins`).
+    """
     check_plugins(asked.get("plugins", ()), folder)
     try:
         source = asked["data_source"] if data is None else data
@@ -130,19 +179,19 @@ def config_from_json(
             )
         settings = {key: value for key, value in asked["training"].items() if key != "seed"}
         settings |= {"split_seed": asked["split_seed"]}
-        # What a saved partition was made with is in its file.
+        # The options of a saved partition are in its file.
         saved = _saved_partition(asked.get("partition_file"), folder)
         if saved is None:
             settings |= {"partition_seed": asked["partition_seed"]}
         for prefix in ("data",) if saved is not None else ("partition", "data"):
             settings |= {f"{prefix}.{key}": value for key, value in asked[f"{prefix}_options"].items()}
-        task = asked.get("task", CLASSIFICATION)  # runs of earlier versions do not say so
+        task = asked.get("task", CLASSIFICATION)  # runs of earlier versions have no task in the config
         options = {key: asked[key] for key in _OPTIONS} | ({} if saved is None else {"partition": saved})
         known = asked["data_dir"] if data_dir is None else data_dir
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{folder / 'manifest.json'} is damaged, or of another version of graphfed: "
-            f"its config lacks {error}"
+            f"its config has no {error}"
         ) from None
     try:
         return make_config(task=task, data=source, data_dir=known, settings=settings, **options)
@@ -152,8 +201,9 @@ def config_from_json(
 
 
 def _saved_partition(named: str | None, folder: Path) -> str | None:
-    """The file of the partition: the one the run named while it is there, else the copy in the run's folder,
-    or in that of the comparison or sweep which the run is part of."""
+    """Return the file of a partition: the one that the run named, or, if it is gone, the copy in the run's
+    folder or in the folder of the comparison or sweep that the run belongs to.
+    """
     if named is None or os.path.exists(named):  # a Path's `exists` raises where a folder may not be read
         return named
     for above in (folder, folder.parent):
@@ -165,7 +215,21 @@ def _saved_partition(named: str | None, folder: Path) -> str | None:
 def go_on(
     config: RunConfig, inputs: Inputs, folder: Path, on_event: "Callable[[Event], None] | None"
 ) -> Result:
-    """Go on with the run in `folder`, which has begun and not ended, from its newest whole checkpoint."""
+    """Go on with a run that has begun and not ended, from its newest undamaged checkpoint.
+
+    Args:
+        config: The run.
+        inputs: The data, split and partition.
+        folder: The folder of the run.
+        on_event: Called with the progress events.
+
+    Returns:
+        The result.
+
+    Raises:
+        InputError: The folder is locked by another program.
+        GraphfedError, Interrupted: As `finish`.
+    """
     from graphfed.runs.checkpoint import process_names
 
     with files.open_folder(folder, resume=True):
@@ -174,7 +238,7 @@ def go_on(
             folder, manifest, process_names(config.workers or 1, config.runtime == "processes")
         )
         if config.runtime == "local":
-            # The bits depend on the number of threads, and the default on the machine.
+            # Results depend on the number of threads bit for bit, and the default number on the machine.
             config = dataclasses.replace(config, threads=manifest.get("threads"))
         return finish(config, inputs, folder=folder, start=start, on_event=on_event)
 
@@ -185,17 +249,18 @@ def find_start(
     processes: Sequence[str],
     schema: type[BaseModel] = CheckpointFile,
 ) -> int | None:
-    """Find the round after which to go on, warn of newer checkpoints that are damaged, and note in the
-    manifest that it is resumed.
+    """Find the round to go on from, warn of newer checkpoints that are damaged, and note the resumption in
+    the manifest.
 
     Args:
-        folder: What was begun, and is open.
+        folder: The open folder of what was begun.
         manifest: Its manifest.
-        processes: The names of those that save.
-        schema: Of the JSON files of its checkpoints.
+        processes: The names of the processes that save.
+        schema: The schema of the JSON files of its checkpoints.
 
     Returns:
-        The newest round of which every process has a whole checkpoint; None to begin again."""
+        The newest round of which every process has an undamaged checkpoint; None to begin again.
+    """
     from graphfed.runs.checkpoint import newest_round
 
     start, faults = newest_round(folder, processes, schema)
@@ -205,3 +270,56 @@ def find_start(
     again = [*manifest.get("resumed", []), {"at": now(), "round": start}]
     write_manifest(folder, {**manifest, "resumed": again})
     return start
+
+
+# ---- resume ------------------------------------------------------------------------------------------------
+
+#: What goes on with a folder that is not one run on this machine, by a key that only its manifest has: the
+#: module:function, which also reads a folder that has ended. These modules lie in higher layers, so each is
+#: imported when a folder of its kind is resumed.
+RESUMED_BY = {
+    "reproduce": "graphfed.reproductions.reproduce:resume_reproduction",
+    "rows": "graphfed.studies.compare:resume_comparison",
+    "sweep": "graphfed.studies.sweep:resume_sweep",
+    "policy": "graphfed.studies.policy_learning:resume_policy",
+    "deployment": "graphfed.deployment.deploy:resume_deployment",
+}
+
+
+def resume(
+    folder: str | Path, *, data: object = None, data_dir: str | Path | None = None, progress: bool = False
+) -> Any:
+    """Go on with the run, comparison, sweep, reproduction or policy in a folder; read one that has ended.
+
+    A run goes on from its newest undamaged checkpoint, bit for bit: its weights and metrics are those of a
+    run that was never interrupted, on the same machine with the same versions.
+
+    Args:
+        folder: The folder that `graphfed run`, `compare`, `sweep`, `reproduce` or `policy` wrote.
+        data: The data, if it was an object in Python.
+        data_dir: The folder where the data files are now.
+        progress: Whether to show progress on stderr.
+
+    Returns:
+        What the command that began it returns: `Result`, `Comparison`, `Sweep`, `Reproduction` or
+        `LearnedPolicy`.
+
+    Raises:
+        InputError: The folder is none of these, is used by another program, or the data has changed.
+        GraphfedError, Interrupted: As `run`.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    for key, program in RESUMED_BY.items():
+        if key in manifest:
+            return load_object(program)(folder, manifest, data=data, data_dir=data_dir, progress=progress)
+    if (folder / "result.json").exists():
+        return Result.read(folder)
+    return _resume_run(folder, data, data_dir, progress)
+
+
+def _resume_run(folder: Path, data: object, data_dir: str | Path | None, progress: bool) -> Result:
+    with show_progress(folder.name, progress) as on_event:
+        config, inputs = reopen(folder, data=data, data_dir=data_dir, on_stage=stages_of(on_event))
+    with show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event:
+        return go_on(config, inputs, folder, on_event)

@@ -1,8 +1,11 @@
-"""One run: load, split, deal, train, score, write. `run` is the Python API; the command line calls it."""
+"""Make one run: load, split and partition the data, train, score and write the results.
+
+`run` is the Python API, which the command line calls.
+"""
 
 import dataclasses
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,18 +14,16 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from graphfed.errors import InputError
 from graphfed.files import JsonObject, write_json
 from graphfed.loading import load_object
-from graphfed.memory import memory_bytes, peak_memory
-from graphfed.methods.common.memory import ACCURACY
-from graphfed.methods.config import TrainingSettings
+from graphfed.memory import peak_memory
 from graphfed.plugins import Plugin
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
-from graphfed.runs.diagnostics import Evidence, check_run
+from graphfed.runs.diagnostics import announce_memory, check_memory, diagnose
 from graphfed.runs.folder_schema import ResultFile
-from graphfed.runs.progress import human_bytes, show_dropped, show_progress, stages_of
+from graphfed.runs.model_file import model_arrays
+from graphfed.runs.progress import show_dropped, show_progress, stages_of
 from graphfed.runs.settings import changed_settings, given_settings
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
@@ -32,8 +33,6 @@ from graphfed.tasks.run_options import RunOptions
 
 if TYPE_CHECKING:
     from graphfed.federation import Ledger
-    from graphfed.methods.base import Method
-    from graphfed.methods.config import CommonSettings
     from graphfed.runs.train import Event
     from graphfed.tasks.evaluation import Predicted
     from graphfed.tasks.inputs import WorkerPart
@@ -41,15 +40,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Result",
-    "check_memory",
     "computing_with",
-    "diagnosed",
     "execute",
     "finish",
     "has_checkpoint",
     "keep_partition",
     "manifest_of",
-    "model_arrays",
     "now",
     "peak_rss_mb",
     "run",
@@ -63,10 +59,18 @@ __all__ = [
 class Result:
     """What a run found, under the names of result.json.
 
-    best_round: None where every client has a best round of its own.
-    val, test: metrics at the best round, which is chosen on validation; over all nodes of all clients.
-    bytes: payload bytes of set-up and training. seconds: setup, train, total, per_round.
-    folder: where the files are, None when nothing was written."""
+    Attributes:
+        best_round: The round with the best validation metric; None if every client selects its own round.
+        val: Validation metrics at the best round, over all nodes of all clients.
+        test: Test metrics at the best round, over all nodes of all clients.
+        seconds: The time of set-up, training and all, and the mean time of a round.
+        bytes: Payload bytes of set-up and training.
+        privacy: The privacy statement that follows from the ledger.
+        peak_rss_mb: The largest memory of a process of the run, in MB of 10^6 bytes.
+        hashes: Of the data, the split and the partition.
+        details: What else the run found (docs/runs.md).
+        folder: The folder with the files of the run; None if nothing was written.
+    """
 
     method: str
     dataset: str
@@ -89,12 +93,26 @@ class Result:
     folder: Path | None = None
 
     def to_json(self) -> JsonObject:
-        """The object in result.json: plain numbers, None where a number is not finite."""
+        """Return the content of result.json.
+
+        Returns:
+            Plain numbers; None for a number that is not finite.
+        """
         return files.fields_of(self)
 
     @staticmethod
     def read(folder: str | Path) -> "Result":
-        """The result in a run's folder; InputError when there is none."""
+        """Read the result in the folder of a run.
+
+        Args:
+            folder: The folder of a run that has ended.
+
+        Returns:
+            The result.
+
+        Raises:
+            InputError: There is no usable result.json.
+        """
         folder = Path(folder)
         content = files.read_json(folder / "result.json", ResultFile)
         names = [f.name for f in dataclasses.fields(Result) if f.name != "folder"]
@@ -124,33 +142,50 @@ def run(
     command: str = "graphfed.run",
     **more: object,
 ) -> Result:
-    """Train `method` on `data` dealt over `clients` sites, and write the run's folder.
+    """Train a method on data that is partitioned among clients, and write the run's folder.
 
-    task: "classification" of nodes, "link_prediction" or "forecasting"; default the method's first.
-    data: the name of a data set (`graphfed data list`; default "digits", of forecasting "roads"), the path of
-    a description of one's own files (.yaml, see `graphfed.data.user_files.graph_description`) or of a whole
-    graph (.pt, .graphml), a description as a mapping, a `graphfed.data.graphs.graph.Graph`, a PyG `Data`, a
-    networkx graph or `graphfed.data.sensors.series.Sensors`.
-    clients: default 10, or as many as the partition fixes. rounds: default the method's own.
-    partition: a name, or the file of a saved one (`Partition.save`, `graphfed data partition`); default
-    "column", the sites of the data, where it names them, else what the method is for: "label_dirichlet",
-    "ego", or of forecasting "sensors", one client each.
-    split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25"; in link prediction
-    "edges:0.8,0.05,0.15", which is its default; in forecasting "time:0.7,0.1,0.2", its default, or
-    "inductive:0.5".
-    runtime: "local", "processes", or "nvflare": a federation over NVIDIA FLARE on this machine; in these two
-    the clients are dealt over `workers` processes (default: one each). A federation on several machines:
-    `graphfed.deploy`.
-    placement, of the local runtime: "stacked", or "one-at-a-time", the slow and plain one to debug with.
-    threads: default one for a small graph, every core for a large one; of each process in "processes", one.
-    out: the folder; None for ``runs/<method>-<data>-<time>``, False to write nothing.
-    checkpoint_every: seconds between checkpoints, 0 for one before every round. `resume` goes on from them.
-    progress: show it on stderr. command: what to write down as the command.
-    settings, and by name: what `--set` takes: ``lr=0.1``, ``settings={"partition.beta": 1.0}``.
+    Args:
+        method: The name of the method (`graphfed methods`).
+        task: "classification" of nodes, "link_prediction" or "forecasting"; default: the method's first task.
+        data: The name of a data set (`graphfed data list`; default: "digits", or "roads" for forecasting),
+            the path of a description of one's own files (.yaml, see
+            `graphfed.data.user_files.graph_description`) or of a whole graph (.pt, .graphml), a description
+            as a mapping, a `graphfed.data.graphs.graph.Graph`, a PyG `Data`, a networkx graph or
+            `graphfed.data.sensors.series.Sensors`.
+        clients: The number of clients; default: 10, or as many as the partition has.
+        partition: A name, or the file of a saved partition (`Partition.save`, `graphfed data partition`).
+            Default: "column", the clients that the data names, if it names them; else the partition of the
+            method: "label_dirichlet", "ego", or for forecasting "sensors", one client for each sensor.
+        rounds: The largest number of rounds; default: the task's.
+        seed: The seed of weights, draws, partition and split.
+        split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25"; for link prediction
+            "edges:0.8,0.05,0.15" (its default); for forecasting "time:0.7,0.1,0.2" (its default) or
+            "inductive:0.5".
+        runtime: "local", "processes", or "nvflare": a federation over NVIDIA FLARE on this machine. A
+            federation on several machines is started by `graphfed.deploy`.
+        workers: In the runtimes "processes" and "nvflare", the number of processes that compute for the
+            clients; default: one for each client.
+        placement: In the runtime "local": "stacked" computes all clients together; "one-at-a-time" is slow
+            and simple, for debugging.
+        device: The torch device.
+        threads: Threads to compute with; default: one for a small graph, every core for a large one. In the
+            runtime "processes" each process has so many; default: one.
+        data_dir: The folder where data files are looked for first.
+        out: The folder to write; None for ``runs/<method>-<data>-<time>``, False to write nothing.
+        checkpoint_every: Seconds between checkpoints, from which `resume` goes on; 0 for one in every round.
+        progress: Whether to show progress on stderr.
+        settings: What `--set` takes: ``settings={"partition.beta": 1.0}``.
+        command: The command that manifest.json records.
+        more: Settings by name: ``lr=0.1``.
 
-    Raises InputError, with nothing left written, for a value that cannot be used, the folder's name included;
-    GraphfedError when the disk refuses the files; Interrupted (a KeyboardInterrupt), after saving, when
-    SIGINT or SIGTERM came while it trained."""
+    Returns:
+        The result, which is also in the folder.
+
+    Raises:
+        InputError: A value cannot be used, the folder's name included; nothing is left written.
+        GraphfedError: The disk refuses the files, or training diverged in every round.
+        Interrupted: SIGINT or SIGTERM came during training. The run is saved; it is a KeyboardInterrupt.
+    """
     config = make_config(
         method,
         task=task,
@@ -171,7 +206,7 @@ def run(
     )
     name = f"{config.method.name}-{config.data_name}"
     folder = files.chosen_folder(out, name)
-    # Opened before anything is loaded: a folder that cannot be made is known at once.
+    # The folder is opened before anything is loaded, so that one that cannot be made is reported at once.
     with (
         nullcontext() if folder is None else files.open_folder(folder, keep=has_checkpoint),
         show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event,
@@ -190,11 +225,27 @@ def execute(
     on_event: "Callable[[Event], None] | None" = None,
     own_partition: bool = True,
 ) -> Result:
-    """Train and score on loaded inputs, and write what is found into `folder` (None: write nothing), which is
-    open. own_partition: keep a copy there of a partition that was read from a file."""
+    """Train and score a run whose inputs are loaded, and write the results.
+
+    Args:
+        config: The run.
+        inputs: The data, split and partition.
+        folder: The folder of the run, which is open; None to write nothing.
+        command: The command that manifest.json records.
+        on_event: Called with the progress events.
+        own_partition: Whether to keep a copy of a partition that was read from a file in the folder.
+
+    Returns:
+        The result.
+
+    Raises:
+        InputError: The run does not fit into memory or on the disk.
+        GraphfedError: The disk refuses the files, or training diverged in every round.
+        Interrupted: SIGINT or SIGTERM came during training.
+    """
     needed = check_memory(config, inputs)
     if on_event is not None and needed is not None:
-        _foretell_memory(needed, on_event)
+        announce_memory(needed, on_event)
     if folder is not None:
         kept = inputs.bytes_of_partition() if own_partition and config.partition_file is not None else 0
         files.check_space(folder, inputs.bytes_needed(config) + kept)
@@ -206,53 +257,6 @@ def execute(
     return finish(config, inputs, folder=folder, start=None, on_event=on_event)
 
 
-#: Memory beyond which a run says what it will take before it starts.
-MUCH_MEMORY = 2 * 10**9
-#: About what a process of its own has before it has data.
-MEMORY_OF_PROCESS = 250_000_000
-
-
-def check_memory(config: RunConfig, inputs: Inputs) -> int | None:
-    """Refuse a run that clearly does not fit into the memory of this machine, before it starts.
-
-    Args:
-        config: What is to be run.
-        inputs: Its data, split and partition.
-
-    Returns:
-        About how many bytes it takes beyond what this process has; None on an accelerator, whose memory is
-        another one.
-
-    Raises:
-        InputError: If even a third of what it takes (`memory_need.ACCURACY`) is not available.
-    """
-    if config.device != "cpu":
-        return None
-    processes = 0 if config.workers is None else config.workers + 1
-    needed = inputs.memory_needed(config) + processes * MEMORY_OF_PROCESS
-    available, _ = memory_bytes()
-    if available is not None and needed > ACCURACY * available:
-        raise InputError(
-            f"{config.method.name} on {config.data_name} takes about {human_bytes(needed)} of memory, and "
-            f"{human_bytes(available)} are available; use fewer nodes or features, a smaller hidden width, "
-            "other settings of the method ('graphfed methods "
-            f"{config.method.name}'), or a machine with more memory"
-        )
-    return needed
-
-
-def _foretell_memory(needed: int, on_event: "Callable[[Event], None]") -> None:
-    """Say how much memory a run takes where that is much, or more than there is."""
-    from graphfed.runs.train import Event
-
-    available, _ = memory_bytes()
-    short = available is not None and needed > available
-    if short or needed > MUCH_MEMORY:
-        free = "" if available is None else f", and {human_bytes(available)} are available"
-        text = f"this run takes about {human_bytes(needed)} of memory{free}"
-        on_event(Event("note", note=f"{text}; it may fail" if short else text))
-
-
 def finish(
     config: RunConfig,
     inputs: Inputs,
@@ -261,18 +265,33 @@ def finish(
     start: int | None,
     on_event: "Callable[[Event], None] | None" = None,
 ) -> Result:
-    """Train to the end, from the beginning or from the checkpoint after round `start`; write the result."""
+    """Train to the end and write the result.
+
+    Args:
+        config: The run.
+        inputs: The data, split and partition.
+        folder: The folder of the run; None to write nothing.
+        start: The round of the checkpoint to go on from; None to start from the beginning.
+        on_event: Called with the progress events.
+
+    Returns:
+        The result.
+
+    Raises:
+        GraphfedError: The disk refuses the files, or training diverged in every round.
+        Interrupted: SIGINT or SIGTERM came during training.
+    """
     with computing_with(_threads_of(config, inputs)):
         trained = _train(config, inputs, folder, start, on_event)
         more = inputs.details(config, trained.outcome)
     outcome = trained.outcome
-    details = {**outcome.details, "recipe": changed_settings(config)}
+    details = {**outcome.details, "changed_settings": changed_settings(config)}
     if trained.accounts is not None:
         details["clients"] = {
             name: {"mean": column.mean(), "max": column.max()} for name, column in trained.accounts.items()
         }
     details |= more
-    details |= diagnosed(
+    details |= diagnose(
         config.method,
         config.task,
         config.training,
@@ -315,51 +334,17 @@ def finish(
     return result
 
 
-def diagnosed(
-    method: "Method", task: str, training: "CommonSettings", outcome: "Outcome", class_names: Sequence[str]
-) -> JsonObject:
-    """Return what the details of a result say of how far it can be trusted and compared.
+def manifest_of(config: RunConfig, inputs: Inputs, command: str) -> JsonObject:
+    """Return the manifest of a run: what is asked, on which data and with which versions, before training.
 
     Args:
-        method: The method that was run.
-        task: A name in `tasks.registry.TASKS`.
-        training: Its settings.
-        outcome: What the run gave where the server is.
-        class_names: The names of the classes; empty where they have none.
+        config: The run.
+        inputs: The data, split and partition.
+        command: The command to record.
 
     Returns:
-        `training`: the settings that rows of a table should have in common (without the seed; empty where
-        nothing is trained); `selected_by`: the validation metric that chose the round; `warnings`: a list of
-        {code, text}, see `runs.diagnostics`.
+        The content of manifest.json.
     """
-    # To classify nodes the clients' class counts decide; the server has told which metric it was.
-    metric = outcome.details.get("selected_by") or get_task(task).evaluation.decides(training, None)
-    if not isinstance(training, TrainingSettings):
-        return {"training": {}, "selected_by": metric, "warnings": []}
-    evidence = Evidence(
-        task=task,
-        metric=metric,
-        rounds=training.rounds,
-        rounds_run=outcome.rounds_run,
-        best_round=outcome.best_round,
-        lr=training.lr,
-        history=outcome.history,
-        val=outcome.val or {},
-        test=outcome.test or {},
-        confusion=outcome.test_confusion,
-        class_names=class_names,
-        scored=outcome.details.get("scored", {}),
-    )
-    settings = dataclasses.asdict(training)
-    return {
-        "training": {key: value for key, value in settings.items() if key != "seed"},
-        "selected_by": metric,
-        "warnings": [warning.to_json() for warning in check_run(evidence)],
-    }
-
-
-def manifest_of(config: RunConfig, inputs: Inputs, command: str) -> JsonObject:
-    """The manifest of a run: what is asked, on what, with what, as it is known before training."""
     return {
         "command": command,
         "started": now(),
@@ -375,8 +360,19 @@ def manifest_of(config: RunConfig, inputs: Inputs, command: str) -> JsonObject:
 
 
 def keep_partition(folder: Path, config: RunConfig, inputs: Inputs) -> None:
-    """Copy into `folder` the partition that was read from a file, so that what is in the folder can be used
-    when that file is gone. GraphfedError when the disk refuses."""
+    """Copy a partition that was read from a file into the run's folder.
+
+    The folder can then be used when that file is gone. Nothing is copied for a partition that was made by
+    name.
+
+    Args:
+        folder: The folder of the run.
+        config: The run.
+        inputs: The data, split and partition.
+
+    Raises:
+        GraphfedError: The disk refuses the file.
+    """
     if config.partition_file is None:
         return
     with files.writing_into(folder):
@@ -384,23 +380,51 @@ def keep_partition(folder: Path, config: RunConfig, inputs: Inputs) -> None:
 
 
 def write_manifest(folder: Path, manifest: JsonObject) -> None:
-    """Write manifest.json; GraphfedError when the disk refuses."""
+    """Write manifest.json.
+
+    Args:
+        folder: The folder of a run, a comparison or a sweep.
+        manifest: The content.
+
+    Raises:
+        GraphfedError: The disk refuses the file.
+    """
     write_file(folder, "manifest.json", manifest)
 
 
 def write_file(folder: Path, name: str, content: Mapping[str, object]) -> None:
-    """Write a JSON file of a folder; GraphfedError, which names the folder, when the disk refuses."""
+    """Write a JSON file of a folder.
+
+    Args:
+        folder: The folder, which the message of an error names.
+        name: The name of the file.
+        content: The content; numbers that are not finite become null.
+
+    Raises:
+        GraphfedError: The disk refuses the file.
+    """
     with files.writing_into(folder):
         write_json(folder / name, files.plain(content))
 
 
 def now() -> str:
-    """The time, for a manifest: ISO 8601, UTC, in seconds."""
+    """Return the time for a manifest.
+
+    Returns:
+        ISO 8601 in UTC, in seconds.
+    """
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether training got far enough for the folder to be worth keeping."""
+    """Return whether training got far enough for the folder to be worth keeping.
+
+    Args:
+        folder: The folder of a run.
+
+    Returns:
+        True if it has a checkpoint.
+    """
     return any((folder / files.CHECKPOINTS).glob("round-*/*.json"))
 
 
@@ -408,8 +432,8 @@ def _threads_of(config: RunConfig, inputs: Inputs) -> int:
     return inputs.threads() if config.threads is None else config.threads
 
 
-#: What trains a run whose places are processes of their own, by runtime: module:function. A federation on
-#: this machine belongs to a higher layer, so it is imported when it is used.
+#: The function that trains a run with several processes, by runtime: module:function. A federation on this
+#: machine belongs to a higher layer, so the function is imported when it is used.
 TRAINED_BY = {
     "processes": "graphfed.runs.processes:train_run",
     "nvflare": "graphfed.deployment.rehearsal:train_run",
@@ -418,7 +442,7 @@ TRAINED_BY = {
 
 @dataclass(frozen=True)
 class _Trained:
-    """What every runtime hands back. predicted: the part of each host, and what it predicts."""
+    """What every runtime returns. predicted: the part of each worker, and what the model predicts for it."""
 
     outcome: "Outcome"
     ledger: "Ledger"
@@ -434,13 +458,12 @@ def _train(
     start: int | None,
     on_event: "Callable[[Event], None] | None",
 ) -> _Trained:
-    """Hand out the data and train: all places in this process, or one process each."""
+    """Distribute the data and train, with all clients in this process or with several processes."""
     from graphfed.runs.checkpoint import Checkpoints
-    from graphfed.tasks.registry import get_task
 
     method = config.method
     task, clients = inputs.task(config.task), inputs.clients_of(config.method)
-    stages_of(on_event)(f"handing the data out to {clients} clients")
+    stages_of(on_event)(f"distributing the data to {clients} clients")
     if config.runtime in TRAINED_BY:
         parts = inputs.parts(config, process_blocks(config, clients))
         train_run = load_object(TRAINED_BY[config.runtime])
@@ -449,7 +472,7 @@ def _train(
         from graphfed.runs.train import train
         from graphfed.tasks.inputs import local_federation
 
-        # One party's data is one cohort.
+        # A pooled method has one client with all data.
         together = config.placement == "stacked" or method.pooled
         fed = local_federation(config, inputs, together=together)
         parts = inputs.parts(config, fed.workers)
@@ -460,47 +483,37 @@ def _train(
         outcome = train(fed, method, data, task, config.training, on_event=on_event, checkpoints=checkpoints)
         ledger = fed.ledger
     predicted = list(zip(parts, outcome.predictions.parts, strict=True))
-    return _Trained(outcome, ledger, model_arrays(method, outcome), predicted, _accounts(outcome))
+    return _Trained(outcome, ledger, model_arrays(method, outcome), predicted, _statistics(outcome))
 
 
 def process_blocks(config: RunConfig, clients: int) -> list[list[int]]:
-    """The clients of every process, in the runtimes that have some."""
+    """Return the clients of every process, in the runtimes with several processes."""
     assert config.workers is not None
     return [block.tolist() for block in np.array_split(np.arange(clients), config.workers)]
 
 
-def _accounts(outcome: "Outcome") -> dict[str, np.ndarray] | None:
-    """What the clients say of themselves, a column each, in the order of their ids."""
+def _statistics(outcome: "Outcome") -> dict[str, np.ndarray] | None:
+    """Return the statistics that the clients report, a column each, in the order of client ids; None without
+    any.
+    """
     if outcome.accounts is None:
         return None
     parts = outcome.accounts.parts
     return {name: np.concatenate([part[name].cpu().numpy() for part in parts]) for name in parts[0]}
 
 
-def model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
-    """The arrays of model.safetensors (see `weight_arrays`): this process's part of the model. Of a model in
-    several values the names begin with the value's."""
-    from graphfed.federation.payload import part_of
-    from graphfed.federation.values import ABSENT
-    from graphfed.methods.common.feature_scaling import to_arrays
-
-    arrays: dict[str, np.ndarray] = {}
-    for name in method.state.model:
-        parts = [part for part in outcome.state.values[name].parts if part is not ABSENT]
-        if name in method.state.replicated:
-            parts = parts[:1]
-        elif method.pooled:
-            parts = [part_of(part, 0) for part in parts]  # the only client's are the model
-        prefix = f"{name}." if len(method.state.model) > 1 else ""
-        arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()}
-    if outcome.scaling is not None:
-        arrays |= to_arrays(outcome.scaling)
-    return arrays
-
-
 @contextmanager
 def computing_with(count: int) -> Iterator[None]:
-    """Compute with `count` threads: set, never inherited, because a wrong setting is many times slower."""
+    """Compute with `count` threads in this block.
+
+    The number is set and never inherited, because a wrong number makes a run many times slower.
+
+    Args:
+        count: The number of threads.
+
+    Yields:
+        Nothing; the former number is restored afterwards.
+    """
     import torch
 
     before = torch.get_num_threads()
@@ -512,12 +525,23 @@ def computing_with(count: int) -> Iterator[None]:
 
 
 def peak_rss_mb() -> float:
-    """The largest resident memory that this process or one of its sites' has had, in MB of 10^6 bytes."""
+    """Return the largest memory that this process or a child process has had.
+
+    Returns:
+        MB of 10^6 bytes.
+    """
     return round(peak_memory() / 1e6, 1)
 
 
 def versions(plugins: Iterable[Plugin | None] = ()) -> dict[str, str]:
-    """Return the versions of the programs that a run's numbers depend on, its plug-ins included."""
+    """Return the versions of the programs that a run's numbers depend on.
+
+    Args:
+        plugins: The plug-ins of the run; None stands for graphfed's own.
+
+    Returns:
+        The versions by program.
+    """
     import scipy
     import torch
 

@@ -1,12 +1,13 @@
-"""Settings in words: what each one takes, and what to say about a name or a value that cannot be used.
+"""The settings of methods: what each setting takes, and messages about names and values that cannot be used.
 
-The words come from the config dataclass of the method, so that help, tables and refusals never differ:
-`settings_of` describes every setting, `explain` turns pydantic's first complaint into one line, and
-`unknown_setting` says where a name belongs that the method does not have.
+The descriptions come from the config dataclass of the method, so that help, tables and error messages agree.
+`settings_of` describes every setting, `explain` turns the first complaint of pydantic into one line, and
+`unknown_setting` says where a setting belongs that the method does not have.
 """
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,14 @@ from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
-from graphfed.methods.config import BackboneSettings, CommonSettings, GraphSettings, TrainingSettings
+from graphfed.methods.config import (
+    FORECASTING_GROUPS,
+    GRAPH_GROUPS,
+    BackboneSettings,
+    CommonSettings,
+    GraphSettings,
+    TrainingSettings,
+)
 from graphfed.methods.registry import METHODS
 from graphfed.renamed import NAMES, new_name
 from graphfed.tasks.registry import get_task
@@ -29,33 +37,47 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 __all__ = [
+    "MAX_COUNT",
+    "MAX_SEED",
     "MOST_HOMES",
     "OPTION_WORDS",
     "SYNONYMS",
     "Setting",
     "changed_settings",
+    "default_text",
     "explain",
     "explain_in",
     "given_settings",
     "has_value",
     "home_of",
+    "parse_settings",
+    "prefixed_settings",
     "settings_in",
     "settings_of",
-    "told",
+    "unknown_config_key",
     "unknown_setting",
     "unusable_value",
 ]
 
 
+#: Counts have 32 bits, seeds 64, each with a sign.
+MAX_COUNT = 2**31 - 1
+MAX_SEED = 2**63 - 1
+
+
 def given_settings(settings: object, named: Mapping[str, object] | None = None) -> dict[str, object]:
-    """Return the settings in a mapping and those that are given by name.
+    """Return the settings in a mapping together with those that are given by name.
 
     Args:
         settings: A mapping, or None.
         named: Settings that were given as keywords.
 
+    Returns:
+        All settings by name.
+
     Raises:
-        InputError: `settings` is of another type, or a setting is in both."""
+        InputError: `settings` is of another type, or a setting is in both.
+    """
     if settings is not None and not isinstance(settings, Mapping):
         raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
     chosen, others = dict(settings or {}), named or {}
@@ -69,9 +91,15 @@ def given_settings(settings: object, named: Mapping[str, object] | None = None) 
 class Setting:
     """One setting of a method.
 
-    kind: "whole number", "number", "yes or no", "text" or "choice"; choices: of a choice.
-    expected: what a value must be, in words, as in "a number more than 0 and at most 1".
-    default: what the method uses when it is not given. own: whether only this method (and its kin) has it."""
+    Attributes:
+        name: The key of `--set`.
+        kind: "whole number", "number", "yes or no", "text" or "choice".
+        expected: What a value must be, as in "a number more than 0 and at most 1".
+        choices: The values of a choice; empty for another kind.
+        default: The value that the method uses if the setting is not given.
+        description: What the setting does.
+        own: Whether only this method and its variants have the setting.
+    """
 
     name: str
     kind: str
@@ -82,12 +110,24 @@ class Setting:
     own: bool
 
     def to_json(self) -> JsonObject:
+        """Return the setting as an object of `graphfed methods NAME --json`.
+
+        Returns:
+            Its fields.
+        """
         return dataclasses.asdict(self)
 
 
 def settings_of(method: Method, task: str | None = None) -> list[Setting]:
-    """Every setting of a method that --set takes, in the order of its config: shared ones first. task: whose
-    defaults to tell (None: the method's first)."""
+    """Return every setting of a method that `--set` takes.
+
+    Args:
+        method: The method.
+        task: The task whose defaults are shown; None for the method's first task.
+
+    Returns:
+        The settings in the order of the method's config: those that methods share come first.
+    """
     definition = get_task(task or method.tasks[0])
     shared = {field.name for group in definition.groups for field in dataclasses.fields(group)}
     found = settings_in(method.config, **definition.settings_of(method))
@@ -99,10 +139,18 @@ def settings_of(method: Method, task: str | None = None) -> list[Setting]:
 
 
 def changed_settings(config: RunConfig) -> JsonObject:
-    """Return the settings in which a run differs from the defaults of its task, so that no table hides it.
+    """Return the settings in which a run differs from the defaults of its task, so that no table hides them.
 
-    The default of a shared setting is the task's; of a method's own it is the method's. A graph network that
-    a method leaves no choice of is listed like one that was chosen: rows with it do the same work."""
+    The default of a shared setting is the task's, and the default of a method's own setting is the method's.
+    If a method has a fixed graph network, the network is listed like one that was chosen, because rows with
+    the same network do the same work.
+
+    Args:
+        config: The run.
+
+    Returns:
+        The values by setting. The seed is left out, and the number of rounds of a method that trains nothing.
+    """
     task, method = get_task(config.task), config.method
     own = dataclasses.asdict(method.config(**task.settings_of(method)))
     default = dict(own)
@@ -124,8 +172,15 @@ def changed_settings(config: RunConfig) -> JsonObject:
 
 
 def settings_in(config: Any, **chosen: object) -> list[Setting]:
-    """Every setting of a config's class (a dataclass of pydantic), with the defaults where `chosen` has
-    others."""
+    """Return every setting of a config class.
+
+    Args:
+        config: A dataclass of pydantic.
+        chosen: Values that replace the defaults of the class.
+
+    Returns:
+        The settings in the order of the class.
+    """
     default = config(**chosen)
     fields: Mapping[str, FieldInfo] = config.__pydantic_fields__
     return [_setting(name, field, getattr(default, name), True) for name, field in fields.items()]
@@ -137,11 +192,110 @@ def _setting(name: str, field: "FieldInfo", default: SettingValue, own: bool) ->
     return Setting(name, kind, expected, choices, default, field.description or "", own)
 
 
+# ---- what was typed --------------------------------------------------------------------------------------
+
+
+def parse_settings(pairs: Iterable[str]) -> dict[str, SettingValue]:
+    """Read the values of `--set`: ``["lr=0.1", "patience=none"]`` becomes ``{"lr": 0.1, "patience": None}``.
+
+    Args:
+        pairs: Texts of the form KEY=VALUE.
+
+    Returns:
+        The values by key: numbers, None or text.
+
+    Raises:
+        InputError: A text has no name or no '=', or a name is given twice.
+    """
+    settings: dict[str, SettingValue] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise InputError(f"--set {shown(pair)} cannot be read; write key=value, as in --set lr=0.1")
+        if key in settings:
+            raise InputError(f"--set {key} is given twice; give it once")
+        settings[key] = _parse(text.strip())
+    return settings
+
+
+def _parse(text: str) -> SettingValue:
+    """Return a text as a number or None, or else as text. The type of the setting decides about booleans."""
+    if text.lower() in ("none", "null"):
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def prefixed_settings(
+    prefix: str, settings: Mapping[str, object], defaults: Mapping[str, SettingValue]
+) -> JsonObject:
+    """Return the settings that begin with a prefix, without the prefix, each of the type of its default.
+
+    Args:
+        prefix: "partition." or "data.".
+        settings: Settings by name; those without the prefix are ignored.
+        defaults: The options of the partition or data set, with their defaults.
+
+    Returns:
+        The values by option.
+
+    Raises:
+        InputError: A value is not of the type of its default, or is out of range.
+    """
+    chosen = {}
+    for key, value in settings.items():
+        if not key.startswith(prefix):
+            continue
+        default = defaults[key.removeprefix(prefix)]
+        kind = type(default)
+        limit = MAX_SEED if key.endswith("seed") else MAX_COUNT
+        if isinstance(value, int) and abs(value) > limit:
+            raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)  # noqa: PLW2901
+        if kind is bool:
+            value = _truth(key, value)  # noqa: PLW2901
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise InputError(
+                f"{key}={shown(value)} cannot be used: expected a value like the default, {default!r}"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{key}={value} cannot be used: a finite number was expected")
+        chosen[key.removeprefix(prefix)] = value
+    return chosen
+
+
+def _truth(key: str, value: object) -> bool:
+    """Return whether a value means yes, by the words that settings of methods take: true, yes, on, 1 and
+    opposites.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(bool).validate_python(value)
+    except ValidationError:
+        raise InputError(f"{key}={shown(value)} cannot be used: expected yes or no") from None
+
+
 # ---- values ------------------------------------------------------------------------------------------------
 
 
 def explain(complaint: "ErrorDetails", method: Method, task: str | None = None) -> str:
-    """A complaint of pydantic (`ValidationError.errors()`) as one line: key, value, expectation, default."""
+    """Explain a complaint of pydantic in one line.
+
+    Args:
+        complaint: One of `ValidationError.errors()`.
+        method: The method whose settings were checked.
+        task: The task whose defaults are shown; None for the method's first task.
+
+    Returns:
+        The key, the bad value, what was expected, and the default.
+    """
     return explain_in(complaint, settings_of(method, task), method.name, _methods_with)
 
 
@@ -151,8 +305,17 @@ def explain_in(
     owner: str,
     able_with: Callable[[str, str], list[str]] = lambda key, value: [],
 ) -> str:
-    """`explain` for any settings; owner: whose they are, able_with(key, value): other owners whose setting
-    can be that."""
+    """Explain a complaint of pydantic about any settings, as `explain` does for a method's.
+
+    Args:
+        complaint: One of `ValidationError.errors()`.
+        settings: The settings that were checked.
+        owner: What the settings belong to, for the message.
+        able_with: Returns the names of other owners whose setting `key` can have a value.
+
+    Returns:
+        The key, the bad value, what was expected, and the default.
+    """
     key = str(complaint["loc"][0]) if complaint["loc"] else ""
     value = complaint["input"]
     setting = next((s for s in settings if s.name == key), None)
@@ -165,14 +328,14 @@ def explain_in(
         hint = did_you_mean(value.lower()[:60], names)
         able = able_with(key, value)
         if able:
-            hint = f"{owner} has no step for it ({', '.join(able)} have); {hint}"
+            hint = f"{owner} does not have it ({', '.join(able)} have); {hint}"
     else:
         hint = f"expected {setting.expected}"
-    return f"{key}={shown(value)} cannot be used: {hint} (default {told(setting.default)})"
+    return f"{key}={shown(value)} cannot be used: {hint} (default {default_text(setting.default)})"
 
 
 def _methods_with(key: str, value: str) -> list[str]:
-    """The methods whose setting `key` can be `value`."""
+    """Return the methods whose setting `key` can be `value`."""
     return [
         m.name
         for m in METHODS.usable().values()
@@ -182,7 +345,7 @@ def _methods_with(key: str, value: str) -> list[str]:
 
 
 def _readings(text: str) -> Iterator[str | int | None]:
-    """Yield what a value that was typed may stand for; the type of its setting decides."""
+    """Yield what a typed value may stand for; the type of its setting decides."""
     yield from (text, text.lower())
     if text.lower() in ("none", "null"):
         yield None
@@ -197,8 +360,11 @@ def has_value(config: CommonSettings, key: str, text: str) -> bool:
 
     Args:
         config: A method's settings.
-        key: The name of a setting; one that the method lacks has no value.
+        key: The name of a setting; a method without the setting has no value of it.
         text: The value, as it is typed on the command line.
+
+    Returns:
+        True if the setting exists and has this value.
     """
     from pydantic import ValidationError
 
@@ -206,7 +372,7 @@ def has_value(config: CommonSettings, key: str, text: str) -> bool:
         return False
     for value in _readings(text):
         changed: JsonObject = {key: value}
-        # A value that the setting cannot have, or not beside the others, is not the one that it has.
+        # A value that is impossible, alone or with the other settings, is not the setting's value.
         with contextlib.suppress(ValidationError):
             if getattr(dataclasses.replace(config, **changed), key) == getattr(config, key):
                 return True
@@ -214,12 +380,15 @@ def has_value(config: CommonSettings, key: str, text: str) -> bool:
 
 
 def unusable_value(method: Method, key: str, text: str) -> str:
-    """Return why a method's setting can never have the value that `text` means; empty where it can.
+    """Return why a method's setting can never have the value that `text` means.
 
     Args:
         method: A method that has the setting.
         key: The setting's name.
         text: The value, as it is typed on the command line.
+
+    Returns:
+        The reason; an empty text if the setting can have the value.
     """
     from pydantic import ValidationError
 
@@ -230,21 +399,28 @@ def unusable_value(method: Method, key: str, text: str) -> str:
         except ValidationError as error:
             missed = [e for e in error.errors(include_url=False) if e["loc"][:1] == (key,)]
             if not missed or any(e["type"] not in MISSED for e in missed):
-                return ""  # its kind and range are right; beside other settings it may be possible
+                return ""  # its kind and range are right; with other settings it may be possible
             complaint = complaint or explain(missed[0], method)
         else:
             return ""
     return complaint
 
 
-def told(value: SettingValue) -> str:
-    """A default as it is written on the command line."""
+def default_text(value: SettingValue) -> str:
+    """Return the default of a setting as it is written on the command line.
+
+    Args:
+        value: The default.
+
+    Returns:
+        "none" for None, else the value as text.
+    """
     return "none" if value is None else str(value)
 
 
 # ---- names -------------------------------------------------------------------------------------------------
 
-#: What other programs call a setting of ours. They are not taken, only answered: one name for one thing.
+#: Names of our settings in other programs. They are not accepted: the message says our name.
 SYNONYMS: dict[str, str] = {
     other: name
     for name, others in {
@@ -274,7 +450,7 @@ SYNONYMS: dict[str, str] = {
     }.items()
     for other in others.split()
 }
-#: What other programs call one of our options (or what is an option and no setting).
+#: Names of our options in other programs, and our own, which are no settings.
 OPTION_WORDS: dict[str, str] = {
     other: name
     for name, others in {
@@ -298,12 +474,19 @@ OPTION_WORDS: dict[str, str] = {
 _BATCHES = ("batch", "batch_size", "batchsize", "bs", "mini_batch", "minibatch", "local_batch_size")
 
 
-#: Methods that a message names.
+#: The most methods that a message names.
 MOST_HOMES = 6
 
 
 def home_of(key: str) -> str:
-    """Where a setting belongs that is known somewhere, in words; empty where it is known nowhere."""
+    """Say which methods, partitions or data sets have a setting.
+
+    Args:
+        key: The name of a setting.
+
+    Returns:
+        A clause for a message, as in "it is a setting of fedprox"; an empty text if nothing has the setting.
+    """
     methods = [
         name
         for name, method in METHODS.usable().items()
@@ -323,7 +506,16 @@ def home_of(key: str) -> str:
 
 
 def unknown_setting(key: object, known: Iterable[str]) -> str:
-    """What to say after "... has no setting KEY": the name meant, where it belongs, or the nearest name."""
+    """Return the hint that follows "... has no setting KEY".
+
+    Args:
+        key: The name that was given.
+        known: The settings that can be given.
+
+    Returns:
+        The new name of a renamed setting, the name that is meant, where the setting belongs, or the most
+        similar name.
+    """
     known = list(known)
     name = str(key)[:200]
     plain = name.lower().replace("-", "_")
@@ -364,3 +556,25 @@ def _renamed_setting(old: str, known: list[str]) -> str:
         return f"it is an option, and is called --{new.replace('_', '-')} now (in Python: {new}=...)"
     home = home_of(new)
     return f"it is called {new!r} now" + (f"; {home}" if home else "")
+
+
+def unknown_config_key(key: object, known: list[str]) -> str:
+    """Return the hint for a key of a config file that is no option.
+
+    Args:
+        key: The key.
+        known: The keys that a config file can have.
+
+    Returns:
+        The new name of a renamed option, where a setting belongs, or the most similar key.
+    """
+    name = key if isinstance(key, str) else ""
+    if new_name(name, known) is not None:
+        return did_you_mean(name, known)
+    meant = SYNONYMS.get(name, name)
+    groups = (*GRAPH_GROUPS, *FORECASTING_GROUPS)
+    shared = {f.name for group in groups for f in dataclasses.fields(group)}
+    if meant in shared - set(known) or home_of(meant):
+        return f"{meant} is a setting: write it under 'set:'"
+    option = OPTION_WORDS.get(name, meant)
+    return f"did you mean {option!r}?" if option in known else did_you_mean(name, known)

@@ -1,10 +1,11 @@
-"""One run of any method and task: the part that is the same for all of them.
+"""Train and score one run: the part that is the same for every method and task.
 
-It is a program over places too, so it runs wherever a method runs: every round starts with one control
-broadcast, what metrics are made of crosses as named transfers, the best round is chosen on the validation
-part alone, and the test part is scored once, at the end. What is scored and how is the task's
-(`TaskDefinition`). `Outcome` is what this process may know: at a site its own predictions, at the server the
-metrics, in the local runtime both."""
+It is a program over places, so it runs wherever a method runs. Every round starts with one control broadcast,
+metrics are computed from named transfers, the best round is chosen on the validation part alone, and the test
+part is scored once, at the end. The task defines what is scored and how (`TaskDefinition`). `Outcome` holds
+what this process may know: a worker has the predictions of its clients, the server has the metrics, and in
+the local runtime one process has both.
+"""
 
 import math
 import time
@@ -42,24 +43,35 @@ __all__ = [
     "train",
 ]
 
-#: What opens every round, in words (see `Sent.messages`).
-CONTROL = {"control": "What opens a round: whether to keep, save or stop, and who takes part. Public."}
-#: All transfers that runs have beside the method's own.
+#: The description of the message that opens every round (see `Sent.messages`).
+CONTROL = {
+    "control": "The server opens a round: keep the state or not, save, stop, and who takes part. Public."
+}
+#: The descriptions of all transfers of runs, except the method's own.
 MESSAGES = {
     **CONTROL,
-    **{name: words for task in map(get_task, TASKS) for name, words in task.evaluation.messages.items()},
+    **{name: text for task in map(get_task, TASKS) for name, text in task.evaluation.messages.items()},
     **SECURE_MESSAGES,
     **feature_scaling.MESSAGES,
-    **{name: words for task in map(get_task, TASKS) for name, words in task.messages.items()},
+    **{name: text for task in map(get_task, TASKS) for name, text in task.messages.items()},
 }
 
 
 @dataclass(frozen=True)
 class Event:
-    """Progress: sent after setup, after every round and at the end. bytes: set-up and training so far; note:
-    in phase "note", something that a person should know, and in phase "stage" what begins now, which matters
-    where it takes long; memory: the most bytes that this process has had, where all places are in it;
-    may_stop: whether the run may end before the last round."""
+    """A progress message: sent after set-up, after every round and at the end.
+
+    Attributes:
+        phase: "setup", "train", "done", "stage" or "note".
+        round: The round that has ended.
+        rounds: The largest number of rounds.
+        val: The validation metrics, if the round was evaluated and the server is here.
+        bytes: Payload bytes of set-up and training so far.
+        seconds: Since the run began.
+        note: In the phase "note" a message for people, and in "stage" the work that begins now.
+        memory: The largest memory of this process in bytes, if all places are in it; else 0.
+        may_stop: Whether the run may end before the last round.
+    """
 
     phase: str
     round: int = 0
@@ -75,8 +87,8 @@ class Event:
 # ---- functions run at the server ---------------------------------------------------------------------------
 
 
-def judge(progress: Progress, scored: Scored, number: int, task: str, metric: str) -> Progress:
-    """Compare a round's validation metric with the best one; of equal rounds the earliest stays."""
+def update_progress(progress: Progress, scored: Scored, number: int, task: str, metric: str) -> Progress:
+    """Compare a round's validation metric with the best one; of equal rounds the earliest stays the best."""
     value = scored.metrics[metric]
     if scored.lost:
         first = progress.diverged or number
@@ -88,7 +100,7 @@ def judge(progress: Progress, scored: Scored, number: int, task: str, metric: st
 
 
 def patience_of(config: CommonSettings) -> int | None:
-    """Return after how many evaluations without improvement training stops; None: it does not."""
+    """Return after how many evaluations without improvement training stops; None if it does not."""
     return config.patience if isinstance(config, TrainingSettings) else None
 
 
@@ -101,11 +113,20 @@ def plan(
     due: dict[str, int],
     enrolled: str | None,
 ) -> JsonObject:
-    """The control values that open round `number`: keep the last evaluated state, save, stop, and who takes
-    part (`roster_code`; None: everyone who is enrolled). `due`: see `Checkpoints.due`; enrolled: of a roster,
-    those who may be in it (None: everyone).
+    """Return the control values that open a round: keep the last evaluated state, save, stop, and who takes
+    part.
 
-    A shared model that has diverged will not come back, so the run stops; other clients' own models go on."""
+    A shared model that has diverged does not recover, so the run stops. Clients' own models go on.
+
+    Args:
+        progress: What the server remembers.
+        number: The round to open.
+        num_clients: K.
+        config: The method's settings.
+        personal: Whether every client has its own model.
+        due: See `Checkpoints.due`.
+        enrolled: The clients that may take part, as `roster_code`; None for all.
+    """
     patience = patience_of(config)
     out_of_patience = patience is not None and progress.stale >= patience
     lost = progress.diverged > 0 and not personal
@@ -129,8 +150,7 @@ def plan(
 
 
 def metrics_here(scored: Located) -> Metrics | None:
-    """The metrics where the server is in this process; None in a number's place where there was nothing to
-    score, or no finite number."""
+    """Return the metrics if the server is in this process; a number that is missing or not finite is None."""
     if not scored.parts:
         return None
     return {k: v if math.isfinite(v) else None for k, v in scored.parts[0].metrics.items()}
@@ -142,10 +162,18 @@ def metrics_here(scored: Located) -> Metrics | None:
 def agree_before_setup(
     fed: Federation, data: TaskData, method: Method, task: Task, config: CommonSettings
 ) -> tuple[TaskData, Located | None]:
-    """Agree on what every method's clients need alike: the scale of features, the weights of classes.
+    """Agree on what the clients of every method need alike: the scale of features, the weights of classes.
+
+    Args:
+        fed: The federation.
+        data: The clients' data.
+        method: The method.
+        task: The task.
+        config: The method's settings.
 
     Returns:
-        The clients' data with both, and the `Scaling` that they share (see `scale_features`)."""
+        The clients' data with both, and the `Scaling` that they share (see `scale_features`).
+    """
     data, scaling = feature_scaling.scale_features(fed, data, method, config, task)
     agree = get_task(task.name).agree
     return data if agree is None else agree(fed, data, task, config), scaling
@@ -192,21 +220,22 @@ class _Training:
     enrolled: np.ndarray | None
 
     def open_round(self, run: Snapshot, due: dict[str, int]) -> tuple[Snapshot, JsonObject]:
-        """Send the control values that open the next round; where they say so the last evaluated state is
-        the best."""
+        """Send the control values that open the next round. If they say so, the last evaluated state
+        becomes the best.
+        """
         decision, fed, personal = run.decision, self.fed, self.method.personal
         if decision is None:
             able = None if self.enrolled is None else roster_code(self.enrolled)
             decision = fed.control(
                 plan, run.progress, run.number, fed.num_clients, self.config, personal, due, able
             )
-        else:  # saved: sent before the run was interrupted
+        else:  # it was saved, and sent before the run was interrupted
             decision = {**decision, **NOTHING_DUE}
         best = run.evaluated if decision["keep"] and not personal else run.best
         return replace(run, decision=decision, best=best), decision
 
     def do_round(self, run: Snapshot) -> tuple[Snapshot, Metrics | None]:
-        """The round that was opened, and its validation metrics where it is evaluated."""
+        """Run the round that was opened; return its validation metrics if it is evaluated."""
         assert run.decision is not None
         fed, method, config, evaluation = self.fed, self.method, self.config, self.evaluation
         number = run.number
@@ -216,7 +245,8 @@ class _Training:
             fed.begin(f"training: round {number} of {config.rounds}")
         with taking_part(fed, present), fed.phase("train", round_number=number):
             state = method.round(fed, run.state, config, number)
-        # What only the next round needs is of the newest round in every state, so that nothing is held twice.
+        # Values that only the next round needs are those of the newest round in every state, so that none is
+        # held twice.
         newest = {name: state.values[name] for name in method.state.scratch if name in state.values}
         best = State({**run.best.values, **newest}, state.prepared) if newest else run.best
         run = replace(run, number=number + 1, decision=None, state=state, best=best)
@@ -227,7 +257,7 @@ class _Training:
             outputs = method.predict(fed, state, config, "val")
             scores, scored = evaluation.score(fed, self.data, outputs, "val", "val", self.prepared, config)
         metric = evaluation.decides(config, self.prepared)
-        progress = fed.server.run(judge, run.progress, scored, number, self.task.name, metric)
+        progress = fed.server.run(update_progress, run.progress, scored, number, self.task.name, metric)
         run = replace(run, evaluated=state, progress=progress)
         if method.personal:
             assert evaluation.better_clients is not None, (
@@ -242,7 +272,9 @@ class _Training:
         return run, metrics_here(scored)
 
     def score_once(self, best: State) -> tuple[Located, dict[str, Located]]:
-        """Predict everything with the chosen state, and score the validation and the test part from that."""
+        """Predict everything with the chosen state, and score the validation and the test part of the
+        predictions.
+        """
         fed, evaluation = self.fed, self.evaluation
         cohort = evaluation.at_clients(self.data)
         with fed.phase("predict"):
@@ -252,7 +284,7 @@ class _Training:
         with fed.phase("eval"):
             for target in ("val", "test"):
                 outputs = fed.clients.run(evaluation.of_target, cohort, predictions, target)
-                # The validation metrics are of those that were selected on.
+                # The validation metrics are those of the clients that took part in selecting.
                 with taking_part(fed, self.enrolled if target == "val" else None):
                     _, final[target] = evaluation.score(
                         fed, self.data, outputs, target, f"final_{target}", self.prepared, self.config
@@ -260,25 +292,29 @@ class _Training:
         return predictions, final
 
     def line(self, state: State, number: int, val: Metrics | None, seconds: float) -> JsonObject:
-        """A round, as metrics.jsonl has it."""
+        """Return a round as metrics.jsonl has it."""
         line = {"round": number, "val": val, "bytes": self.fed.ledger.counted_bytes, "seconds": seconds}
         facts = self.facts(state)
         return {**line, "facts": facts} if facts else line
 
     def facts(self, state: State) -> JsonObject:
-        """What the method says of itself (`StateValues.facts`), where the server is in this process."""
+        """Return the figures that the method reports about itself (`StateValues.facts`), if the server is
+        in this process.
+        """
         if not self.method.state.facts:
             return {}
         parts = self.fed.local_parts(state.values[self.method.state.facts])
         return {k: t.item() for part in parts for k, t in part.items()}
 
     def details(self, best: State, final: Mapping[str, Located]) -> JsonObject:
-        """What a result says beyond metrics, where the server is in this process. scored: how many nodes or
-        pairs of each part, where they are counted."""
+        """Return what a result contains besides metrics, if the server is in this process.
+
+        `scored` has the number of nodes or pairs of each part, if they are counted.
+        """
         fed = self.fed
         details: JsonObject = {}
         for scored in fed.local_parts(final["test"]):
-            details |= scored.told
+            details |= scored.report
         counts = {part: one.count for part, scored in final.items() for one in fed.local_parts(scored)}
         if any(counts.values()):
             details["scored"] = counts
@@ -295,11 +331,25 @@ def train(
     on_event: Callable[[Event], None] | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Outcome:
-    """Train `method` on `data` (a `Cohort` at each host of clients; in forecasting `SensorData`), select on
-    validation, score the test part once. `checkpoints`: where to save between rounds and what to go on from.
+    """Train a method, select the best round on validation, and score the test part once.
 
-    InputError when the federation's protocols are not those that `config` asks for; GraphfedError when no
-    round's predictions were finite; Interrupted when somebody asked to stop, after saving."""
+    Args:
+        fed: The federation.
+        method: The method.
+        data: The clients' data: a `Cohort` for each worker, and `SensorData` for forecasting.
+        task: The task.
+        config: The method's settings.
+        on_event: Called with the progress events.
+        checkpoints: When and where to save between rounds, and the round to go on from; None to save nothing.
+
+    Returns:
+        What this process may know of the trained model, its predictions and metrics.
+
+    Raises:
+        InputError: The federation's protocols are not those that `config` asks for.
+        GraphfedError: No round's predictions were finite.
+        Interrupted: A stop was requested; the run is saved.
+    """
     _check_protocols(fed, config)
     evaluation = get_task(task.name).evaluation
     watch = _Watch(fed, config, on_event, time.perf_counter())
@@ -319,12 +369,12 @@ def train(
             ready = time.perf_counter()
         else:
             run = checkpoints.load(fed, lambda values: restored(fed, method, data, task, config, values))
-            # As if training had begun so long ago.
+            # The clock goes on as if training had begun so long ago.
             watch.began = time.perf_counter() - run.seconds
             ready = watch.began + run.setup_seconds
 
         with nullcontext() if checkpoints is None else checkpoints.listen():
-            # Told once signals are heard: who stops a run that says it has begun finds it saved.
+            # Reported once signals are heard, so that a run which is stopped after this message is saved.
             watch.report("setup", run.number - 1, None)
             while True:
                 due = NOTHING_DUE if checkpoints is None else checkpoints.due()
@@ -385,7 +435,7 @@ def _way_out(config: CommonSettings) -> str:
 
 
 def _seen_before(fed: Federation) -> str:
-    """What the checks of received numbers found worth a word before training diverged, for a message."""
+    """Return the notes of the checks of received numbers before training diverged, for a message."""
     notes = list(fed.received.notes.values())
     return f", or look here first: {'; '.join(notes[-3:])}" if notes else ""
 
@@ -398,9 +448,24 @@ def restored(
     config: CommonSettings,
     values: Mapping[str, Located],
 ) -> State:
-    """The state with these values, and what set-up prepares: by the method's `restore`, or by its set-up.
+    """Return a state with saved values, and with what set-up prepares.
 
-    InputError where the values are another method's."""
+    What set-up prepares is made by the method's `restore`, if it has one, and else by its set-up.
+
+    Args:
+        fed: The federation.
+        method: The method.
+        data: The clients' data.
+        task: The task.
+        config: The method's settings.
+        values: The saved values.
+
+    Returns:
+        The state.
+
+    Raises:
+        InputError: The values are another method's.
+    """
     with fed.phase("setup", round_number=0):
         if method.restore is not None:
             return method.restore(fed, data, task, config, values)
@@ -408,14 +473,23 @@ def restored(
     if set(fresh.values) != set(values):
         odd = sorted(set(fresh.values) ^ set(values))[0]
         raise InputError(
-            f"the saved state and this method's differ in {odd!r}; go on with the method that saved it"
+            f"the saved state and the state of this method differ in {odd!r}; resume with the method that "
+            "saved it"
         )
     return State(values, fresh.prepared)
 
 
 @contextmanager
 def taking_part(fed: Federation, present: np.ndarray | None) -> Iterator[None]:
-    """Only the clients `present` [K] bool take part in this block; None: those who do already."""
+    """Let only some clients take part in this block.
+
+    Args:
+        fed: The federation.
+        present: Who takes part, [K] bool; None for the clients that already do.
+
+    Yields:
+        Nothing; the former roster is restored afterwards.
+    """
     before = fed.roster
     if present is not None:
         fed.set_roster(present)

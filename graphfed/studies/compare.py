@@ -1,4 +1,6 @@
-"""Methods side by side over seeds: same data, same split, same partition per seed, or no table at all."""
+"""Compare methods over seeds: for each seed all rows have the same data, split and partition, or there is
+no table.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,18 +63,31 @@ def compare(
 ) -> Comparison:
     """Run every method with every seed on the same splits, and write the comparison's folder.
 
-    methods: names, or mappings for rows with choices of their own, as in
-    {"method": "fedgcn", "label": "one hop", "settings": {"hops": 1}}. The references of the task (see
-    `methods.baselines.references`) are added where they are missing: no figure stands without them.
-    options: what `run` takes (data, clients, partition, rounds, split, ...), common to all rows; so are the
-    settings (those given by name too, as in lr=0.1), where a key goes to every row whose method has it, and
-    ``"<method>.<key>"`` to that method alone.
-    out: the folder; None for ``runs/compare-<data>-<time>``, False to write nothing. It gets a run folder for
-    each run, and comparison.json at last. A run that has ended stays, whatever happens to those after it, and
-    `resume` goes on with the others.
+    A run that has ended stays in the folder, whatever happens to later ones, and `resume` goes on with the
+    others.
 
-    Raises InputError, with nothing left written, for a bad value, and for rows on different data,
-    splits or partitions; all of that is checked before the first run."""
+    Args:
+        methods: Names, or mappings for rows with choices of their own, as in {"method": "fedgcn", "label":
+            "one hop", "settings": {"hops": 1}}. The reference methods of the task (see
+            `methods.baselines.references`) are added if they are missing.
+        seeds: The seeds of every row.
+        out: The folder; None for ``runs/compare-<data>-<time>``, False to write nothing. It gets a run folder
+            for each run, and comparison.json when all runs have ended.
+        progress: Whether to show progress on stderr.
+        settings: Settings common to all rows. A key goes to every row whose method has it, and
+            ``"<method>.<key>"`` to that method alone.
+        command: The command that manifest.json records.
+        options: What `run` takes (data, clients, partition, rounds, split, ...), common to all rows, and
+            settings by name, as in lr=0.1.
+
+    Returns:
+        The table.
+
+    Raises:
+        InputError: A value cannot be used, or rows have different data, splits or partitions. All of this is
+            checked before the first run, and nothing is left written.
+        GraphfedError, Interrupted: As `run`.
+    """
     seeds = chosen_seeds(seeds)
     if "seed" in options:
         raise InputError("a comparison has several seeds; give seeds=[0, 1, 2] instead of seed")
@@ -92,10 +107,21 @@ def compare(
 def resume_comparison(
     folder: Path, manifest: JsonObject, *, data: object, data_dir: str | Path | None, progress: bool
 ) -> Comparison:
-    """Go on with the comparison in `folder`: finished runs are read, the others go on; one that has ended is
-    read.
+    """Go on with the comparison in a folder: finished runs are read and the others go on.
 
-    Raises what `resume` raises."""
+    Args:
+        folder: The folder of the comparison.
+        manifest: Its manifest.
+        data: The data, if it was an object in Python.
+        data_dir: The folder where the data files are now.
+        progress: Whether to show progress on stderr.
+
+    Returns:
+        The table; read from the folder if the comparison has ended.
+
+    Raises:
+        InputError, GraphfedError, Interrupted: As `runs.reopen.resume`.
+    """
     if (folder / "comparison.json").exists():
         return comparison_in(folder)
     rows = [Row(row["label"], read_configs(row["runs"], folder, data, data_dir)) for row in manifest["rows"]]
@@ -108,7 +134,7 @@ def resume_comparison(
 
 
 def _load(rows: Sequence[Row], progress: bool) -> dict[str, dict[int, Inputs]]:
-    """The inputs of every run, by label and seed; InputError where rows of one seed differ."""
+    """Load the inputs of every run, by label and seed; InputError if rows of one seed differ."""
     with show_progress("comparison", progress) as on_event:
         inputs = load_rows(rows, stages_of(on_event))
     require_equal_hashes(
@@ -125,8 +151,7 @@ def _finish(
     command: str,
     progress: bool,
 ) -> Comparison:
-    """Do every run of every row, and write comparison.json. Runs that have ended in `folder` are read, those
-    that have begun go on."""
+    """Make every run of every row, and write comparison.json. Runs that have ended in the folder are read."""
     results: dict[str, dict[int, Result]] = {row.label: {} for row in rows}
     total, number = sum(len(row.configs) for row in rows), 0
     known = next(iter(inputs[rows[0].label].values()))
@@ -146,30 +171,39 @@ def _finish(
 
 
 def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
-    """The table of finished runs: results, or their folders. Runs that differ in the seed alone share a row.
+    """Make the table of finished runs. Runs that differ in the seed alone share a row.
 
-    Raises InputError when runs did different tasks, or, of one seed, had different data, splits or partitions
-    (naming the two hashes), when rows have different seeds, or when a run is there twice."""
+    Args:
+        results: Results of runs, or their folders.
+
+    Returns:
+        The table.
+
+    Raises:
+        InputError: Runs did different tasks, had different data, splits or partitions for one seed (the
+            message has the two hashes), rows have different seeds, or a run is given twice.
+    """
     finished = [r if isinstance(r, Result) else Result.read(r) for r in results]
     if not finished:
-        raise InputError("there is nothing to compare; give at least one result or folder of a run")
+        raise InputError("nothing was given to compare; give at least one result or folder of a run")
     for result in finished:
         if result.task != finished[0].task:
             raise InputError(
                 f"{finished[0].method} did {finished[0].task} and {result.method} {result.task}; one table "
                 "has one task: give runs of one"
             )
-    recipes: dict[str, set[str]] = {}
+    settings_of_method: dict[str, set[str]] = {}
     for result in finished:
-        recipes.setdefault(result.method, set()).add(_settings_key(result))
+        settings_of_method.setdefault(result.method, set()).add(_settings_key(result))
     rows: dict[str, dict[int, Result]] = {}
     for result in finished:
         label = result.method
-        if len(recipes[label]) > 1:
-            label = f"{label} ({settings_text(result.details.get('recipe', {})) or 'default recipe'})"
+        if len(settings_of_method[label]) > 1:
+            changed = settings_text(result.details.get("changed_settings", {}))
+            label = f"{label} ({changed or 'default settings'})"
         row = rows.setdefault(label, {})
         if result.seed in row:
-            raise InputError(f"seed {result.seed} of {label} is there twice; give each run once")
+            raise InputError(f"seed {result.seed} of {label} is given twice; give each run once")
         row[result.seed] = result
     seeds = {label: sorted(row) for label, row in rows.items()}
     first = next(iter(seeds))
@@ -190,7 +224,7 @@ def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
 
 @dataclass(frozen=True)
 class _AskedRow:
-    """A row whose configs are not made yet. options: what it chooses for itself, of those in _COMMON."""
+    """A row whose configs are not made yet. options: its own choices of the options in _COMMON."""
 
     label: str
     method: Method
@@ -204,26 +238,26 @@ def _plan(
     settings: Mapping[str, object],
     options: JsonObject,
 ) -> tuple[list[Row], tuple[str, ...]]:
-    """Every row with its checked configs, and the reference rows that were added."""
+    """Return every row with its checked configs, and the names of the reference rows that were added."""
     if isinstance(methods, str) or not isinstance(methods, Sequence):
         raise InputError(f"methods={shown(methods)} cannot be used; give a list, as in ['fedavg', 'fedgcn']")
     if not methods:
-        raise InputError("no method was named; name at least one to compare (see 'graphfed methods')")
+        raise InputError("no method was given; give at least one to compare (see 'graphfed methods')")
     asked = [_asked_row(item) for item in methods]
     task = _common_task(asked, options)
     data = options.get("data")
-    # Looked at once: files of one's own are read for every config else.
+    # Resolved once: else the user's files are read for every config.
     source = data_source(task_or_default(task).data.default if data is None else data)
     partition = options.get("partition")
     if partition is None:
-        # One for all rows: that of the first method which asks for one of its own.
+        # One partition for all rows: that of the first method with a partition of its own.
         defaults = [default_partition(row.method, source) for row in asked]
         partition = next((name for name in defaults if name != Method.partition), defaults[0])
     options = {**options, "task": task, "data": source, "partition": partition}
     names = [row.method.name for row in asked]
     missing = [get_method(name) for name in REFERENCES.get(task, ()) if name not in names]
     if str(options.get("split")).startswith("inductive"):
-        # Sensors that training does not see have no model of their own.
+        # Sensors that training does not see have no personal model.
         missing = [method for method in missing if not method.personal]
     asked += [_AskedRow(method.name, method, {}, {}) for method in missing]
     shared = _shared_settings(settings, [row.method for row in asked], source, str(partition))
@@ -236,7 +270,7 @@ def _plan(
             )
         chosen = {"method": row.method.name, **options, **row.options}
         if not row.method.trains and "rounds" not in row.options:
-            chosen["rounds"] = None  # what learns nothing is as good after one round
+            chosen["rounds"] = None  # a method that trains nothing is as good after one round
         merged = {**shared[row.method.name], **row.settings}
         rows.append(
             Row(row.label, {seed: make_config(**chosen, seed=seed, settings=merged) for seed in seeds})
@@ -245,7 +279,7 @@ def _plan(
 
 
 def _common_task(rows: Sequence[_AskedRow], options: Mapping[str, object]) -> str:
-    """The task of all rows; InputError where they have several."""
+    """Return the task of all rows; InputError if they have several."""
     tasks = {}
     for row in rows:
         asked = row.options.get("task", options.get("task"))
@@ -261,7 +295,7 @@ def _common_task(rows: Sequence[_AskedRow], options: Mapping[str, object]) -> st
 
 
 def _asked_row(item: str | JsonObject) -> _AskedRow:
-    """A row from a method's name or a mapping; InputError for what cannot be one."""
+    """Make a row from a method's name or a mapping; InputError for anything else."""
     if not isinstance(item, str | Mapping):
         raise InputError(
             f"a row of type {type(item).__name__} cannot be used; give a method's name, or a mapping as in "
@@ -284,7 +318,14 @@ MAX_LABEL = 200
 
 
 def check_label(label: str) -> None:
-    """InputError for a label that cannot name a folder."""
+    """Check that a label can name a folder.
+
+    Args:
+        label: The label of a row.
+
+    Raises:
+        InputError: It cannot.
+    """
     if not label.isprintable() or "/" in label or label[:1] in ("", ".") or len(label.encode()) > MAX_LABEL:
         raise InputError(
             f"the label {shown(label)} cannot name a folder; use at most {MAX_LABEL} letters, digits, dashes"
@@ -294,7 +335,9 @@ def check_label(label: str) -> None:
 def _shared_settings(
     settings: Mapping[str, object], methods: Sequence[Method], source: DataSource, partition: str
 ) -> dict[str, dict[str, object]]:
-    """The common settings by method: a key goes to the methods that have it, ``method.key`` to that one."""
+    """Return the common settings by method: a key goes to the methods that have it, ``method.key`` to that
+    method.
+    """
     data = source.value if isinstance(source.value, str) else None
     known = {method.name: setting_names(method.name, data, partition) for method in methods}
     shared: dict[str, dict[str, object]] = {name: {} for name in known}
@@ -309,7 +352,7 @@ def _shared_settings(
                 )
             specific[name][rest] = value
             continue
-        # What learns nothing takes no number of rounds.
+        # A method that trains nothing takes no number of rounds.
         takers = [m.name for m in methods if key in known[m.name] and (key != "rounds" or m.trains)]
         if not takers:
             every = sorted({each for names in known.values() for each in names})
@@ -352,7 +395,7 @@ def _row(label: str, results: list[Result]) -> ComparedRow:
         "best_round": [r.best_round for r in results],
         "bytes": statistic([r.bytes["total"] for r in results]),
         "seconds": statistic([r.seconds["total"] for r in results]),
-        "recipe": results[0].details.get("recipe", {}),
+        "changed_settings": results[0].details.get("changed_settings", {}),
         "headline": headline(results[0].task, results[0].details, results[0].test),
         "training": results[0].details.get("training", {}),
         "selected_by": results[0].details.get("selected_by", get_task(results[0].task).metric),
@@ -362,4 +405,6 @@ def _row(label: str, results: list[Result]) -> ComparedRow:
 
 
 def _settings_key(result: Result) -> str:
-    return json.dumps([result.details.get(key, {}) for key in ("recipe", "training")], sort_keys=True)
+    return json.dumps(
+        [result.details.get(key, {}) for key in ("changed_settings", "training")], sort_keys=True
+    )

@@ -1,4 +1,4 @@
-"""A comparison's table: what `compare` returns, and what its folder holds."""
+"""The table of a comparison: what `compare` returns and what its folder holds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,8 +27,16 @@ AS_READ = "rmse_as_read"
 
 
 def table_metrics(task: str, rows: Sequence[ComparedRow]) -> list[str]:
-    """The metrics that a table of these rows shows. Errors over missing readings: one of them, where some
-    reading is missing."""
+    """Return the metrics that a table shows. Of the errors with missing readings it shows one, if any are
+    missing.
+
+    Args:
+        task: The name of the task.
+        rows: The rows of the table.
+
+    Returns:
+        The names of the metrics.
+    """
     if get_task(task).headline is not None:
         return headline(task, rows[0], rows[0]["test"])
     metrics = [name for name in rows[0]["test"] if name != "loss"]
@@ -42,7 +50,17 @@ def table_metrics(task: str, rows: Sequence[ComparedRow]) -> list[str]:
 class Comparison:
     """A finished table.
 
-    added: the reference rows nobody asked for. missing: those that are not there (only `comparison_of`)."""
+    Attributes:
+        dataset: The name of the data.
+        task: The name of the task.
+        clients: The number of clients.
+        partition: The name of the partition.
+        seeds: The seeds of every row.
+        rows: A row for each method with its settings.
+        added: The reference rows that were added.
+        missing: The reference rows that are missing (only from `comparison_of`).
+        folder: The folder of the comparison; None if nothing was written.
+    """
 
     dataset: str
     task: str
@@ -55,7 +73,11 @@ class Comparison:
     folder: Path | None = None
 
     def to_json(self) -> JsonObject:
-        """The object in comparison.json."""
+        """Return the comparison as plain data.
+
+        Returns:
+            The content of comparison.json.
+        """
         return files.plain_object(
             {
                 "dataset": self.dataset,
@@ -78,7 +100,11 @@ class Comparison:
         return check_comparison(self.task, metric or get_task(self.task).metric, self.rows)
 
     def table(self) -> "Table":
-        """The rows for a screen (a rich table); it fits 80 columns, where long labels are broken."""
+        """Return the rows as a table for a screen; it fits 80 columns, and long labels are broken.
+
+        Returns:
+            A rich table.
+        """
         from rich.table import Table
 
         seeds = ", ".join(str(seed) for seed in self.seeds)
@@ -119,7 +145,7 @@ class Comparison:
         return table
 
     def __str__(self) -> str:
-        """The table as text, 80 columns wide."""
+        """Return the table as text, 80 columns wide."""
         import io
 
         from rich.console import Console
@@ -129,20 +155,22 @@ class Comparison:
         return page.getvalue().rstrip()
 
     def _shared_settings(self) -> JsonObject:
-        """What differs from the default recipe in every row alike."""
-        first = self.rows[0]["recipe"]
-        return {k: v for k, v in first.items() if all(r["recipe"].get(k, _ABSENT) == v for r in self.rows)}
+        """Return the settings that differ from the defaults in every row alike."""
+        first, *others = (row["changed_settings"] for row in self.rows)
+        return {k: v for k, v in first.items() if all(row.get(k, _ABSENT) == v for row in others)}
 
     def _own_settings(self, row: ComparedRow) -> JsonObject:
-        """What differs from the default recipe in this row and not in all, and what differs from the values
-        that most rows have, whose defaults may differ between methods."""
+        """Return the settings of a row that differ from the defaults and are not shared by all rows, and
+        those that differ from the values of most rows, because defaults differ between methods.
+        """
         shared = self._shared_settings()
-        own = {key: value for key, value in row["recipe"].items() if key not in shared}
+        own = {key: value for key, value in row["changed_settings"].items() if key not in shared}
         return own | unequal_settings(self.rows).get(row["label"], {})
 
     def _doubted(self) -> dict[str, list[str]]:
-        """By row, what looks wrong with it, in a few words each (unequal settings have a mark of their
-        own)."""
+        """Return by row what looks wrong with it, in a few words each. Unequal settings have a mark of
+        their own.
+        """
         found: dict[str, list[str]] = {}
         for warning in self.warnings:
             for label in warning.rows if warning.code != "unequal_settings" else ():
@@ -150,6 +178,7 @@ class Comparison:
         return found
 
     def _caption(self) -> str:
+        """Return the lines below the table."""
         unit = "mape in percent" if get_task(self.task).error else "percent"
         lines = [
             f"test {get_task(self.task).scored}, {unit}: mean ± sample standard deviation over seeds",
@@ -168,17 +197,27 @@ class Comparison:
             lines.append(f"reference rows missing here: {', '.join(self.missing)}")
         shared = self._shared_settings()
         if shared:
-            lines.append(f"every row differs from the default recipe in {settings_text(shared)}")
-        own = {row["label"]: recipe for row in self.rows if (recipe := self._own_settings(row))}
+            lines.append(f"every row differs from the default settings in {settings_text(shared)}")
+        own = {row["label"]: found for row in self.rows if (found := self._own_settings(row))}
         if own:
             lines.append("* training settings that not all rows have, so compare with care:")
-            lines += [f"* {label}: {settings_text(recipe)}" for label, recipe in own.items()]
+            lines += [f"* {label}: {settings_text(found)}" for label, found in own.items()]
         lines += [f"! {label}: {', '.join(titles)}" for label, titles in self._doubted().items()]
         return "\n".join(lines)
 
 
 def comparison_in(folder: Path) -> Comparison:
-    """The finished comparison in `folder`, from comparison.json; InputError when it is damaged."""
+    """Read a finished comparison.
+
+    Args:
+        folder: Its folder.
+
+    Returns:
+        The table.
+
+    Raises:
+        InputError: comparison.json is missing or damaged.
+    """
     content = files.read_json(folder / "comparison.json", ComparisonFile)
     return Comparison(
         dataset=content["dataset"],

@@ -1,4 +1,4 @@
-"""The files of comparisons, sweeps, reproductions and policies, as their readers expect them."""
+"""The schemas of the files of comparisons, sweeps, reproductions and policies."""
 
 from typing import Annotated, Literal
 
@@ -44,12 +44,12 @@ class _ComparedRow(FileModel):
     bytes: _Statistic
     seconds: _Statistic
     rounds: Annotated[list[Count], Field(min_length=1)]
-    recipe: JsonObject
+    changed_settings: JsonObject
     folders: Annotated[list[str | None], Field(min_length=1)]
 
 
 class ComparisonFile(FileModel):
-    """comparison.json."""
+    """The content of comparison.json."""
 
     dataset: str
     task: str
@@ -62,6 +62,11 @@ class ComparisonFile(FileModel):
 
     @model_validator(mode="after")
     def check_rows(self) -> "ComparisonFile":
+        """Check that rows have different labels, the same metrics, and the metric that decides.
+
+        Returns:
+            The content.
+        """
         if self.task not in TASKS:
             raise ValueError(f"task must be one of {', '.join(TASKS)}")
         first = self.rows[0]
@@ -77,7 +82,7 @@ class ComparisonFile(FileModel):
 
 
 class TrialFile(FileModel):
-    """trials/*.json of a sweep, and a trial in sweep.json."""
+    """The content of trials/*.json of a sweep, and a trial in sweep.json."""
 
     trial: Positive
     settings: JsonObject
@@ -97,7 +102,7 @@ class _ChosenTrial(FileModel):
 
 
 class SweepFile(FileModel):
-    """sweep.json."""
+    """The content of sweep.json."""
 
     method: str
     dataset: str
@@ -112,6 +117,11 @@ class SweepFile(FileModel):
 
     @model_validator(mode="after")
     def check_trials(self) -> "SweepFile":
+        """Check that trials have the same settings, and that trials and the chosen settings have the metric.
+
+        Returns:
+            The content.
+        """
         if self.task not in TASKS:
             raise ValueError(f"task must be one of {', '.join(TASKS)}")
         keys = self.trials[0].settings.keys()
@@ -130,13 +140,13 @@ class _Item(FileModel):
 
 
 class ReproductionFile(FileModel):
-    """reproduce.json: the items that were made again."""
+    """The content of reproduce.json: the items that were reproduced."""
 
     items: list[_Item] = Field(default_factory=list)
 
 
 class WorkloadsFile(FileModel):
-    """workloads.json of a row of a reproduction."""
+    """The content of workloads.json of a row of a reproduction."""
 
     asked: JsonObject
 
@@ -169,7 +179,7 @@ class _PolicySeconds(FileModel):
 
 
 class PolicyResult(FileModel):
-    """result.json of a learned policy."""
+    """The content of result.json of a learned policy."""
 
     kind: Literal["bandit", "ddpg"]
     dataset: str
@@ -189,6 +199,11 @@ class PolicyResult(FileModel):
 
     @model_validator(mode="after")
     def check_details(self) -> "PolicyResult":
+        """Check that the details have what a policy of this kind needs.
+
+        Returns:
+            The content.
+        """
         needed = "best" if self.kind == "bandit" else "kept_episode"
         if getattr(self.details, needed) is None:
             raise ValueError(f"details has no {needed!r}")
@@ -203,7 +218,7 @@ class EpisodeLine(FileModel):
 
 
 class LearningCheckpoint(FileModel):
-    """checkpoint/round-*/local.json of a policy: one after every episode."""
+    """The content of checkpoint/round-*/local.json of a policy, which is written after every episode."""
 
     version: Integer
     sha256: str

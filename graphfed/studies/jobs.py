@@ -1,9 +1,9 @@
-"""Runs and other work, known beforehand: one after the other, or several at a time, each in a process of its
-own.
+"""Do planned runs and other work, one after the other, or several at a time in processes of their own.
 
-The processes get plain values and load their data themselves. They are deaf to Ctrl-C, which reaches every
-process of a terminal: the caller hears it and closes a pipe, and so it does when it dies. Where the pipe
-closes, a process stops what it runs, which is saved as by SIGTERM, and ends."""
+The processes get plain values and load their data themselves. They ignore Ctrl-C, which reaches every process
+of a terminal: the caller receives it and closes a pipe. The pipe also closes if the caller dies. A process
+then stops its run, which is saved as by SIGTERM, and ends.
+"""
 
 import os
 import signal
@@ -31,29 +31,50 @@ from graphfed.terminal import say
 
 __all__ = ["Job", "Run", "check_jobs", "run_all"]
 
-#: Every process loads torch, about 200 MB.
+#: The most processes: each loads torch, which takes about 200 MB.
 MAX_JOBS = 256
 
 
 class Job(Protocol):
-    """Something to do, whose results are files. name: for people; seconds: what it is expected to take, for
-    the time left."""
+    """Work whose results are files.
+
+    Attributes:
+        name: The name of the job for people.
+        seconds: The expected duration, for the remaining time.
+    """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the job for people."""
+
     @property
-    def seconds(self) -> float: ...
+    def seconds(self) -> float:
+        """The expected duration, for the remaining time."""
 
     def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
-        """Do it in this process, its progress shown under `label`."""
+        """Do the work in this process.
+
+        Args:
+            label: Stands before each line of progress.
+            cache: The inputs of runs.
+            command: The command that a manifest records.
+            progress: Whether to show progress on stderr.
+        """
 
     def sent(self, command: str) -> tuple[Callable[..., None], tuple[object, ...]]:
-        """A function of a module, and arguments, by which another process does it."""
+        """Return how another process does the work.
+
+        Args:
+            command: The command that a manifest records.
+
+        Returns:
+            A function of a module, and its arguments.
+        """
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run to do."""
+    """A job that makes one run."""
 
     name: str
     config: RunConfig
@@ -61,44 +82,77 @@ class Run:
     seconds: float
 
     def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
-        """In this process."""
+        """Make the run in this process.
+
+        Args:
+            label: Stands before each line of progress.
+            cache: The inputs of runs.
+            command: The command that the manifest records.
+            progress: Whether to show progress on stderr.
+        """
         with show_progress(label, progress) as on_event:
             inputs = cache.get(self.config, stages_of(on_event))
             run_or_read(self.config, inputs, self.folder, command, on_event)
 
     def sent(self, command: str) -> tuple[Callable[..., None], tuple[object, ...]]:
-        """For a process of its own."""
+        """Return how another process makes the run.
+
+        Args:
+            command: The command that the manifest records.
+
+        Returns:
+            A function of a module, and its arguments.
+        """
         return _run, (self.config.to_json(), str(self.folder), command)
 
 
 def check_jobs(jobs: object) -> int:
-    """How many runs at a time; InputError for what is no such number."""
+    """Check a number of runs at a time.
+
+    Args:
+        jobs: The value that was given.
+
+    Returns:
+        The number.
+
+    Raises:
+        InputError: The value is no whole number between 1 and MAX_JOBS.
+    """
     if isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= MAX_JOBS:
         raise InputError(f"jobs={shown(jobs)} cannot be used; give a whole number from 1 to {MAX_JOBS}")
     return jobs
 
 
 def run_all(runs: Sequence[Job], *, jobs: int, cache: InputCache, command: str, progress: bool) -> None:
-    """Do all, `jobs` at a time. One that fails ends the others, which are saved.
+    """Do all jobs. If one fails, the others stop and are saved.
 
-    Raises what `run` raises, and GraphfedError where a process was killed."""
+    Args:
+        runs: The jobs.
+        jobs: How many are done at a time.
+        cache: The inputs of runs.
+        command: The command that manifests record.
+        progress: Whether to show progress on stderr.
+
+    Raises:
+        GraphfedError: A process was killed; and what `run` raises.
+    """
     at_once = min(jobs, len(runs))
     if at_once > 1:
-        _run_in_processes(runs, at_once, command, _Ended(runs).tell if progress else None)
+        _run_in_processes(runs, at_once, command, _Ended(runs).report if progress else None)
         return
     for number, run in enumerate(runs, 1):
         run.do(f"[{number}/{len(runs)}] {run.name}", cache, command, progress)
 
 
 class _Ended:
-    """Tells of every run that has ended, in one line on stderr, and of the time that the others will take."""
+    """Reports every job that has ended in one line on stderr, with the time that the others will take."""
 
     def __init__(self, runs: Sequence[Job]) -> None:
         self._total, self._expected = len(runs), sum(run.seconds for run in runs)
         self._number, self._done, self._before = 0, 0.0, 0.0
         self._began = time.monotonic()
 
-    def tell(self, run: Job) -> None:
+    def report(self, run: Job) -> None:
         self._number += 1
         self._done += run.seconds
         spent = time.monotonic() - self._began
@@ -109,8 +163,8 @@ class _Ended:
             # Not before the first run had begun: processes take seconds to start.
             trained = spent - self._before
             left = f", {human_seconds(trained * (self._expected - self._done) / self._done)} left"
-        told = f"[{self._number}/{self._total}] {run.name}: {human_seconds(spent)} in all{left}"
-        say(told)
+        text = f"[{self._number}/{self._total}] {run.name}: {human_seconds(spent)} in all{left}"
+        say(text)
 
 
 def _run_in_processes(
@@ -120,10 +174,10 @@ def _run_in_processes(
     hears, stop = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(jobs, context, _begin, (hears,))
     try:
-        with _deaf():  # what a process is deaf to when it starts, on submit, it stays deaf to
+        with _deaf():  # a process starts on submit, and keeps ignoring the signals that it ignores then
             sent = [(run, *run.sent(command)) for run in runs]
             started = {pool.submit(_do, work, *arguments): run for run, work, arguments in sent}
-            # The pool notices the death of those processes that it had when it last heard of work.
+            # The pool notices the death only of the processes that it had when it last received work.
             pool.submit(int)
         for future in as_completed(started):
             future.result()
@@ -131,8 +185,8 @@ def _run_in_processes(
                 on_end(started[future])
     except BrokenProcessPool as error:
         raise GraphfedError(
-            f"one of {jobs} processes ended before its run did: too little memory? What has ended is "
-            "kept; give the same command again, with fewer --jobs (a Python script must call this below "
+            f"one of {jobs} processes ended before its run did, perhaps for lack of memory; finished runs "
+            "are kept; repeat the command with fewer --jobs (a Python script must call this below "
             "if __name__ == '__main__')"
         ) from error
     except BaseException:
@@ -146,8 +200,10 @@ def _run_in_processes(
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Hold Ctrl-C back in this block, and from the processes that are started in it for good. One that comes
-    meanwhile is heard when the block ends."""
+    """Hold Ctrl-C back in this block, and for good from the processes that are started in it.
+
+    A signal that comes meanwhile is delivered when the block ends.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -200,6 +256,6 @@ def _do(work: Callable[..., None], *arguments: object) -> None:
         with stopping():
             work(*arguments)
     except KeyboardInterrupt:
-        os._exit(INTERRUPTED)  # whoever only returns is given the next run
-    if heard_since(began):  # the run had ended already: nobody asks again
+        os._exit(INTERRUPTED)  # a process that returned would be given the next run
+    if heard_since(began):  # the run had ended already, and the request comes only once
         os._exit(INTERRUPTED)

@@ -1,5 +1,8 @@
-"""What comparisons, sweeps and reproductions share: runs planned before the first one starts, inputs loaded
-once, runs that go on where they stopped, and statistics over seeds."""
+"""What comparisons, sweeps and reproductions have in common.
+
+Runs are planned before the first one starts, inputs are loaded once, interrupted runs go on, and figures are
+summarised over seeds.
+"""
 
 import math
 import re
@@ -14,11 +17,11 @@ from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
 from graphfed.methods.config import WINDOW_SETTINGS
 from graphfed.runs import folder as files
+from graphfed.runs.diagnostics import check_memory
 from graphfed.runs.progress import OnEvent
 from graphfed.runs.reopen import check_hashes, config_from_json, go_on
 from graphfed.runs.run import (
     Result,
-    check_memory,
     execute,
     has_checkpoint,
     keep_partition,
@@ -53,20 +56,30 @@ __all__ = [
 ]
 
 
-#: Seeds in one range: more than anybody waits for.
+#: The most seeds in one range.
 MAX_RANGE = 10_000
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table to be: its name and a checked config for each seed."""
+    """A planned row of a table: its name and a checked config for each seed."""
 
     label: str
     configs: Mapping[int, RunConfig]
 
 
 def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
-    """The seeds as a tuple; InputError for anything else, none, or one that is there twice."""
+    """Check seeds.
+
+    Args:
+        seeds: A collection of whole numbers.
+
+    Returns:
+        The seeds.
+
+    Raises:
+        InputError: There is none, one is given twice, or the value is no collection.
+    """
     try:
         chosen: tuple[int, ...] | None = tuple(seeds)
         len(set(seeds))
@@ -86,9 +99,17 @@ def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
 
 
 def parse_seeds(seeds: object) -> tuple[int, ...]:
-    """``"0,1,2"``, ``"0-39"``, a number or a list of these -> seeds.
+    """Read seeds.
 
-    Raises InputError for anything that is no whole number and no range of them."""
+    Args:
+        seeds: ``"0,1,2"``, ``"0-39"``, a number, or a list of these.
+
+    Returns:
+        The seeds.
+
+    Raises:
+        InputError: A part is no whole number and no range of them.
+    """
     parts = seeds.split(",") if isinstance(seeds, str) else seeds if isinstance(seeds, list) else [seeds]
     try:
         return tuple(seed for part in parts for seed in _seed_range(str(part)))
@@ -100,7 +121,7 @@ def parse_seeds(seeds: object) -> tuple[int, ...]:
 
 
 def _seed_range(text: str) -> Iterable[int]:
-    """``"0-2"`` -> 0, 1, 2; ``"7"`` -> 7. ValueError for anything else."""
+    """Return the seeds of ``"0-2"`` or ``"7"``; ValueError for anything else."""
     ends = re.fullmatch(r"\s*(\d+)\s*-\s*(\d+)\s*", text)
     if ends is None:
         return (int(text),)
@@ -111,20 +132,45 @@ def _seed_range(text: str) -> Iterable[int]:
 
 
 def run_name(label: str, seed: int) -> str:
-    """The name of a run's folder."""
+    """Return the name of a run's folder.
+
+    Args:
+        label: The label of the row.
+        seed: The seed of the run.
+
+    Returns:
+        The name.
+    """
     return f"{label}-seed{seed}"
 
 
 def has_runs(folder: Path) -> bool:
-    """Whether a run has ended in a folder of runs, or got as far as a checkpoint."""
+    """Return whether a run has ended in a folder of runs, or has a checkpoint.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        True if something is worth keeping.
+    """
     return any(folder.glob("*/result.json")) or any(has_checkpoint(path) for path in folder.iterdir())
 
 
 def run_or_read(
     config: RunConfig, inputs: Inputs, folder: Path | None, command: str, on_event: OnEvent | None
 ) -> Result:
-    """One run in `folder` (None: nothing is written): read where it has ended, else gone on with. A saved
-    partition is kept by the folder above."""
+    """Make one run; read it if it has ended, and go on with it if it has begun.
+
+    Args:
+        config: The run.
+        inputs: Its inputs.
+        folder: Its folder; None to write nothing. A saved partition is kept in the folder above.
+        command: The command that the manifest records.
+        on_event: Called with the progress events.
+
+    Returns:
+        The result.
+    """
     if folder is None:
         return execute(config, inputs, folder=None, command=command, on_event=on_event)
     if (folder / "result.json").exists():
@@ -139,16 +185,34 @@ def run_or_read(
 
 
 def planned_runs(configs: Mapping[int, RunConfig]) -> list[JsonObject]:
-    """The configs of the seeds as a manifest has them."""
+    """Return the configs of the seeds as a manifest has them.
+
+    Args:
+        configs: A config for each seed.
+
+    Returns:
+        An object for each seed.
+    """
     return [{"seed": seed, "config": config.to_json()} for seed, config in configs.items()]
 
 
 def read_configs(
     runs: Sequence[JsonObject], folder: Path, data: object, data_dir: str | Path | None
 ) -> dict[int, RunConfig]:
-    """The configs that `planned_runs` wrote into the manifest of `folder`, checked again.
+    """Read the configs that `planned_runs` wrote into a manifest, and check them again.
 
-    data, data_dir: as `resume` takes them. KeyError or TypeError for what it never writes."""
+    Args:
+        runs: The objects in the manifest.
+        folder: The folder of the manifest.
+        data: The data, if it was an object in Python.
+        data_dir: The folder where the data files are now.
+
+    Returns:
+        A config for each seed.
+
+    Raises:
+        InputError: A value cannot be used.
+    """
     return {
         run["seed"]: config_from_json(run["config"], folder, data=data, data_dir=data_dir) for run in runs
     }
@@ -157,8 +221,13 @@ def read_configs(
 def begin_runs(folder: Path, row: Row, inputs: Mapping[int, Inputs], command: str, **asked: object) -> None:
     """Write the manifest of several runs, and keep a partition that was read from a file.
 
-    row: the first one; inputs: its, of each seed. asked: what the manifest of this kind of folder has of its
-    own."""
+    Args:
+        folder: The folder of the runs.
+        row: The first row.
+        inputs: The inputs of the first row, for each seed.
+        command: The command to record.
+        asked: Further keys of the manifest.
+    """
     hashes = {str(seed): known.hashes for seed, known in inputs.items()}
     write_manifest(folder, {"command": command, "started": now(), "hashes": hashes, **asked})
     first = next(iter(row.configs))
@@ -166,7 +235,16 @@ def begin_runs(folder: Path, row: Row, inputs: Mapping[int, Inputs], command: st
 
 
 def check_inputs(folder: Path, inputs: Mapping[int, Inputs], hashes: Mapping[str, Mapping[str, str]]) -> None:
-    """InputError unless the inputs of every seed are those of the manifest in `folder`."""
+    """Check that the inputs of every seed are those of a manifest.
+
+    Args:
+        folder: The folder of the manifest, for the message.
+        inputs: The inputs for each seed.
+        hashes: The hashes in the manifest.
+
+    Raises:
+        InputError: A hash differs.
+    """
     for seed, known in inputs.items():
         check_hashes(folder, known, hashes[str(seed)])
 
@@ -175,8 +253,12 @@ def check_inputs(folder: Path, inputs: Mapping[int, Inputs], hashes: Mapping[str
 
 
 class InputCache:
-    """Inputs of runs that follow each other: every data set is loaded once, and the last `keep` inputs stay
-    (None: all), so that runs on the same data, split and partition share them."""
+    """The inputs of runs that follow each other, so that runs on the same data, split and partition share
+    them.
+
+    Args:
+        keep: How many inputs are kept at most, the last ones; None for all. Every data set is loaded once.
+    """
 
     def __init__(self, keep: int | None = 16) -> None:
         self._loaded: LoadedData = {}
@@ -184,7 +266,18 @@ class InputCache:
         self._keep = keep
 
     def get(self, config: RunConfig, on_stage: Callable[[str], None] = no_stages) -> Inputs:
-        """The inputs of a run; raises what `load_inputs` raises."""
+        """Return the inputs of a run, loaded if they are not here.
+
+        Args:
+            config: The run.
+            on_stage: Called with the name of each stage that begins.
+
+        Returns:
+            The inputs.
+
+        Raises:
+            InputError: They cannot be loaded, or do not suit the run.
+        """
         key = _input_key(config)
         inputs = self._made.pop(key, None) or load_inputs(config, self._loaded, on_stage)
         self._made[key] = inputs
@@ -197,9 +290,18 @@ class InputCache:
 def load_rows(
     rows: Sequence[Row], on_stage: Callable[[str], None] = no_stages
 ) -> dict[str, dict[int, Inputs]]:
-    """The inputs of every run by label and seed, loaded once each; on_stage(text) is called with what begins.
+    """Load the inputs of every run, each once.
 
-    InputError, before the first run, for one that does not fit into memory."""
+    Args:
+        rows: The rows.
+        on_stage: Called with the name of each stage that begins.
+
+    Returns:
+        The inputs by label and seed.
+
+    Raises:
+        InputError: A run does not fit into memory, or its inputs cannot be loaded.
+    """
     cache = InputCache(keep=None)
     loaded = {
         row.label: {seed: cache.get(config, on_stage) for seed, config in row.configs.items()} for row in rows
@@ -211,7 +313,7 @@ def load_rows(
 
 
 def _input_key(config: RunConfig) -> Hashable:
-    """What decides a run's inputs."""
+    """Return what decides a run's inputs."""
     return (
         config.task,
         config.data,
@@ -229,7 +331,14 @@ def _input_key(config: RunConfig) -> Hashable:
 
 
 def require_equal_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -> None:
-    """InputError unless all rows have the same hashes for each seed; table: label -> seed -> {what: hash}."""
+    """Check that all rows have the same inputs.
+
+    Args:
+        table: The hashes by label, seed and kind.
+
+    Raises:
+        InputError: Two rows have different hashes for a seed.
+    """
     first = next(iter(table))
     for label, row in table.items():
         for seed, hashes in row.items():
@@ -247,8 +356,14 @@ def require_equal_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -
 
 
 class Statistic(TypedDict):
-    """A number over seeds. mean and std, the sample standard deviation (n - 1 in the denominator; None for
-    one value), are None where a value is missing."""
+    """A number over seeds.
+
+    Attributes:
+        mean: None if a value is missing.
+        std: The sample standard deviation (n - 1 in the denominator); None for one value, or if one is
+            missing.
+        values: The value of each seed.
+    """
 
     mean: float | None
     std: float | None
@@ -256,11 +371,27 @@ class Statistic(TypedDict):
 
 
 class ComparedRow(TypedDict):
-    """One line of a comparison: a method with settings, over seeds.
+    """A row of a comparison: a method with settings, over seeds.
 
-    test, val, test_pooled: by metric. hashes {data, split, partition}, rounds, best_round, folders: of each
-    seed. recipe: what differs from the default. headline: the metrics that come first. training: all settings
-    but the seed. selected_by: the validation metric. warnings: {seed, code, text} of the row's runs."""
+    Attributes:
+        label: The name of the row.
+        method: The name of the method.
+        seeds: The seeds.
+        test: Test metrics by name.
+        val: Validation metrics by name.
+        test_pooled: Test metrics of the same weights on the whole graph.
+        hashes: Of data, split and partition, for each seed.
+        rounds: For each seed.
+        best_round: For each seed.
+        bytes: Payload bytes.
+        seconds: Of a run.
+        changed_settings: The settings that differ from their defaults.
+        headline: The metrics that come first.
+        training: All settings except the seed.
+        selected_by: The validation metric that chose the round.
+        warnings: {seed, code, text} of the row's runs.
+        folders: Of the runs.
+    """
 
     label: str
     method: str
@@ -273,7 +404,7 @@ class ComparedRow(TypedDict):
     best_round: list[int | None]
     bytes: Statistic
     seconds: Statistic
-    recipe: JsonObject
+    changed_settings: JsonObject
     headline: list[str]
     training: JsonObject
     selected_by: str
@@ -282,12 +413,26 @@ class ComparedRow(TypedDict):
 
 
 def statistics(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, Statistic]:
-    """Over seeds, for each metric of the first one."""
+    """Return a `Statistic` over seeds for each metric of the first seed.
+
+    Args:
+        metrics: The metrics of each seed.
+
+    Returns:
+        The statistics by metric.
+    """
     return {name: statistic([m.get(name) for m in metrics]) for name in metrics[0]}
 
 
 def statistic(values: Sequence[float | None]) -> Statistic:
-    """Mean and spread of a number over seeds."""
+    """Return mean and deviation of a number over seeds.
+
+    Args:
+        values: The value of each seed.
+
+    Returns:
+        The statistic.
+    """
     known = [v for v in values if v is not None]
     if len(known) < len(values):
         return {"mean": None, "std": None, "values": list(values)}
@@ -296,8 +441,16 @@ def statistic(values: Sequence[float | None]) -> Statistic:
 
 
 def spread(found: Statistic | None, *, error: bool = False) -> str:
-    """A `Statistic` as ``81.2 ± 0.4``, of a share in percent; of an error, in its own unit, to four digits of
-    the mean: ``4.517 ± 0.032``."""
+    """Write a statistic as ``81.2 ± 0.4``.
+
+    Args:
+        found: The statistic; None for none.
+        error: Whether it is an error, in its own unit and with four digits of the mean: ``4.517 ± 0.032``.
+            Else it is a fraction, and is written in percent.
+
+    Returns:
+        The text; "-" without a mean.
+    """
     if not found or found["mean"] is None:
         return "-"
     mean, std = found["mean"], found["std"]
@@ -309,5 +462,12 @@ def spread(found: Statistic | None, *, error: bool = False) -> str:
 
 
 def settings_text(settings: Mapping[str, object]) -> str:
-    """``lr=0.1, hidden=16``."""
+    """Write settings as ``lr=0.1, hidden=16``.
+
+    Args:
+        settings: Values by name.
+
+    Returns:
+        The text.
+    """
     return ", ".join(f"{key}={value}" for key, value in settings.items())

@@ -1,13 +1,14 @@
-"""Learn a sampling policy episode by episode: the federation that it is learned on, what is saved after every
-episode, and progress messages.
+"""Learn a sampling policy episode by episode: the federation, what is saved after every episode, and
+progress.
 
     checkpoint/round-00000007/local.safetensors   after episode 7, what learning needs to go on: of DDPG
                                                   components, networks, optimisers and the actor that is kept
                               local.json          the lines of all episodes, and the other file's sha256
     checkpoint/episode-00007.safetensors          of DDPG the transitions of episode 7
 
-A checkpoint is one of a run (`graphfed.runs.checkpoint`), with an episode in the place of a round. A bandit's
-has no tensors: its search follows from the returns."""
+A checkpoint is like that of a run (`graphfed.runs.checkpoint`), with an episode in the place of a round. The
+checkpoint of a bandit has no tensors, because its search follows from the returns.
+"""
 
 import contextlib
 import dataclasses
@@ -56,9 +57,18 @@ PROCESS = "local"
 
 
 def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
-    """The federation that a policy is learned on: all clients stacked in this process, set up once.
+    """Set up the federation that a policy is learned on, with all clients stacked in this process.
 
-    InputError as a run with this config."""
+    Args:
+        config: A run of fedgraph.
+        inputs: Its inputs.
+
+    Returns:
+        The federation, ready for episodes.
+
+    Raises:
+        InputError: As a run with this config.
+    """
     training = config.training
     assert isinstance(training, FedGraphConfig)
     fed = local_federation(config, inputs)
@@ -83,10 +93,18 @@ def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
 
 @dataclass
 class Learning:
-    """What every kind of learning works with.
+    """The state of learning that every kind of policy works with.
 
-    stop_request: somebody's request to stop; lines: of the episodes that are done, as in episodes.jsonl;
-    tensors: of the newest checkpoint."""
+    Attributes:
+        question: What is to be learned.
+        federation: The federation that it is learned on.
+        reward: The reward of a round.
+        folder: The folder of the policy.
+        on_event: Called with the progress events.
+        stop_request: A request to stop.
+        lines: Of the episodes that are done, as in episodes.jsonl.
+        tensors: Of the newest checkpoint.
+    """
 
     question: Question
     federation: PreparedFederation
@@ -100,16 +118,37 @@ class Learning:
     _since: tuple[int, float] = (0, 0.0)
 
     def environment(self, projection: Mapping[str, Tensor] | None = None) -> FederationEnvironment:
-        """The federation as an environment, with a projection or without."""
+        """Return the federation as an environment.
+
+        Args:
+            projection: The projection of the clients' weights; None for none.
+
+        Returns:
+            The environment.
+        """
         rounds = self.question.rounds
         return FederationEnvironment(self.federation, self.reward, rounds=rounds, projection=projection)
 
     def line_of(self, episode: Episode) -> JsonObject:
-        """An episode as a line has it."""
+        """Return an episode as a line of episodes.jsonl has it.
+
+        Args:
+            episode: The episode.
+
+        Returns:
+            The line.
+        """
         return files.plain_object(episode.to_json(self.question.learning.gamma, self.federation.counts))
 
     def restore(self, episode: int) -> None:
-        """Go on after an episode. InputError for a checkpoint that cannot be used."""
+        """Read the checkpoint to go on from.
+
+        Args:
+            episode: The episode that it was written after.
+
+        Raises:
+            InputError: The checkpoint cannot be used.
+        """
         checkpoints = self.folder / files.CHECKPOINTS
         with _readable(checkpoints):
             content, arrays = read_part(checkpoints, episode, PROCESS, LearningCheckpoint)
@@ -117,28 +156,40 @@ class Learning:
         self.tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def begin(self) -> None:
-        """What is done from now on tells how long the rest will take."""
+        """Start the clock by which the remaining time is estimated."""
         self._done = len(self.lines) * self.question.rounds
         self._since = self._done, time.perf_counter()
 
     def stop_if_asked(self) -> None:
-        """Interrupted where somebody asked to stop."""
+        """Raise Interrupted if a stop was requested."""
         if self.stop_request.asked:
             raise Interrupted(f"stopped after episode {len(self.lines)}")
 
     def after_round(self) -> None:
-        """Report how far it is, and `stop_if_asked`."""
+        """Report how far the learning is, and stop if a stop was requested."""
         self._done += 1
         self._report("train")
         self.stop_if_asked()
 
     def note(self, text: str) -> None:
-        """Show a line."""
+        """Show a line.
+
+        Args:
+            text: The line.
+        """
         self._report("note", text)
 
     def add(self, episode: Episode, tensors: dict[str, Tensor], **about: object) -> None:
-        """Save an episode that is over, with the tensors that the next one needs, and show a line. OSError
-        when the disk refuses."""
+        """Save an episode that is over, and show a line.
+
+        Args:
+            episode: The episode.
+            tensors: What the next episode needs.
+            about: More keys of the line.
+
+        Raises:
+            OSError: The disk refuses the files.
+        """
         line = {"episode": len(self.lines) + 1, **about, **self.line_of(episode)}
         self.lines.append(line)
         self.tensors = tensors
@@ -155,11 +206,18 @@ class Learning:
         self.note(text + (f", {human_seconds(left)} left" if left else ""))
 
     def write_lines(self) -> None:
-        """Write episodes.jsonl. OSError when the disk refuses."""
+        """Write episodes.jsonl. Raise OSError if the disk refuses the file."""
         files.write_lines(self.folder / LINES, self.lines)
 
     def transitions_of(self, episode: int) -> Path:
-        """The file of the transitions of an episode."""
+        """Return the file with the transitions of an episode.
+
+        Args:
+            episode: The number of the episode.
+
+        Returns:
+            The path.
+        """
         return self.folder / files.CHECKPOINTS / f"episode-{episode:05d}.safetensors"
 
     def _report(self, phase: str, note: str = "") -> None:
@@ -172,7 +230,17 @@ class Learning:
 
 
 def lines_in(folder: Path) -> list[JsonObject]:
-    """The lines of episodes.jsonl, none where it is not there; InputError when it is damaged."""
+    """Read episodes.jsonl.
+
+    Args:
+        folder: The folder of a policy.
+
+    Returns:
+        The lines; none if the file is missing.
+
+    Raises:
+        InputError: The file is damaged.
+    """
     path = folder / LINES
     lines = files.read_lines(path, EpisodeLine) if path.exists() else []
     for number, line in enumerate(lines, 1):
@@ -200,13 +268,17 @@ def _readable(path: Path) -> Iterator[None]:
 def learn(work: Learning) -> tuple[dict[str, Tensor], JsonObject]:
     """Learn from the first episode on, or after the last of `work.lines`.
 
+    Args:
+        work: The state of learning.
+
     Returns:
         The tensors of the policy's file, and details for the result.
 
     Raises:
-        OSError: When the disk refuses.
-        InputError: For a damaged checkpoint.
-        Interrupted: When somebody asked to stop."""
+        OSError: The disk refuses a file.
+        InputError: A checkpoint is damaged.
+        Interrupted: A stop was requested.
+    """
     learning = work.question.learning
     if isinstance(learning, BanditConfig):
         return _search_arms(work, learning)
@@ -215,7 +287,7 @@ def learn(work: Learning) -> tuple[dict[str, Tensor], JsonObject]:
 
 
 def _learn_actor(work: Learning, config: DDPGConfig) -> tuple[dict[str, Tensor], JsonObject]:
-    """Alg. 4 of the paper."""
+    """Learn an actor by DDPG.  FedGraph, Alg. 4"""
     asked, seed = work.question, work.question.config.seed
     if not work.lines:
         work.begin()
@@ -250,7 +322,7 @@ def _learn_actor(work: Learning, config: DDPGConfig) -> tuple[dict[str, Tensor],
 
 
 def _search_arms(work: Learning, config: BanditConfig) -> tuple[dict[str, Tensor], JsonObject]:
-    """The best arm. The first returns of a search that was stopped are those of its lines."""
+    """Search the best arm. The first returns of a search that was stopped are those of its lines."""
     layers, clients = work.federation.config.layers, work.federation.fed.num_clients
     environment, arms, numbers = work.environment(), bandit.arms_of(config), itertools.count()
 
@@ -270,8 +342,16 @@ def _search_arms(work: Learning, config: BanditConfig) -> tuple[dict[str, Tensor
 
 
 def final_episode(work: Learning, policy: dict[str, Tensor]) -> JsonObject:
-    """An episode without noise, of the seed itself: what a run with this policy and seed does. As a line of
-    episodes.jsonl, and its rounds."""
+    """Run an episode without noise, from the weights of the seed itself, as a run with this policy and seed
+    does.
+
+    Args:
+        work: The state of learning.
+        policy: The tensors of the policy.
+
+    Returns:
+        A line as in episodes.jsonl, with its rounds.
+    """
     environment = work.environment({name: t for name, t in policy.items() if name.startswith("pca.")})
     episode = run_policy(environment, policy, work.stop_if_asked)
     rounds = {

@@ -1,17 +1,19 @@
-"""Learn FedGraph's sampling policy on data at hand, and write it into a file that runs use (`policy_file`).
+"""Learn FedGraph's sampling policy on data of this machine, and write it into a file for runs
+(`policy_file`).
 
     manifest.json        as of a run, with what was asked, the reward, and whether the policy has seen the
                          test part
-    partition.safetensors  where --partition named a file: a copy of it
-    episodes.jsonl       one line an episode: return, accuracy, modelled and wall seconds, how much was
+    partition.safetensors  a copy of the file of --partition, if it named one
+    episodes.jsonl       one line for each episode: return, accuracy, modelled and wall seconds, how much was
                          sampled
     checkpoint/          what learning needs to go on (`policy_episodes`)
     policy.safetensors   the policy (`sampling_policies.write_policy`)
     returns.svg          the return of every episode, drawn
-    result.json          what came out, and an episode without noise; written last
+    result.json          the result, and an episode without noise; written last
 
-All clients are in this process: a policy is learned where the data is at hand, as on a copy that a party may
-use for it, and then used by a federation. Learning needs the extra `rl`."""
+All clients are in this process. A policy is learned on data that one party has, as on a copy that it may use
+for this, and a federation uses the policy afterwards. Learning needs the extra `rl`.
+"""
 
 import dataclasses
 import shlex
@@ -69,11 +71,16 @@ _UNUSED = ("patience", "eval_every", "fraction")
 
 @dataclass(frozen=True)
 class LearnedPolicy:
-    """What learning gave, under the names of result.json.
+    """The result of learning, under the names of result.json.
 
-    reward: target, omega, alpha, beta, on, clock, and where target and alpha are from. episodes: the lines of
-    episodes.jsonl. final: of the episode without noise, with the seed's own weights: as a line, and its
-    `rounds`. details: of a bandit the arms. folder: where the files are."""
+    Attributes:
+        reward: target, omega, alpha, beta, on, clock, and the origin of target and alpha.
+        policy_saw_test: Whether the reward is the accuracy on the test part.
+        episodes: The lines of episodes.jsonl.
+        final: The episode without noise, with the seed's own weights: a line, and its `rounds`.
+        details: Of a bandit the arms, of DDPG the kept episode.
+        folder: The folder with the files.
+    """
 
     kind: str
     dataset: str
@@ -94,11 +101,15 @@ class LearnedPolicy:
 
     @property
     def file(self) -> Path:
-        """The policy's."""
+        """The file of the policy."""
         return self.folder / POLICY
 
     def summary(self) -> str:
-        """What came out, for a screen."""
+        """Describe the policy for a screen.
+
+        Returns:
+            The lines of a text.
+        """
         part = "test" if self.policy_saw_test else "validation"
         final, accuracy = self.final, self.final["accuracy"]
         lines = [
@@ -125,7 +136,11 @@ class LearnedPolicy:
         return "\n".join([*lines, use, f"files: {self.folder}"])
 
     def to_json(self) -> JsonObject:
-        """The object in result.json; of the episodes their number and their returns."""
+        """Return the policy as plain data.
+
+        Returns:
+            The content of result.json, with the number of the episodes and their returns.
+        """
         returns = [line["return"] for line in self.episodes]
         return {**files.fields_of(self), "episodes": len(returns), "returns": returns}
 
@@ -148,18 +163,37 @@ def learn_policy(
     settings: Mapping[str, object] | None = None,
     command: str = "graphfed.studies.policy_learning.learn_policy",
 ) -> LearnedPolicy:
-    """Learn a sampling policy of FedGraph: kind "ddpg", or "bandit", the best constant one.
+    """Learn a sampling policy of FedGraph.
 
-    episodes: of DDPG default 300, the first at random; of the bandit as many as its search takes, and with
-    fewer it ends earlier. rounds: of an episode, default 300. settings: those of fedgraph, of data and
-    partition, and of learning: ``{"reward.target": 0.8, "ddpg.lr": 1e-3}`` (`policy_settings`). data,
-    clients, partition, split, seed, device, threads, data_dir: as `run` takes them.
-    out: the folder; None for ``runs/policy-<kind>-<data>-<time>``. Where it holds this very question,
-    learning goes on where it stopped.
+    Args:
+        kind: "ddpg", or "bandit" for the best constant policy.
+        data: As in `run`.
+        clients: As in `run`.
+        partition: As in `run`.
+        split: As in `run`.
+        episodes: The number of episodes. Default: 300 for DDPG, the first of them with random decisions; for
+            the bandit as many as its search takes, which ends earlier with fewer.
+        rounds: The rounds of an episode; default: 300.
+        seed: As in `run`.
+        device: As in `run`.
+        threads: As in `run`.
+        data_dir: As in `run`.
+        out: The folder; None for ``runs/policy-<kind>-<data>-<time>``. If it holds the same question,
+            learning goes on there.
+        progress: Whether to show progress on stderr.
+        settings: Settings of fedgraph, of data and partition, and of learning (`policy_settings`):
+            ``{"reward.target": 0.8, "ddpg.lr": 1e-3}``.
+        command: The command that manifest.json records.
 
-    Raises InputError, with nothing written, for a value that cannot be used, a folder of something else, too
-    little memory and a missing extra; GraphfedError where training or learning diverges; Interrupted, after
-    saving, when SIGINT or SIGTERM came once an episode had ended."""
+    Returns:
+        The policy and how it was learned.
+
+    Raises:
+        InputError: A value cannot be used, the folder holds something else, there is too little memory, or
+            the extra is missing; nothing is written.
+        GraphfedError: Training or learning diverges.
+        Interrupted: SIGINT or SIGTERM came; what had ended is saved.
+    """
     _require_extra()
     if kind not in KINDS:
         raise InputError(f"unknown kind of policy {shown(kind)}; {did_you_mean(str(kind)[:60], KINDS)}")
@@ -167,7 +201,7 @@ def learn_policy(
     for key in ("policy", "policy_file", *_UNUSED):
         if key in rest:
             raise InputError(f"{key} has no use where a policy is learned; leave it out")
-    # The file is not there yet: it is what comes out.
+    # The file does not exist yet: learning writes it.
     rest |= {"policy": kind, "policy_file": POLICY}
     config = make_config(
         METHOD.name,
@@ -198,14 +232,28 @@ def learn_policy(
     ):
         inputs = load_inputs(config, on_stage=stages_of(on_event))
         manifest = {**manifest_of(config, inputs, command), "policy": question.to_json()}
-        del manifest["config"]  # in what was asked; a manifest with a config is a run's
+        del manifest["config"]  # the question has it; a manifest with a config belongs to a run
         return _learn(question, inputs, folder, manifest, None, on_event)
 
 
 def resume_policy(
     folder: Path, manifest: JsonObject, *, data: object, data_dir: str | Path | None, progress: bool
 ) -> LearnedPolicy:
-    """Go on with what `learn_policy` began in `folder`. Raises what `resume` raises."""
+    """Go on with what `learn_policy` began in a folder.
+
+    Args:
+        folder: The folder of the policy.
+        manifest: Its manifest.
+        data: The data, if it was an object in Python.
+        data_dir: The folder where the data files are now.
+        progress: Whether to show progress on stderr.
+
+    Returns:
+        The policy and how it was learned; read from the folder if learning has ended.
+
+    Raises:
+        InputError, GraphfedError, Interrupted: As `runs.reopen.resume`.
+    """
     _require_extra()
     try:
         asked = manifest["policy"]
@@ -229,7 +277,17 @@ def _resume(question: Question, folder: Path, manifest: JsonObject, progress: bo
 
 
 def learned_in(folder: Path) -> LearnedPolicy:
-    """What was learned in `folder`, from its files; InputError when they are damaged."""
+    """Read a learned policy.
+
+    Args:
+        folder: The folder of the policy.
+
+    Returns:
+        The policy and how it was learned.
+
+    Raises:
+        InputError: A file is missing or damaged.
+    """
     from graphfed.studies.policy_episodes import lines_in
 
     content, lines = files.read_json(folder / "result.json", PolicyResult), lines_in(folder)
@@ -259,10 +317,16 @@ def _learn(
     start: int | None,
     on_event: OnEvent | None,
 ) -> LearnedPolicy:
-    """Learn, and write what comes out.
+    """Learn, and write the results.
 
-    manifest: of the folder; of a new one it is completed and written here. start: the episode after which to
-    go on, 0 to begin again; None in a new folder."""
+    Args:
+        question: What is to be learned.
+        inputs: The data, split and partition.
+        folder: The folder of the policy.
+        manifest: Its manifest, which is completed and written here if the folder is new.
+        start: The episode to go on from, 0 to begin again; None in a new folder.
+        on_event: Called with the progress events.
+    """
     from graphfed.methods.fedgraph import ddpg
     from graphfed.methods.fedgraph.environment import Reward
     from graphfed.studies.policy_episodes import Learning, final_episode, learn, prepare_federation
@@ -336,7 +400,7 @@ def _reward(
     federation: "PreparedFederation",
     on_event: OnEvent | None,
 ) -> JsonObject:
-    """The settings of the reward with their defaults found, and where target and alpha are from."""
+    """Return the settings of the reward with their defaults computed, and the origin of target and alpha."""
     from graphfed.methods.fedgraph.environment import seconds_of_full_round
     from graphfed.runs.train import Event
 
@@ -363,8 +427,9 @@ def _reward(
 
 
 def _target(question: Question, inputs: Inputs, method: str) -> float:
-    """What a method, with these settings, reaches on the part that the reward is of, at the round that is
-    best on the validation part."""
+    """Return what a method reaches with these settings on the part of the reward, at its best validation
+    round.
+    """
     asked = question.config.to_json()
     shared = {f.name for f in dataclasses.fields(get_method(method).config)} - {"seed", *_UNUSED}
     training = {key: value for key, value in asked["training"].items() if key in shared}
@@ -378,7 +443,7 @@ def _target(question: Question, inputs: Inputs, method: str) -> float:
 
 
 def _described(question: Question, learned: LearnedPolicy, federation: "PreparedFederation") -> PolicyFile:
-    """The description in the policy's file."""
+    """Return the description that goes into the policy's file."""
     config = question.config.training
     assert isinstance(config, GraphSettings)
     return PolicyFile(
@@ -401,7 +466,7 @@ def _described(question: Question, learned: LearnedPolicy, federation: "Prepared
 
 
 def _spent(lines: Sequence[JsonObject]) -> dict[str, float]:
-    """The seconds of all episodes by what they went into."""
+    """Return the seconds of all episodes by the kind of work."""
     return {key: sum(line["spent"][key] for line in lines) for key in ("rounds", "evaluation", "learning")}
 
 
@@ -409,8 +474,16 @@ def _spent(lines: Sequence[JsonObject]) -> dict[str, float]:
 
 
 def draw_returns(title: str, lines: Sequence[Mapping[str, Any]], kept: int | None) -> bytes:
-    """The return of every episode, and its mean over the last ten, as SVG; kept: the episode after which the
-    actor is the policy, None for a bandit's."""
+    """Draw the return of every episode, and its mean over the last ten.
+
+    Args:
+        title: The title of the drawing.
+        lines: The lines of episodes.jsonl.
+        kept: The episode after which the actor is the policy; None for a bandit.
+
+    Returns:
+        An SVG file.
+    """
     returns = np.array([line["return"] for line in lines])
     numbers = np.arange(1, len(returns) + 1)
     sums = np.concatenate([[0.0], returns.cumsum()])

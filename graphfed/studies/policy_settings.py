@@ -1,4 +1,4 @@
-"""What `graphfed policy` is asked, and the settings of learning, as its `--set` takes them."""
+"""The question that `graphfed policy` answers, and the settings of learning that its `--set` takes."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -21,13 +21,21 @@ T = TypeVar("T")
 
 #: Episodes of DDPG, as in the paper.
 EPISODES = 300
-#: What may differ where learning goes on: where files are and how fast they are read.
+#: What may differ when learning goes on: where files are and how fast they are read.
 _ASIDE = ("data_dir", "threads", "checkpoint_every", "partition_file")
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be learned, on what. config: of a run that uses the policy; episodes: how many."""
+    """What is to be learned, and on which data.
+
+    Attributes:
+        kind: "ddpg" or "bandit".
+        config: A run that uses the policy.
+        reward: The settings of the reward.
+        learning: The settings of the learner.
+        episodes: The number of episodes.
+    """
 
     kind: str
     config: RunConfig
@@ -37,22 +45,33 @@ class Question:
 
     @property
     def label(self) -> str:
-        """For a screen."""
+        """The name of the question on a screen."""
         return f"policy {self.kind} on {self.config.data_name}"
 
     @property
     def rounds(self) -> int:
-        """Of an episode."""
+        """The rounds of an episode."""
         return self.config.training.rounds
 
     def to_json(self) -> JsonObject:
-        """As the manifest has it."""
+        """Return the question as plain data.
+
+        Returns:
+            What the manifest has under "policy".
+        """
         asked = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         asked |= {key: dataclasses.asdict(asked[key]) for key in ("reward", "learning")}
         return files.plain_object({**asked, "config": self.config.to_json()})
 
     def is_same(self, there: object) -> bool:
-        """Whether a manifest asks the same, except where its files are and how fast they are read."""
+        """Return whether a manifest asks the same, apart from where its files are and how fast they are read.
+
+        Args:
+            there: What the manifest has under "policy".
+
+        Returns:
+            True if it is the same question.
+        """
         if not isinstance(there, dict) or not isinstance(there.get("config"), dict):
             return False
         here = self.to_json()
@@ -61,7 +80,19 @@ class Question:
 
 
 def count_episodes(asked: object, learning: LearningConfig, config: RunConfig) -> int:
-    """How many episodes there will be; InputError for a number that cannot be used."""
+    """Return how many episodes there will be.
+
+    Args:
+        asked: The number that was asked for; None for the default.
+        learning: The settings of the learner.
+        config: A run that uses the policy.
+
+    Returns:
+        The number.
+
+    Raises:
+        InputError: The number cannot be used.
+    """
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
         raise InputError(f"episodes={shown(asked)} cannot be used: expected a whole number of at least 1")
     if config.training.rounds < 2:
@@ -87,7 +118,11 @@ def count_episodes(asked: object, learning: LearningConfig, config: RunConfig) -
 
 
 def learning_setting_names() -> list[str]:
-    """Every key of `--set` of `graphfed policy` that is about learning."""
+    """Return every key of `--set` of `graphfed policy` that concerns learning.
+
+    Returns:
+        The keys, with their prefixes.
+    """
     configs: dict[str, type[RewardConfig] | type[LearningConfig]] = {"reward": RewardConfig, **KINDS}
     return [f"{prefix}.{f.name}" for prefix, config in configs.items() for f in dataclasses.fields(config)]
 
@@ -95,8 +130,18 @@ def learning_setting_names() -> list[str]:
 def take_settings(
     kind: str, settings: Mapping[str, object]
 ) -> tuple[RewardConfig, LearningConfig, dict[str, object]]:
-    """The reward's settings, the learner's, and the rest, which are the method's and the data's. InputError
-    for a name or a value that cannot be used."""
+    """Separate the settings of the reward, those of the learner, and those of the method and the data.
+
+    Args:
+        kind: The kind of policy.
+        settings: All settings.
+
+    Returns:
+        The settings of the reward, of the learner, and the others by name.
+
+    Raises:
+        InputError: A name or a value of the reward or the learner cannot be used.
+    """
     prefixes: dict[str, type[RewardConfig] | type[LearningConfig]] = {
         "reward": RewardConfig,
         kind: KINDS[kind],

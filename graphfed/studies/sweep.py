@@ -1,15 +1,16 @@
-"""One method over many settings: the same inputs for each seed, chosen on the validation nodes alone.
+"""Try many settings of one method on the same inputs, and choose by the validation nodes alone.
 
-    manifest.json                what is tried, on what
+    manifest.json                what is tried, on which data
     trials/0001.json             one trial: settings, validation metrics, rounds and seconds of each seed
-    chosen-seed0/                the whole folder of a run, of the chosen settings only
-    sweep.json                   every trial's validation, the chosen settings and their test metrics
+    chosen-seed0/                the folder of a run, of the chosen settings only
+    sweep.json                   the validation of every trial, the chosen settings and their test metrics
 
-Test metrics are shown for the chosen settings and nowhere else, neither on the screen nor in a file. Who sees
-the test scores of all trials picks, knowingly or not, by them, and the best of many test scores is too high
-an estimate: with 50 settings that are all equally good, the largest of 50 scores lies more than two standard
-errors above what any of them is worth. So trials keep validation metrics only, and the chosen settings are
-trained again, which costs one trial more and gives the same weights."""
+Test metrics are shown for the chosen settings only, on the screen and in files. A person who sees the test
+scores of all trials chooses by them, knowingly or not, and the best of many test scores is too optimistic:
+with 50 settings that are equally good, the largest of 50 scores lies more than two standard errors above the
+true value. So trials keep validation metrics only, and the chosen settings are trained again, which costs one
+more trial and gives the same weights.
+"""
 
 import dataclasses
 import math
@@ -61,13 +62,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Chosen", "Sweep", "Trial", "resume_sweep", "sweep", "sweep_in"]
 
-#: Of the trials, how many the screen shows.
+#: The number of trials that the screen shows.
 SHOWN = 30
 
 
 class Trial(TypedDict):
-    """Settings that were tried, counted from 1. rounds, best_round: of each seed; failed: why training
-    diverged with a seed, after which no other was tried, else None."""
+    """Settings that were tried.
+
+    Attributes:
+        trial: The number of the trial, from 1.
+        settings: The settings that vary.
+        val: Validation metrics over seeds.
+        rounds: For each seed.
+        best_round: For each seed.
+        seconds: Of a run.
+        failed: Why training diverged with a seed, after which no other seed was tried; None if it did not.
+    """
 
     trial: int
     settings: Settings
@@ -79,7 +89,15 @@ class Trial(TypedDict):
 
 
 class Chosen(TypedDict):
-    """The settings that were chosen. folders: of their runs, None where nothing is written."""
+    """The settings that were chosen.
+
+    Attributes:
+        trial: The number of the trial.
+        settings: The settings that vary.
+        val: Validation metrics over seeds.
+        test: Test metrics over seeds.
+        folders: Of their runs; None if nothing is written.
+    """
 
     trial: int
     settings: Settings
@@ -90,8 +108,15 @@ class Chosen(TypedDict):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A finished sweep. trials: in the order in which they ran; edges: sentences on values of the chosen
-    settings at the edge of what was tried."""
+    """A finished sweep.
+
+    Attributes:
+        metric: The validation metric that decided.
+        trials: In the order in which they ran.
+        chosen: The chosen settings.
+        edges: Sentences about chosen values at the edge of what was tried.
+        folder: The folder of the sweep; None if nothing was written.
+    """
 
     method: str
     dataset: str
@@ -106,11 +131,19 @@ class Sweep:
     folder: Path | None = None
 
     def to_json(self) -> JsonObject:
-        """The object in sweep.json."""
+        """Return the sweep as plain data.
+
+        Returns:
+            The content of sweep.json.
+        """
         return files.fields_of(self)
 
     def ranked(self) -> list[Trial]:
-        """The trials, best validation first; of equal ones the earliest; failed ones last."""
+        """Sort the trials by validation.
+
+        Returns:
+            The best first, of equal ones the earliest first, and failed ones last.
+        """
         return sorted(self.trials, key=lambda trial: -_score(trial, self.metric, self._error))
 
     @property
@@ -118,7 +151,11 @@ class Sweep:
         return get_task(self.task).error
 
     def table(self) -> "Table":
-        """The best trials for a screen (a rich table)."""
+        """Return the best trials as a table for a screen.
+
+        Returns:
+            A rich table.
+        """
         from rich.table import Table
 
         seeds = ", ".join(str(seed) for seed in self.seeds)
@@ -163,19 +200,32 @@ def sweep(
     command: str = "graphfed.sweep",
     **options: Any,
 ) -> Sweep:
-    """Try settings of a method, choose those of the highest mean validation metric over seeds, and score
-    these on the test nodes.
+    """Try settings of a method, choose the best mean validation metric over seeds, and score the choice on
+    the test nodes.
 
-    grid: values by setting, as in {"lr": [0.1, 0.5], "hidden": [16, 32]}; every combination is tried.
-    trials: search instead, so many trials, with Optuna's TPE sampler, seeded with the first seed. ranges:
-    where it draws, {"lr": (0.01, 1.0, "log")} (see `checked_range`); a grid next to it gives choices.
-    settings and options: what `run` takes, common to all trials; only settings of the method can vary, so
-    that every trial of a seed has the same graph, split and partition.
-    out: the folder; None for ``runs/sweep-<method>-<data>-<time>``, False to write nothing. Where it holds
-    this very sweep, the trials that are missing are run.
+    Args:
+        method: The name of the method.
+        grid: Values by setting, as in {"lr": [0.1, 0.5], "hidden": [16, 32]}; every combination is tried.
+        ranges: Ranges of a search, as in {"lr": (0.01, 1.0, "log")} (see `checked_range`). A grid next to
+            them gives choices.
+        trials: The number of trials of a search, with Optuna's TPE sampler, seeded with the first seed; None
+            to try every combination.
+        seeds: The seeds of every trial.
+        out: The folder; None for ``runs/sweep-<method>-<data>-<time>``, False to write nothing. If it holds
+            this very sweep, the missing trials are run.
+        progress: Whether to show progress on stderr.
+        settings: Settings common to all trials.
+        command: The command that manifest.json records.
+        options: What `run` takes, common to all trials. Only settings of the method can vary, so that every
+            trial of a seed has the same graph, split and partition.
 
-    Raises InputError, with nothing written, for a value that cannot be used or a folder of something else;
-    GraphfedError when no trial gave finite predictions."""
+    Returns:
+        The sweep.
+
+    Raises:
+        InputError: A value cannot be used, or the folder holds something else; nothing is written.
+        GraphfedError: No trial gave finite predictions.
+    """
     values = checked_grid(grid)
     drawn = {key: checked_range(key, value) for key, value in (ranges or {}).items()}
     count = trial_count(values, drawn, trials)
@@ -205,7 +255,21 @@ def sweep(
 def resume_sweep(
     folder: Path, manifest: JsonObject, *, data: object, data_dir: str | Path | None, progress: bool
 ) -> Sweep:
-    """Run the trials that are missing in `folder`. Raises what `resume` raises."""
+    """Run the trials that are missing in a folder.
+
+    Args:
+        folder: The folder of the sweep.
+        manifest: Its manifest.
+        data: The data, if it was an object in Python.
+        data_dir: The folder where the data files are now.
+        progress: Whether to show progress on stderr.
+
+    Returns:
+        The sweep; read from the folder if it has ended.
+
+    Raises:
+        InputError, GraphfedError, Interrupted: As `runs.reopen.resume`.
+    """
     if (folder / "sweep.json").exists():
         return sweep_in(folder)
     asked = manifest["sweep"]
@@ -221,7 +285,7 @@ def resume_sweep(
 
 
 def _go_on(plan: Plan, folder: Path, manifest: JsonObject, progress: bool) -> Sweep:
-    """Run the trials that are missing in `folder`; a sweep that has ended is read."""
+    """Run the trials that are missing in a folder, or read a sweep that has ended."""
     if (folder / "sweep.json").exists():
         return sweep_in(folder)
     with files.open_folder(folder, resume=True):
@@ -231,7 +295,17 @@ def _go_on(plan: Plan, folder: Path, manifest: JsonObject, progress: bool) -> Sw
 
 
 def sweep_in(folder: Path) -> Sweep:
-    """The finished sweep in `folder`, from sweep.json; InputError when it is damaged."""
+    """Read a finished sweep.
+
+    Args:
+        folder: Its folder.
+
+    Returns:
+        The sweep.
+
+    Raises:
+        InputError: sweep.json is missing or damaged.
+    """
     content = files.read_json(folder / "sweep.json", SweepFile)
     known = {f.name: content[f.name] for f in dataclasses.fields(Sweep) if f.name != "folder"}
     lists = {key: tuple(known[key]) for key in ("seeds", "trials", "edges")}
@@ -242,7 +316,7 @@ def sweep_in(folder: Path) -> Sweep:
 
 
 def _load(plan: Plan) -> dict[int, Inputs]:
-    """The inputs of every seed."""
+    """Load the inputs of every seed."""
     return load_rows([Row("", plan.configs)])[""]
 
 
@@ -253,7 +327,9 @@ def _has_trials(folder: Path) -> bool:
 def _finish(
     plan: Plan, inputs: Mapping[int, Inputs], folder: Path | None, command: str, progress: bool
 ) -> Sweep:
-    """Run what is missing, choose, reveal the test metrics of what is chosen, and write sweep.json."""
+    """Run the missing trials, choose, compute the test metrics of the chosen settings, and write
+    sweep.json.
+    """
     first = plan.first
     known = inputs[first.seed]
     show_dropped(known.name, known.dropped, progress)
@@ -295,10 +371,11 @@ def _finish(
 def _try_settings(
     plan: Plan, inputs: Mapping[int, Inputs], folder: Path | None, metric: str, error: bool, progress: bool
 ) -> list[Trial]:
-    """Every trial, one after the other: the combinations of the grid, or what Optuna's TPE sampler proposes.
+    """Run every trial: the combinations of the grid, or what Optuna's TPE sampler proposes.
 
-    The sampler is seeded, and gets the same values in the same order, so a search that was stopped proposes
-    its first trials again, and they are read."""
+    The sampler is seeded and gets the same values in the same order, so a search that was stopped proposes
+    its first trials again, and they are read.
+    """
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=plan.first.seed % 2**32)
@@ -333,8 +410,7 @@ def _run_trial(
     folder: Path | None,
     progress: bool,
 ) -> Trial:
-    """One trial with every seed: read where its file is there, else run and written. No test metric is
-    kept."""
+    """Run one trial with every seed, or read it if its file exists. No test metric is kept."""
     name, text = f"trials/{number:04d}.json", settings_text(settings)
     if folder is not None and (folder / name).exists():
         known = cast("Trial", files.read_json(folder / name, TrialFile))
@@ -372,8 +448,9 @@ def _run_trial(
 
 
 def _score(trial: Trial, metric: str, error: bool) -> float:
-    """The mean validation metric, which decides, the greater the better (of an error its negative); below all
-    others where there is none."""
+    """Return the mean validation metric, with the sign by which greater is better; a trial without one is
+    the lowest.
+    """
     mean = trial["val"][metric]["mean"] if metric in trial["val"] else None
     if mean is None:
         return float("-inf")
@@ -381,7 +458,9 @@ def _score(trial: Trial, metric: str, error: bool) -> float:
 
 
 def _edges(plan: Plan, settings: Settings) -> tuple[str, ...]:
-    """A sentence for each chosen number at an end of what was tried (of a range: in its outer twentieths)."""
+    """Return a sentence for each chosen number at an end of what was tried; of a range the outer
+    twentieths count.
+    """
     found = []
     for key, value in settings.items():
         numbers = [each for each in plan.grid.get(key, ()) if isinstance(each, int | float)]

@@ -1,4 +1,4 @@
-"""What a sweep tries: grids and ranges of settings, checked before the first trial."""
+"""What a sweep tries: grids and ranges of settings, which are checked before the first trial."""
 
 import dataclasses
 import itertools
@@ -39,10 +39,14 @@ MAX_TRIALS = 10_000
 
 @dataclass(frozen=True)
 class Plan:
-    """What is tried.
+    """What a sweep tries.
 
-    configs: what is common, for each seed; grid: values of settings; ranges: where Optuna draws others;
-    trials: how many a search runs, None for every combination of the grid."""
+    Attributes:
+        configs: What is common to all trials, for each seed.
+        grid: Values by setting.
+        ranges: Where Optuna draws other settings.
+        trials: The number of trials of a search; None for every combination of the grid.
+    """
 
     configs: Mapping[int, RunConfig]
     grid: Mapping[str, Sequence[SettingValue]]
@@ -56,10 +60,15 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """How many trials there are."""
+        """The number of trials."""
         return self.trials or math.prod(len(values) for values in self.grid.values())
 
     def to_json(self) -> JsonObject:
+        """Return the plan as plain data.
+
+        Returns:
+            What the manifest has under "sweep".
+        """
         return {
             "grid": self.grid,
             "ranges": {key: [drawn.low, drawn.high, drawn.log] for key, drawn in self.ranges.items()},
@@ -68,12 +77,20 @@ class Plan:
         }
 
     def combinations(self) -> Iterator[dict[str, SettingValue]]:
-        """Every combination of the grid's values, the last setting fastest."""
+        """Yield every combination of the grid's values; the last setting changes fastest.
+
+        Yields:
+            Values by setting.
+        """
         for values in itertools.product(*self.grid.values()):
             yield dict(zip(self.grid, values, strict=True))
 
     def space(self) -> "dict[str, BaseDistribution]":
-        """What varies, as Optuna draws it: the grid's values as choices, then the ranges."""
+        """Return what varies, as Optuna draws it: the grid's values as choices, then the ranges.
+
+        Returns:
+            A distribution for each setting.
+        """
         from optuna.distributions import CategoricalDistribution
 
         choices = {key: CategoricalDistribution(values) for key, values in self.grid.items()}
@@ -81,7 +98,17 @@ class Plan:
 
 
 def checked_grid(grid: object) -> dict[str, list[SettingValue]]:
-    """The values of each setting; InputError for what is no mapping to lists of different values."""
+    """Check the values of a grid.
+
+    Args:
+        grid: Values by setting; None for none.
+
+    Returns:
+        A list of values for each setting.
+
+    Raises:
+        InputError: It is no mapping to lists of different values.
+    """
     if grid is not None and not isinstance(grid, Mapping):
         raise InputError(
             f"grid={shown(grid)} cannot be used; give lists by setting, as in {{'lr': [0.1, 0.5]}}"
@@ -102,8 +129,19 @@ def checked_grid(grid: object) -> dict[str, list[SettingValue]]:
 
 
 def checked_range(key: str, value: object) -> "FloatDistribution | IntDistribution":
-    """Where a search draws a setting, from ``(low, high)`` or ``(low, high, "log")``: both ends included,
-    whole numbers where both are, with "log" evenly on the logarithm."""
+    """Check the range of a setting in a search.
+
+    Args:
+        key: The setting.
+        value: ``(low, high)`` or ``(low, high, "log")``. Both ends belong to the range. It has whole numbers
+            if both ends are whole; with "log" the logarithm is drawn evenly.
+
+    Returns:
+        The distribution.
+
+    Raises:
+        InputError: The value is no range.
+    """
     from optuna.distributions import FloatDistribution, IntDistribution
 
     if not isinstance(value, list | tuple) or list(value[2:]) not in ([], ["log"], [True], [False]):
@@ -129,7 +167,19 @@ def checked_range(key: str, value: object) -> "FloatDistribution | IntDistributi
 def trial_count(
     grid: Mapping[str, Sequence[SettingValue]], ranges: Iterable[str], trials: object
 ) -> int | None:
-    """How many trials a search runs; None where every combination is tried."""
+    """Return the number of trials of a search.
+
+    Args:
+        grid: Values by setting.
+        ranges: The settings that are drawn.
+        trials: The number that was asked for; None for a grid.
+
+    Returns:
+        The number; None if every combination is tried.
+
+    Raises:
+        InputError: The number cannot be used, or grid, ranges and number do not fit together.
+    """
     doubled = sorted({*grid} & {*ranges})
     if doubled:
         raise InputError(f"{doubled[0]} is in the grid and has a range; give it once")
@@ -156,7 +206,15 @@ _OF_INPUTS = ("clients", "missing", *WINDOW_SETTINGS)
 
 
 def check_settings(plan: Plan, given: set[str]) -> None:
-    """InputError unless every value can be a setting of the method that is not given already."""
+    """Check that every value can be a setting of the method.
+
+    Args:
+        plan: What is tried.
+        given: The settings and options that are fixed.
+
+    Raises:
+        InputError: A setting is unknown, fixed, concerns the inputs, or cannot have a value.
+    """
     config = plan.first
     names = [f.name for f in dataclasses.fields(config.method.config) if f.name != "seed"]
     for key in (*plan.grid, *plan.ranges):
@@ -182,7 +240,18 @@ def check_settings(plan: Plan, given: set[str]) -> None:
 
 
 def with_settings(config: RunConfig, settings: Settings) -> RunConfig:
-    """The same run with other settings of its method; InputError for one that cannot be used."""
+    """Return the same run with other settings of its method.
+
+    Args:
+        config: The run.
+        settings: Values by setting.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: A value cannot be used.
+    """
     asked = config.to_json()
     changed = {**asked, "training": {**asked["training"], **settings}}
     return config_from_json(changed, Path(), data=config.data_source, origin="")

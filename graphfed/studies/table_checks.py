@@ -1,5 +1,4 @@
-"""Checks for tables that look wrong: rows compared with each other, and what looks wrong with the runs of
-each row (`runs.diagnostics`)."""
+"""Check tables that look wrong: compare the rows with each other, and collect the warnings of their runs."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,10 +18,10 @@ def check_comparison(task: str, metric: str, rows: Sequence[ComparedRow]) -> lis
     Args:
         task: A name in `tasks.registry.TASKS`.
         metric: The test metric that decides.
-        rows: As in comparison.json; a row may lack `warnings` and `training`.
+        rows: As in comparison.json; a row may have no `warnings` and no `training`.
 
     Returns:
-        The warnings, each with the labels of the rows it is about.
+        The warnings, each with the labels of the rows that it concerns.
     """
     found = [*_pooled_below_alone(task, metric, rows), *_above_last_value(task, metric, rows)]
     unequal = unequal_settings(rows)
@@ -78,8 +77,11 @@ def unequal_settings(rows: Iterable[ComparedRow]) -> dict[str, JsonObject]:
 
 
 def _pooled_below_alone(task: str, metric: str, rows: Sequence[ComparedRow]) -> Iterator[ResultWarning]:
-    """Training on all data does worse than every client alone: by any amount, because the reader must then
-    judge whether the reference can be trusted; the text has the spread."""
+    """Warn if training on all data is worse than every client alone.
+
+    Any difference counts, because the reader must then decide whether the reference can be trusted. The text
+    has the spread.
+    """
     known = {row["method"]: (row, mean) for row in rows if (mean := _mean(row, metric)) is not None}
     for pooled, alone in POOLED_AND_ALONE:
         if pooled not in known or alone not in known:
@@ -99,7 +101,7 @@ def _pooled_below_alone(task: str, metric: str, rows: Sequence[ComparedRow]) -> 
 
 
 def _above_last_value(task: str, metric: str, rows: Sequence[ComparedRow]) -> Iterator[ResultWarning]:
-    """A trained forecast has a larger error than repeating the last reading."""
+    """Warn if a trained forecast has a larger error than repeating the last reading."""
     reference = next((row for row in rows if row["method"] == REPEATS_LAST), None)
     level = None if reference is None else _mean(reference, metric)
     if reference is None or level is None or not get_task(task).error:
@@ -117,7 +119,7 @@ def _above_last_value(task: str, metric: str, rows: Sequence[ComparedRow]) -> It
 
 
 def _runs_of_rows(rows: Sequence[ComparedRow]) -> Iterator[ResultWarning]:
-    """The warnings of a row's runs, one for each code, with the text of the first."""
+    """Return the warnings of a row's runs, one for each code, with the text of the first run."""
     for row in rows:
         by_code: dict[str, list[JsonObject]] = {}
         for warning in row.get("warnings", ()):
@@ -130,13 +132,13 @@ def _runs_of_rows(rows: Sequence[ComparedRow]) -> Iterator[ResultWarning]:
 
 
 def _mean(row: ComparedRow, metric: str) -> float | None:
-    """The mean of a test metric over seeds; None where a seed has none."""
+    """Return the mean of a test metric over seeds; None if a seed has none."""
     found = row["test"].get(metric)
     return None if found is None else found["mean"]
 
 
 def _spread(upper: ComparedRow, lower: ComparedRow, metric: str, difference: float) -> str:
-    """How the difference of two rows compares with their spread over seeds."""
+    """Return how the difference of two rows compares with their spread over seeds."""
     deviations = [std for row in (upper, lower) if (std := row["test"][metric]["std"]) is not None]
     if len(deviations) < 2:
         return "; with one seed the spread is not known"

@@ -1,6 +1,6 @@
-"""Hand finished runs on to a tracker, TensorBoard or MLflow (the extra `track`), from their folders.
+"""Send finished runs from their folders to a tracker, TensorBoard or MLflow (the extra `track`).
 
-A run that the tracker has already is not written again, so one may call this as often as one likes.
+A run that the tracker already has is not written again, so this may be repeated.
 
     params    the run's config, flat: training.lr, partition_options.beta, ...
     metrics   val/<metric>, bytes, seconds for each round; test/<metric> at the best round
@@ -34,9 +34,9 @@ __all__ = ["TRACKERS", "Point", "TrackedRun", "read_runs", "track"]
 TRACKERS = ("tensorboard", "mlflow")
 #: The experiment of MLflow that runs are put under.
 EXPERIMENT = "graphfed"
-#: What MLflow takes in one call.
+#: The most metrics that MLflow takes in one call.
 BATCH = 500
-#: Of a parameter as text.
+#: The most characters of a parameter.
 MAX_TEXT = 500
 
 
@@ -70,20 +70,21 @@ class TrackedRun:
 
     @property
     def name(self) -> str:
-        """For people, and as a folder's name; two runs never share one."""
+        """The name of the run for people and for a folder; two runs have different names."""
         return f"{self.folder.resolve().name}-{self.id[:8]}"
 
 
 def track(
     folders: Sequence[str | Path], to: str, *, out: str | Path | None = None, uri: str | None = None
 ) -> list[tuple[TrackedRun, bool]]:
-    """Hand the finished runs in `folders` on to a tracker.
+    """Send the finished runs in folders to a tracker.
 
     Args:
-        folders: Of runs, and of comparisons, sweeps and reproductions, which stand for all runs in them.
+        folders: Folders of runs, and of comparisons, sweeps and reproductions, which stand for all runs in
+            them.
         to: "tensorboard" or "mlflow".
-        out: TensorBoard: the folder for the events of all runs; None for runs/tensorboard.
-        uri: MLflow: its store, as in sqlite:///mlflow.db or http://127.0.0.1:5000; None for
+        out: For TensorBoard: the folder for the events of all runs; None for runs/tensorboard.
+        uri: For MLflow: its store, as in sqlite:///mlflow.db or http://127.0.0.1:5000; None for
             MLFLOW_TRACKING_URI.
 
     Returns:
@@ -100,13 +101,24 @@ def track(
     where = uri or os.environ.get("MLFLOW_TRACKING_URI")
     if not where:
         raise InputError(
-            "where is MLflow's store? give --uri, as in sqlite:///mlflow.db, or MLFLOW_TRACKING_URI"
+            "MLflow needs the address of its store; give --uri, as in sqlite:///mlflow.db, or set "
+            "MLFLOW_TRACKING_URI"
         )
     return _to_mlflow(runs, where)
 
 
 def read_runs(folders: Sequence[str | Path]) -> list[TrackedRun]:
-    """Return every finished run in the folders, in the order given; InputError for a folder without one."""
+    """Read every finished run in some folders.
+
+    Args:
+        folders: Folders of runs, comparisons, sweeps and reproductions.
+
+    Returns:
+        The runs, in the order of the folders.
+
+    Raises:
+        InputError: A folder has no finished run.
+    """
     if not folders:
         raise InputError("no folder was given; name at least one run")
     found: list[TrackedRun] = []
@@ -146,12 +158,12 @@ def _values(line: MetricsLine) -> dict[str, float]:
 
 
 def _named(part: str, metrics: Mapping[str, float | None] | None) -> dict[str, float]:
-    """The metrics of a part of the split that there are, by their tags."""
+    """Return the metrics of a part of the split that have a value, by their tags."""
     return {f"{part}/{name}": value for name, value in (metrics or {}).items() if value is not None}
 
 
 def _flat(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """``{"a": {"b": 1}}`` -> ``("a.b", 1)``."""
+    """Flatten a mapping: ``{"a": {"b": 1}}`` gives ``("a.b", 1)``."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
@@ -160,7 +172,7 @@ def _flat(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, o
 
 
 def _to_tensorboard(run: TrackedRun, place: Path) -> bool:
-    """Write a folder of events, unless it is there; whether it was written."""
+    """Write a folder of events, unless it exists; return whether it was written."""
     try:
         import tensorboard  # noqa: F401 (which torch's own module needs)
         from torch.utils.tensorboard import SummaryWriter
@@ -173,8 +185,8 @@ def _to_tensorboard(run: TrackedRun, place: Path) -> bool:
     with writing(partial):
         shutil.rmtree(partial, ignore_errors=True)
         with SummaryWriter(str(partial)) as writer:
-            told = {**run.params, **run.tags}
-            lines = "\n".join(f"    {key}: {value}" for key, value in told.items())
+            content = {**run.params, **run.tags}
+            lines = "\n".join(f"    {key}: {value}" for key, value in content.items())
             writer.add_text("config", lines, 0)
             params = {key: _plain(value) for key, value in run.params.items()}
             metric = get_task(str(run.params.get("task", CLASSIFICATION))).metric
@@ -193,7 +205,7 @@ def _plain(value: object) -> bool | int | float | str:
 
 def _to_mlflow(runs: Sequence[TrackedRun], uri: str) -> list[tuple[TrackedRun, bool]]:
     """Log one run of MLflow for each run, found again by the tag graphfed.id."""
-    # Nobody is told that somebody trains here.
+    # MLflow reports its use to its makers unless this is set.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
         from mlflow.exceptions import MlflowException
@@ -210,10 +222,10 @@ def _to_mlflow(runs: Sequence[TrackedRun], uri: str) -> list[tuple[TrackedRun, b
 
 
 def _log(client: "MlflowClient", experiment: str, run: TrackedRun) -> bool:
-    """Log a run, unless it is there; whether it was logged."""
+    """Log a run, unless MLflow has it; return whether it was logged."""
     from mlflow.entities import Metric, Param, RunTag
 
-    # One whose logging was interrupted has not ended.
+    # A run whose logging was interrupted has not the status FINISHED.
     wanted = f"tags.`graphfed.id` = '{run.id}' and attributes.status = 'FINISHED'"
     if client.search_runs([experiment], filter_string=wanted):
         return False

@@ -1,8 +1,8 @@
-"""What a task is: one object that says how to load and split its data, what each participant reads, how
-predictions are scored and written down, and which words and default settings go with it.
+"""The definition of a task: one object with everything that differs between tasks.
 
-Everything else in the program is the same for all tasks and asks this object. `registry` names the modules;
-each has one `TASK`.
+It states how data is loaded and split, what each participant of a deployment reads, how predictions are
+scored and written, and the texts and default settings of the task. The rest of the program is the same for
+all tasks and uses this object. `registry` lists the modules; each has one `TASK`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,18 +30,22 @@ __all__ = ["PRESETS", "AnyKind", "DataKind", "OwnData", "ParticipantFiles", "Tas
 
 
 class OwnData(Protocol):
-    """What a participant has read from its own file. `schema` is what it may say of it."""
+    """The data that a participant of a deployment read from its own file."""
 
     @property
-    def clients(self) -> Sequence[int]: ...
+    def clients(self) -> Sequence[int]:
+        """The numbers of the participant's clients."""
+
     @property
-    def schema(self) -> "OwnSchema": ...
+    def schema(self) -> "OwnSchema":
+        """The description of the data that the participant may send to others."""
 
 
 class OwnSchema(Protocol):
-    """The form of a participant's data."""
+    """The form of a participant's data, without the data."""
 
-    def to_json(self) -> JsonObject: ...
+    def to_json(self) -> JsonObject:
+        """Convert to JSON."""
 
 
 Own = TypeVar("Own", bound=OwnData)
@@ -49,29 +53,28 @@ Part = TypeVar("Part")
 OwnServer = TypeVar("OwnServer")
 ServerPart = TypeVar("ServerPart")
 
-#: Choices of `preset`: the defaults, or what the papers' figures were made with.
+#: The values of `preset`: the default settings, or the settings of the papers' figures.
 PRESETS = ("default", "paper")
 
 
 @dataclass(frozen=True)
 class ParticipantFiles(Generic[Own, Part, OwnServer, ServerPart]):
-    """What the participants of a deployment read from their own files, and what they must agree on.
+    """Functions that read the files of a deployment's participants and compare their data.
 
     Attributes:
-        read: (arguments, path, client) -> a client's own data.
-        agree: (schemas, server) -> what all participants agree on, from what each client says of its data.
-        task: (agreed) -> what everyone knows beforehand.
-        facts: (schema) -> facts of the data, for the run's manifest.
-        arrays: (own) -> what a digest of a client's data is made of.
-        part: (own, clients, task, device) -> what its host trains on.
-        table: (own, part, predicted) -> predictions.parquet at the client.
-        declared: (own, method, config) -> how many nodes of each part of the split each of the client's
-        clients
-            has, [K_h] by part, as far as the run shows them to the server anyway.
-        read_server: (arguments, path) -> the server's own data; None where it has none.
-        server_part: (server, agreed) -> what the server trains with; None where it has no data.
-        summarise: (path, roster, name) -> what is in a participant's file, in a few words for its operator;
-            None where the file is of another kind. Raises InputError for a file that cannot be used.
+        read: (arguments, path, site) -> the data of a site.
+        agree: (schemas, server) -> the facts on which all participants agree, from the schemas of all sites.
+        task: (agreed) -> the task, which all participants know before training.
+        facts: (schema) -> facts on the data for the run's manifest.
+        arrays: (own) -> the arrays of a site's data that are hashed.
+        part: (own, clients, task, device) -> the data that the site trains on.
+        table: (own, part, predicted) -> the content of predictions.parquet at the site.
+        summarise: (path, roster, name) -> one line on the content of a participant's file, for its operator;
+            None if the file is of another kind of data. Raises InputError if the file cannot be used.
+        declared: (own, method, config) -> the number of nodes in each part of the split at each of the site's
+            K_h clients, [K_h] by part, for those parts whose numbers the run sends to the server anyway.
+        read_server: (arguments, path) -> the server's data; None if the server has no data.
+        server_part: (server, agreed) -> the data that the server trains with; None if the server has no data.
     """
 
     read: Callable[[JsonObject, Path, str], Own]
@@ -89,18 +92,18 @@ class ParticipantFiles(Generic[Own, Part, OwnServer, ServerPart]):
 
 @dataclass(frozen=True)
 class DataKind(Generic[Part, ServerPart]):
-    """A kind of data, and how its parts reach the hosts of a run.
+    """A kind of data, and how its parts get to the workers of a run.
 
     Attributes:
         name: "graph" or "sensors".
-        default: The data set where nobody names one.
-        save: Writes a host's part to a file, for a process of its own.
-        load: Reads it there.
-        located: (fed, parts, servers) -> the `data` of training, from the parts in this process:
-            of hosts, and of the server.
-        participants: What a deployment's participants read.
-        save_server: As `save`, of the server's part; None where it has none.
-        load_server: As `load`.
+        default: The data set that is used if the user names none.
+        save: Writes a worker's part to a file, for another process.
+        load: Reads a worker's part from a file.
+        located: (fed, parts, servers) -> the argument `data` of training, from the parts of the workers and
+            of the server in this process.
+        participants: Functions for the participants of a deployment.
+        save_server: Writes the server's part to a file; None if the server has no data.
+        load_server: Reads the server's part from a file; None if the server has no data.
     """
 
     name: str
@@ -113,7 +116,7 @@ class DataKind(Generic[Part, ServerPart]):
     load_server: Callable[[Path], ServerPart] | None = None
 
 
-#: Whichever kind a task is done on: the program asks it for parts and hands these back to it.
+#: A kind of data whose parts the caller only passes on.
 AnyKind: TypeAlias = DataKind[Any, Any]
 
 
@@ -122,36 +125,38 @@ class TaskDefinition:
     """One task.
 
     Attributes:
-        name: As in a config file.
-        predicted: What is predicted, in words.
-        scored: What the metrics are over, in words.
-        metric: The validation metric that decides unless the settings say otherwise.
-        metric_name: Its name in a text.
-        targets: What is measured at each of them, where the metric is an error: "readings".
-        error: Whether the metric is an error, the smaller the better and in the unit of the data, and not a
-            share.
-        needs: What the data must have, in a few words each.
-        output: What a model gives, for its card; "": one of the classes of the data.
-        data: The kind of data it is done on.
-        load: (config, loaded, on_stage) -> the inputs of a run; `loaded` keeps data sets between runs and
-            on_stage(text) is called with what begins.
-        evaluation: How predictions are scored.
-        agree: (fed, data, task, config) -> the data with what clients agree on before set-up; None: nothing.
-        messages: The transfers of `agree`, in words (see `Sent.messages`).
-        groups: The groups of settings that its methods share, as far as they have them: what these settings
-            mean is the same for all.
-        defaults: Settings in which its defaults differ from those of the groups.
-        paper_settings: What preset=paper changes in every method that has the setting.
-        headline: (details of a result, names of its metrics) -> the metrics that come first, at least one.
-        check_settings: Raises InputError for a setting that means nothing in this task.
-        other_inputs: (config, what the manifest says of the run's data) -> the inputs of predicting on other
-            data than the run's; None: nothing else can be predicted.
-        own_data: Choices of a run that are of its own data and mean nothing on another one's.
-        drop_elsewhere: Columns of the predictions that say nothing of other data.
-        only_own: Why only the run's own targets can be predicted, after "the run in FOLDER"; "": others can.
-        clients_may_be_absent: Whether clients can predict while others send nothing.
-        own_partition: Why a saved partition cannot be used, after its file's name; "": it can.
-        only_simulated: Why the task cannot be deployed, a sentence; "": it can.
+        name: The name of the task in a config file.
+        predicted: A phrase for what is predicted.
+        scored: The noun for the scored objects, such as "nodes".
+        metric: The validation metric that selects rounds unless the settings choose another one.
+        metric_name: The name of this metric in a text.
+        needs: Phrases for what the data must have.
+        data: The kind of data.
+        load: (config, loaded, on_stage) -> the inputs of a run. `loaded` keeps data sets between runs, and
+            on_stage(text) is called at the start of each stage.
+        evaluation: The evaluation of predictions.
+        groups: The groups of settings that the methods of the task share.
+        agree: (fed, data, task, config) -> the data with the values on which the clients agree before set-up;
+            None if they agree on nothing.
+        messages: The descriptions of the transfers of `agree` (see `Sent.messages`).
+        error: Whether the metric is an error in the unit of the data, for which smaller is better. Otherwise
+            it is a fraction, for which larger is better.
+        targets: The noun for the measured values if the metric is an error, such as "readings".
+        output: A phrase for the output of a model, for its card; "" if it is one of the data's classes.
+        defaults: The settings whose defaults differ from those of the groups.
+        paper_settings: The settings that preset=paper changes in every method that has them.
+        headline: (details of a result, names of its metrics) -> the most important metrics, at least one.
+        check_settings: Raises InputError for a setting that has no effect in this task.
+        other_inputs: (config, the manifest's facts on the run's data) -> the inputs for predictions on other
+            data than the run's; None if such predictions are not possible.
+        own_data: Options of a run that refer to its data, with the values that replace them for other data.
+        drop_elsewhere: The columns of predictions that have no meaning for other data.
+        only_own: The reason why only the run's targets can be predicted, a phrase after "the run in FOLDER";
+            "" if others can be predicted, too.
+        clients_may_be_absent: Whether clients can predict while other clients send nothing.
+        own_partition: The reason why a saved partition cannot be used, a phrase after the name of its file;
+            "" if it can be used.
+        only_simulated: The reason why the task cannot be deployed, a sentence; "" if it can be deployed.
     """
 
     name: str
@@ -182,15 +187,26 @@ class TaskDefinition:
     only_simulated: str = ""
 
     def better(self, value: float, best: float) -> bool:
-        """Return whether a value of the metric is better than another one."""
+        """Decide whether a value of the metric is better than the best value so far.
+
+        Args:
+            value: The value.
+            best: The best value so far.
+
+        Returns:
+            True if it is better.
+        """
         return value < best if self.error else value > best
 
     def settings_of(self, method: Method, preset: str = "default") -> JsonObject:
-        """Return the settings in which a run differs from its config's defaults where the user chooses none.
+        """Collect the settings of a preset that differ from the defaults of the method's config.
 
         Args:
-            method: One that can do this task.
+            method: A method for this task.
             preset: One of `PRESETS`.
+
+        Returns:
+            The settings by name.
         """
         names = {f.name for f in fields(method.config)}
         of_task = self.defaults if preset == "default" else self.paper_settings
@@ -199,5 +215,12 @@ class TaskDefinition:
         return {**known, **of_method}
 
     def requirements(self, method: Method) -> list[str]:
-        """Return everything a run of this task by `method` asks for, in a few words each."""
+        """List what a run of this task with a method needs.
+
+        Args:
+            method: The method.
+
+        Returns:
+            Phrases such as "features".
+        """
         return [*self.needs, *method.requirements()]

@@ -1,8 +1,8 @@
-"""What differs between tasks when a run is evaluated; `runs.train` is the same for all of them.
+"""The parts of evaluation that differ between tasks. `runs.train` is the same for all tasks.
 
-Scores are summed as the weights of the method are (`methods.config.sum_protection`). With
-aggregation=plaintext the server reads each client's scores: where a client has one node, or one pair, its
-label. With aggregation=secure it learns the sum over all clients."""
+Scores are summed with the same protection as the weights of the method (`methods.config.sum_protection`).
+With aggregation=plaintext the server reads each client's scores; if a client has only one node or pair, they
+reveal its label. With aggregation=secure the server learns only the sum over all clients."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,64 +18,72 @@ from graphfed.methods.base import Task
 
 __all__ = ["HIDDEN_SCORES", "SECURE_MESSAGES", "AnyEvaluation", "Evaluation", "Predicted", "Scored"]
 
-#: What a host predicts: nodes [n] and logits [n, C], pairs [n] and scores [n], or the first steps of windows
-#: [W] and forecasts [P, W, n].
+#: The predictions of a worker: nodes [n] and logits [n, C], pairs [n] and scores [n], or the first steps of
+#: windows [W] and forecasts [P, W, n].
 Predicted: TypeAlias = tuple[Tensor, Tensor]
 
 Data = TypeVar("Data")
 Config = TypeVar("Config")
 Prepared = TypeVar("Prepared")
 
-#: What hidden sums of scores are called, whatever they are of.
+#: The name of the transfers of hidden sums of scores, in all tasks.
 HIDDEN_SCORES = "scores"
-#: The transfers of every evaluation with aggregation=secure, in words.
+#: The descriptions of the transfers of every evaluation with aggregation=secure.
 SECURE_MESSAGES = messages(
     HIDDEN_SCORES,
     "With aggregation=secure, in every evaluation",
-    "what a client's predictions are worth, as counts, and once, before training, how many of its validation "
-    "nodes are of each class",
+    "the scores of a client's predictions, as counts, and once, before training, the number of its "
+    "validation nodes of each class",
 )
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What the server makes of the clients' scores. metrics: by name, nan where there was nothing to score;
-    lost: whether a prediction was not finite; told: what a report shows of the test; count: how many
-    nodes or pairs were scored (0: not counted)."""
+    """The metrics that the server computes from the clients' scores.
+
+    Attributes:
+        metrics: The metrics by name; nan if there was nothing to score.
+        lost: Whether a prediction was not finite.
+        report: Details of the test for the report.
+        count: The number of scored nodes or pairs; 0 if they are not counted.
+    """
 
     metrics: dict[str, float]
     lost: bool
-    told: JsonObject = field(default_factory=dict)
+    report: JsonObject = field(default_factory=dict)
     count: float = 0
 
 
-def same(data: Any) -> Located:
-    """Of tasks in which clients have all there is."""
+def only_clients(data: Any) -> Located:
+    """Return the data, for tasks in which only the clients have data."""
     cohort: Located = data
     return cohort
 
 
-def everyone(fed: Federation, data: object) -> None:
-    """Of tasks in which every client trains."""
+def all_clients(fed: Federation, data: object) -> None:
+    """Return None, for tasks in which every client takes part in training."""
 
 
 @dataclass(frozen=True)
 class Evaluation(Generic[Data, Config, Prepared]):
     """The evaluation of a task.
 
-    decides(config, prepared) -> the validation metric that decides.
-    messages: the transfers with aggregation=plaintext, in words (see `Sent.messages`).
-    prepare(fed, data, task, config) -> what every scoring needs, made once.
-    score(fed, data, outputs, target, name, prepared, config) -> every client's own scores, at the
-    clients (None where no client could choose by them), and a `Scored` at the server; name: of the transfers
-    in clear, before their own.
-    at_clients(data) -> of what a run is given, what the clients have: the cohort of the functions below.
-    keep(cohort, outputs) -> at the clients, the outputs for "all" with what they are of: the predictions.
-    of_target(cohort, kept, target) -> the outputs of a target out of those.
-    better_clients(scores, best) -> which clients beat their own best score, and what it is; None where
-    clients cannot select by themselves.
-    enrolled(fed, data) -> the clients that take part in training and validation, [K] bool, alike at every
-    place; None: all of them."""
+    Attributes:
+        decides: (config, prepared) -> the name of the validation metric that selects rounds.
+        messages: The descriptions of the transfers with aggregation=plaintext (see `Sent.messages`).
+        prepare: (fed, data, task, config) -> the values that every scoring needs; called once.
+        score: (fed, data, outputs, target, name, prepared, config) -> every client's own scores at the
+            clients (None if clients cannot select rounds by them), and a `Scored` at the server. `name`
+            starts the names of the plaintext transfers.
+        keep: (cohort, outputs) -> the predictions at the clients: the outputs for the target "all" with the
+            nodes, pairs or windows that they belong to.
+        of_target: (cohort, kept, target) -> the outputs of one target, from the result of `keep`.
+        better_clients: (scores, best) -> which clients have a better score than their best one so far, and
+            the better of both; None if clients cannot select rounds by themselves.
+        at_clients: (data) -> the clients' part of the data, which is the `cohort` of the functions above.
+        enrolled: (fed, data) -> the clients that take part in training and validation, bool [K], equal at all
+            places; None for all clients.
+    """
 
     decides: Callable[[Config, Prepared], str]
     messages: Mapping[str, str]
@@ -86,9 +94,9 @@ class Evaluation(Generic[Data, Config, Prepared]):
     keep: Callable[..., Predicted]
     of_target: Callable[..., Tensor]
     better_clients: Callable[..., tuple[Tensor, Tensor]] | None = None
-    at_clients: Callable[[Data], Located] = same
-    enrolled: Callable[[Federation, Data], np.ndarray | None] = everyone
+    at_clients: Callable[[Data], Located] = only_clients
+    enrolled: Callable[[Federation, Data], np.ndarray | None] = all_clients
 
 
-#: Whichever task it is of: the program hands it back the data and what it has prepared.
+#: An evaluation whose data and prepared values the caller only passes on.
 AnyEvaluation: TypeAlias = Evaluation[Any, Any, Any]

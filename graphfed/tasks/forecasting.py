@@ -1,4 +1,4 @@
-"""Forecasting: the next readings of every sensor."""
+"""The task forecasting: predict the next readings of every sensor."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ from graphfed.tasks.source import LoadedData
 
 __all__ = ["TASK"]
 
-#: The settings in which forecasting differs from the defaults of the groups.
+#: The settings whose defaults in forecasting differ from those of the groups.
 DEFAULTS = {
     "rounds": 100,
     "lr": 1e-3,
@@ -34,8 +34,8 @@ def load(
     sensors = load_sensors(config, loaded)
     if config.clients not in (None, sensors.num_sensors):
         raise InputError(
-            f"{sensors.name!r} has {sensors.num_sensors} sensors, one client each, not {config.clients}; "
-            "leave the number of clients out"
+            f"{sensors.name!r} has {sensors.num_sensors} sensors, each of which is a client, so there cannot "
+            f"be {config.clients} clients; omit the number of clients"
         )
     training = config.training
     assert isinstance(training, WindowSettings)
@@ -46,7 +46,7 @@ def load(
 
 
 def other_inputs(config: RunConfig, known: JsonObject) -> SensorInputs:
-    """Other sensors, split as the run's were."""
+    """Load other sensors and split them like the run's sensors."""
     return load(config)
 
 
@@ -66,7 +66,7 @@ TASK = TaskDefinition(
     defaults=DEFAULTS,
     paper_settings=DEFAULTS,
     other_inputs=other_inputs,
-    # Options of a generated data set, and how many sensors it has, say nothing of another one.
+    # The number of sensors and the options of a generated data set do not apply to other data.
     own_data={"clients": None, "data_options": {}},
     clients_may_be_absent=True,
 )

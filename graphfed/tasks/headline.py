@@ -1,6 +1,6 @@
-"""Which metrics of a run stand first, and what they are called.
+"""The most important metrics of a run, and the names of metrics in texts and tables.
 
-A task decides which come first (`TaskDefinition.headline`)."""
+A task decides which metrics are the most important (`TaskDefinition.headline`)."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,31 +8,35 @@ from graphfed.tasks.registry import TASKS, task_or_default
 
 __all__ = ["COLUMNS", "NAMES", "RANK_NOTE", "headline", "name_of"]
 
-#: Names of metrics of node classification in a text, where they differ from the key.
+#: Names of metrics of node classification in a text, if they differ from the key.
 NAMES = {"auc": "ROC AUC", "recall_at_1_percent": "recall at 1 % alarms"}
-#: Their names as columns of a narrow table.
+#: Short names of metrics for the columns of a table.
 COLUMNS = {
     "average_precision": "AP",
     "auc": "AUC",
     "recall_at_1_percent": "recall@1%",
     "balanced_accuracy": "balanced",
 }
-#: What these columns are.
+#: Explanations of these columns.
 RANK_NOTE = {
     "average_precision": "AP: average precision of the rarer class",
     "auc": "AUC: area under the ROC curve",
-    "recall_at_1_percent": "recall@1%: share of the rarer class among the 1 % of nodes that score highest",
+    "recall_at_1_percent": "recall@1%: fraction of the rarer class that is among the 1 % of nodes with the "
+    "highest scores",
     "balanced_accuracy": "balanced: balanced accuracy, the mean recall of the classes",
 }
 
 
 def headline(task: str, details: Mapping[str, object], known: Iterable[str]) -> list[str]:
-    """Return the metrics that come first for a run, at least one name, the most telling first.
+    """List the most important metrics of a run, the most important first.
 
     Args:
         task: The run's task.
-        details: Of its result, or a row of a comparison.
-        known: The metrics that it has.
+        details: The details of its result, or a row of a comparison.
+        known: The names of the metrics that the run has.
+
+    Returns:
+        The names of the metrics, at least one.
     """
     definition = task_or_default(task)
     if task not in TASKS or definition.headline is None:
@@ -41,5 +45,12 @@ def headline(task: str, details: Mapping[str, object], known: Iterable[str]) -> 
 
 
 def name_of(metric: str) -> str:
-    """A metric of node classification in a text."""
+    """Return the name of a metric of node classification for a text.
+
+    Args:
+        metric: The key of the metric.
+
+    Returns:
+        The name.
+    """
     return NAMES.get(metric, metric.replace("_", " "))

@@ -1,5 +1,7 @@
-"""What a run trains on, whatever its task: data, its split, how it is partitioned over clients, and the
-federation of these clients in one process."""
+"""The inputs of a run of any task: data, its split and its partition among clients.
+
+`local_federation` builds the federation of these clients in one process. Shapes: K clients.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,76 +25,174 @@ if TYPE_CHECKING:
 
 __all__ = ["Inputs", "WorkerPart", "local_federation"]
 
-#: What a host of clients has of its own.
+#: The data of a worker's clients.
 WorkerPart: TypeAlias = "Cohort | Series"
 
 
 class Inputs(Protocol):
-    """Each task has its own; what differs between tasks before and after training is behind this."""
+    """The inputs of a run: what differs between tasks before and after training.
+
+    Each kind of data has a class of its own with these methods.
+    """
 
     @property
     def name(self) -> str:
-        """Of the data."""
+        """The name of the data."""
 
     @property
     def hashes(self) -> dict[str, str]:
-        """data, split, partition: two runs compare only where these three agree."""
+        """The hashes of data, split and partition. Two runs are comparable only if all three are equal."""
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """What the reader of the data left out, a phrase for each."""
+        """Descriptions of the data that the reader did not use."""
 
     @property
     def num_clients(self) -> int:
-        """As many as the data is partitioned over."""
+        """The number of clients among which the data is partitioned."""
 
     def task(self, name: str) -> Task:
-        """What all places know beforehand of the task called so."""
+        """Describe the task, as all places know it before training.
+
+        Args:
+            name: The name of the task.
+
+        Returns:
+            The task.
+        """
 
     def check(self, config: RunConfig) -> None:
-        """Raises InputError where the method of `config` cannot use these inputs."""
+        """Check that the method of a run can use these inputs.
+
+        Args:
+            config: The run.
+
+        Raises:
+            InputError: The method cannot use them.
+        """
 
     def described(self, config: RunConfig) -> JsonObject:
-        """The parts `data` and `partition` of the manifest."""
+        """Describe data and partition for the manifest.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The keys `data` and `partition` of the manifest.
+        """
 
     def overview(self) -> JsonObject:
-        """overview.json."""
+        """Compute the content of overview.json.
+
+        Returns:
+            The overview of data and partition.
+        """
 
     def threads(self) -> int:
-        """To compute with, where nobody says how many."""
+        """Choose the number of threads if the user does not.
+
+        Returns:
+            The number of threads.
+        """
 
     def bytes_needed(self, config: RunConfig) -> int:
-        """About what the files of a run take: predictions, and weights in the model and in three checkpoints,
-        each with the best ones and the optimiser's two moments."""
+        """Estimate the size of a run's files.
+
+        These are the predictions and the weights, in the model and in three checkpoints. Each checkpoint also
+        has the best weights and the two moments of the optimiser.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The size in bytes.
+        """
 
     def memory_needed(self, config: RunConfig) -> int:
-        """About how many bytes of memory a run takes beyond what its process has now, see
-        `methods.common.memory`."""
+        """Estimate the memory that a run needs in addition to its process's present memory.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The memory in bytes (see `methods.common.memory`).
+        """
 
     def bytes_of_partition(self) -> int:
-        """What `save_partition` writes."""
+        """Compute the size of the file that `save_partition` writes.
+
+        Returns:
+            The size in bytes.
+        """
 
     def save_partition(self, path: Path) -> None:
-        """Write the partition, where it was read from a file."""
+        """Write the partition to a file.
+
+        Args:
+            path: The file.
+        """
 
     def clients_of(self, method: Method) -> int:
-        """How many clients a method's federation has."""
+        """Return the number of clients in the federation of a method.
+
+        Args:
+            method: The method.
+
+        Returns:
+            The number of clients.
+        """
 
     def parts(self, config: RunConfig, workers: Sequence[Sequence[int]]) -> Sequence[WorkerPart]:
-        """What each host has of its own, by the clients it holds."""
+        """Divide the data among workers.
+
+        Args:
+            config: The run.
+            workers: The numbers of each worker's clients.
+
+        Returns:
+            The data of each worker.
+        """
 
     def part_of_server(self, config: RunConfig) -> "Network | None":
-        """What the server has of its own; None: nothing."""
+        """Return the server's data.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The data; None if the server has none.
+        """
 
     def metric_of_rounds(self, config: RunConfig) -> str:
-        """The validation metric that a run on these inputs selects its rounds by."""
+        """Return the validation metric that selects the rounds of a run on these inputs.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The name of the metric.
+        """
 
     def present(self, absent: Sequence[object]) -> np.ndarray | None:
-        """Which clients take part in predicting, [K] bool, where those of some ids are absent; None:
-        everyone. Raises InputError for an id that no client has."""
+        """Determine the clients that take part in predicting.
+
+        Args:
+            absent: The ids of absent clients.
+
+        Returns:
+            Whether each client takes part, bool [K]; None if all do.
+
+        Raises:
+            InputError: No client has an id, or all clients are absent.
+        """
 
     def save_for_client(self, part: Any, path: Path) -> None:
-        """Write a host's part as the file that a client of a rehearsal is started with."""
+        """Write a worker's data to the file with which a site of a rehearsal starts.
+
+        Args:
+            part: The data of the worker.
+            path: The file.
+        """
 
     def tables(
         self,
@@ -100,16 +200,39 @@ class Inputs(Protocol):
         predicted: Sequence[tuple[Any, Predicted]],
         names: Sequence[str] | None = None,
     ) -> "Iterator[pa.Table]":
-        """predictions.parquet as pyarrow tables, a row group each. predicted: each host's part and what it
-        predicts; names: of the model's classes, where they are not the data's."""
+        """Build the content of predictions.parquet.
+
+        Args:
+            config: The run.
+            predicted: The data and the predictions of each worker.
+            names: The names of the model's classes, if they differ from those of the data.
+
+        Returns:
+            Pyarrow tables, each of which becomes a row group.
+        """
 
     def details(self, config: RunConfig, outcome: Outcome) -> JsonObject:
-        """What the details of a result have of this task alone."""
+        """Compute the details of a result that only this task has.
+
+        Args:
+            config: The run.
+            outcome: The outcome of training.
+
+        Returns:
+            The details.
+        """
 
 
 def local_federation(config: RunConfig, inputs: Inputs, *, together: bool = True) -> Federation:
-    """Return the federation of a run in this process, whose settings say how its protocols are run.
+    """Build the federation of a run in this process.
 
-    together: whether all clients are stacked in one cohort; if not, each is a cohort of its own."""
+    Args:
+        config: The run. Its settings state whether its protocols are simulated.
+        inputs: The inputs of the run.
+        together: Whether all clients are stacked in one cohort; if not, each client is a cohort of its own.
+
+    Returns:
+        The federation.
+    """
     place = stacked if together else one_at_a_time
     return place(inputs.clients_of(config.method), config.device, simulated=config.training.simulated)

@@ -1,4 +1,4 @@
-"""Link prediction: which pairs of nodes are edges."""
+"""The task link prediction: predict which pairs of nodes are edges."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,22 +36,43 @@ class LinkInputs(GraphInputs):
 
     @property
     def hashes(self) -> dict[str, str]:
-        """The data's is that of the whole graph."""
+        """The hashes of data, split and partition. The hash of the data is that of the whole graph."""
         return {**super().hashes, "data": self.split.graph_hash}
 
     @property
     def num_edges(self) -> int:
+        """The number of undirected edges of the whole graph."""
         return int(self.split.edges.shape[1])
 
     def check(self, config: RunConfig) -> None:
+        """Check the inputs like `GraphInputs.check`, and that every node is at one client.
+
+        Args:
+            config: The run.
+
+        Raises:
+            InputError: The method cannot use the inputs, or a node is at no client or at several.
+        """
         super().check(config)
         scored_pairs(self.split, self.partition)
 
     def bytes_of_predictions(self) -> int:
-        """About what predictions.parquet takes: of pairs."""
+        """Estimate the size of predictions.parquet, which has a row for each scored pair.
+
+        Returns:
+            The size in bytes.
+        """
         return 64 * self.num_edges
 
     def metric_of_rounds(self, config: RunConfig) -> str:
+        """Return the validation metric that selects rounds.
+
+        Args:
+            config: The run.
+
+        Returns:
+            "auc".
+        """
         return TASK.metric
 
     def tables(
@@ -60,12 +81,30 @@ class LinkInputs(GraphInputs):
         predicted: "Sequence[tuple[Cohort, Predicted]]",
         names: Sequence[str] | None = None,
     ) -> "Iterator[pa.Table]":
-        """One table, see `pair_table`. predicted: (cohort, (pairs [n], scores [n])) of each host."""
+        """Build the content of predictions.parquet (see `pair_table`).
+
+        Args:
+            config: The run.
+            predicted: (cohort, (pairs [n], scores [n])) of each worker.
+            names: Not used; there are no classes.
+
+        Yields:
+            One table.
+        """
         parts = self.with_partition_ids(config, predicted)
-        found = cohort_pairs(parts, self.trained_on(config), self.owners(config))
-        yield pairs_table(found, self.graph, self.client_names)
+        pairs = cohort_pairs(parts, self.trained_on(config), self.owners(config))
+        yield pairs_table(pairs, self.graph, self.client_names)
 
     def details(self, config: RunConfig, outcome: "Outcome") -> JsonObject:
+        """Return the details of a result that only this task has.
+
+        Args:
+            config: The run.
+            outcome: The outcome of training.
+
+        Returns:
+            No details.
+        """
         return {}
 
 
@@ -85,12 +124,12 @@ def load(
 
 
 def check_settings(settings: Mapping[str, object]) -> None:
-    """InputError for a setting of node classification."""
+    """Raise an InputError for a setting that only node classification has."""
     for key in ("select", "class_weights"):
         if settings.get(key) not in ("auto", "none", None):
             raise InputError(
-                f"{key}={shown(settings[key])} cannot be used: expected none, since link prediction has no "
-                "classes and selects rounds by the AUC; leave it out"
+                f"{key}={shown(settings[key])} cannot be used: link prediction has no classes and selects "
+                "rounds by the AUC; omit this setting"
             )
 
 
@@ -101,14 +140,15 @@ TASK = TaskDefinition(
     metric="auc",
     metric_name="AUC",
     needs=("features",),
-    output="an embedding of every node; of two nodes its product, the larger the likelier an edge",
+    output="an embedding of every node; the larger the product of two embeddings, the likelier is an edge",
     data=GRAPHS,
     load=load,
     evaluation=LINKS,
     groups=GRAPH_GROUPS,
-    # As Lumos's authors train every row of their table; the shared dropout of 0.5 is for classes.
+    # Lumos' authors use this dropout for every row of their table; the shared default of 0.5 is for node
+    # classification.
     defaults={"dropout": 0.01},
-    # The authors say nothing of weight decay, and the shared one helps (docs/runs.md).
+    # Lumos' authors do not state a weight decay, and the shared value improves results (docs/runs.md).
     paper_settings={
         **PAPER_SETTINGS,
         "rounds": 300,
@@ -116,12 +156,12 @@ TASK = TaskDefinition(
         "lr": 0.01,
         "dropout": 0.01,
         "local_steps": 1,
-        "select": "auto",  # the shared one selects by the accuracy of classes
+        "select": "auto",  # the shared value selects rounds by the accuracy of classes
     },
     check_settings=check_settings,
-    only_own="predicts links: it scores the pairs of its own split, and no other graph's nor chosen nodes'",
-    own_partition="deals all edges, those of validation and test too; name a partition to deal the training "
-    "edges with, as 'label_dirichlet'",
-    only_simulated="link prediction cannot be deployed: clients that read their own files alone cannot draw "
-    "pairs that are no edge anywhere",
+    only_own="is a run of link prediction, which scores only the pairs of its own split",
+    own_partition="contains all edges, also those of validation and test; name a partition for the training "
+    "edges, such as 'label_dirichlet'",
+    only_simulated="link prediction cannot be deployed: a client that reads only its own files cannot draw "
+    "pairs of nodes without an edge at any client",
 )

@@ -1,4 +1,4 @@
-"""From a run's config to what it trains on."""
+"""Loading of the inputs of a run."""
 
 from collections.abc import Callable
 
@@ -13,14 +13,17 @@ __all__ = ["load_inputs"]
 def load_inputs(
     config: RunConfig, loaded: LoadedData | None = None, on_stage: Callable[[str], None] = no_stages
 ) -> Inputs:
-    """Load the data of a run, split it and partition it.
+    """Load, split and partition the data of a run.
 
     Args:
         config: The run.
-        loaded: Keeps what was loaded, for several runs on one data set.
-        on_stage: Called with what begins, in words.
+        loaded: A dictionary that keeps the loaded data for further runs on the same data.
+        on_stage: A function that is called with a text at the start of each stage.
+
+    Returns:
+        The inputs of the run.
 
     Raises:
-        InputError: Files are missing, there are too many clients, the data has no such split, ...
+        InputError: The data cannot be loaded, split or partitioned as the run asks.
     """
     return get_task(config.task).load(config, loaded, on_stage)

@@ -1,4 +1,4 @@
-"""Node classification: a class for every node."""
+"""The task node classification: predict the class of every node."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PAPER_SETTINGS", "TASK", "NodeInputs", "check_labels", "check_split"]
 
-#: What preset=paper changes in every method on graphs that has the setting: the settings that the tables on
-#: citation graphs share (docs/runs.md). A method adds its own (`Method.paper_settings`).
+#: The settings that preset=paper changes in every method on graphs that has them. The papers' tables on
+#: citation graphs share these settings (docs/runs.md). A method adds its own (`Method.paper_settings`).
 PAPER_SETTINGS: JsonObject = {
     "rounds": 100,
     "lr": 0.5,
@@ -63,7 +63,14 @@ class NodeInputs(GraphInputs):
     split: Split
 
     def metric_of_rounds(self, config: RunConfig) -> str:
-        """By the classes of all validation nodes (see `node_scores.choose_selection`)."""
+        """Choose the validation metric that selects rounds, by the classes of all validation nodes.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The name of the metric (see `node_scores.choose_selection`).
+        """
         assert isinstance(config.training, GraphSettings)
         classes = torch.from_numpy(self.graph.y[self.split.val])
         counts = torch.bincount(classes, minlength=self.graph.num_classes)
@@ -75,14 +82,30 @@ class NodeInputs(GraphInputs):
         predicted: "Sequence[tuple[Cohort, Predicted]]",
         names: Sequence[str] | None = None,
     ) -> "Iterator[pa.Table]":
-        """One table, see `node_table`. predicted: (cohort, (rows [n], logits [n, C])) of each host."""
+        """Build the content of predictions.parquet (see `node_table`).
+
+        Args:
+            config: The run.
+            predicted: (cohort, (rows [n], logits [n, C])) of each worker.
+            names: The names of the model's classes, if they differ from those of the graph.
+
+        Yields:
+            One table.
+        """
         parts = self.with_partition_ids(config, predicted)
-        found = cohort_predictions(parts, self.trained_on(config), self.owners(config))
-        yield predictions_table(found, self.graph, self.split, self.client_names, names)
+        predictions = cohort_predictions(parts, self.trained_on(config), self.owners(config))
+        yield predictions_table(predictions, self.graph, self.split, self.client_names, names)
 
     def details(self, config: RunConfig, outcome: "Outcome") -> JsonObject:
-        """The confusion matrix of the test; where a shared model came of it, its score on the whole graph
-        too: another question than `test`, so it stands next to it."""
+        """Compute the details of a result that only this task has.
+
+        Args:
+            config: The run.
+            outcome: The outcome of training.
+
+        Returns:
+            `test_confusion`, and `test_pooled` if there is a shared model (see `pooled_score`).
+        """
         details: JsonObject = {"test_confusion": outcome.test_confusion}
         if config.method.state.shared_model:
             (weights,) = outcome.state.weights.parts
@@ -109,33 +132,53 @@ def load(
 
 
 def check_labels(config: RunConfig, graph: Graph) -> None:
-    """Raises InputError where the graph lacks features or labels."""
+    """Check that a graph has features and labels.
+
+    Args:
+        config: The run.
+        graph: The graph.
+
+    Raises:
+        InputError: It has no features or no labels.
+    """
     check_features(config, graph)
     if not (graph.y >= 0).any():
         raise InputError(
-            f"{graph.name!r} has no labels to train on; name their column in its description (label: ...)"
+            f"{graph.name!r} has no labels, and training needs labels; name the column of labels in the "
+            "description (label: COLUMN)"
         )
 
 
 def check_split(graph: Graph, split: Split) -> None:
-    """Raises InputError for a part without nodes, and for one with nodes whose class is unknown."""
+    """Check that every part of a split has nodes, and that their classes are known.
+
+    Args:
+        graph: The graph.
+        split: The split of its nodes.
+
+    Raises:
+        InputError: A part is empty, or has a node of unknown class.
+    """
     for part in ("train", "val", "test"):
         if not getattr(split, part).any():
             raise InputError(
-                f"split {split.name!r} of {graph.name!r} has no {part} node; every part needs one: "
-                "use another split, as in 'random:0.5,0.25,0.25'"
+                f"split {split.name!r} of {graph.name!r} has no {part} node, and every part needs at least "
+                "one; use another split, as in 'random:0.5,0.25,0.25'"
             )
-    blind = np.flatnonzero((graph.y < 0) & (split.train | split.val | split.test))
-    if blind.size:
+    unlabelled = np.flatnonzero((graph.y < 0) & (split.train | split.val | split.test))
+    if unlabelled.size:
         raise InputError(
-            f"node {graph.node_name(int(blind[0]))} of {graph.name!r} is in split {split.name!r} and has "
-            f"no label ({blind.size} such nodes); take it out of the split, or label it"
+            f"node {graph.node_name(int(unlabelled[0]))} of {graph.name!r} is in split {split.name!r} and "
+            f"has no label ({unlabelled.size} such nodes); remove it from the split, or label it"
         )
 
 
 def headline(details: Mapping[str, object], known: Iterable[str]) -> list[str]:
-    """Accuracy says nothing where one class has nearly all nodes, so a run says itself which metrics come
-    first (`node_scores.headline_of`, in the details of its result); runs of older versions do not say."""
+    """List the most important metrics (see `TaskDefinition.headline`).
+
+    Accuracy is not informative if one class has nearly all nodes. So a run stores its most important metrics
+    in the details of its result (`node_scores.headline_of`); runs of older versions did not.
+    """
     named = details.get("headline")
     names = named if isinstance(named, Sequence) and not isinstance(named, str) else ()
     have = {*known}
@@ -143,29 +186,29 @@ def headline(details: Mapping[str, object], known: Iterable[str]) -> list[str]:
 
 
 def other_inputs(config: RunConfig, known: JsonObject) -> NodeInputs:
-    """Another graph as one client's, checked against what the model was trained on."""
+    """Load another graph as the data of one client, and check that the trained model can use it."""
     graph = load_graph(config)
     if graph.x is None or graph.num_features != known["features"]:
         raise InputError(
-            f"the model takes {known['features']} features, and {graph.name!r} has {graph.num_features}; "
-            "give a graph with the features it was trained on, in the same order"
+            f"the model needs {known['features']} features, and {graph.name!r} has {graph.num_features}; "
+            "give a graph with the features that the model was trained on, in the same order"
         )
     trained = list(known.get("feature_names") or ())
     for there, here in zip(trained, graph.feature_names, strict=False):
         if there != here:
             raise InputError(
-                f"the model was trained on feature {there!r} where {graph.name!r} has {here!r}; name the "
-                f"features in the same order: [{', '.join(trained)[:300]}]"
+                f"the model was trained on feature {there!r}, and {graph.name!r} has {here!r} in its place; "
+                f"name the features in the same order: [{', '.join(trained)[:300]}]"
             )
     trained_with, has = bool(known.get("edge_weights")), graph.edge_weight is not None
     if trained_with != has:
         raise InputError(
             f"the model was trained {'with' if trained_with else 'without'} edge weights, and {graph.name!r} "
-            f"has {'them' if has else 'none, or all are 1'}; "
-            + ("leave them out (in a description: 'weight:' with nothing after it)" if has else "add them")
+            f"has {'edge weights' if has else 'none, or all are 1'}; "
+            + ("omit them (in a description: 'weight:' with nothing after it)" if has else "add them")
         )
     everything = np.ones(graph.num_nodes, dtype=bool)
-    # Set-up counts training nodes; nothing is trained here.
+    # Set-up counts training nodes and needs some, although nothing is trained here.
     return NodeInputs(graph, Split("all", everything, ~everything, ~everything), pooled_partition(graph))
 
 

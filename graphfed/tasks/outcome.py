@@ -1,4 +1,4 @@
-"""What training gives, whatever the method and the task."""
+"""The outcome of training, for all methods and tasks."""
 
 from dataclasses import dataclass, field
 
@@ -11,19 +11,34 @@ from graphfed.tasks.evaluation import Predicted
 __all__ = ["Metrics", "Outcome"]
 
 
-#: By name, as accuracy, auc or rmse; None where there was nothing to score
+#: Metrics by name, such as accuracy, auc or rmse; None if there was nothing to score.
 Metrics = dict[str, float | None]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave. best_round: None where every client has its own; val, test and test_confusion [C, C +
-    1] (class, prediction, none; None where no classes are predicted) are known where the server is, None
-    elsewhere; state: of the best round; predictions: at the clients, (rows [n], logits [n, C]) of every owned
-    node, or (pairs [n], scores [n]) of every scored pair; accounts: at the clients, what each says of its
-    own part (`Method.client_statistics`); details: more of the test, in link prediction
-    test_roc, points [false positive rate, true positive rate]; scaling: what the features are scaled by, None
-    where they are not, or every client has a scaling of its own."""
+    """The outcome of a run.
+
+    The metrics and `test_confusion` are known only in the server's process; in other processes they are None.
+
+    Attributes:
+        best_round: The selected round; None if every client selects its own.
+        rounds_run: The number of rounds.
+        val: The validation metrics.
+        test: The test metrics.
+        test_confusion: The number of test nodes per class and prediction, [C, C + 1], where the last column
+            counts nodes without a finite prediction; None if no classes are predicted.
+        seconds: The duration of each part of the run.
+        history: An entry for each evaluated round.
+        state: The state of the selected round.
+        predictions: At the clients: (rows [n], logits [n, C]) of owned nodes, (pairs [n], scores [n]) of
+            scored pairs, or (first steps of windows [W], forecasts [K, W, n]).
+        details: Further results of the test, such as the points [false positive rate, true positive rate] of
+            the ROC curve in link prediction.
+        accounts: At the clients: the per-client statistics (`Method.client_statistics`).
+        scaling: The scaling of the features; None if they are not scaled, or every client has its own
+            scaling.
+    """
 
     best_round: int | None
     rounds_run: int

@@ -1,4 +1,4 @@
-"""The one table of tasks. Adding a task is one module and one row."""
+"""The table of tasks. A new task is one module and one entry of this table."""
 
 import functools
 import importlib
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 
-if TYPE_CHECKING:  # the names are read without torch, by the completion of the command line
+if TYPE_CHECKING:  # the command line's completion reads the names, and must not wait for torch
     from graphfed.files import JsonObject
     from graphfed.methods.base import Method
     from graphfed.tasks.base import AnyKind, TaskDefinition
 
 __all__ = ["TASKS", "data_kinds", "default_settings", "first_task", "get_task", "task_or_default"]
 
-#: name -> the module whose TASK it is
+#: The module of each task, by the task's name. The module has an object `TASK`.
 TASKS: dict[str, str] = {
     CLASSIFICATION: "graphfed.tasks.node_classification",
     LINK_PREDICTION: "graphfed.tasks.link_prediction",
@@ -24,10 +24,16 @@ TASKS: dict[str, str] = {
 
 @functools.cache
 def get_task(name: str) -> "TaskDefinition":
-    """Return the task called `name`.
+    """Return the definition of a task.
+
+    Args:
+        name: The name of the task.
+
+    Returns:
+        The definition.
 
     Raises:
-        InputError: There is none of that name; the message says which is nearest.
+        InputError: There is no such task; the message suggests the most similar name.
     """
     if name not in TASKS:
         raise InputError(f"unknown task {shown(name)}; {did_you_mean(name[:60], TASKS)}")
@@ -36,27 +42,48 @@ def get_task(name: str) -> "TaskDefinition":
 
 
 def first_task(method: "Method") -> "TaskDefinition":
-    """Return the task that a method does unless it is asked for another one."""
+    """Return the default task of a method, which is its first one.
+
+    Args:
+        method: The method.
+
+    Returns:
+        The definition of the task.
+    """
     return get_task(method.tasks[0])
 
 
 def task_or_default(name: str) -> "TaskDefinition":
-    """Return the task that a folder names; node classification where another version wrote its name."""
+    """Return the task that a run's folder names.
+
+    Args:
+        name: The name, which another version of graphfed may have written.
+
+    Returns:
+        The definition of the task; that of node classification if the name is unknown.
+    """
     return get_task(name if name in TASKS else CLASSIFICATION)
 
 
 def data_kinds() -> "list[AnyKind]":
-    """Return the kinds of data that there are tasks for, each once."""
+    """List the kinds of data of all tasks.
+
+    Returns:
+        Each kind once.
+    """
     kinds = {get_task(name).data.name: get_task(name).data for name in TASKS}
     return [*kinds.values()]
 
 
 def default_settings(method: "Method", task: str | None = None, preset: str = "default") -> "JsonObject":
-    """Return the settings of a method where the user chooses none (see `TaskDefinition.settings_of`).
+    """Collect the settings of a preset that differ from the defaults of the method's config.
 
     Args:
         method: The method.
         task: The name of one of its tasks; None for its first.
         preset: One of `tasks.base.PRESETS`.
+
+    Returns:
+        The settings by name (see `TaskDefinition.settings_of`).
     """
     return (first_task(method) if task is None else get_task(task)).settings_of(method, preset)

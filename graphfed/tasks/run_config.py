@@ -1,4 +1,4 @@
-"""One run as it was asked for: every choice made and checked (`runs.config` makes it)."""
+"""The checked configuration of a run, which `runs.config` builds from the user's options."""
 
 import dataclasses
 import os
@@ -24,12 +24,33 @@ __all__ = ["MANY_ENTRIES", "RunConfig", "default_threads", "no_stages", "threads
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunConfig:
-    """One run, every choice made and checked.
+    """The configuration of a run, with all options chosen and checked.
 
-    clients: None only where the partition fixes it and the data must be read to know it (one per node).
-    partition_file: where the partition is saved, None where it is made; partition, its options and seed are
-    then those it was made with. workers: processes of clients in the runtimes "processes" and "nvflare", None
-    in "local"."""
+    Attributes:
+        method: The method.
+        task: The name of the task.
+        data: The name of a data set, or a graph, sensors, or their description.
+        data_source: How a manifest names the data.
+        data_options: Options of a generated data set.
+        data_dir: The folder that is searched for data files first.
+        clients: The number of clients; None if it follows from data that is not loaded yet.
+        partition: The partitioner.
+        partition_options: Its options.
+        partition_seed: Its seed.
+        partition_file: The file of a saved partition; None if the partition is computed. The three attributes
+            above then have the values in the file.
+        split: The split of nodes, edges or windows.
+        split_seed: Its seed.
+        seed: The seed of training.
+        runtime: The runtime.
+        workers: The number of processes that hold clients in the runtimes "processes" and "nvflare"; None in
+            the runtime "local".
+        placement: Whether clients are computed together or one at a time.
+        device: A torch device.
+        threads: The number of threads; None for the default.
+        checkpoint_every: The seconds between two checkpoints.
+        training: The settings of the method.
+    """
 
     method: Method
     task: str
@@ -55,8 +76,7 @@ class RunConfig:
 
     @property
     def client_threads(self) -> int:
-        """Threads that each process computes with, where there are several: one, unless a number was
-        given."""
+        """The number of threads of each process if there are several processes: one by default."""
         return 1 if self.threads is None else self.threads
 
     @property
@@ -66,14 +86,18 @@ class RunConfig:
 
     @property
     def plugins(self) -> list[Plugin]:
-        """The plug-ins that the method, the data set and the partition come from."""
-        found = [METHODS.plugin(self.method.name)]
-        found += [DATASETS.plugin(self.data)] if isinstance(self.data, str) else []
-        found += [PARTITIONS.plugin(self.partition)] if self.partition_file is None else []
-        return list(dict.fromkeys(plugin for plugin in found if plugin is not None))
+        """The plug-ins that provide the method, the data set or the partitioner."""
+        plugins = [METHODS.plugin(self.method.name)]
+        plugins += [DATASETS.plugin(self.data)] if isinstance(self.data, str) else []
+        plugins += [PARTITIONS.plugin(self.partition)] if self.partition_file is None else []
+        return list(dict.fromkeys(plugin for plugin in plugins if plugin is not None))
 
     def to_json(self) -> JsonObject:
-        """The whole config as plain data, for manifest.json."""
+        """Convert the whole config to JSON, for manifest.json.
+
+        Returns:
+            The config by attribute.
+        """
         plugins = [plugin.to_json() for plugin in self.plugins]
         return {
             **({"plugins": plugins} if plugins else {}),
@@ -87,19 +111,19 @@ class RunConfig:
         }
 
     def to_options(self) -> JsonObject:
-        """Return the run as the options of a config file, which `runs.config.read_config` reads.
+        """Convert the run to the options of a config file, which `runs.config.read_config` reads.
 
         Returns:
-            Every choice under the name of its option, and the settings under ``set``. What has no value is
-            left out of the options; a setting without a value is None.
+            Every option by its name, and the settings under ``set``. An option without a value is omitted; a
+            setting without a value is None.
 
         Raises:
-            InputError: The data is an object in Python, which no file can name.
+            InputError: The data is a Python object, which no file can name.
         """
         if self.data_source.source is None:
             raise InputError(
-                f"data {self.data_name!r} is an object in Python, which a config file cannot name; "
-                "give the name of a data set or the path of a description"
+                f"data {self.data_name!r} is a Python object, which a config file cannot name; give the name "
+                "of a data set or the path of a description"
             )
         settings = dataclasses.asdict(self.training)
         del settings["seed"]
@@ -118,24 +142,42 @@ class RunConfig:
         return {key: value for key, value in options.items() if value is not None} | {"set": settings}
 
 
-#: Stored features and edge ends, or readings in windows, from which a second thread pays: below, waiting for
-#: each other costs more.
+#: The number of stored features and endpoints of edges, or of readings in windows, from which several threads
+#: are faster. For less data, the synchronisation of threads takes longer than they save.
 MANY_ENTRIES = 1_000_000
 
 
 def default_threads(graph: Graph) -> int:
-    """One thread for a small graph, every core this process may use for a large one."""
+    """Choose the number of threads for a graph.
+
+    Args:
+        graph: The graph.
+
+    Returns:
+        1 for a small graph, the number of available cores for a large one.
+    """
     stored = getattr(graph.x, "nnz", None)
     entries = (stored if stored is not None else graph.num_nodes * graph.num_features) + 2 * graph.num_edges
     return threads_for(entries)
 
 
 def threads_for(entries: int) -> int:
-    """Threads for an epoch over so many numbers."""
+    """Choose the number of threads for an epoch.
+
+    Args:
+        entries: The number of values that an epoch reads.
+
+    Returns:
+        1 for less than `MANY_ENTRIES`, else the number of available cores.
+    """
     if entries < MANY_ENTRIES:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def no_stages(stage: str) -> None:
-    """Report nothing: where nobody watches."""
+    """Ignore the start of a stage; the default of `on_stage`.
+
+    Args:
+        stage: The text of the stage.
+    """

@@ -1,8 +1,8 @@
-"""The options of a run, with their types and defaults: the one list of them.
+"""The options of a run with their types and defaults, in one list.
 
-The keys of a config file, the options of the command line and `runs.config.make_config` come from it.
-tests/runs/test_options.py holds the signatures of `graphfed.run` and of the other functions equal to it.
-Nothing here loads torch: the command line imports it before it knows what it is asked to do.
+The keys of a config file, the options of the command line and the arguments of `runs.config.make_config` come
+from this list. tests/runs/test_options.py checks that `graphfed.run` and similar functions have the same
+signature. This module does not import torch, because every command imports it.
 """
 
 from collections.abc import Mapping
@@ -18,32 +18,35 @@ Placement = Literal["stacked", "one-at-a-time"]
 #: A value of a setting.
 SettingValue: TypeAlias = str | int | float | bool | None
 
-#: The number of clients where neither the user nor the partition decides it.
+#: The number of clients if neither the user nor the partition determines it.
 DEFAULT_CLIENTS = 10
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run is asked to do. Nothing is checked yet.
+    """The options of a run as the user gives them, before they are checked.
 
     Attributes:
-        method: The name of the method. None is refused: a run needs one.
-        task: None for the first task of the method.
-        data: What `tasks.source.data_source` takes, or returned; None for "digits", of forecasting "roads".
-        clients: None for `DEFAULT_CLIENTS`, or as many as the partition fixes.
-        partition: A name, or the file of a saved one; None for the clients that the data names, else the
-            method's own.
-        rounds: None for the method's own number.
-        seed: Of weights, samples, partition and split.
-        split: How nodes, edges or windows are split into training, validation and test.
+        method: The name of the method. A run without a method is refused.
+        task: The name of the task; None for the method's first task.
+        data: An argument or a result of `tasks.source.data_source`; None for "digits", or "roads" in
+            forecasting.
+        clients: The number of clients; None for `DEFAULT_CLIENTS`, or the number that the partition
+            determines.
+        partition: The name of a partitioner, or the file of a saved partition; None for the clients that the
+            data states, if any, else for the method's default.
+        rounds: The number of rounds; None for the method's default.
+        seed: The seed of weights, samples, partition and split.
+        split: The split of nodes, edges or windows into training, validation and test.
         runtime: One of `Runtime`.
-        workers: Processes that hold the clients in the runtimes "processes" and "nvflare"; None for one each.
+        workers: The number of processes that hold clients in the runtimes "processes" and "nvflare"; None for
+            one process per client.
         placement: One of `Placement`.
-        device: A device of torch.
-        threads: None for one on a small graph and every core on a large one; with separate processes those of
-            each process, None for one.
-        data_dir: The folder to look for data files in first.
-        checkpoint_every: Seconds between two checkpoints.
+        device: A torch device.
+        threads: The number of threads, with several processes that of each process. None for one thread per
+            process, or, with one process and a large graph, for all cores.
+        data_dir: The folder that is searched for data files first.
+        checkpoint_every: The seconds between two checkpoints.
         settings: Settings of the method, the partition and the data, by key.
     """
 
@@ -66,6 +69,6 @@ class RunOptions:
     settings: Mapping[str, object] | None = None
 
 
-#: The names of the options. The settings are not among them: the command line and config files call them
+#: The names of the options, without `settings`, whose name on the command line and in config files is
 #: ``set``.
 OPTIONS = tuple(field.name for field in fields(RunOptions) if field.name != "settings")

@@ -1,4 +1,4 @@
-"""What a run trains on: what a user may give as data, and how a manifest names it again."""
+"""The data that a user gives to a run, and how a manifest names it."""
 
 import os
 from collections.abc import Hashable, Mapping
@@ -19,17 +19,19 @@ from graphfed.methods.tasks import FORECASTING
 
 __all__ = ["DataSource", "LoadedData", "data_source", "described", "sensors_of"]
 
-#: Data sets that are kept between runs, by their names, folders and options.
+#: Loaded data sets that are kept between runs, by their names, folders and options.
 LoadedData: TypeAlias = dict[Hashable, Graph | Sensors]
 
 
 @dataclass(frozen=True, eq=False)
 class DataSource:
-    """Data, named or in hand.
+    """Data that a user gave, loaded or not.
 
-    value: a data set's name, a graph or sensors, or the description of files of either; source: how to name
-    it again in plain JSON (a name, a path, a description), None for an object in Python; dropped: a phrase
-    for what the file that describes it has besides."""
+    Attributes:
+        value: The name of a data set, a graph or sensors, or a description of the files of either.
+        source: A name, a path or a description that identifies the data in JSON; None for a Python object.
+        dropped: Descriptions of keys of the description's file that are not used.
+    """
 
     value: str | Graph | Description | Sensors | SensorDescription
     source: str | JsonObject | None
@@ -37,38 +39,46 @@ class DataSource:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name of the data for texts."""
         return self.value if isinstance(self.value, str) else self.value.name
 
     @property
     def kind(self) -> str:
-        """What it is: "graph" or "sensors" (`DataKind.name`)."""
+        """The kind of the data, "graph" or "sensors" (`DataKind.name`)."""
         if isinstance(self.value, str):
             return "sensors" if DATASETS[self.value].task == FORECASTING else "graph"
         return "sensors" if isinstance(self.value, Sensors | SensorDescription) else "graph"
 
     @property
     def default_partition(self) -> str:
-        """A client for each sensor; of a graph the clients that the data names, else an even deal."""
+        """The default partitioner: "sensors" for sensors, "column" for a graph that states clients, else
+        "label_dirichlet"."""
         if self.kind == "sensors":
             return "sensors"
-        named = isinstance(self.value, Graph | Description) and self.value.names_clients
-        return "column" if named else "label_dirichlet"
+        names_clients = isinstance(self.value, Graph | Description) and self.value.names_clients
+        return "column" if names_clients else "label_dirichlet"
 
     @property
     def num_clients(self) -> int | None:
-        """How many clients the data names, None where it names none or only reading it will tell."""
+        """The number of clients that the data states; None if it is not known before loading."""
         if isinstance(self.value, Description):
             return len(self.value.clients) or None
         return len(self.value.client_names) or None if isinstance(self.value, Graph) else None
 
 
 def data_source(data: object) -> DataSource:
-    """What a user gave: the name of a data set, the path of a file (.yaml: a description of one's own files,
-    .pt: a PyG `Data`, .graphml), a description as a mapping, a `Graph`, a PyG `Data`, a networkx graph or
-    `Sensors`.
+    """Identify the data that a user gave.
 
-    Raises InputError for anything else, and for a file that cannot be used."""
+    Args:
+        data: The name of a data set; the path of a file (.yaml for a description, .pt for a PyG `Data`,
+            .graphml); a description as a mapping; a `Graph`, a PyG `Data`, a networkx graph or `Sensors`.
+
+    Returns:
+        The data. Described files and named data sets are not loaded yet.
+
+    Raises:
+        InputError: The argument is none of these, or a file cannot be used.
+    """
     if isinstance(data, DataSource):
         return data
     if isinstance(data, str | os.PathLike):
@@ -83,9 +93,19 @@ def data_source(data: object) -> DataSource:
 def sensors_of(
     source: DataSource, data_dir: str | Path | None = None, options: JsonObject | None = None
 ) -> Sensors:
-    """The sensors of a source of that kind. options: of a generated set.
+    """Load the sensors of a source.
 
-    Raises InputError for files that cannot be used, and data that do not fit into memory."""
+    Args:
+        source: A source of the kind "sensors".
+        data_dir: The folder that is searched for data files first.
+        options: Options of a generated data set.
+
+    Returns:
+        The sensors.
+
+    Raises:
+        InputError: A file cannot be used, or the data does not fit into memory.
+    """
     loaded: object = source.value
     options = options or {}
     try:
@@ -96,19 +116,31 @@ def sensors_of(
     except MemoryError:
         given = "".join(f", data.{key}={value}" for key, value in options.items())
         raise InputError(f"data {source.name!r} does not fit into memory{given}") from None
-    assert isinstance(loaded, Sensors), "the kind is looked at before the data is loaded"
+    assert isinstance(loaded, Sensors), "callers check the kind before they load the data"
     return loaded
 
 
 def described(content: Any, folder: Path, origin: str) -> Description | SensorDescription:
-    """The description in a mapping: of sensors, where its keys are of those, else of a graph."""
+    """Check a description, of sensors if its keys are those of sensors, else of a graph.
+
+    Args:
+        content: The content of a YAML file, usually a mapping.
+        folder: The folder to which relative paths refer.
+        origin: The name of the mapping in messages.
+
+    Returns:
+        The description.
+
+    Raises:
+        InputError: The description cannot be used.
+    """
     if describes_sensors(content):
         return describe_sensors(content, folder, origin)
     return describe(content, folder, origin)
 
 
 def _graph(data: object) -> Graph:
-    """The graph in a Python object."""
+    """Convert a Python object to a graph."""
     if isinstance(data, Graph):
         return data
     if hasattr(data, "edge_index"):
@@ -122,7 +154,7 @@ def _graph(data: object) -> Graph:
 
 
 def _named(name: str | os.PathLike[str]) -> DataSource:
-    """A data set, or a file; what has no ending and no folder must be a data set."""
+    """Identify a data set or a file by its name. A name without ending and folder must be a data set."""
     path = Path(name)
     if isinstance(name, str) and name.lower() in DATASETS:
         return DataSource(name.lower(), name.lower())
@@ -134,18 +166,18 @@ def _named(name: str | os.PathLike[str]) -> DataSource:
         return DataSource(read_graph_file(path), str(path.resolve()))
     if path.suffix in (".csv", ".tsv", ".parquet"):
         raise InputError(
-            f"data {shown(str(path))} is one table, and a graph needs two; name them in a YAML file, as in "
-            "'nodes: nodes.csv' and 'edges: edges.csv' (or, of sensors, 'readings: speeds.csv' and "
-            "'distances: distances.csv'), and give that file"
+            f"data {shown(str(path))} is one table, and a graph needs two tables; name them in a YAML file, "
+            "as in 'nodes: nodes.csv' and 'edges: edges.csv' (for sensors: 'readings: speeds.csv' and "
+            "'distances: distances.csv'), and give the YAML file"
         )
-    if os.path.isdir(path):  # pathlib raises where a folder above may not be looked into
+    if os.path.isdir(path):  # pathlib's is_dir raises if a parent folder cannot be read
         raise InputError(
             f"data {shown(str(path))} is a folder; name a file in it ({', '.join(FILES)}), or a data set: "
             f"{did_you_mean(path.name, DATASETS)}"
         )
     if path.suffix or len(path.parts) > 1:
         raise InputError(
-            f"data {shown(str(path))} is no file that can be read ({', '.join(FILES)}) and no data set; "
-            f"{did_you_mean(path.name, DATASETS)}"
+            f"data {shown(str(path))} is neither a file that can be read ({', '.join(FILES)}) nor a data "
+            f"set; {did_you_mean(path.name, DATASETS)}"
         )
     raise InputError(f"unknown data set {shown(str(name))}; {did_you_mean(str(name), DATASETS)}")

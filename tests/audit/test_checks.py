@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import graphfed
-from graphfed.audit.attacks.fedgcn import lone_shares
 from graphfed.audit.attacks.fedgcn import run as fedgcn_features
+from graphfed.audit.attacks.fedgcn import single_node_sums
 from graphfed.audit.attacks.label_histogram import correlation_and_baseline, estimate_shares
 from graphfed.audit.attacks.membership import membership_auc
 from graphfed.audit.attacks.plaintext_transfers import disagreements
@@ -195,7 +195,7 @@ def test_on_a_path_the_server_reads_the_nodes_that_a_drawing_shows(
     assert (finding.details["recovered"], finding.details["nodes"]) == (3, 4)
     assert finding.details["known_to_the_server"] == (2 if hops == 2 else 0)
     assert finding.details["shares"] == 6
-    _, source, own, _ = lone_shares(audited.transcript.cohort)
+    _, source, own, _ = single_node_sums(audited.transcript.cohort)
     cohort = audited.transcript.cohort
     clients = cohort.client.numpy()[source]
     assert sorted(zip(clients.tolist(), own.tolist(), strict=True)) == [
@@ -230,7 +230,7 @@ def test_a_ledger_that_was_changed_does_not_add_up(overfit: Path, tmp_path: Path
     gradient["bytes"] -= 1
     wrong = disagreements(Ledger.from_json(content), result.bytes, result.privacy)
     assert any("bytes of result.json" in fault for fault in wrong)
-    assert any("gradient" in fault and "over the clients" in fault for fault in wrong)
+    assert any("gradient" in fault and "over clients" in fault for fault in wrong)
 
 
 def test_every_clear_transfer_of_the_ledger_is_named(tmp_path: Path):
@@ -249,7 +249,7 @@ def test_what_is_made_for_other_methods_is_skipped_with_the_reason(overfit: Path
     # Where nothing is trained together, the counts that metrics are made of still cross.
     sent = {entry["name"] for entry in found.findings["plaintext_transfers"].details["clear"]}
     assert sent == {"val_classes", "val_scores", "final_val_scores", "final_test_scores"}
-    assert found.skipped["fedgcn_features"] == "made for fedgcn"
+    assert found.skipped["fedgcn_features"] == "the check is for the method fedgcn"
     assert "training_counts" in found.skipped["label_histogram"]
     assert {*found.findings, *found.skipped} == {*CHECKS}
 

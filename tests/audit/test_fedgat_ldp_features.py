@@ -26,7 +26,7 @@ def test_no_features_come_out_of_the_message_on_noised_ones(form: str, tmp_path:
     assert finding.leaks is False
     assert finding.value is not None
     assert abs(finding.value - 0.5) < 0.02
-    assert finding.verdict == "no features are computed; what the rows tell is bounded by epsilon=0.1"
+    assert finding.verdict == "no features are computed exactly; epsilon=0.1 bounds what the rows show"
 
 
 def test_the_measure_finds_what_little_noise_leaves(tmp_path: Path) -> None:

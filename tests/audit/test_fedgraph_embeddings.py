@@ -226,7 +226,7 @@ CASES: dict[str, dict[str, Any]] = {
     "weighted": {"data": weighted_graph(), "hidden": 6},
     "fastgcn": {"policy": "fastgcn", "layer_size": 10},
     "secure aggregation": {"aggregation": "secure", "protocols": "simulated"},
-    "share all": {"share": "all"},
+    "share all": {"sent_embeddings": "all"},
 }
 
 
@@ -243,7 +243,7 @@ def test_with_the_true_sums_the_attackers_model_is_what_crosses(settings: dict[s
     """And with another node's it is not; the scale is within the bounds that receivers know."""
     again = opened(at(3, **settings))
     pairs, seen = heard(again, 3)
-    linear = settings.get("share") == "all"
+    linear = settings.get("sent_embeddings") == "all"
     sums, tau = true_sums(again, pairs, own=linear), again.silo.scale[pairs.node].double()
     known = what_is_known(again, pairs, own=linear)
     assert len(sums) >= 8
@@ -258,11 +258,11 @@ def test_with_the_true_sums_the_attackers_model_is_what_crosses(settings: dict[s
         assert (there.roll(1, 0) - seen.rows[number]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("settings", [{}, {"share": "all"}, {"partition": "overlapping"}])
+@pytest.mark.parametrize("settings", [{}, {"sent_embeddings": "all"}, {"partition": "overlapping"}])
 def test_a_receivers_guess_is_made_of_its_own_nodes_alone(settings: dict[str, Any]) -> None:
     """By a plain loop: the mean over the edges that it has to the node, and one of all its nodes."""
     again = opened(at(1, **settings))
-    own = settings.get("share") == "all"
+    own = settings.get("sent_embeddings") == "all"
     pairs, _ = heard(again, 1)
     every = torch.arange(again.cohort.num_rows)
     of_row = true_sums(again, Pairs(again.cohort.client, every), own=own)
@@ -305,20 +305,20 @@ def fractions(details: dict[str, Any]) -> list[float]:
     return [of[name + end] for of in groups for name in names for end in ("", "_by_guess")]
 
 
-@pytest.mark.parametrize("share", ["hidden", "all"])
+@pytest.mark.parametrize("sent_embeddings", ["hidden", "all"])
 def test_a_run_of_many_rounds_gives_features_away_and_its_figures_are_fractions(
-    share: str, tmp_path: Path
+    sent_embeddings: str, tmp_path: Path
 ) -> None:
-    finding = found(tmp_path, rounds=60, share=share)
+    finding = found(tmp_path, rounds=60, sent_embeddings=sent_embeddings)
     assert finding.leaks
     assert finding.value is not None
     assert finding.no_signal is not None
     assert finding.interval is not None
     assert finding.no_signal < finding.interval[0] <= finding.value <= finding.interval[1] <= 1
     assert all(0 <= figure <= 1 for figure in fractions(finding.details) if figure is not None)
-    assert finding.details["attacked"] == ("features" if share == "all" else "neighbourhoods")
+    assert finding.details["attacked"] == ("features" if sent_embeddings == "all" else "neighbourhoods")
     assert finding.verdict.startswith("leaks")
-    if share == "all":
+    if sent_embeddings == "all":
         assert finding.details["read"] == 1
     else:
         assert finding.details["read"] > finding.details["read_by_guess"]
@@ -337,11 +337,14 @@ def test_messages_of_other_nodes_are_no_leak(tmp_path: Path, monkeypatch: pytest
 
 
 def test_without_rows_between_clients_there_is_nothing_to_find(tmp_path: Path) -> None:
-    for settings, why in (({"share": "none"}, "share=none"), ({"layers": 1}, "between these clients")):
+    for settings, why in (
+        ({"sent_embeddings": "none"}, "sent_embeddings=none"),
+        ({"layers": 1}, "these clients send each other"),
+    ):
         finding = found(tmp_path / why, **settings)
         assert finding.leaks is False
         assert why in finding.result
-        assert "there are none" in finding.verdict
+        assert "there are no rows" in finding.verdict
 
 
 def test_where_no_validation_node_has_a_neighbour_elsewhere_nothing_is_measured(tmp_path: Path) -> None:
@@ -353,10 +356,10 @@ def test_where_no_validation_node_has_a_neighbour_elsewhere_nothing_is_measured(
     graphfed.run("fedgraph", data=graph, partition="column", rounds=1, threads=1, out=tmp_path / "run")
     finding = audit(tmp_path / "run", data=graph).findings["fedgraph_embeddings"]
     assert finding.leaks is None
-    assert "in the last prediction only" in finding.result
+    assert "only in the last prediction" in finding.result
     assert finding.verdict == "not measured"
 
 
 def test_the_check_is_made_of_runs_of_fedgraph_alone(tmp_path: Path) -> None:
     graphfed.run("fedavg", clients=2, rounds=1, threads=1, out=tmp_path / "run")
-    assert audit(tmp_path / "run").skipped["fedgraph_embeddings"] == "made for fedgraph"
+    assert audit(tmp_path / "run").skipped["fedgraph_embeddings"] == "the check is for the method fedgraph"

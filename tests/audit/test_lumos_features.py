@@ -133,7 +133,7 @@ def test_the_check_is_made_of_runs_of_lumos_of_both_tasks(task: str, tmp_path: P
     found = audit(tmp_path / "run")
     assert found.findings["lumos_features"].details["rounds"] == 2
     graphfed.run("fedavg", clients=2, rounds=1, out=tmp_path / "other")
-    assert audit(tmp_path / "other").skipped["lumos_features"] == "made for lumos"
+    assert audit(tmp_path / "other").skipped["lumos_features"] == "the check is for the method lumos"
 
 
 @pytest.mark.parametrize("method", ["lumos", "lpgnn", "naive_fedgnn"])

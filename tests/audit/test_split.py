@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import graphfed
-from graphfed.audit.attacks.sapgnn_features import explained
-from graphfed.audit.attacks.sapgnn_labels import groups, purity
+from graphfed.audit.attacks.sapgnn_features import explained_variance
+from graphfed.audit.attacks.sapgnn_labels import group_by_direction, purity
 from graphfed.audit.base import Finding
 from graphfed.audit.run import audit
 
@@ -53,7 +53,7 @@ def test_a_predictor_at_the_server_gives_every_training_label_away(method: str, 
 
 
 @pytest.mark.parametrize("method", ["sapgnn", "ppgnn"])
-def test_a_predictor_at_the_holders_leaves_the_server_groups_of_equal_labels(
+def test_a_predictor_at_the_clients_leaves_the_server_groups_of_equal_labels(
     method: str, tmp_path: Path
 ) -> None:
     finding = found(tmp_path, method, "split_labels")
@@ -66,11 +66,11 @@ def test_a_predictor_at_the_holders_leaves_the_server_groups_of_equal_labels(
 
 def test_directions_group_rows_whatever_their_length() -> None:
     rows = np.array([[1.0, 0.0], [5.0, 0.1], [0.0, 2.0], [0.1, 9.0]])
-    group = groups(rows, 2)
+    group = group_by_direction(rows, 2)
     assert group[0] == group[1] != group[2] == group[3]
     assert purity(group, np.array([0, 0, 1, 1])) == 1
     assert purity(group, np.array([0, 1, 1, 1])) == 0.75
-    assert purity(groups(rows[:1], 2), np.array([1])) == 1
+    assert purity(group_by_direction(rows[:1], 2), np.array([1])) == 1
 
 
 def test_features_that_have_nothing_to_do_with_the_uploads_are_not_reconstructed() -> None:
@@ -78,12 +78,13 @@ def test_features_that_have_nothing_to_do_with_the_uploads_are_not_reconstructed
     seen = torch.randn(400, 5, generator=draw, dtype=torch.float64)
     truth = torch.randn(400, 7, generator=draw, dtype=torch.float64)
     known = torch.arange(400) < 200
-    assert explained(seen, truth, known) < 0.02
-    assert explained(seen, seen @ torch.randn(5, 7, generator=draw, dtype=torch.float64), known) > 0.999
+    assert explained_variance(seen, truth, known) < 0.02
+    mixed = seen @ torch.randn(5, 7, generator=draw, dtype=torch.float64)
+    assert explained_variance(seen, mixed, known) > 0.999
 
 
 def test_the_maxima_of_secure_pooling_give_away_what_the_maxima_in_clear_do(tmp_path: Path) -> None:
-    """A node's own part is the same at all its holders: pooling hides neighbours and whose they are, not
+    """A node's own part is the same at all its clients: pooling hides neighbours and whose they are, not
     that."""
     pytest.importorskip("cryptography", reason="secure pooling needs the extra 'secure'")
     clear, secure = (

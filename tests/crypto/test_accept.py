@@ -49,7 +49,7 @@ def test_a_number_is_accepted_exactly_where_the_draw_of_both_is_below_its_thresh
                 cases.append((x, y, mine, total - mine, t))
     assert len(cases) > 100
     draws = iter([d for case in cases for d in case[2:4]])
-    monkeypatch.setattr(acceptance, "_drawn", lambda _: next(draws))
+    monkeypatch.setattr(acceptance, "_draw_below", lambda _: next(draws))
     numbers = [case[:2] for case in cases]
     learnt, _ = accepted(numbers, bits=2, old_is_first=old_is_first, temperature=1.5)
     assert learnt == [(one + other) % DRAWS < t for _, _, one, other, t in cases]

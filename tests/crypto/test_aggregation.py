@@ -155,16 +155,14 @@ def test_usually_more_than_two_thirds_must_stay(clients: int, threshold: int) ->
 @pytest.mark.parametrize("clients", [-1, 0, 1, 2, 2**16])
 def test_two_clients_are_refused_and_why_is_said(clients: int) -> None:
     with pytest.raises(
-        InputError, match=f"needs 3 to 65535 clients in a round, and here are {clients}: of two"
+        InputError, match=f"needs 3 to 65535 clients in a round, and this round has {clients}: each of two"
     ):
         Terms.usual("", clients)
 
 
 @pytest.mark.parametrize(("clients", "threshold"), [(3, 1), (4, 2), (5, 2), (5, 6), (6, 3), (3, 0), (3, -1)])
 def test_a_threshold_of_half_the_clients_or_of_more_than_all_is_refused(clients: int, threshold: int) -> None:
-    with pytest.raises(
-        InputError, match=f"a threshold of {threshold} of {clients} clients is not safe or not"
-    ):
+    with pytest.raises(InputError, match=f"the threshold {threshold} of {clients} clients is not possible"):
         Terms("", clients, threshold)
 
 
@@ -376,14 +374,15 @@ def test_a_client_refuses_a_list_of_fewer_keys_than_the_threshold() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda keys: [keys[1], keys[0], *keys[2:]], "has other keys for this client than it advertised"),
-        (lambda keys: [bytes(64), *keys[1:]], "has other keys for this client than it advertised"),
-        (lambda keys: [*keys[:2], keys[3], *keys[3:]], "has the same key twice"),
-        (lambda keys: [*keys[:2], keys[2][:32] * 2, *keys[3:]], "has the same key twice"),
-        (lambda keys: [*keys[:2], keys[0][32:] + keys[2][32:], *keys[3:]], "has the same key twice"),
+        (lambda keys: [keys[1], keys[0], *keys[2:]], "has other keys for this client than the client "
+        "advertised"),
+        (lambda keys: [bytes(64), *keys[1:]], "has other keys for this client than the client advertised"),
+        (lambda keys: [*keys[:2], keys[3], *keys[3:]], "has the same key more than once"),
+        (lambda keys: [*keys[:2], keys[2][:32] * 2, *keys[3:]], "has the same key more than once"),
+        (lambda keys: [*keys[:2], keys[0][32:] + keys[2][32:], *keys[3:]], "has the same key more than once"),
         (
             lambda keys: [*keys[:2], (1).to_bytes(32, "little") + keys[2][32:], *keys[3:]],
-            "a point of low order, which keeps no secret",
+            "a point of low order, with which the shared secret is public",
         ),
     ],
     ids=["another's keys", "no key", "twice", "one for both", "part of another's", "low order"],
@@ -415,7 +414,8 @@ def test_a_client_refuses_a_share_of_one_that_advertised_no_keys() -> None:
     told = talk.server.forward(talk.upwards(2, lambda c: c.share_keys(listed)))
     strange = told[0][:-80] + b"?" * 80
     refused(
-        "a share of client 4, which has advertised", lambda: talk.clients[0].mask(strange, talk.vectors[0])
+        "a share of client 4 arrived, and that client has not advertised",
+        lambda: talk.clients[0].mask(strange, talk.vectors[0]),
     )
 
 
@@ -444,11 +444,12 @@ def asked(talk: Talk, wanted: Sequence[int]) -> bytes:
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [
-        ([1, 1, 1, 3, 1], "the server asks for both secrets of client 3, and so for its vector; refused"),
+        ([1, 1, 1, 3, 1], "the server asks for both secrets of client 3, which would reveal its vector; "
+        "refused"),
         ([1, 1, 3, 3, 3], "both secrets of client 2"),
         ([3, 1, 1, 1, 1], "both secrets of client 0"),
         ([1, 1, 255, 1, 1], "both secrets of client 2"),
-        ([2, 1, 1, 1, 1], "counts this client among those that dropped out"),
+        ([2, 1, 1, 1, 1], "lists this client as dropped out"),
         ([1, 1, 1, 2, 2], "only 3 of 5 clients are left whose masked vector has come"),
         ([1, 1, 1, 1, 0], "no secret of client 4, so the sum cannot be opened"),
         ([0, 1, 1, 1, 1], "no secret of client 0"),
@@ -457,7 +458,10 @@ def asked(talk: Talk, wanted: Sequence[int]) -> bytes:
 def test_a_client_refuses_a_request_that_could_show_a_vector(wanted: Sequence[int], why: str) -> None:
     talk = ready(3)
     refused(why, lambda: talk.clients[0].unmask(asked(talk, wanted)))
-    refused("answered the session's one request", lambda: talk.clients[0].unmask(asked(talk, [1] * 5)))
+    refused(
+        "already answered or refused the session's one request",
+        lambda: talk.clients[0].unmask(asked(talk, [1] * 5)),
+    )
 
 
 def test_a_client_refuses_survivors_that_were_not_among_those_it_saw() -> None:
@@ -467,7 +471,7 @@ def test_a_client_refuses_survivors_that_were_not_among_those_it_saw() -> None:
     for code in (1, 2):
         client = talk.clients[code]
         told = asked(talk, [1, 1, 1, 1, code])
-        refused("a secret of client 4, which was not among", lambda c=client, t=told: c.unmask(t))
+        refused("a secret of client 4, which did not share its keys", lambda c=client, t=told: c.unmask(t))
 
 
 @pytest.mark.parametrize("again", [[1, 1, 1, 1, 1], [1, 1, 1, 1, 2]], ids=["the same", "another set"])
@@ -475,7 +479,7 @@ def test_a_client_answers_one_request_in_a_session(again: Sequence[int]) -> None
     """With two, client 4's seed from some and its key from others."""
     talk = ready(3)
     talk.clients[0].unmask(asked(talk, [1] * 5))
-    why = "with a second one the server could have both secrets of a client"
+    why = "with a second answer the server could open both secrets of a client"
     refused(why, lambda: talk.clients[0].unmask(asked(talk, again)))
 
 
@@ -498,7 +502,8 @@ def test_the_server_refuses_a_second_masked_vector_and_one_of_a_stranger() -> No
     refused("a second masked vector of client 1", lambda: talk.server.add_masked(1, masked[1]))
     for party in (-1, 5, 9):
         refused(
-            f"a message of client {party}, which", lambda p=party: ready(2).server.add_masked(p, masked[1])
+            f"client {party} sent a message and takes no part",
+            lambda p=party: ready(2).server.add_masked(p, masked[1]),
         )
 
 
@@ -507,17 +512,19 @@ def test_the_server_refuses_the_vector_of_a_client_that_shared_no_keys() -> None
     talk = Talk(Terms("unshared", 5, 3), vectors_of(5), [4, 4, 4, 1, 4])
     talk.until_masked()
     message = talk.server._tag("masked", 3) + bytes(40)
-    refused("a message of client 3, which has no part", lambda: talk.server.add_masked(3, message))
+    refused("client 3 sent a message and takes no part", lambda: talk.server.add_masked(3, message))
 
 
 def test_the_server_refuses_a_client_that_shares_with_some_only_and_a_key_of_zeros() -> None:
     talk = ready(1)
     sealed = {c.party: c.share_keys(talk.sent["all_keys", None]) for c in talk.clients}
     sealed[2] = sealed[2][:-80] + bytes(80)
-    refused("client 2 has not one share for every other client", lambda: talk.server.forward(sealed))
+    refused(
+        "client 2 did not send exactly one share for every other client", lambda: talk.server.forward(sealed)
+    )
     server = Server(talk.terms, 5)
     zeros = {p: server._tag("keys", p) + bytes(64) for p in range(5)}
-    refused("a key of zeros", lambda: server.all_keys(zeros))
+    refused("keys of zeros", lambda: server.all_keys(zeros))
 
 
 def test_the_server_notices_shares_of_a_key_that_open_to_another_key() -> None:
@@ -529,7 +536,7 @@ def test_the_server_notices_shares_of_a_key_that_open_to_another_key() -> None:
         return message[:-33] + bytes([message[-33] ^ 1]) + message[-32:]  # the last byte about client 3
 
     talk.tamper = alter
-    refused("the shares of client 3's key open to another key", talk.run)
+    refused("the shares of client 3's private key open to another key", talk.run)
 
 
 # ---- what is no message of this step -----------------------------------------------------------------------
@@ -596,7 +603,7 @@ def test_keys_of_an_earlier_session_are_noticed_by_the_client_whose_they_were() 
     before.run()
     place = ("keys", 1)
     talk = session_of(4, lambda k, p, message: before.sent[place] if (k, p) == place else message)
-    refused("other keys for this client than it advertised", talk.run)
+    refused("other keys for this client than the client advertised", talk.run)
 
 
 @pytest.mark.parametrize("other", [Terms("other", 5, 4), Terms("terms", 5, 3), Terms("terms", 6, 4)])
@@ -604,7 +611,7 @@ def test_ends_with_other_terms_do_not_understand_each_other(other: Terms) -> Non
     talk = Talk(Terms("terms", 5, 4), vectors_of(5), [4] * 5)
     server = Server(other, 5)
     refused(
-        "the other end has other terms",
+        "the other participant has other terms",
         lambda: server.all_keys(
             {0: talk.clients[0].advertise()} | {c.party: c.advertise() for c in talk.clients[1:]}
         ),

@@ -51,7 +51,7 @@ class Authority:
 def certificate(
     names, public, issuer, key, *, ca=False, begins=-1, ends=1, usage=None, critical=None
 ) -> x509.Certificate:
-    """As start-up kits have them: a site's names no usages unless asked for. Dates are days from now."""
+    """As startup kits have them: a site's names no usages unless asked for. Dates are days from now."""
     now = datetime.now(UTC)
     builder = (
         x509.CertificateBuilder()
@@ -183,7 +183,7 @@ def test_a_message_cut_at_any_length_or_made_longer_is_refused() -> None:
     north, south = pair()
     sealed = north.seal("update", b"0123456789")
     for length in range(len(sealed)):
-        reason = "cut short" if length < OVERHEAD else "does not open"
+        reason = "is incomplete" if length < OVERHEAD else "does not open"
         with pytest.raises(ChannelError, match=reason):
             south.open("update", sealed[:length])
         with pytest.raises(ChannelError, match=reason):
@@ -311,10 +311,10 @@ def test_a_key_seals_up_to_its_limit_of_blocks_and_no_more(monkeypatch: pytest.M
     monkeypatch.setattr(channel_module, "_MOST_BLOCKS", 10)
     north, south = shaken(bank("north"), bank("south"))
     north.seal("a", bytes(6 * 16))  # 7 blocks, one more than its contents
-    with pytest.raises(ChannelError, match=r"1 messages, 7 blocks in all.*begin another handshake"):
+    with pytest.raises(ChannelError, match=r"1 messages of 7 blocks in total.*begin a new handshake"):
         north.seal("b", bytes(3 * 16))
     last = north.seal("c", bytes(2 * 16))
-    with pytest.raises(ChannelError, match="2 messages, 10 blocks"):
+    with pytest.raises(ChannelError, match="2 messages of 10 blocks"):
         north.seal("d", b"")
     assert south.open("c", last) == bytes(2 * 16)
     south.seal("e", bytes(9 * 16))  # a key of its own, with a limit of its own
@@ -375,7 +375,7 @@ def refusal(offer: bytes, identity: Identity | None = None) -> str:
     right = Handshake.begin(north, "south", "run 1")
     if identity is None:
         assert right.finish(south.offer).open("x", south.finish(right.offer).seal("x", b"m")) == b"m"
-    return str(caught.value).removeprefix("what came as the offer of 'north' is refused: ")
+    return str(caught.value).removeprefix("the offer that arrived from 'north' is refused: ")
 
 
 def test_an_offer_put_together_by_its_description_is_taken() -> None:
@@ -391,11 +391,11 @@ def test_offers_for_another_session_or_site_or_from_another_site_are_refused() -
         Handshake.begin(north, "east", "run 1").offer: "it is for 'east', not for 'south'",
         Handshake.begin(east, "south", "run 1").offer: "it is from 'east', not from 'north'",
         # An authentic site that claims to be another one.
-        offer_of(east): "its certificate is that of 'east'",
+        offer_of(east): "its certificate belongs to 'east'",
         # ... or shows the other's certificate, whose key it does not have.
         offer_of(
             east, certificate=north.certificate.public_bytes(serialization.Encoding.DER)
-        ): "its signature is wrong: it was altered or not made by that site",
+        ): "its signature is wrong: the offer was altered, or another site made it",
     }
     for offer, told in cases.items():
         assert refusal(offer) == told
@@ -404,7 +404,7 @@ def test_offers_for_another_session_or_site_or_from_another_site_are_refused() -
 def test_a_sites_own_offer_is_refused_when_it_comes_back() -> None:
     south = Handshake.begin(bank("south"), "north", "run 1")
     for own in (south.offer, Handshake.begin(bank("south"), "north", "run 1").offer):
-        with pytest.raises(ChannelError, match="it is this site's own, sent back"):
+        with pytest.raises(ChannelError, match="it is this site's own offer, sent back"):
             south.finish(own)
 
 
@@ -426,15 +426,18 @@ def test_a_point_of_low_order_is_refused_even_from_the_peer_itself(point: bytes)
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ({"ends": -0.5}, r"cannot be trusted: it is valid from .* to .*, and here it is \d{4}-"),
-        ({"begins": 0.5}, r"cannot be trusted: it is valid from "),
+        (
+            {"ends": -0.5},
+            r"cannot be trusted: the certificate is valid from .* to .*, and this machine's time is \d{4}-",
+        ),
+        ({"begins": 0.5}, r"cannot be trusted: the certificate is valid from "),
         ({"by": authority("other_project")}, "the project's root does not vouch for it"),
-        ({"usage": key_usage(False)}, "its key is not for signing"),
+        ({"usage": key_usage(False)}, "its key is not allowed to sign"),
         ({"critical": "1.2.3.4"}, "unaccounted-for critical extensions"),
         ({"kind": "ed25519"}, "does not vouch for it|its key is neither RSA nor EC"),
         ({"kind": "weak rsa"}, "does not vouch for it|its key has 1024 bits, and at least 2048"),
-        ({"names": ["north", "south"]}, "it has 2 common names, not one"),
-        ({"names": ["North"]}, "its certificate is that of 'North'"),
+        ({"names": ["north", "south"]}, "it has 2 common names; exactly one"),
+        ({"names": ["North"]}, "its certificate belongs to 'North'"),
         ({"usage": UNREADABLE}, r"it cannot be read \(ValueError\)|does not vouch for it"),
     ],
 )
@@ -468,7 +471,7 @@ def test_an_offer_with_any_bit_flipped_is_refused(kind: str) -> None:
     offer = Handshake.begin(client("north", kind), "south", "run 1").offer
     south = Handshake.begin(bank("south"), "north", "run 1")
     for bit in range(8 * len(offer)):
-        with pytest.raises(ChannelError, match="what came as the offer of 'north' is refused: "):
+        with pytest.raises(ChannelError, match="the offer that arrived from 'north' is refused: "):
             south.finish(flipped(offer, bit))
     south.finish(offer)
 
@@ -477,7 +480,7 @@ def test_an_offer_cut_at_any_length_or_made_longer_is_refused() -> None:
     offer = Handshake.begin(bank("north"), "south", "run 1").offer
     south = Handshake.begin(bank("south"), "north", "run 1")
     for length in range(len(offer)):
-        with pytest.raises(ChannelError, match="it is no offer"):
+        with pytest.raises(ChannelError, match="it is not an offer"):
             south.finish(offer[:length])
     with pytest.raises(ChannelError, match="1 bytes too many"):
         south.finish(offer + b"\0")
@@ -495,7 +498,7 @@ def test_no_bytes_that_begin_as_an_offer_break_the_handshake(noise: bytes) -> No
 
 def test_an_offer_with_a_key_of_another_size_is_refused() -> None:
     for size in (0, 31, 33):
-        assert f"a key of {size} bytes, not 32" in refusal(offer_of(bank("north"), public=bytes(size)))
+        assert f"its key has {size} bytes, not 32" in refusal(offer_of(bank("north"), public=bytes(size)))
 
 
 def test_sites_that_were_given_offers_of_two_handshakes_cannot_open_each_others_messages() -> None:
@@ -534,7 +537,7 @@ def test_a_handshake_gives_one_channel() -> None:
     left = Handshake.begin(bank("north"), "south", "run 1")
     right = Handshake.begin(bank("south"), "north", "run 1")
     left.finish(right.offer)
-    with pytest.raises(ChannelError, match="has given its channel; begin another one"):
+    with pytest.raises(ChannelError, match="has already given its channel; begin a new handshake"):
         left.finish(right.offer)
     assert not any(isinstance(held, X25519PrivateKey) for held in vars(left).values())
 
@@ -553,7 +556,7 @@ def test_two_handshakes_of_the_same_sites_and_session_have_nothing_in_common() -
 @pytest.mark.parametrize(
     ("peer", "session", "told"),
     [
-        ("north", "run 1", "joins two sites, and both are 'north'"),
+        ("north", "run 1", "connects two different sites, and both are 'north'"),
         ("", "run 1", "the peer's name '' cannot be used"),
         ("south", "", "the session's name '' cannot be used"),
         ("south", "r" * 257, "1 to 256 bytes"),
@@ -640,7 +643,7 @@ def test_an_identity_does_not_show_its_key(tmp_path: Path) -> None:
 def test_a_file_that_is_missing_or_something_else_is_named(missing: str, tmp_path: Path) -> None:
     startup_kit = write_kit(tmp_path, bank("north"))
     (startup_kit / missing).unlink()
-    with pytest.raises(InputError, match=f"{missing} cannot be read .*start-up kit has client.key"):
+    with pytest.raises(InputError, match=f"{missing} cannot be read .*startup kit has client.key"):
         Identity.load(startup_kit)
     for content in (b"", b"\xff" * 99, b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
         (startup_kit / missing).write_bytes(content)
@@ -667,9 +670,9 @@ def test_a_key_that_is_not_the_certificates_or_cannot_be_used_is_refused(tmp_pat
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ({"ends": -0.5}, "it is valid from .* set the clock or renew the kit"),
-        ({"begins": 0.5}, "it is valid from"),
-        ({"usage": key_usage(False)}, "not for signing"),
+        ({"ends": -0.5}, "the certificate is valid from .* set the clock or renew the startup kit"),
+        ({"begins": 0.5}, "the certificate is valid from"),
+        ({"usage": key_usage(False)}, "not allowed to sign"),
         ({"names": ["north", "south"]}, "2 common names"),
     ],
 )
@@ -720,5 +723,5 @@ def test_sites_with_kits_that_nvflare_made_shake_hands_and_the_server_is_no_site
     startup = startup_kits / "server.example" / "startup"
     server = Identity.from_files(startup / "server.key", startup / "server.crt", startup / "rootCA.pem")
     claimed = offer_of(server, sender=b"site-1", receiver=b"site_2")
-    with pytest.raises(ChannelError, match=r"its certificate is that of 'server.example'"):
+    with pytest.raises(ChannelError, match=r"its certificate belongs to 'server.example'"):
         Handshake.begin(two, "site-1", "run 1").finish(claimed)

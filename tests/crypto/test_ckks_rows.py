@@ -85,7 +85,7 @@ def test_a_sum_of_ciphertexts_is_bytes():
 
 def test_the_most_terms_that_are_promised_can_be_summed():
     assert Grid(670_000).bits == 8
-    with pytest.raises(InputError, match="at most 670 000"):
+    with pytest.raises(InputError, match="from 1 to 670 000"):
         Grid(680_000)
 
 

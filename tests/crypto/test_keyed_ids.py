@@ -36,19 +36,29 @@ def test_names_look_uniform() -> None:
     assert (abs(bits - 0.5) < 7 * 0.0036).all()
 
 
-def test_the_holders_key_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clients_key_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, f" {GOOD}\n")
     assert clients_key() == bytes.fromhex(GOOD)
+
+
+def test_the_old_name_of_the_variable_is_refused_with_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, GOOD)
+    monkeypatch.setenv("GRAPHFED_HOLDERS_KEY", GOOD)
+    with pytest.raises(InputError, match=f"GRAPHFED_HOLDERS_KEY is now {KEY}; rename it"):
+        clients_key()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, f"needs the holders' key, and {KEY} is not set; all holders set"),
-        ("", f"needs the holders' key, and {KEY} is not set"),
-        ("my dog", rf"{KEY} is no key \(6 characters\).*the same 64 hexadecimal digits.*token_hex\(32\)"),
-        ("5f" * 16, r"is no key \(32 characters\)"),
-        ("5f" * 33, r"is no key \(66 characters\)"),
+        (None, f"needs the clients' key, and {KEY} is not set; set"),
+        ("", f"needs the clients' key, and {KEY} is not set"),
+        (
+            "my dog",
+            rf"{KEY} has 6 characters and is not a key.*the same 64 hexadecimal digits.*token_hex\(32\)",
+        ),
+        ("5f" * 16, r"has 32 characters and is not a key"),
+        ("5f" * 33, r"has 66 characters and is not a key"),
     ],
 )
 def test_a_missing_or_short_key_is_told_with_the_way_to_make_one_and_is_not_shown(

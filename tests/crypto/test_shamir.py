@@ -102,7 +102,7 @@ def test_shares_are_drawn_anew() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 15, 17, 31])
 def test_a_secret_of_another_length_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=f"a multiple of 16 bytes, got {size}"):
+    with pytest.raises(ValueError, match=f"a positive multiple of 16 bytes, got {size}"):
         split(bytes(size), 2, 3)
 
 
@@ -118,14 +118,14 @@ A, B, C = split(b"k" * 32, 3, 3)
 @pytest.mark.parametrize(
     ("shares", "why"),
     [
-        ([(1, A), (2, B)], "2 shares, and exactly 3 open the secret"),
-        ([(1, A), (2, B), (3, C), (4, C)], "4 shares, and exactly 3"),
-        ([(1, A), (2, B), (2, B)], r"shares of the parties \[1, 2, 2\]: each has one"),
-        ([(0, A), (2, B), (3, C)], r"shares of the parties \[0, 2, 3\]: each has one, numbered from 1"),
-        ([(1, A), (2, B), (MAX_PARTIES + 1, C)], "numbered from 1"),
-        ([(1, A), (2, B), (3, C[:-1])], "shares have one length, a multiple of 16 bytes"),
-        ([(1, A[:24]), (2, B[:24]), (3, C[:24])], "shares have one length, a multiple of 16 bytes"),
-        ([(1, b""), (2, b""), (3, b"")], "shares have one length, a multiple of 16 bytes"),
+        ([(1, A), (2, B)], "2 shares were given, and exactly 3 open the secret"),
+        ([(1, A), (2, B), (3, C), (4, C)], "4 shares were given, and exactly 3"),
+        ([(1, A), (2, B), (2, B)], r"indices \[1, 2, 2\]; indices must be distinct"),
+        ([(0, A), (2, B), (3, C)], r"indices \[0, 2, 3\]; indices must be distinct and from 1"),
+        ([(1, A), (2, B), (MAX_PARTIES + 1, C)], "from 1 to 65535"),
+        ([(1, A), (2, B), (3, C[:-1])], "shares must have one length, a multiple of 16 bytes"),
+        ([(1, A[:24]), (2, B[:24]), (3, C[:24])], "shares must have one length, a multiple of 16 bytes"),
+        ([(1, b""), (2, b""), (3, b"")], "shares must have one length, a multiple of 16 bytes"),
     ],
 )  # fmt: skip
 def test_shares_that_cannot_be_of_one_secret_are_refused(shares: list[tuple[int, bytes]], why: str) -> None:

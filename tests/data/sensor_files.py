@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 START = np.datetime64("2024-01-01T00:00", "m")
 
-#: What a column of pandas' index of times says of itself, beside its unit.
+#: What a column of pandas' index of times has as attributes, in addition to its unit.
 _ARRAY = {"CLASS": b"ARRAY", "FLAVOR": b"numpy", "VERSION": b"2.4", "transposed": np.uint8(1), "name": b"N."}
 
 

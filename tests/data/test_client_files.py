@@ -64,12 +64,12 @@ def test_the_graph_is_what_all_clients_list_and_an_id_is_one_node(folder: Path) 
 
 def test_a_client_holds_what_its_files_list_and_owns_what_it_has_the_label_of(folder: Path) -> None:
     graph = load(folder)
-    dealt = partition(graph, "column", None, 0)
-    dealt.check(graph)
+    assigned = partition(graph, "column", None, 0)
+    assigned.check(graph)
     names = graph.ids.to_pylist()
     held = [
         (graph.client_names[s], names[v], bool(owner))
-        for s, v, owner in zip(dealt.held_client, dealt.held_node, dealt.held_owner, strict=True)
+        for s, v, owner in zip(assigned.held_client, assigned.held_node, assigned.held_owner, strict=True)
     ]
     assert held == [
         ("north", "a", True), ("north", "b", False), ("north", "c", True),
@@ -77,22 +77,22 @@ def test_a_client_holds_what_its_files_list_and_owns_what_it_has_the_label_of(fo
     ]  # fmt: skip
     assert [
         (graph.client_names[s], names[u], names[v])
-        for s, u, v in zip(dealt.edge_client, dealt.edge_u, dealt.edge_v, strict=True)
+        for s, u, v in zip(assigned.edge_client, assigned.edge_u, assigned.edge_v, strict=True)
     ] == [("north", "a", "b"), ("north", "b", "c"), ("south", "b", "c"), ("south", "c", "d")]
-    assert len(dealt.cross_local_client) == 0
-    assert client_names(graph, dealt) == ("north", "south")
+    assert len(assigned.cross_local_client) == 0
+    assert client_names(graph, assigned) == ("north", "south")
     assert client_names(graph, partition(graph, "random", 2, 0)) == ()
 
 
 def test_what_clients_share_is_counted(folder: Path) -> None:
     graph = load(folder)
     none = np.zeros(graph.num_nodes, dtype=bool)
-    told = overview(
+    result = overview(
         graph, graph.split or Split("none", none, none, none), partition(graph, "column", None, 0)
     )
-    assert told["shared"] == {"nodes": 2, "edges": 1}
-    assert [row["name"] for row in told["clients"]] == ["north", "south"]
-    assert ("at several clients", "2 nodes, 1 edges") in client_facts(told)
+    assert result["shared"] == {"nodes": 2, "edges": 1}
+    assert [row["name"] for row in result["clients"]] == ["north", "south"]
+    assert ("at several clients", "2 nodes, 1 edges") in client_facts(result)
     alone = overview(graph, Split("none", none, none, none), partition(graph, "random", 2, 0))
     assert alone["shared"] == {"nodes": 0, "edges": 0}
     del alone["shared"]
@@ -101,9 +101,9 @@ def test_what_clients_share_is_counted(folder: Path) -> None:
 
 def test_any_other_partition_deals_the_graph_of_all_clients(folder: Path) -> None:
     graph = load(folder)
-    dealt = partition(graph, "random", 2, 0)
-    dealt.check(graph)
-    assert len(dealt.held_id) == graph.num_nodes
+    assigned = partition(graph, "random", 2, 0)
+    assigned.check(graph)
+    assert len(assigned.held_id) == graph.num_nodes
 
 
 def test_without_a_column_of_labels_every_holder_owns_its_nodes(folder: Path) -> None:
@@ -136,7 +136,9 @@ def test_an_edge_that_two_clients_list_weighs_what_both_say_and_not_the_sum(fold
     graph = load(folder)
     assert graph.edge_weight is not None
     assert graph.edge_weight.tolist() == [2, 1.5, 1], "rows of one client add up"
-    with pytest.raises(InputError, match=r"the edge between 'b' and 'c' weighs 1\.5 here and 1\.0 at client"):
+    with pytest.raises(
+        InputError, match=r"the edge between 'b' and 'c' has weight 1\.5 here and 1\.0 at client"
+    ):
         load(folder, repeated="max")
     assert load(folder, weight=None).edge_weight is None
 
@@ -147,11 +149,11 @@ def test_a_description_of_clients_survives_json_and_names_absolute_paths(folder:
     ]
     (folder / "d.yaml").write_text("\n".join([*lines, "split:", "features: [age]", "name: mine"]))
     description, _ = describe_file(folder / "d.yaml")
-    told = description.to_json()
-    again = describe(told, Path("/nowhere"), "it")
+    content = description.to_json()
+    again = describe(content, Path("/nowhere"), "it")
     assert again == description
-    assert again.to_json() == told
-    assert all(Path(path).is_absolute() for client in told["clients"].values() for path in client.values())
+    assert again.to_json() == content
+    assert all(Path(path).is_absolute() for client in content["clients"].values() for path in client.values())
     assert (again.name, again.features, again.split) == ("mine", ("age",), None)
     assert hash(again) == hash(description)
     assert load_description(again).hash == load_description(description).hash
@@ -191,9 +193,9 @@ def worlds(draw: st.DrawFn) -> World:
         {}, [], [],
     )  # fmt: skip
     for _ in range(clients):
-        mine = draw(st.dictionaries(node, st.tuples(st.booleans(), st.booleans()), min_size=1))
-        ends = st.sampled_from(sorted(mine))
-        world.nodes.append(mine)
+        listed = draw(st.dictionaries(node, st.tuples(st.booleans(), st.booleans()), min_size=1))
+        ends = st.sampled_from(sorted(listed))
+        world.nodes.append(listed)
         world.edges.append(draw(st.lists(st.tuples(ends, ends), max_size=15)))
     for u, v in {(min(e), max(e)) for edges in world.edges for e in edges}:
         world.weight[u, v] = draw(st.integers(1, 4)) / 2
@@ -228,8 +230,8 @@ def test_clients_files_say_what_a_slow_count_of_them_says(
     assert graph.x is not None
     assert graph.x.tolist() == [world.x[v] for v in place]
     known = {v for nodes in world.nodes for v, (label, _) in nodes.items() if label and world.label[v]}
-    told = ["" if c < 0 else graph.class_names[c] for c in graph.y]
-    assert told == [world.label[v] if v in known else "" for v in place]
+    labels = ["" if c < 0 else graph.class_names[c] for c in graph.y]
+    assert labels == [world.label[v] if v in known else "" for v in place]
     assert graph.split is not None
     for part in ("train", "val", "test"):
         there = {
@@ -245,13 +247,13 @@ def test_clients_files_say_what_a_slow_count_of_them_says(
         assert graph.edge_weight.tolist() == [world.weight[pair] for pair in pairs]
     elif weighted:
         assert all(world.weight[pair] == 1 for pair in pairs)
-    dealt = partition(graph, "column", None, 0)
-    dealt.check(graph)
+    assigned = partition(graph, "column", None, 0)
+    assigned.check(graph)
     for s, nodes in enumerate(world.nodes):
-        mine = dealt.held_client == s
-        assert {back[v] for v in dealt.held_node[mine].tolist()} == set(nodes)
-        owned = {back[v] for v in dealt.held_node[mine & dealt.held_owner].tolist()}
+        local = assigned.held_client == s
+        assert {back[v] for v in assigned.held_node[local].tolist()} == set(nodes)
+        owned = {back[v] for v in assigned.held_node[local & assigned.held_owner].tolist()}
         assert owned == {v for v, (says, _) in nodes.items() if (says and world.label[v]) or v not in known}
-        at = dealt.edge_client == s
-        ends = zip(dealt.edge_u[at].tolist(), dealt.edge_v[at].tolist(), strict=True)
+        at = assigned.edge_client == s
+        ends = zip(assigned.edge_u[at].tolist(), assigned.edge_v[at].tolist(), strict=True)
         assert {(min(back[u], back[v]), max(back[u], back[v])) for u, v in ends} == proper[s]

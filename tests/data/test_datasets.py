@@ -66,11 +66,11 @@ def test_stated_details_of_the_npz_sets(real_data):
 
 @pytest.mark.parametrize(
     ("name", "file"),
-    [("pubmed", r"ind\.pubmed\.allx"), ("lastfm", r"lastfm_asia_graph\.npz lacks the features")],
+    [("pubmed", r"ind\.pubmed\.allx"), ("lastfm", r"lastfm_asia_graph\.npz does not have the features")],
 )
 def test_asking_for_incomplete_features_names_the_file_that_lacks_them(name, file, real_data, monkeypatch):
     monkeypatch.setattr("graphfed.data.graphs.planetoid._download", lambda *_: False)
-    with pytest.raises(InputError, match=f"{file}.*nothing can be trained"):
+    with pytest.raises(InputError, match=f"{file}.*Training needs features"):
         load(name, real_data)
 
 
@@ -142,7 +142,7 @@ class TestNpzFiles:
             ({"labels": None}, "array 'labels' cannot be read"),
             ({"edges": None}, "array 'edges' cannot be read"),
             ({"labels": np.array([0, {}, 1], dtype=object)}, "array 'labels' cannot be read"),
-            ({"feat_indptr": None}, "lacks the features of its 3 nodes"),
+            ({"feat_indptr": None}, "does not have the features of its 3 nodes"),
             ({"feat_indices": np.array([0, 9, 1])}, r"features are damaged \(column 9 is outside 0\.\.3"),
             ({"feat_indices": np.array([0, -1, 1])}, "column -1 is outside"),
             # 2^32 would become 0, and 1.9 would become 1.
@@ -255,13 +255,15 @@ class TestNpzFiles:
 
     def test_a_damaged_file_of_partial_features_is_not_mentioned(self, tmp_path):
         path = self.write(tmp_path, "lastfm_asia/lastfm_asia_graph.npz", feat_indptr=None)
-        beside = path.with_name("lastfm_asia_features_first1800.npz")
-        np.savez(beside, feat_indptr=np.arange(3))
-        with pytest.raises(InputError, match="has those of the first 2 only; nothing can be trained"):
+        partial = path.with_name("lastfm_asia_features_first1800.npz")
+        np.savez(partial, feat_indptr=np.arange(3))
+        with pytest.raises(
+            InputError, match=r"has the features of the first 2 nodes only\. Training needs features"
+        ):
             load("lastfm", tmp_path)
         for damaged in (np.array(3), np.array([1, {}], dtype=object)):
-            np.savez(beside, feat_indptr=damaged)
-            with pytest.raises(InputError, match="features of its 3 nodes; nothing can be trained"):
+            np.savez(partial, feat_indptr=damaged)
+            with pytest.raises(InputError, match=r"features of its 3 nodes\. Training needs features"):
                 load("lastfm", tmp_path)
 
 
@@ -299,8 +301,8 @@ def test_digits_join_each_image_to_its_five_nearest():
     assert (graph.num_nodes, graph.num_features, graph.num_classes) == (1797, 64, 10)
     assert (graph.x.min(), graph.x.max()) == (0.0, 1.0)
     assert np.bincount(graph.edges.ravel()).min() >= 5
-    far = graph.x[0] - graph.x
-    nearest = np.argsort((far**2).sum(1), kind="stable")[1:6]
+    difference = graph.x[0] - graph.x
+    nearest = np.argsort((difference**2).sum(1), kind="stable")[1:6]
     u, v = graph.edges
     assert set(nearest) <= set(np.concatenate((v[u == 0], u[v == 0])))
     # Images of one digit look alike, or a graph network could learn nothing here.

@@ -105,13 +105,16 @@ def test_a_seed_decides_the_split() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("public", "'public' is of nodes, and link prediction deals the edges; use 'edges:0.8,0.05,0.15'"),
-        ("random:0.5,0.25,0.25", "is of nodes"),
+        (
+            "public",
+            "'public' is a split of nodes, and link prediction needs a split of edges; use 'edges:0.8,0.05,",
+        ),
+        ("random:0.5,0.25,0.25", "is a split of nodes"),
         ("edges:0.5,0.5", "write three fractions, as in 'edges:0.8,0.05,0.15'"),
-        ("edges:0,0.5,0.5", "more than 0 for training"),
+        ("edges:0,0.5,0.5", "that of training more than 0"),
         ("edges:0.9,0.2,0.2", "their sum at most 1"),
-        ("edges:0.99,0.005,0.005", "leaves none for val"),
-        ("edges:0.5,0.5,0", "leaves none for test"),
+        ("edges:0.99,0.005,0.005", "leaves no edge for val"),
+        ("edges:0.5,0.5,0", "leaves no edge for test"),
     ],
 )
 def test_a_split_that_cannot_be_is_refused(spec: str, message: str) -> None:
@@ -122,18 +125,18 @@ def test_a_split_that_cannot_be_is_refused(spec: str, message: str) -> None:
 
 @pytest.mark.parametrize("n", [6, 9])
 def test_a_complete_graph_has_no_pair_to_tell_edges_from(n: int) -> None:
-    with pytest.raises(InputError, match="has 0 pairs of nodes that are no edge, fewer than the"):
+    with pytest.raises(InputError, match="has 0 pairs of nodes without an edge, and the split needs"):
         make_edge_split(graph_of(set(combinations(range(n), 2)), n), "edges:0.5,0.25,0.25", 0)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_graph_with_hardly_an_edge_is_refused(n: int) -> None:
-    with pytest.raises(InputError, match="leaves none for"):
+    with pytest.raises(InputError, match="leaves no edge for"):
         make_edge_split(graph_of({(0, 1)} if n > 1 else set(), n), "default", 0)
 
 
 def test_a_split_of_edges_classifies_nothing() -> None:
-    with pytest.raises(InputError, match="deals edges, for link prediction"):
+    with pytest.raises(InputError, match="splits edges, for link prediction"):
         make_split(graph_of({(0, 1), (1, 2)}, 4), "edges:0.8,0.1,0.1", 0)
 
 
@@ -142,8 +145,8 @@ def test_a_split_of_edges_classifies_nothing() -> None:
 def test_every_pair_is_scored_once_where_one_of_its_nodes_is(graph: Graph, clients: int, seed: int) -> None:
     split = make_edge_split(graph, "edges:0.5,0.25,0.25", seed)
     client = np.random.default_rng(seed).integers(0, clients, graph.num_nodes)
-    dealt = from_assignment(training_graph(graph, split), client, num_clients=clients)
-    pairs = scored_pairs(split, dealt)
+    assigned = from_assignment(training_graph(graph, split), client, num_clients=clients)
+    pairs = scored_pairs(split, assigned)
     assert np.array_equal(pairs.client, client[pairs.id])
     assert np.array_equal(pairs.other_client, client[pairs.other_id])
     got = [
@@ -169,6 +172,6 @@ def test_neither_end_of_a_pair_scores_it_more_often() -> None:
 def test_nodes_at_several_clients_are_refused(name: str) -> None:
     graph = graph_of(set(list(combinations(range(20), 2))[::3]), 20)
     split = make_edge_split(graph, "default", 0)
-    dealt = partition(training_graph(graph, split), name, 3, 0)
-    with pytest.raises(InputError, match="link prediction needs every node at one client"):
-        scored_pairs(split, dealt)
+    assigned = partition(training_graph(graph, split), name, 3, 0)
+    with pytest.raises(InputError, match="link prediction needs every node at exactly one client"):
+        scored_pairs(split, assigned)

@@ -77,25 +77,25 @@ def test_weights_are_content_and_weights_of_one_are_none():
 
 
 @pytest.mark.parametrize(
-    ("weights", "told"),
+    ("weights", "message"),
     [
-        ([1, 0, 2], "between nodes 1 and 2 weighs 0; a weight must be a positive finite number"),
-        ([1, 2, -3], "between nodes 2 and 3 weighs -3"),
-        ([np.nan, 2, 3], "between nodes 0 and 1 weighs nan"),
-        ([1, 2, np.inf], "weighs inf"),
-        ([1, 2, 1e39], "weighs inf"),
-        ([1, 2, 1e-60], "weighs 0"),
+        ([1, 0, 2], "between nodes 1 and 2 has weight 0; a weight must be a positive finite number"),
+        ([1, 2, -3], "between nodes 2 and 3 has weight -3"),
+        ([np.nan, 2, 3], "between nodes 0 and 1 has weight nan"),
+        ([1, 2, np.inf], "has weight inf"),
+        ([1, 2, 1e39], "has weight inf"),
+        ([1, 2, 1e-60], "has weight 0"),
         ([1, 2], "expected one number for each of the 3 edges"),
         (["a", "b", "c"], "edge weights have dtype <U1"),
         ([[1, 2, 3]], r"shape \(1, 3\)"),
     ],
 )
-def test_a_weight_that_is_no_positive_number_is_refused_with_its_edge(weights, told):
-    with pytest.raises(InputError, match=told):
+def test_a_weight_that_is_no_positive_number_is_refused_with_its_edge(weights, message):
+    with pytest.raises(InputError, match=message):
         small(edge_weight=weights)
     with pytest.raises(InputError, match="did you mean 'mean'"):
         small(edge_weight=[1, 2, 3], repeated="means")
-    with pytest.raises(InputError, match="weighs inf"):  # each can be held, their sum cannot
+    with pytest.raises(InputError, match="has weight inf"):  # each can be held, their sum cannot
         small(edges=[[0, 1], [1, 0]], edge_weight=[3e38, 3e38], repeated="sum")
 
 
@@ -147,7 +147,7 @@ def test_the_hash_does_not_depend_on_the_machine():
 
 
 def test_features_without_a_column_are_refused_and_no_features_are_not():
-    with pytest.raises(InputError, match=r"features have shape \(4, 0\), no column at all"):
+    with pytest.raises(InputError, match=r"features have shape \(4, 0\), with no column"):
         small(x=np.zeros((4, 0)))
     assert small(x=None).num_features == 0
 
@@ -166,8 +166,8 @@ def test_a_splits_hash_depends_on_its_masks_only():
         ({"x": np.where(np.eye(4) == 0, 0, np.nan)}, "node 0 has a feature that is not a finite number"),
         ({"x": sp.csr_matrix(([np.inf], ([2], [1])), shape=(4, 5))}, "node 2 .* not a finite number"),
         ({"x": np.full((4, 1), "a")}, "expected numbers"),
-        ({"y": [0.5, 1, 0, 1]}, "one integer a node"),
-        ({"y": [[0, 1, 0, 1]]}, "one integer a node"),
+        ({"y": [0.5, 1, 0, 1]}, "one integer per node"),
+        ({"y": [[0, 1, 0, 1]]}, "one integer per node"),
         ({"y": [0, -2, 0, 1]}, "node 1 has class -2"),
         ({"y": [0, 7, 0, 1], "num_classes": 2}, "node 1 has class 7.*there are 2 classes"),
         ({"edges": [[0, 1], [1, 4]]}, "edge 1 joins nodes 1 and 4, but there are 4 nodes"),
@@ -185,19 +185,19 @@ def test_a_splits_hash_depends_on_its_masks_only():
         ({"x": np.zeros((4, 1), dtype="m8[s]")}, "features have dtype timedelta64"),
         ({"x": sp.csr_matrix(np.eye(3))}, r"features have shape \(3, 3\).* 4 nodes"),
         ({"x": np.zeros((4, 2, 2))}, "expected one row for each"),
-        ({"x": [[1, 2], [3], [4], [5]]}, "features are no array"),
-        ({"x": torch.eye(4, requires_grad=True)}, "features are no array .*detach"),
-        ({"y": [0, [1], 0, 1]}, "classes are no array"),
-        ({"y": 3}, "one integer a node"),
-        ({"y": None}, "one integer a node"),
-        ({"y": np.zeros(4, dtype="m8[s]")}, "one integer a node"),
-        ({"y": [0, 10**12, 0, 1]}, "node 1 has class 1000000000000, but there are only 4 nodes"),
+        ({"x": [[1, 2], [3], [4], [5]]}, "the features cannot be read as an array"),
+        ({"x": torch.eye(4, requires_grad=True)}, "the features cannot be read as an array .*detach"),
+        ({"y": [0, [1], 0, 1]}, "the classes cannot be read as an array"),
+        ({"y": 3}, "one integer per node"),
+        ({"y": None}, "one integer per node"),
+        ({"y": np.zeros(4, dtype="m8[s]")}, "one integer per node"),
+        ({"y": [0, 10**12, 0, 1]}, "node 1 has class 1000000000000, but the graph has only 4 nodes"),
         ({"y": np.array([0, 1, 2**64 - 1, 1], dtype=np.uint64)}, "node 2 has class 9223372036854775807"),
         ({"num_classes": -1}, "num_classes=-1 must be a whole number"),
         ({"num_classes": 2.5}, "num_classes=2.5 must be a whole number"),
         ({"num_classes": "2"}, "num_classes='2' must be a whole number"),
         ({"edges": [[0, 1], [1, 2], [2, 3]]}, r"expected integers \[2, m\] \(transpose it\)"),
-        ({"edges": [[0, 1], [2]]}, "edges are no array"),
+        ({"edges": [[0, 1], [2]]}, "the edges cannot be read as an array"),
         ({"edges": [0, 1]}, r"shape \(2,\); expected integers"),
         ({"edges": None}, "edges have dtype object"),
         ({"edges": sp.csr_matrix(np.eye(4))}, "edges have dtype object"),
@@ -277,9 +277,9 @@ class TestFromPyG:
             from_pyg(self.data(y=None))
         with pytest.raises(InputError, match="no val_mask, test_mask"):
             from_pyg(self.data(train_mask=torch.ones(4).bool()))
-        with pytest.raises(InputError, match=r"one column a split.*data.val_mask\[:, 0\]"):
+        with pytest.raises(InputError, match=r"one column per split.*data.val_mask\[:, 0\]"):
             from_pyg(self.data(**self.masks() | {"val_mask": torch.zeros(4, 10).bool()}))
-        with pytest.raises(InputError, match="one integer a node"):
+        with pytest.raises(InputError, match="one integer per node"):
             from_pyg(self.data(y=torch.rand(4, 3)))
 
     def test_bfloat16_compressed_and_differentiable_features_are_understood(self):
@@ -330,10 +330,10 @@ class TestFromPyG:
             ({"x": torch.zeros(4, 2, 2).to_sparse_coo()}, "x of the Data object, a Tensor, cannot be read"),
             ({"x": torch.zeros(4, 2, device="meta")}, "x of the Data object, a Tensor, cannot be read"),
             ({"x": [[1, 2], [3], [4], [5]]}, "x of the Data object, a list, cannot be read"),
-            ({"y": torch.tensor([0.0, 1.0, 0.0, 1.0])}, "one integer a node"),
-            ({"y": torch.tensor(3)}, "one integer a node"),
+            ({"y": torch.tensor([0.0, 1.0, 0.0, 1.0])}, "one integer per node"),
+            ({"y": torch.tensor(3)}, "one integer per node"),
             ({"y": torch.tensor([0, -7, 0, 1])}, "node 1 has class -7"),
-            ({"y": torch.eye(4).long().to_sparse_coo()}, "one integer a node"),
+            ({"y": torch.eye(4).long().to_sparse_coo()}, "one integer per node"),
             ({"edge_index": torch.tensor([[0, 4], [1, 2]])}, "edge 1 joins nodes 4 and 2"),
             ({"edge_index": torch.tensor([[0.0], [1.0]])}, "edges have dtype float32"),
             ({"edge_index": torch.tensor([[0, 1], [1, 2], [2, 3]])}, "transpose it"),

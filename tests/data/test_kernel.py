@@ -54,7 +54,7 @@ def test_the_unit_of_the_distances_does_not_matter():
 def test_distances_that_are_all_the_same_need_a_scale():
     ends = np.array([0, 1]), np.array([1, 0])
     for same in (3.0, 0.1, 1e-310):
-        with pytest.raises(InputError, match=r"have no standard deviation to scale .* give 'sigma'"):
+        with pytest.raises(InputError, match=r"have no standard deviation that could scale .* give 'sigma'"):
             gaussian_kernel(*ends, np.array([same, same]), 2)
     for extreme in ([0.0, 1e-310], [1.0, 1e300]):
         with pytest.raises(InputError, match="have no standard deviation"):

@@ -29,46 +29,46 @@ def world(n: int, m: int, clients: int, seed: int) -> tuple[Graph, Split, Partit
 @settings(max_examples=50)
 @given(n=st.integers(1, 50), m=st.integers(0, 120), clients=st.integers(1, 9), seed=st.integers(0, 2**31))
 def test_clients_add_up_to_the_graph_and_a_slow_count_agrees(n: int, m: int, clients: int, seed: int) -> None:
-    graph, split, dealt = world(n, m, clients, seed)
-    told = overview(graph, split, dealt)
-    json.dumps(told, allow_nan=False)
+    graph, split, assigned = world(n, m, clients, seed)
+    result = overview(graph, split, assigned)
+    json.dumps(result, allow_nan=False)
     slow = nx.Graph()
     slow.add_nodes_from(range(n))
     slow.add_edges_from(graph.edges.T.tolist())
-    client = dict(zip(dealt.held_node.tolist(), dealt.held_client.tolist(), strict=True))
-    assert told["components"]["count"] == nx.number_connected_components(slow)
-    assert told["components"]["largest"] == max(map(len, nx.connected_components(slow)))
-    assert told["components"]["isolated_nodes"] == nx.number_of_isolates(slow)
+    client = dict(zip(assigned.held_node.tolist(), assigned.held_client.tolist(), strict=True))
+    assert result["components"]["count"] == nx.number_connected_components(slow)
+    assert result["components"]["largest"] == max(map(len, nx.connected_components(slow)))
+    assert result["components"]["isolated_nodes"] == nx.number_of_isolates(slow)
     degrees = [d for _, d in slow.degree()]
-    assert (told["degrees"]["min"], told["degrees"]["max"]) == (min(degrees), max(degrees))
-    for low, high, count in told["degrees"]["histogram"]:
+    assert (result["degrees"]["min"], result["degrees"]["max"]) == (min(degrees), max(degrees))
+    for low, high, count in result["degrees"]["histogram"]:
         assert count == sum(low <= d <= high for d in degrees)
-    assert sum(count for *_, count in told["degrees"]["histogram"]) == n
-    assert told["missing"]["labels"] == int((graph.y < 0).sum())
-    assert told["missing"]["split"] == sum(not (split.train | split.val | split.test)[v] for v in range(n))
-    cut = sum(client[u] != client[v] for u, v in slow.edges)
-    assert told["cross_client_edges"]["count"] == cut
-    assert sum(row["edges"] for row in told["clients"]) == graph.num_edges - cut
-    assert sum(row["cross_client_edges"] for row in told["clients"]) == 2 * cut
-    assert sum(row["owned"] for row in told["clients"]) == n
+    assert sum(count for *_, count in result["degrees"]["histogram"]) == n
+    assert result["missing"]["labels"] == int((graph.y < 0).sum())
+    assert result["missing"]["split"] == sum(not (split.train | split.val | split.test)[v] for v in range(n))
+    cross = sum(client[u] != client[v] for u, v in slow.edges)
+    assert result["cross_client_edges"]["count"] == cross
+    assert sum(row["edges"] for row in result["clients"]) == graph.num_edges - cross
+    assert sum(row["cross_client_edges"] for row in result["clients"]) == 2 * cross
+    assert sum(row["owned"] for row in result["clients"]) == n
     sizes = [list(client.values()).count(k) for k in range(clients)]
-    assert (told["client_sizes"]["smallest"], told["client_sizes"]["largest"]) == (min(sizes), max(sizes))
-    assert told["client_sizes"]["ratio"] == min(sizes) / max(sizes)
-    for c, row in enumerate(told["classes"]):
-        assert row["nodes"] == sum(s["classes"][c] for s in told["clients"]) == int((graph.y == c).sum())
+    assert (result["client_sizes"]["smallest"], result["client_sizes"]["largest"]) == (min(sizes), max(sizes))
+    assert result["client_sizes"]["ratio"] == min(sizes) / max(sizes)
+    for c, row in enumerate(result["classes"]):
+        assert row["nodes"] == sum(s["classes"][c] for s in result["clients"]) == int((graph.y == c).sum())
     known = [(graph.y[u], graph.y[v]) for u, v in slow.edges if graph.y[u] >= 0 and graph.y[v] >= 0]
     equal = [a == b for a, b in known]
-    assert told["homophily"] == (pytest.approx(np.mean(equal)) if known else None)
-    assert told["label_skew"] is None or 0 <= told["label_skew"] <= 1
-    drawing = told["drawing"]
+    assert result["homophily"] == (pytest.approx(np.mean(equal)) if known else None)
+    assert result["label_skew"] is None or 0 <= result["label_skew"] <= 1
+    drawing = result["drawing"]
     assert len(drawing["nodes"]) == len(drawing["positions"]) == len(drawing["clients"])
     for i, j, crosses in drawing["edges"]:
         u, v = drawing["nodes"][i], drawing["nodes"][j]
         assert slow.has_edge(u, v)
         assert crosses == (client[u] != client[v])
     if clients == 1:
-        assert told["label_skew"] in (None, 0)
-    assert told == overview(graph, split, dealt)
+        assert result["label_skew"] in (None, 0)
+    assert result == overview(graph, split, assigned)
 
 
 @settings(max_examples=40)
@@ -83,26 +83,26 @@ def test_where_clients_share_nodes_an_edge_is_cut_if_no_client_has_both_ends_of_
 ) -> None:
     graph, split, _ = world(20, m, 1, seed)
     options = {"mean": 0.5} if name == "overlapping" else {"overlap": 0.5 if clients > 1 else 0.0}
-    dealt = partition(graph, name, clients, seed, **options)
-    node = dict(zip(dealt.held_id.tolist(), dealt.held_node.tolist(), strict=True))
+    assigned = partition(graph, name, clients, seed, **options)
+    node = dict(zip(assigned.held_id.tolist(), assigned.held_node.tolist(), strict=True))
     inside = {
         frozenset((node[u], node[v]))
-        for u, v in zip(dealt.edge_u.tolist(), dealt.edge_v.tolist(), strict=True)
+        for u, v in zip(assigned.edge_u.tolist(), assigned.edge_v.tolist(), strict=True)
     }
-    cut = sum(frozenset(edge) not in inside for edge in graph.edges.T.tolist())
-    assert overview(graph, split, dealt)["cross_client_edges"] == {
-        "count": cut,
-        "share": cut / max(1, graph.num_edges),
+    cross = sum(frozenset(edge) not in inside for edge in graph.edges.T.tolist())
+    assert overview(graph, split, assigned)["cross_client_edges"] == {
+        "count": cross,
+        "share": cross / max(1, graph.num_edges),
     }
-    assert name == "overlapping" or cut == 0
+    assert name == "overlapping" or cross == 0
 
 
 def test_the_smallest_client_is_told_beside_the_largest_where_there_are_several() -> None:
     graph, split, _ = world(60, 80, 1, 0)
-    told = overview(graph, split, from_assignment(graph, np.repeat([0, 1, 2], [10, 10, 40])))
-    assert ("smallest / largest client", "0.25 (10 / 40 nodes)") in client_facts(told)
-    del told["client_sizes"]
-    assert "smallest / largest client" not in dict(client_facts(told)), "an overview of an earlier version"
+    result = overview(graph, split, from_assignment(graph, np.repeat([0, 1, 2], [10, 10, 40])))
+    assert ("smallest / largest client", "0.25 (10 / 40 nodes)") in client_facts(result)
+    del result["client_sizes"]
+    assert "smallest / largest client" not in dict(client_facts(result)), "an overview of an earlier version"
     alone = overview(graph, split, from_assignment(graph, np.zeros(60, int)))
     assert "smallest / largest client" not in dict(client_facts(alone))
 
@@ -121,17 +121,17 @@ def test_an_edge_between_owners_is_drawn_as_cut_only_where_no_client_has_it() ->
     assert shared["cross_client_edges"]["count"] == 0
     assert len({*shared["drawing"]["clients"]}) == 3
     assert shared["drawing"]["edges"]
-    assert not any(cut for *_, cut in shared["drawing"]["edges"])
+    assert not any(cross for *_, cross in shared["drawing"]["edges"])
     copies = overview(graph, split, partition(graph, "overlapping", 3, 0, mean=0.5, variance=0.0))
-    assert {cut for *_, cut in copies["drawing"]["edges"]} == {0, 1}
+    assert {cross for *_, cross in copies["drawing"]["edges"]} == {0, 1}
 
 
 def test_a_million_devices_are_summed_up(float32_default: None) -> None:
     """One client for each node: the largest are listed, nothing grows with the number of clients but
     counts."""
     graph, split, _ = world(5000, 10_000, 1, 0)
-    told = overview(graph, split, partition(graph, "ego", None, 0))
-    assert told["num_clients"] == 5000
-    assert len(told["clients"]) == 200
-    assert told["cross_client_edges"] == {"count": graph.num_edges, "share": 1.0}
-    assert len(json.dumps(told)) < 100_000
+    result = overview(graph, split, partition(graph, "ego", None, 0))
+    assert result["num_clients"] == 5000
+    assert len(result["clients"]) == 200
+    assert result["cross_client_edges"] == {"count": graph.num_edges, "share": 1.0}
+    assert len(json.dumps(result)) < 100_000

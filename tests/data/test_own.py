@@ -140,18 +140,18 @@ def test_a_graph_comes_back_from_pyg_networkx_and_graphml(folder: Path) -> None:
     assert read_graph_file(folder / "g.pt").hash == graph.hash
     torch.save(data.to_dict(), folder / "d.pt")
     assert read_graph_file(folder / "d.pt").hash == graph.hash
-    theirs = nx.Graph()
+    network = nx.Graph()
     assert graph.clients is not None
     for i, name in enumerate(graph.ids.to_pylist()):
         label = "" if graph.y[i] < 0 else graph.class_names[graph.y[i]]
         client = graph.client_names[graph.clients[i]]
-        theirs.add_node(
+        network.add_node(
             name, age=float(graph.x[i, 0]), balance=float(graph.x[i, 1]), label=label, client=client
         )
     ids = graph.ids.to_pylist()
-    theirs.add_edges_from((ids[u], ids[v]) for u, v in graph.edges.T)
-    assert from_networkx(theirs).hash == graph.hash
-    nx.write_graphml(theirs, folder / "g.graphml")
+    network.add_edges_from((ids[u], ids[v]) for u, v in graph.edges.T)
+    assert from_networkx(network).hash == graph.hash
+    nx.write_graphml(network, folder / "g.graphml")
     read = read_graph_file(folder / "g.graphml")
     assert (read.hash, read.client_names, read.feature_names) == (
         graph.hash,
@@ -219,21 +219,21 @@ def test_a_column_called_weight_is_the_weight_unless_its_key_is_left_empty(folde
 
 
 def test_a_networkx_edge_weighs_one_unless_it_says_otherwise() -> None:
-    theirs = nx.Graph()
-    theirs.add_nodes_from("abc", f=1.0)
-    theirs.add_edge("a", "b", weight=2.5)
-    theirs.add_edge("b", "c")
-    graph = from_networkx(theirs)
+    network = nx.Graph()
+    network.add_nodes_from("abc", f=1.0)
+    network.add_edge("a", "b", weight=2.5)
+    network.add_edge("b", "c")
+    graph = from_networkx(network)
     assert graph.edge_weight is not None
     assert graph.edge_weight.tolist() == [2.5, 1]
-    arrows = nx.MultiDiGraph(theirs)
+    arrows = nx.MultiDiGraph(network)
     arrows.add_edge("a", "b", weight=4.0)
     both = from_networkx(arrows).edge_weight
     assert both is not None
     assert both.tolist() == [3, 1], "2.5, 2.5 and 4 are one edge: the mean"
-    theirs.edges["b", "c"]["weight"] = "heavy"
+    network.edges["b", "c"]["weight"] = "heavy"
     with pytest.raises(InputError, match="edge 'b' to 'c': weight is 'heavy', not a number"):
-        from_networkx(theirs)
+        from_networkx(network)
 
 
 def test_text_stays_text_and_numbers_are_ordered_by_value(folder: Path) -> None:
@@ -337,12 +337,12 @@ def test_every_key_of_a_description_says_what_it_is(model: type[YamlModel]) -> N
         ({"f": 10**400}, "node 'b': f is an integer of more than 30 digits, not a number"),
         ({"f": 1e300}, "node 1 has a feature that is not a finite number in float32"),
         ({"f": 2.0, "split": "tset"}, "node 'b': 'tset' is no part of a split; use train, val, test or"),
-        ({"f": 2.0, "client": ""}, "node 'b' has no client; give every node one"),
+        ({"f": 2.0, "client": ""}, "node 'b' has no client; give every node a client"),
     ],
 )
 def test_a_node_of_networkx_that_cannot_be_used_is_named(attributes: dict[str, Any], message: str) -> None:
-    theirs = nx.Graph()
-    theirs.add_node("a", f=1.0, client="x", split="train")
-    theirs.add_node("b", **{"client": "x", "split": "val", **attributes})
+    network = nx.Graph()
+    network.add_node("a", f=1.0, client="x", split="train")
+    network.add_node("b", **{"client": "x", "split": "val", **attributes})
     with pytest.raises(InputError, match=message):
-        from_networkx(theirs)
+        from_networkx(network)

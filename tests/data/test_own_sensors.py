@@ -206,7 +206,8 @@ class TestGraph:
         sensors = read()
         assert (sensors.adjacency != before.adjacency).nnz == 0
         assert (
-            sensors.note == "3 of 9 listed pairs name 2 sensors without readings ('x', 'y') and were left out"
+            sensors.note
+            == "3 of 9 listed pairs were left out, because they name 2 sensors without readings ('x', 'y')"
         )
 
     def test_distances_that_make_no_edge_are_told(self):
@@ -358,7 +359,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "a sensor of two columns": (line("speeds.csv", 1, "time,a,b,a"), "speeds.csv has two columns called 'a'"),
     "a time of two rows": (
         line("speeds.csv", 7, "2024-01-01 00:10,1,2,3"),
-        "speeds.csv, line 7: the time 2024-01-01T00:10:00 is also in line 4; keep one of them"),
+        "speeds.csv, line 7: the time 2024-01-01T00:10:00 is also in line 4; keep one of the two rows"),
     "a sensor's time twice": (
         long("2024-01-01 00:05,b,1\n2024-01-01 00:00,a,9\n"),
         "long.csv, line 6: the time 2024-01-01T00:00:00 of sensor 'a' is also in line 2; keep one"),
@@ -372,22 +373,22 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "an empty time": (line("speeds.csv", 3, ",1,2,3"), "speeds.csv, line 3, column 'time': the value is empty"),
     "a time off the steps": (
         line("speeds.csv", 5, "2024-01-01 00:16,1,2,3"),
-        "speeds.csv, line 5: the time 2024-01-01T00:16:00 is off the steps of 5 minutes that the other times keep"),
-    "a first time off the steps": (line("speeds.csv", 2, "2023-12-31 23:58,1,2,3"), "speeds.csv, line 2: the time 2023-12-31T23:58:00 is off"),
+        "speeds.csv, line 5: the time 2024-01-01T00:16:00 is between two of the steps of 5 minutes that the other times have"),
+    "a first time off the steps": (line("speeds.csv", 2, "2023-12-31 23:58,1,2,3"), "speeds.csv, line 2: the time 2023-12-31T23:58:00 is between two of the steps"),
     "a time of another century": (
         line("speeds.csv", 41, "2124-01-01 00:00,1,2,3"),
         # 36 524 days of 288 steps, less the 38 since midnight of the row before.
-        "speeds.csv, line 41: the time 2124-01-01T00:00:00 is 10,518,874 steps of 5 minutes after the one before it"),
+        "speeds.csv, line 41: the time 2124-01-01T00:00:00 is 10,518,874 steps of 5 minutes after the previous time"),
     "a time in a zone among others": (line("speeds.csv", 5, "2024-01-01 00:15Z,1,2,3"), "line 5, column 'time': '2024-01-01 00:15Z' is no time"),
-    "a time out of all years": (line("speeds.csv", 5, "0000-01-01 00:15,1,2,3"), "speeds.csv, line 5, column 'time': '0000-01-01 00:15' is out of the years"),
-    "one time": (content("speeds.csv", "time,a,b,c\n2024-01-01,1,2,3\n"), "speeds.csv has readings of one time only"),
+    "a time out of all years": (line("speeds.csv", 5, "0000-01-01 00:15,1,2,3"), "speeds.csv, line 5, column 'time': '0000-01-01 00:15' is outside the years"),
+    "one time": (content("speeds.csv", "time,a,b,c\n2024-01-01,1,2,3\n"), "speeds.csv has readings of only one time"),
     "times of seconds": (
         content("speeds.csv", "time,a,b,c\n2024-01-01 00:00:00,1,2,3\n2024-01-01 00:00:20,1,2,3\n"),
-        "speeds.csv: most times are 20 seconds apart, and steps are whole minutes"),
+        "speeds.csv: most times are 20 seconds apart, and steps must be whole minutes"),
     "no column of times": (line("speeds.csv", 1, "when,a,b,c"), "speeds.csv has no column 'time' (time); the columns are 'when', 'a'"),
     "no rows": (content("speeds.csv", "time,a,b\n"), "speeds.csv has no row"),
-    "no sensors": (content("speeds.csv", "time\n2024-01-01\n"), "speeds.csv has no column but 'time'"),
-    "a row too short": (line("speeds.csv", 4, "2024-01-01 00:10,1"), "speeds.csv, line 4: 2 values where"),
+    "no sensors": (content("speeds.csv", "time\n2024-01-01\n"), "speeds.csv has only the column 'time'"),
+    "a row too short": (line("speeds.csv", 4, "2024-01-01 00:10,1"), "speeds.csv, line 4: 2 values, and"),
     # readings
     "text in a reading": (line("speeds.csv", 3, "2024-01-01 00:05,1,fast,3"), "speeds.csv, line 3, column 'b': 'fast' is no number; encode it as numbers, or leave the cell empty"),
     "an infinite reading": (line("speeds.csv", 3, "2024-01-01 00:05,1,inf,3"), "speeds.csv, line 3, column 'b': 'inf' is no finite number"),
@@ -396,12 +397,12 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "a reading of no sensor": (long("2024-01-01 00:05,,4\n"), "long.csv, line 5, column 'sensor': the value is empty"),
     "a sensor without a reading": (
         lambda: write_wide(Path("speeds.csv"), IDS, times_of(STEPS), numbers() * [1, 1, np.nan]),
-        "speeds.csv has no reading of sensor 'c' (1 such sensors); leave it out"),
+        "speeds.csv has no reading of sensor 'c' (1 such sensors); remove the sensor from the file"),
     "a sensor of nothing but the missing number": (
         lambda: (write_wide(Path("speeds.csv"), IDS, times_of(STEPS), numbers() * [0, 1, 1]), more("missing: 0\n")()),
         "speeds.csv has no reading of sensor 'a'"),
     # distances
-    "a negative distance": (distances("c,a,-5"), "distances.csv, line 8, column 'distance': -5.0 is no distance; a distance is 0 or more"),
+    "a negative distance": (distances("c,a,-5"), "distances.csv, line 8, column 'distance': -5.0 is no distance; give a distance of at least 0"),
     "a distance that is no number": (distances("c,a,nan"), "distances.csv, line 8, column 'distance': 'nan' is no finite number"),
     "an infinite distance": (distances("c,a,inf"), "distances.csv, line 8, column 'distance': 'inf' is no finite number"),
     "an empty distance": (distances("c,a,"), "distances.csv, line 8, column 'distance': the value is empty"),
@@ -409,18 +410,18 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "a pair of two distances": (distances("a,b,101"), "distances.csv, line 8: the distance from 'a' to 'b' is 101 here and 100 in line 5"),
     "distances of strangers": (
         content("distances.csv", "from,to,distance\nx,y,3\n"),
-        "distances.csv lists no pair of the sensors that have readings (it names 'x', 'y'; readings are of 'a', 'b', 'c')"),
-    "no distances": (content("distances.csv", "from,to,distance\n"), "distances.csv lists no pair of the sensors"),
+        "distances.csv lists no pair of sensors that have readings (it names 'x', 'y'; the sensors with readings are 'a', 'b', 'c')"),
+    "no distances": (content("distances.csv", "from,to,distance\n"), "distances.csv lists no pair of sensors"),
     "distances without a column": (line("distances.csv", 1, "from,to,cost"), "distances.csv has no column 'distance' (distance); the columns are 'from', 'to', 'cost'"),
-    "distances all the same": (content("distances.csv", "from,to,distance\na,b,3\nb,a,3\n"), "the listed distances, 3 to 3, have no standard deviation to scale the kernel with; give 'sigma'"),
+    "distances all the same": (content("distances.csv", "from,to,distance\na,b,3\nb,a,3\n"), "the listed distances, 3 to 3, have no standard deviation that could scale the kernel; give 'sigma'"),
     "no file of distances": (lambda: Path("distances.csv").unlink(), "distances.csv cannot be read"),
     # weights
-    "a matrix of other sensors": (matrix("a,b,x\n1,0,0\n0,1,0\n0,0,1\n"), "w.csv has no row and column of sensor 'c'"),
+    "a matrix of other sensors": (matrix("a,b,x\n1,0,0\n0,1,0\n0,0,1\n"), "w.csv has no row and column for sensor 'c'"),
     "a matrix that is not square": (matrix("a,b,c\n1,0,0\n0,1,0\n"), "w.csv has 2 rows and 3 columns of weights"),
     "a negative weight": (matrix("a,b,c\n1,0,-2\n0,1,0\n0,0,1\n"), "w.csv: the weight from 'a' to 'c' is -2"),
-    "a matrix of ids alone": (matrix("id\na\nb\nc\n"), "w.csv has a column of ids and none of weights"),
+    "a matrix of ids alone": (matrix("id\na\nb\nc\n"), "w.csv has a column of ids and no column of weights"),
     "a weight beyond float32": (matrix("from,to,weight\na,b,1e39\n"), "w.csv, line 2, column 'weight': '1e39' is no finite number (in 32 bits)"),
-    "a bare matrix of another size": (matrix("1,0\n0,1\n"), "w.csv has 2 rows and columns, and there are 3 ids (those of the readings)"),
+    "a bare matrix of another size": (matrix("1,0\n0,1\n"), "w.csv has 2 rows and columns for 3 ids (the ids of the readings)"),
     "an empty weight": (matrix("a,b,c\n1,0,\n0,1,0\n0,0,1\n"), "w.csv, line 2, column 'c': the value is empty"),
     # locations
     "a sensor without a place": (content("sensors.csv", "id,latitude,longitude\na,1,2\n"), "sensors.csv has no row for sensor 'b' (2 such sensors)"),
@@ -442,7 +443,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "a time of blanks": (line("speeds.csv", 3, "  ,1,2,3"), "speeds.csv, line 3, column 'time': the value is empty"),
     "Parquet with numbers for times": (
         instead("w.parquet", lambda: pq.write_table(pa.table({"time": [0, 5], "a": [1.0, 2.0]}), "w.parquet")),
-        "w.parquet, column 'time' holds int64, not times"),
+        "w.parquet, column 'time' has type int64, and times are expected"),
     "npz of objects": (arrays(ids=np.array(["a", 1, None], dtype=object)), "r.npz: array 'ids' cannot be read"),
     "npz without readings": (arrays(readings=None), "r.npz: array 'readings' cannot be read"),
     "npz without times": (arrays(times=None), "r.npz: array 'start' cannot be read"),
@@ -451,16 +452,16 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "npz of a time that is none": (arrays(times=np.array(["?"] * STEPS)), "r.npz, row 1: '?' is no time"),
     "npz of NaT": (arrays(times=np.full(STEPS, np.datetime64("NaT", "s"))), "r.npz, row 1: 'NaT' is no time"),
     "npz that is none": (instead("r.npz", content("r.npz", b"PK\3\4 no")), "r.npz cannot be read"),
-    "HDF5 that is none": (instead("r.h5", content("r.h5", b"no")), "r.h5 is damaged or no HDF5"),
+    "HDF5 that is none": (instead("r.h5", content("r.h5", b"no")), "r.h5 is damaged or is no HDF5 file"),
     "no HDF5": (instead("r.h5", lambda: None), "r.h5 cannot be read: No such file"),
-    "HDF5 without a table": (hdf5(lambda file: file.move("df/axis0", "elsewhere")), "r.h5 holds no plain array 'axis0'"),
+    "HDF5 without a table": (hdf5(lambda file: file.move("df/axis0", "elsewhere")), "r.h5 has no plain array 'axis0'"),
     "HDF5 of pandas' other format": (
         hdf5(lambda file: file["df"].attrs.modify("pandas_type", b"frame_table")),
-        "r.h5 holds a table in pandas' format 'table'; write the table of readings again"),
-    "HDF5 of two tables": (hdf5(lambda file: file.copy("df", "more")), "r.h5 holds 2 tables of pandas, and one is needed"),
-    "HDF5 with a column of texts": (hdf5(text_column), "r.h5 holds no plain array 'block0_values' (a pickle is not read)"),
-    "HDF5 with another index": (hdf5(lambda file: file["df/axis1"].attrs.modify("kind", b"integer")), "r.h5 has an index of integer, not of times"),
-    "HDF5 with a block of another size": (hdf5(lambda file: file["df"].attrs.modify("nblocks", 2)), "r.h5 holds no plain array 'block1_items'"),
+        "r.h5 holds a table in pandas' format 'table', and format 'fixed' is needed; write the table of readings again"),
+    "HDF5 of two tables": (hdf5(lambda file: file.copy("df", "more")), "r.h5 holds 2 tables of pandas, and exactly one is needed"),
+    "HDF5 with a column of texts": (hdf5(text_column), "r.h5 has no plain array 'block0_values' (pickled arrays are not read)"),
+    "HDF5 with another index": (hdf5(lambda file: file["df/axis1"].attrs.modify("kind", b"integer")), "r.h5 has an index of type integer, and an index of times is needed"),
+    "HDF5 with a block of another size": (hdf5(lambda file: file["df"].attrs.modify("nblocks", 2)), "r.h5 has no plain array 'block1_items'"),
     # the description
     "an unknown key": (more("reading: x\n"), "d.yaml has an unknown key 'reading'; did you mean 'readings'?"),
     "no readings": (content("d.yaml", "distances: distances.csv\n"), "d.yaml has no 'readings'"),
@@ -475,7 +476,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "an impossible threshold": (more("threshold: 1\n"), "threshold is 1; expected a number of at least 0 and less than 1"),
     "a missing number of text": (more("missing: none\n"), "missing is 'none'; expected a number"),
     "a scale for weights": (
-        lambda: (matrix("a,b,c\n1,0,0\n0,1,0\n0,0,1\n")(), more("sigma: 3\n")()), "sigma makes weights of distances, and 'adjacency' has them"),
+        lambda: (matrix("a,b,c\n1,0,0\n0,1,0\n0,0,1\n")(), more("sigma: 3\n")()), "'sigma' is used to compute weights from distances, and 'adjacency' has weights already"),
     "a list of files": (more("name: [a, b]\n"), "name must be text (found list)"),
     "a folder": (lambda: (Path("speeds.csv").unlink(), Path("speeds.csv").mkdir()), "speeds.csv is a folder"),
     "another ending": (instead("speeds.xls", content("speeds.xls", "x")), "speeds.xls is neither CSV nor Parquet by its ending"),
@@ -487,24 +488,26 @@ def test_what_is_wrong_is_said_in_one_line_that_names_file_row_value_and_fix(cas
     change, message = MESSAGES[case]
     change()
     assert main(["data", "inspect", "d.yaml"]) == 2
-    told = capsys.readouterr()
-    assert message in told.err
-    assert told.err.count("\n") == 1
-    assert "Traceback" not in told.err
-    assert told.out == ""
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
 
 
 def test_a_method_for_graphs_refuses_sensors_in_one_line(capsys):
     assert main(["run", "fedavg", "--data", "d.yaml"]) == 2
-    told = capsys.readouterr().err
-    assert "'speeds' is for forecasting" in told
-    assert told.count("\n") == 1
+    captured = capsys.readouterr().err
+    assert "'speeds' is for forecasting" in captured
+    assert captured.count("\n") == 1
 
 
 def test_hdf5_without_h5py_says_what_to_install(monkeypatch):
     write_hdf5(Path("r.h5"), IDS, times_of(STEPS), numbers())
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with pytest.raises(InputError, match=r"takes h5py to read.* pip install 'graphfed\[hdf5\]'"):
+    with pytest.raises(
+        InputError, match=r"h5py, which reads it, is not installed; run: pip install 'graphfed\[hdf5\]'"
+    ):
         read(readings="r.h5")
 
 
@@ -548,13 +551,13 @@ def test_any_damage_is_refused_or_gives_data_that_are_whole(damage, name):
         graph = {"distances": None, "adjacency": name} if name in WEIGHTS else {}
         sensors = read(readings=readings, locations="sensors.csv", **graph)
     except InputError as refused:
-        told = str(refused)
+        message = str(refused)
     else:
-        told = ""
+        message = ""
         assert np.isfinite(sensors.readings).all()
         assert (sensors.readings[sensors.missing] == 0).all()
         assert not sensors.missing.all(0).any()
-    assert "\n" not in told
+    assert "\n" not in message
 
 
 def test_a_large_table_is_read_block_by_block(monkeypatch):

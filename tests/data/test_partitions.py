@@ -1,4 +1,4 @@
-"""Laws every partition obeys, and claims about each recipe."""
+"""Laws every partition obeys, and claims about each partitioner."""
 
 import dataclasses
 import sys
@@ -40,8 +40,8 @@ def random_graph(n: int, m: int, classes: int, seed: int) -> Graph:
     return make_graph("drawn", None, y, rng.integers(n, size=(2, m)), num_classes=classes)
 
 
-def deal(graph: Graph, name: str, clients: int, seed: int, options: dict) -> Partition:
-    """`partition` with as many clients, up to `clients`, as the recipe can serve."""
+def make_partition(graph: Graph, name: str, clients: int, seed: int, options: dict) -> Partition:
+    """`partition` with as many clients, up to `clients`, as the partitioner allows."""
     most = {"label_dirichlet": graph.num_nodes // 20, "label_skew": graph.num_classes}
     clients = max(1, min(clients, most.get(name, clients)))
     if "classes" in options:
@@ -75,7 +75,7 @@ def rows(*columns: np.ndarray) -> list[tuple[int, ...]]:
 def test_every_id_has_one_owner_or_all_its_holders_and_every_node_is_owned(
     name, options, graph, clients, seed
 ):
-    p = deal(graph, name, clients, seed, options)
+    p = make_partition(graph, name, clients, seed, options)
     owners = Counter(p.held_id[p.held_owner].tolist())
     assert set(owners) == set(p.held_id.tolist())
     if name == "edges_uniform" and options.get("labels") != "one":
@@ -95,7 +95,7 @@ def test_every_id_has_one_owner_or_all_its_holders_and_every_node_is_owned(
 @law
 @given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
 def test_tables_are_sorted_without_repetition_and_refer_to_held_ids(name, options, graph, clients, seed):
-    p = deal(graph, name, clients, seed, options)
+    p = make_partition(graph, name, clients, seed, options)
     held = rows(p.held_client, p.held_id)
     edges = rows(p.edge_client, p.edge_u, p.edge_v)
     cut = rows(p.cross_local_client, p.cross_id, p.cross_remote_client, p.cross_remote_id)
@@ -115,7 +115,7 @@ def test_tables_are_sorted_without_repetition_and_refer_to_held_ids(name, option
 def test_clients_are_disjoint_and_an_edge_is_either_inside_one_or_cut_in_both_directions(
     name, options, graph, clients, seed
 ):
-    p = deal(graph, name, clients, seed, options)
+    p = make_partition(graph, name, clients, seed, options)
     client = dict(rows(p.held_id, p.held_client))
     assert len(client) == len(p.held_id) == graph.num_nodes
     inside, cut = [], []
@@ -132,7 +132,7 @@ def test_clients_are_disjoint_and_an_edge_is_either_inside_one_or_cut_in_both_di
 @law
 @given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
 def test_saving_and_loading_changes_nothing(name, options, graph, clients, seed):
-    p = deal(graph, name, clients, seed, options)
+    p = make_partition(graph, name, clients, seed, options)
     with tempfile.TemporaryDirectory() as folder:
         p.save(Path(folder) / "p.safetensors")
         again = Partition.load(Path(folder) / "p.safetensors")
@@ -145,7 +145,7 @@ def test_saving_and_loading_changes_nothing(name, options, graph, clients, seed)
 @every_case
 def test_the_same_seed_deals_the_same_way(name, options):
     graph = random_graph(200, 600, 4, seed=1)
-    assert deal(graph, name, 4, 7, options).hash == deal(graph, name, 4, 7, options).hash
+    assert make_partition(graph, name, 4, 7, options).hash == make_partition(graph, name, 4, 7, options).hash
 
 
 @pytest.mark.parametrize(
@@ -155,14 +155,14 @@ def test_another_seed_deals_another_way(name, options):
     graph = random_graph(200, 600, 4, seed=1)
     if (name, options) == ("label_skew", {}):
         graph = make_graph("with unknown classes", None, np.where(graph.y == 0, -1, graph.y), graph.edges)
-    assert deal(graph, name, 4, 7, options).hash != deal(graph, name, 4, 8, options).hash
+    assert make_partition(graph, name, 4, 7, options).hash != make_partition(graph, name, 4, 8, options).hash
 
 
 @pytest.mark.parametrize("name", [n for n in OF_GRAPHS if not n.startswith("label")])
 def test_partitions_that_are_not_by_label_ignore_the_labels(name):
     graph = random_graph(100, 300, 4, seed=2)
     permuted = make_graph("permuted", None, np.random.default_rng(0).permutation(graph.y), graph.edges)
-    a, b = deal(graph, name, 4, 0, {}), deal(permuted, name, 4, 0, {})
+    a, b = make_partition(graph, name, 4, 0, {}), make_partition(permuted, name, 4, 0, {})
     assert all(np.array_equal(a.tables[key], b.tables[key]) for key in a.tables)
     assert a.hash != b.hash  # of another graph all the same
 
@@ -170,7 +170,7 @@ def test_partitions_that_are_not_by_label_ignore_the_labels(name):
 @every_case
 def test_a_graph_without_edges_and_with_one_class_can_be_dealt(name, options):
     graph = make_graph("bare", None, np.zeros(40, int), [])
-    p = deal(graph, name, 2, 0, options)
+    p = make_partition(graph, name, 2, 0, options)
     assert len(p.edge_client) == len(p.cross_local_client) == 0
     assert len(np.unique(p.held_node)) == 40 or name == "overlapping"
 
@@ -244,10 +244,12 @@ class TestLabelDirichlet:
 
     def test_too_many_clients_end_with_an_error_that_names_the_fix(self):
         graph = random_graph(100, 100, 3, 0)
-        with pytest.raises(InputError, match=r"the 100 nodes of 'drawn' to 11 clients.*at most 10 clients"):
+        with pytest.raises(
+            InputError, match=r"the 100 nodes of 'drawn' among 11 clients.*at most 10 clients"
+        ):
             partition(graph, "label_dirichlet", 11, 0)
         with pytest.raises(
-            InputError, match=r"no deal in 10000 .*fewer clients or a larger beta \(got 0.01\)"
+            InputError, match=r"none of 10000 draws .*fewer clients or a larger beta \(got 0.01\)"
         ):
             partition(graph, "label_dirichlet", 9, 0, beta=0.01)
 
@@ -290,8 +292,8 @@ class TestLabelSkew:
         own = partition(graph, "label_skew", 3, 1, alpha=0.3)
         every = partition(graph, "label_skew", 3, 1, alpha=0.3, nodes="all")
         assert rows(every.held_client, every.held_id) == [(k, v) for k in range(3) for v in range(90)]
-        mine = set(rows(own.held_client, own.held_id))
-        assert set(rows(every.held_client[every.held_owner], every.held_id[every.held_owner])) == mine
+        local = set(rows(own.held_client, own.held_id))
+        assert set(rows(every.held_client[every.held_owner], every.held_id[every.held_owner])) == local
         for column in ("edge_client", "edge_u", "edge_v"):
             assert np.array_equal(getattr(own, column), getattr(every, column))
         assert len(own.cross_local_client) > 0 == len(every.cross_local_client)
@@ -300,7 +302,7 @@ class TestLabelSkew:
             partition(graph, "label_skew", 3, 1, nodes="none")
 
     def test_more_clients_than_classes_and_alpha_in_percent_are_refused(self):
-        with pytest.raises(InputError, match="8 clients cannot share the 7 classes"):
+        with pytest.raises(InputError, match="8 clients are too many for the 7 classes"):
             partition(self.graph, "label_skew", 8, 0)
         with pytest.raises(InputError, match=r"alpha 50 .* \(0.5 for 50 %\)"):
             partition(self.graph, "label_skew", 2, 0, alpha=50)
@@ -431,12 +433,12 @@ class TestOverlapping:
         with pytest.raises(InputError, match="unknown copies='on' of overlapping; did you mean 'one'"):
             partition(graph, "overlapping", 2, 0, copies="on")
         for classes in (-1, 3):
-            with pytest.raises(InputError, match=rf"classes={classes} .* expected 0 \(all\) to 2, the"):
+            with pytest.raises(InputError, match=rf"classes={classes} .* give 0 .*, or at most 2, the"):
                 partition(graph, "overlapping", 2, 0, classes=classes)
         many = random_graph(60, 40, 7, 0)
         with pytest.raises(InputError, match="use classes=4 or more, 7 or more clients, or copies=many"):
             partition(many, "overlapping", 2, 0, classes=1, copies="one")
-        with pytest.raises(InputError, match=r"expected 0 \(all\) to 0,"):
+        with pytest.raises(InputError, match=r"give 0 for all classes, or at most 0,"):
             partition(make_graph("bare", None, np.full(9, -1), []), "overlapping", 2, 0, classes=1)
 
     @law
@@ -476,7 +478,7 @@ class TestOverlapping:
         found = Counter()
         for seed in range(600):
             p = partition(graph, "overlapping", 3, seed, classes=3, mean=1.0, variance=0.0)
-            # The second hand is dealt across two decks, the third from the second one.
+            # The second hand is drawn from two decks, the third from the second one.
             for k in range(3):
                 found[k, frozenset(graph.y[p.held_node[p.held_client == k]].tolist())] += 1
         assert len(found) == 3 * 4
@@ -489,9 +491,9 @@ class TestOverlapping:
         assert xi.max() > 1.5 * xi.min()
         p = partition(graph, "overlapping", 4, 3, mean=0.5, variance=0.2, classes=2)
         for k in range(4):
-            mine = graph.y[p.held_node[p.held_client == k]]
-            offered = np.isin(graph.y, np.unique(mine)).sum()
-            assert abs(len(mine) - xi[k] * offered) <= 0.5 + 6000 / 200_000
+            local = graph.y[p.held_node[p.held_client == k]]
+            offered = np.isin(graph.y, np.unique(local)).sum()
+            assert abs(len(local) - xi[k] * offered) <= 0.5 + 6000 / 200_000
 
     @law
     @given(
@@ -516,10 +518,10 @@ class TestOverlapping:
         xi = fractions(4, 1, 0.5, 0.3)
         p = partition(graph, "overlapping", 4, 1, mean=0.5, variance=0.3, copies="one", classes=2)
         for c in range(-1, 3):
-            dealt = np.bincount(p.held_client[graph.y[p.held_node] == c], minlength=4)
-            mine = dealt > 0
-            assert mine.all() if c < 0 else 2 <= mine.sum() <= 3
-            assert abs(dealt - 2250 * xi * mine / (xi * mine).sum()).max() <= 1.1
+            counts = np.bincount(p.held_client[graph.y[p.held_node] == c], minlength=4)
+            has_class = counts > 0
+            assert has_class.all() if c < 0 else 2 <= has_class.sum() <= 3
+            assert abs(counts - 2250 * xi * has_class / (xi * has_class).sum()).max() <= 1.1
 
     def test_a_class_subset_and_a_deal_without_copies_draw_the_same_fractions(self):
         bare = make_graph("bare", None, np.zeros(50_000, int), [])
@@ -546,10 +548,10 @@ class TestOverlapping:
         for options in ({}, {"copies": "one"}):
             ratios = []
             for variance in (0.1, 0.5, 1.0):
-                deals = [
+                partitions = [
                     partition(cora, "overlapping", 20, s, variance=variance, **options) for s in range(5)
                 ]
-                sizes = np.stack([np.bincount(p.held_client, minlength=20) for p in deals])
+                sizes = np.stack([np.bincount(p.held_client, minlength=20) for p in partitions])
                 ratios.append((sizes.min(1) / sizes.max(1)).mean())
             assert np.round(ratios, 2).tolist() == [0.19, 0.09, 0.08]  # docs/data.md, "overlapping"
 
@@ -606,17 +608,22 @@ class TestRefusals:
         ("name", "clients", "options", "message"),
         [
             ("lovain", 2, {}, "unknown partition 'lovain'; did you mean 'louvain'"),
-            ("random", 61, {}, "61 clients cannot share 'drawn', which has 60 nodes; choose 1 to 60"),
-            ("random", 0, {}, "0 clients cannot share"),
+            (
+                "random",
+                61,
+                {},
+                "'drawn' has 60 nodes and cannot be partitioned among 61 clients; choose 1 to 60",
+            ),
+            ("random", 0, {}, "cannot be partitioned among 0 clients"),
             ("random", -3, {}, "-3 clients"),
-            ("random", 2.5, {}, "clients 2.5 cannot be used"),
-            ("random", None, {}, "clients None cannot be used"),
-            ("random", True, {}, "clients True cannot be used"),
+            ("random", 2.5, {}, "clients=2.5 cannot be used"),
+            ("random", None, {}, "clients=None cannot be used"),
+            ("random", True, {}, "clients=True cannot be used"),
             ("random", 2, {"beta": 1.0}, "has no option 'beta'; it has no options"),
             ("label_dirichlet", 2, {"bta": 1.0}, "has no option 'bta'; did you mean 'beta'"),
-            ("label_dirichlet", 2, {"beta": "1"}, "beta='1' .* must be of type float"),
-            ("label_dirichlet", 2, {"beta": True}, "beta=True .* must be of type float"),
-            ("edges_uniform", 2, {"nodes": 3}, "must be of type str"),
+            ("label_dirichlet", 2, {"beta": "1"}, "beta='1' .* must have type float"),
+            ("label_dirichlet", 2, {"beta": True}, "beta=True .* must have type float"),
+            ("edges_uniform", 2, {"nodes": 3}, "must have type str"),
             ("ego", 10, {}, "partition 'ego' has 60 clients for 'drawn', not 10"),
         ],
     )
@@ -626,7 +633,7 @@ class TestRefusals:
 
     def test_a_graph_is_not_dealt_as_sensors_are(self):
         for clients in (None, 2):
-            with pytest.raises(InputError, match="'sensors' deals readings"):
+            with pytest.raises(InputError, match="'sensors' assigns each sensor's readings"):
                 partition(self.graph, "sensors", clients, 0)
 
     def test_a_negative_seed_is_refused_by_every_recipe_that_draws(self):
@@ -637,7 +644,7 @@ class TestRefusals:
 
     def test_a_partition_of_another_graph_is_refused(self):
         other = random_graph(60, 100, 3, 1)
-        with pytest.raises(InputError, match="was made for another graph"):
+        with pytest.raises(InputError, match="was made for a graph with hash"):
             partition(self.graph, "random", 3, 0).check(other)
 
     @pytest.mark.parametrize(
@@ -655,7 +662,7 @@ class TestRefusals:
 
     def test_a_missing_foreign_or_damaged_file_is_refused(self, tmp_path):
         path = tmp_path / "p.safetensors"
-        with pytest.raises(InputError, match="is not there; write one with"):
+        with pytest.raises(InputError, match="does not exist; write one with"):
             Partition.load(path)
         path.write_bytes(b"not safetensors")
         with pytest.raises(InputError, match="is not a partition file"):
@@ -711,14 +718,26 @@ class TestFilesPeopleHandIn:
         ("damaged", "message"),
         [
             (dataclasses.replace(fine, num_clients=1), "table 'held', row 3: held_client 1 is not in 0..0"),
-            (dataclasses.replace(fine, num_clients=-1), "num_clients=-1 does not fit 6"),
-            (dataclasses.replace(fine, num_clients=10**12), "num_clients=1000000000000 does not fit 6"),
-            (dataclasses.replace(fine, num_clients="2"), "num_clients of the partition cannot be used"),
-            (dataclasses.replace(fine, seed="0"), "seed of the partition cannot be used"),
-            (dataclasses.replace(fine, name=3), "name of the partition cannot be used"),
-            (dataclasses.replace(fine, options=[]), "options of the partition cannot be used"),
-            (dataclasses.replace(fine, options={"beta": [1]}), "options of the partition cannot be used"),
-            (dataclasses.replace(fine, graph_hash=None), "graph_hash of the partition cannot be used"),
+            (dataclasses.replace(fine, num_clients=-1), "num_clients=-1 is out of range for 6 rows"),
+            (
+                dataclasses.replace(fine, num_clients=10**12),
+                "num_clients=1000000000000 is out of range for 6 rows",
+            ),
+            (
+                dataclasses.replace(fine, num_clients="2"),
+                "'num_clients' of the partition's metadata cannot be used",
+            ),
+            (dataclasses.replace(fine, seed="0"), "'seed' of the partition's metadata cannot be used"),
+            (dataclasses.replace(fine, name=3), "'name' of the partition's metadata cannot be used"),
+            (dataclasses.replace(fine, options=[]), "'options' of the partition's metadata cannot be used"),
+            (
+                dataclasses.replace(fine, options={"beta": [1]}),
+                "'options' of the partition's metadata cannot be used",
+            ),
+            (
+                dataclasses.replace(fine, graph_hash=None),
+                "'graph_hash' of the partition's metadata cannot be used",
+            ),
             (changed(fine, "held_client", 0, -1), "table 'held', row 0: held_client -1 is not in 0..1"),
             (
                 changed(fine, "held_id", 5, 2**62),
@@ -731,13 +750,13 @@ class TestFilesPeopleHandIn:
                 changed(fine, "cross_remote_client", 1, 9),
                 "table 'cross', row 1: cross_remote_client 9 is not in 0..1",
             ),
-            (swapped(fine, "held"), "table 'held', row 1: it does not come after the row before"),
+            (swapped(fine, "held"), "table 'held', row 1: it is not in order"),
             (
                 swapped(fine, "edge"),
-                "table 'edges', row 1: it does not come after .* edge_client, edge_u, edge_v",
+                "table 'edges', row 1: it is not in order; .* by edge_client, edge_u, edge_v",
             ),
-            (swapped(fine, "cross"), "table 'cross', row 1: it does not come after the row before"),
-            (changed(fine, "held_id", 1, 0), "table 'held', row 1: it does not come after"),
+            (swapped(fine, "cross"), "table 'cross', row 1: it is not in order"),
+            (changed(fine, "held_id", 1, 0), "table 'held', row 1: it is not in order"),
             (changed(fine, "edge_v", 0, 3), "table 'edges', row 0: edge_v 3 is not held by client 0"),
             (changed(fine, "edge_v", 0, 7), "table 'edges', row 0: edge_v 7 is not held by client 0"),
             (changed(fine, "edge_u", 0, 1), "table 'edges', row 0: edge_u 1 is not below edge_v 1"),
@@ -756,7 +775,7 @@ class TestFilesPeopleHandIn:
             (changed(fine, "cross_remote_client", 0, 0), "table 'cross', row 0: both ends are at client 0"),
             (
                 without(fine, "cross", 1),
-                "table 'cross', row 0: client 1 has no row for its end 3 of the edge to 2",
+                "table 'cross', row 0: client 1 has no row for the edge from its id 3 to 2",
             ),
             (
                 dataclasses.replace(fine, edge_u=fine.edge_u[1:]),

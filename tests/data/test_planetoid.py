@@ -277,8 +277,8 @@ class TestHostileFiles:
             (b"K\x01K\x02a.", "no list"),
             (b"K\x01K\x02K\x03s.", "no dict"),
             (b"}}b.", "no array or matrix"),
-            (b"R.", "takes more from the stack"),
-            (b"h\x05.", "a value it never stored"),
+            (b"R.", "takes more values from the stack"),
+            (b"h\x05.", "a value that it never stored"),
             (py2_csr(sp.csr_matrix((1, 2**31 - 1), dtype=np.float32)) + b".", "at most 10000000"),
             (py2_csr(sp.csr_matrix(np.full((1, 2), np.nan))) + b".", "value 0 is not a finite float32"),
             (py2_csr(sp.csr_matrix(np.full((1, 2), 1e300))) + b".", "value 0 is not a finite float32"),
@@ -314,17 +314,21 @@ class TestHostileFiles:
             ("graph", b"\x80\x02" + py2_array(np.zeros(3)) + b".", "no dict of neighbours"),
             ("test.index", f"508\n505\n{2**70}\n".encode(), "is not a node number"),
             ("test.index", b"508\n505\n300000000\n", "have numbers in 505..510"),
-            ("test.index", b"508\n505\n504\n", "numbers from 504 to 508"),
+            ("test.index", b"508\n505\n504\n", "numbers are from 504 to 508"),
             ("test.index", b"508\n505\n-7\n", "'-7' is not a node number"),
-            ("test.index", b"508\n505\n505\n", "listed twice"),
+            ("test.index", b"508\n505\n505\n", "lists a number twice"),
             ("test.index", b"9" * 100_000, "is not a node number"),
             ("test.index", b"508\n505\n", "2 numbers for the 3 rows"),
-            ("ty", b"\x80\x02" + py2_array(np.eye(3, 4)) + b".", "4 classes, where ind.cora.ally has 3"),
+            ("ty", b"\x80\x02" + py2_array(np.eye(3, 4)) + b".", "4 classes, and ind.cora.ally has 3"),
             ("ally", b"\x80\x02" + py2_array(np.zeros(505)) + b".", "no table of classes"),
             ("ally", b"\x80\x02" + py2_array(np.zeros((2**30, 0))) + b".", "no table of classes"),
             ("y", b"\x80\x02" + py2_array(np.zeros((6, 3))) + b".", "6 training and 500 validation rows"),
-            ("tx", b"\x80\x02" + py2_csr(sp.csr_matrix(np.eye(3))) + b".", r"a matrix \(3, 3\)"),
-            ("allx", b"\x80\x02" + py2_csr(sp.csr_matrix(np.eye(4, 6))) + b".", r"a matrix \(4, 6\)"),
+            ("tx", b"\x80\x02" + py2_csr(sp.csr_matrix(np.eye(3))) + b".", r"its matrix has shape \(3, 3\)"),
+            (
+                "allx",
+                b"\x80\x02" + py2_csr(sp.csr_matrix(np.eye(4, 6))) + b".",
+                r"its matrix has shape \(4, 6\)",
+            ),
             ("allx", b"\x80\x02" + py2_array(np.eye(505, 6)) + b".", "no csr matrix"),
         ],
     )
@@ -395,12 +399,14 @@ class TestMissingFiles:
 
     def test_one_missing_file_is_named(self, data_dir):
         raw(data_dir, "ty").unlink()
-        with pytest.raises(InputError, match=r"lacks ind\.cora\.ty, and it could not be downloaded"):
+        with pytest.raises(
+            InputError, match=r"is incomplete: ind\.cora\.ty not found, and the download failed"
+        ):
             load("cora", data_dir)
 
     def test_missing_features_point_to_structure_only(self, data_dir):
         raw(data_dir, "allx").unlink()
-        with pytest.raises(InputError, match=r"lacks ind\.cora\.allx.*nothing can be trained"):
+        with pytest.raises(InputError, match=r"is incomplete: ind\.cora\.allx.*Training needs features"):
             load("cora", data_dir)
 
     def test_available_says_what_is_missing(self, data_dir):
@@ -418,7 +424,9 @@ class TestMissingFiles:
 
         monkeypatch.setattr(urllib.request, "urlopen", break_off)
         raw(data_dir, "ty").unlink()
-        with pytest.raises(InputError, match=r"lacks ind\.cora\.ty, and it could not be downloaded"):
+        with pytest.raises(
+            InputError, match=r"is incomplete: ind\.cora\.ty not found, and the download failed"
+        ):
             load("cora", data_dir)
 
     def test_missing_files_are_downloaded_into_the_cache_when_the_network_allows(
@@ -449,11 +457,11 @@ def test_features_classes_edges_and_masks_equal_pygs(name, real_data, pyg, tmp_p
         shutil.copyfile(file, folder / file.name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its pickles name scipy modules that have moved
-        theirs = pyg.datasets.Planetoid(str(tmp_path), name)[0]
+        reference = pyg.datasets.Planetoid(str(tmp_path), name)[0]
     ours = load(name.lower(), real_data)
-    assert (ours.x.toarray() == theirs.x.numpy()).all()
-    assert (ours.y == theirs.y.numpy()).all()
-    u, v = theirs.edge_index.numpy()
-    assert ours.edges.T.tolist() == sorted(theirs.edge_index[:, u < v].T.tolist())
+    assert (ours.x.toarray() == reference.x.numpy()).all()
+    assert (ours.y == reference.y.numpy()).all()
+    u, v = reference.edge_index.numpy()
+    assert ours.edges.T.tolist() == sorted(reference.edge_index[:, u < v].T.tolist())
     for part in ("train", "val", "test"):
-        assert (getattr(ours.split, part) == getattr(theirs, f"{part}_mask").numpy()).all()
+        assert (getattr(ours.split, part) == getattr(reference, f"{part}_mask").numpy()).all()

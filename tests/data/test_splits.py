@@ -116,17 +116,17 @@ def test_public_is_the_data_sets_own_and_default_prefers_it():
         ("per_class:", "no numbers after the colon"),
         ("per_class:20", "three counts"),
         ("per_class:a,b,c", "three counts"),
-        ("per_class:0,5,5", "at least 1 node a class"),
+        ("per_class:0,5,5", "at least 1 training node per class"),
         (
             "per_class:31,5,5",
-            "class 2 of 'g' has 30 labelled nodes, fewer than the 31 a class.*N at most 30",
+            "class 2 of 'g' has 30 labelled nodes, fewer than the 31 training nodes per class.*N at most 30",
         ),
         ("per_class:20,50,50", "70 nodes left .* fewer than the 50 [+] 50 .*--split"),
         ("random:0.5,0.5", "three fractions"),
         ("random:0.6,0.3,0.2", "sum at most 1"),
-        ("random:0,0.5,0.5", "more than 0 for training"),
+        ("random:0,0.5,0.5", "that of training more than 0"),
         ("random:nan,0.1,0.1", "sum at most 1"),
-        ("random:0.5,0.001,0.4", "leaves none for val"),
+        ("random:0.5,0.001,0.4", "gives no node for val"),
     ],
 )
 def test_impossible_splits_are_refused_with_the_fix(spec, message):

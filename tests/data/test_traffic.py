@@ -45,7 +45,7 @@ class TestSubsets:
 
     def test_what_a_reader_must_know_of_a_subset_is_noted(self, real_data):
         assert "filled by linear interpolation" in load("metr_la_week", real_data).note
-        assert "summer time" in load("pems_bay_67", real_data).note
+        assert "daylight saving time" in load("pems_bay_67", real_data).note
 
     def test_subsets_of_one_network_agree_wherever_all_have_a_reading(self, real_data):
         week, raw, few = (load(name, real_data) for name in ("metr_la_week", "metr_la_raw", "metr_la_20"))
@@ -135,7 +135,7 @@ class TestFullFiles:
         sensors = load("pems_bay", tmp_path)
         assert sensors.readings.shape == (52_116, 4)
         assert (sensors.readings == values[~skipped].astype(np.float32)).all()
-        assert "summer time" in sensors.note
+        assert "daylight saving time" in sensors.note
         split = make_time_split(sensors, "default", 12, 12)
         assert (split.train, split.val, split.test) == (36_465, 5_209, 10_419)
         write_hdf5(tmp_path / "pems-bay.h5", ids, times, values, key="speed")
@@ -160,7 +160,7 @@ class TestWhatIsMissing:
     def test_a_set_that_is_not_here_names_its_files_and_where_to_get_them(self, tmp_path, monkeypatch):
         monkeypatch.delenv("GRAPHFED_DATA", raising=False)
         with pytest.raises(
-            InputError, match=r"'pems_bay' is not here: it needs pems-bay.h5 or .* get it from"
+            InputError, match=r"'pems_bay' was not found: it needs pems-bay.h5 or .* get it from"
         ):
             load("pems_bay", tmp_path)
         row = next(row for row in available(tmp_path) if row.name == "metr_la")

@@ -252,9 +252,11 @@ def test_floating_numbers_take_torchs_dtype_and_a_client_has_its_own_clients_onl
     assert cohort.x is not None
     assert cohort.edge_weight is not None
     assert cohort.x.dtype == cohort.edge_weight.dtype == torch.float64
-    with pytest.raises(InputError, match=r"is of the clients \[0\], and the run has \[1\] here"):
+    with pytest.raises(
+        InputError, match=r"belongs to the clients \[0\], and the run expects the clients \[1\] here"
+    ):
         make_client_cohort(data, [1], 2)
-    with pytest.raises(InputError, match="this client's data has 2 classes, and the run 3; name all classes"):
+    with pytest.raises(InputError, match="the data here has 2 classes, and the run has 3; name all classes"):
         make_client_cohort(data, [0], 3)
 
 
@@ -622,7 +624,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
         "are 'north', 'south', 'west'"),
     "an edge with no end here": (
         {"e.csv": EDGES + "5,south,7,west\n"}, {},
-        r"e\.csv, line 4, column 'source': '5' is at another client, as is the edge's other end; an edge"),
+        r"e\.csv, line 4, column 'source': '5' is at another client, like the edge's other endpoint; drop"),
     "an edge to a node that this client does not list": (
         {"e.csv": EDGES + "0,north,9,north\n"}, {},
         r"e\.csv, line 4, column 'target': '9' is no node of .*n\.csv; add the node"),
@@ -637,9 +639,9 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
         "line 4, column 'client': 'east' is no client of"),
     "a gateway whose clients stand apart": (
         {"n.csv": NODES + "2,west,1,,\n"}, {"client": "hub"}, r"\['north', 'west'\] and none of 'south'"),
-    "a gateway that does not say whom it holds": (
+    "a gateway that does not state whom it holds": (
         {"d.yaml": "nodes: n.csv\nedges: e.csv\nclient:\n", "e.csv": "source,target\n"}, {"client": "hub"},
-        r"'hub' is none of the run's clients \['north', 'south', 'west'\], and .*d\.yaml does not say"),
+        r"'hub' is none of the run's clients \['north', 'south', 'west'\], and .*d\.yaml does not state"),
     "everybody's files at one client": (
         {"d.yaml": TWO_SITES, "e.csv": "source,target\n"}, {}, r"d\.yaml describes the files of 2 clients"),
     "files of a client that is not there": (
@@ -647,15 +649,15 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
         r"describes the files of 'east', which is none of the run's clients"),
     "a public split without a column": (
         {"d.yaml": OWN + "split:\n"}, {"split": "public"},
-        "split 'public' cannot be drawn where every client sees its own nodes only; give the nodes"),
+        "split 'public' cannot be drawn if every client sees only its own nodes"),
     "a split by class without a column": (
         {"d.yaml": OWN + "split:\n"}, {"split": "per_class:5,5,5"}, "split 'per_class:5,5,5' cannot be"),
     "a split by class with a column": ({}, {"split": "per_class"}, r"split 'per_class' cannot be drawn"),
     "an unknown split": ({}, {"split": "randm"}, r"unknown split 'randm'; did you mean 'random'"),
     "a label that is no class": (
         {"d.yaml": OWN + "classes: [a, b]\n"}, {},
-        r"n\.csv, line 2, column 'label': 'yes-' is none of the classes; correct it, or name it under"),
-    "two clients of one name": ({}, {"roster": ["north", "north"]}, "have one name"),
+        r"n\.csv, line 2, column 'label': 'yes-' is none of the classes; correct it, or add it to"),
+    "two clients of one name": ({}, {"roster": ["north", "north"]}, "have the same name"),
 }  # fmt: skip
 
 
@@ -700,7 +702,7 @@ def test_a_dealt_file_is_the_clients_cohort_with_the_names_of_its_columns(
     split, partitioned = make_split(graph, "default", 0), partition(graph, "column", None, 0)
     for k, (bank, path) in enumerate(files.items()):
         data = read(path, bank, BANKS)
-        assert data.schema == Schema(graph.feature_names, graph.class_names, False, "dealt", "dealt")
+        assert data.schema == Schema(graph.feature_names, graph.class_names, False, "exported", "exported")
         assert data.schema.owners_known
         expected = make_cohort(graph, split, partitioned, [k], stable_ids=stable_ids_of(graph, partitioned))
         check_same_arrays(make_client_cohort(data, [k], 2), expected)
@@ -712,10 +714,10 @@ def test_a_dealt_file_is_the_clients_cohort_with_the_names_of_its_columns(
 def test_another_clients_file_or_another_runs_is_refused(banks: Path, tmp_path: Path) -> None:
     _, files = dealt_files(banks, tmp_path / "dealt")
     with pytest.raises(
-        InputError, match=r"was dealt for the clients \[1\] .* and client 'Northbank' has \[0\]"
+        InputError, match=r"was exported for the clients \[1\] .* and 'Northbank' has the clients \[0\]"
     ):
         read(files["Harbour Trust"], "Northbank", BANKS)
-    with pytest.raises(InputError, match=r"was dealt for the clients \[2\] of a run, .* of 0\.\.1; give"):
+    with pytest.raises(InputError, match=r"was exported for the clients \[2\] of a run, .* of 0\.\.1; give"):
         read(files["Union Savings"], "hub", BANKS[:2])
     data = read(files["Union Savings"], "hub", BANKS)
     assert data.cohort.clients == (2,)
@@ -723,9 +725,9 @@ def test_another_clients_file_or_another_runs_is_refused(banks: Path, tmp_path: 
 
 def test_a_gateways_file_has_several_clients_and_names_are_no_must(banks: Path, tmp_path: Path) -> None:
     graph = load_description(describe_file(banks / "banks.yaml")[0])
-    split, partitioned = make_split(graph, "default", 0), partition(graph, "column", None, 0)
-    for clients, fault in (([0, 1], ""), ([0, 2], r"was dealt for the clients \[0, 2\]")):
-        save_cohort(make_cohort(graph, split, partitioned, clients), tmp_path / "hub.safetensors")
+    split, dealt = make_split(graph, "default", 0), partition(graph, "column", None, 0)
+    for clients, fault in (([0, 1], ""), ([0, 2], r"was exported for the clients \[0, 2\]")):
+        save_cohort(make_cohort(graph, split, dealt, clients), tmp_path / "hub.safetensors")
         if fault:
             with pytest.raises(InputError, match=fault):
                 read(tmp_path / "hub.safetensors", "hub", BANKS)

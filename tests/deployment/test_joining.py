@@ -82,7 +82,7 @@ def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
             {"schema": Schema(("age", "income"), ("yes", "no"), False, "id", "column").to_json()},
             "the classes are [no, yes] at client 'north' and [yes, no] at client 'south'",
         ),
-        ({"schema": {"feature_names": ["age"]}}, "what south says of its data must have"),
+        ({"schema": {"feature_names": ["age"]}}, "the schema that south sent must have"),
         *[
             (
                 {key: value},
@@ -130,7 +130,7 @@ def test_readings_that_do_not_go_together_are_named() -> None:
     with pytest.raises(InputError, match="start of the readings is '2024' at south and '' at north"):
         agree_on_sensors({"north": said, "south": {**said, "start": "2024"}}, edges)
     for wrong in ({}, {"steps": "many"}, {**said, "steps": "many"}):
-        with pytest.raises(InputError, match="what north says of its readings cannot be used"):
+        with pytest.raises(InputError, match="the description of readings that north sent cannot be used"):
             agree_on_sensors({"north": wrong}, network)
 
 

@@ -19,7 +19,7 @@ schemas = st.builds(
     st.booleans(),
     st.sampled_from(["id", "client and id"]),
     st.sampled_from(["column", "hash"]),
-) | st.builds(Schema, texts, texts, st.booleans(), st.just("dealt"), st.just("dealt"))
+) | st.builds(Schema, texts, texts, st.booleans(), st.just("exported"), st.just("exported"))
 
 
 @given(schema=schemas)
@@ -48,7 +48,7 @@ FORM = Schema(("age", "income"), ("no", "yes"), False, "id", "column")
 
 DIFFERENT: list[tuple[dict[str, Any], str]] = [
     ({"feature_names": ("age",)},
-     "client 'a' has 2 features and client 'c' has 1; name the same ones in the same order in each "
+     "client 'a' has 2 features and client 'c' has 1; name the same features in the same order in each "
      "description: "
      "'features: [age, income]'"),
     ({"feature_names": ("age", "debt")}, "feature 2 is 'income' at client 'a' and 'debt' at client "
@@ -61,11 +61,12 @@ DIFFERENT: list[tuple[dict[str, Any], str]] = [
     ({"class_names": ("yes", "no")}, "the classes are [no, yes] at client 'a' and [yes, no] at client 'c'"),
     ({"class_names": ()}, "and none at client 'c'"),
     ({"weighted": True}, "the edges of client 'c' have weights and those of client 'a' have none; "
-     "name their"),
-    ({"ids": "client and id"}, "edges name the client of each end at client 'c' and not at client 'a'"),
-    ({"parts": "hash"}, "client 'a' has a column of parts of the split and client 'c' has none; add it"),
-    ({"ids": "dealt", "parts": "dealt"}, "client 'c' reads a cohort file that was dealt and "
-     "client 'a' files"),
+     "name the column of weights"),
+    ({"ids": "client and id"}, "edges name the client of each endpoint at client 'c' and not at client 'a'"),
+    ({"parts": "hash"}, "client 'a' has a column with parts of the split and client 'c' has none; add the "
+     "column"),
+    ({"ids": "exported", "parts": "exported"}, "client 'c' has an exported cohort file and client 'a' has a "
+     "description of its own files"),
 ]  # fmt: skip
 
 
@@ -82,15 +83,15 @@ def test_what_differs_between_clients_is_named_with_both_clients_and_the_fix(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "the schema of x must have feature_names, .*, parts, and nothing else; found N"),
+        (None, "the schema of x must have the keys feature_names, .*, parts and no others; found N"),
         ({"weighted": True}, r"found \['weighted'\]"),
-        ({**FORM.to_json(), "rows": 3}, "nothing else"),
-        ({**FORM.to_json(), "feature_names": "age"}, "feature_names must be a list of text; found 'age'"),
-        ({**FORM.to_json(), "class_names": [1]}, "class_names must be a list of text; found list"),
+        ({**FORM.to_json(), "rows": 3}, "and no others"),
+        ({**FORM.to_json(), "feature_names": "age"}, "feature_names must be a list of texts; found 'age'"),
+        ({**FORM.to_json(), "class_names": [1]}, "class_names must be a list of texts; found list"),
         ({**FORM.to_json(), "weighted": 1}, "weighted must be true or false; found 1"),
         ({**FORM.to_json(), "ids": "name"}, "ids must be one of .* found 'name'"),
         ({**FORM.to_json(), "parts": []}, "parts must be one of .* found list"),
-        ({**FORM.to_json(), "ids": "dealt"}, "are dealt both or neither"),
+        ({**FORM.to_json(), "ids": "exported"}, "must both be 'exported', or neither"),
     ],
 )  # fmt: skip
 def test_what_is_no_schema_is_refused(content: Any, message: str) -> None:

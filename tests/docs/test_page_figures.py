@@ -61,11 +61,11 @@ REVIEWED: dict[str, tuple[str, ...]] = {
     # Limits and intervals of the program.
     "deployment.md": (
         "a sign of life every 2 seconds",
-        "Every site says every 2 seconds",
-        "not heard for 30 seconds",
+        "Every site sends a sign of life every 2 seconds",
+        "from a site for 30 seconds",
         "*was not heard for 30 s;",
         "*did not come back within 600 s;",
-        "Every place saves every 30 seconds",
+        "Every participant saves every 30 seconds",
         "has at most 1 GiB",
         "in parts of 4 MiB",
         "Clocks may differ by 60 seconds",

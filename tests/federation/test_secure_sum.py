@@ -178,7 +178,7 @@ def test_a_number_that_cannot_be_summed_is_refused(value: float) -> None:
 
 @pytest.mark.parametrize("simulated", [True, False])
 def test_two_clients_are_refused(simulated: bool) -> None:
-    with pytest.raises(InputError, match=r"secure aggregation needs 3 .* and here are 2"):
+    with pytest.raises(InputError, match=r"secure aggregation needs 3 .* and this round has 2"):
         summing([1.0, 2.0], simulated=simulated)
 
 
@@ -206,6 +206,6 @@ def test_a_message_that_is_not_the_expected_one_ends_the_sum_and_says_where(
     """That every message of the machines has such an error is tested in tests/secure."""
     monkeypatch.setattr(module, "forward", not_forwarded)
     with pytest.raises(
-        StageError, match=r"clients 0..2 \(stacked\) failed in 'mask' .* not what is expected"
+        StageError, match=r"clients 0..2 \(stacked\) failed in 'mask' .* not the expected one"
     ):
         summing([1.0, 2.0, 3.0])

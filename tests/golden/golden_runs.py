@@ -29,7 +29,7 @@ RECORD = Path(__file__).with_name("golden.json")
 RENAMED_TRANSFERS: Mapping[str, str] = {}
 
 #: The key that clients share in runs with node_ids=keyed.
-CLIENTS_KEY = {"GRAPHFED_HOLDERS_KEY": "5c" * 32}
+CLIENTS_KEY = {"GRAPHFED_CLIENTS_KEY": "5c" * 32}
 
 #: Settings that make a run small, for the methods that have them. The noise of local differential privacy
 #: repeats only with a seed of its own.

@@ -72,8 +72,8 @@ def outgoing(cohort: Cohort, h: Tensor, w: Weights) -> Tensor:
     return (h @ w["layers.1.weight"]) * scale[:, None]
 
 
-def logits(h: Tensor, far: Tensor, graph: Graphs, w: Weights) -> Tensor:
-    return spmm(graph.second, torch.cat([h @ w["layers.1.weight"], far])) + w["layers.1.bias"]
+def logits(h: Tensor, remote: Tensor, graph: Graphs, w: Weights) -> Tensor:
+    return spmm(graph.second, torch.cat([h @ w["layers.1.weight"], remote])) + w["layers.1.bias"]
 
 
 def loss(cohort: Cohort, out: Tensor, n: Tensor) -> Tensor:
@@ -100,8 +100,8 @@ def setup(fed: Federation, data: Located, task: Task, config: AloneConfig) -> St
 def forward(fed: Federation, state: State, weights: Located) -> Located:
     data, graph, route, _ = state.prepared
     h = fed.clients.run(hidden, data, graph, weights)
-    far = fed.exchange(fed.clients.run(outgoing, data, h, weights), route, name="toy/embeddings")
-    return fed.clients.run(logits, h, far, graph, weights)
+    remote = fed.exchange(fed.clients.run(outgoing, data, h, weights), route, name="toy/embeddings")
+    return fed.clients.run(logits, h, remote, graph, weights)
 
 
 def round(fed: Federation, state: State, config: AloneConfig, number: int) -> State:

@@ -20,10 +20,10 @@ def away(cohort: Cohort) -> Tensor:
 
 
 def wants(cohort: Cohort) -> ExchangeIds:
-    links, far = cohort.links, away(cohort)
+    links, remote = cohort.links, away(cohort)
     assert links is not None
     return ExchangeIds(
-        links.client[far], links.id[far], cohort.client[links.row[far]], cohort.id, cohort.client
+        links.client[remote], links.id[remote], cohort.client[links.row[remote]], cohort.id, cohort.client
     )
 
 
@@ -42,12 +42,12 @@ def move(weights: Tensor, config: AloneConfig, number: int) -> Tensor:
     return weights + config.lr * (drawn - 0.3)
 
 
-def products(cohort: Cohort, far: Tensor, weights: Tensor, target: str) -> Tensor:
+def products(cohort: Cohort, remote: Tensor, weights: Tensor, target: str) -> Tensor:
     links, x = cohort.links, features(cohort)
     assert links is not None
     other = x.new_zeros(len(links.row), x.shape[1])
     elsewhere = away(cohort)
-    other[elsewhere] = far
+    other[elsewhere] = remote
     # A client's own rows are sorted by (client, id).
     width = int(torch.cat([cohort.id, links.id]).max()) + 1 if len(links.id) else 1
     code = cohort.client[links.row] * width + links.id
@@ -66,9 +66,9 @@ def round(fed: Federation, state: State, config: AloneConfig, number: int) -> St
 
 def predict(fed: Federation, state: State, config: AloneConfig, target: str) -> Located:
     data, route = state.prepared
-    far = fed.exchange(fed.clients.run(features, data), route, name="toy/features", grad=False)
+    remote = fed.exchange(fed.clients.run(features, data), route, name="toy/features", grad=False)
     weights = fed.broadcast(state.weights, name="toy/weights", grad=False)
-    scores: Located = fed.clients.run(products, data, far, weights, target)
+    scores: Located = fed.clients.run(products, data, remote, weights, target)
     return scores
 
 

@@ -1,4 +1,4 @@
-"""Small federations that predict links: a graph without the edges that are asked for, dealt over clients, and
+"""Small federations that predict links: a graph without the edges to predict, partitioned among clients, and
 a run in any placement."""
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ ROUNDS = 4
 
 @dataclass(frozen=True)
 class LinkWorld(World):
-    """A training graph, the split of the whole one's edges and how it is dealt."""
+    """A training graph, the split of the whole graph's edges, and the partition."""
 
     split: EdgeSplit
 
@@ -36,15 +36,15 @@ class LinkWorld(World):
     def task(self) -> Task:
         return Task(self.graph.num_features, self.graph.num_classes, LINK_PREDICTION)
 
-    def dealt(self, client: np.ndarray, num_clients: int) -> "LinkWorld":
+    def partitioned(self, client: np.ndarray, num_clients: int) -> "LinkWorld":
         return replace(self, partition=from_assignment(self.graph, client, num_clients=num_clients))
 
     def as_asked(self, method: Method) -> "LinkWorld":
-        """As a method must have it dealt."""
+        """Return the world with the partition that a method needs."""
         n = self.graph.num_nodes
         if method.pooled:
-            return self.dealt(np.zeros(n, dtype=np.int64), 1)
-        return self.dealt(np.arange(n), n) if one_each(method) else self
+            return self.partitioned(np.zeros(n, dtype=np.int64), 1)
+        return self.partitioned(np.arange(n), n) if one_each(method) else self
 
 
 def link_world(seed: int = 0, **options: Any) -> LinkWorld:
@@ -95,7 +95,7 @@ def scores(outcome: Outcome) -> torch.Tensor:
 
 
 def by_pair(outcome: Outcome, world: LinkWorld) -> dict[tuple[int, int], float]:
-    """The score of each pair of nodes, whoever scores it."""
+    """Collect the score of each pair of nodes from all clients."""
     whole = make_cohort(world.graph, world.split, world.partition, range(world.clients))
     assert whole.links is not None
     ends = torch.stack([whole.id[whole.links.row], whole.links.id]).sort(0)[0].t().tolist()

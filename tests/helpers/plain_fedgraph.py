@@ -60,7 +60,7 @@ class Plain:
     def sample(self, out: Nodes, decision: dict[int, list[float]] | None, key: int) -> list[PlainLayer]:
         layers: list[PlainLayer] = []
         for number in reversed(range(self.config.layers)):
-            shares = self.config.shares(number)
+            shares = self.config.sends_embeddings(number)
             layer = PlainLayer({}, {k: set() for k in self.clients}, {k: set() for k in self.clients})
             for k in self.clients:
                 layer.coefficient[k] = {}
@@ -91,13 +91,13 @@ class Plain:
         wants = {u for v in self.held[k] for u in self.outer[v]} if shares else set()
         mass = {}
         for u in [*sorted(self.held[k]), *sorted(wants, key=lambda u: (self.owner[u], u))]:
-            near = [
+            neighbours = [
                 v for v in self.held[k] if u == v or u in self.inner[v] or (u in wants and u in self.outer[v])
             ]
             if u in wants:  # nobody knows its degree here: its edges to own rows stand for it
-                q = [self.outer[v][u] / (self.degree(v) * (len(near) + 1)) ** 0.5 for v in near]
+                q = [self.outer[v][u] / (self.degree(v) * (len(neighbours) + 1)) ** 0.5 for v in neighbours]
             else:
-                q = [self.q(v, u, number) for v in near]
+                q = [self.q(v, u, number) for v in neighbours]
             mass[u] = sum(x**2 for x in q)
         total, so_far, ends = sum(mass.values()), 0.0, []
         for u, weight in mass.items():
@@ -116,23 +116,23 @@ class Plain:
 
     def kept(self, v: int, shares: bool, amount: float | None, key: int, number: int) -> dict[int, float]:
         """The neighbours that are kept, with their factors."""
-        near = sorted({**self.inner[v], **(self.outer[v] if shares else {})})
-        if amount is None or not near:
-            return dict.fromkeys(near, 1.0)
-        words = entry_words(torch.tensor([v] * len(near)), torch.tensor(near))
-        draws = dict(zip(near, uniform_entries(fold(key, number), words).tolist(), strict=True))
+        neighbours = sorted({**self.inner[v], **(self.outer[v] if shares else {})})
+        if amount is None or not neighbours:
+            return dict.fromkeys(neighbours, 1.0)
+        words = entry_words(torch.tensor([v] * len(neighbours)), torch.tensor(neighbours))
+        draws = dict(zip(neighbours, uniform_entries(fold(key, number), words).tolist(), strict=True))
         if self.config.policy == "graphsage":
-            chosen = sorted(near, key=draws.__getitem__)[: int(amount)]
+            chosen = sorted(neighbours, key=draws.__getitem__)[: int(amount)]
         else:
-            chosen = [u for u in near if draws[u] < amount]
+            chosen = [u for u in neighbours if draws[u] < amount]
         if self.config.estimator == "horvitz_thompson":
             return dict.fromkeys(chosen, 1 / amount)
-        return {u: len(near) / len(chosen) for u in chosen}
+        return {u: len(neighbours) / len(chosen) for u in chosen}
 
     def q(self, v: int, u: int, number: int) -> float:
         weight = 1.0 if u == v else {**self.inner[v], **self.outer[v]}[u]
-        inner_only = self.config.share == "none" or (
-            number == 0 and self.config.first_degrees == "internal" and self.config.share != "all"
+        inner_only = self.config.sent_embeddings == "none" or (
+            number == 0 and self.config.first_degrees == "internal" and self.config.sent_embeddings != "all"
         )
         return weight / (self.degree(v, not inner_only) * self.degree(u, not inner_only)) ** 0.5
 
@@ -149,9 +149,9 @@ class Plain:
             h = {}
             for k in self.clients:
                 h[k] = {}
-                for v, near in layer.coefficient[k].items():
+                for v, neighbours in layer.coefficient[k].items():
                     z = weights[k][f"layers.{number}.bias"]
-                    for u, q in near.items():
+                    for u, q in neighbours.items():
                         own = u in self.held[k]
                         z = z + q * (hw[k][u] if own else hw[self.owner[u]][u].detach())
                     h[k][v] = z if number == len(layers) - 1 else z.relu()

@@ -1,6 +1,6 @@
 """How tests name the protection of a setting, with its protocols."""
 
-#: What each setting of protection can be, beside plaintext.
+#: The values of each setting of protection, except plaintext.
 HIDDEN = {"aggregation": "secure", "exchange": "encrypted", "pooling": "secure"}
 
 

@@ -1,4 +1,4 @@
-"""Small federations for the laws: a graph dealt over clients, and a run in any placement."""
+"""Small federations for the laws: a graph that is partitioned among clients, and a run in any placement."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -30,7 +30,7 @@ NUM_CLASSES = 3
 
 @dataclass(frozen=True)
 class World:
-    """A graph, its split and how it is dealt."""
+    """A graph, its split and its partition."""
 
     graph: Graph
     split: Split
@@ -54,7 +54,7 @@ def make_world(
     rng = np.random.default_rng(seed)
     y = rng.integers(0, NUM_CLASSES, nodes)
     ends = rng.integers(0, nodes - 4, (2, 4 * nodes))  # the last four nodes have no edge
-    near = (y[ends[0]] == y[ends[1]]) | (rng.random(ends.shape[1]) < 0.2)
+    kept = (y[ends[0]] == y[ends[1]]) | (rng.random(ends.shape[1]) < 0.2)
     x = (rng.random((nodes, 12)) < 0.15 + 0.3 * (np.arange(12) % NUM_CLASSES == y[:, None])).astype(
         np.float32
     )
@@ -63,7 +63,7 @@ def make_world(
         "world",
         sp.csr_matrix(x) if sparse else x + rng.normal(0, 0.1, x.shape),
         y,
-        ends[:, near],
+        ends[:, kept],
         num_classes=NUM_CLASSES,
     )
     part = rng.permutation(nodes) % 4
@@ -78,8 +78,8 @@ def weighted(world: World, seed: int = 0, *, ones: bool = False) -> World:
     graph = replace(
         world.graph, edge_weight=np.ones_like(draw) if ones else draw.astype(np.float32).astype(np.float64)
     )
-    dealt = replace(world.partition, graph_hash=graph.hash)
-    return World(graph, world.split, dealt)
+    partition = replace(world.partition, graph_hash=graph.hash)
+    return World(graph, world.split, partition)
 
 
 #: What methods that noise need here: noise that repeats, and bounds that the dense world keeps; and of those
@@ -150,7 +150,7 @@ def one_each(method: Method) -> bool:
 
 
 def as_asked(method: Method, world: World) -> World:
-    """The world as a method must have it dealt: whole, a node at every client, or as it is."""
+    """Return the world with the partition that a method needs: whole, one node per client, or unchanged."""
     if method.pooled:
         return pooled(world)
     whole = one_each(method) and world.clients < world.graph.num_nodes
@@ -216,7 +216,7 @@ def run_processes(
 
 
 def cohorts_of(world: World, workers: Sequence[Sequence[int]], config: Any) -> list[Cohort]:
-    """What each host trains on."""
+    """Return the data that each worker trains on."""
     made = (make_cohort(world.graph, world.split, world.partition, worker) for worker in workers)
     return [as_configured(cohort, config) for cohort in made]
 

@@ -117,7 +117,7 @@ def test_the_comparison_of_methods_has_the_mean_and_deviation_of_each(tmp_path: 
 
 
 def test_audits_of_baselines_fedgcn_and_lumos_have_a_finding_of_every_attack(tmp_path: Path) -> None:
-    cases = run("baseline_audits", tmp_path / "audits.json")["cases"]
+    cases = run("audits", tmp_path / "audits.json", "baselines")["cases"]
     assert all("membership" in case for case in cases.values())
     assert 0 < cases["fedgcn_1"]["fedgcn_features"]["value"] <= 1
     assert 0 <= cases["lumos_2"]["lumos_features"]["value"] <= 1
@@ -265,7 +265,7 @@ def test_fedgraphs_silos_predict_what_one_party_does_before_their_rounds_are_tim
 
 
 def test_the_attacks_on_unprotected_messages_find_everything_and_noise_stops_them(tmp_path: Path) -> None:
-    cases = run("audits", tmp_path / "audits.json")["cases"]
+    cases = run("audits", tmp_path / "audits.json", "messages")["cases"]
     for name in ("fedgat_vector", "fedgat_matrix", "fedgat_drop_single"):
         assert cases[name]["fedgat_features"]["value"] == 1
     assert cases["sapgnn_identity"]["split_features"]["value"] == 1
@@ -279,7 +279,7 @@ def test_the_attacks_on_unprotected_messages_find_everything_and_noise_stops_the
 def test_the_audits_of_papers_have_a_figure_and_the_one_without_information(
     method: str, tmp_path: Path
 ) -> None:
-    result = run("paper_audits", tmp_path / "audits.json", method)
+    result = run("audits", tmp_path / "audits.json", method)
     assert result["cases"]
     for case in result["cases"].values():
         assert case["method"] == method

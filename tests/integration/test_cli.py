@@ -67,11 +67,11 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
     ("arguments", "message"),
     [
         ("run fedavgg", "did you mean 'fedavg'"),
-        ("run", "no method was named"),
+        ("run", "no method was given"),
         ("run fedavg --data coraa", "did you mean 'cora'"),
         ("run fedavg --partition radnom", "did you mean 'random'"),
         ("run fedavg --clinets 3", "--clients"),
-        ("run fedavg --clients 5000", "5000 clients cannot share 'digits'"),
+        ("run fedavg --clients 5000", "cannot be partitioned among 5000 clients"),
         ("run fedavg --clients many", "'many' is not a whole number"),
         ("run fedavg --rounds 0", "rounds=0"),
         ("run fedavg --set lr=-1", "lr=-1"),
@@ -86,7 +86,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
         ("run fedavg --data-dir none", "none does not exist"),
         ("run fedavg fedgcn", "fedgcn"),
         ("rnu fedavg", "rnu"),
-        ("compare", "no method was named"),
+        ("compare", "no method was given"),
         ("compare fedavg --seeds 0,x", "'0,x' cannot be read"),
         ("compare fedavg --seeds 0,0", "twice"),
         ("compare fedavg --seed 0", "compare takes several seeds: --seeds 0,1,2"),
@@ -335,7 +335,7 @@ def test_a_config_file_without_a_method_holds_the_options_of_all_rows(
     content = json.loads(capsys.readouterr().out.splitlines()[-1])
     rows = {row["label"]: row for row in content["rows"]}
     assert set(rows) == {"fedgcn", "one hop", "central", "isolated", "fedavg"}
-    assert rows["one hop"]["recipe"] == {"rounds": 1, "dropout": 0.1, "hops": 1}
+    assert rows["one hop"]["changed_settings"] == {"rounds": 1, "dropout": 0.1, "hops": 1}
     assert rows["fedgcn"]["seeds"] == [5]
     assert content["clients"] == 2
 

@@ -150,9 +150,9 @@ def test_every_service_runs_as_whoever_owns_the_kits_and_cannot_change_its_own_r
         assert mounts == expected
 
 
-def test_the_holders_key_is_handed_through_to_sites_alone_and_written_down_nowhere() -> None:
+def test_the_clients_key_is_handed_through_to_sites_alone_and_written_down_nowhere() -> None:
     given = {name: service.get("environment") for name, service in SERVICES.items()}
-    assert given == {name: ["GRAPHFED_HOLDERS_KEY"] if name in SITES else None for name in SERVICES}
+    assert given == {name: ["GRAPHFED_CLIENTS_KEY"] if name in SITES else None for name in SERVICES}
 
 
 def test_the_commands_in_the_comments_are_ones_that_graphfed_takes_for_these_very_services() -> None:

@@ -141,7 +141,7 @@ def test_a_set_whose_features_are_incomplete_is_looked_at_without_them(real_data
     found = inspect("lastfm")
     assert found.overview["nodes"] == 7624
     assert found.overview["features"] == 0
-    assert all("lacks the features" in str(problem) for problem in found.methods.values())
+    assert all("does not have the features" in str(problem) for problem in found.methods.values())
 
 
 def test_sensors_are_counted_as_a_loop_over_them_counts() -> None:
@@ -167,7 +167,7 @@ def test_sensors_are_counted_as_a_loop_over_them_counts() -> None:
     assert content["windows"] == {
         "lags": 12, "horizon": 12, "every": 1, "train": 1395, "val": 199, "test": 399,
     }  # fmt: skip
-    with pytest.raises(InputError, match="which partitions of graphs do not"):
+    with pytest.raises(InputError, match="each of which is a client"):
         inspect("roads", clients=3)
 
 
@@ -206,7 +206,7 @@ def test_windows_that_do_not_fit_are_told_and_so_are_settings_that_change_nothin
 ) -> None:
     command = ["data", "inspect", "roads", "--set", "data.weeks=1"]
     assert main([*command, "--set", "horizon=5000"]) == 0
-    assert "one window of 12 to read and 5000 to" in " ".join(capsys.readouterr().out.split())
+    assert "one window of 12 lags and a horizon of 5000" in " ".join(capsys.readouterr().out.split())
     assert main([*command, "--set", "horizon=24", "--split", "inductive:0.5", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert (content["windows"]["horizon"], content["split"]) == (24, "inductive:0.5")
@@ -296,7 +296,10 @@ def test_a_partition_is_written_for_any_number_of_runs(capsys: pytest.CaptureFix
         (["roads", "--out", "s.safetensors"], "and every sensor is a client"),
         (["digits", "--clients", "0", "--out", "s.safetensors"], "clients=0 cannot be used"),
         (["digits", "--partition", "colunm", "--out", "s.safetensors"], "did you mean 'column'"),
-        (["digits", "--partition", "column", "--out", "s.safetensors"], "needs a column of clients"),
+        (
+            ["digits", "--partition", "column", "--out", "s.safetensors"],
+            "needs data that states the client of each node",
+        ),
         (["digits"], "Missing option '--out'"),
         (["digits", "--set", "lr=0.1", "--out", "s.safetensors"], "lr is a setting of training"),
         (

@@ -58,7 +58,7 @@ def banks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop
     timing = Timing(beat=1.0, give_up=20.0, deadline=120.0, patience=240.0)
     project = Project("banks", tuple(Site(bank) for bank in BANKS), port=free_port(), timing=timing)
     files = {bank: data / bank / "bank.yaml" for bank in BANKS}
-    key = {"GRAPHFED_HOLDERS_KEY": KEY}
+    key = {"GRAPHFED_CLIENTS_KEY": KEY}
     folder = tmp_path_factory.mktemp("federation")
     with Loopback(
         project, folder / "startup_kits", files, environment=dict.fromkeys(BANKS, key)
@@ -103,7 +103,7 @@ def test_it_has_the_metrics_of_a_run_on_all_banks_files(
     trained: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The banks never show each other a file; who has all of them, and their key, gets the same numbers."""
-    monkeypatch.setenv("GRAPHFED_HOLDERS_KEY", KEY)
+    monkeypatch.setenv("GRAPHFED_CLIENTS_KEY", KEY)
     together = graphfed.run("sapgnn", data=data / "banks.yaml", out=False, **SETTINGS)
     apart = json.loads((trained / "result.json").read_text())
     assert apart["best_round"] == together.best_round

@@ -201,15 +201,18 @@ def test_sensors_stand_in_the_order_of_the_project_whatever_that_of_the_file(fol
 @pytest.mark.parametrize(
     ("description", "said"),
     [
-        ("readings: speeds.csv\ndistances: ../distances.csv\n", "the graph of the sensors is the server's"),
-        ("distances: ../distances.csv\nlocations: x.csv\n", "only; leave it out"),
+        (
+            "readings: speeds.csv\ndistances: ../distances.csv\n",
+            "only the server has the graph of the sensors",
+        ),
+        ("distances: ../distances.csv\nlocations: x.csv\n", "of the sensors; remove it"),
         (
             "readings: other.csv\n",
-            "sensor 's9' is no client of this project (s0, s1, s2, s3, s4, ...); call both",
+            "sensor 's9' is no client of this project (s0, s1, s2, s3, s4, ...); use the sensor's name as",
         ),
         (
             "readings: split.csv\n",
-            "of 's0', of 's2', not of 's1', which the project lists between them",
+            "of 's0' and of 's2', and not of 's1', which the project lists between them",
         ),
     ],
 )

@@ -76,9 +76,9 @@ def console_lines(block: Block) -> list[str]:
 def program(line: str, folder: Path) -> dict[str, Any]:
     """The line as this Python runs it in a folder: arguments of subprocess's functions."""
     environment = dict(os.environ)
-    key = re.match(r"GRAPHFED_HOLDERS_KEY=\$\(cat ([\w.]+)\) ", line)
+    key = re.match(r"GRAPHFED_CLIENTS_KEY=\$\(cat ([\w.]+)\) ", line)
     if key:
-        environment["GRAPHFED_HOLDERS_KEY"] = (folder / key[1]).read_text().strip()
+        environment["GRAPHFED_CLIENTS_KEY"] = (folder / key[1]).read_text().strip()
     words = shlex.split(line.removeprefix(key[0]) if key else line)
     if words[0] == "(umask":  # a line for the shell
         command = ["sh", "-c", line.replace("python", shlex.quote(sys.executable), 1)]
@@ -175,8 +175,8 @@ def test_every_command_of_the_page_does_what_it_promises(walked: Walk) -> None:
     }
 
 
-def test_the_holders_key_is_readable_by_its_owner_alone(walked: Walk) -> None:
-    assert (walked.folder / "holders.key").stat().st_mode & 0o077 == 0
+def test_the_clients_key_is_readable_by_its_owner_alone(walked: Walk) -> None:
+    assert (walked.folder / "clients.key").stat().st_mode & 0o077 == 0
 
 
 def test_the_texts_on_the_page_are_what_is_printed(walked: Walk) -> None:
@@ -206,7 +206,8 @@ def test_every_place_keeps_the_files_that_the_page_names_and_no_other(walked: Wa
 
 
 def test_logs_are_where_the_page_on_visibility_says(walked: Walk) -> None:
-    named = re.findall(r"^\| `([\w.]+)` \|", VISIBILITY.partition("| file in a kit |")[2], re.MULTILINE)
+    rows = VISIBILITY.partition("| file in a startup kit |")[2]
+    named = re.findall(r"^\| `([\w.]+)` \|", rows, re.MULTILINE)
     assert named == ["log.txt", "audit.log", "console.txt", "runs"]
     for place in ("server", *SITES):
         startup_kit = walked.folder / "startup_kits" / place

@@ -97,7 +97,7 @@ def test_a_networkx_graph_tells_its_parallel_edges_and_no_direction_that_it_has_
 ) -> None:
     graph = drawn(nx.MultiGraph(), [*RING, (1, 0), (0, 1)], weight=2.0)
     dropped, _ = dropped_by(graph, tmp_path / "run", capsys)
-    assert dropped == ["2 repetitions of an edge (it has the mean of their weights)"]
+    assert dropped == ["2 repetitions of an edge (its weight is the mean of the listed weights)"]
     assert dropped_by(drawn(nx.Graph(), RING, weight=2.0), tmp_path / "again", capsys) == ([], [])
 
 
@@ -124,7 +124,7 @@ def test_tables_tell_their_columns_direction_self_loops_and_repetitions(
     assert dropped == [
         f"the direction of {N - 1} edges",
         "1 self loop",
-        "2 repetitions of an edge (it has the sum of their weights)",
+        "2 repetitions of an edge (its weight is the sum of the listed weights)",
         "1 column of the nodes ('opened')",
         "1 column of the edges ('channel')",
     ]
@@ -189,7 +189,7 @@ def test_inspect_the_report_and_the_files_of_a_run_tell_it_too(
     assert {*content} < {*found}
     assert main(["data", "inspect", str(path)]) == 0
     plain = " ".join(capsys.readouterr().out.split())
-    assert f"in the data, and not used {'; '.join(found)}" in plain
+    assert f"in the data but not used {'; '.join(found)}" in plain
     graphfed.run("fedavg", data=path, out=folder, **SHORT)
     assert "not used" not in capsys.readouterr().err, "without progress nothing is printed"
     assert main(["report", str(folder)]) == 0
@@ -213,7 +213,7 @@ def test_data_named_by_a_config_file_tells_which_of_its_keys_only_config_reads(
     described = [f"  {line}" for line in path.read_text().splitlines()]
     config = tmp_path / "own" / "bank.yaml"
     config.write_text("\n".join(["data:", *described, "set: {hidden: 8}", "rounds: 1"]))
-    phrase = "2 keys of bank.yaml, read by --config ('set', 'rounds')"
+    phrase = "2 keys of bank.yaml, for --config ('set', 'rounds')"
     dropped, lines = dropped_by(config, tmp_path / "run", capsys)
     assert dropped[0] == phrase
     assert phrase in lines[0]

@@ -110,9 +110,12 @@ def test_the_examples_of_run_and_compare_can_be_used_as_they_are(capsys: pytest.
                 # what is only shown loads no data that could have too few nodes.
                 continue
             words = re.sub(r"--(clients|out) \S+", "", line)
-            data, refusal = "digits", "999999 clients cannot share 'digits'"
+            data, refusal = "digits", "cannot be partitioned among 999999 clients"
             if "roads" in line:
-                data, refusal = "roads", "'roads' has 60 sensors, one client each, not 999999"
+                data, refusal = (
+                    "roads",
+                    "'roads' has 60 sensors, each of which is a client, so there cannot be 999999 clients",
+                )
             arguments = shlex.split(f"{words} --clients 999999 --data {data} --threads 1")[1:]
             assert main([*arguments, "--no-progress"]) == UNUSABLE
             assert refusal in capsys.readouterr().err

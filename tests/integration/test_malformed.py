@@ -79,8 +79,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "an edge to nowhere": (line("edges.csv", 4, "c,A"), "edges.csv, line 4, column 'target': 'A' is no node"),
     "an edge without an end": (line("edges.csv", 2, "a,"), "edges.csv, line 2, column 'target': '' is no node"),
     "an id with leading zeros": (line("edges.csv", 2, "a,0b"), "edges.csv, line 2"),
-    "an edge of three ends": (line("edges.csv", 2, "a,b,c"), "edges.csv, line 2: 3 values where"),
-    "an edge of one end": (line("edges.csv", 3, "b"), "edges.csv, line 3: 1 values where"),
+    "an edge of three ends": (line("edges.csv", 2, "a,b,c"), "edges.csv, line 2: 3 values, and"),
+    "an edge of one end": (line("edges.csv", 3, "b"), "edges.csv, line 3: 1 values, and"),
     "edges with no column source": (line("edges.csv", 1, "from,target"), "edges.csv has no column 'source'"),
     "no file of edges": (lambda: Path("edges.csv").unlink(), "edges.csv cannot be read"),
     "an empty file of edges": (content("edges.csv", ""), "edges.csv is empty"),
@@ -98,10 +98,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "an empty weight": (
         content("edges.csv", "source,target,weight\na,b,1\nb,c,\n"), "edges.csv, line 3, column 'weight': the value is empty"),
     "weights that add up beyond float32": (
-        content("edges.csv", "source,target,weight\na,b,3e38\nb,a,3e38\n"), "between nodes 0 and 1 weighs inf"),
+        content("edges.csv", "source,target,weight\na,b,3e38\nb,a,3e38\n"), "between nodes 0 and 1 has weight inf"),
     "a column of weights that is not there": (
         yaml(YAML + "weight: amount\n"), "edges.csv has no column 'amount' (weight)"),
-    "an unknown rule for repeated edges": (yaml(YAML + "repeated: add\n"), "repeated, the weight of an edge with several rows, is 'add'"),
+    "an unknown rule for repeated edges": (yaml(YAML + "repeated: add\n"), "repeated is 'add'"),
     "no column for the ids": (yaml(YAML + "id:\n"), "d.yaml: id must be text"),
     # ids
     "an id twice": (line("nodes.csv", 5, "a,y,4,no,train"), "nodes.csv, line 5, column 'id': the id 'a' is also in line 2"),
@@ -116,7 +116,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a decimal comma": (line("nodes.csv", 5, 'd,y,"4,5",no,train'), "nodes.csv, line 5, column 'age': '4,5' is no number"),
     "a number with a unit": (line("nodes.csv", 2, "a,x,1 kg,yes,train"), "nodes.csv, line 2, column 'age': '1 kg'"),
     "no column for features": (
-        content("nodes.csv", "id,label\na,x\nb,y\nc,x\nd,y\n"), "nodes.csv has no column left for features"),
+        content("nodes.csv", "id,label\na,x\nb,y\nc,x\nd,y\n"), "nodes.csv has no column for features"),
     "a feature that is not there": (yaml(YAML + "features: [agee]\n"), "no column 'agee' (features); did you mean 'age'?"),
     "a pattern without a match": (yaml(YAML + "features: ['f_*']\n"), "no column 'f_*'"),
     "a feature that is the label": (yaml(YAML + "features: [label]\n"), "'label' of nodes.csv cannot be a feature"),
@@ -125,21 +125,21 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "as many labels as nodes": (
         lambda: (content("nodes.csv", "id,age,label\n" + "".join(f"{i},1,{i}\n" for i in range(1200)))(),
                  content("edges.csv", "source,target\n0,1\n")()),
-        "1200 different labels of 1200 nodes are no classes"),
+        "1200 different labels of 1200 nodes are too many for classes"),
     "labels that are measurements": (
         lambda: (content("nodes.csv", "id,age,label\n" + "".join(f"{i},1,{i // 2 + 0.5}\n" for i in range(49)))(),
                  content("edges.csv", "source,target\n0,1\n")()),
-        "25 different labels of 49 nodes are no classes"),
+        "25 different labels of 49 nodes are too many for classes"),
     "a label that is no class": (
         yaml(YAML + "classes: ['no', maybe]\n"),
-        "nodes.csv, line 2, column 'label': 'yes' is none of the classes; correct it, or name it under 'classes' ('no', 'maybe')"),
+        "nodes.csv, line 2, column 'label': 'yes' is none of the classes; correct it, or add it to 'classes' ('no', 'maybe')"),
     "classes that are no list": (yaml(YAML + "classes: legit\n"), "d.yaml: classes must be a list of labels, as in [legit, fraud] (found 'legit')"),
     "no class in the list": (yaml(YAML + "classes: []\n"), "d.yaml: classes must be a list of labels, as in [legit, fraud] (found none in it)"),
     "a class that YAML takes for no text": (yaml(YAML + "classes: [yes, no]\n"), "d.yaml: the class True is no text; put it in quotes"),
     "a class without a name": (yaml(YAML + "classes: ['yes', ' ']\n"), "d.yaml: the class ' ' is no text"),
     "a class that is a list": (yaml(YAML + "classes: [[a], b]\n"), "d.yaml: the class list is no text"),
-    "a class twice": (yaml(YAML + "classes: ['yes', 'no', 'yes ']\n"), "d.yaml: classes names 'yes' twice"),
-    "no labels at all": (content("nodes.csv", "id,age\na,1\nb,2\nc,3\nd,4\n"), "'nodes' has no labels to train on"),
+    "a class twice": (yaml(YAML + "classes: ['yes', 'no', 'yes ']\n"), "d.yaml: 'classes' names 'yes' twice"),
+    "no labels at all": (content("nodes.csv", "id,age\na,1\nb,2\nc,3\nd,4\n"), "'nodes' has no labels, and training needs labels"),
     "a part that is unknown": (line("nodes.csv", 4, "c,x,3,yes,tset"), "nodes.csv, line 4, column 'split': 'tset' is no part"),
     "nothing to train on": (
         content("nodes.csv", "\n".join(NODES).replace("train", "")), "split 'own' of 'nodes' has no train node"),
@@ -150,12 +150,12 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "an empty client": (line("nodes.csv", 3, "b,,2,no,val"), "nodes.csv, line 3, column 'client': the value is empty"),
     "clients of edges without clients": (
         lambda: (content("nodes.csv", "id,age,label\na,1,x\nb,2,y\n")(), content("edges.csv", "source,target,s\na,b,x\n")(),
-                 yaml(YAML + "source_client: s\ntarget_client: s\n")()), "no column 'client' of nodes.csv"),
-    "the client of one end": (
-        lambda: (line("edges.csv", 1, "source,s")(), yaml(YAML + "target: s\nsource_client: s\n")()), "one end of the edges only"),
+                 yaml(YAML + "source_client: s\ntarget_client: s\n")()), "and no column of clients of nodes.csv"),
+    "the client of only one endpoint": (
+        lambda: (line("edges.csv", 1, "source,s")(), yaml(YAML + "target: s\nsource_client: s\n")()), "only one endpoint of the edges"),
     # the table itself
-    "a row too long": (line("nodes.csv", 4, "c,x,3,yes,test,6"), "nodes.csv, line 4: 6 values where"),
-    "a row too short": (line("nodes.csv", 4, "c,x,3"), "nodes.csv, line 4: 3 values where"),
+    "a row too long": (line("nodes.csv", 4, "c,x,3,yes,test,6"), "nodes.csv, line 4: 6 values, and"),
+    "a row too short": (line("nodes.csv", 4, "c,x,3"), "nodes.csv, line 4: 3 values, and"),
     "an empty file of nodes": (content("nodes.csv", ""), "nodes.csv is empty"),
     "a file of blank lines": (content("nodes.csv", "\n\n\n"), "nodes.csv is empty"),
     "a header alone": (content("nodes.csv", NODES[0] + "\n"), "nodes.csv has no row"),
@@ -182,7 +182,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "Parquet that is cut short": (parquet(COLUMNS, cut=-60), "nodes.parquet is damaged"),
     "a null in Parquet": (parquet({**COLUMNS, "age": [1.0, None, 2.0, 3.0]}), "nodes.parquet, row 2, column 'age': the value is empty"),
     "NaN in Parquet": (parquet({**COLUMNS, "age": [1.0, 2.0, np.nan, 3.0]}), "nodes.parquet, row 3, column 'age'"),
-    "lists in Parquet": (parquet({**COLUMNS, "age": [[1], [2], [3], [4]]}), "nodes.parquet, column 'age' holds list"),
+    "lists in Parquet": (parquet({**COLUMNS, "age": [[1], [2], [3], [4]]}), "nodes.parquet, column 'age' has type list"),
     "text in Parquet": (parquet({**COLUMNS, "age": ["1", "2", "x", "4"]}), "nodes.parquet, row 3, column 'age': 'x' is no number"),
     "an id twice in Parquet": (parquet({**COLUMNS, "id": ["a", "b", "b", "d"]}), "nodes.parquet, row 3, column 'id': the id 'b' is also in row 2"),
     "ids that are lists": (parquet({**COLUMNS, "id": [[1], [2], [3], [4]]}), "nodes.parquet, column 'id'"),
@@ -269,30 +269,30 @@ SITE_CASES: dict[str, tuple[Callable[[], Any], str]] = {
     # what two clients say of one node or edge
     "a holder with features of another width": (
         content("south/customers.csv", "id,age,label,split\nc,3,yes,test\nd,4,no,train\n"),
-        "client 'south': south/customers.csv has other features than north/customers.csv of client 'north': it lacks 'balance'; give"),
+        "client 'south': south/customers.csv has other features than north/customers.csv of client 'north': it does not have 'balance'; give"),
     "a feature more": (
         content("south/customers.csv", "id,age,balance,limit,label,split\nc,3,7,0,yes,test\n"),
         "of client 'north': it also has 'limit'; give all clients' files the same columns"),
-    "a feature of another name": (renamed("south", "age"), "it lacks 'age' and also has 'age_'"),
+    "a feature of another name": (renamed("south", "age"), "it does not have 'age' and also has 'age_'"),
     "a named feature that a client lacks": (
         lambda: (renamed("south", "age")(), yaml(TWO + "features: [age]\n")()),
         "client 'south': the data's description d.yaml: south/customers.csv has no column 'age' (features); did you mean 'age_'?"),
     "two features of one node": (
         line("south/customers.csv", 2, "c,3,7.5,yes,test"),
-        "client 'south': south/customers.csv, line 2, column 'balance': this feature of node 'c' is 7.5 here and 7.0 at client 'north' (north/customers.csv, line 4); a node"),
+        "client 'south': south/customers.csv, line 2, column 'balance': this feature of node 'c' is 7.5 here and 7.0 at client 'north' (north/customers.csv, line 4); give a node"),
     "two labels of one node": (
         line("south/customers.csv", 4, "b,2,6,yes,"),
         "client 'south': south/customers.csv, line 4, column 'label': the label of node 'b' is 'yes' here and 'no' at client 'north' (north/customers.csv, line 3); correct one"),
     "two parts of one node": (
         line("south/customers.csv", 4, "b,2,6,,test"),
-        "client 'south': south/customers.csv, line 4, column 'split': part of the split of node 'b' is 'test' here and 'val' at client 'north' (north/customers.csv, line 3)"),
+        "client 'south': south/customers.csv, line 4, column 'split': the part of the split of node 'b' is 'test' here and 'val' at client 'north' (north/customers.csv, line 3)"),
     "two weights of one edge": (
         weights("a,b,1\nb,c,2\n", "c,d,4\nc,b,1\nb,c,2\n"),
-        "client 'south': south/transfers.csv, line 3, column 'weight': the edge between 'b' and 'c' weighs 3.0 here and 2.0 at client 'north' (north/transfers.csv, line 3); give it one weight"),
+        "client 'south': south/transfers.csv, line 3, column 'weight': the edge between 'b' and 'c' has weight 3.0 here and 2.0 at client 'north' (north/transfers.csv, line 3); give it one weight"),
     # one client's files
     "an empty holder": (
         content("south/customers.csv", CUSTOMERS["south"][0] + "\n"),
-        "client 'south': south/customers.csv has no row; it needs one for each node: add them, or leave the client out"),
+        "client 'south': south/customers.csv has no row; add one row for each node, or remove the client"),
     "an edge to another client's node": (
         line("south/transfers.csv", 2, "c,a"),
         "client 'south': south/transfers.csv, line 2, column 'target': 'a' is no node of south/customers.csv; add the node, or drop the edge"),
@@ -306,7 +306,7 @@ SITE_CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Path("south/transfers.csv").unlink(), "client 'south': south/transfers.csv cannot be read"),
     "a client without labels": (
         lambda: (renamed("south", "label")(), yaml(TWO + "features: [age]\n")()),
-        "client 'south': south/customers.csv has no column 'label' (label), and north/customers.csv of client 'north' has one; add it"),
+        "client 'south': south/customers.csv has no column 'label' (label), and north/customers.csv of client 'north' has one; add the column"),
     "a client with weights": (
         content("south/transfers.csv", "source,target,weight\nc,d,2\n"),
         "client 'north': north/transfers.csv has no column 'weight' (weight), and south/transfers.csv of client 'south' has one"),
@@ -317,8 +317,8 @@ SITE_CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "clients and a column of clients": (yaml(TWO + "client: bank\n"), "d.yaml has both 'clients' and 'client'"),
     "clients and the clients of ends": (yaml(TWO + "source_client: s\n"), "d.yaml has both 'clients' and 'source_client'"),
     "clients and the clients of other ends": (yaml(TWO + "target_client: s\n"), "d.yaml has both 'clients' and 'target_client'"),
-    "one client": (yaml("\n".join(TWO.splitlines()[:2])), "d.yaml: clients names 1 client, and it takes two to share a graph"),
-    "no client": (yaml("clients: {}\n"), "d.yaml: clients names 0 clients"),
+    "one client": (yaml("\n".join(TWO.splitlines()[:2])), "d.yaml: 'clients' names 1 client, and at least two are needed"),
+    "no client": (yaml("clients: {}\n"), "d.yaml: 'clients' names 0 clients"),
     "clients that are a list": (yaml("clients: [north, south]\n"), "d.yaml: clients must map each client's name to its files"),
     "clients that are empty": (yaml("clients:\n"), "d.yaml: clients must map each client's name to its files"),
     "a client that is text": (yaml(TWO + "  west: west.csv\n"), "d.yaml, client 'west' must name its files"),
@@ -326,7 +326,7 @@ SITE_CASES: dict[str, tuple[Callable[[], Any], str]] = {
         yaml(TWO + "  west: {nods: west.csv, edges: e.csv}\n"), "d.yaml, client 'west' has an unknown key 'nods'; did you mean 'nodes'?"),
     "a key of a client that is common": (
         yaml(TWO + "  west: {nodes: w.csv, edges: e.csv, label: fraud}\n"), "d.yaml, client 'west' has an unknown key 'label'"),
-    "a client without edges": (yaml(TWO + "  west: {nodes: north/customers.csv}\n"), "d.yaml, client 'west' has no 'edges'; give its file of edges"),
+    "a client without edges": (yaml(TWO + "  west: {nodes: north/customers.csv}\n"), "d.yaml, client 'west' has no 'edges'; add it (The client's file of edges.)"),
     "a client whose file is a list": (yaml(TWO + "  west: {nodes: [a], edges: e.csv}\n"), "d.yaml, client 'west': nodes must be text"),
     "a client twice": (yaml(TWO + TWO.splitlines()[1] + "\n"), "d.yaml, line 4: 'north' is given twice"),
     "a client whose name is no text": (yaml(TWO.replace("north:", "yes:")), "d.yaml: the client True has no name that is text; put it in quotes"),
@@ -356,7 +356,9 @@ def test_a_method_that_cannot_share_nodes_names_one_that_is_shared(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     good_clients()
-    described = "fedgcn needs every node at one client only, but partition 'column' gives node 'b' to 2"
+    described = (
+        "fedgcn needs every node at exactly one client, but partition 'column' has node 'b' at 2 clients"
+    )
     before = sorted(Path().rglob("*"))
     assert main(["run", "fedgcn", "--data", "d.yaml"]) == 2
     assert described in capsys.readouterr().err
@@ -371,14 +373,14 @@ def test_a_method_that_cannot_share_nodes_names_one_that_is_shared(
         ("g.graphml", "", "g.graphml is no GraphML"),
         ("g.graphml", '<!DOCTYPE x [<!ENTITY a "aaaa">]><graphml/>', "document type definition"),
         ("g.graphml", "<graphml><graph edgedefault='undirected'><node id='a'/></graph></graphml>", "no node attribute"),
-        ("g.pt", "not a file of torch", "g.pt is no PyG Data"),
-        ("g.pt", "", "g.pt is no PyG Data"),
+        ("g.pt", "not a file of torch", "g.pt was refused, because it is no PyG Data"),
+        ("g.pt", "", "g.pt was refused, because it is no PyG Data"),
         ("nodes.csv", None, "is one table, and a graph needs two"),
         ("missing.yaml", None, "missing.yaml cannot be read"),
         ("missing.graphml", None, "missing.graphml cannot be read"),
         ("missing.pt", None, "missing.pt cannot be read"),
         ("coar", None, "did you mean 'cora'?"),
-        ("graph.xlsx", None, "is no file that can be read"),
+        ("graph.xlsx", None, "is neither a file that can be read"),
     ],
 )  # fmt: skip
 def test_a_whole_graph_that_cannot_be_read_is_refused(
@@ -395,9 +397,9 @@ def test_a_pickle_in_a_file_of_torch_is_refused_and_does_not_run(capsys: pytest.
             return (Path.touch, (Path("ran").absolute(),))
 
     torch.save(Evil(), "g.pt")
-    refused(["--data", "g.pt"], capsys, "g.pt is no PyG Data")
+    refused(["--data", "g.pt"], capsys, "g.pt was refused, because it is no PyG Data")
     Path("g.pt").write_bytes(pickle.dumps(Evil()))
-    refused(["--data", "g.pt"], capsys, "g.pt is no PyG Data")
+    refused(["--data", "g.pt"], capsys, "g.pt was refused, because it is no PyG Data")
     assert not Path("ran").exists()
 
 
@@ -455,13 +457,15 @@ def test_a_run_whose_files_are_cut_short_predicts_nothing(
 
 def test_weights_are_refused_where_the_method_has_no_use_for_them(capsys: pytest.CaptureFixture[str]) -> None:
     Path("edges.csv").write_text("source,target,weight\na,b,1.5\nb,c,2\n")
-    described = "backbone 'gat' has no use for edge weights, and 'nodes' has them; choose gcn or sage"
+    described = "backbone 'gat' cannot use edge weights, and 'nodes' has edge weights; choose gcn or sage"
     refused(["--data", "d.yaml", "--set", "backbone=gat"], capsys, described)
 
 
 def test_clients_that_the_data_has_not_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     refused(["--data", "d.yaml", "--clients", "3"], capsys, "has 2 clients for 'nodes', not 3")
-    refused(["--partition", "column"], capsys, "partition 'column' needs a column of clients")
+    refused(
+        ["--partition", "column"], capsys, "partition 'column' needs data that states the client of each node"
+    )
 
 
 def test_what_looks_odd_and_is_not_wrong_is_read() -> None:

@@ -25,7 +25,7 @@ from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import FORECASTING, LINK_PREDICTION
 from graphfed.reproductions import PAPERS
 from graphfed.reproductions.reproduce import find_paper
-from graphfed.runs.config import parse_settings
+from graphfed.runs.settings import parse_settings
 from graphfed.tasks.registry import default_settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -82,7 +82,7 @@ def test_a_run_is_used_from_another_folder_as_long_as_the_file_is_the_same(
     monkeypatch.chdir("elsewhere")
     assert main(["predict", str(here / "run"), "--out", "p.csv"]) == 0
     partition(digits, "random", 4, 0).save(here / "clients.safetensors")
-    with pytest.raises(InputError, match="the partition is not the one the run in"):
+    with pytest.raises(InputError, match="the partition is not the one that the run in"):
         reopen(here / "run")
 
 
@@ -139,15 +139,17 @@ def test_a_sweep_goes_on_when_the_file_is_gone(saved: Partition) -> None:
 
 COPY = Path("run/partition.safetensors")
 LOST: dict[str, tuple[Callable[[Graph], Any], str]] = {
-    "no copy": (lambda _: COPY.unlink(), r"the partition file .*clients.safetensors is not there"),
+    "no copy": (lambda _: COPY.unlink(), r"the partition file .*clients.safetensors does not exist"),
     "another partition": (
-        lambda g: partition(g, "random", 4, 0).save(COPY), "the partition is not the one the run in run had"),
+        lambda g: partition(g, "random", 4, 0).save(COPY),
+        "the partition is not the one that the run in run had",
+    ),
     "another number of clients": (
         lambda g: partition(g, "random", 3, 0).save(COPY), "partition.safetensors has 3 clients, not 4"),
     "a part of it": (
         lambda _: COPY.write_bytes(COPY.read_bytes()[:-1000]), "run/partition.safetensors is not a part"),
     "a folder": (
-        lambda _: (COPY.unlink(), COPY.mkdir()), r"the partition file .*clients.safetensors is not there"),
+        lambda _: (COPY.unlink(), COPY.mkdir()), r"the partition file .*clients.safetensors does not exist"),
 }  # fmt: skip
 
 
@@ -192,17 +194,19 @@ def test_a_config_names_the_file_from_its_own_folder(
 
 
 REFUSED: dict[str, tuple[Callable[[], Any] | None, list[str], str]] = {
-    "another graph": (None, ["--data", "social"], "in clients.safetensors was made for another graph (hash"),
+    "another graph": (None, ["--data", "social"], "in clients.safetensors was made for a graph with hash"),
     "another number of clients": (None, ["--clients", "5"], "has 4 clients, not 5; leave the number of"),
     "an option of a recipe": (None, ["--set", "partition.beta=2"], "has no setting 'partition.beta'"),
     "a seed": (None, ["--set", "partition_seed=3"], "partition_seed has no use here"),
-    "no file": (HERE.unlink, [], "the partition file clients.safetensors is not there; write one with"),
+    "no file": (HERE.unlink, [], "the partition file clients.safetensors does not exist; write one with"),
     "a folder": (lambda: (HERE.unlink(), HERE.mkdir()), [], "file clients.safetensors is a folder"),
     "a pipe": (lambda: (HERE.unlink(), os.mkfifo(HERE)), [], "file clients.safetensors is no regular file"),
     "a name that is too long": (None, ["--partition", "s" * 300 + ".s"], "(File name too long)"),
     "a file in a file": (
-        None, ["--partition", f"{HERE}/s.safetensors"], f"partition file {HERE}/s.safetensors is not there"),
-    "a path without ending": (None, ["--partition", "./clients"], "the partition file clients is not there"),
+        None, ["--partition", f"{HERE}/s.safetensors"],
+        f"partition file {HERE}/s.safetensors does not exist"),
+    "a path without ending": (
+        None, ["--partition", "./clients"], "the partition file clients does not exist"),
     "an empty file": (lambda: HERE.write_bytes(b""), [], "clients.safetensors is not a partition file"),
     "text": (lambda: HERE.write_text("client,node\n0,1\n"), [],
         "clients.safetensors is not a partition file"),

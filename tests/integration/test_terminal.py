@@ -102,7 +102,7 @@ def test_values_of_options_are_printed_without_control_characters(
 
 
 @pytest.mark.parametrize(
-    "variable", ["GRAPHFED_DATA", "GRAPHFED_HOLDERS_KEY", "XDG_CACHE_HOME", "OMP_NUM_THREADS"]
+    "variable", ["GRAPHFED_DATA", "GRAPHFED_CLIENTS_KEY", "XDG_CACHE_HOME", "OMP_NUM_THREADS"]
 )
 @pytest.mark.parametrize("arguments", [["doctor"], ["data", "list"], [*RUN, "--data", "cora"]])
 def test_the_environment_is_printed_without_control_characters(
@@ -175,7 +175,7 @@ def test_texts_of_a_run_s_folder_and_its_name_are_printed_without_control_charac
     for key in ("method", "dataset", "partition", "runtime"):
         result[key] = HOSTILE
     result["test"][HOSTILE] = 0.5
-    result["details"]["recipe"] = {HOSTILE: HOSTILE}
+    result["details"]["changed_settings"] = {HOSTILE: HOSTILE}
     Path(folder, "result.json").write_text(json.dumps(result))
     for arguments in (["report", folder], ["resume", folder], ["audit", folder], ["predict", folder]):
         assert not FORBIDDEN.search(printed(arguments, capsys)), arguments

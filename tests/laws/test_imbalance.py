@@ -196,6 +196,6 @@ def test_patience_counts_evaluations_without_a_better_value_of_the_chosen_metric
 
 def test_recall_at_1_percent_is_refused_for_more_than_two_classes() -> None:
     with pytest.raises(
-        InputError, match="select=recall_at_1_percent needs data of two classes, and there are 3"
+        InputError, match="select=recall_at_1_percent needs data with two classes, and the data has 3"
     ):
         run_local("fedavg", make_world(), select="recall_at_1_percent")

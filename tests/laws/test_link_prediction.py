@@ -69,7 +69,7 @@ def test_permuting_the_clients_permutes_the_results(name: str) -> None:
     world = link_world(3)
     client = np.empty(world.graph.num_nodes, dtype=np.int64)
     client[world.partition.held_node] = world.partition.held_client
-    moved = world.dealt(np.array([2, 0, 1])[client], 3)
+    moved = world.partitioned(np.array([2, 0, 1])[client], 3)
     one, _ = run_local(name, world)
     two, _ = run_local(name, moved)
     if not get_method(name).pooled:
@@ -132,7 +132,7 @@ def test_weighted_graphs_and_clients_that_hold_nothing_are_no_trouble(name: str)
     world = link_world(2)
     heavy = replace(world.graph, edge_weight=np.linspace(0.5, 2, world.graph.num_edges).astype(np.float32))
     client = np.arange(world.graph.num_nodes) % 2 * 2  # of 0, 1 and 2
-    world = (world if name in REFUSE_WEIGHTS else replace(world, graph=heavy)).dealt(client, 3)
+    world = (world if name in REFUSE_WEIGHTS else replace(world, graph=heavy)).partitioned(client, 3)
     if not get_method(name).requires.empty_clients:
         pytest.skip(f"{name} needs a node at every client")
     fast, fed = run_local(name, world)
@@ -200,12 +200,12 @@ def test_the_area_is_that_of_scikit_learn_with_ties_and_nan_without_both_kinds(
     scored = pair_scores(rows, torch.tensor(0.0))
     if label.any() and not label.all():
         assert scored.metrics["auc"] == pytest.approx(roc_auc_score(label.numpy(), code.numpy()), abs=1e-12)
-        curve = np.array(scored.told["test_roc"])
+        curve = np.array(scored.report["test_roc"])
         assert trapezoid(curve[:, 1], curve[:, 0]) == pytest.approx(scored.metrics["auc"], abs=1e-12)
         assert (np.diff(curve, axis=0) >= 0).all()
     else:
         assert np.isnan(scored.metrics["auc"])
-        assert scored.told["test_roc"] == []
+        assert scored.report["test_roc"] == []
     assert not scored.lost
 
 
@@ -268,7 +268,7 @@ def test_central_takes_the_step_that_a_plain_loop_takes() -> None:
     (trained,) = outcome.state.weights.parts
     for name, weight in w.items():
         assert torch.allclose(trained[name][0], weight, rtol=0, atol=1e-9), name
-    one = world.dealt(np.zeros(n, dtype=np.int64), 1)
+    one = world.partitioned(np.zeros(n, dtype=np.int64), 1)
     h = embed().detach()
     for (i, j), score in by_pair(outcome, one).items():
         assert score == pytest.approx(float(h[i] @ h[j]), abs=1e-9)
@@ -307,7 +307,7 @@ def test_the_loss_is_the_two_mean_log_losses_and_finite_for_any_score() -> None:
 def test_a_cohort_without_pairs_is_scored_as_nothing() -> None:
     """At a client of its own, a node may score no pair at all."""
     world = link_world(nodes=24)
-    world = world.dealt(np.arange(24), 24)
+    world = world.partitioned(np.arange(24), 24)
     empty = [
         k
         for k in range(24)

@@ -39,7 +39,7 @@ VARIANTS = {
         {"hops": 2, "exchange": "encrypted", "protocols": "simulated"},
         *RULES,
     ],
-    "fedgraph": [{"share": "all"}, *AVERAGES, *GRADIENTS],
+    "fedgraph": [{"sent_embeddings": "all"}, *AVERAGES, *GRADIENTS],
     "sapgnn": [
         {"node_ids": "keyed", "pooling": "secure"},
         {"aggregation": "plaintext", "batch_size": 5},

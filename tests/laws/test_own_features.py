@@ -93,7 +93,7 @@ def test_to_predict_links_a_node_s_embedding_depends_on_its_own_features_alone()
     world = link_world()
     x = np.array(world.graph.x.toarray() if hasattr(world.graph.x, "toarray") else world.graph.x)
     x[1] = x[0]  # two nodes with the same features and other neighbours
-    world = replace(world, graph=replace(world.graph, x=x)).dealt(
+    world = replace(world, graph=replace(world.graph, x=x)).partitioned(
         np.zeros(world.graph.num_nodes, dtype=np.int64), 1
     )
     outcome, _ = run_links("own_features", world, dropout=0.0)

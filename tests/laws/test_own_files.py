@@ -112,7 +112,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Places
     write["between"](files)
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRAPHFED_HOLDERS_KEY", KEY)
+        patch.setenv("GRAPHFED_CLIENTS_KEY", KEY)
         with Loopback(project, out / "startup_kits", data, check_data=False) as federation:
             found["between"] = deployed(federation, USABLE, "between", files, out)
             shutil.rmtree(files)
@@ -229,7 +229,7 @@ def test_dropout_changes_the_weights_of_these_runs(
         path
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRAPHFED_HOLDERS_KEY", KEY)
+        patch.setenv("GRAPHFED_CLIENTS_KEY", KEY)
         graphfed.run("sapgnn", data=path / "all.yaml", out=tmp_path / "run", threads=1, **settings)
     without, _ = read_tensors(tmp_path / "run" / "model.safetensors")
     dropped, _ = read_tensors(runs[files]["sapgnn"].together / "model.safetensors")

@@ -101,7 +101,7 @@ def test_a_protection_that_a_method_cannot_have_is_refused_with_those_that_can(
     told = str(refused.value)
     able = [other for other, having, what in HIDDEN if (having, what) == (setting, value)]
     if possible:
-        assert told.startswith(f"{setting}='{value}' cannot be used: {name} has no step for it ({able[0]}")
+        assert told.startswith(f"{setting}='{value}' cannot be used: {name} does not have it ({able[0]}")
         assert all(other in told for other in (*able, *possible))
     else:
         having = [other for other, method in METHODS.usable().items() if setting in method.protections]

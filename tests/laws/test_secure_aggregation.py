@@ -208,7 +208,9 @@ def test_a_round_of_two_clients_is_refused_before_anything_crosses(
         "clients", "data", [make_cohort(world.graph, world.split, world.partition, range(clients))]
     )
     config = config_of(method, aggregation="secure", protocols=protocols, **having(name, fraction=fraction))
-    with pytest.raises(InputError, match="needs 3 to 65535 clients in a round, and here are 2: of two"):
+    with pytest.raises(
+        InputError, match="needs 3 to 65535 clients in a round, and this round has 2: each of two"
+    ):
         train(fed, method, data, world.task, config)
     assert not fed.ledger.entries
 
@@ -279,7 +281,7 @@ def test_a_method_without_a_step_for_it_refuses_the_setting(name: str) -> None:
     choices = get_method(name).protections.get("aggregation", ())
     refused = f"{name} has no setting 'aggregation'; it is a setting of fedavg"
     if choices:
-        refused = f"aggregation='secure' cannot be used: {name} has no step for it .fedavg, .*choose one of"
+        refused = f"aggregation='secure' cannot be used: {name} does not have it .fedavg, .*choose one of"
     with pytest.raises(InputError, match=refused) as told:
         checked_training(name, {"aggregation": "secure"}, None, 0)
     assert all(choice in str(told.value) for choice in choices)

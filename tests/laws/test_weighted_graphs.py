@@ -95,7 +95,7 @@ NO_USE = [
 def test_a_network_without_use_for_weights_refuses_them(method):
     world = weighted(make_world())
     backbone = having(method, backbone="gat")
-    with pytest.raises(InputError, match=r"'(gat|maxpool)' has no use for edge weights.*choose gcn or sage"):
+    with pytest.raises(InputError, match=r"'(gat|maxpool)' cannot use edge weights.*choose gcn or sage"):
         gf.run(
             method,
             data=world.graph,

@@ -20,6 +20,7 @@ from graphfed.federation import Federation, as_leaves
 from graphfed.federation.series import starts_of
 from graphfed.methods.base import State
 from graphfed.methods.cnfgnn import method as cnfgnn
+from graphfed.methods.cnfgnn import steps
 from graphfed.methods.cnfgnn.config import CNFGNNConfig, releases
 from graphfed.methods.cnfgnn.costs import forecast_operations, training_numbers
 from graphfed.methods.cnfgnn.method import METHOD
@@ -137,8 +138,8 @@ def test_a_devices_operations_are_those_of_table_8() -> None:
 
 def test_networks_have_as_many_weights_as_in_the_paper() -> None:
     config = METHOD.config(**default_settings(METHOD))
-    assert sum(w.numel() for w in cnfgnn.first_weights(config, "cpu").values()) == 63_873
-    assert sum(w.numel() for w in cnfgnn.first_network(config, "cpu").values()) == 1_237_312
+    assert sum(w.numel() for w in steps.first_weights(config, "cpu").values()) == 63_873
+    assert sum(w.numel() for w in steps.first_network(config, "cpu").values()) == 1_237_312
     gru = get_method("gru_local")
     for settings, count in (({}, 62_501), ({"hidden": 200, "layers": 2}, 727_401)):
         drawn = local_forecasters.first_forecaster(gru.config(**{**gru.defaults, **settings}), "cpu")
@@ -205,7 +206,7 @@ def test_only_clipped_encodings_are_announced_and_recorded_with_their_epsilon() 
         classes = {entry.protection for entry in fed.ledger.entries if entry.name == "hidden"}
         protection = f"dp(eps={cnfgnn.epsilon_of(config):.4g}, delta=1e-05)"
         assert classes == ({"clear"} if clip is None else {protection})
-        said = [line for line in news if "encodings cross clipped and noised" in line]
+        said = [line for line in news if "clients clip encodings and add noise" in line]
         assert len(said) == (clip is not None)
         assert all(f"epsilon {cnfgnn.epsilon_of(config):.4g} (delta 1e-05)" in line for line in said)
 
@@ -267,13 +268,13 @@ def test_scheduled_sampling_counts_the_steps_of_all_rounds_and_passes(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """27 windows in batches of 16 are 2 steps, and of 10 at the server 3."""
-    steps: dict[str, list[int]] = {"clients": [], "server": []}
+    counted_steps: dict[str, list[int]] = {"clients": [], "server": []}
 
     def counted(config: Any, purpose: str, step: int) -> Tensor | None:
-        steps[purpose].append(step)
+        counted_steps[purpose].append(step)
         return forecasting.teaching(config, purpose, step)
 
-    monkeypatch.setattr(cnfgnn, "teaching", counted)
+    monkeypatch.setattr(steps, "teaching", counted)
     passes = {"local_epochs": 2, "server_rounds": 3, "server_batch": 10}
     fed, state, config = begun(sensor_world(), strategy=strategy, **passes)
     for number in (1, 2):
@@ -282,33 +283,33 @@ def test_scheduled_sampling_counts_the_steps_of_all_rounds_and_passes(
     expected = {"clients": 2 * 2 * 2, "server": 2 * 3 * 3} if alternating else {"clients": 0, "server": 2 * 2}
     if strategy == "centralised":
         expected = {"clients": 2 * 2, "server": 0}
-    assert steps == {purpose: [*range(count)] for purpose, count in expected.items()}
+    assert counted_steps == {purpose: [*range(count)] for purpose, count in expected.items()}
 
 
 def test_windows_that_are_encoded_a_few_at_a_time_are_encoded_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     _, state, _ = begun(sensor_world())
     series, own = state.prepared.training.parts[0], state.values["own"].parts[0]
-    at_once = cnfgnn.encode_windows(series, own, "train", None)
-    monkeypatch.setattr(cnfgnn, "PART", 5)
-    assert torch.allclose(cnfgnn.encode_windows(series, own, "train", None), at_once, rtol=0, atol=1e-12)
+    at_once = steps.encode_windows(series, own, "train", None)
+    monkeypatch.setattr(steps, "PART", 5)
+    assert torch.allclose(steps.encode_windows(series, own, "train", None), at_once, rtol=0, atol=1e-12)
 
 
 def test_the_graph_networks_gradient_from_replies_is_that_of_autograd_through_everything() -> None:
     world = sensor_world()
     fed, state, config = begun(world, teacher=0.0)
     prepared, values = state.prepared, state.values
-    hidden = fed.clients.run(cnfgnn.encode_windows, prepared.training, values["own"], "train", None)
+    hidden = fed.clients.run(steps.encode_windows, prepared.training, values["own"], "train", None)
     count = len(starts_of(world.split, "train"))
     order, part = cnfgnn.in_order(fed, 7, count), slice(3, 12)
     encoded = fed.collect(hidden, name="hidden", grad=False)
-    mine = fed.clients.run(cnfgnn.batch_in_order, hidden, order[0], part)
-    theirs = fed.server.run(cnfgnn.batch_in_order, encoded, order[1], part)
+    mine = fed.clients.run(steps.batch_in_order, hidden, order[0], part)
+    theirs = fed.server.run(steps.batch_in_order, encoded, order[1], part)
     with fed.tape():
         leaves = fed.server.run(as_leaves, values["network"])
-        embedded = fed.server.run(cnfgnn.embed, leaves, theirs, prepared.edges, config)
+        embedded = fed.server.run(steps.embed, leaves, theirs, prepared.edges, config)
         received = fed.scatter(embedded, name="embeddings")
         loss = fed.clients.run(
-            cnfgnn.loss_of_batch, prepared.training, values["own"], mine, received, order[0], part,
+            steps.loss_of_batch, prepared.training, values["own"], mine, received, order[0], part,
             config, 0,
         )  # fmt: skip
         fed.backward(loss)
@@ -317,8 +318,8 @@ def test_the_graph_networks_gradient_from_replies_is_that_of_autograd_through_ev
     network = {k: w.clone().requires_grad_() for k, w in values["network"].parts[0].items()}
     series, chosen = prepared.training.parts[0], order[0].parts[0][part]
     batch = forecasting.batch_of(series, series.starts("train")[chosen])
-    of_all = cnfgnn.embed(network, hidden.parts[0][:, chosen], prepared.edges.parts[0], config)
-    outputs = cnfgnn.forecast(values["own"].parts[0], batch, hidden.parts[0][:, chosen], of_all)
+    of_all = steps.embed(network, hidden.parts[0][:, chosen], prepared.edges.parts[0], config)
+    outputs = steps.forecast(values["own"].parts[0], batch, hidden.parts[0][:, chosen], of_all)
     forecasting.client_losses(outputs, batch).sum().backward()
     for name, w in network.items():
         assert torch.allclose(replies[name], torch.zeros_like(w) if w.grad is None else w.grad, atol=1e-12)
@@ -331,7 +332,7 @@ def test_on_one_batch_a_server_step_of_alternating_training_is_that_of_split_lea
     # Clients that hardly move: both strategies then embed the same encodings.
     common = {"batch": count, "server_batch": count, "lr": 1e-12, "teacher": 0.0}
     after = {s: one_round(world, strategy=s, **common)["network"] for s in ("at_fedavg", "sl_fedavg")}
-    start = cnfgnn.first_network(config_of(METHOD), "cpu")
+    start = steps.first_network(config_of(METHOD), "cpu")
     for name, w in after["at_fedavg"].items():
         assert torch.allclose(w, after["sl_fedavg"][name], rtol=0, atol=1e-7)
     assert any(not torch.allclose(w, start[name]) for name, w in after["at_fedavg"].items())
@@ -344,7 +345,7 @@ def test_clients_first_train_as_plain_forecasters_whose_state_is_half_zero() -> 
     assert not state.values["embeddings"].parts[0].any()
     batch = forecasting.batch_of(series, series.starts("train")[:5])
     hidden = forecasting.encode(own, batch)
-    with_zeros = cnfgnn.forecast(own, batch, hidden, torch.zeros_like(hidden))
+    with_zeros = steps.forecast(own, batch, hidden, torch.zeros_like(hidden))
     padded = torch.nn.functional.pad(hidden, (0, config.hidden))
     assert torch.equal(with_zeros, forecasting.decode(own, batch, padded))
 
@@ -405,7 +406,7 @@ def test_an_inductive_run_trains_on_the_induced_graph_and_its_sensors_scale() ->
 
 def test_own_weights_and_unseen_sensors_do_not_go_together() -> None:
     for strategy in ("at", "sl"):
-        with pytest.raises(InputError, match=f"strategy={strategy} gives every sensor weights of its own"):
+        with pytest.raises(InputError, match=f"strategy={strategy} gives every sensor its own weights"):
             run_local("cnfgnn", sensor_world("inductive:0.5"), strategy=strategy)
     for name in ("gru_local", "gru_fmtl"):
         with pytest.raises(InputError, match="a sensor that training does not see"):
@@ -413,7 +414,7 @@ def test_own_weights_and_unseen_sensors_do_not_go_together() -> None:
 
 
 def test_a_width_that_heads_do_not_divide_is_refused_when_settings_are_read() -> None:
-    with pytest.raises(InputError, match="4 heads: its hidden width must be a multiple, got 10"):
+    with pytest.raises(InputError, match="4 heads, so hidden must be a multiple of 4; got hidden=10"):
         config_of(METHOD, network="gat", hidden=10)
     assert config_of(METHOD, network="gat", hidden=12).hidden == 12
     assert config_of(METHOD, hidden=10).hidden == 10

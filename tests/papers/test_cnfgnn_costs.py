@@ -16,6 +16,7 @@ from methods_under_law import FORECASTERS, SHIPPED
 from graphfed.errors import InputError
 from graphfed.methods.common.memory import ACCURACY, SMALL
 from graphfed.methods.registry import get_method
+from graphfed.runs import diagnostics
 from graphfed.runs import run as running
 from graphfed.runs.config import make_config
 from graphfed.runs.progress import Expected
@@ -131,7 +132,7 @@ def test_the_bytes_that_the_first_line_says_are_those_of_the_ledger_at_the_end(
 def test_a_run_that_clearly_does_not_fit_is_refused_before_anything_is_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(running, "memory_bytes", lambda: (10**6, 10**9))
+    monkeypatch.setattr(diagnostics, "memory_bytes", lambda: (10**6, 10**9))
     monkeypatch.setattr(running, "_train", None)
     expected = r"fedgcn on social takes about .* MB of memory, and 1\.0 MB are available; use fewer nodes"
     config, inputs = inputs_of("fedgcn", 0, 2)
@@ -146,7 +147,7 @@ def test_a_run_that_clearly_does_not_fit_is_refused_before_anything_is_made(
 def test_a_run_that_may_not_fit_says_so_and_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     config, inputs = inputs_of("fedgcn", 0, 2)
     needed = inputs.memory_needed(config)
-    monkeypatch.setattr(running, "memory_bytes", lambda: (needed // 2, 10**9))
+    monkeypatch.setattr(diagnostics, "memory_bytes", lambda: (needed // 2, 10**9))
     events: list[Event] = []
     execute(config, inputs, folder=None, command="test", on_event=events.append)
     (note,) = (event.note for event in events if event.phase == "note")

@@ -186,7 +186,7 @@ def test_a_misspelt_network_is_answered_with_the_nearest() -> None:
 
 
 def test_gat_refuses_a_width_that_its_heads_do_not_divide() -> None:
-    with pytest.raises(InputError, match=r"4 heads: its hidden width must be a multiple, got 10"):
+    with pytest.raises(InputError, match=r"4 heads, so hidden must be a multiple of 4; got hidden=10"):
         SERVER_NETWORKS["gat"].init(0, 10)
 
 

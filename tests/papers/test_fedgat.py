@@ -33,7 +33,7 @@ from graphfed.methods.common.memory import GraphExtent
 from graphfed.methods.fedgat.config import FedGATConfig
 from graphfed.methods.fedgat.method import kept_edges, memory, without_singles
 from graphfed.methods.fedgat.moment_messages import numbers
-from graphfed.methods.fedgat.pretraining import pool
+from graphfed.methods.fedgat.server_graph import pool
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runtime.local import stacked
@@ -138,7 +138,7 @@ def test_the_set_up_refuses_secure_sums_of_two_clients_before_anything_crosses(
         config = config_of(method, aggregation="secure", protocols=protocols, fraction=fraction)
         fed = stacked(clients, simulated=config.simulated)
         data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
-        with pytest.raises(InputError, match="needs 3 to 65535 clients in a round, and here are 2"):
+        with pytest.raises(InputError, match="needs 3 to 65535 clients in a round, and this round has 2"):
             method.setup(fed, data, world.task, config)
         assert not fed.ledger.entries
 
@@ -183,7 +183,7 @@ def test_weights_of_edges_stay_with_the_edges_that_are_kept() -> None:
 
 
 def test_a_message_that_does_not_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphfed.methods.fedgat.pretraining.memory_bytes", lambda: (2**20, 2**30))
+    monkeypatch.setattr("graphfed.methods.fedgat.server_graph.memory_bytes", lambda: (2**20, 2**30))
     monkeypatch.setattr("graphfed.methods.fedgat.pretraining.messages_of", None)
     expected = r"takes about \d\.\d GiB of memory with form=matrix, and 0\.0 GiB are free; use form=vector"
     with pytest.raises(InputError, match=expected):
@@ -198,7 +198,7 @@ def test_a_message_that_does_not_fit_is_refused_before_its_routes_are_made(
     """The routes of the slots and entries are as long as the message: on a graph of mean degree 31 they took
     two minutes before the refusal."""
     little = lambda: (2**10, 2**30)  # noqa: E731
-    monkeypatch.setattr("graphfed.methods.fedgat.pretraining.memory_bytes", little)
+    monkeypatch.setattr("graphfed.methods.fedgat.server_graph.memory_bytes", little)
     monkeypatch.setattr("graphfed.methods.fedgat.encrypted_moments.memory_bytes", little)
     monkeypatch.setattr(Federation, "expand_route", None)
     with pytest.raises(InputError, match="GiB of memory"):
@@ -222,9 +222,9 @@ def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> No
             (f"exchange=encrypted cannot be used with {name}={value}: .*{why}.*; use {name}={fix}, or",
              {"exchange": "encrypted", name: value})
             for name, value, why, fix in (
-                ("later", "exchange", "the server would read embeddings", "hops"),
-                ("form", "matrix", "the message of vectors", "vector"),
-                ("evaluation", "direct", "the message of vectors", "message"),
+                ("later", "exchange", "the server could read embeddings", "hops"),
+                ("form", "matrix", "only the vector form of the message", "vector"),
+                ("evaluation", "direct", "only the vector form of the message", "message"),
             )
         ),
     ],
@@ -299,7 +299,7 @@ def test_a_watcher_is_shown_what_the_set_up_works_on(layers: int) -> None:
     METHOD.setup(fed, data, world.task, config)
     assert stages[:2] == [
         "asking for the messages of neighbourhoods",
-        "making and sending the message before training",
+        "computing and sending the message before training",
     ]
 
 
@@ -362,7 +362,9 @@ def test_a_neighbour_that_nobody_holds_is_named(neighbour: int) -> None:
     ids = torch.tensor([2, 5, 9])
     table = RouteTable(ids, torch.arange(3), torch.zeros(3, dtype=torch.int64))
     ends = RouteTable(torch.tensor([5]), torch.tensor([0]), torch.tensor([0]))
-    with pytest.raises(InputError, match=f"node 5 has the neighbour {neighbour}, which no client holds"):
+    with pytest.raises(
+        InputError, match=f"node 5 has the neighbour {neighbour}, which is not a node of any client"
+    ):
         pool(torch.zeros(3, 4), table, torch.tensor([[neighbour]]), ends)
 
 

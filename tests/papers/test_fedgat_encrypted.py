@@ -291,7 +291,7 @@ def test_the_bytes_are_those_of_the_formula_and_are_foretold(
     for name in ("fedgat/decoders", "fedgat/neighbourhood_ids", "fedgat/neighbours"):
         assert crossed[name] == clear[name]
     assert not {"fedgat/features", "fedgat/sums", "fedgat/scores"} & crossed.keys()
-    assert told[0].startswith(f"the message before training, under encryption: {up} simulated ciphertexts to")
+    assert told[0].startswith(f"the encrypted message before training: {up} simulated ciphertexts to")
     assert f"and {down} back" in told[0]
 
 
@@ -383,10 +383,10 @@ def test_the_memory_that_is_foretold_is_that_of_what_is_kept_and_of_one_part() -
 def test_the_time_of_an_encryption_is_told_and_of_a_simulation_none(milliseconds: int, time: str) -> None:
     cost = {"up": 3, "made": 2, "down": 2, "once": 0, "sent": 0, "milliseconds": milliseconds}
     text = encrypted_moments.log_cost(cost, False, simulated=False)
-    assert "encryption: 3 ciphertexts to the server" in text
+    assert "encrypted message before training: 3 ciphertexts to the server" in text
     assert text.endswith(f"GiB of memory at the server's process, about {time} of one core")
     ideal = encrypted_moments.log_cost(cost, False, simulated=True)
-    assert "encryption: 3 simulated ciphertexts to the server" in ideal
+    assert "encrypted message before training: 3 simulated ciphertexts to the server" in ideal
     assert ideal.endswith("GiB of memory at the server's process")
 
 
@@ -414,7 +414,7 @@ def test_the_memory_that_is_told_counts_the_clients_of_the_servers_process(
     (products,) = [entry for entry in fed.ledger.entries if entry.name.endswith("products")]
     parts = -(-products.bytes // 2**21)
     assert parts > 1
-    making = [f"making the encrypted message: part {part} of {parts}" for part in range(1, parts + 1)]
+    making = [f"computing the encrypted message: part {part} of {parts}" for part in range(1, parts + 1)]
     assert stages[0] == "asking for the messages of neighbourhoods"
     assert stages[-parts - 1 :] == ["encrypting the features", *making]
 

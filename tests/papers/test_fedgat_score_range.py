@@ -130,19 +130,19 @@ def test_a_run_says_that_its_domain_is_too_small(placement: str, monkeypatch: py
     told: list[str] = []
     monkeypatch.setattr(Federation, "log", lambda fed, message: told.append(message))
     outcome, _ = run_local("fedgat", world(), placement, domain=0.25)
-    warnings = [news for news in told if "beyond domain=0.25" in news]
+    warnings = [news for news in told if "outside domain=0.25" in news]
     assert len(warnings) == 1
     assert outcome.details["largest_score"] > 0.25
     told.clear()
     outcome, _ = run_local("fedgat", world(), placement)
-    assert not [news for news in told if "beyond" in news or "is off by" in news]
+    assert not [news for news in told if "outside" in news or "has an error of" in news]
     assert 0 < outcome.details["largest_score"] < 4
     assert outcome.details["polynomial_error"] < 0.02
     for domain, off in ((4, "100 % or more"), (0.25, "up to 20 %")):
         told.clear()
         outcome, _ = run_local("fedgat", world(), placement, degree=2, domain=domain)
-        (news,) = [news for news in told if f"degree=2 and domain={domain:g} is off by" in news]
-        assert f" is off by {off} for the scores that there are; set a higher degree" in news
+        (news,) = [news for news in told if f"degree=2 and domain={domain:g} has an error of" in news]
+        assert f" has an error of {off} for the scores of this run; set a higher degree" in news
         assert (outcome.details["polynomial_error"] >= 1) == (domain == 4)
 
 

@@ -83,7 +83,7 @@ SETTINGS = {
     "fastgcn of three layers": {"policy": "fastgcn", "layer_size": 7, "layers": 3},
     "fastgcn with internal degrees": {"policy": "fastgcn", "layer_size": 9, "first_degrees": "internal"},
     "fastgcn with all degrees": {"policy": "fastgcn", "layer_size": 9, "first_degrees": "all"},
-    "fastgcn that shares nothing": {"policy": "fastgcn", "layer_size": 9, "share": "none"},
+    "fastgcn that shares nothing": {"policy": "fastgcn", "layer_size": 9, "sent_embeddings": "none"},
     "full": {"policy": "full"},
     "every neighbour of a batch": {"probability": 1.0, "batch": 4},
     "three layers": {"layers": 3, "probability": 0.5, "batch": 5},
@@ -99,8 +99,8 @@ SETTINGS = {
     },
     "internal degrees": {"first_degrees": "internal", "probability": 0.7},
     "all degrees": {"first_degrees": "all", "probability": 0.7},
-    "share all": {"share": "all", "probability": 0.5, "layers": 3, "batch": 5},
-    "share none": {"share": "none", "probability": 0.5},
+    "share all": {"sent_embeddings": "all", "probability": 0.5, "layers": 3, "batch": 5},
+    "share none": {"sent_embeddings": "none", "probability": 0.5},
 }
 WORLDS = {
     "dealt": lambda: make_world(3),
@@ -125,7 +125,7 @@ def test_weights_and_traffic_are_those_of_plain_loops_over_clients_and_nodes(set
     assert fed.ledger.bytes_of("fedgraph/embeddings", "train") == 8 * crossed["numbers"]
     assert fed.ledger.bytes_of("fedgraph/transformed_features", "train") == 8 * crossed["first"]
     names = {entry.name for entry in fed.ledger.entries}
-    assert ("fedgraph/transformed_features" in names) == (config.share == "all")
+    assert ("fedgraph/transformed_features" in names) == (config.sent_embeddings == "all")
     assert ("gradient" in names) == config.at_server != ("update" in names)
 
 
@@ -255,7 +255,7 @@ def dense_gcn(world: World, weights: dict[str, Tensor], layers: int, *, first: s
     ("settings", "first"),
     [
         ({"first_degrees": METHOD.config().first_degrees}, "inside alone"),
-        ({"share": "all"}, "all"),
+        ({"sent_embeddings": "all"}, "all"),
         ({"first_degrees": "all"}, "inside"),
         ({"first_degrees": "internal"}, "inside alone"),
     ],
@@ -263,7 +263,7 @@ def dense_gcn(world: World, weights: dict[str, Tensor], layers: int, *, first: s
 def test_synchronised_predictions_are_those_of_a_gcn_whose_first_layer_lacks_the_edges_between_clients(
     settings, first, layers
 ):
-    """With share=all they are those of the central GCN."""
+    """With sent_embeddings=all they are those of the central GCN."""
     world = make_world(2, clients=4)
     outcome, _ = run_local("fedgraph", world, layers=layers, **settings)
     expected = dense_gcn(world, outcome.state.weights.parts[0], layers, first=first)
@@ -275,7 +275,7 @@ def test_without_sharing_a_full_batch_is_fedavg():
     """Dropout, Adam, kept states and several local steps included."""
     world = make_world(5)
     settings = {"optimizer": "adam", "client_state": "keep", "lr": 0.02, "dropout": 0.4, "local_steps": 3}
-    alone, _ = run_local("fedgraph", world, policy="full", share="none", **settings)
+    alone, _ = run_local("fedgraph", world, policy="full", sent_embeddings="none", **settings)
     averaged, _ = run_local("fedavg", world, **settings)
     assert torch.allclose(logits(alone), logits(averaged), rtol=0, atol=1e-9)
 
@@ -320,14 +320,14 @@ def test_fastgcn_agrees_in_all_placements_and_its_batches_are_drawn_anew():
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_no_message_holds_a_feature_of_a_node(settings):
     """Nothing that clients send has a row as long as the features, but the model's weights; and no client
-    sends anything to another with share=none."""
+    sends anything to another with sent_embeddings=none."""
     world, chosen = make_world(2), {**PLAIN, **SETTINGS[settings]}
     fed = Watched([[0], [1], [2]])
     config = config_of(METHOD, **chosen)
     data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
     train(fed, METHOD, data, world.task, config)
     between = [(name, payload) for name, (a, b), payload in fed.seen if a >= 0 and b >= 0]
-    assert bool(between) == (config.share != "none" and config.layers > 1)
+    assert bool(between) == (config.sent_embeddings != "none" and config.layers > 1)
     features = world.graph.num_features
     for name, payload in between:
         if name in ("fedgraph/embeddings", "fedgraph/transformed_features"):

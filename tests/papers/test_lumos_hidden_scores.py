@@ -59,7 +59,7 @@ def test_counts_of_classes_are_the_same_and_so_is_every_metric_of_them(world: Wo
     clear, _, _ = scores_of(NODES, world, logits, "plaintext", "final_val")
     hidden, fed, _ = scores_of(NODES, world, logits, form, "final_val")
     assert {"auc", "average_precision"} <= {*clear.metrics}
-    assert hidden.told == clear.told
+    assert hidden.report == clear.report
     assert hidden.metrics["loss"] == pytest.approx(clear.metrics["loss"], abs=CLIENTS * 2.0**-25)
     assert {**hidden.metrics, "loss": 0} == {**clear.metrics, "loss": 0}
     assert {e.name.partition("/")[0] for e in fed.ledger.entries} == {"scores", "selection"}
@@ -74,7 +74,7 @@ def test_predictions_that_are_not_finite_are_lost_in_a_hidden_sum_too(bad: float
     hidden, _, _ = scores_of(NODES, world, logits, "simulated")
     assert clear.lost
     assert hidden.lost
-    assert hidden.told == clear.told
+    assert hidden.report == clear.report
     assert np.isfinite(hidden.metrics["loss"])
 
 
@@ -91,7 +91,7 @@ def test_the_area_is_that_of_scores_without_their_last_bits(form: str) -> None:
     assert hidden.metrics["auc"] == pytest.approx(roc_auc_score(label, coarse), abs=1e-12)
     assert hidden.metrics["auc"] == pytest.approx(clear.metrics["auc"], abs=0.02)
     assert hidden.metrics["loss"] == pytest.approx(clear.metrics["loss"], abs=CLIENTS * 2.0**-25)
-    curve = np.array(hidden.told["test_roc"])
+    curve = np.array(hidden.report["test_roc"])
     assert trapezoid(curve[:, 1], curve[:, 0]) == pytest.approx(hidden.metrics["auc"], abs=1e-12)
 
 

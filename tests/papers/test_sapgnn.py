@@ -28,7 +28,7 @@ from graphfed.methods.common.entity_alignment import prepare
 from graphfed.methods.common.memory import GraphExtent
 from graphfed.methods.registry import get_method
 from graphfed.methods.sapgnn.config import SapgnnConfig
-from graphfed.methods.sapgnn.method import (
+from graphfed.methods.sapgnn.layers import (
     all_rows,
     initial_global,
     initial_local,
@@ -45,10 +45,10 @@ HIDDEN, FEATURES, CLASSES = 5, 7, 3
 
 
 def covered(
-    seed: int, n: int, m: int, holders: int, *, endpoints: bool, share: float, sparse: bool = False
+    seed: int, n: int, m: int, clients: int, *, endpoints: bool, share: float, sparse: bool = False
 ) -> World:
-    """A random graph whose every edge is at one holder at least and at each of the others with probability
-    `share`, and so is every label; every node is at all holders, or (endpoints) where it has an edge, or
+    """A random graph whose every edge is at one client at least and at each of the others with probability
+    `share`, and so is every label; every node is at all clients, or (endpoints) where it has an edge, or
     alone at one."""
     rng = np.random.default_rng(seed)
     x: Any = rng.normal(size=(n, FEATURES))
@@ -59,15 +59,15 @@ def covered(
     )
     train = np.zeros(n, dtype=bool)
     train[rng.permutation(n)[: max(1, n // 2)]] = True
-    has = rng.random((holders, graph.num_edges)) < share
-    has[rng.integers(0, holders, graph.num_edges), np.arange(graph.num_edges)] = True
-    held = np.ones((holders, n), dtype=bool)
+    has = rng.random((clients, graph.num_edges)) < share
+    has[rng.integers(0, clients, graph.num_edges), np.arange(graph.num_edges)] = True
+    held = np.ones((clients, n), dtype=bool)
     if endpoints:
         held[:] = False
-        for k in range(holders):
+        for k in range(clients):
             held[k, graph.edges[:, has[k]].ravel()] = True
         alone = np.flatnonzero(~held.any(0))
-        held[rng.integers(0, holders, len(alone)), alone] = True
+        held[rng.integers(0, clients, len(alone)), alone] = True
         held[~held.any(1), 0] = True
     held_client, held_id = np.nonzero(held)
     owner = np.array([rng.choice(np.flatnonzero(held[:, v])) for v in range(n)])
@@ -80,7 +80,7 @@ def covered(
         edge_client=edge_client, edge_u=graph.edges[0, edge], edge_v=graph.edges[1, edge],
         cross_local_client=none,
         cross_id=none, cross_remote_client=none, cross_remote_id=none,
-        num_clients=holders, graph_hash=graph.hash,
+        num_clients=clients, graph_hash=graph.hash,
     )  # fmt: skip
     dealt.check(graph)
     return World(graph, Split("half", train, np.zeros_like(train), ~train), dealt)
@@ -140,7 +140,7 @@ class Dense:
                 if key is not None:
                     drop = bernoulli_rows(fold(key, layer), self.names, h.shape[1], self.config.dropout)
                     h = h * _inverted(drop, lane_probability(self.config.dropout), h.dtype)
-        if self.config.predictor == "holders":
+        if self.config.predictor == "clients":
             h = h @ local["predictor.weight"] + local["predictor.bias"]
         return h
 
@@ -215,7 +215,7 @@ NETWORKS = st.fixed_dictionaries(
         "aggr": st.sampled_from(["max", "min"]),
         "maps": st.sampled_from(["linear", "identity"]),
         "norm": st.sampled_from(["off", "batch"]),
-        "predictor": st.sampled_from(["holders", "server"]),
+        "predictor": st.sampled_from(["clients", "server"]),
         "layers": st.integers(1, 3),
         "batch_size": st.sampled_from([None, None, 1, 3]),
         "node_ids": st.sampled_from(["simulated", "plain"]),
@@ -226,38 +226,38 @@ NETWORKS = st.fixed_dictionaries(
 @settings(max_examples=60)
 @given(
     network=NETWORKS, seed=st.integers(0, 2**31), n=st.integers(3, 25), m=st.integers(0, 60),
-    holders=st.integers(1, 6), endpoints=st.booleans(), share=st.sampled_from([0.0, 0.3, 1.0]),
+    clients=st.integers(1, 6), endpoints=st.booleans(), share=st.sampled_from([0.0, 0.3, 1.0]),
     placement=st.sampled_from(["stacked", "one at a time"]), sparse=st.booleans(),
     aggregation=st.sampled_from(["additive", "plaintext"]),
 )  # fmt: skip
 def test_any_cover_of_the_edges_gives_the_embeddings_and_gradients_of_the_pooled_graph(
-    *, network: dict, seed: int, n: int, m: int, holders: int, endpoints: bool, share: float, placement: str,
+    *, network: dict, seed: int, n: int, m: int, clients: int, endpoints: bool, share: float, placement: str,
     sparse: bool, aggregation: str,
 ) -> None:  # fmt: skip
-    """Nodes, labels and edges at several holders, nodes without an edge, one to six holders, every
+    """Nodes, labels and edges at several clients, nodes without an edge, one to six clients, every
     admissible network, whole and in batches: against loops over the pooled graph, in float64. Secret sharing
-    rounds each holder's gradient to 2^-24 in every batch."""
-    world = covered(seed, n, m, holders, endpoints=endpoints, share=share, sparse=sparse)
+    rounds each client's gradient to 2^-24 in every batch."""
+    world = covered(seed, n, m, clients, endpoints=endpoints, share=share, sparse=sparse)
     tolerance = 1e-9 if aggregation == "plaintext" else 1e-5
     agree(world, placement, tolerance, aggregation=aggregation, **network)
 
 
-@pytest.mark.parametrize("holders", [2, 4])
+@pytest.mark.parametrize("clients", [2, 4])
 @pytest.mark.parametrize("batch_size", [None, 3])
-def test_holders_own_copies_of_max_plus_weights_have_the_gradients_of_the_pooled_graph(
-    batch_size: int | None, holders: int
+def test_clients_own_copies_of_max_plus_weights_have_the_gradients_of_the_pooled_graph(
+    batch_size: int | None, clients: int
 ) -> None:
-    """With additive shares, where every holder's gradient of its copy is a secret of its own."""
-    world = covered(7, 20, 40, holders, endpoints=True, share=0.3)
+    """With additive shares, where every client's gradient of its copy is a secret of its own."""
+    world = covered(7, 20, 40, clients, endpoints=True, share=0.3)
     agree(world, "stacked", 1e-5, aggregation="additive", update="tropical", batch_size=batch_size)
 
 
 @pytest.mark.parametrize("update", ["concat", "tropical"])
 @pytest.mark.parametrize("batch_size", [None, 3])
-def test_every_holder_shares_out_the_gradient_of_its_own_loss_in_a_cohort_as_alone(
+def test_every_client_shares_out_the_gradient_of_its_own_loss_in_a_cohort_as_alone(
     update: str, batch_size: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of sparse features too: the sum alone would not show it if a holder shared out another's part."""
+    """Of sparse features too: the sum alone would not show it if a client shared out another's part."""
     world = covered(5, 20, 40, 3, endpoints=True, share=0.3, sparse=True)
     shared: list[list[dict[str, torch.Tensor]]] = []
     whole = module.shared_sum
@@ -308,19 +308,19 @@ def test_in_float32_embeddings_agree_to_1e_6_and_gradients_to_1e_5(update: str) 
         agree(covered(seed, 40, 120, 4, endpoints=False, share=0.3), "stacked", 1e-6, update=update)
 
 
-def test_the_number_of_holders_changes_no_metric_over_a_whole_run() -> None:
+def test_the_number_of_clients_changes_no_metric_over_a_whole_run() -> None:
     outcomes = [
         run_local(
-            "sapgnn", covered(3, 40, 120, holders, endpoints=False, share=0.2),
+            "sapgnn", covered(3, 40, 120, clients, endpoints=False, share=0.2),
             hidden=HIDDEN, rounds=30, dropout=0.4, lr=0.02, weight_decay=1e-3, aggregation="plaintext",
         )[0]
-        for holders in (1, 2, 3, 4)
+        for clients in (1, 2, 3, 4)
     ]  # fmt: skip
     for outcome in outcomes[1:]:
         assert outcome.test == pytest.approx(outcomes[0].test, abs=1e-9)
 
 
-def test_all_holders_have_the_same_bits_of_the_local_weights() -> None:
+def test_all_clients_have_the_same_bits_of_the_local_weights() -> None:
     outcome, _ = run_local("sapgnn", make_world(), "one at a time", dropout=0.3)
     first, *others = outcome.state.values["local"].parts
     assert len(others) == 2
@@ -332,12 +332,12 @@ def test_all_holders_have_the_same_bits_of_the_local_weights() -> None:
 # ---- updates -----------------------------------------------------------------------------------------------
 
 
-def parts_of_a_maximum(seed: int, holders: int) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
-    """h [20, 4], pooled messages a_p [20, 4] of every holder (some -inf), and a weight."""
+def parts_of_a_maximum(seed: int, clients: int) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    """h [20, 4], pooled messages a_p [20, 4] of every client (some -inf), and a weight."""
     rng = np.random.default_rng(seed)
     h = torch.from_numpy(rng.normal(size=(20, 4)))
     parts = []
-    for _ in range(holders):
+    for _ in range(clients):
         a = torch.from_numpy(rng.normal(size=(20, 4)))
         parts.append(a.masked_fill(torch.from_numpy(rng.random(20) < 0.3)[:, None], -torch.inf))
     return h, parts, torch.from_numpy(rng.normal(size=(4, 4)))
@@ -348,11 +348,11 @@ def maximum(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 @settings(max_examples=40)
-@given(update=st.sampled_from(list(UPDATES)), seed=st.integers(0, 2**31), holders=st.integers(1, 6))
-def test_an_admissible_update_commutes_with_the_maximum_over_holders(
-    update: str, seed: int, holders: int
+@given(update=st.sampled_from(list(UPDATES)), seed=st.integers(0, 2**31), clients=st.integers(1, 6))
+def test_an_admissible_update_commutes_with_the_maximum_over_clients(
+    update: str, seed: int, clients: int
 ) -> None:
-    h, parts, weight = parts_of_a_maximum(seed, holders)
+    h, parts, weight = parts_of_a_maximum(seed, clients)
     apply = UPDATES[update].apply
     apart = maximum([apply(h, a, weight) for a in parts])
     together = apply(h, maximum(parts), weight)
@@ -434,18 +434,18 @@ def test_maxima_of_features_over_50_000_edges_and_more_are_those_of_each_nodes_n
     draws = torch.Generator().manual_seed(0)
     source, target = torch.randint(300, (2, 60_000), generator=draws)
     x = torch.randn(300, 2, generator=draws)
-    holders: Any = SimpleNamespace(cohort=SimpleNamespace(edge_index=(source, target), num_rows=300))
+    clients: Any = SimpleNamespace(cohort=SimpleNamespace(edge_index=(source, target), num_rows=300))
     rows: Any = SimpleNamespace(x=x)
-    found = neighbour_features(holders, rows, torch.arange(300), SapgnnConfig())
+    found = neighbour_features(clients, rows, torch.arange(300), SapgnnConfig())
     into = target[:, None].expand(-1, 2)
     assert torch.equal(found, torch.full_like(x, -torch.inf).scatter_reduce(0, into, x[source], "amax"))
 
 
-@pytest.mark.parametrize("holders", [1, 3])
-def test_sparse_features_stay_sparse_where_they_enter_a_linear_map_or_go_to_the_server(holders: int) -> None:
-    """A holder's features have thousands of columns, of which a node has few."""
-    world = covered(5, 20, 40, holders, endpoints=True, share=0.4, sparse=True)
-    cohort = make_cohort(world.graph, world.split, world.partition, list(range(holders)))
+@pytest.mark.parametrize("clients", [1, 3])
+def test_sparse_features_stay_sparse_where_they_enter_a_linear_map_or_go_to_the_server(clients: int) -> None:
+    """A client's features have thousands of columns, of which a node has few."""
+    world = covered(5, 20, 40, clients, endpoints=True, share=0.4, sparse=True)
+    cohort = make_cohort(world.graph, world.split, world.partition, list(range(clients)))
     for options, stays in (
         ({"maps": "linear"}, True),
         ({"maps": "linear", "aggregation": "additive"}, True),
@@ -457,7 +457,7 @@ def test_sparse_features_stay_sparse_where_they_enter_a_linear_map_or_go_to_the_
         every = all_rows(prepared)
         rows = pass_rows(prepared, config, every, every)
         assert isinstance(rows.x, SparseMatrix) == stays
-        apart = config.aggregation == "additive" and holders > 1
+        apart = config.aggregation == "additive" and clients > 1
         assert (rows.x_apart is not None) == apart
 
 
@@ -514,11 +514,11 @@ def test_a_secure_maximum_on_fixed_point_gives_what_pooling_in_clear_gives_up_to
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_the_memory_foretold_is_that_of_embeddings_and_of_every_holders_shares_of_every_map(
+def test_the_memory_foretold_is_that_of_embeddings_and_of_every_clients_shares_of_every_map(
     layers: int,
 ) -> None:
     """A layer uploads 2 H numbers of a row and gets H back: 4 copies of each (both sides, with gradients), of
-    4 bytes. Every holder's share for every holder of each map's gradient is there in 5 forms, of 8 bytes."""
+    4 bytes. Every client's share for every client of each map's gradient is there in 5 forms, of 8 bytes."""
     clients, rows = 3, 10
     extent = GraphExtent(
         clients=clients, rows=rows, edges=20, closure=12, features=FEATURES, classes=CLASSES, stored=70,

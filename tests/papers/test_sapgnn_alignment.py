@@ -1,4 +1,4 @@
-"""Holders whose data does not go together are told so before anything is trained, and the server learns which
+"""Clients whose data does not go together are told so before anything is trained, and the server learns which
 nodes are the same and no more."""
 
 import functools
@@ -25,7 +25,7 @@ from graphfed.federation.route import RouteTable
 from graphfed.methods.common import entity_alignment
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.sapgnn.config import SapgnnConfig
-from graphfed.methods.sapgnn.method import initial_local
+from graphfed.methods.sapgnn.layers import initial_local
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runs.train import Event, train
 from graphfed.runtime.local import one_at_a_time, stacked
@@ -42,7 +42,7 @@ def shared_world(clients: int = 3) -> World:
 def set_up(
     name: str, world: World, change: Any = None, place: Any = one_at_a_time, **settings: Any
 ) -> Federation:
-    """Run set-up and a round; change(client, cohort): what a holder has in its cohort's place."""
+    """Run set-up and a round; change(client, cohort): what a client has in its cohort's place."""
     fed: Federation = place(world.clients, "cpu")
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     if change is not None:
@@ -67,13 +67,13 @@ def test_features_of_another_width_are_refused(name: str) -> None:
         x = dense(cohort)
         return replace(cohort, x=torch.cat([x, x[:, :1]], 1) if client == 1 else x)
 
-    with pytest.raises(InputError, match="client 1 has 13 features where the holders agreed on 12"):
+    with pytest.raises(InputError, match="client 1 has 13 features where the clients agreed on 12"):
         set_up(name, shared_world(), wider)
 
 
 @every_method
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_node_with_other_features_at_another_holder_is_refused(name: str, sparse: bool) -> None:
+def test_a_node_with_other_features_at_another_client_is_refused(name: str, sparse: bool) -> None:
     world = shared_world()
 
     def stored(client: int, cohort: Cohort) -> Cohort:
@@ -86,17 +86,17 @@ def test_a_node_with_other_features_at_another_holder_is_refused(name: str, spar
         x[4, 3] += 1
         return replace(cohort, x=SparseMatrix.from_dense(x) if sparse else x)
 
-    with pytest.raises(InputError, match="clients 0 and 2 have different features for the node of name"):
+    with pytest.raises(InputError, match="clients 0 and 2 have different features for the node with the"):
         set_up(name, world, changed)
     set_up(name, world, stored)
 
 
 @every_method
-def test_an_empty_holder_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
+def test_an_empty_client_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
     graph = make_world().graph
     client = np.arange(graph.num_nodes) % 2
     from_assignment(graph, 2 * client, num_clients=3).save(tmp_path / "clients.safetensors")
-    with pytest.raises(InputError, match=r"needs a node at every client, but .* gives none to client 1"):
+    with pytest.raises(InputError, match=r"needs a node at every client, but .* has no node at client 1"):
         graphfed.run(
             name, data=graph, partition=tmp_path / "clients.safetensors", split="random:0.5,0.25,0.25",
             out=tmp_path / "run",
@@ -108,27 +108,27 @@ def test_an_empty_holder_is_refused_before_anything_is_written(name: str, tmp_pa
 @pytest.mark.parametrize("place", [stacked, one_at_a_time])
 def test_a_missing_key_is_refused(name: str, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY, raising=False)
-    with pytest.raises(InputError, match=f"node_ids=keyed needs the holders' key, and {KEY} is not set"):
+    with pytest.raises(InputError, match=f"node_ids=keyed needs the clients' key, and {KEY} is not set"):
         set_up(name, shared_world(), place=place, node_ids="keyed")
 
 
 @every_method
 @pytest.mark.parametrize("odd", [1, 2])
-def test_holders_of_different_keys_are_refused(name: str, odd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_of_different_keys_are_refused(name: str, odd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else no node would be shared, and nobody would notice."""
     keys = {k: (b"\2" if k == odd else b"\1") * 32 for k in range(3)}
     asking = {"client": 0}
     whole = entity_alignment.key_check
 
     def key_check(
-        holders: entity_alignment.Holders, config: entity_alignment.AlignmentSettings
+        clients: entity_alignment.NamedCohort, config: entity_alignment.AlignmentSettings
     ) -> torch.Tensor:
-        asking["client"] = holders.cohort.clients[0]
-        return whole(holders, config)
+        asking["client"] = clients.cohort.clients[0]
+        return whole(clients, config)
 
     monkeypatch.setattr(entity_alignment, "clients_key", lambda: keys[asking["client"]])
     monkeypatch.setattr(entity_alignment, "key_check", key_check)
-    with pytest.raises(InputError, match=f"clients 0 and {odd} have different holders' keys"):
+    with pytest.raises(InputError, match=f"clients 0 and {odd} have different keys for the names of nodes"):
         set_up(name, shared_world(), node_ids="keyed")
 
 
@@ -151,10 +151,10 @@ def test_the_ledger_says_what_protects_the_names_of_nodes(
 
 
 @pytest.mark.parametrize("ids", ["keyed", "simulated", "plain"])
-def test_holders_who_count_owners_say_what_protects_their_names_and_send_only_whether_there_is_a_label(
+def test_clients_who_count_owners_say_what_protects_their_names_and_send_only_whether_there_is_a_label(
     ids: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every node is with one to three holders, and one of them at most has its label."""
+    """Every node is with one to three clients, and one of them at most has its label."""
     monkeypatch.setenv(KEY, "5f" * 32)
     world = covered(5, 30, 60, 3, endpoints=True, share=0.3)
     fed: Federation = one_at_a_time(world.clients)
@@ -162,18 +162,18 @@ def test_holders_who_count_owners_say_what_protects_their_names_and_send_only_wh
     cohorts = [replace(c, y=torch.where(c.id % 4 == k, 0, -1)) for k, c in enumerate(cohorts)]
     config = SapgnnConfig(node_ids=ids)
     counted = entity_alignment.count_owners(fed, fed.locate("clients", "data", cohorts), config)
-    holders = [{*cohort.id.tolist()} for cohort in cohorts]
+    clients = [{*cohort.id.tolist()} for cohort in cohorts]
     for k, cohort in enumerate(counted.parts):
         for v, owned, owners in zip(
             cohort.id.tolist(), cohort.owned.tolist(), cohort.owners.tolist(), strict=True
         ):
-            has_label = v % 4 < 3 and v in holders[v % 4]
-            assert owners == (1 if has_label else sum(v in held for held in holders))
+            has_label = v % 4 < 3 and v in clients[v % 4]
+            assert owners == (1 if has_label else sum(v in held for held in clients))
             assert owned == (v % 4 == k or not has_label)
     found = {entry.name: entry.protection for entry in fed.ledger.entries}
     names = {"keyed": "keyed hash", "simulated": "simulated", "plain": "clear"}[ids]
     assert found == {"owners/node_ids": names, "owners/labels": "clear", "owners/counts": "clear"}
-    rows = sum(len(held) for held in holders)
+    rows = sum(len(held) for held in clients)
     assert fed.ledger.bytes_of("owners/labels") == rows
 
 
@@ -181,18 +181,18 @@ def test_a_node_is_named_by_the_16_hexadecimal_digits_of_its_64_bits() -> None:
     ids = torch.tensor([-(2**63), -1, 5])
     table = RouteTable(ids=ids, index=torch.tensor([0, 1, 2, 1]), client=torch.tensor([0, 0, 0, 1]))
     assert len(entity_alignment.check_features(torch.tensor([3, 4, 5, 4]), table)) == 4
-    with pytest.raises(InputError, match=r"clients 0 and 1 .* of name ffffffffffffffff \(1 such"):
+    with pytest.raises(InputError, match=r"clients 0 and 1 .* the name ffffffffffffffff \(1 such"):
         entity_alignment.check_features(torch.tensor([3, 4, 5, 6]), table)
 
 
 def test_nodes_that_a_key_gives_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else their embeddings would be pooled as one node's. Of 64 bits that takes billions of nodes."""
     monkeypatch.setattr(entity_alignment, "keyed_names", lambda key, use, texts: np.array([5 for _ in texts]))
-    with pytest.raises(InputError, match="two nodes have one name under the holders' key"):
+    with pytest.raises(InputError, match="two nodes have one name under the clients' key"):
         set_up("sapgnn", shared_world(), node_ids="simulated")
 
 
-def test_the_seed_that_holders_have_in_common_has_63_bits_that_all_follow_from_the_key() -> None:
+def test_the_seed_that_clients_have_in_common_has_63_bits_that_all_follow_from_the_key() -> None:
     """Every generator takes it. Of 64 seeds a given bit is the same in all by a chance of 2^-63."""
     seeds = [
         entity_alignment.common_seed(config_of(get_method("sapgnn"), node_ids="simulated", seed=seed))
@@ -203,8 +203,8 @@ def test_the_seed_that_holders_have_in_common_has_63_bits_that_all_follow_from_t
     assert functools.reduce(operator.and_, seeds) == 0
 
 
-def test_a_holder_without_nodes_is_refused_by_its_number() -> None:
-    """Where holders read their own files, nobody has looked before: the last of a cohort too."""
+def test_a_client_without_nodes_is_refused_by_its_number() -> None:
+    """Where clients read their own files, nobody has looked before: the last of a cohort too."""
     graph = make_world().graph
     for empty in (0, 1, 2):
         client = np.array([k for k in range(3) if k != empty])[np.arange(graph.num_nodes) % 2]
@@ -217,7 +217,7 @@ def test_a_holder_without_nodes_is_refused_by_its_number() -> None:
 
 @pytest.mark.parametrize("name", ["sapgnn", "ppgnn"])
 def test_boolean_shares_of_gradients_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match=r"aggregation=boolean cannot be used.*use additive"):
+    with pytest.raises(InputError, match=r"aggregation=boolean cannot be used.*use aggregation=additive"):
         get_method(name).config(aggregation="boolean")
 
 
@@ -246,7 +246,7 @@ def test_names_decide_nothing_but_dropout(name: str) -> None:
     assert torch.allclose(named, plain, rtol=0, atol=1e-6)
 
 
-def test_the_first_weights_that_holders_have_in_common_follow_from_their_key(
+def test_the_first_weights_that_clients_have_in_common_follow_from_their_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A server that could draw them could undo the maps. Seeds still differ."""
@@ -304,5 +304,5 @@ def test_the_server_gets_neither_ids_nor_edges_nor_labels_nor_features(
                 assert t.is_floating_point()
                 for known in (*x.T, y):
                     assert not any(torch.allclose(column, known) for column in t.T if len(column) == len(y))
-    # Each holder has every node, so what it sends of all of them was compared.
+    # Each client has every node, so what it sends of all of them was compared.
     assert any(len(t) == len(y) for t in seen[f"{name}/local_embedding"])

@@ -1,4 +1,4 @@
-"""PPGNN trains every holder's own network and the server's combination together."""
+"""PPGNN trains every client's own network and the server's combination together."""
 
 from typing import Any
 
@@ -9,6 +9,8 @@ from test_sapgnn import covered
 from torch.nn.functional import cross_entropy
 from worlds import World, by_node, last_round_stands, run_local
 
+import graphfed
+from graphfed.errors import InputError
 from graphfed.methods.base import Task
 from graphfed.methods.common.entity_alignment import common_seed
 from graphfed.methods.common.split_learning import initial_predictor
@@ -26,7 +28,7 @@ SETTINGS = {
 
 
 class Dense:
-    """Every holder's network and the server's, node by node, without places."""
+    """Every client's network and the server's, node by node, without places."""
 
     def __init__(self, world: World, config: Any) -> None:
         self.world, self.config = world, config
@@ -86,13 +88,13 @@ class Dense:
         return stepped[-2], self.logits(stepped[:-2], stepped[-2], stepped[-1])
 
 
-@pytest.mark.parametrize("predictor", ["holders", "server"])
+@pytest.mark.parametrize("predictor", ["clients", "server"])
 @pytest.mark.parametrize("combine", ["concat", "mean", "weighted"])
 @pytest.mark.parametrize("placement", ["stacked", "one at a time"])
 def test_a_round_is_a_step_of_all_networks_on_the_loss_of_all_training_nodes(
     combine: str, predictor: str, placement: str
 ) -> None:
-    """Nodes that some holders lack, labels at several: against loops, in float64."""
+    """Nodes that some clients lack, labels at several: against loops, in float64."""
     for seed in range(3):
         world = covered(seed, 14, 25, 3, endpoints=True, share=0.3)
         changes = {"combine": combine, "predictor": predictor}
@@ -109,7 +111,7 @@ def test_a_round_is_a_step_of_all_networks_on_the_loss_of_all_training_nodes(
             assert torch.allclose(weight, server[name], rtol=0, atol=1e-8), name
 
 
-def test_holders_networks_differ_after_training_and_the_predictor_does_not() -> None:
+def test_clients_networks_differ_after_training_and_the_predictor_does_not() -> None:
     outcome, _ = run_local("ppgnn", covered(0, 14, 25, 3, endpoints=True, share=0.3), "one at a time")
     networks, predictors = (outcome.state.values[name].parts for name in ("local", "predictor"))
     for k in (1, 2):
@@ -119,8 +121,8 @@ def test_holders_networks_differ_after_training_and_the_predictor_does_not() -> 
     assert np.isfinite(outcome.test["loss"])
 
 
-def test_the_server_starts_alike_for_every_holder_within_glorots_bound_for_all_of_them() -> None:
-    """Concatenated, K H numbers enter, and the rows of one holder are those of another."""
+def test_the_server_starts_alike_for_every_client_within_glorots_bound_for_all_of_them() -> None:
+    """Concatenated, K H numbers enter, and the rows of one client are those of another."""
     task = Task(4, 3)
     config = get_method("ppgnn").config(**{**SETTINGS, "hidden": 40, "combine": "concat"})
     weight = initial_server("cpu", 5, task, config)["server.weight"]
@@ -147,3 +149,9 @@ def test_dropout_changes_what_is_learned_and_is_never_drawn_to_predict() -> None
     own = [{name: w[k] for name, w in networks.items()} for k in range(world.clients)]
     shared = {name: w[0] if w.dim() > dense.predictor[name].dim() else w for name, w in predictor.items()}
     assert torch.allclose(by_node(dropped, world), dense.logits(own, server, shared), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["sapgnn", "ppgnn"])
+def test_the_predictors_old_place_is_refused_with_the_new_name(name: str) -> None:
+    with pytest.raises(InputError, match="predictor=holders is now predictor=clients"):
+        graphfed.run(name, data="digits", clients=2, rounds=1, settings={"predictor": "holders"})

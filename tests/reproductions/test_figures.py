@@ -210,7 +210,7 @@ def test_what_runs_on_other_data_for_short_has_no_printed_figures_and_says_so(to
     (against,) = item["rows"][1]["relative"]
     assert against["to"] == "averaging"
     assert against["printed"] == {"accuracy": None, "bytes.total": None}
-    assert item["rows"][0]["recipe"].items() >= {"rounds": 1, "hidden": 4, "lr": 0.5}.items()
+    assert item["rows"][0]["changed_settings"].items() >= {"rounds": 1, "hidden": 4, "lr": 0.5}.items()
 
 
 # ---- who keeps which edge ----------------------------------------------------------------------------------
@@ -293,13 +293,13 @@ def test_workloads_are_of_every_device_and_the_curve_ends_where_balancing_did(
     assert none["workloads"]["values"] == np.unique(degree).tolist()
     assert oracle["largest"] == optimum(graph.edges, 80).maximum
     assert (mcmc["printed"], mcmc["difference"]) == (7, mcmc["largest"] - 7)
-    assert digits["devices"] == 1797
+    assert digits["clients"] == 1797
     for row in item["rows"]:
         told = row["workloads"]
-        assert sum(told["devices"]) == row["devices"]
-        kept = int(np.dot(told["values"], told["devices"]))
+        assert sum(told["clients"]) == row["clients"]
+        kept = int(np.dot(told["values"], told["clients"]))
         assert kept == row["pairs_kept"] >= row["edges"]
-        assert row["mean"] == pytest.approx(kept / row["devices"])
+        assert row["mean"] == pytest.approx(kept / row["clients"])
         assert row["curve"]["largest"][-1] == row["largest"] == told["values"][-1] >= oracle["largest"]
         assert row["curve"]["comparisons"][-1] == row["comparisons"]
         assert row["curve"]["largest"] == sorted(row["curve"]["largest"], reverse=True)
@@ -338,7 +338,7 @@ def test_what_was_balanced_is_read_and_an_interruption_keeps_it(
 
 def test_the_short_version_of_workloads_leaves_out_rows_and_their_panels(balances: Paper) -> None:
     (item,) = reproduce(balances, quick=True, out="r").items
-    assert [row["devices"] for row in item["rows"]] == [50] * 4
+    assert [row["clients"] for row in item["rows"]] == [50] * 4
     assert item["panels"] == ("small",)
 
 

@@ -399,8 +399,8 @@ def test_policies_are_learned_before_the_runs_that_use_them_and_once(toy: Paper,
     full, row, _ = found.items[0]["rows"]
     assert row["policy"] == "few"
     assert row["ours"]["accuracy"] == full["ours"]["accuracy"]
-    assert row["recipe"]["policy"] == "bandit"
-    assert "policy_file" not in row["recipe"], "a path of one machine"
+    assert row["changed_settings"]["policy"] == "bandit"
+    assert "policy_file" not in row["changed_settings"], "a path of one machine"
     assert found.items[0]["rows"][0]["relative"][0]["ours"]["accuracy"]["values"] == [0.0, 0.0]
     again = graphfed.resume("r")
     assert isinstance(again, Reproduction)

@@ -111,7 +111,7 @@ def test_figures_stand_beside_the_printed_ones_in_the_papers_unit(toy: Paper, ow
     assert averaging["difference"] == {"accuracy": ours["mean"] - 50}
     assert hop["printed"] == {"accuracy": None}
     assert hop["difference"] == {"accuracy": None}
-    assert {"rounds": 4, "hops": 1, "optimizer": "sgd"}.items() <= hop["recipe"].items()
+    assert {"rounds": 4, "hops": 1, "optimizer": "sgd"}.items() <= hop["changed_settings"].items()
     assert json.loads((own_folder / "r/reproduce.json").read_text()) == found.to_json()
     assert Result.read(own_folder / "r/small/one hop-seed1").method == "fedgcn"
 
@@ -232,7 +232,7 @@ def lines_paper(rounds: int = 3, split_clients: int = 3) -> Paper:
         title="Two methods over clients",
         source="made up",
         metrics=("accuracy",),
-        x="data holders",
+        x="clients",
         panels=("Social", "Digits"),
         seeds=(0, 1),
         options={"rounds": rounds, "threads": 1},
@@ -357,7 +357,7 @@ def test_points_are_drawn_in_a_panel_for_each_panel_and_metric_with_one_legend(
     assert sum(name.startswith("legend") for name in ids) == 1
     texts = ["".join(text.itertext()) for text in picture.iter("{http://www.w3.org/2000/svg}text")]
     for word, count in {
-        "data holders": 4,
+        "clients": 4,
         "Social": 2,
         "averaging": 1,
         "one hop": 1,
@@ -411,7 +411,7 @@ def test_class_counts_are_of_labelled_nodes_by_owner_and_nothing_is_trained(
                 assert row["counts"][key][k] == counted
                 assert row["totals"][key][k] == sum(counted)
     assert [row["printed"] for row in item["rows"]] == [[500, 578], None, None]
-    assert item["rows"][2]["holders"] == ["0", "1", "2"]
+    assert item["rows"][2]["clients"] == ["0", "1", "2"]
     assert json.loads((own_folder / "r/reproduce.json").read_text())["items"][0]["rows"][2]["printed"] is None
     texts = "".join(ET.parse(own_folder / "r/fig3.svg").getroot().itertext())
     total = item["rows"][0]["totals"]["split"][0]

@@ -16,9 +16,9 @@ from graphfed.errors import InputError, shown
 from graphfed.methods.config import GRAPH_GROUPS
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plain_yaml import dump_yaml
-from graphfed.runs.config import checked_training, make_config, parse_settings, read_config
+from graphfed.runs.config import checked_training, make_config, read_config
 from graphfed.runs.reopen import config_from_json
-from graphfed.runs.settings import OPTION_WORDS, SYNONYMS, changed_settings, settings_of
+from graphfed.runs.settings import OPTION_WORDS, SYNONYMS, changed_settings, parse_settings, settings_of
 from graphfed.tasks.base import PRESETS
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import default_threads
@@ -29,18 +29,18 @@ from graphfed.tasks.run_options import OPTIONS
     ("options", "told"),
     [
         ({"method": "fedavgg"}, "unknown method 'fedavgg'; did you mean 'fedavg'"),
-        ({"method": None}, "no method was named"),
+        ({"method": None}, "no method was given"),
         ({"method": 3}, "method=3"),
         ({"data": "coraa"}, "unknown data set 'coraa'; did you mean 'cora'"),
         ({"data": "roads"}, "'roads' is for forecasting; cnfgnn, "),
         (
             {"partition": "sensors"},
-            "'sensors' deals readings, a sensor to each client, and 'digits'",
+            "'sensors' assigns each sensor to a client, and 'digits'",
         ),
         ({"method": "last_value", "data": "cora"}, "forecasts readings of sensors, and 'cora' is a graph"),
         (
             {"method": "last_value", "partition": "random"},
-            "'random' deals graphs, and 'roads' is",
+            "'random' is for graphs, and 'roads' holds",
         ),
         ({"method": "last_value", "task": "classification"}, "last_value cannot do task 'classification'"),
         ({"data": 7}, "data of type int"),
@@ -59,7 +59,7 @@ from graphfed.tasks.run_options import OPTIONS
         ({"runtime": "nvflare", "clients": 100}, "at most 64; give the number of workers (--workers)"),
         ({"placement": "stackd"}, "unknown placement 'stackd'; did you mean 'stacked'"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
-        ({"device": "cuda:99"}, "device 'cuda:99' is not here"),
+        ({"device": "cuda:99"}, "device 'cuda:99' is not available"),
         ({"threads": 0}, "threads=0"),
         ({"threads": 99_999_999_999}, "threads=99999999999 cannot be used: expected at most 1024"),
         ({"seed": 10**5000}, "seed=an integer of more than 30 digits"),
@@ -317,7 +317,9 @@ def test_settings_are_read_as_numbers_none_or_text() -> None:
     }
 
 
-@pytest.mark.parametrize(("method", "pair"), [("fedgraph", "share=none"), ("lumos", "balancer=none")])
+@pytest.mark.parametrize(
+    ("method", "pair"), [("fedgraph", "sent_embeddings=none"), ("lumos", "balancer=none")]
+)
 def test_none_on_the_command_line_is_the_choice_of_that_name_where_there_is_one(
     method: str, pair: str
 ) -> None:
@@ -482,7 +484,7 @@ def test_a_description_s_files_are_found_from_wherever_the_shown_choices_are_rea
 
 def test_data_in_python_has_no_name_for_a_file() -> None:
     graph = load("digits")
-    with pytest.raises(InputError, match="is an object in Python"):
+    with pytest.raises(InputError, match="is a Python object"):
         make_config("fedavg", data=graph).to_options()
 
 

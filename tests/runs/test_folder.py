@@ -24,10 +24,10 @@ from graphfed.runs.folder import (
     open_folder,
     plain,
     read_json,
-    weight_arrays,
     write_run,
 )
 from graphfed.runs.folder_schema import ResultFile
+from graphfed.runs.model_file import weight_arrays
 from graphfed.runtime.interrupts import Interrupted
 
 
@@ -108,7 +108,7 @@ def test_an_empty_folder_is_filled_and_a_full_one_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize("last", ["result.json", "comparison.json"])
 def test_a_run_that_has_not_ended_is_named_with_the_command_that_goes_on(tmp_path: Path, last: str) -> None:
     (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(InputError, match=r"has not ended: go on with it \(graphfed resume"):
+    with pytest.raises(InputError, match=r"has not ended: resume it \(graphfed resume"):
         check_free(tmp_path)
     (tmp_path / last).write_text("{}")
     with pytest.raises(InputError, match="is not empty"):

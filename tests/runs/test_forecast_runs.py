@@ -160,8 +160,11 @@ def test_other_names_of_the_sensors_are_another_partition(sensors: Sensors) -> N
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"clients": 5}, "'roads' has 6 sensors, one client each, not 5; leave the number of clients out"),
-        ({"split": "public"}, "unknown split 'public' of readings in time"),
+        (
+            {"clients": 5},
+            "'roads' has 6 sensors, each of which is a client, so there cannot be 5 clients; omit the number",
+        ),
+        ({"split": "public"}, "unknown split 'public' of readings"),
         ({"settings": {"horizon": 2016}}, "use fewer lags, a shorter horizon or more data"),
         ({"runtime": "processes"}, "give the number of workers"),
         ({"runtime": "processes", "workers": 7}, "7 workers cannot hold 6 clients"),
@@ -325,7 +328,7 @@ def test_what_an_absent_sensor_reads_changes_no_forecast(tmp_path: Path, sensors
 @pytest.mark.parametrize(
     ("absent", "said"),
     [
-        (["nowhere"], "sensor 'nowhere' is not in 'roads', and so cannot be absent; choose one of: 0, 1"),
+        (["nowhere"], "the absent sensor 'nowhere' is not in 'roads'; choose one of: 0, 1"),
         (list("012345"), "all sensors of 'roads' are absent"),
     ],
 )
@@ -336,5 +339,5 @@ def test_absent_sensors_must_be_there_and_leave_some(folder: Path, absent: list[
 
 def test_only_sensors_can_be_absent(tmp_path: Path) -> None:
     graphfed.run("central", data="digits", rounds=1, out=tmp_path / "run")
-    with pytest.raises(InputError, match="forecasts no sensors, of which some may be absent"):
+    with pytest.raises(InputError, match="does not forecast sensors, and only sensors may be absent"):
         predict(tmp_path / "run", absent=["1"])

@@ -52,7 +52,7 @@ def test_the_command_writes_a_whole_folder_and_says_what_it_found(
     assert told["task"] == LINK_PREDICTION
     assert {*told["test"]} == {*told["val"]} == {"auc", "loss"}
     assert "test_confusion" not in told["details"]
-    assert told["details"]["recipe"] == {"rounds": 4}, "the task's recipe is the default one"
+    assert told["details"]["changed_settings"] == {"rounds": 4}, "the task's settings are the defaults"
     assert told["bytes"]["total"] == 0
     manifest = json.loads(Path("run/manifest.json").read_text())
     assert manifest["config"]["task"] == LINK_PREDICTION
@@ -88,7 +88,7 @@ def test_the_model_predicts_the_same_pairs_again(linked: Result, capsys: pytest.
     assert Path("pairs.csv").read_text().startswith('"source","target","client","part","label","score"')
     capsys.readouterr()
     assert main(["predict", str(linked.folder), "--data", "digits", "--out", "more.csv"]) == 2
-    assert "scores the pairs of its own split" in capsys.readouterr().err
+    assert "scores only the pairs of its own split" in capsys.readouterr().err
     assert not Path("more.csv").exists()
 
 
@@ -186,7 +186,7 @@ def test_an_audit_checks_the_ledger_and_says_what_is_not_for_links(linked: Resul
     assert linked.folder is not None
     found = audit(linked.folder)
     assert [*found.findings] == ["plaintext_transfers"]
-    assert "made for classification" in found.skipped["membership"]
+    assert "for the task classification" in found.skipped["membership"]
 
 
 def test_a_tracker_gets_the_area(linked: Result, tmp_path: Path) -> None:
@@ -212,13 +212,16 @@ def test_a_folder_of_an_earlier_version_says_no_task_and_classifies() -> None:
     ("arguments", "message"),
     [
         (["fedavg"], "fedavg cannot do task 'link_prediction'; choose central"),
-        (["central", "--split", "public"], "'public' is of nodes"),
+        (["central", "--split", "public"], "'public' is a split of nodes"),
         (["central", "--clients", "2", "--runtime", "nvflare"], "'nvflare' cannot do task 'link_prediction'"),
         (
             ["central", "--clients", "2", "--startup-kit", "startup_kits/coordinator"],
             "link prediction cannot be deployed",
         ),
-        (["central", "--partition", "edges_uniform"], "link prediction needs every node at one client"),
+        (
+            ["central", "--partition", "edges_uniform"],
+            "link prediction needs every node at exactly one client",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line_and_nothing_is_written(
@@ -235,7 +238,7 @@ def test_a_partition_that_was_dealt_with_all_edges_is_refused(capsys: pytest.Cap
     assert main(["data", "partition", "digits", "--clients", "3", "--out", "sites.safetensors"]) == 0
     asked = ["run", "central", "--task", LINK_PREDICTION, "--partition", "sites.safetensors"]
     assert main(asked) == 2
-    assert "deals all edges, those of validation and test too" in capsys.readouterr().err
+    assert "contains all edges, also those of validation and test" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -262,7 +265,7 @@ def test_the_page_of_a_method_tells_its_tasks_and_their_defaults(
     assert main(["methods", "central", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["tasks"] == ["classification", "link_prediction"]
-    assert told["recipes"]["link_prediction"].items() >= get_task(LINK_PREDICTION).defaults.items()
+    assert told["default_settings"]["link_prediction"].items() >= get_task(LINK_PREDICTION).defaults.items()
 
 
 def test_overview_counts_training_edges_and_scored_pairs(linked: Result) -> None:
@@ -275,4 +278,4 @@ def test_overview_counts_training_edges_and_scored_pairs(linked: Result) -> None
         assert row["test"] == int((mine & (pairs["part"] == "test")).sum())
         assert row["train"] == row["edges"] + row["cross_client_edges"]
     page = (linked.folder / "report.html").read_text() if (linked.folder / "report.html").exists() else None
-    assert page is None or "pairs to validate and to test on" in page
+    assert page is None or "validation and test pairs" in page

@@ -142,7 +142,7 @@ def test_a_run_says_what_it_works_on_from_loading_to_writing(tmp_path: Path) -> 
     with files.open_folder(tmp_path / "run"):
         execute(config, inputs, folder=tmp_path / "run", command="test", on_event=events.append)
     stages = [one.note for one in events if one.phase == "stage"]
-    words = ("loading digits", "splitting", "partitioning", "drawing", "handing", "setting up fedavg")
+    words = ("loading digits", "splitting", "partitioning", "drawing", "distributing", "setting up fedavg")
     expected = (*words, "training: round 1", "scoring", "writing")
     assert len(stages) == len(expected)
     assert all(word in stage for word, stage in zip(expected, stages, strict=True))

@@ -57,7 +57,7 @@ def test_data_from_python_must_be_given_again(tmp_path: Path):
 
 def test_other_data_than_the_runs_is_refused(tmp_path: Path):
     gf.run("fedavg", data=load("social", num_nodes=1800), rounds=1, clients=2, out=tmp_path / "run")
-    with pytest.raises(InputError, match="the data is not the one the run"):
+    with pytest.raises(InputError, match="the data is not the one that the run"):
         reopen(tmp_path / "run", data=load("social", num_nodes=1801))
 
 

@@ -65,7 +65,7 @@ def test_a_result_says_what_ran(finished: Result) -> None:
     assert (finished.method, finished.dataset, finished.clients) == ("fedavg", "digits", 4)
     assert (finished.rounds, finished.seed, finished.runtime) == (3, 1, "local")
     assert 1 <= finished.best_round <= 3
-    assert finished.details["recipe"] == {"rounds": 3}
+    assert finished.details["changed_settings"] == {"rounds": 3}
 
 
 def test_a_result_read_from_its_folder_is_the_same(finished: Result) -> None:
@@ -289,7 +289,7 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
     ("options", "told"),
     [
         ({"method": "fedavgg"}, "did you mean"),
-        ({"clients": 1798}, "1798 clients cannot share 'digits', which has 1797 nodes"),
+        ({"clients": 1798}, "'digits' has 1797 nodes and cannot be partitioned among 1798 clients"),
         ({"clients": 500}, "label_dirichlet"),
         ({"split": "publc"}, "unknown split 'publc'; did you mean 'public'"),
         ({"split": "public"}, "has no public split"),
@@ -308,8 +308,8 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
             {"method": "fedgcn", "backbone": "gat"},
             "fedgcn has no setting 'backbone'; it is",
         ),
-        ({"method": "fedgcn", "partition": "edges_uniform"}, "needs every node at one client only"),
-        ({"device": "cuda:99"}, "device 'cuda:99' is not here"),
+        ({"method": "fedgcn", "partition": "edges_uniform"}, "needs every node at exactly one client"),
+        ({"device": "cuda:99"}, "device 'cuda:99' is not available"),
     ],
 )
 def test_refused_input_writes_nothing(options: dict[str, object], told: str, own_folder: Path) -> None:

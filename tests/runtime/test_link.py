@@ -594,7 +594,7 @@ def test_a_relay_that_corrupts_everything_ends_in_a_loss_that_says_what_was_refu
     places[0].link._give_up = 0.05
     places[0].link.send(1, "0/2/x/0>1", b"more")
     with pytest.raises(
-        PeerLost, match=r"south refused it: what came from 'north' .* does not open: it was al"
+        PeerLost, match=r"south refused it: the message .* from 'north', .* does not open: it was al"
     ):
         places[0].link.recv(1, "0/3/x/1>0")
 

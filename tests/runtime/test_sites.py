@@ -16,7 +16,7 @@ from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.base import Task
 from graphfed.methods.registry import get_method
 from graphfed.runs import processes as experiment_sites
-from graphfed.runs.processes import run_site, train_in_processes
+from graphfed.runs.processes import run_worker, train_in_processes
 from graphfed.runs.train import Event
 from graphfed.runtime.processes import Workers
 from graphfed.tasks.registry import default_settings
@@ -38,7 +38,7 @@ def two_clients() -> list[Cohort]:
 def test_sites_remove_their_data_files_before_training_and_use_the_threads_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """So a caller that is killed while the sites train leaves no raw data behind."""
+    """So a caller that is killed while the workers train leaves no raw data behind."""
     given: list[int] = []
     written: list[str] = []
     left: dict[str, list[Path]] = {}
@@ -55,23 +55,23 @@ def test_sites_remove_their_data_files_before_training_and_use_the_threads_asked
     def on_event(event: Event) -> None:
         left[event.phase] = list(tmp_path.rglob("*.safetensors"))
 
-    monkeypatch.setattr(experiment_sites, "Sites", Recorded)
+    monkeypatch.setattr(experiment_sites, "Workers", Recorded)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     method = get_method("fedavg")
     config = method.config(**{**default_settings(method, preset="paper"), "rounds": 1, "hidden": 2})
     outcome, _ = train_in_processes(method, two_clients(), Task(3, 2), config, on_event=on_event, threads=2)
     assert outcome.rounds_run == 1
     assert given == [2]
-    assert sorted(written) == ["site0.safetensors", "site1.safetensors"]
+    assert sorted(written) == ["worker0.safetensors", "worker1.safetensors"]
     assert left["train"] == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_data_file_that_cannot_be_read_is_removed_all_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "site0.safetensors"
+    path = tmp_path / "worker0.safetensors"
     path.write_bytes(b"not a cohort")
     dtype = str(torch.get_default_dtype()).removeprefix("torch.")
     arguments = {"dtype": dtype, "data": str(path), "task": {"name": "classification"}}
     with pytest.raises(InputError, match="is not a cohort file"):
-        run_site(Federation([(0,)]), arguments, print)
+        run_worker(Federation([(0,)]), arguments, print)
     assert not path.exists()

@@ -218,7 +218,7 @@ GOOD = {"config/config_fed_client.json": '{"format_version": 2, "executors": []}
         (GOOD | {"code.json": "{}"}, "code.json is not a configuration"),
         (GOOD | {"config/config_fed_client.conf": "{}"}, "is not a configuration"),
         ({"config/a.json": "{"}, "config/a.json cannot be read"),
-        ({"config/a.json": '{"a": ["{$GRAPHFED_HOLDERS_KEY}"]}'}, "a variable or a file of the site"),
+        ({"config/a.json": '{"a": ["{$GRAPHFED_CLIENTS_KEY}"]}'}, "a variable or a file of the site"),
         ({"config/a.json": '{"a": "${secret:env:X}"}'}, "a variable or a file of the site"),
         ({"config/a.json": '{"a": "{\\u0024HOME}"}'}, "a variable or a file of the site"),
         ({"config/a.json": '{"{$HOME}": 1}'}, "a variable or a file of the site"),

@@ -74,7 +74,7 @@ def test_a_row_is_what_the_single_runs_give(table: Comparison) -> None:
     alone = graphfed.run("fedprox", clients=3, rounds=2, seed=1, mu=0.1, out=False)
     row = table.rows[0]
     assert row["test"]["accuracy"]["values"][1] == alone.test["accuracy"]
-    assert row["recipe"] == alone.details["recipe"] == {"rounds": 2, "mu": 0.1}
+    assert row["changed_settings"] == alone.details["changed_settings"] == {"rounds": 2, "mu": 0.1}
     assert row["bytes"]["values"][1] == alone.bytes["total"]
 
 
@@ -99,7 +99,7 @@ def test_the_table_on_screen_shows_every_row_its_spread_and_its_cost(table: Comp
         assert f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['std']:.1f}" in text
     for column in ("bytes", "time", "2 rounds", "macro f1"):
         assert column in text
-    assert "every row differs from the default recipe in rounds=2 " in text
+    assert "every row differs from the default settings in rounds=2 " in text
     assert "fedprox*" in text
     assert "\n* fedprox: mu=0.1" in text
     assert "fedavg*" not in text
@@ -118,7 +118,7 @@ def test_the_table_fits_80_columns_with_every_number_whole(table: Comparison, la
 
 
 def test_no_row_is_marked_where_all_share_the_default_recipe(table: Comparison) -> None:
-    rows = tuple({**row, "recipe": {}} for row in table.rows)
+    rows = tuple({**row, "changed_settings": {}} for row in table.rows)
     assert "*" not in shown(dataclasses.replace(table, rows=rows))
 
 
@@ -131,10 +131,10 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
         settings={"fedavg.lr": 0.1, "fraction": 1.0, "dropout": 0.2},
         out=False,
     )
-    recipes = {row["label"]: row["recipe"] for row in mixed.rows}
-    assert recipes["one hop"] == {"rounds": 1, "dropout": 0.2, "hops": 1}
-    assert recipes["fedgcn"] == {"rounds": 1, "dropout": 0.2}
-    assert recipes["fedavg"] == {"rounds": 1, "dropout": 0.2, "lr": 0.1}
+    changed = {row["label"]: row["changed_settings"] for row in mixed.rows}
+    assert changed["one hop"] == {"rounds": 1, "dropout": 0.2, "hops": 1}
+    assert changed["fedgcn"] == {"rounds": 1, "dropout": 0.2}
+    assert changed["fedavg"] == {"rounds": 1, "dropout": 0.2, "lr": 0.1}
 
 
 # ---- refusals ----
@@ -143,7 +143,7 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
 @pytest.mark.parametrize(
     ("methods", "options", "told"),
     [
-        ([], {}, "no method was named"),
+        ([], {}, "no method was given"),
         ("fedavg", {}, "give a list"),
         (["fedavgg"], {}, "did you mean 'fedavg'"),
         (["local", "isolated"], {}, "two rows are called 'isolated'"),
@@ -176,7 +176,7 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
         (["fedavg"], {"settings": {"mu": 1}}, "no method of this comparison has a setting 'mu'"),
         (["fedavg"], {"settings": {"fedprox.mu": 1}}, "fedprox is not in this comparison"),
         (["fedavg"], {"settings": {"fedavg.mu": 1}}, "fedavg has no setting 'mu'"),
-        (["fedavg"], {"clients": 5000}, "5000 clients cannot share"),
+        (["fedavg"], {"clients": 5000}, "cannot be partitioned among 5000 clients"),
         (["fedavg", {"method": "fedgcn", "clients": 4}], {"clients": 3}, "partition hashes differ"),
         (["fedavg", {"method": "fedgcn", "partition": "random"}], {}, "partition hashes differ"),
         (["fedavg", {"method": "fedgcn", "split": "random:0.5,0.2,0.3"}], {}, "split hashes differ"),
@@ -284,7 +284,7 @@ def test_a_table_of_finished_runs_says_which_references_it_lacks(finished: Resul
 
 
 def test_runs_of_one_method_with_other_settings_get_rows_of_their_own(finished: Result) -> None:
-    other = dataclasses.replace(finished, details={**finished.details, "recipe": {"lr": 0.1}})
+    other = dataclasses.replace(finished, details={**finished.details, "changed_settings": {"lr": 0.1}})
     rows = comparison_of([finished, other]).rows
     assert [row["label"] for row in rows] == ["fedavg (rounds=3)", "fedavg (lr=0.1)"]
 
@@ -293,9 +293,9 @@ def test_rows_with_other_seeds_and_runs_given_twice_are_refused(finished: Result
     other = dataclasses.replace(finished, method="fedgcn", seed=7)
     with pytest.raises(InputError, match="the same seeds in every row"):
         comparison_of([finished, other])
-    with pytest.raises(InputError, match="is there twice"):
+    with pytest.raises(InputError, match="is given twice"):
         comparison_of([finished, finished])
-    with pytest.raises(InputError, match="nothing to compare"):
+    with pytest.raises(InputError, match="nothing was given to compare"):
         comparison_of([])
 
 
@@ -311,5 +311,5 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_a_row_whose_method_cannot_use_the_partition_is_refused_wherever_it_stands(
     methods: list[str],
 ) -> None:
-    with pytest.raises(InputError, match="fedgcn needs every node at one client only"):
+    with pytest.raises(InputError, match="fedgcn needs every node at exactly one client"):
         graphfed.compare(methods, clients=3, partition="edges_uniform", rounds=1, seeds=(0,), out=False)

@@ -259,7 +259,7 @@ def test_a_folder_that_has_ended_is_read_and_another_question_is_refused(ddpg: L
     for other in ({"episodes": 4}, {"episodes": 3, "seed": 2}):
         with pytest.raises(InputError, match="holds something else"):
             learn_policy("ddpg", **{**DDPG, **other}, out=ddpg.folder)
-    with pytest.raises(InputError, match="has a sampling policy, and is no run"):
+    with pytest.raises(InputError, match="holds a sampling policy and no run"):
         graphfed.predict(ddpg.folder)
 
 

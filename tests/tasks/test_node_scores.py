@@ -25,8 +25,8 @@ def cohort_of(y: np.ndarray, num_classes: int, clients: int = 4) -> Cohort:
     graph = make_graph("g", np.ones((len(y), 1), np.float32), y, [], num_classes=num_classes)
     none, every = np.zeros(len(y), bool), np.ones(len(y), bool)
     client = np.sort(np.arange(len(y)) % clients)
-    dealt = from_assignment(graph, client, num_clients=clients)
-    return make_cohort(graph, Split("test", none, none, every), dealt, range(clients))
+    assigned = from_assignment(graph, client, num_clients=clients)
+    return make_cohort(graph, Split("test", none, none, every), assigned, range(clients))
 
 
 def metrics_from(y: np.ndarray, logits: np.ndarray, positive: int = 1) -> dict[str, float]:
@@ -156,7 +156,7 @@ def test_precision_and_recall_of_each_class_are_those_of_the_confusion_counts() 
     logits[:, 3] = -9  # a class that does not occur and is never predicted
     cohort = cohort_of(y, 4)
     z: Tensor = torch.from_numpy(logits)[cohort.id[cohort.rows("test")]]
-    found = scored(total(score_clients(cohort, z, "test", None, True)), Selection("accuracy", 1)).told
+    found = scored(total(score_clients(cohort, z, "test", None, True)), Selection("accuracy", 1)).report
     guess = logits.argmax(1)
     for average, key in ((metrics.precision_score, "precision"), (metrics.recall_score, "recall")):
         expected = average(y, guess, labels=[0, 1, 2], average=None)

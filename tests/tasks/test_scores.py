@@ -100,8 +100,8 @@ def errors_by_hand(data: Series, forecast: Tensor, target: str, client: int) -> 
                 s["squared"] += error**2
                 s["absolute"] += error
                 if truth:
-                    s["shared"] += 1
-                    s["share"] += error / abs(truth)
+                    s["measured"] += 1
+                    s["relative"] += error / abs(truth)
     return sums
 
 
@@ -138,7 +138,7 @@ def test_metrics_are_roots_and_means_of_the_sums() -> None:
     assert all(math.isnan(value) for value in nothing.values())
     two = scored(torch.stack([sums, 2 * sums]))
     assert two.metrics == pytest.approx(metrics_of(3 * sums))
-    assert two.told["test_by_horizon"]["mae"] == [2.5, 2.5]
+    assert two.report["test_by_horizon"]["mae"] == [2.5, 2.5]
     assert not two.lost
     sums[8] = 1
     assert scored(torch.stack([0 * sums, sums])).lost
@@ -228,8 +228,8 @@ def link_cohort(clients: list[int] | None = None) -> Cohort:
     graph = make_graph("toy", rng.random((40, 2)), np.zeros(40, dtype=int), ends)
     split = make_edge_split(graph, "edges:0.6,0.2,0.2", 0)
     known = training_graph(graph, split)
-    dealt = from_assignment(known, rng.integers(0, CLIENTS, 40), num_clients=CLIENTS)
-    return make_cohort(known, split, dealt, range(CLIENTS) if clients is None else clients)
+    assigned = from_assignment(known, rng.integers(0, CLIENTS, 40), num_clients=CLIENTS)
+    return make_cohort(known, split, assigned, range(CLIENTS) if clients is None else clients)
 
 
 def some_scores(cohort: Cohort, target: str = "val") -> Tensor:
@@ -280,11 +280,11 @@ def test_pairs_are_scored_by_area_mean_loss_and_count_in_clear_and_coarsely_wher
     label = cohort.links.label[cohort.pairs("val")].tolist()
     each = [math.log1p(math.exp(-s if edge else s)) for s, edge in zip(scores.tolist(), label, strict=True)]
     assert float(summed_loss(cohort, scores, "val")) == pytest.approx(sum(each))
-    clear = pair_scores(coded_pairs(cohort, scores, "val"), summed_loss(cohort, scores, "val"))
+    plain = pair_scores(coded_pairs(cohort, scores, "val"), summed_loss(cohort, scores, "val"))
     parts = counted_pairs(cohort, scores, "val")
     hidden = scored_sum({name: part.sum(0) for name, part in parts.items()})
     codes = pair_codes(scores).numpy()
-    for found, order in ((clear, codes), (hidden, codes >> 3)):
+    for found, order in ((plain, codes), (hidden, codes >> 3)):
         assert found.metrics["auc"] == pytest.approx(roc_auc_score(label, order))
         assert found.metrics["loss"] == pytest.approx(sum(each) / len(each))
         assert found.count == len(each)
@@ -327,7 +327,7 @@ def test_without_edges_or_without_others_there_is_no_curve_and_no_area() -> None
         found = pair_scores(coded([1, 2], labels), torch.tensor(3.0))
         assert math.isnan(found.metrics["auc"])
         assert found.metrics["loss"] == 1.5
-        assert found.told["test_roc"] == []
+        assert found.report["test_roc"] == []
     nothing = pair_scores(coded([], []), torch.tensor(0.0))
     assert math.isnan(nothing.metrics["loss"])
     assert nothing.count == 0
@@ -340,7 +340,7 @@ def test_the_curve_is_the_exact_one_at_200_points_at_most(count: int) -> None:
     label = rng.random(count) < 0.5
     label[:2] = False, True
     codes = rng.permutation(count) - count // 2
-    curve = pair_scores(coded(codes.tolist(), label.tolist()), torch.tensor(0.0)).told["test_roc"]
+    curve = pair_scores(coded(codes.tolist(), label.tolist()), torch.tensor(0.0)).report["test_roc"]
     false, true, _ = roc_curve(label, codes, drop_intermediate=False)
     exact = list(zip(false.tolist(), true.tolist(), strict=True))
     assert (curve[0], curve[-1]) == ([0.0, 0.0], [1.0, 1.0])
@@ -354,7 +354,7 @@ def link_task() -> Task:
 
 
 class Mail:
-    """The server's link to hosts of clients that send what a table has, by host and transfer."""
+    """The server's link to workers, which send the entries of a table by worker and transfer."""
 
     def __init__(self, sent: dict[tuple[int, str], Any]) -> None:
         self.sent = sent
@@ -435,8 +435,10 @@ def node_cohort(fed: Federation) -> Located:
     train = np.array([True] * 4 + [False] * 2)
     none = np.zeros(6, dtype=bool)
     graph = make_graph("g", np.ones((6, 1)), y, [], num_classes=3)
-    dealt = from_assignment(graph, np.array([0, 0, 1, 1, 0, 2]), num_clients=3)
-    cohorts = [make_cohort(graph, Split("s", train, none, ~train), dealt, fed.workers[h]) for h in fed.here]
+    assigned = from_assignment(graph, np.array([0, 0, 1, 1, 0, 2]), num_clients=3)
+    cohorts = [
+        make_cohort(graph, Split("s", train, none, ~train), assigned, fed.workers[h]) for h in fed.here
+    ]
     return fed.locate("clients", "data", cohorts)
 
 

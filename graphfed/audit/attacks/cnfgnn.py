@@ -1,22 +1,24 @@
-"""CNFGNN: readings, from the encodings of windows that every sensor sends.
+"""CNFGNN: a sensor's readings, from the encodings of its windows.
 
-An encoding has more numbers than its window has readings, and a linear map from encodings back to readings
-(ridge regression) undoes most of it. The map is fitted to pairs of windows and their encodings, which the
-server has in one of two ways. Where clients share weights it knows them, encodes series that it draws itself
-(autoregressive, on the common scale, which it knows too), and needs nobody's help. Where every sensor keeps
-weights of its own (strategies at and sl), two sensors help the server and give it theirs. The strength of the
-regression is chosen between two halves of the pairs. As a reading is in several windows, the estimates from
-all of them are then averaged, each weighted by how exact its place in a window is, and scaled by one slope,
-both fitted to the known pairs. Two searches for readings with the same encodings were tried, with the weights
-known: gradient descent takes a hundred times as long and finds less, Gauss-Newton finds about as much.
+An encoding has more numbers than its window has readings, and a linear map from encodings to readings (ridge
+regression) recovers most of the readings. The server fits the map to pairs of windows and encodings. If
+clients share weights, it knows the weights and the common scale, and encodes series that it draws itself
+(autoregressive, on that scale). If every sensor has its own weights (strategies at and sl), two sensors
+collude with the server and send it their pairs. The strength of the regression is chosen by cross-validation
+between two halves of the pairs. A reading is in several windows; the estimates from all of them are averaged,
+weighted by the accuracy of their places in a window, and scaled by one slope. Weights and slope are fitted to
+the known pairs. Two searches for readings with the same encodings, with known weights, were tried as well:
+gradient descent takes a hundred times as long and finds less, and Gauss-Newton finds about as much.
 
-Training windows are attacked, of sensors other than those that help. Their encodings are made again with the
-model of the folder; nothing is trained again. They cross in every round. Without noise one round's are used;
-with noise, which is drawn anew by the same law, as many as there were rounds, at most RELEASES, are averaged,
-as if weights had been those of the model in all of them. The share of the variance is told that the estimates
-explain, and their median absolute error, over readings that are there.
+Training windows of sensors that do not collude are attacked. Their encodings are computed with the model in
+the run's folder; nothing is trained again. Clients send encodings in every round. Without noise the attack
+uses those of one round. With noise, which is drawn again from the same distribution, it averages as many
+encodings of a window as the run had rounds, at most RELEASES, all computed with the final weights. The result
+is the fraction of the readings' variance that the estimates explain and their median absolute error; missing
+readings do not count (docs/papers/cnfgnn.md).
 
-Shapes: S sensors, W windows, m lags, H hidden width, N steps that the windows cover."""
+Shapes: S sensors, W windows, m lags, H hidden width, N time steps that the windows cover, T time steps of the
+series, G known series."""
 
 from dataclasses import asdict, dataclass, replace
 
@@ -30,7 +32,7 @@ from graphfed.data.sensors.series import Sensors
 from graphfed.federation.series import make_series, windows
 from graphfed.files import read_tensors
 from graphfed.methods.cnfgnn.config import CNFGNNConfig, epsilon_of
-from graphfed.methods.cnfgnn.method import wire_of
+from graphfed.methods.cnfgnn.steps import wire_of
 from graphfed.methods.common.forecasting import (
     PART,
     Standardised,
@@ -45,14 +47,14 @@ from graphfed.tasks.sensors.inputs import SensorInputs
 
 __all__ = ["CHECK", "Reconstruction", "reconstruct"]
 
-#: Sensors and windows that are attacked, rounds' encodings that are averaged where there is noise, at most.
+#: The largest numbers of attacked sensors, of attacked windows and of averaged encodings of a window.
 SENSORS, WINDOWS, RELEASES = 20, 2016, 20
-#: Sensors that work together with a server which does not know the weights; series that one draws which does,
-#: and how much of one reading is left in the next.
+#: The sensors that collude with a server that does not know the weights; the series that a server draws that
+#: knows them, and their autocorrelation from step to step.
 HELPERS, DRAWN, PERSISTENCE = 2, 8, 0.97
-#: What the strength of the regression is chosen from, relative to the spread of the encodings.
+#: Candidates for the strength of the regression, relative to the mean variance of the encodings.
 RIDGES = (1e-8, 1e-6, 1e-4, 1e-2, 1e-1, 1.0, 10.0, 100.0)
-#: A share of the variance that is taken for none.
+#: Explained fractions of the variance up to this one do not count as a leak.
 NOTHING = 0.01
 
 
@@ -61,8 +63,13 @@ NOTHING = 0.01
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """What was found of readings on the common scale: windows [S, W, m], each from its own encoding; readings
-    [S, N], from the encodings of all windows that a step is in; steps [N]: which these are."""
+    """Readings on the common scale, as the attack estimates them.
+
+    Attributes:
+        windows: The estimate of each window from its own encoding, [S, W, m].
+        readings: The estimate of each time step from all windows that it is in, [S, N].
+        steps: These time steps, [N].
+    """
 
     windows: Tensor
     readings: Tensor
@@ -72,19 +79,27 @@ class Reconstruction:
 def reconstruct(
     known: Tensor, readings: Tensor, hidden: Tensor, others: Tensor, starts: Tensor
 ) -> Reconstruction:
-    """The readings behind the encodings others [S, W, H] of windows that begin at starts [W].
+    """Estimate the readings behind encodings.
 
-    known [G, T]: an even number of known series; readings [G, W, m], hidden [G, W, H]: their windows, which
-    begin at the same steps, and the encodings of these."""
+    Args:
+        known: Known series, [G, T]; G is even.
+        readings: Their windows, [G, W, m].
+        hidden: The encodings of these windows, [G, W, H].
+        others: The encodings of the attacked sensors, [S, W, H].
+        starts: The time step at which each window begins, [W], for known and attacked series.
+
+    Returns:
+        The estimates.
+    """
     half = len(hidden) // 2
     folds = [(hidden[:half], readings[:half]), (hidden[half:], readings[half:])]
 
-    def wrong(strength: float) -> float:
-        """On each half of the known series, of a regression fitted to the other."""
+    def error(strength: float) -> float:
+        """Return the squared error on each half of the known series, fitted to the other half."""
         tried = ((_regressed(x, y, seen, strength), truth) for (x, y), (seen, truth) in (folds, folds[::-1]))
         return sum(float((found - truth).square().sum()) for found, truth in tried)
 
-    strength = min(RIDGES, key=wrong)
+    strength = min(RIDGES, key=error)
     found, fitted = (_regressed(hidden, readings, seen, strength) for seen in (others, hidden))
     weight = 1 / (fitted - readings).square().mean((0, 1)).clamp(min=1e-12)
     places = starts[:, None] + torch.arange(readings.shape[-1])
@@ -97,7 +112,7 @@ def reconstruct(
 
 
 def _regressed(x: Tensor, y: Tensor, seen: Tensor, strength: float) -> Tensor:
-    """What a ridge regression from x [G, W, H] to y [G, W, m] says of seen [S, W, H]: [S, W, m]."""
+    """Predict [S, W, m] from `seen` [S, W, H] by a ridge regression from x [G, W, H] to y [G, W, m]."""
     x, y = x.flatten(0, 1), y.flatten(0, 1)
     middle, mean = x.mean(0), y.mean(0)
     spread = (x - middle).T @ (x - middle)
@@ -107,13 +122,13 @@ def _regressed(x: Tensor, y: Tensor, seen: Tensor, strength: float) -> Tensor:
 
 
 def _by_step(estimates: Tensor, weight: Tensor, starts: Tensor, steps: Tensor) -> Tensor:
-    """The weighted mean of all estimates [S, W, m] of each step [N]; weight [m], by the place in a window."""
+    """Average the estimates [S, W, m] of each time step in `steps` [N]; weight [m]: that of a place."""
     lags = estimates.shape[-1]
     place = torch.searchsorted(steps, (starts[:, None] + torch.arange(lags)).flatten())
     total = estimates.new_zeros(len(estimates), len(steps))
     total.index_add_(1, place, (estimates * weight).flatten(1))
-    shares = weight.new_zeros(len(steps)).index_add_(0, place, weight.repeat(len(starts)))
-    return total / shares
+    weights = weight.new_zeros(len(steps)).index_add_(0, place, weight.repeat(len(starts)))
+    return total / weights
 
 
 # ---- what the attacker has ---------------------------------------------------------------------------------
@@ -122,8 +137,11 @@ def _by_step(estimates: Tensor, weight: Tensor, starts: Tensor, steps: Tensor) -
 def encodings(
     weights: Weights, data: Standardised, starts: Tensor, config: CNFGNNConfig, releases: int
 ) -> tuple[Tensor, Tensor]:
-    """The windows that begin at starts [W], as the encoder reads them, [S, W, m], and what the server gets of
-    them, [S, W, H], the mean over so many releases; float64 on the CPU."""
+    """Encode the windows that begin at starts [W], as the server receives them.
+
+    Returns the windows [S, W, m] and the mean of `releases` encodings of each, [S, W, H], in float64 on the
+    CPU.
+    """
     read, hidden = [], []
     with torch.no_grad():
         for part in parts_of(len(starts), PART):
@@ -132,17 +150,17 @@ def encodings(
             hidden.append(encode(weights, batch))
     whole, wire = torch.cat(hidden, 1), wire_of(config)
     if wire is None:
-        got = whole.double()
+        received = whole.double()
     else:
-        got = torch.zeros_like(whole, dtype=torch.float64)
+        received = torch.zeros_like(whole, dtype=torch.float64)
         for _ in range(releases):
-            got += wire.decode(wire.encode(whole), whole.dtype)
-        got /= releases
-    return torch.cat(read, 1).double().cpu(), got.cpu()
+            received += wire.decode(wire.encode(whole), whole.dtype)
+        received /= releases
+    return torch.cat(read, 1).double().cpu(), received.cpu()
 
 
 def drawn_series(like: Standardised) -> Standardised:
-    """DRAWN series on the common scale (mean 0, deviation 1 over all), read at the same times."""
+    """Draw DRAWN series on the common scale (mean 0 and standard deviation 1), at the same times."""
     from scipy.signal import lfilter
 
     steps = like.value.shape[1]
@@ -156,7 +174,7 @@ def drawn_series(like: Standardised) -> Standardised:
 def standardised(
     inputs: SensorInputs, sensors: np.ndarray, scaler: Weights, config: CNFGNNConfig, device: str
 ) -> Standardised:
-    """The series of some sensors, ascending, as they encode them."""
+    """Standardise the series of some sensors, ascending, as they encode them."""
     series = make_series(inputs.sensors, inputs.split, sensors.tolist(), device=device)
     return standardise(series, torch.ones(len(sensors), dtype=torch.bool), scaler, config)
 
@@ -166,8 +184,12 @@ def standardised(
 
 @dataclass(frozen=True)
 class Score:
-    """share: of the variance of the readings that is explained, at least 0; error: the median absolute one,
-    in the unit of the readings."""
+    """How well readings are estimated.
+
+    Attributes:
+        share: The fraction of the readings' variance that the estimates explain, at least 0.
+        error: The median absolute error, in the unit of the readings.
+    """
 
     share: float
     error: float
@@ -177,35 +199,37 @@ class Score:
 
 
 def score(found: Tensor, truth: Tensor, there: Tensor, unit: float) -> Score:
-    """Of estimates against the truth, over readings that are there (bool); unit: of the common scale."""
-    wrong, x = (found - truth)[there], truth[there]
-    share = 1 - float(wrong.square().sum() / (x - x.mean()).square().sum().clamp(min=1e-30))
-    return Score(max(0.0, share), unit * float(wrong.abs().median()))
+    """Compare estimates with the truth where `there`; unit: the common scale in the unit of the readings."""
+    error, x = (found - truth)[there], truth[there]
+    explained = 1 - float(error.square().sum() / (x - x.mean()).square().sum().clamp(min=1e-30))
+    return Score(max(0.0, explained), unit * float(error.abs().median()))
 
 
 def run(audited: AuditedRun) -> Finding:
-    """How much of the readings of other sensors the server reconstructs."""
+    """Measure how much of sensors' readings the server reconstructs."""
     config, inputs, device = audited.config.training, audited.inputs, audited.config.device
     assert isinstance(config, CNFGNNConfig)
     assert isinstance(inputs, SensorInputs)
-    alone = config.averages
+    shared_weights = config.averages
     drawn = generator(0, "audit/cnfgnn_inputs/sensors").permutation(inputs.split.observed.nonzero()[0])
-    helpers = np.sort(drawn[: 0 if alone else HELPERS])
+    helpers = np.sort(drawn[: 0 if shared_weights else HELPERS])
     attacked = np.sort(drawn[len(helpers) :][:SENSORS])
     if not len(attacked):
-        few = f"{len(drawn)} sensors: without the {HELPERS} that help the server there is none to attack"
+        few = f"of {len(drawn)} sensors, {HELPERS} collude with the server, and no other is left to attack"
         return Finding(few, "-", "not measured", None)
 
     weights, scaler = model_of(audited)
 
     def weights_of(sensors: np.ndarray) -> Weights:
-        return weights if alone else {name: w[torch.from_numpy(sensors)] for name, w in weights.items()}
+        return (
+            weights if shared_weights else {name: w[torch.from_numpy(sensors)] for name, w in weights.items()}
+        )
 
     data = standardised(inputs, attacked, scaler, config, device)
     starts = data.starts("train")[:WINDOWS]
     releases = 1 if config.clip is None else min(RELEASES, audited.result.rounds)
     truth, others = encodings(weights_of(attacked), data, starts, config, releases)
-    helping = drawn_series(data) if alone else standardised(inputs, helpers, scaler, config, device)
+    helping = drawn_series(data) if shared_weights else standardised(inputs, helpers, scaler, config, device)
     readings, hidden = encodings(weights_of(helpers), helping, starts, config, releases)
     known, starts = helping.value.double().cpu(), starts.cpu()
     found = reconstruct(known, readings, hidden, others, starts)
@@ -218,14 +242,14 @@ def run(audited: AuditedRun) -> Finding:
         "readings": score(found.readings, series, there, unit),
         "last_of_window": score(found.windows[..., -1], truth[..., -1], in_window[..., -1], unit),
         "all_of_window": score(found.windows, truth, in_window, unit),
-        "guess": score(guessed(known, alone)[:, steps].expand_as(series), series, there, unit),
+        "guess": score(guessed(known, shared_weights)[:, steps].expand_as(series), series, there, unit),
         "neighbour": score(neighbours(inputs, attacked, scaler)[:, steps], series, there, unit),
     }
     return finding(config, inputs.sensors, helpers, len(attacked), releases, scores)
 
 
 def model_of(audited: AuditedRun) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The weights and the scale in model.safetensors."""
+    """Read the weights and the scale in model.safetensors."""
     arrays = read_tensors(audited.folder / "model.safetensors")[0]
     weights, scaler = (
         {
@@ -238,22 +262,27 @@ def model_of(audited: AuditedRun) -> tuple[dict[str, Tensor], dict[str, Tensor]]
     return weights, scaler
 
 
-def guessed(known: Tensor, alone: bool) -> Tensor:
-    """What the attacker takes readings for without encodings, [1, T]: the mean of all, or, of those who help,
-    theirs at that time. known [G, T]."""
-    return torch.zeros_like(known[:1]) if alone else known.mean(0, keepdim=True)
+def guessed(known: Tensor, shared_weights: bool) -> Tensor:
+    """Estimate readings without encodings, [1, T]; known [G, T]: the known series.
+
+    With shared weights the estimate is the mean of all readings, 0 on the common scale. Otherwise it is the
+    mean of the colluding sensors' readings at that time.
+    """
+    return torch.zeros_like(known[:1]) if shared_weights else known.mean(0, keepdim=True)
 
 
 def neighbours(inputs: SensorInputs, sensors: np.ndarray, scaler: Weights) -> Tensor:
-    """What the nearest other sensor of each one reads, [S, T] on the common scale; the mean where it reads
-    nothing, or there is none."""
+    """Return the readings of each sensor's nearest other sensor, [S, T], on the common scale.
+
+    They are 0, the mean, if this reading is missing or the sensor has no neighbour.
+    """
     data = inputs.sensors
-    near = data.adjacency.maximum(data.adjacency.T).tolil()
-    near.setdiag(0)
-    near = near.tocsr()[sensors]
-    nearest = np.asarray(near.argmax(1)).ravel()
+    closeness = data.adjacency.maximum(data.adjacency.T).tolil()
+    closeness.setdiag(0)
+    closeness = closeness.tocsr()[sensors]
+    nearest = np.asarray(closeness.argmax(1)).ravel()
     read = (data.readings[:, nearest].T - float(scaler["mean"])) / float(scaler["std"])
-    unknown = data.missing[:, nearest].T | (np.diff(near.indptr) == 0)[:, None]
+    unknown = data.missing[:, nearest].T | (np.diff(closeness.indptr) == 0)[:, None]
     return torch.from_numpy(np.where(unknown, 0.0, read))
 
 
@@ -265,35 +294,34 @@ def finding(
     releases: int,
     scores: dict[str, Score],
 ) -> Finding:
-    """The scores in words."""
-    who = "the server alone"
+    """Describe the scores."""
+    attacker = "the server alone"
     if len(helpers):
-        who = f"the server, with sensors {' and '.join(sensors.ids[k] for k in helpers)} helping it,"
+        attacker = f"the server, with sensors {' and '.join(sensors.ids[k] for k in helpers)} colluding,"
     best = max(scores["readings"].share, scores["last_of_window"].share)
     leaks = best > NOTHING
     if best > 0.5:
-        verdict = "leaks: encodings tell most of what readings do"
+        verdict = "leaks: the server reconstructs most of the readings' variance from encodings"
     elif leaks:
-        verdict = "leaks in part"
+        verdict = "leaks in part: the server reconstructs some of the readings' variance from encodings"
     else:
-        verdict = "this attack reconstructs nothing, which does not prove that there is nothing to find"
+        verdict = "no leak found by this attack, which does not prove that there is none"
     if leaks and best <= scores["guess"].share:
-        verdict += ", less than what those who help read themselves"
+        verdict += ", but not more than it learns from the colluding sensors' own readings"
     noise, epsilon = "", None
     if config.clip is not None:
         epsilon = epsilon_of(config)
-        noise = f"; the mean of {releases} noised encodings of each window is used"
+        noise = f"; it averages {releases} noised encodings of each window"
         verdict += (
-            f"; epsilon of one reading {epsilon:.4g} (delta {config.delta:g}), of encodings: it does not "
+            f"; epsilon of one reading {epsilon:.4g} (delta {config.delta:g}), for encodings: it does not "
             "cover weights and the gradients of embeddings, which this attack does not use"
         )
+    guess = "the mean reading of the colluding sensors at that time" if len(helpers) else "the mean reading"
     return Finding(
-        result=f"{who} reconstructs of the variance of {attacked} sensors' {sensors.quantity} "
-        f"{scores['readings']}; from one window alone, of its last reading {scores['last_of_window']}, "
-        f"of all {config.lags} {scores['all_of_window']}{noise}",
-        baseline=f"{scores['guess']} by "
-        f"{'what those who help read at that time' if len(helpers) else 'the mean of all readings'}; "
-        f"{scores['neighbour']} by the reading of the nearest sensor",
+        result=f"{attacker} explains {scores['readings']} of the variance of {attacked} sensors' "
+        f"{sensors.quantity}; from a single window it explains {scores['last_of_window']} for its last "
+        f"reading and {scores['all_of_window']} for all {config.lags}{noise}",
+        baseline=f"{scores['guess']} by {guess}; {scores['neighbour']} by the reading of the nearest sensor",
         verdict=verdict,
         leaks=leaks,
         value=scores["readings"].share,
@@ -311,8 +339,8 @@ def finding(
 CHECK = Check(
     name="cnfgnn_inputs",
     tests="a sensor's readings, from the encodings of its windows",
-    attacker="the server: encodings of training windows, the scale, and the weights where clients share "
-    "them; where not (strategies at, sl), what two sensors that help it read and send",
+    attacker="the server: the encodings of training windows, the scale, and the weights if clients share "
+    "them; if they do not (strategies at and sl), the readings and encodings of two colluding sensors",
     run=run,
     methods=("cnfgnn",),
     transfers=("hidden",),

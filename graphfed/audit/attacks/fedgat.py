@@ -1,20 +1,22 @@
-"""FedGAT: features of other clients' nodes, which a curious client works out from the message before
-training.
+"""FedGAT: features of other clients' nodes, which a curious client computes from the message before training.
 
-All attacks use what the server sends for one node with B neighbours, and nothing else:
+All attacks use only what the server sends for one node with B neighbours. The notation is that of
+docs/papers/fedgat.md:
 
-    vectors   K1 is 1 exactly where a neighbour has its key, and there K2 has the neighbour's features. And
-              without K2: M2 has them times V_j(t_j), and R_1 has 1 / V_j(t_j)
-    matrices  all M2(s) have the same eigenvectors, those of the projectors U_j. Of a random combination of
-              them, which separates the neighbours, they are computed (of several, the best is kept); h_j(s)
-              is the eigenvalue of M2(s)
-    moments   of either form, for one random b2 and b1 = 0: the sums F^(n) of powers give the scores x_j by
-              Newton's identities and the roots of a polynomial, and E^(0) .. E^(B - 1) then the features, one
-              linear system. For B <= p; the numbers are complex, so that the system is well conditioned
+    vectors   K1 is 1 exactly at a neighbour's key, and K2 has the neighbour's features there. Without K2: M2
+              has the features times V_j(t_j), and R_1 has 1 / V_j(t_j)
+    matrices  all M2(s) have the same eigenvectors, those of the projectors U_j. They are computed from a
+              random combination of the M2(s), which separates the neighbours (the best of several
+              combinations is used); h_j(s) is the eigenvalue of M2(s)
+    moments   for both forms, with one random b2 and b1 = 0: the power sums F^(n) give the scores x_j by
+              Newton's identities and the roots of a polynomial. E^(0) to E^(B - 1) then give the features by
+              a linear system. This needs B <= p; the numbers are complex, so that the system is well
+              conditioned
 
-They work whatever U_j, V_j and the keys are drawn: a property that the method itself needs. The set-up is run
-again up to where the server has the graph, in clear, and the messages are made as they were (those of
-exchange=encrypted to its noise: encryption is against the server); the check tries the first two."""
+The attacks succeed for every choice of U_j, V_j and keys, because the method itself needs the property that
+they use. The set-up is run again until the server has the graph in plaintext, and the messages are computed
+again. With exchange=encrypted they differ from the run's by the noise of the encryption, which protects
+against the server and not against clients. The check runs the first two attacks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +32,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.route import RouteTable
 from graphfed.methods.base import Task
 from graphfed.methods.fedgat import method as fedgat
-from graphfed.methods.fedgat import pretraining
+from graphfed.methods.fedgat import pretraining, server_graph
 from graphfed.methods.fedgat.config import AnyFedGATConfig
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
@@ -50,17 +52,22 @@ __all__ = [
     "opened",
 ]
 
-#: Numbers of messages that are made at a time, and the most nodes that are looked at in the matrix form.
+#: The numbers of messages that are computed at a time, and the largest number of nodes in the matrix form.
 PART, MOST = 1 << 26, 3000
-#: How far a recovered feature may be off, relative to the largest of a neighbourhood, by the run's precision.
+#: The largest error of a recovered feature, relative to the largest feature of the neighbourhood.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What a client has of n nodes with B neighbours each, themselves among them: keys [n, 2 B] K1, sums
-    [n, 2 B, F] K2, scores M2 [n, 2 B, F] or in the matrix form [n, 2 B, 2 B, F], decoders [n, 2 B, 2 B, p +
-    1] or None."""
+    """What a client receives for n nodes with B neighbours each; a node is one of its own neighbours.
+
+    Attributes:
+        keys: K1, [n, 2 B].
+        sums: K2, [n, 2 B, F].
+        scores: M2, [n, 2 B, F], or [n, 2 B, 2 B, F] in the matrix form.
+        decoders: R, [n, 2 B, 2 B, p + 1]; None in the matrix form.
+    """
 
     keys: Tensor
     sums: Tensor
@@ -70,8 +77,13 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class Attacked:
-    """Of n nodes with B neighbours: members [n, B] among the nodes; apart [n, B]: those at another
-    client; found [n, B, F]: their features as computed, in any order."""
+    """The features computed from the messages of n nodes with B neighbours each.
+
+    Attributes:
+        members: The neighbours, as numbers of nodes, [n, B].
+        apart: Whether each neighbour is at another client than the node, [n, B] bool.
+        found: The neighbours' features as computed, in any order, [n, B, F].
+    """
 
     members: Tensor
     apart: Tensor
@@ -79,23 +91,23 @@ class Attacked:
 
 
 def message_of(pooled: Pooled, rows: Tensor, config: AnyFedGATConfig) -> Message:
-    """The message of some nodes of the same neighbourhood size."""
+    """Compute the message of some nodes with equally many neighbours."""
     neighbourhoods = pooled.neighbourhoods
     b, starts = int(neighbourhoods.size[rows[0]]), neighbourhoods.size.cumsum(0) - neighbourhoods.size
     members = neighbourhoods.member[ranges(starts[rows], neighbourhoods.size[rows])]
     known, place = torch.unique(members, return_inverse=True)
     x = pooled.x.select_rows(known) if isinstance(pooled.x, SparseMatrix) else pooled.x[known]
     x = x.to_dense() if isinstance(x, SparseMatrix) else x
-    # Only these nodes have messages to be made; the others are there for their features.
+    # Messages are computed for these nodes only; the others are needed for their features.
     part = Neighbourhoods(neighbourhoods.ids[rows], neighbourhoods.size[rows], place)
     (n, width), slots, vectors = (len(rows), x.shape[1]), 2 * b, config.form == "vector"
     scores = x.new_empty((n, slots, width) if vectors else (n, slots, slots, width))
     sums = x.new_empty(n, slots, 1 + width)
-    # Features s make M1(s), M2(s) and the columns s of K2: matrices are made for some of them at a time.
+    # Each feature s has its own M1(s), M2(s) and column of K2, so matrices are computed for some at a time.
     step = width if vectors else max(1, PART // (8 * n * slots**2))
     for first in range(0, width, step):
         some = slice(first, first + step)
-        k, m, decoders = pretraining.messages_of(Pooled(x[:, some], part), config)
+        k, m, decoders = server_graph.messages_of(Pooled(x[:, some], part), config)
         k, m = k.view(n, slots, -1), m.view(*scores.shape[:-1], -1)
         sums[..., 0] = k[..., 0]
         sums[..., 1:][..., some] = k[..., 1:]
@@ -108,17 +120,31 @@ def message_of(pooled: Pooled, rows: Tensor, config: AnyFedGATConfig) -> Message
     )
 
 
-# ---- the attacks: features [n, B, F] of the neighbours, in any order ---------------------------------------
+# ---- the attacks -------------------------------------------------------------------------------------------
 
 
 def by_keys(message: Message) -> Tensor:
-    """Of vectors: rows of K2."""
+    """Read the features from the rows of K2, in the vector form.
+
+    Args:
+        message: The messages of n nodes.
+
+    Returns:
+        The neighbours' features, in any order, [n, B, F].
+    """
     n, slots, width = message.sums.shape
     return message.sums[message.keys == 1].view(n, slots // 2, width)
 
 
 def by_decoders(message: Message) -> Tensor:
-    """Of vectors, without K2: columns of M2 times the diagonal of R_1."""
+    """Compute the features without K2, as M2 times the diagonal of R_1, in the vector form.
+
+    Args:
+        message: The messages of n nodes.
+
+    Returns:
+        The neighbours' features, in any order, [n, B, F].
+    """
     assert message.decoders is not None
     n, slots, width = message.scores.shape
     scaled = message.scores * message.decoders[..., 1].diagonal(dim1=1, dim2=2)[..., None]
@@ -126,10 +152,18 @@ def by_decoders(message: Message) -> Tensor:
 
 
 def by_eigenvectors(message: Message, draws: int = 4) -> Tensor:
-    """Of matrices: the eigenvalues of every M2(s), at the eigenvectors of a combination of all; of several
-    combinations the one whose eigenvectors diagonalise another one best, for each node."""
+    """Compute the features as eigenvalues of every M2(s), in the matrix form.
+
+    Args:
+        message: The messages of n nodes.
+        draws: The number of random combinations. For each node the one is used whose eigenvectors best
+            diagonalise a further combination.
+
+    Returns:
+        The neighbours' features, in any order, [n, B, F].
+    """
     slots, width = message.scores.shape[2:]
-    # All combinations, the last one to compare by: [draws + 1, n, 2 B, 2 B]
+    # The combinations, [draws + 1, n, 2 B, 2 B]; the last one compares the others.
     weights = torch.stack([_draw(seed, width) for seed in range(draws + 1)], 1).to(message.scores)
     *mixed, other = (message.scores @ weights).movedim(-1, 0)
     best: tuple[Tensor, Tensor, Tensor] | None = None
@@ -148,7 +182,7 @@ def by_eigenvectors(message: Message, draws: int = 4) -> Tensor:
         best = off, vectors, dual
     assert best is not None
     _, vectors, dual = best
-    # h_j(s) = dual_j M2(s) vector_j, of which the real part is wanted, and M2 is real
+    # h_j(s) is the real part of dual_j M2(s) vector_j, and M2 is real.
     real, imaginary = (
         torch.einsum("nja,nbj->njab", d, v).flatten(2)
         for d, v in ((dual.real, vectors.real), (dual.imag, vectors.imag))
@@ -157,8 +191,16 @@ def by_eigenvectors(message: Message, draws: int = 4) -> Tensor:
 
 
 def by_moments(message: Message, draws: int = 16) -> Tensor:
-    """Of either form, from power sums, with several random b2; kept are the features h_j that agree best with
-    the scores that they were computed from, x_j = b2 . h_j. B at most the degree of the decoders."""
+    """Compute the features from power sums, in either form.
+
+    Args:
+        message: The messages of n nodes; B is at most the degree p of the decoders.
+        draws: The number of random b2. For each node the features are used that agree best with the scores
+            that they were computed from, x_j = b2 . h_j.
+
+    Returns:
+        The neighbours' features, in any order, [n, B, F].
+    """
     best: tuple[Tensor, Tensor] | None = None
     for seed in range(draws):
         scores, powers, e, b2 = _power_sums(message, seed)
@@ -173,8 +215,11 @@ def by_moments(message: Message, draws: int = 16) -> Tensor:
 
 
 def _power_sums(message: Message, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of a random b2: the scores x_j [n, B]; x_j^n [n, order, neighbour]; E^(0) .. E^(B - 1), [n, order, F];
-    and b2 [n, F], by which the scores are at most 1. All complex."""
+    """Compute the power sums of a random b2, all complex.
+
+    Returns the scores x_j [n, B]; their powers x_j^n [n, order, neighbour]; E^(0) to E^(B - 1), [n, order,
+    F]; and b2 [n, F], scaled so that scores are at most 1.
+    """
     slots, width = message.sums.shape[1:]
     b, kind = slots // 2, torch.complex128
     c = torch.complex(_draw(2 * seed, width), _draw(2 * seed + 1, width)).to(message.sums.device)
@@ -204,7 +249,10 @@ def _power_sums(message: Message, seed: int) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 def _newton(f: Tensor) -> Tensor:
-    """The coefficients 1, -e_1, e_2, ... [n, B + 1] of prod_j (x - x_j), from power sums F^(0) .. F^(B)."""
+    """Return the coefficients 1, -e_1, e_2, ... [n, B + 1] of prod_j (x - x_j), by Newton's identities.
+
+    The argument has the power sums F^(0) to F^(B), [n, B + 1].
+    """
     b = f.shape[1] - 1
     e = [torch.ones_like(f[:, 0])]
     for k in range(1, b + 1):
@@ -214,7 +262,10 @@ def _newton(f: Tensor) -> Tensor:
 
 
 def _roots(coefficients: Tensor) -> Tensor:
-    """Of monic polynomials, highest power first: [n, B], eigenvalues of their companion matrices."""
+    """Return the roots [n, B] of monic polynomials, as eigenvalues of their companion matrices.
+
+    Coefficients [n, B + 1] begin with that of the highest power.
+    """
     n, b = coefficients.shape[0], coefficients.shape[1] - 1
     companion = torch.zeros(n, b, b, dtype=coefficients.dtype, device=coefficients.device)
     companion[:, 0] = -coefficients[:, 1:]
@@ -229,17 +280,33 @@ def _draw(seed: int, count: int) -> Tensor:
 
 
 def errors(found: Tensor, truth: Tensor) -> Tensor:
-    """How far the nearest of what was found [n, B, F] is from each neighbour's features [n, B, F]: the
-    largest difference [n, B], relative to the largest feature of the neighbourhood."""
+    """Compare each neighbour's features with the nearest features that were found.
+
+    Args:
+        found: The features found, in any order, [n, B, F].
+        truth: The features, [n, B, F].
+
+    Returns:
+        The largest difference of a feature, relative to the largest feature of the neighbourhood, [n, B].
+    """
     found, truth = found.double(), truth.double()
     nearest = torch.cdist(truth, found).argmin(2)
-    there = found.gather(1, nearest[..., None].expand_as(truth))
+    closest = found.gather(1, nearest[..., None].expand_as(truth))
     scale = truth.abs().amax((1, 2)).clamp(min=1e-30)
-    return (there - truth).abs().amax(2) / scale[:, None]
+    return (closest - truth).abs().amax(2) / scale[:, None]
 
 
 def attacked(pooled: Pooled, nodes: RouteTable, config: AnyFedGATConfig) -> Iterator[Attacked]:
-    """What clients compute of the neighbours at other clients; in the matrix form of at most MOST nodes."""
+    """Attack the messages of all nodes that have a neighbour at another client.
+
+    Args:
+        pooled: The graph at the server.
+        nodes: Which client has which node.
+        config: The run's settings. In the matrix form at most MOST nodes are attacked.
+
+    Yields:
+        The features found, for nodes with equally many neighbours at a time.
+    """
     neighbourhoods = pooled.neighbourhoods
     client = torch.empty_like(nodes.client).index_copy(0, nodes.index, nodes.client)
     attack = by_eigenvectors if config.form == "matrix" else by_keys
@@ -260,7 +327,7 @@ def attacked(pooled: Pooled, nodes: RouteTable, config: AnyFedGATConfig) -> Iter
 
 
 def run(audited: AuditedRun) -> Finding:
-    """How many neighbours at other clients a client can read."""
+    """Count the neighbours at other clients whose features a client can compute."""
     fed, data, config, task = opened(audited)
     with fed.phase("setup", round_number=0):
         data = fed.clients.run(fedgat.kept_edges, data, config)
@@ -273,25 +340,37 @@ def run(audited: AuditedRun) -> Finding:
         exact = (off <= TOLERANCE[pooled.x.dtype]) & part.apart
         elsewhere, recovered = elsewhere + int(part.apart.sum()), recovered + int(exact.sum())
         worst = max(worst, float(off[part.apart].max()))
-    share = recovered / elsewhere if elsewhere else 0.0
-    looked_at = min(MOST, len(pooled.neighbourhoods.ids))
-    how = "of the vectors" if config.form == "vector" else f"of the matrices of {looked_at} nodes"
+    fraction = recovered / elsewhere if elsewhere else 0.0
+    attacked_nodes = min(MOST, len(pooled.neighbourhoods.ids))
+    form = "vectors" if config.form == "vector" else f"matrices of {attacked_nodes} nodes"
+    if recovered:
+        verdict = "leaks exactly: clients compute these features and do not need to guess"
+    elif elsewhere:
+        verdict = "no leak found: this attack computes no features"
+    else:
+        verdict = "no leak: no node has a neighbour at another client"
     return Finding(
-        result=f"from the messages {how} clients read the features of {recovered} of {elsewhere} neighbours "
-        f"at other clients ({100 * share:.1f} %), the worst off by {worst:.1e} of the largest",
-        baseline="none: without the message a client has no feature of another's nodes",
-        verdict="leaks exactly: these features are computed, not guessed"
-        if recovered
-        else "no node has a neighbour at another client",
+        result=f"from the {form} in the message, clients compute the features of {recovered} of {elsewhere} "
+        f"neighbours at other clients ({100 * fraction:.1f} %); the largest error is {worst:.1e} of the "
+        "largest feature",
+        baseline="none: without the message a client has no features of other clients' nodes",
+        verdict=verdict,
         leaks=recovered > 0,
-        value=share,
+        value=fraction,
         no_signal=0.0,
         details={"neighbours": elsewhere, "recovered": recovered, "largest_error": worst},
     )
 
 
 def opened(audited: AuditedRun) -> tuple[Federation, Located, AnyFedGATConfig, Task]:
-    """The run's places in this process, the data at its clients, its settings and its task."""
+    """Open a run for the attack.
+
+    Args:
+        audited: The finished run.
+
+    Returns:
+        A federation in this process, the data at its clients, the run's settings and its task.
+    """
     config = audited.config
     fed = local_federation(config, audited.inputs)
     data, task = prepared_data(fed, config, audited.inputs)
@@ -302,7 +381,7 @@ def opened(audited: AuditedRun) -> tuple[Federation, Located, AnyFedGATConfig, T
 CHECK = Check(
     name="fedgat_features",
     tests="features of other clients' nodes, from the message before training",
-    attacker="a curious client: what the server sends it",
+    attacker="a curious client: the message that the server sends it",
     run=run,
     methods=("fedgat",),
     transfers=("fedgat/sums", "fedgat/scores"),

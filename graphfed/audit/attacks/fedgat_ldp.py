@@ -1,15 +1,16 @@
-"""FedGAT on noised features: what the attack on its message (`fedgat_features`) is worth there.
+"""FedGAT on noised features: the attack on FedGAT's message (`fedgat_features`), repeated.
 
-The attack runs as it does on FedGAT, and gives every row that the message was made of, exactly. These rows
-were noised at their client and smoothed at the server. Two figures of what they tell of the features:
+As on FedGAT, a client computes exactly the rows that the message was made from. Here these rows are features
+with noise, added by their clients and smoothed by the server. Two figures say what the rows show of the
+features without noise:
 
-    exact     how many neighbours' features are computed to within the attack's tolerance
-    AUC       of the similarity (cosine) of a computed row to its node's own features and to those of
-              others: what an attacker has who holds somebody's features and asks whether this is the node.
-              0.5 is no signal; FedGAT's own message has 1.0. Smoothed rows tell of the neighbourhood, so of
-              features that neighbours share
+    exact     the number of neighbours whose features are computed to within the attack's tolerance
+    AUC       the probability that a computed row is more similar (by cosine) to its node's features than to
+              those of another node: an attacker that knows a person's features asks whether the row is this
+              person's. 0.5 is no signal; FedGAT's message without noise has 1.0. Smoothed rows also show
+              features that neighbours have in common
 
-Both are measured on the run's graph with noise drawn anew by the same law."""
+The noise is drawn again from the same distribution (docs/papers/fedgat.md)."""
 
 import numpy as np
 import torch
@@ -26,28 +27,37 @@ from graphfed.methods.fedgat.moment_messages import Pooled
 
 __all__ = ["CHECK", "similarities"]
 
-#: Other nodes that a row is compared with.
+#: The number of other nodes that a row is compared with.
 OTHERS = 50
 
 
-def similarities(rows: Tensor, own: Tensor, others: Tensor) -> Tensor:
-    """Of each row [n, F], how often it is more similar to its node's own features [n, F] than to those of
-    others [n, m, F], ties counted half: [n]."""
-    rows, own, others = (torch.nn.functional.normalize(x, dim=-1) for x in (rows, own, others))
-    mine = (rows * own).sum(-1, keepdim=True)
-    theirs = (others @ rows[..., None])[..., 0]
-    return ((mine > theirs).double() + 0.5 * (mine == theirs).double()).mean(-1)
+def similarities(rows: Tensor, truth: Tensor, others: Tensor) -> Tensor:
+    """Count how often a row is more similar to its node's features than to those of other nodes.
+
+    Args:
+        rows: The computed rows, [n, F].
+        truth: The features of their nodes, [n, F].
+        others: The features of m other nodes for each row, [n, m, F].
+
+    Returns:
+        The fraction of comparisons, [n]; ties count half.
+    """
+    rows, truth, others = (torch.nn.functional.normalize(x, dim=-1) for x in (rows, truth, others))
+    to_truth = (rows * truth).sum(-1, keepdim=True)
+    to_others = (others @ rows[..., None])[..., 0]
+    return ((to_truth > to_others).double() + 0.5 * (to_truth == to_others).double()).mean(-1)
 
 
 def run(audited: AuditedRun) -> Finding:
+    """Compute the rows behind the message, and compare them with the features."""
     fed, data, config, task = opened(audited)
     assert isinstance(config, FedGATLdpConfig)
     with fed.phase("setup", round_number=0):
         data = fed.clients.run(fedgat.kept_edges, data, config)
-        route, in_clear = pretraining.upload(fed, data, task)
+        route, plaintext = pretraining.upload(fed, data, task)
         released = fedgat_ldp.release(fed, data, route, task, config)
         noised = fedgat_ldp.pooled_of(fed, data, route, released, config)
-    truth: Pooled = in_clear.parts[0]
+    truth: Pooled = plaintext.parts[0]
     pooled: Pooled = noised.parts[0]
     count = len(truth.neighbourhoods.ids)
     elsewhere, exact, computed = 0, 0, torch.zeros(count, dtype=torch.bool)
@@ -58,13 +68,14 @@ def run(audited: AuditedRun) -> Finding:
         elsewhere, exact = elsewhere + len(off), exact + int((off <= TOLERANCE[pooled.x.dtype]).sum())
         used = dense_rows(pooled.x, part.members.flatten().numpy()).view(*part.members.shape, -1)
         found = part.found.double()
-        nearest = torch.cdist(used, found).argmin(2)  # whose each row is: for the measurement only
+        # Which computed row belongs to which node is not known to the attacker; the measurement needs it.
+        nearest = torch.cdist(used, found).argmin(2)
         aligned = found.gather(1, nearest[..., None].expand_as(found))[part.apart]
         rows[part.members[part.apart]] = aligned
         computed[part.members[part.apart]] = True
     which = computed.nonzero()[:, 0]
     if not len(which):
-        return _nothing_apart()
+        return _no_remote_neighbour()
     rng = np.random.default_rng(0)
     others = (which[:, None] + torch.from_numpy(rng.integers(1, count, (len(which), OTHERS)))) % count
     wins = torch.cat(
@@ -80,14 +91,13 @@ def run(audited: AuditedRun) -> Finding:
     auc, error = float(wins.mean()), float(wins.std() / len(wins) ** 0.5)
     low, high = auc - 1.96 * error, auc + 1.96 * error
     return Finding(
-        result=f"from the messages clients compute the features of {exact} of {elsewhere} neighbours "
-        f"at other clients; what they compute is noised, and more similar to its node's features than to "
-        f"another's in "
-        f"{100 * auc:.1f} % of comparisons",
-        baseline="50 % of comparisons; without the noise every neighbour, and 100 %",
-        verdict="leaks exactly: features are computed"
+        result=f"clients compute the features of {exact} of {elsewhere} neighbours at other clients exactly. "
+        "The rows that they compute have noise; a row is more similar to its node's features than to "
+        f"another node's in {100 * auc:.1f} % of comparisons",
+        baseline="50 % of comparisons by guessing; without noise, all neighbours' features and 100 %",
+        verdict="leaks exactly: clients compute features"
         if exact
-        else f"no features are computed; what the rows tell is bounded by epsilon={config.epsilon:g}",
+        else f"no features are computed exactly; epsilon={config.epsilon:g} bounds what the rows show",
         leaks=exact > 0,
         value=auc,
         interval=(low, high),
@@ -96,19 +106,19 @@ def run(audited: AuditedRun) -> Finding:
     )
 
 
-def _nothing_apart() -> Finding:
+def _no_remote_neighbour() -> Finding:
     return Finding(
         result="no node has a neighbour at another client",
         baseline="none",
-        verdict="nothing to attack",
+        verdict="no leak: the message has no remote features",
         leaks=False,
     )
 
 
 CHECK = Check(
     name="fedgat_ldp_features",
-    tests="features of other clients' nodes, from the message before training on noised ones",
-    attacker="a curious client: what the server sends it",
+    tests="features of other clients' nodes, from the message before training, made from noised features",
+    attacker="a curious client: the message that the server sends it",
     run=run,
     methods=("fedgat_ldp",),
     transfers=("fedgat/sums", "fedgat/scores"),

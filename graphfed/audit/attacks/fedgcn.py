@@ -1,23 +1,23 @@
-"""FedGCN: nodes whose features the server reads out of the partial sums.
+"""FedGCN: features of single nodes, which the server reads from the partial sums.
 
-Client k uploads for every node i of its closure the share sum of w_ij x_j / sqrt(d_j + 1) over the j in V_k
-that are i or next to i. A share of one node only is that node's features times w_ij / sqrt(d_j + 1), one
+Client k uploads for every node i of its closure the sum of w_ij x_j / sqrt(d_j + 1) over the nodes j in V_k
+that are i or a neighbour of i. A sum with one term is that node's features times w_ij / sqrt(d_j + 1), a
 positive factor. There are two kinds:
 
-    own        i is in V_k and has no neighbour there: j = i
-    neighbour  i is elsewhere and has one neighbour j in V_k
+    self       i is in V_k and has no neighbour in V_k; then j = i
+    neighbour  i is at another client and has one neighbour j in V_k
 
-For an own share with two hops the server knows more: the neighbour count of 0 that came with it says that the
-share is i's own, and the counts of all clients add up to d_i, so that it has x_i to the last digit.
+With two hops the server knows more about the first kind: the neighbour count 0 of this client says that j =
+i, and the counts of all clients add up to d_i. It then knows x_i exactly.
 
-The set-up is run again, the shares are taken as the server received them, and every one of the above is
-divided by its factor and compared with the node's features.
+The set-up is run again in this process. Every such sum is divided by its factor and compared with the node's
+features (docs/papers/fedgcn.md).
 
-With exchange=encrypted the server received ciphertexts of the shares of nodes that several
-clients touch. It tries what it can do with them without the key: it decrypts with what came with its context,
-if that is a key, and else reads the bytes as they lie. That finds everything where the encryption is only
-simulated, and would find a key that was sent to the server by mistake; it is no attack on the encryption
-itself."""
+With exchange=encrypted the server receives ciphertexts of the sums of those nodes that several clients send.
+The attack tries to read them without the key: it uses the content of the public context as a key if it is
+one, and otherwise reads the bytes as plain numbers. This finds everything if the encryption is only
+simulated, and
+would find a secret key that was sent to the server by mistake. It does not attack the encryption itself."""
 
 import numpy as np
 import torch
@@ -33,91 +33,107 @@ from graphfed.federation.secure.encrypted_sum import SUM, place_rows
 from graphfed.methods.fedgcn.method import ENCRYPTED, border_ids, border_of, find_closure, neighbour_counts
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = ["CHECK", "lone_shares"]
+__all__ = ["CHECK", "single_node_sums"]
 
-#: Relative to the largest entry of a row: what the rounding of one product and one quotient may move.
+#: The largest rounding error of a product and a quotient, relative to the largest entry of a row.
 TOLERANCE = 1e-5
-#: Rows compared at a time, so that wide features fit into memory.
+#: The number of rows that are compared at a time, so that wide features fit into memory.
 ROWS = 4096
 
 
-def lone_shares(cohort: Cohort) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Shares that hold one node: their row in what the clients upload [n], the row of that node in the
-    cohort [n], whether the share is the node's own [n] bool, and what to multiply it by [n]."""
+def single_node_sums(cohort: Cohort) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Find the partial sums that have one term.
+
+    Args:
+        cohort: The data of all clients.
+
+    Returns:
+        The sum's row among the uploads, [n]; the row in the cohort of the node whose features it has, [n];
+        whether the sum was uploaded for this node itself, [n] bool; and the factor that gives the features,
+        [n].
+    """
     closure = find_closure(cohort)
     count = neighbour_counts(cohort, closure)[:, 0]
-    own = closure.own[count[closure.own] == 0]
-    own_source = (count[closure.own] == 0).nonzero()[:, 0]
-    alone = (count[closure.remote_row] == 1).nonzero()[:, 0]
-    share = torch.cat([own, closure.remote_row[alone]])
-    source = torch.cat([own_source, cohort.cross_row[alone]])
+    isolated = closure.local_row[count[closure.local_row] == 0]
+    isolated_source = (count[closure.local_row] == 0).nonzero()[:, 0]
+    single = (count[closure.remote_row] == 1).nonzero()[:, 0]
+    upload = torch.cat([isolated, closure.remote_row[single]])
+    source = torch.cat([isolated_source, cohort.cross_row[single]])
     factor = (cohort.degree(with_cross=True) + 1).double().sqrt()[source]
     if cohort.cross_weight is not None:
-        factor[len(own) :] /= cohort.cross_weight[alone]
+        factor[len(isolated) :] /= cohort.cross_weight[single]
     return (
-        share.cpu().numpy(),
+        upload.cpu().numpy(),
         source.cpu().numpy(),
-        np.arange(len(share)) < len(own),
+        np.arange(len(upload)) < len(isolated),
         factor.cpu().numpy(),
     )
 
 
 def run(audited: AuditedRun) -> Finding:
-    """Counts the nodes whose features come out of a share exactly."""
+    """Count the nodes whose features a partial sum shows exactly."""
     transcript = audited.transcript
     cohort = transcript.cohort
     hops = audited.config.training.hops  # type: ignore[attr-defined]
-    in_clear = "fedgcn/partial_sums" in audited.transfers
-    share, source, own, factor = lone_shares(cohort)
-    if in_clear:
+    plaintext = "fedgcn/partial_sums" in audited.transfers
+    upload, source, is_self, factor = single_node_sums(cohort)
+    if plaintext:
         uploaded, rounding = transcript.first("fedgcn/partial_sums", "setup").payload, 0.0
     else:
-        uploaded, sent = ciphertexts_as_read(transcript, cohort.num_features, hops)
-        kept = sent[share] >= 0
-        share, source, own, factor = sent[share[kept]], source[kept], own[kept], factor[kept]
+        uploaded, row_of = read_ciphertexts(transcript, cohort.num_features, hops)
+        sent = row_of[upload] >= 0
+        upload, source, is_self, factor = row_of[upload[sent]], source[sent], is_self[sent], factor[sent]
         rounding = Grid(cohort.num_clients).step
     exact = np.concatenate(
         [
             _matches(
-                uploaded, share[i : i + ROWS], factor[i : i + ROWS], cohort, source[i : i + ROWS], rounding
+                uploaded, upload[i : i + ROWS], factor[i : i + ROWS], cohort, source[i : i + ROWS], rounding
             )
-            for i in range(0, len(share), ROWS)
+            for i in range(0, len(upload), ROWS)
         ]
         or [np.zeros(0, dtype=bool)]
     )
     nodes = cohort.num_rows
     read = len(np.unique(source[exact]))
-    # The neighbour counts that say which share is its node's own cross with two hops only.
-    known = len(np.unique(source[exact & own])) if hops == 2 else 0
+    # Only with two hops do clients send neighbour counts, which show that a sum has its node as only term.
+    known = len(np.unique(source[exact & is_self])) if hops == 2 else 0
     leaks = read > 0
     percent = f"{100 * read / nodes:.1f} %"
     return Finding(
-        result=f"{read} of {nodes} nodes ({percent}) lie alone in a share; for {known} "
-        "of these the server also knows which node it is, and the factor",
-        baseline="none: without the shares the server has no feature",
-        verdict=_verdict(leaks, in_clear),
+        result=f"the server reads the features of {read} of {nodes} nodes ({percent}) from sums with one "
+        f"term, up to a factor; for {known} of these it also knows the node and the factor",
+        baseline="none: without the sums the server has no features",
+        verdict=_verdict(leaks, plaintext),
         leaks=leaks,
         value=read / nodes,
         no_signal=0.0,
-        details={"nodes": nodes, "recovered": read, "known_to_the_server": known, "shares": len(share)},
+        details={"nodes": nodes, "recovered": read, "known_to_the_server": known, "shares": len(upload)},
     )
 
 
-def _verdict(leaks: bool, in_clear: bool) -> str:
+def _verdict(leaks: bool, plaintext: bool) -> str:
     if leaks:
-        return "leaks exactly: these features are read, not guessed"
-    if in_clear:
-        return "no share holds one node"
+        return "leaks exactly: the server reads these features and does not need to guess"
+    if plaintext:
+        return "no leak found: every sum has several terms"
     return (
-        "the server reads no share: it has ciphertexts and no key; a client that gives it the key opens all"
+        "no leak found: the server has ciphertexts and no key; if one client gives it the key, it can read "
+        "all sums"
     )
 
 
-def ciphertexts_as_read(
-    transcript: Transcript, num_features: int, hops: int
-) -> tuple[torch.Tensor, np.ndarray]:
-    """What a server without the key makes of the ciphertexts it received, a row [n, F] for every node of
-    the clients' borders, and which of these is each row of the closures, [M] (-1: it was not sent)."""
+def read_ciphertexts(transcript: Transcript, num_features: int, hops: int) -> tuple[torch.Tensor, np.ndarray]:
+    """Read the ciphertexts as far as a server without the key can.
+
+    Args:
+        transcript: The messages of the run.
+        num_features: F.
+        hops: The setting of the run.
+
+    Returns:
+        A row of numbers for every node of the clients' borders, [n, F], NaN if they cannot be read; and the
+        number of this row for each row of the closures, [M], -1 if it was not sent.
+    """
     cohort = transcript.cohort
     closure = find_closure(cohort)
     border = border_of(cohort, closure)
@@ -137,7 +153,7 @@ def ciphertexts_as_read(
 
 
 def _open(sealed: np.ndarray, context: np.ndarray) -> np.ndarray:
-    """The numbers in ciphertexts, [m, slots], as far as the server gets: NaN where it gets nothing."""
+    """Return the numbers in ciphertexts, [m, slots]; NaN if the server cannot read them."""
     try:
         return KeyOwner.from_secret(SUM.name, context).decrypt(sealed)
     except GraphfedError:  # no key, or no library to use it with
@@ -150,16 +166,18 @@ def _open(sealed: np.ndarray, context: np.ndarray) -> np.ndarray:
 
 def _matches(
     uploaded: torch.Tensor | SparseMatrix,
-    share: np.ndarray,
+    upload: np.ndarray,
     factor: np.ndarray,
     cohort: Cohort,
     source: np.ndarray,
     rounding: float,
 ) -> np.ndarray:
-    """Whether each share times its factor is the node's features, [n] bool; rounding: how far a share is
-    off."""
+    """Return whether each sum times its factor equals the node's features, [n] bool.
+
+    `rounding` is the rounding error of a sum in an encrypted exchange.
+    """
     assert cohort.x is not None
-    recovered = dense_rows(uploaded, share) * torch.from_numpy(factor)[:, None]
+    recovered = dense_rows(uploaded, upload) * torch.from_numpy(factor)[:, None]
     truth = dense_rows(cohort.x, source)
     scale = truth.abs().amax(dim=1).clamp(min=1e-30)
     allowed = TOLERANCE * scale + rounding * torch.from_numpy(factor)
@@ -169,8 +187,8 @@ def _matches(
 
 CHECK = Check(
     name="fedgcn_features",
-    tests="features of single nodes, from the exchange before training",
-    attacker="the server: every client's partial sums, or their ciphertexts, ids and neighbour counts",
+    tests="features of single nodes, from the sums that clients send before training",
+    attacker="the server: every client's partial sums or their ciphertexts, ids and neighbour counts",
     run=run,
     methods=("fedgcn",),
     transfers=("fedgcn/partial_sums",),

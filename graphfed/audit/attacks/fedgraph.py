@@ -1,31 +1,35 @@
-"""FedGraph: what a client finds out about other clients' nodes from the rows that it gets of them.
+"""FedGraph: features and embeddings of other clients' nodes, from the rows that a client receives.
 
-From the second layer on a client gets h(u) W / sqrt(D_uu) of nodes u next to its own; with share=all it gets
-x_u W / sqrt(D_uu) of the first layer too. In evaluations it knows W: the server has sent it to all clients.
+From the second layer on a client receives h(u) W / sqrt(D_uu) for nodes u that are neighbours of its own.
+With sent_embeddings=all it also receives x_u W / sqrt(D_uu) for the first layer. In evaluations it knows W,
+because the server has sent W to all clients.
 
-    embeddings   from one message, h(u) up to its scale, which is unknown as D_uu is: the shortest vector
-                 that W takes to the row. W with at most as many rows as columns leaves no other
-    features     what the first layer adds up, a_u = sum_v Q(u, v) x_v over u and its neighbours at its own
-                 client, is the same in every evaluation, and W_t and the first layer's M_t, b_t are not. So
+    embeddings   from one message, h(u) up to its scale, because D_uu is unknown: the shortest vector that W
+                 maps to the row. It is unique if W has at most as many rows as columns
+    features     the first layer's sum a_u = sum_v Q(u, v) x_v over u and its neighbours at its client is the
+                 same in every evaluation; W_t and the first layer's M_t, b_t differ. Hence
 
                      row_t = relu(tau a_u M_t + tau b_t) W_t,      tau = 1 / sqrt(D_uu)
 
-                 in every round t, for the same unknown tau a_u and tau. Once it is guessed which ReLUs are
-                 active these equations are linear. The client solves them for few entries, within bounds,
-                 guesses the ReLUs again, and goes on, trusting the equations more and its first guess less
-                 (`least_squares`). With share=all row_t = tau x_u M_t has no ReLU, and x_u is solved for
+                 in every round t, for the same unknown tau a_u and tau. For given active ReLUs these
+                 equations are linear. The client solves them within bounds with a preference for few entries,
+                 determines the active ReLUs again, and repeats this with more weight on the equations and
+                 less on its first guess (`least_squares`). With sent_embeddings=all row_t = tau x_u M_t has
+                 no ReLU, and the client solves for x_u
 
-The paper (section 3.3) holds that features stay hidden, as the receiver does not know Q and as rows are
-short. Q need not be known to find which features occur around u, and where u has no neighbour at its client
-these are u's own; and rows of many rounds are together longer than x_u.
+The paper (section 3.3) argues that features are hidden because the receiver does not know Q and because rows
+are short. The receiver does not need Q to find the features that occur in the neighbourhood of u, and if u
+has no neighbour at its client these are u's features. The rows of many rounds together have more numbers than
+x_u.
 
-The first guess, which is also what the attack is compared with, is what a client has without any row: the
-mean of the same sums of its own nodes next to u, and of those of all its nodes. Attacked are pairs of a
-receiving client and a node, each with what that client alone gets, drawn from nodes with few and with many
-neighbours at their own client alike. At most EQUATIONS numbers of each node are used, from evaluations spread
-over the run. Training is run again in this process: nothing is sent to anyone. Not used are the rows of
-training steps (with sampling and dropout, which follow from the seed that all clients are told), what several
-clients get together, and nodes of which a row crosses once only, in the last prediction."""
+The first guess is also the baseline: what a client can estimate without any row, from its own nodes that are
+neighbours of u and from all its nodes (`guesses`). Pairs of a receiving client and a node are attacked, each
+with the rows of this client alone. They are drawn equally from nodes with few and with many neighbours at
+their client. At most EQUATIONS numbers of each node are used, from evaluations spread over the run. Training
+is run again in this process. The attack does not use the rows of training steps (their sampling and dropout
+follow from the seed, which all clients know), several clients together, and nodes whose row is sent only
+once,
+in the last prediction (docs/papers/fedgraph.md)."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -53,21 +57,23 @@ from graphfed.methods.fedgraph.config import FedGraphConfig
 
 __all__ = ["CHECK", "Known", "compare", "embeddings", "solve", "solve_linear"]
 
-#: Pairs of each number of neighbours that are attacked, fewer where there are more than so many features; and
-#: the numbers of each node that are used.
+# : The number of attacked pairs in each group of GROUPS, with up to MANY_FEATURES features (fewer with more);
+# and
+#: the largest number of equations for a node.
 PAIRS, MANY_FEATURES, EQUATIONS = 10, 2000, 400
-#: Nodes by how many neighbours they have at their own client: at least, at most.
+#: Groups of nodes by their number of neighbours at their own client: at least, at most.
 GROUPS = {"0": (0, 0), "1": (1, 1), "2": (2, 2), "3 to 5": (3, 5), "more": (6, 1 << 62)}
-#: How often the ReLUs are guessed; iterations of the solver each time, and for equations that are linear.
+#: Linearisations; iterations of the solver for each, and for equations without ReLU.
 STEPS, ITERATIONS, LINEAR_ITERATIONS = 12, 50, 200
-#: Less than this share of a typical feature is taken for none.
+#: Entries below this fraction of a typical feature are treated as 0.
 FEW = 0.1
-#: A guess of the ReLUs that fits worse than the best by this factor ends the attack.
+#: The attack ends if a linearisation fits worse than the best one by this factor.
 WORSE = 3.0
-#: The largest of what is found that precision is of; and a vector that is off by less, relative to its
-#: length after the best scale, counts as read.
+# : Precision is computed among the LARGEST entries. A vector counts as read if its error, relative to its
+# length
+#: and after the best scaling, is at most CLOSE, and as exact if it is at most EXACT.
 LARGEST, CLOSE, EXACT = 10, 0.05, 1e-3
-#: Draws of the bootstrap, and of how few nodes nothing is concluded.
+#: Draws of the bootstrap; with fewer than FEWEST nodes nothing is concluded.
 DRAWS, FEWEST = 1000, 5
 
 
@@ -76,9 +82,14 @@ DRAWS, FEWEST = 1000, 5
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What S receivers know without any row: guess [S, F] of a_u (of x_u with share=all), a typical scale
-    1 / sqrt(D) of their own nodes [S], and the largest that u can have, with the edges to it that they
-    know of, [S]; low: the least that a feature can be."""
+    """What S receivers know without any row.
+
+    Attributes:
+        guess: Their estimate of a_u, or of x_u with sent_embeddings=all, [S, F].
+        scale: A typical scale 1 / sqrt(D) of their own nodes, [S].
+        most: The largest scale that u can have, given the edges to it that they know, [S].
+        low: The smallest possible feature.
+    """
 
     guess: Tensor
     scale: Tensor
@@ -87,30 +98,46 @@ class Known:
 
 
 def embeddings(rows: Tensor, weight: Tensor) -> Tensor:
-    """The shortest vectors [m, H] that a weight [H, H'] takes to rows [m, H']: h(u) up to its scale, where
-    the weight has at most as many rows as columns and these are independent."""
-    back: Tensor = torch.linalg.pinv(weight.double())
-    return rows.double() @ back
+    """Compute embeddings from the rows of one message.
+
+    Args:
+        rows: The rows, [m, H'].
+        weight: The weight that the embeddings were multiplied by, [H, H'].
+
+    Returns:
+        The shortest vectors that the weight maps to the rows, [m, H]. They are h(u) up to its scale if the
+        rows of the weight are independent.
+    """
+    inverse: Tensor = torch.linalg.pinv(weight.double())
+    return rows.double() @ inverse
 
 
 def solve(seen: Seen, known: Known) -> Tensor:
-    """What the first layer adds up for each node, [S, F], from rows that enter the second one."""
+    """Solve for the first layer's sums, from rows of the second layer.
+
+    Args:
+        seen: The rows that the receivers receive, and the weights.
+        known: What they know without the rows.
+
+    Returns:
+        The sum a_u of each node, [S, F].
+    """
     first, bias, second = (
         torch.stack([w[name] for w in seen.weights])
         for name in ("layers.0.weight", "layers.0.bias", "layers.1.weight")
     )
-    # Rows grow with their round's weights, and so does their rounding: all rounds count alike.
-    second, rows = _alike(second, seen.rows)
+    # Rows grow with their round's weights, and so do their rounding errors; rounds are weighted equally.
+    second, rows = _normalise(second, seen.rows)
     return torch.stack([_solve_one(rows[:, i], first, bias, second, known, i) for i in range(rows.shape[1])])
 
 
 def _solve_one(
     rows: Tensor, first: Tensor, bias: Tensor, second: Tensor, known: Known, number: int
 ) -> Tensor:
-    """a_u [F] of one node; rows [T, H'], first [T, F, H], bias [T, H], second [T, H, H']."""
+    """Solve for a_u [F] of one node; rows [T, H'], first [T, F, H], bias [T, H], second [T, H, H']."""
     width, scale = first.shape[1], known.scale[number]
     guess = known.guess[number] * scale
-    # The unknowns are tau a_u and tau; of tau no entry is preferred.
+    # The unknowns are tau a_u and tau; the preference for few entries does not apply to tau.
     x = torch.cat([guess, scale[None]])
     least = torch.cat([torch.full_like(guess, known.low), x.new_tensor([1e-3])])
     most = torch.cat([torch.full_like(guess, torch.inf), known.most[number, None]])
@@ -123,10 +150,10 @@ def _solve_one(
         of_tau = torch.einsum("th,thk->tk", bias, slopes).flatten()
         matrix = torch.einsum("tfh,thk->tkf", first, slopes).flatten(0, 1)
         matrix = torch.cat([matrix, of_tau[:, None]], 1)
-        off = float((matrix @ x - target).norm())
-        if off < smallest:
-            best, smallest = x, off
-        elif off > WORSE * smallest:
+        error = float((matrix @ x - target).norm())
+        if error < smallest:
+            best, smallest = x, error
+        elif error > WORSE * smallest:
             break
         progress = step / (STEPS - 1)
         rho, stay = 10 ** (-1 - 4 * progress), 10 ** (-1 - 6 * progress)
@@ -136,8 +163,16 @@ def _solve_one(
 
 
 def solve_linear(seen: Seen, known: Known) -> Tensor:
-    """The features of each node, [S, F], up to a scale of each, from rows that enter the first layer."""
-    first, rows = _alike(torch.stack([w["layers.0.weight"] for w in seen.weights]), seen.rows)
+    """Solve for features, from rows of the first layer.
+
+    Args:
+        seen: The rows that the receivers receive, and the weights.
+        known: What they know without the rows.
+
+    Returns:
+        The features of each node, up to a scale, [S, F].
+    """
+    first, rows = _normalise(torch.stack([w["layers.0.weight"] for w in seen.weights]), seen.rows)
     guess = (known.guess * known.scale[:, None]).T
     rho = 1e-5
     few = FEW * rho * torch.stack([_typical(column) for column in guess.unbind(1)])
@@ -156,14 +191,14 @@ def solve_linear(seen: Seen, known: Known) -> Tensor:
     return (found / known.scale).T
 
 
-def _alike(weights: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights [T, H, H'] and what they gave [T, S, H'], both divided by the size of each round's weights."""
+def _normalise(weights: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Divide weights [T, H, H'] and rows [T, S, H'] by the size of each round's weights."""
     size = weights.square().mean((1, 2), keepdim=True).sqrt().clamp(min=1e-30)
     return weights / size, rows / size
 
 
 def _typical(guess: Tensor) -> Tensor:
-    """The size of a feature that is there, by a guess [F] in which most are small."""
+    """Return the typical size of a nonzero feature, from a guess [F] in which most entries are small."""
     size: Tensor = guess.square().sum() / guess.abs().sum().clamp(min=1e-30)
     return size
 
@@ -172,43 +207,54 @@ def _typical(guess: Tensor) -> Tensor:
 
 
 def cosines(found: Tensor, truth: Tensor) -> Tensor:
-    """Of rows [m, F], [m]; 0 where one of them is 0."""
+    """Return the cosines of rows [m, F], [m]; 0 if a row is 0."""
     lengths = found.norm(dim=1) * truth.norm(dim=1)
     cosine: Tensor = (found * truth).sum(1) / lengths.clamp(min=1e-30)
     return cosine.clamp(-1, 1)
 
 
-def off_by(found: Tensor, truth: Tensor) -> Tensor:
-    """How far rows [m, F] are from the truth after the best scale of each, relative to its length, [m]."""
+def relative_error(found: Tensor, truth: Tensor) -> Tensor:
+    """Return the error of rows [m, F] after the best scaling of each, relative to the truth's length, [m]."""
     scale = (found * truth).sum(1) / found.square().sum(1).clamp(min=1e-30)
     distance: Tensor = (scale[:, None] * found - truth).norm(dim=1) / truth.norm(dim=1).clamp(min=1e-30)
     return distance
 
 
 def compare(found: Tensor, tie: Tensor, sums: Tensor, own: Tensor) -> dict[str, np.ndarray]:
-    """How well each row [F] of `found` tells a node's features, [S] each; NaN where a figure means nothing.
+    """Compare what was found with the true sums and features.
 
-    auc, precision: of the features that occur in its neighbourhood, those that are not 0 in sums [S, F], by
-    the size of the entries and among the LARGEST; own_auc: of the node's own ones, own [S, F]; cosine: with
-    the sums; read: whether these are found up to their scale. tie [S, F] decides between equal entries."""
-    there, its = (truth.abs().numpy() > 0 for truth in (sums, own))
+    A feature occurs in a node's neighbourhood if it is not 0 in the node's sum. The attacker predicts the
+    features that occur by the size of the entries that it found.
+
+    Args:
+        found: What was found for each node, [S, F].
+        tie: Decides between equal entries of `found`, [S, F].
+        sums: The true sums, [S, F].
+        own: The nodes' features, [S, F].
+
+    Returns:
+        Figures by name, each [S], NaN if it is not defined. auc: of predicting the features that occur in the
+        neighbourhood. precision: among the LARGEST entries. own_auc: of predicting the node's own nonzero
+        features. cosine: with the sums. read: 1 if the sums are found up to their scale, else 0.
+    """
+    occurs, own_occurs = (truth.abs().numpy() > 0 for truth in (sums, own))
     score = _ordered(found.abs().numpy(), tie.abs().numpy())
-    count = np.minimum(there.sum(1), LARGEST)
+    count = np.minimum(occurs.sum(1), LARGEST)
     order = np.argsort(-score, axis=1, kind="stable")
-    hits = np.take_along_axis(there, order, 1).cumsum(1)
-    at = np.maximum(count - 1, 0)[:, None]
-    precision = np.take_along_axis(hits, at, 1)[:, 0] / np.where(count > 0, count, np.nan)
+    hits = np.take_along_axis(occurs, order, 1).cumsum(1)
+    last = np.maximum(count - 1, 0)[:, None]
+    precision = np.take_along_axis(hits, last, 1)[:, 0] / np.where(count > 0, count, np.nan)
     return {
-        "auc": auc(score, there),
-        "precision": np.where(there.all(1), np.nan, precision),
-        "own_auc": auc(score, its),
+        "auc": auc(score, occurs),
+        "precision": np.where(occurs.all(1), np.nan, precision),
+        "own_auc": auc(score, own_occurs),
         "cosine": cosines(found, sums).clamp(min=0).numpy(),
-        "read": (off_by(found, sums) <= CLOSE).double().numpy(),
+        "read": (relative_error(found, sums) <= CLOSE).double().numpy(),
     }
 
 
 def _ordered(score: np.ndarray, tie: np.ndarray) -> np.ndarray:
-    """Ranks of rows [S, F] by score, then by tie; what is equal in both has one rank."""
+    """Rank the entries of rows [S, F] by score, then by tie; entries equal in both have one rank."""
     ranks = np.empty_like(score)
     for rank, values, then in zip(ranks, score, tie, strict=True):
         _, first = np.unique(values, return_inverse=True)
@@ -217,38 +263,41 @@ def _ordered(score: np.ndarray, tie: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def auc(score: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Of each row [S, F], over pairs of an entry that is there (bool) and one that is not, the share where
-    the first has the larger score, half of ties; NaN where there is no such pair."""
+def auc(score: np.ndarray, occurs: np.ndarray) -> np.ndarray:
+    """Return the AUC of each row of scores [S, F] for the entries that occur, [S, F] bool.
+
+    It is the fraction of pairs of an entry that occurs and one that does not where the first has the larger
+    score; ties count half. It is NaN if there is no such pair.
+    """
     from scipy.stats import rankdata
 
-    yes, no = there.sum(1).astype(np.float64), (~there).sum(1)
-    above = (rankdata(score, axis=1) * there).sum(1) - yes * (yes + 1) / 2
+    yes, no = occurs.sum(1).astype(np.float64), (~occurs).sum(1)
+    above = (rankdata(score, axis=1) * occurs).sum(1) - yes * (yes + 1) / 2
     pairs = yes * no
-    share: np.ndarray = np.where(pairs > 0, above / np.where(pairs > 0, pairs, 1), np.nan)
-    return share
+    area: np.ndarray = np.where(pairs > 0, above / np.where(pairs > 0, pairs, 1), np.nan)
+    return area
 
 
 # ---- what is attacked --------------------------------------------------------------------------------------
 
 
 def evaluated(config: FedGraphConfig, rounds: int) -> list[int]:
-    """The rounds after which a run of so many was evaluated."""
+    """Return the rounds after which a run of `rounds` rounds was evaluated."""
     return [n for n in range(1, rounds + 1) if n % config.eval_every == 0 or n == config.rounds]
 
 
 def rounds_used(rounds: list[int], width: int) -> list[int]:
-    """Of the rounds, evenly spread ones with at most EQUATIONS numbers together, of `width` each."""
+    """Select rounds, evenly spread, with at most EQUATIONS numbers together, `width` in each."""
     count = min(len(rounds), max(1, EQUATIONS // width))
     places = np.linspace(0, len(rounds) - 1, count).round().astype(int)
     return [rounds[place] for place in places]
 
 
 def drawn(again: Opened, layer: int) -> Tensor:
-    """Which of the rows that cross for a layer are attacked, [S]: up to PAIRS of each of GROUPS."""
+    """Draw the rows of a layer that are attacked, [S]: up to PAIRS of each of GROUPS."""
     random = generator(0, "audit/fedgraph_embeddings")
     count = max(2, PAIRS * MANY_FEATURES // max(again.cohort.num_features, MANY_FEATURES))
-    neighbours = neighbours_at_home(again, again.node[again.crossing[layer]])
+    neighbours = local_neighbours(again, again.node[again.crossing[layer]])
     chosen = []
     for least, most in GROUPS.values():
         alike = ((neighbours >= least) & (neighbours <= most)).nonzero()[0]
@@ -256,22 +305,23 @@ def drawn(again: Opened, layer: int) -> Tensor:
     return torch.from_numpy(np.concatenate(chosen)).to(again.node.device)
 
 
-def neighbours_at_home(again: Opened, node: Tensor) -> np.ndarray:
-    """How many neighbours nodes have at their own client, [S]."""
+def local_neighbours(again: Opened, node: Tensor) -> np.ndarray:
+    """Count the neighbours that nodes have at their own client, [S]."""
     neighbours: np.ndarray = (again.silo.inner[node] - 1).cpu().numpy()
     return neighbours
 
 
 def what_is_known(again: Opened, pairs: Pairs, *, own: bool) -> Known:
-    """What the receivers have without a row; own: the features of nodes are attacked, and not sums."""
+    """Compute what receivers know without a row; own: whether features are attacked instead of sums."""
     cohort, scale = again.cohort, again.silo.scale.double()
     counts = torch.bincount(cohort.client, minlength=cohort.num_clients)
     typical = torch.zeros(cohort.num_clients, dtype=torch.float64, device=scale.device)
     typical = typical.index_add_(0, cohort.client, scale) / counts.clamp(min=1)
     edges = []
     for receiver, node in zip(pairs.receiver.tolist(), pairs.node.tolist(), strict=True):
-        near = edges_to(cohort, receiver, node)
-        edges.append(float(len(near) if cohort.cross_weight is None else cohort.cross_weight[near].sum()))
+        to_node = edges_to(cohort, receiver, node)
+        weight = cohort.cross_weight
+        edges.append(float(len(to_node) if weight is None else weight[to_node].sum()))
     return Known(
         guess=guesses(again, pairs, own=own),
         scale=typical[pairs.receiver].cpu(),
@@ -285,10 +335,17 @@ def what_is_known(again: Opened, pairs: Pairs, *, own: bool) -> Known:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """How well the embeddings that enter a layer are found from one message: width and sent, of how many
-    numbers they are and how many cross; cosine: on average over embeddings that are not 0, and by the mean of
-    the receiver's own (guess); exact: the share of all that is off by at most EXACT of its length, up to the
-    scale."""
+    """How well the embeddings that enter a layer are found from one message.
+
+    Attributes:
+        layer: The layer's number, from 1.
+        nodes: The number of embeddings.
+        width: The numbers of an embedding.
+        sent: The numbers that are sent for it.
+        cosine: The mean cosine of what is found with the embeddings that are not 0.
+        guess: The same for the mean of the receiver's own embeddings.
+        exact: The fraction of embeddings whose relative error is at most EXACT, up to the scale.
+    """
 
     layer: int
     nodes: int
@@ -301,20 +358,21 @@ class Embeddings:
     def __str__(self) -> str:
         exact = f", {100 * self.exact:.0f} % exactly" if self.exact > 0 else ""
         return (
-            f"layer {self.layer} ({self.sent} numbers for {self.width}) with cosine {self.cosine:.2f}{exact}"
+            f"layer {self.layer} ({self.sent} numbers sent for {self.width}) with cosine {self.cosine:.2f}"
+            f"{exact}"
         )
 
 
 def embeddings_by_layer(again: Opened, seen: Seen) -> list[Embeddings]:
-    """Of each layer from the second on, from the last evaluation."""
+    """Solve for the embeddings that enter each layer from the second on, in the last evaluation."""
     found = []
     entering = entering_rows(again, seen)
     for number, layer in enumerate(again.layers):
         if number == 0 or number not in again.crossing:
             continue
         h, weight = entering[number].double(), seen.weights[-1][f"layers.{number}.weight"]
-        wants = again.crossing[number]
-        truth = h[torch.searchsorted(layer.rows, again.node[wants])].cpu()
+        requests = again.crossing[number]
+        truth = h[torch.searchsorted(layer.rows, again.node[requests])].cpu()
         client = again.cohort.client[layer.rows]
         own = h.new_zeros(again.cohort.num_clients, h.shape[1]).index_add_(0, client, h)
         solved = embeddings(seen.last[number].cpu(), weight)
@@ -326,38 +384,39 @@ def embeddings_by_layer(again: Opened, seen: Seen) -> list[Embeddings]:
                 width=weight.shape[0],
                 sent=weight.shape[1],
                 cosine=mean(cosines(solved, truth).numpy()[directed]) or 0.0,
-                guess=mean(cosines(own[again.receiver[wants]].cpu(), truth).numpy()[directed]) or 0.0,
-                exact=float((off_by(solved, truth) <= EXACT).double().mean()),
+                guess=mean(cosines(own[again.receiver[requests]].cpu(), truth).numpy()[directed]) or 0.0,
+                exact=float((relative_error(solved, truth) <= EXACT).double().mean()),
             )
         )
     return found
 
 
 def run(audited: AuditedRun) -> Finding:
-    """What clients find out of embeddings and features elsewhere."""
+    """Attack the rows that clients receive, and compare with what they know without them."""
     config, baseline = audited.config.training, "-"
     assert isinstance(config, FedGraphConfig)
-    crossed = {entry.name for entry in audited.ledger.entries}
-    if not crossed & {"fedgraph/embeddings", "fedgraph/transformed_features"}:
+    if not audited.transfers & {"fedgraph/embeddings", "fedgraph/transformed_features"}:
         return Finding(
-            "with share=none no row of a node crosses"
-            if config.share == "none"
-            else "no row of a node crosses between these clients",
+            "with sent_embeddings=none clients send no rows of nodes"
+            if config.sent_embeddings == "none"
+            else "these clients send each other no rows of nodes",
             baseline,
-            "no leak in embeddings: there are none",
+            "no leak: there are no rows to attack",
             False,
             value=0.0,
             no_signal=0.0,
         )
     again = opened(audited)
     if not again.crossing:
-        few = "no validation node has a neighbour elsewhere, so rows cross in the last prediction only"
+        few = (
+            "no validation node has a neighbour at another client; rows are sent only in the last prediction"
+        )
         return Finding(few, baseline, "not measured", None)
     layer = min(again.crossing)
     linear = layer == 0
     which = drawn(again, layer)
-    wants = again.crossing[layer][which]
-    pairs = Pairs(again.receiver[wants], again.node[wants])
+    requests = again.crossing[layer][which]
+    pairs = Pairs(again.receiver[requests], again.node[requests])
     width = again.state.prepared.widths[layer + 1]
     seen = overhear(again, layer, which, rounds_used(evaluated(config, audited.result.rounds), width))
     known = what_is_known(again, pairs, own=linear)
@@ -367,7 +426,7 @@ def run(audited: AuditedRun) -> Finding:
     return finding(
         compare(found, known.guess, sums, own),
         compare(known.guess, known.guess, sums, own),
-        neighbours_at_home(again, pairs.node),
+        local_neighbours(again, pairs.node),
         embeddings_by_layer(again, seen),
         {
             "attacked": "features" if linear else "neighbourhoods",
@@ -387,9 +446,11 @@ def finding(
     layers: list[Embeddings],
     facts: dict[str, Any],
 ) -> Finding:
-    """The figures of `compare`, [S] each, of what was found and of the guess, in words; neighbours [S]: at
-    the nodes' own clients."""
-    # Where every feature of every node is there, which ones are is no question.
+    """Describe the figures of `compare` for what was found and for the guess.
+
+    `neighbours` [S] are the nodes' numbers of neighbours at their own clients.
+    """
+    # The AUC is not defined if every feature occurs at every node.
     figure, name = ("auc", "AUC") if mean(found["auc"]) is not None else ("cosine", "cosine")
     value, guessed = mean(found[figure]) or 0.0, mean(guess[figure]) or 0.0
     low, high = bootstrap(found[figure])
@@ -399,35 +460,40 @@ def finding(
     groups = by_neighbours(found, guess, neighbours)
 
     if facts["attacked"] == "features":
-        what, more, also = "their features", "", ""
+        content, more, more_guessed = "their features", "", ""
     else:
-        what, more, also = "the features that occur in their neighbourhood at their own client", "", ""
+        content, more, more_guessed = "the features that occur in their neighbourhood there", "", ""
         if "0" in groups and groups["0"][figure] is not None:
-            more = f"; of those without neighbours there {groups['0'][figure]:.3f}"
+            more = f"; for nodes without neighbours there {groups['0'][figure]:.3f}"
         if figure == "auc":
-            more += f"; of their own features {mean(found['own_auc']) or 0.0:.3f}"
-            also = f", of their own features {mean(guess['own_auc']) or 0.0:.3f},"
+            more += f"; for their own features {mean(found['own_auc']) or 0.0:.3f}"
+            more_guessed = f", and {mean(guess['own_auc']) or 0.0:.3f} for their own features,"
     result = (
-        f"of {len(neighbours)} nodes elsewhere a client finds {what}, from {facts['messages']} of "
-        f"{facts['evaluations']} evaluations ({facts['numbers']} numbers for {facts['features']} features): "
-        f"{name} {value:.3f} (95 % interval {low:.3f} to {high:.3f}){more}; "
-        f"{100 * read:.0f} % are solved for, up to their scale"
+        f"for {len(neighbours)} nodes of other clients, a client finds {content} with {name} {value:.3f} "
+        f"(95 % interval {low:.3f} to {high:.3f}){more}. It uses {facts['messages']} of "
+        f"{facts['evaluations']} evaluations ({facts['numbers']} numbers for {facts['features']} features) "
+        f"and solves for {100 * read:.0f} % of the nodes, up to a scale"
     )
-    baseline = f"{name} {guessed:.3f}{also} by what the client's own nodes next to them have"
+    baseline = (
+        f"{name} {guessed:.3f}{more_guessed} by the features of the client's own nodes that are neighbours"
+    )
     if layers:
-        result += "; from one message embeddings that enter " + ", ".join(str(each) for each in layers)
+        result += ". From one message it finds the embeddings that enter "
+        result += ", ".join(str(each) for each in layers)
         baseline += "; " + ", ".join(f"layer {each.layer}: cosine {each.guess:.2f}" for each in layers)
-        baseline += " by the mean embedding of the client's own"
+        baseline += " by the mean of the client's own embeddings"
 
     if gained and read > 0.5:
-        verdict = "leaks: of most nodes what enters the first layer is computed, not guessed"
+        verdict = "leaks: for most nodes a client computes what enters the first layer"
     elif gained:
-        verdict = "leaks: rows of several evaluations tell more than a client's own nodes do"
+        verdict = "leaks: rows of several evaluations show more than a client's own nodes do"
     else:
-        verdict = "this attack finds no more than the guess, which does not prove that there is no more"
+        verdict = (
+            "no leak found: the attack is not better than the guess, which does not prove that there is none"
+        )
     exact = [str(each.layer) for each in layers if each.exact > 0.5]
     if exact:
-        verdict += f"; embeddings that enter layer {' and '.join(exact)} are solved for, up to their scale"
+        verdict += f"; a client computes the embeddings that enter layer {' and '.join(exact)}, up to a scale"
     return Finding(
         result=result,
         baseline=baseline,
@@ -448,7 +514,7 @@ def finding(
 def by_neighbours(
     found: dict[str, np.ndarray], guess: dict[str, np.ndarray], neighbours: np.ndarray
 ) -> dict[str, dict[str, Any]]:
-    """The means for nodes of each of GROUPS that has some."""
+    """Compute the means of the figures for each of GROUPS that has nodes."""
     groups = {}
     for name, (least, most) in GROUPS.items():
         alike = (neighbours >= least) & (neighbours <= most)
@@ -459,19 +525,19 @@ def by_neighbours(
 
 
 def with_guess(found: dict[str, np.ndarray], guess: dict[str, np.ndarray]) -> dict[str, float | None]:
-    """The mean of each figure, and the guess's beside it."""
+    """Compute the mean of each figure, for what was found and for the guess."""
     means = {key: mean(values) for key, values in found.items()}
     return means | {f"{key}_by_guess": mean(values) for key, values in guess.items()}
 
 
 def mean(values: np.ndarray) -> float | None:
-    """Of those that mean something; None where none does."""
+    """Return the mean of the finite values; None if there is none."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else None
 
 
 def bootstrap(values: np.ndarray) -> tuple[float, float]:
-    """Where the mean lies with 95 % confidence, by drawing nodes again."""
+    """Return the 95 % interval of the mean, by a bootstrap over nodes."""
     known = values[np.isfinite(values)]
     random = generator(0, "audit/fedgraph_embeddings/bootstrap")
     means = known[random.integers(len(known), size=(DRAWS, len(known)))].mean(1)
@@ -481,8 +547,9 @@ def bootstrap(values: np.ndarray) -> tuple[float, float]:
 
 CHECK = Check(
     name="fedgraph_embeddings",
-    tests="features and embeddings of other clients' nodes, from the rows that cross",
-    attacker="each client alone: the rows that it gets in evaluations, and the weights that all clients get",
+    tests="features and embeddings of other clients' nodes, from the rows that clients send each other",
+    attacker="each client alone: the rows that it receives in evaluations, and the weights that all clients "
+    "receive",
     run=run,
     methods=("fedgraph",),
 )

@@ -1,7 +1,7 @@
-"""FedGraph: what clients get from each other in evaluations, and what it was made of, in a run made again.
+"""FedGraph: the rows that clients send each other in evaluations, recorded in a repeated run.
 
-Predictions on validation nodes are made with the weights that the server has just sent, with all
-neighbours and without dropout. So whoever gets a row knows exactly by which weights it was made."""
+Validation nodes are predicted with the weights that the server has just sent, with all neighbours and without
+dropout. A client that receives a row therefore knows exactly the weights that it was computed with."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,8 +41,10 @@ __all__ = [
 
 
 class _Listening(Federation):
-    """All clients in one cohort; keeps what crosses between them in evaluations, by layer, each in the order
-    of the receivers' wants."""
+    """A federation with all clients in one cohort that records the rows of evaluations.
+
+    The rows are by layer, each in the order of the receivers' requests.
+    """
 
     def __init__(self, num_clients: int, device: str) -> None:
         super().__init__([tuple(range(num_clients))], device=device)
@@ -57,11 +59,19 @@ class _Listening(Federation):
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A run after set-up: its places, its state and settings, and the rows and silos of all clients.
+    """A run after set-up.
 
-    receiver, node [M]: of each want, the client that has it, and the row of the node at its owner;
-    crossing: of each layer that rows cross for in an evaluation, in order, which wants these are, ascending
-    [m] (a layer of which none do is left out)."""
+    Attributes:
+        fed: The federation in this process.
+        state: The method's state.
+        config: The run's settings.
+        cohort: The data of all clients.
+        silo: The graphs of all clients.
+        receiver: The client of each request for a remote node's row, [M].
+        node: The requested node's row in the cohort, at its owner, [M].
+        crossing: For each layer whose rows are sent in an evaluation, the requests that are answered,
+            ascending, [m]. Layers without such rows are left out.
+    """
 
     fed: _Listening
     state: State
@@ -74,13 +84,20 @@ class Opened:
 
     @property
     def layers(self) -> list[Layer]:
-        """The sample that validation nodes are predicted with."""
+        """The layers that validation nodes are predicted with."""
         clients: Clients = self.state.prepared
         return [layer.parts[0] for layer, _ in clients.val.layers]
 
 
 def opened(audited: AuditedRun) -> Opened:
-    """Set-up as the run made it, except that weights are averaged in plaintext, which comes to the same."""
+    """Repeat a run's set-up. Weights are averaged in plaintext, which gives the same values.
+
+    Args:
+        audited: The finished run.
+
+    Returns:
+        The run after set-up.
+    """
     config, inputs = audited.config, audited.inputs
     assert isinstance(config.training, FedGraphConfig)
     training = replace(config.training, aggregation=PLAINTEXT)
@@ -97,7 +114,7 @@ def opened(audited: AuditedRun) -> Opened:
             _, wanted = choose(silo, layer.parts[0].out, None, training.sampler, number, True, 0)
             if bool(wanted.any()):
                 crossing[number] = wanted.nonzero()[:, 0]
-    # A node may be at several clients: its row at the one that is asked.
+    # A node may be at several clients. Its row is the one at the client that receives the request.
     ids, place = torch.unique(torch.cat([cohort.id, wants.ids]), return_inverse=True)
     held = cohort.client * len(ids) + place[: cohort.num_rows]
     order = held.argsort()
@@ -107,7 +124,12 @@ def opened(audited: AuditedRun) -> Opened:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """S receiving clients, each with one node elsewhere: receiver, node [S] (a row of the cohort)."""
+    """S attacked pairs of a receiving client and a node of another client.
+
+    Attributes:
+        receiver: The client, [S].
+        node: The node's row in the cohort, [S].
+    """
 
     receiver: Tensor
     node: Tensor
@@ -115,8 +137,13 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What S clients get of one node each in T evaluations, rows [T, S, H] for one layer; weights: that all
-    clients were sent for each; last: in the last one, the rows [m, H] of each layer that all clients get."""
+    """What S clients receive about one node each in T evaluations.
+
+    Attributes:
+        rows: The rows for one layer, [T, S, H].
+        weights: The weights that all clients received before each evaluation.
+        last: The rows [m, H] of each layer that all clients receive in the last evaluation.
+    """
 
     rows: Tensor
     weights: tuple[dict[str, Tensor], ...]
@@ -124,8 +151,17 @@ class Seen:
 
 
 def overhear(again: Opened, layer: int, which: Tensor, rounds: Sequence[int]) -> Seen:
-    """Train again and keep what crosses for a layer in the evaluations after `rounds`, ascending; which [S]:
-    of the rows `crossing[layer]`."""
+    """Train again and record the rows that are sent for a layer.
+
+    Args:
+        again: The run after set-up.
+        layer: The layer's number.
+        which: The rows that are recorded, [S], as places in ``crossing[layer]``.
+        rounds: The rounds after whose evaluations they are recorded, ascending.
+
+    Returns:
+        The rows of these evaluations, as far as training did not diverge.
+    """
     state, config = again.state, again.config
     rows, weights = [], []
     last: dict[int, Tensor] = {}
@@ -137,23 +173,30 @@ def overhear(again: Opened, layer: int, which: Tensor, rounds: Sequence[int]) ->
         again.fed.heard = []
         with again.fed.phase("eval"):
             METHOD.predict(again.fed, state, config, "val")
-        # For a layer with no row the exchange is made all the same.
-        sharing = [n for n in range(config.layers) if config.shares(n)]
-        got = dict(zip(sharing, again.fed.heard, strict=True))
-        if not all(bool(of_layer.isfinite().all()) for of_layer in got.values()):
+        # The exchange of a layer takes place even if it has no rows.
+        sharing = [n for n in range(config.layers) if config.sends_embeddings(n)]
+        received = dict(zip(sharing, again.fed.heard, strict=True))
+        if not all(bool(of_layer.isfinite().all()) for of_layer in received.values()):
             break  # training has diverged
-        last = got
+        last = received
         rows.append(last[layer][which].double().cpu())
         weights.append({name: w.double().cpu() for name, w in state.weights.parts[0].items()})
     return Seen(torch.stack(rows), tuple(weights), last)
 
 
-# ---- what the rows were made of, which receivers do not have -----------------------------------------------
+# ---- what the rows were computed from, which receivers do not have -----------------------------------------
 
 
 def entering_rows(again: Opened, seen: Seen) -> dict[int, Tensor]:
-    """What enters each layer from the second on in the last evaluation, [n_in, H] in the order of
-    `Layer.rows`."""
+    """Compute the embeddings that enter each layer in the last evaluation.
+
+    Args:
+        again: The run after set-up.
+        seen: What clients receive.
+
+    Returns:
+        For each layer from the second, embeddings [n_in, H] in the order of `Layer.rows`.
+    """
     weights: Weights = {name: w.to(again.silo.scale) for name, w in seen.weights[-1].items()}
     h: Tensor | None = None
     entering = {}
@@ -167,7 +210,14 @@ def entering_rows(again: Opened, seen: Seen) -> dict[int, Tensor]:
 
 
 def features(cohort: Cohort) -> Any:
-    """The features of all rows as the run used them, [N, F]: a scipy matrix, or an array."""
+    """Return the features of all rows as the run used them.
+
+    Args:
+        cohort: The data of all clients.
+
+    Returns:
+        Features [N, F], as a scipy matrix or an array.
+    """
     if isinstance(cohort.x, SparseMatrix):
         return cohort.x.to_scipy()
     assert cohort.x is not None
@@ -175,7 +225,7 @@ def features(cohort: Cohort) -> Any:
 
 
 def first_adjacency(silo: ClientGraph) -> sp.csr_matrix:
-    """Q(v, u) of the first layer over neighbours at the same client, themselves included, [N, N]."""
+    """Return Q(v, u) of the first layer over a node and its neighbours at its client, [N, N]."""
     entry = ranges(silo.starts, silo.inner)
     parts = (silo.first[entry].double(), silo.column[entry], torch.cat([silo.inner[:1] * 0, silo.inner]))
     values, columns, counts = (part.cpu().numpy() for part in parts)
@@ -183,32 +233,61 @@ def first_adjacency(silo: ClientGraph) -> sp.csr_matrix:
 
 
 def true_sums(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
-    """What the first layer adds up for each pair's node, [S, F]: its neighbours' features at its client,
-    weighted by Q(u, v); own: only the node's own features, as they are."""
+    """Compute what the attack looks for.
+
+    Args:
+        again: The run after set-up.
+        pairs: The attacked pairs.
+        own: Whether to return the node's features instead of the sums.
+
+    Returns:
+        For each pair's node, the sum of the features of itself and its neighbours at its client, weighted by
+        Q(u, v); or its features; [S, F].
+    """
     at = pairs.node.cpu().numpy()
     x = features(again.cohort)
     return _dense(x[at] if own else first_adjacency(again.silo)[at] @ x)
 
 
 def guesses(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
-    """What each receiver takes `true_sums` for without any row, [S, F]: the mean of the same sums of its own
-    nodes that are next to the node, and of those of all its nodes on average."""
+    """Estimate `true_sums` as a receiver can without any row.
+
+    The estimate is the mean of the same sums of its own nodes that are neighbours of the node, and of the
+    average over all its nodes, which counts as one more.
+
+    Args:
+        again: The run after set-up.
+        pairs: The attacked pairs.
+        own: As for `true_sums`.
+
+    Returns:
+        Estimates, [S, F].
+    """
     cohort, rows = again.cohort, []
     for receiver, node in zip(pairs.receiver.tolist(), pairs.node.tolist(), strict=True):
-        near, mine = edges_to(cohort, receiver, node), (cohort.client == receiver).nonzero()[:, 0]
+        edges, local = edges_to(cohort, receiver, node), (cohort.client == receiver).nonzero()[:, 0]
         weight = np.zeros(cohort.num_rows)
-        np.add.at(weight, cohort.cross_row[near].cpu().numpy(), 1.0)
-        weight[mine.cpu().numpy()] += 1 / len(mine)
-        rows.append(sp.csr_matrix(weight / (len(near) + 1)))
+        np.add.at(weight, cohort.cross_row[edges].cpu().numpy(), 1.0)
+        weight[local.cpu().numpy()] += 1 / len(local)
+        rows.append(sp.csr_matrix(weight / (len(edges) + 1)))
     mixed = sp.vstack(rows).tocsr()
     return _dense(mixed @ features(cohort) if own else mixed @ first_adjacency(again.silo) @ features(cohort))
 
 
 def edges_to(cohort: Cohort, receiver: int, node: int) -> Tensor:
-    """The edges, of those that lead to other clients, from a receiver to one node."""
+    """Find the cross-client edges from a receiver to one node.
+
+    Args:
+        cohort: The data of all clients.
+        receiver: The client.
+        node: The node's row in the cohort.
+
+    Returns:
+        Numbers of cross-client edges, ascending.
+    """
     owner, name = cohort.clients[int(cohort.client[node])], cohort.id[node]
-    there = (cohort.cross_client == owner) & (cohort.cross_id == name)
-    return (there & (cohort.client[cohort.cross_row] == receiver)).nonzero()[:, 0]
+    to_node = (cohort.cross_client == owner) & (cohort.cross_id == name)
+    return (to_node & (cohort.client[cohort.cross_row] == receiver)).nonzero()[:, 0]
 
 
 def _dense(rows: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Linear least squares within bounds, with few entries that are not what most are: what attacks solve."""
+"""Sparse linear least squares within bounds, which several attacks solve."""
 
 import torch
 from torch import Tensor
@@ -19,13 +19,31 @@ def bounded(
     rho: float = 0.1,
     iterations: int = 200,
 ) -> Tensor:
-    """min |a x - b|^2 / 2 + stay |x - start|^2 / 2 + few |x - mean|_1 within low and high, by ADMM (Boyd,
-    Parikh, Chu, Peleato and Eckstein, Foundations and Trends in Machine Learning 2011, section 6.4).
+    """Minimise |a x - b|^2 / 2 + stay |x - start|^2 / 2 + few |x - mean|_1 within bounds, by ADMM.
 
-    a [m, F], which is first scaled to mean squared column norm 1, and b by the same factor; where a is 0,
-    start it is. b [m] and start [F], or of n problems [m, n] and [F, n]; few, low and high: of all entries,
-    or of each one, [F] or [F, 1]. rho: ADMM's step; after a limited number of iterations a small one has
-    a x = b met closely, a large one has few entries."""
+    a is first scaled to a mean squared column norm of 1, and b by the same factor. If a is 0, the result is
+    start.
+
+    Args:
+        a: The matrix, [m, F].
+        b: The right-hand side, [m]; for n problems [m, n].
+        start: The first estimate, [F]; for n problems [F, n].
+        stay: The weight of staying close to start.
+        few: The weight of the l1 norm, which prefers few entries that differ from mean; one number, or [F]
+            or [F, 1].
+        mean: The value that most entries are expected to have.
+        low: The lower bound, like few.
+        high: The upper bound, like few.
+        rho: The step of ADMM. After a limited number of iterations, a small one fits a x = b closely, and a
+            large one gives few entries that differ from mean.
+        iterations: The number of iterations.
+
+    Returns:
+        x, of the shape of start.
+
+    Reference:
+        Boyd, Parikh, Chu, Peleato and Eckstein, Foundations and Trends in Machine Learning 2011, section 6.4.
+    """
     size = a.norm() / a.shape[1] ** 0.5
     if not size > 0:
         return start
@@ -44,7 +62,7 @@ def bounded(
 
 
 class _Inverse:
-    """y -> (a^T a + c)^-1 y, by the smaller of a^T a and a a^T."""
+    """The map y -> (a^T a + c)^-1 y, computed with the smaller of a^T a and a a^T."""
 
     def __init__(self, a: Tensor, c: float) -> None:
         self.wide, self.a, self.c = a.shape[0] < a.shape[1], a, c

@@ -1,21 +1,24 @@
-"""Lumos: a device's features, from the embeddings that one neighbour gets.
+"""Lumos: a client's features, from the embeddings that it sends one neighbour.
 
-Device v keeps device u. In every round v sends u the embedding of the leaf that stands for u in v's tree. It
-comes from two things: what u sent v of its own features, which u knows bit by bit, and v's features x_v as
-they are, on the leaf beside it. The weights are broadcast; dropout follows from the shared seed. So a round
-gives u `hidden` numbers that are a known function of x_v, another one in each round. Epsilon covers the bits
-of features that v sent; it does not cover these.
+A client of Lumos has one node. Let client v have the edge to client u in its tree. In every round v sends u
+the embedding of the leaf for u. This embedding depends on the features that u sent v, which u knows bit by
+bit, and on v's features x_v without noise, which are on another leaf of the same tree. The server sends the
+weights to all clients, and dropout follows from the common seed. Each round therefore gives u `hidden`
+numbers that are a known function of x_v, a different one in each round. Epsilon covers the bits of features
+that v sent. It does not cover these embeddings.
 
-The attacker here is u, alone: it solves for x_v. Where it has guessed right which ReLUs are open, the
-function is linear in x_v. So it solves a linear least-squares problem within the public bounds, with few
-deviations from the public `unsent_value` preferred, guesses the ReLUs again, and goes on. What decides is how
-many of the numbers are independent, against how many features there are and how many are not the mean.
+The attacker is u alone; it solves for x_v. If it knows which ReLUs are active, the function is linear in x_v.
+It solves a linear least-squares problem within the public bounds that prefers few differences from the public
+`unsent_value`, determines the active ReLUs again, and repeats this. The attack succeeds if enough of the
+numbers are independent, compared with the number of features and the number of features that differ from the
+mean.
 
-Training is run again in this process, up to the last round that is used: nothing is sent to anyone. Without
-a noise_seed the noise on the features cannot be drawn again; it is drawn anew, by the same law. Secure
-comparisons are replaced by simulated ones and secure aggregation by a sum in clear, which come to the same.
-At most EQUATIONS numbers are used, from rounds evenly spread over the run; where there are more features, a
-failure proves nothing. With three layers u is taken to know how many neighbours v keeps."""
+Training is run again in this process up to the last round that the attack uses. Without a noise_seed the
+noise on features cannot be repeated; it is drawn again from the same distribution. Secure comparisons are
+replaced by simulated ones and secure aggregation by a plaintext sum; both give the same values. At most
+EQUATIONS numbers are used, from rounds evenly spread over the run. With more features than numbers, a failure
+of the attack proves nothing. With three layers u is assumed to know how many edges v has in its tree
+(docs/papers/lumos.md)."""
 
 from dataclasses import dataclass, replace
 from typing import Unpack
@@ -42,12 +45,13 @@ from graphfed.random import fold
 
 __all__ = ["CHECK", "Seen", "overhear", "solve"]
 
-#: Pairs of devices that are looked at, fewer where there are more than so many features; and the numbers that
-#: one attacker uses.
+# : The number of attacked pairs of clients, with few and with many features; and the largest number of
+# equations
+#: of one attacker.
 PAIRS, FEW_PAIRS, MANY_FEATURES, EQUATIONS = 10, 4, 512, 1600
-#: A device counts as read where every feature is as close to the truth as this, relative to the bounds.
+#: A client's features count as read if the largest error of a feature is below this fraction of the bounds.
 CLOSE = 0.05
-#: How often the ReLUs are guessed again, with a preference among what fits and then without; steps of ADMM.
+#: Linearisations with a preference for few differences and then without; steps of ADMM.
 STEPS, POLISHING, ITERATIONS = 25, 6, 200
 TRANSFER = "lumos/leaf_embeddings"
 Weights = dict[str, Tensor]
@@ -55,10 +59,15 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What S attackers have, each of one device that keeps it, from T rounds.
+    """What S attackers receive in T rounds, each from one client that has the edge to it.
 
-    forest: the S pairs; sent [S, F]: the attackers' features as they arrived; weights: of each round;
-    keys: of its dropout; embeddings [T, S, H]: what was sent to the attackers."""
+    Attributes:
+        forest: The S pairs.
+        sent: The attackers' features as the clients received them, [S, F].
+        weights: The weights of each round.
+        keys: The random key of each round's dropout; None for no dropout.
+        embeddings: The embeddings that the attackers receive, [T, S, H].
+    """
 
     forest: Forest
     sent: Tensor
@@ -68,7 +77,7 @@ class Seen:
 
 
 class _Listening(Federation):
-    """All clients in one cohort; keeps the leaves' embeddings that crossed last, [P, H] in senders' order."""
+    """A federation with all clients in one cohort; it records the last leaf embeddings, [P, H], by sender."""
 
     def __init__(self, num_clients: int, device: str) -> None:
         super().__init__([tuple(range(num_clients))], device=device, simulated=True)
@@ -81,8 +90,15 @@ class _Listening(Federation):
 
 
 def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
-    """Train again and keep what the attackers get; also what they do not have: their neighbours' features
-    [S, F], and the mean over all devices [F]."""
+    """Train again and record what the attackers receive.
+
+    Args:
+        audited: The finished run.
+
+    Returns:
+        What the attackers receive; and what they do not have: the features of the attacked clients, [S, F],
+        and the mean over all clients, [F].
+    """
     config = audited.config
     assert isinstance(config.training, LumosConfig)
     training = replace(config.training, aggregation=PLAINTEXT)
@@ -114,7 +130,7 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
 
 
 def _bits_of(noised: BitMatrix, pairs: list[int]) -> Tensor:
-    """Some rows [S, F]; the whole matrix may not fit into memory."""
+    """Unpack some rows, [S, F]; the whole matrix may not fit into memory."""
     rows = torch.zeros(len(pairs), noised.width)
     for row, pair in zip(rows, pairs, strict=True):
         start, zeros, stop = noised.offsets[2 * pair : 2 * pair + 3].tolist()
@@ -124,15 +140,15 @@ def _bits_of(noised: BitMatrix, pairs: list[int]) -> Tensor:
 
 
 def rounds_used(rounds: int, width: int) -> list[int]:
-    """Numbers of rounds, evenly spread, that give at most EQUATIONS numbers together."""
+    """Select rounds, evenly spread over the run, that give at most EQUATIONS numbers together."""
     count = max(1, min(rounds, EQUATIONS // width))
     return sorted({round(1 + k * (rounds - 1) / max(1, count - 1)) for k in range(count)})
 
 
 def _of_pairs(forest: Forest, pairs: Tensor, keepers: Tensor) -> Forest:
-    """Some pairs of a forest, each at a device of its own."""
-    own, noised, parent, root = (ids.cpu() for ids in forest.ids)
-    ids = (own[keepers], noised[pairs], parent[pairs], root[keepers])
+    """Select some pairs of a forest, each as a tree of its own."""
+    exact, noised, parent, root = (ids.cpu() for ids in forest.ids)
+    ids = (exact[keepers], noised[pairs], parent[pairs], root[keepers])
     place = torch.arange(len(pairs))
     return Forest(place, forest.workload.cpu()[keepers], place[:0], ids, virtual=True)
 
@@ -141,7 +157,7 @@ def _of_pairs(forest: Forest, pairs: Tensor, keepers: Tensor) -> Forest:
 
 
 def predicted(seen: Seen, number: int, product: Tensor, config: LumosConfig) -> Tensor:
-    """The embeddings [S, H] of a round, from what its first layer makes of the features, x W [S, H']."""
+    """Compute the embeddings [S, H] of a round from the first layer's product x W [S, H']."""
     weights, key = seen.weights[number], seen.keys[number]
     sent = seen.sent @ weights["layers.0.weight"]
     dropout = None if key is None else Dropout(config.dropout, key)
@@ -150,42 +166,53 @@ def predicted(seen: Seen, number: int, product: Tensor, config: LumosConfig) -> 
 
 
 def linearised(seen: Seen, x: Tensor, config: LumosConfig) -> tuple[Tensor, Tensor]:
-    """At x [S, F]: how the embeddings change with the first layer's product, [S, T, H, H'], and what they are
-    short of, [S, T, H]."""
-    slopes, short = [], []
+    """Linearise the embeddings at x [S, F].
+
+    Returns the derivatives by the first layer's product, [S, T, H, H'], and the residuals of the embeddings,
+    [S, T, H].
+    """
+    slopes, residuals = [], []
     for number, weights in enumerate(seen.weights):
         product = (x.float() @ weights["layers.0.weight"]).requires_grad_()
-        there = predicted(seen, number, product, config)
-        each = [torch.autograd.grad(h.sum(), product, retain_graph=True)[0] for h in there.unbind(1)]
+        found = predicted(seen, number, product, config)
+        each = [torch.autograd.grad(h.sum(), product, retain_graph=True)[0] for h in found.unbind(1)]
         slopes.append(torch.stack(each, 1))
-        short.append(seen.embeddings[number] - there.detach())
-    return torch.stack(slopes, 1).double(), torch.stack(short, 1).double()
+        residuals.append(seen.embeddings[number] - found.detach())
+    return torch.stack(slopes, 1).double(), torch.stack(residuals, 1).double()
 
 
 def solve(seen: Seen, config: LumosConfig) -> tuple[Tensor, Tensor]:
-    """The features [S, F] that the attackers find, and how many of each one's numbers are independent [S]."""
+    """Solve for the features of the attacked clients.
+
+    Args:
+        seen: What the attackers receive.
+        config: The run's settings, which all clients know.
+
+    Returns:
+        The features found, [S, F], and how many of each attacker's equations are independent, [S].
+    """
     first = torch.stack([w["layers.0.weight"] for w in seen.weights]).double()  # [T, F, H]
-    # A round's numbers grow with its weights, and so does their rounding: each counts alike.
+    # A round's numbers grow with its weights, and so do their rounding errors; rounds are weighted equally.
     scale = torch.tensor([_size(weights) for weights in seen.weights], dtype=torch.float64)
     x = torch.full((len(seen.sent), first.shape[1]), config.unsent_value, dtype=torch.float64)
-    best, least = x.clone(), torch.full((len(x),), torch.inf, dtype=torch.float64)
+    best, smallest = x.clone(), torch.full((len(x),), torch.inf, dtype=torch.float64)
     ranks = torch.zeros(len(x), dtype=torch.int64)
     for step in range(STEPS + POLISHING + 1):
-        slopes, short = linearised(seen, x, config)
-        short = short / scale[:, None]
-        left = short.flatten(1).norm(dim=1)
-        best, least = torch.where((left < least)[:, None], x, best), torch.minimum(left, least)
+        slopes, residuals = linearised(seen, x, config)
+        residuals = residuals / scale[:, None]
+        error = residuals.flatten(1).norm(dim=1)
+        best, smallest = torch.where((error < smallest)[:, None], x, best), torch.minimum(error, smallest)
         for i in range(len(x)):
-            # Numbers that determine the features need no preference among those that fit.
+            # Equations that determine the features need no preference for few differences.
             determined = step >= STEPS and int(ranks[i]) == x.shape[1]
             if step == STEPS + POLISHING or (step >= STEPS and not determined):
                 continue
             matrix = torch.einsum("thk,tfk->thf", slopes[i] / scale[:, None, None], first).flatten(0, 1)
             if step == STEPS - 1:
                 ranks[i] = _rank(matrix)
-            # Trust in the guessed ReLUs grows, and the stop_request for few deviations falls.
+            # Later linearisations are more reliable: both penalties fall.
             stay, few = max(1e-8, 10 ** (-1 - 7 * step / STEPS)), 10 ** (-3 - step / STEPS)
-            target = short[i].flatten() + matrix @ x[i]
+            target = residuals[i].flatten() + matrix @ x[i]
             x[i] = bounded(
                 matrix,
                 target,
@@ -201,13 +228,13 @@ def solve(seen: Seen, config: LumosConfig) -> tuple[Tensor, Tensor]:
 
 
 def _size(weights: Weights) -> float:
-    """How large a round's numbers can get, up to a factor: by the weights of its layers."""
+    """Return the product of the norms of a round's matrices, which its numbers are proportional to."""
     matrices = [w for name, w in weights.items() if name.startswith("layers.") and name.endswith(".weight")]
     return float(torch.stack([w.norm() for w in matrices]).prod())
 
 
 def _rank(matrix: Tensor) -> int:
-    """As many independent rows as float32 tells apart."""
+    """Return the numerical rank of a matrix of float32 numbers."""
     gram = matrix @ matrix.T if matrix.shape[0] < matrix.shape[1] else matrix.T @ matrix
     values = torch.linalg.eigvalsh(gram)
     return int((values > 1e-12 * values[-1]).sum()) if values[-1] > 0 else 0
@@ -215,55 +242,59 @@ def _rank(matrix: Tensor) -> int:
 
 # ---- the finding -------------------------------------------------------------------------------------------
 
-BASELINE = "0 %: the mean of all devices"
+BASELINE = "0 %: the mean of all clients"
 
 
 def run(audited: AuditedRun) -> Finding:
-    """How many devices' features one neighbour reads, and how much of them."""
+    """Measure how many clients' features one neighbour reads, and how much of their variance."""
     training = audited.config.training
     assert isinstance(training, LumosConfig)
     if not training.virtual_nodes or training.layers > FUSED_LAYERS:
         return Finding(
-            f"this attack is made for trees with virtual nodes and up to {FUSED_LAYERS} layers",
+            f"this attack is for trees with virtual nodes and at most {FUSED_LAYERS} layers",
             BASELINE,
             "not measured",
             None,
         )
     if training.layers == 1:
         return Finding(
-            "with one layer a leaf's embedding comes from the receiver's own features only",
+            "with one layer the embedding of a leaf depends only on the receiver's features",
             BASELINE,
-            "no leak in these embeddings",
+            "no leak: these embeddings say nothing about the sender's features",
             False,
             value=0.0,
             no_signal=0.0,
         )
     seen, truth, mean = overhear(audited)
     if not len(truth):
-        return Finding("no device keeps a neighbour", BASELINE, "no embedding is sent", False)
+        return Finding("no client has an edge in its tree", BASELINE, "no leak: no embedding is sent", False)
     found, ranks = solve(seen, training)
-    wrong = found - truth
-    share = max(0.0, 1 - float((wrong**2).sum() / ((truth - mean) ** 2).sum().clamp(min=1e-30)))
+    error = found - truth
+    explained = max(0.0, 1 - float((error**2).sum() / ((truth - mean) ** 2).sum().clamp(min=1e-30)))
     close = CLOSE * (training.feature_high - training.feature_low)
-    read = int((wrong.abs().amax(1) <= close).sum())
+    read = int((error.abs().amax(1) <= close).sum())
     guessed = int(((truth - training.unsent_value).abs().amax(1) <= close).sum())
     devices, features = truth.shape
     equations = seen.embeddings.shape[0] * seen.embeddings.shape[2]
     rank = float(ranks.double().mean())
-    drawn = "" if training.noise_seed is not None else "; noise drawn anew by the same law"
+    noise = (
+        "" if training.noise_seed is not None else "; the noise was drawn again from the same distribution"
+    )
     return Finding(
-        result=f"one neighbour reads all {features} features of {read} of {devices} devices, and "
-        f"{100 * share:.1f} % of the variance of all of them, from {len(seen.weights)} of "
-        f"{audited.result.rounds} rounds: {equations} numbers, about {rank:.0f} independent{drawn}",
-        baseline=f"{guessed} devices by guessing unsent_value; 0 % by the mean of all devices",
-        verdict="leaks: epsilon covers the features that a device sends, and not the embeddings that it "
-        "computes from them"
+        result=f"one neighbour reads all {features} features of {read} of {devices} clients, and explains "
+        f"{100 * explained:.1f} % of the variance of all clients' features, from {len(seen.weights)} of "
+        f"{audited.result.rounds} rounds: {equations} numbers, about {rank:.0f} independent{noise}",
+        baseline=f"{guessed} clients by guessing unsent_value for every feature; 0 % by the mean of all "
+        "clients",
+        verdict="leaks: epsilon covers the features that a client sends, and not the embeddings that it "
+        "computes from its features"
         if read > guessed
-        else "leaks in part: no device is read whole by this attack; more rounds or larger layers may do"
-        if share > 0.01
-        else "this attack reads nothing, which does not prove that there is nothing to read",
-        leaks=read > guessed or share > 0.01,
-        value=share,
+        else "leaks in part: this attack reads no client's features completely; with more rounds or wider "
+        "layers it may"
+        if explained > 0.01
+        else "no leak found by this attack, which does not prove that there is none",
+        leaks=read > guessed or explained > 0.01,
+        value=explained,
         no_signal=0.0,
         details={
             "devices": devices,
@@ -280,9 +311,9 @@ def run(audited: AuditedRun) -> Finding:
 
 CHECK = Check(
     name="lumos_features",
-    tests="features of a device, from the embeddings that a neighbour gets",
-    attacker="one neighbour that a device keeps: its leaf's embedding and the weights of every round; the "
-    "seed of dropout; what it sent itself",
+    tests="features of a client, from the embeddings that it sends a neighbour",
+    attacker="one neighbour, alone: in every round the embedding of its leaf and the weights; the seed of "
+    "dropout; the features that it sent itself",
     run=run,
     methods=("lumos",),
     transfers=(TRANSFER,),

@@ -1,14 +1,16 @@
-"""Membership inference: can one tell from a node's prediction that the model was trained on its label?
+"""Membership inference: whether the model was trained on a node's label, from the loss of its prediction.
 
 Yeom, Giacomelli, Fredrikson and Jha, "Privacy risk in machine learning: analyzing the connection to
-overfitting", CSF 2018: call a node a member when the model's loss on it is small. The figure is the AUC of
-the loss between training and test nodes: the probability that a training node has the smaller loss,
-over all thresholds.
+overfitting", CSF 2018. The attacker takes a node for a training node if the model's loss on it is small. The
+figure is the AUC between training and test nodes: the probability that a random training node has a smaller
+loss than a random test node.
 
-Compared within classes: training nodes are often drawn evenly over classes and test nodes are not, and
-a model's loss differs between classes, so a model that never saw a label would seem to leak. The AUC of each
-class is weighted by its training nodes. The interval is a percentile bootstrap of 1000 draws within
-classes and parts; it takes nodes as independent, which neighbours in a graph are not quite."""
+Nodes are compared within classes. Training nodes are often drawn evenly over classes and test nodes are not,
+and the loss differs between classes; without this comparison a model that was never trained would seem to
+leak. The AUC of each class is weighted by its number of training nodes. The interval is a percentile
+bootstrap of 1000 draws within classes and parts. It treats nodes as independent, which neighbours in a graph
+are not
+exactly."""
 
 import numpy as np
 
@@ -18,7 +20,8 @@ from graphfed.data.seeding import generator
 __all__ = ["CHECK", "membership_auc"]
 
 DRAWS = 1000
-#: Of a class and part: more are drawn down to so many, which changes the third digit at most.
+#: The largest number of nodes of a class and part; of more, as many are drawn. This changes at most the third
+#: digit of the AUC.
 MAX_NODES = 20_000
 
 
@@ -31,18 +34,28 @@ def membership_auc(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> tuple[float, tuple[float, float]] | None:
-    """The AUC within classes and its 95 % interval, from losses [n] and classes [n] of members and others.
+    """Compute the AUC of the loss between members and others, within classes.
 
-    None where no class has both."""
+    Args:
+        member_loss: The losses of the members (training nodes), [n].
+        member_class: Their classes, [n].
+        other_loss: The losses of the others (test nodes), [m].
+        other_class: Their classes, [m].
+        seed: The seed of the bootstrap.
+        draws: The number of bootstrap draws.
+
+    Returns:
+        The AUC and its 95 % interval; None if no class has both members and others.
+    """
     random = generator(seed, "audit/membership")
     aucs, weights, bootstrapped = [], [], []
     for c in np.intersect1d(member_class, other_class):
-        mine, theirs = (
-            _at_most(random, loss[of_class == c])
+        members, others = (
+            _draw_nodes(random, loss[of_class == c])
             for loss, of_class in ((member_loss, member_class), (other_loss, other_class))
         )
-        _, rank = np.unique(np.concatenate([mine, theirs]), return_inverse=True)
-        a, b = rank[: len(mine)], rank[len(mine) :]
+        _, rank = np.unique(np.concatenate([members, others]), return_inverse=True)
+        a, b = rank[: len(members)], rank[len(members) :]
         width = int(rank.max()) + 1
         aucs.append(_auc(np.bincount(a, minlength=width), np.bincount(b, minlength=width)))
         weights.append((member_class == c).sum())
@@ -57,46 +70,49 @@ def membership_auc(
         )
     if not aucs:
         return None
-    share = np.array(weights) / np.sum(weights)
-    low, high = np.quantile(share @ np.array(bootstrapped), [0.025, 0.975])
-    return float(share @ np.array(aucs)), (float(low), float(high))
+    weight = np.array(weights) / np.sum(weights)
+    low, high = np.quantile(weight @ np.array(bootstrapped), [0.025, 0.975])
+    return float(weight @ np.array(aucs)), (float(low), float(high))
 
 
-def _at_most(random: np.random.Generator, losses: np.ndarray) -> np.ndarray:
+def _draw_nodes(random: np.random.Generator, losses: np.ndarray) -> np.ndarray:
     return losses if len(losses) <= MAX_NODES else random.choice(losses, MAX_NODES, replace=False)
 
 
-def _auc(mine: np.ndarray, theirs: np.ndarray) -> float:
-    """P(loss of mine < loss of theirs) + half of P(equal), from how often each distinct loss [U], ascending,
-    occurs."""
-    larger = theirs[::-1].cumsum()[::-1] - theirs
-    return float((mine * (larger + theirs / 2)).sum() / (mine.sum() * theirs.sum()))
+def _auc(members: np.ndarray, others: np.ndarray) -> float:
+    """Return P(member's loss < other's loss) + P(equal) / 2.
+
+    Args are how many members and others have each distinct loss, [U], ascending.
+    """
+    larger = others[::-1].cumsum()[::-1] - others
+    return float((members * (larger + others / 2)).sum() / (members.sum() * others.sum()))
 
 
 def run(audited: AuditedRun) -> Finding:
-    """Training against test nodes, by the loss of the run's own predictions."""
+    """Compare the losses of the run's predictions on training and test nodes."""
     scored = audited.predictions
     known = (scored.label >= 0) & (scored.label < scored.probability.shape[1])
     likelihood = np.take_along_axis(scored.probability, np.where(known, scored.label, 0)[:, None], axis=1)[
         :, 0
     ]
     with np.errstate(divide="ignore"):
-        # A prediction that is not finite says nothing: the largest loss.
+        # A prediction that is not finite gets the largest loss.
         loss = -np.log(np.nan_to_num(likelihood, nan=0.0).astype(np.float64))
     member, other = ((scored.part == part) & known for part in ("train", "test"))
-    baseline = "0.5: a coin"
+    baseline = "AUC 0.5: guessing at random"
     found = membership_auc(loss[member], scored.label[member], loss[other], scored.label[other])
     if found is None:
         return Finding("no class has both training and test nodes", baseline, "not measured", None)
     auc, (low, high) = found
     if low > 0.5:
-        verdict = "leaks: small losses give away training nodes"
+        verdict = "leaks: training nodes have smaller losses, which identifies them"
     elif high < 0.5:
-        verdict = "no leak by this attack: training nodes have the larger losses"
+        verdict = "no leak found by this attack: training nodes have larger losses than test nodes"
     else:
         verdict = "no leak found by this attack, which does not prove that there is none"
     return Finding(
-        result=f"AUC {auc:.3f} (95 % interval {low:.3f} to {high:.3f})",
+        result=f"a training node has a smaller loss than a test node of its class with probability {auc:.3f} "
+        f"(AUC; 95 % interval {low:.3f} to {high:.3f})",
         baseline=baseline,
         verdict=verdict,
         leaks=low > 0.5,
@@ -110,6 +126,6 @@ def run(audited: AuditedRun) -> Finding:
 CHECK = Check(
     name="membership",
     tests="membership in the training set, from the loss of a prediction",
-    attacker="the class probabilities and the true label of a node",
+    attacker="anyone with the predicted class probabilities and the true label of a node",
     run=run,
 )

@@ -1,8 +1,8 @@
-"""Does the ledger agree with itself and with the result, and what crossed that the receiver could read?
+"""Transfers in plaintext, and the consistency of the ledger.
 
-Nothing is attacked. The totals of the result are added up again from the ledger's entries, those of each
-entry from its clients and from its rounds; and every transfer of the class "clear" is named, or "simulated":
-what is only simulated protects nothing."""
+This check attacks nothing. It adds the totals of result.json up again from the ledger's entries, and each
+entry's total from its clients and from its rounds. It names every transfer that the receiver can read: those
+in plaintext, and those whose protection is only simulated, because a simulated protection hides nothing."""
 
 from typing import Any
 
@@ -16,61 +16,71 @@ __all__ = ["CHECK", "disagreements"]
 
 
 def disagreements(ledger: Ledger, totals: Any, statement: Any) -> list[str]:
-    """What does not add up, in words; `totals`, `statement`: the objects bytes and privacy of result.json."""
+    """Compare the ledger with itself and with the result.
+
+    Args:
+        ledger: The run's ledger.
+        totals: The object ``bytes`` of result.json.
+        statement: The object ``privacy`` of result.json.
+
+    Returns:
+        A sentence for each disagreement.
+    """
     wrong = []
     if plain(ledger.totals()) != totals:
-        wrong.append("the bytes of result.json are not those of the ledger")
+        wrong.append("the bytes of result.json differ from the sums of the ledger")
     if _by_class(plain(ledger.statement())) != _by_class(statement):
-        wrong.append("the privacy statement of result.json is not that of the ledger")
+        wrong.append("the privacy statement of result.json differs from that of the ledger")
     for entry in ledger.entries:
         by_client = int((entry.received if entry.direction == "down" else entry.sent).sum())
         if by_client != entry.bytes:
-            wrong.append(f"{entry.name}: {entry.bytes} bytes in all and {by_client} over the clients")
+            wrong.append(f"{entry.name}: {entry.bytes} bytes in total, and {by_client} summed over clients")
         if sum(entry.rounds.values()) != entry.bytes:
             wrong.append(
-                f"{entry.name}: {entry.bytes} bytes in all and {sum(entry.rounds.values())} over rounds"
+                f"{entry.name}: {entry.bytes} bytes in total, and {sum(entry.rounds.values())} summed over "
+                "rounds"
             )
     return wrong
 
 
 def _by_class(statement: Any) -> dict[str, tuple[int, list[str]]]:
-    """Bytes and transfers by protection class; the transfers in no order of their own."""
-    left = statement["left_the_clients"]
-    return {protection: (of["bytes"], sorted(of["transfers"])) for protection, of in left.items()}
+    """Return the bytes and the sorted transfers of each protection in a privacy statement."""
+    sent = statement["left_the_clients"]
+    return {protection: (of["bytes"], sorted(of["transfers"])) for protection, of in sent.items()}
 
 
-def _told(entry: Entry) -> str:
-    way = {"up": "to the server", "down": "to the clients", "peer": "between clients"}[entry.direction]
-    simulated = ", its protection only simulated" if is_simulated(entry.protection) else ""
-    return f"{entry.name} ({entry.phase}, {way}, {human_bytes(entry.bytes)}{simulated})"
+def _describe(entry: Entry) -> str:
+    direction = {"up": "to the server", "down": "to the clients", "peer": "between clients"}[entry.direction]
+    simulated = ", protection only simulated" if is_simulated(entry.protection) else ""
+    return f"{entry.name} ({entry.phase}, {direction}, {human_bytes(entry.bytes)}{simulated})"
 
 
 def run(audited: AuditedRun) -> Finding:
-    """Names every clear transfer; leaks where a client sent one."""
+    """Name every transfer that its receiver can read. It is a leak if a client sent one."""
     wrong = disagreements(audited.ledger, audited.result.bytes, audited.result.privacy)
-    clear = [entry for entry in audited.ledger.entries if is_readable(entry.protection)]
-    left = [entry for entry in clear if entry.direction != "down"]
-    named = "; ".join(_told(entry) for entry in clear) or "nothing crossed in clear"
-    result = named if not wrong else f"the ledger does not add up: {'; '.join(wrong)}. {named}"
+    readable = [entry for entry in audited.ledger.entries if is_readable(entry.protection)]
+    from_clients = [entry for entry in readable if entry.direction != "down"]
+    names = "; ".join(_describe(entry) for entry in readable)
+    result = f"the receiver can read: {names}" if names else "no receiver can read a transfer"
     if wrong:
-        verdict = "the record of this run cannot be relied on"
-    elif left:
-        verdict = (
-            f"{len(left)} transfers left the clients with nothing between their content and the receiver"
-        )
+        result = f"the ledger is inconsistent: {'; '.join(wrong)}. {result}"
+        verdict = "the ledger of this run is not reliable"
+    elif from_clients:
+        verdict = f"clients sent {len(from_clients)} of these transfers without protection"
     else:
-        verdict = "the ledger adds up, and nothing left a client in clear"
+        verdict = "the ledger is consistent, and no client sent anything in plaintext"
     return Finding(
         result=result,
-        baseline="no transfer in clear",
+        baseline="no transfer in plaintext",
         verdict=verdict,
-        leaks=bool(left or wrong),
-        value=float(len(clear)),
+        leaks=bool(from_clients or wrong),
+        value=float(len(readable)),
         no_signal=0.0,
         details={
             "disagreements": wrong,
             "clear": [
-                {"name": e.name, "phase": e.phase, "direction": e.direction, "bytes": e.bytes} for e in clear
+                {"name": e.name, "phase": e.phase, "direction": e.direction, "bytes": e.bytes}
+                for e in readable
             ],
         },
     )
@@ -78,8 +88,8 @@ def run(audited: AuditedRun) -> Finding:
 
 CHECK = Check(
     name="plaintext_transfers",
-    tests="the ledger adds up; every transfer in clear is named",
-    attacker="the receiver of each transfer reads what is sent in clear",
+    tests="which transfers are in plaintext, and whether the ledger is consistent",
+    attacker="the receiver of each transfer",
     run=run,
     tasks=tuple(TASKS),
 )

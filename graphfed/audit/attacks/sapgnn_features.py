@@ -1,12 +1,15 @@
-"""SAPGNN: features, from what holders upload for the first layer.
+"""SAPGNN: features of nodes, from what clients upload for the first layer.
 
-With maps=identity (the paper's messages) the uploads are the features: every node's are compared. With
-local maps the server gets, for every node, `hidden` mixtures of its features and as many maxima. A server
-that knows the features of some nodes beforehand can learn to undo the mixtures: a tenth of the nodes,
-drawn at random, is known here, a linear map from uploads to features is fitted to them (ridge regression, its
-strength chosen on a part of them), and the variance of the other nodes' features that it explains is told.
-Pooled uploads are taken, as the server has them: with pooling=secure it has nothing else, and these are what
-the protocol opens, to 2^-17, so the round is then run again in clear. The first round is run again."""
+With maps=identity (the paper's messages) the uploads are the features, and the attack compares them. With
+linear maps the server receives, for every node, `hidden` linear mixtures of its features and as many maxima
+over its neighbours. A server that knows the features of some nodes can learn to invert the mixtures. Here it
+knows a tenth of the nodes, drawn at random. It fits a linear map from uploads to features on them (ridge
+regression, its strength chosen by validation). The result is how much of the variance of the other nodes'
+features the map explains.
+
+The first round is run again in this process. The attack uses uploads pooled over clients. With pooling=secure
+the server has nothing else, and the protocol gives it these values to within 2^-17; the round is then run
+again with pooling=plaintext (docs/papers/sapgnn.md)."""
 
 from dataclasses import replace
 
@@ -19,20 +22,20 @@ from graphfed.federation.secure.protection import PLAINTEXT
 
 __all__ = ["CHECK"]
 
-#: The share of nodes whose features the server knows beforehand, and how many nodes are looked at.
-KNOWN, MOST = 0.1, 20_000
-#: What the strength of the regression is chosen from, relative to the spread of the uploads.
+#: The fraction of nodes whose features the server knows, and the largest number of nodes in the attack.
+KNOWN, MAX_NODES = 0.1, 20_000
+#: Candidates for the strength of the regression, relative to the mean variance of the uploads.
 RIDGES = (1e-8, 1e-4, 1e-2, 1.0, 100.0)
 
 
 def run(audited: AuditedRun) -> Finding:
-    """How many nodes' features the server reads, or how much of them it can reconstruct."""
+    """Measure how many nodes' features the server reads, or how much of them it reconstructs."""
     transcript = transcript_of(audited)
     cohort = transcript.cohort
     ids, first = np.unique(cohort.id.cpu().numpy(), return_index=True)
-    kept = np.sort(np.random.default_rng(0).permutation(len(ids))[:MOST])
+    chosen = np.sort(np.random.default_rng(0).permutation(len(ids))[:MAX_NODES])
     assert cohort.x is not None
-    rows = first[kept]
+    rows = first[chosen]
     truth = dense_rows(cohort.x, rows)
     if audited.config.training.maps == "identity":  # type: ignore[attr-defined]
         return _read(audited, transcript, rows, truth)
@@ -40,54 +43,64 @@ def run(audited: AuditedRun) -> Finding:
     place = torch.from_numpy(np.searchsorted(ids, cohort.id.cpu().numpy()))
     pooled = torch.full((len(ids), uploads.shape[1]), -torch.inf, dtype=torch.float64)
     pooled = pooled.scatter_reduce(0, place[:, None].expand_as(uploads), uploads, "amax")
-    seen = pooled.masked_fill(pooled.isneginf(), 0)[torch.from_numpy(kept)]
+    seen = pooled.masked_fill(pooled.isneginf(), 0)[torch.from_numpy(chosen)]
     known = torch.arange(len(rows)) < max(2, round(KNOWN * len(rows)))
     known = known[torch.from_numpy(np.random.default_rng(1).permutation(len(rows)))]
-    share = explained(seen, truth, known)
-    leaks = share > 0.01
+    fraction = explained_variance(seen, truth, known)
+    leaks = fraction > 0.01
     return Finding(
-        result=f"a server that knows {int(known.sum())} nodes' features reconstructs {100 * share:.1f} % "
-        f"of the variance of the other {int((~known).sum())} nodes'",
+        result=f"a server that knows the features of {int(known.sum())} nodes explains {100 * fraction:.1f} "
+        f"% of the variance of the features of the other {int((~known).sum())} nodes",
         baseline="0 %: the mean of the known nodes",
-        verdict="leaks to a server that knows some nodes; without such knowledge the maps are secret"
+        verdict="leaks to a server that knows the features of some nodes; a server without such knowledge "
+        "does not know the clients' maps"
         if leaks
-        else "this server reconstructs nothing",
+        else "no leak found: this attack explains none of the features",
         leaks=leaks,
-        value=share,
+        value=fraction,
         no_signal=0.0,
         details={"known": int(known.sum()), "others": int((~known).sum())},
     )
 
 
 def transcript_of(audited: AuditedRun) -> Transcript:
-    """The first round, with uploads in clear."""
+    """Return the first round's messages, with uploads in plaintext."""
     if audited.transfers & {"sapgnn/features", "sapgnn/local_embedding"}:
         return audited.transcript
-    in_clear = replace(audited.config.training, pooling=PLAINTEXT)  # type: ignore[call-arg]
-    return record_first_round(replace(audited.config, training=in_clear), audited.inputs)
+    plaintext = replace(audited.config.training, pooling=PLAINTEXT)  # type: ignore[call-arg]
+    return record_first_round(replace(audited.config, training=plaintext), audited.inputs)
 
 
 def _read(audited: AuditedRun, transcript: Transcript, rows: np.ndarray, truth: torch.Tensor) -> Finding:
-    """Identity messages: the rows that arrived are the features."""
+    """Compare the uploads with the features, for identity messages."""
     pooling = "sapgnn/features" if audited.config.training.update != "tropical" else None  # type: ignore[attr-defined]
     name, phase = (pooling, "setup") if pooling else ("sapgnn/local_embedding", "train")
     arrived = dense_rows(transcript.first(name, phase).payload, rows)[:, : truth.shape[1]]
     same = ((arrived.abs() - truth.abs()).abs().amax(1) <= 1e-6 * truth.abs().amax().clamp(min=1)).double()
-    share = float(same.mean())
+    fraction = float(same.mean())
     return Finding(
-        result=f"the features of {int(same.sum())} of {len(rows)} nodes ({100 * share:.1f} %) are read",
-        baseline="none: without the uploads the server has no feature",
-        verdict="leaks exactly: these features are read, not guessed",
-        leaks=share > 0,
-        value=share,
+        result=f"the server reads the features of {int(same.sum())} of {len(rows)} nodes "
+        f"({100 * fraction:.1f} %)",
+        baseline="none: without the uploads the server has no features",
+        verdict="leaks exactly: the server reads these features and does not need to guess",
+        leaks=fraction > 0,
+        value=fraction,
         no_signal=0.0,
         details={"nodes": len(rows), "recovered": int(same.sum())},
     )
 
 
-def explained(seen: torch.Tensor, truth: torch.Tensor, known: torch.Tensor) -> float:
-    """The share of the variance of unknown nodes' features [n, F] that a ridge regression on what is seen
-    of them [n, d], fitted to the known ones [n] bool, explains; at least 0."""
+def explained_variance(seen: torch.Tensor, truth: torch.Tensor, known: torch.Tensor) -> float:
+    """Return how much of the variance of unknown features a ridge regression explains.
+
+    Args:
+        seen: The uploads of each node, [n, d].
+        truth: The features of each node, [n, F].
+        known: Which nodes' features the server knows, [n] bool; the regression is fitted to these.
+
+    Returns:
+        A fraction from 0 to 1.
+    """
     a, b = seen[known], truth[known]
     half = len(a) // 2
     strength = max(RIDGES, key=lambda r: _fit(a[:half], b[:half], a[half:], b[half:], r))
@@ -95,21 +108,21 @@ def explained(seen: torch.Tensor, truth: torch.Tensor, known: torch.Tensor) -> f
 
 
 def _fit(
-    seen: torch.Tensor, truth: torch.Tensor, others: torch.Tensor, their_truth: torch.Tensor, ridge: float
+    seen: torch.Tensor, truth: torch.Tensor, test_seen: torch.Tensor, test_truth: torch.Tensor, ridge: float
 ) -> float:
-    """The share of the variance of their truth that a regression from what is seen to the truth explains."""
-    centre, middle = seen.mean(0), truth.mean(0)
-    a, b = seen - centre, truth - middle
+    """Fit a regression from `seen` to `truth`; return the fraction of the test variance that it explains."""
+    seen_mean, truth_mean = seen.mean(0), truth.mean(0)
+    a, b = seen - seen_mean, truth - truth_mean
     gram = a.T @ a
     gram += ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
-    guess = (others - centre) @ torch.linalg.lstsq(gram, a.T @ b).solution + middle
-    return 1 - float(((their_truth - guess) ** 2).sum() / ((their_truth - middle) ** 2).sum())
+    guess = (test_seen - seen_mean) @ torch.linalg.lstsq(gram, a.T @ b).solution + truth_mean
+    return 1 - float(((test_truth - guess) ** 2).sum() / ((test_truth - truth_mean) ** 2).sum())
 
 
 CHECK = Check(
     name="split_features",
     tests="features, from the uploads of the first layer",
-    attacker="the server: pooled uploads; with local maps also some nodes' features",
+    attacker="the server: the uploads, pooled over clients; with maps=linear also the features of some nodes",
     run=run,
     methods=("sapgnn",),
 )

@@ -1,14 +1,14 @@
-"""Split learning: training labels, from the gradients that holders send back for the last embeddings.
+"""SAPGNN and PPGNN: training labels, from the gradients that clients send the server for the last embeddings.
 
-The gradient of a training node is a mixture of its predicted probabilities p less its label: (p - y) times
-the predictor. With predictor=server the last embeddings are the logits, and the label is the one coordinate
-of p - y below zero: it is read. With predictor=holders the server lacks the predictor, but in the first round
-p is nearly the same for all, so that gradients of one label point the same way: the server can group training
-nodes by their label, without its name. Both are tried on the first round, which is run again.
+The gradient of a training node is (p - y) times the predictor, where p are its predicted probabilities and y
+is its label as a 0/1 vector. With predictor=server the last embeddings are the logits; the label is the only
+negative coordinate of p - y, so the server reads it. With predictor=clients the server does not have the
+predictor. In the first round p is nearly the same for all nodes, so gradients of nodes with one label have
+nearly the same direction. The server can group training nodes by label without knowing which label it is.
 
-Groups are scored by purity: the share of nodes whose label is the most frequent one of their group. Where
-every holder has the label of a shared node, its gradients come once from each; they are added up, as the
-server does."""
+The first round is run again in this process. Groups are scored by purity: the fraction of nodes whose label
+is the most frequent one of their group. A node that several clients train on has a gradient from each; they
+are added up, as the server does (docs/papers/sapgnn.md)."""
 
 import numpy as np
 import torch
@@ -17,46 +17,54 @@ from graphfed.audit.base import AuditedRun, Check, Finding
 
 __all__ = ["CHECK"]
 
-#: Nodes that are grouped at most: their distances take the square of this.
-MOST = 3000
-TOP = {"sapgnn": "sapgnn/global_embedding/grad", "ppgnn": "ppgnn/combined_embedding/grad"}
+#: The largest number of nodes that are grouped. The distances between them need memory for its square.
+MAX_GROUPED = 3000
+#: The transfer of the gradients of the last embeddings, for each method.
+GRADIENT_TRANSFERS = {"sapgnn": "sapgnn/global_embedding/grad", "ppgnn": "ppgnn/combined_embedding/grad"}
 
 
 def run(audited: AuditedRun) -> Finding:
-    """How many training labels the server reads, or how purely it groups them."""
+    """Measure how many training labels the server reads, or how purely it groups training nodes by label."""
     transcript = audited.transcript
     cohort = transcript.cohort
-    (gradient,) = transcript.first(TOP[audited.config.method.name], "train").payload
+    (gradient,) = transcript.first(GRADIENT_TRANSFERS[audited.config.method.name], "train").payload
     ids, row = torch.unique(cohort.id, return_inverse=True)
     gradient = gradient.new_zeros(len(ids), gradient.shape[1]).index_add(0, row, gradient).double().cpu()
     label = torch.full((len(ids),), -1).scatter_reduce(0, row.cpu(), cohort.y.cpu(), "amax").numpy()
     known = gradient.abs().sum(1) > 0
     rows, label = gradient[known].numpy(), label[known.numpy()]
     classes = cohort.num_classes
-    common = np.bincount(label, minlength=classes).max() / len(label)
+    largest_class = np.bincount(label, minlength=classes).max() / len(label)
     if audited.config.training.predictor == "server":  # type: ignore[attr-defined]
         right = float((rows.argmin(1) == label).mean())
-        told = f"{100 * right:.1f} % of {len(label)} training labels read"
-        verdict = "leaks exactly: the labels are read, not guessed" if right > 0.99 else "labels are guessed"
+        result = f"the server reads {100 * right:.1f} % of {len(label)} training labels correctly"
+        verdict = (
+            "leaks exactly: the server reads the labels and does not need to guess"
+            if right > 0.99
+            else "leaks in part: the server guesses labels better than by the largest class"
+        )
     else:
-        rows, label = rows[:MOST], label[:MOST]
-        right = purity(groups(rows, classes), label)
-        told = f"{len(label)} training nodes grouped by label with purity {100 * right:.1f} %"
-        verdict = "leaks which training nodes have the same label, not which label it is"
-    leaks = right > common + 0.05
+        rows, label = rows[:MAX_GROUPED], label[:MAX_GROUPED]
+        right = purity(group_by_direction(rows, classes), label)
+        result = (
+            f"the server groups {len(label)} training nodes by label; {100 * right:.1f} % of them are in a "
+            "group where their label is the most frequent one (purity)"
+        )
+        verdict = "leaks which training nodes have the same label, and not which label it is"
+    leaks = right > largest_class + 0.05
     return Finding(
-        result=told,
-        baseline=f"{100 * common:.1f} %: all in one class",
-        verdict=verdict if leaks else "nothing was gained",
+        result=result,
+        baseline=f"{100 * largest_class:.1f} %: every node is taken to be of the largest class",
+        verdict=verdict if leaks else "no leak found: the attack is not better than the largest class",
         leaks=leaks,
         value=right,
-        no_signal=float(common),
+        no_signal=float(largest_class),
         details={"training_nodes": len(label), "classes": classes},
     )
 
 
-def groups(rows: np.ndarray, count: int) -> np.ndarray:
-    """Rows [n, H] in at most `count` groups by their direction, [n] int64."""
+def group_by_direction(rows: np.ndarray, count: int) -> np.ndarray:
+    """Group rows [n, H] by direction into at most `count` groups, [n] int64 (average linkage)."""
     from scipy.cluster.hierarchy import fcluster, linkage
 
     if len(rows) == 1:
@@ -67,7 +75,7 @@ def groups(rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def purity(group: np.ndarray, label: np.ndarray) -> float:
-    """The share of rows whose label is the most frequent one of their group."""
+    """Return the fraction of rows whose label is the most frequent one of their group."""
     counts = np.zeros((group.max() + 1, label.max() + 1), dtype=np.int64)
     np.add.at(counts, (group, label), 1)
     return float(counts.max(1).sum() / len(label))
@@ -76,7 +84,7 @@ def purity(group: np.ndarray, label: np.ndarray) -> float:
 CHECK = Check(
     name="split_labels",
     tests="training labels, from the gradients of the last embeddings",
-    attacker="the server: the gradients that the holders send in the first round",
+    attacker="the server: the gradients that clients send it in the first round",
     run=run,
-    methods=tuple(TOP),
+    methods=tuple(GRADIENT_TRANSFERS),
 )

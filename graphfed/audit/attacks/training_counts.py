@@ -1,7 +1,7 @@
-"""What the weights of the average tell: how many training nodes each client has.
+"""The number of training nodes of each client, from the weights of the average.
 
-Averaging methods send `training_counts` in clear. It is the number and not the classes; but with it the
-updates of `label_histogram` become shares of a known total."""
+Averaging methods send `training_counts` in plaintext. They are numbers of nodes and not classes. Together
+with `label_histogram`, which estimates fractions of classes, they give numbers of nodes of each class."""
 
 import numpy as np
 
@@ -12,18 +12,21 @@ __all__ = ["CHECK"]
 
 
 def run(audited: AuditedRun) -> Finding:
-    """Compares what the server received with the truth, client by client."""
+    """Compare the counts that the server received with the true ones, for each client."""
     transcript = audited.transcript
     received = transcript.first("training_counts", "setup").payload.cpu().numpy()
     truth = transcript.cohort.counts(transcript.cohort.train).cpu().numpy()
     exact = int((received == truth).sum())
-    clear = any(e.name == "training_counts" and is_readable(e.protection) for e in audited.ledger.entries)
-    spread = f"from {truth.min()} to {truth.max()}"
+    readable = any(e.name == "training_counts" and is_readable(e.protection) for e in audited.ledger.entries)
+    leaks = bool(exact) and readable
     return Finding(
-        result=f"the exact number of {exact} of {len(truth)} clients ({spread})",
-        baseline=f"the mean, {np.mean(truth):.3g}, for every client",
-        verdict="leaks exactly, by design: averages are weighted by it" if exact and clear else "protected",
-        leaks=bool(exact) and clear,
+        result=f"the server reads the exact number of training nodes of {exact} of {len(truth)} clients "
+        f"(they have {truth.min()} to {truth.max()})",
+        baseline=f"the server takes the mean, {np.mean(truth):.3g}, for every client",
+        verdict="leaks exactly, by design: the server weighs averages by these numbers"
+        if leaks
+        else "no leak: the numbers are protected",
+        leaks=leaks,
         value=exact / len(truth),
         no_signal=0.0,
         details={"received": received.tolist()},
@@ -33,7 +36,7 @@ def run(audited: AuditedRun) -> Finding:
 CHECK = Check(
     name="training_counts",
     tests="the number of training nodes of each client",
-    attacker="the server: the counts it receives in set-up",
+    attacker="the server: the counts that clients send it in set-up",
     run=run,
     transfers=("training_counts",),
 )

@@ -13,10 +13,17 @@ FILE = Path(__file__).parent / "files" / "digits.safetensors"
 
 
 def load_digits(structure_only: bool = False) -> Graph:
-    """1 797 images of 8x8 pixels in [0, 1] (64 features), 10 classes, each joined to its 5 nearest others.
+    """Load 1 797 images of handwritten digits, each joined to its 5 nearest neighbours.
 
-    A real data set: the test part of UCI's "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak,
-    1998). scripts/make_digits.py makes the file.
+    The features are 8x8 pixels in [0, 1] (F = 64), and the digit is the class (C = 10). The images are the
+    test part of UCI's "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998).
+    scripts/make_digits.py writes the file.
+
+    Args:
+        structure_only: Leave the features out.
+
+    Returns:
+        The graph, with features [1797, 64] float32.
     """
     tensors, _ = read_tensors(FILE)
     x = None if structure_only else tensors["pixels"].astype(np.float32) / 16

@@ -1,4 +1,4 @@
-"""The containers of graphs that every other module reads: Graph and Split.
+"""The containers Graph and Split, which every other module reads.
 
 Shapes: N nodes, m undirected edges, F features, C classes.
 """
@@ -17,17 +17,25 @@ from graphfed.errors import InputError, did_you_mean, shown
 
 __all__ = ["REPEATED", "Graph", "Held", "Split", "from_pyg", "make_graph"]
 
-# So many more classes than nodes need no num_classes; still more are not classes but other numbers.
+# By default the number of classes may exceed the number of nodes by this many. A larger class number is
+# likely to be another quantity, such as a user's id, and needs an explicit `num_classes`.
 SPARE_CLASSES = 1000
-#: What becomes of the weights of an edge that is given several times.
+#: The ways to combine the weights of an edge that is given several times.
 REPEATED = ("sum", "mean", "max")
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Which nodes are trained on, selected on and tested on.
+    """The nodes for training, validation and test.
 
-    train, val, test: bool [N], disjoint; a node may be in none. Raises InputError when they are not.
+    A node may be in no part. The constructor raises InputError if the masks overlap or are no boolean vectors
+    of one length.
+
+    Attributes:
+        name: The name of the split.
+        train: The training nodes, bool [N].
+        val: The validation nodes, bool [N].
+        test: The test nodes, bool [N].
     """
 
     name: str
@@ -41,7 +49,7 @@ class Split:
             if mask.dtype != bool or mask.ndim != 1 or len(mask) != len(self.train):
                 raise InputError(
                     f"split {self.name!r}: the {part} mask has dtype {mask.dtype} and shape {mask.shape}; "
-                    "the three masks must be boolean vectors of one length, one entry a node"
+                    "the three masks must be boolean vectors of one length, with one entry per node"
                 )
         twice = np.flatnonzero((self.train & self.val) | (self.train & self.test) | (self.val & self.test))
         if twice.size:
@@ -52,18 +60,24 @@ class Split:
 
     @cached_property
     def hash(self) -> str:
-        """sha256 (hex) of the three masks; the name does not count."""
+        """The SHA-256 hash (hexadecimal) of the three masks. The name does not change it."""
         return content_hash({"train": self.train, "val": self.val, "test": self.test})
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Which client's own files list what, where several clients may list the same.
+    """The nodes and edges that each client's files list, for data in which several clients may list the same.
 
-    client, node: int64 [M], a row for each node that a client lists, sorted by (client, node).
-    owner: bool [M], whether the client knows its label (every holder, where none does).
-    edge_client, edge: int64 [E], a row for each edge that a client lists, by its number in the graph's
-    `edges`; sorted by (client, edge). A client lists both ends of its edges.
+    M counts pairs of a client and a node that it lists, and E counts pairs of a client and an edge that it
+    lists. A client lists both endpoints of its edges.
+
+    Attributes:
+        client: The client of each pair with a node, int64 [M]; rows are sorted by (client, node).
+        node: The node of each pair, int64 [M].
+        owner: Whether the client knows the node's label, bool [M]. If no client knows the label, every client
+            that lists the node is an owner.
+        edge_client: The client of each pair with an edge, int64 [E]; rows are sorted by (edge_client, edge).
+        edge: The edge's column in the graph's `edges`, int64 [E].
     """
 
     client: np.ndarray
@@ -75,20 +89,30 @@ class Held:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """An undirected graph with features and one class a node. Build it with `make_graph`, which checks.
+    """An undirected graph with features and one class per node.
 
-    x: [N, F] float32, numpy or csr, or None when loaded with `structure_only`.
-    y: [N] int64, the class of each node, -1 where unknown.
-    edges: [2, m] int64, every undirected edge once, u < v, sorted by (u, v), no self loops.
-    edge_weight: [m] float32, positive; None where every edge weighs 1.
-    clients: [N] int64, where each node is by the data itself, with one of `client_names` for each client;
-    None
-    where the data says nothing of clients, or may have a node at several: then `held` says who holds what.
-    ids: the user's own ids, a pyarrow array of N texts, None where the nodes are called 0..N-1.
-    keys: what every reader of the user's files knows each node by, a pyarrow array of N texts: its id, or its
-    client and its id; None where a node is known by its number.
-    dropped: what the reader of the data found and left out, a phrase for each (`graphfed.data.dropped`).
-    The arrays are shared, not copied: treat them as read-only.
+    Build it with `make_graph`, which checks its arguments. The arrays are not copied: treat them as
+    read-only.
+
+    Attributes:
+        name: The name of the data set.
+        x: The features, numpy or csr, [N, F] float32; None if loaded with `structure_only`.
+        y: The class of each node, [N] int64; -1 if unknown.
+        edges: The endpoints of every undirected edge, [2, m] int64. Each edge is listed once, with u < v,
+            sorted by (u, v). There are no self loops.
+        num_classes: C.
+        split: The data set's own split; None if it has none.
+        class_names: The names of the classes, C or none.
+        feature_names: The names of the features, F or none.
+        edge_weight: Positive weights, [m] float32; None if every edge has weight 1.
+        clients: The client of each node as the data states it, [N] int64, an index into `client_names`. None
+            if the data does not state it, or if several clients may list a node (see `held`).
+        client_names: The names of the clients that the data states; () if it states none.
+        ids: The user's node ids, a pyarrow array of N texts; None if the nodes are called 0..N-1.
+        held: The nodes and edges that each client lists; None unless several clients may list the same.
+        keys: The text that identifies a node for every reader of the user's files, a pyarrow array of N
+            texts. It is the node's id, or its client and its id. None if a node is identified by its number.
+        dropped: Descriptions of the data that the reader did not use (`graphfed.data.dropped`).
     """
 
     name: str
@@ -109,51 +133,66 @@ class Graph:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """The number of nodes, N."""
         return len(self.y)
 
     @property
     def num_edges(self) -> int:
-        """m, undirected."""
+        """The number of undirected edges, m."""
         return int(self.edges.shape[1])
 
     @property
     def num_features(self) -> int:
-        """F; 0 when the features were not loaded."""
+        """The number of features, F; 0 if the features were not loaded."""
         return 0 if self.x is None else int(self.x.shape[1])
 
     @property
     def names_clients(self) -> bool:
-        """Whether the data itself says which clients there are."""
+        """Whether the data states the clients."""
         return self.clients is not None or self.held is not None
 
     @cached_property
     def stable_ids(self) -> np.ndarray | None:
-        """The number that each node has at every reader of its files, a hash of its key, [N] int64; None
-        where a node is known by its number in this graph.
+        """The hash of each node's key, [N] int64, which is equal for every reader of the node's files.
 
-        Raises InputError where two keys have one hash."""
+        None if a node is identified by its number in this graph. Raises InputError if two keys have the same
+        hash."""
         return None if self.keys is None else node_ids(self.keys.to_pylist())
 
     def node_name(self, node: int) -> str:
-        """What the user calls a node: its id, or its number."""
+        """Return the user's name of a node for a message.
+
+        Args:
+            node: The number of the node.
+
+        Returns:
+            The node's id, shortened to 60 characters and quoted, or its number if it has no id.
+        """
         return str(node) if self.ids is None else repr(self.ids[node].as_py()[:60])
 
     def weights_between(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """The weights of the edges between u [n] and v [n], in either direction, [n] float32; every one must
-        be an edge of this graph, and the graph weighted."""
+        """Look up the weights of edges. The graph must be weighted, and every pair must be an edge of it.
+
+        Args:
+            u: One endpoint of each edge, [n].
+            v: The other endpoint, [n]. The order of the two does not matter.
+
+        Returns:
+            The weights, [n] float32.
+        """
         assert self.edge_weight is not None
         n = self.num_nodes
-        known = self.edges[0] * n + self.edges[1]  # ascending, as the edges are sorted
-        found: np.ndarray = self.edge_weight[np.searchsorted(known, np.minimum(u, v) * n + np.maximum(u, v))]
-        return found
+        codes = self.edges[0] * n + self.edges[1]  # ascending, because the edges are sorted
+        position = np.searchsorted(codes, np.minimum(u, v) * n + np.maximum(u, v))
+        weights: np.ndarray = self.edge_weight[position]
+        return weights
 
     @cached_property
     def hash(self) -> str:
-        """sha256 (hex) of features, classes, edges and their weights.
+        """The SHA-256 hash (hexadecimal) of features, classes, edges and edge weights.
 
-        Names do not count, nor does the public split (it has its own hash). Features stored as csr and the
-        same features stored dense are different content.
+        Names do not change it, nor does the public split, which has its own hash. Features stored as csr and
+        the same features stored densely give different hashes.
         """
         arrays = {"y": self.y, "edges": self.edges, "num_classes": np.array(self.num_classes)}
         if self.edge_weight is not None:
@@ -182,17 +221,28 @@ def make_graph(
     split: Split | None = None,
     class_names: tuple[str, ...] = (),
 ) -> Graph:
-    """A checked and cleaned Graph: edges become undirected, self loops and repetitions are dropped.
+    """Build a Graph from arrays, after checking them.
 
-    x: [N, F] numbers, dense or scipy sparse (kept sparse, as csr), or None.
-    y: [N] integers, -1 for an unknown class. edges: [2, any] integers, in either or both directions.
-    edge_weight: positive numbers, one for each of the edges as given; None for 1 each.
-    repeated: the weight of an edge that is given several times, in either direction: "sum", "mean" or "max"
-    of the given ones. Weights that are all 1 in the end are dropped.
-    num_classes: C; by default the number of class names, or else the largest class plus one.
+    Edges become undirected; self loops and repeated edges are dropped.
 
-    Raises InputError when shapes disagree, a number is not finite, a weight is not positive, or a class or an
-    end of an edge is out of range.
+    Args:
+        name: The name of the data set.
+        x: The features, numbers [N, F], dense or scipy sparse (kept sparse, as csr), or None.
+        y: The classes, integers [N]; -1 for an unknown class.
+        edges: The endpoints, integers [2, any]. An edge may be given in one direction or in both.
+        edge_weight: Positive numbers, one for each of the given edges; None for weight 1.
+        repeated: How the weights of an edge that is given several times, in either direction, are combined:
+            "sum", "mean" or "max". If all weights are 1 afterwards, the graph has no weights.
+        num_classes: C; by default the number of class names, or else the largest class plus one.
+        split: The data set's own split.
+        class_names: The names of the classes.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: Shapes disagree, a number is not finite, a weight is not positive, or a class or an
+            endpoint is out of range.
     """
     y = _classes(name, y)
     n = len(y)
@@ -200,7 +250,7 @@ def make_graph(
         num_classes = len(class_names) or int(y.max(initial=-1)) + 1
         if not class_names and num_classes > n + SPARE_CLASSES:
             raise InputError(
-                f"graph {name!r}: node {int(y.argmax())} has class {y.max()}, but there are only {n} "
+                f"graph {name!r}: node {int(y.argmax())} has class {y.max()}, but the graph has only {n} "
                 "nodes; number the classes 0, 1, ... or give num_classes"
             )
     elif isinstance(num_classes, bool) or not hasattr(num_classes, "__index__") or num_classes < 0:
@@ -212,7 +262,8 @@ def make_graph(
         )
     if class_names and len(class_names) != num_classes:
         raise InputError(
-            f"graph {name!r}: {len(class_names)} class names for {num_classes} classes; give one name a class"
+            f"graph {name!r}: {len(class_names)} class names for {num_classes} classes; give one name per "
+            "class"
         )
     if split is not None and len(split.train) != n:
         raise InputError(
@@ -220,8 +271,8 @@ def make_graph(
         )
     if repeated not in REPEATED:
         raise InputError(
-            f"graph {name!r}: repeated={shown(repeated)} is no way to weigh an edge that is given several "
-            f"times; {did_you_mean(str(repeated), REPEATED)}"
+            f"graph {name!r}: repeated={shown(repeated)} does not say how the weights of an edge that is "
+            f"given several times are combined; {did_you_mean(str(repeated), REPEATED)}"
         )
     edges = _ends(name, edges, n)
     weights = None if edge_weight is None else _weights(name, edge_weight, edges)
@@ -239,16 +290,26 @@ def make_graph(
 
 
 def from_pyg(data: Any, name: str = "custom") -> Graph:
-    """A Graph from a PyG `Data` with x, y, edge_index, edge_weight if it has one, and, if it has a split, 1-D
-    train/val/test masks.
+    """Convert a PyG `Data` object into a Graph.
 
-    The masks (boolean, or of 0 and 1) become the graph's public split. Edges become undirected: one that is
-    given several times, as in both directions, has the mean of its weights. Other attributes, edge_attr among
-    them, are not read: `dropped` names them. Raises InputError for a missing or unusable attribute.
+    The attributes x, y and edge_index are required; edge_weight and 1-D train/val/test masks (boolean, or of
+    0 and 1) are optional. The masks become the graph's public split. Edges become undirected: an edge that is
+    given several times, such as in both directions, has the mean of its weights. Other attributes, such as
+    edge_attr, are not read; `Graph.dropped` names them.
+
+    Args:
+        data: The `Data` object.
+        name: The name of the graph.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: An attribute is missing or cannot be used.
     """
     for attribute in ("x", "y", "edge_index"):
         if getattr(data, attribute, None) is None:
-            raise InputError(f"the Data object has no {attribute!r}; x, y and edge_index are needed")
+            raise InputError(f"the Data object has no {attribute!r}; set x, y and edge_index")
     x, y, edges = (_to_numpy(key, getattr(data, key)) for key in ("x", "y", "edge_index"))
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
@@ -264,7 +325,7 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
         for key, mask in masks.items():
             if mask.ndim != 1:
                 raise InputError(
-                    f"{key} has shape {mask.shape}: one column a split; choose one, as in "
+                    f"{key} has shape {mask.shape}, with one column per split; choose one column, as in "
                     f"data.{key} = data.{key}[:, 0]"
                 )
             if len(mask) != len(y) or not ((mask == 0) | (mask == 1)).all():
@@ -286,12 +347,12 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
     return replace(graph, dropped=(*lost, *_unread(data)))
 
 
-#: The attributes of a PyG `Data` that are read, or say nothing that is not read.
+#: The attributes of a PyG `Data` that are read, and `num_nodes`, which adds nothing to them.
 _PYG = ("x", "y", "edge_index", "edge_weight", "train_mask", "val_mask", "test_mask", "num_nodes")
 
 
 def _unread(data: Any) -> tuple[str, ...]:
-    """A phrase for each attribute of a PyG `Data` that is not read and has the shape of an array."""
+    """Describe each array of a PyG `Data` that is not read."""
     keys = getattr(data, "keys", None)
     named = keys() if callable(keys) else vars(data)
     found = ((key, getattr(getattr(data, key), "shape", None)) for key in sorted(map(str, named)))
@@ -303,7 +364,7 @@ def _unread(data: Any) -> tuple[str, ...]:
 
 
 def _to_numpy(attribute: str, tensor: Any) -> Any:
-    """A torch tensor as numpy (csr if it is sparse); anything else as numpy sees it."""
+    """Convert a torch tensor to numpy (to csr if it is sparse), and anything else with `np.asarray`."""
     try:
         if sp.issparse(tensor):
             return tensor
@@ -324,11 +385,11 @@ def _to_numpy(attribute: str, tensor: Any) -> Any:
 
 
 def _array(name: str, what: str, values: Any) -> np.ndarray:
-    """As numpy sees it; unsigned 64-bit integers that would wrap become as large as the sign allows."""
+    """Convert to numpy. Unsigned 64-bit integers beyond int64 become the largest int64."""
     try:
         array: np.ndarray = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different length, a tensor with gradient
-        raise InputError(f"graph {name!r}: {what} are no array ({error})") from error
+        raise InputError(f"graph {name!r}: the {what} cannot be read as an array ({error})") from error
     if array.dtype == np.uint64:
         array = np.minimum(array, np.uint64(2**63 - 1)).astype(np.int64)
     return array
@@ -339,7 +400,7 @@ def _classes(name: str, values: Any) -> np.ndarray:
     if y.ndim != 1 or not (y.dtype.kind in "iu" or y.size == 0):
         raise InputError(
             f"graph {name!r}: classes have dtype {y.dtype} and shape {y.shape}; "
-            "expected one integer a node (-1 where unknown)"
+            "expected one integer per node (-1 for an unknown class)"
         )
     y = np.ascontiguousarray(y, dtype=np.int64)
     if y.min(initial=0) < -1:
@@ -362,13 +423,13 @@ def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
         )
     if x.shape[1] == 0:
         raise InputError(
-            f"graph {name!r}: features have shape {x.shape}, no column at all; give at least one feature, as "
-            "in a column of ones or of degrees"
+            f"graph {name!r}: features have shape {x.shape}, with no column; give at least one feature, such "
+            "as a column of ones or the nodes' degrees"
         )
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
+    with np.errstate(over="ignore"):  # a value outside float32 becomes infinite, which is refused below
         if sp.issparse(x):
             x = sp.csr_matrix(x, dtype=np.float32, copy=True)
-            # One form for equal content: sorted columns, no repetition, no stored zeros.
+            # Equal content gets one form, and so one hash: sorted columns, no repetition, no stored zeros.
             x.sum_duplicates()
             x.eliminate_zeros()
             values = x.data
@@ -385,7 +446,7 @@ def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
 
 
 def _ends(name: str, given: Any, n: int) -> np.ndarray:
-    """The ends of the edges as given, [2, any] int64."""
+    """Check and convert the endpoints of the edges as given, [2, any] int64."""
     edges = _array(name, "edges", given)
     if edges.size == 0:
         return np.zeros((2, 0), dtype=np.int64)
@@ -407,7 +468,7 @@ def _ends(name: str, given: Any, n: int) -> np.ndarray:
 
 
 def _weights(name: str, values: Any, edges: np.ndarray) -> np.ndarray:
-    """The weights of the edges as given, [any] float64."""
+    """Check and convert the weights of the edges as given, [any] float64."""
     weights = _array(name, "edge weights", values)
     if weights.dtype.kind not in "iuf" or weights.shape != (edges.shape[1],):
         raise InputError(
@@ -416,27 +477,40 @@ def _weights(name: str, values: Any, edges: np.ndarray) -> np.ndarray:
         )
     weights = weights.astype(np.float64)
     with np.errstate(over="ignore", under="ignore"):
-        _positive(name, weights.astype(np.float32), edges)
+        _check_positive(name, weights.astype(np.float32), edges)
     return weights
 
 
-def _positive(name: str, weights: np.ndarray, edges: np.ndarray) -> None:
+def _check_positive(name: str, weights: np.ndarray, edges: np.ndarray) -> None:
     bad = np.flatnonzero(~((weights > 0) & np.isfinite(weights)))
     if bad.size:
         u, v = edges[:, bad[0]]
         raise InputError(
-            f"graph {name!r}: the edge between nodes {u} and {v} weighs {weights[bad[0]]:g}; a weight "
-            f"must be a positive finite number in float32 ({bad.size} such edges): drop the edge, or rescale"
+            f"graph {name!r}: the edge between nodes {u} and {v} has weight {weights[bad[0]]:g}; a weight "
+            f"must be a positive finite number in float32 ({bad.size} such edges). Drop the edge, or rescale "
+            "the weights"
         )
 
 
 def undirected(
     name: str, edges: np.ndarray, weights: np.ndarray | None, repeated: str, n: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Every edge once, u < v, sorted by (u, v), without self loops, [2, m] int64; and its weight [m] float32,
-    None where all are 1. edges [2, any] of n nodes; weights [any] float64, positive.
+    """Merge the two directions and the repetitions of edges, and drop self loops.
 
-    InputError where the weight of an edge that is given several times leaves float32."""
+    Args:
+        name: The name of the graph, for messages.
+        edges: Endpoints, [2, any].
+        weights: Positive weights, [any] float64, or None.
+        repeated: How the weights of one edge are combined (`REPEATED`).
+        n: The number of nodes.
+
+    Returns:
+        Every edge once, u < v, sorted by (u, v), [2, m] int64; and its weight, [m] float32, or None if every
+        weight is 1.
+
+    Raises:
+        InputError: A combined weight is outside the range of float32.
+    """
     u, v = np.minimum(edges[0], edges[1]), np.maximum(edges[0], edges[1])
     proper = u != v
     key = (u * n + v)[proper]
@@ -448,9 +522,10 @@ def undirected(
     first = np.flatnonzero(np.diff(key, prepend=-1))
     if len(first) < len(key):
         counts = np.diff(np.append(first, len(key)))
-        # Added in ascending order, so that no bit depends on how the edges were listed.
-        many = np.flatnonzero(np.repeat(counts > 1, counts))
-        weights[many] = weights[many][np.lexsort((weights[many], key[many]))]
+        # Floating-point sums depend on the order of the terms. The weights of an edge are added in ascending
+        # order, so the result does not depend on the order in which the edges were listed.
+        several = np.flatnonzero(np.repeat(counts > 1, counts))
+        weights[several] = weights[several][np.lexsort((weights[several], key[several]))]
         weights = (np.maximum if repeated == "max" else np.add).reduceat(weights, first)
         if repeated == "mean":
             weights = weights / counts
@@ -458,12 +533,15 @@ def undirected(
     edges = np.stack((key // n, key % n))
     with np.errstate(over="ignore"):
         weights = weights.astype(np.float32)
-    _positive(name, weights, edges)
+    _check_positive(name, weights, edges)
     return edges, None if (weights == 1).all() else weights
 
 
 def sorted_unique(keys: np.ndarray) -> np.ndarray:
-    """The distinct values of an integer vector, ascending; much faster than numpy's unique on millions."""
+    """Return the distinct values of an integer vector, ascending.
+
+    This is much faster than numpy's `unique` for millions of values.
+    """
     if (keys[1:] > keys[:-1]).all():
         return keys
     keys = np.sort(keys)

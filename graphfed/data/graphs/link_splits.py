@@ -1,7 +1,8 @@
-"""Link prediction: the edges dealt into train, val and test, with pairs that are no edge to tell them from.
+"""Splits of a graph's edges into train, val and test for link prediction, with as many negative pairs.
 
-Training sees the graph with the training edges only (`training_graph`), so that no other edge can be in a
-partition, a cohort or a degree. Shapes: N nodes, m undirected edges, L scored pairs."""
+A negative pair is a pair of nodes without an edge. Training sees the graph with the training edges only
+(`training_graph`), so no other edge can be in a partition, a cohort or a degree. Shapes: N nodes, m
+undirected edges, L scored pairs."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,19 +27,29 @@ __all__ = [
     "training_graph",
 ]
 
-#: The fractions of the Lumos paper.
+#: The fractions of train, val and test in the Lumos paper.
 DEFAULT_EDGES = "edges:0.8,0.05,0.15"
-#: The parts of scored pairs, by number.
+#: The parts of the split whose pairs are scored; `part` columns hold the position in this tuple.
 PARTS = ("val", "test")
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeSplit:
-    """Which edges are trained on, selected on and tested on, and as many pairs that are no edge.
+    """The edges for training, validation and test, and the negative pairs for validation and test.
 
-    edges [2, m]: the whole graph's, and graph_hash its hash; train, val, test: bool [m], disjoint; an edge
-    may be in none. val_negative, test_negative: int64 [2, n], u < v, different pairs that are no edge of the
-    whole graph, as many as there are edges in the part."""
+    The three masks are disjoint; an edge may be in no part. Negative pairs are distinct, have no edge in the
+    whole graph, and are as many as the edges of their part.
+
+    Attributes:
+        name: The name of the split.
+        edges: The edges of the whole graph, [2, m].
+        graph_hash: The hash of the whole graph.
+        train: The training edges, bool [m].
+        val: The validation edges, bool [m].
+        test: The test edges, bool [m].
+        val_negative: The negative pairs for validation, int64 [2, n], u < v.
+        test_negative: The negative pairs for test, int64 [2, n], u < v.
+    """
 
     name: str
     edges: np.ndarray
@@ -51,13 +62,17 @@ class EdgeSplit:
 
     @cached_property
     def hash(self) -> str:
-        """sha256 (hex) of masks and negatives; the name does not count."""
+        """The SHA-256 hash (hexadecimal) of masks and negative pairs. The name does not change it."""
         names = ("train", "val", "test", "val_negative", "test_negative")
         return content_hash({name: getattr(self, name) for name in names})
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All L scored pairs: their nodes [2, L], whether they are edges [L] bool, their part [L] uint8
-        (`PARTS`)."""
+        """List all scored pairs.
+
+        Returns:
+            The nodes of each pair, [2, L]; whether the pair is an edge, bool [L]; the part of the pair, uint8
+            [L], a position in `PARTS`.
+        """
         blocks = [
             (self.edges[:, self.val], True, 0),
             (self.val_negative, False, 0),
@@ -71,16 +86,25 @@ class EdgeSplit:
 
 
 def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
-    """The split of the edges that `spec` names: "edges:A,B,C", fractions for train, val and test (A + B + C
-    <= 1); "default" and "edges" are "edges:0.8,0.05,0.15".
+    """Draw a split of the edges.
 
-    Raises InputError for any other spec, a part without an edge, and a graph with too few pairs that are no
-    edge."""
+    Args:
+        graph: The whole graph.
+        spec: "edges:A,B,C", the fractions of the edges for train, val and test, with A + B + C <= 1.
+            "default" and "edges" mean "edges:0.8,0.05,0.15".
+        seed: The seed of the draw.
+
+    Returns:
+        The split.
+
+    Raises:
+        InputError: The spec is another one, a part has no edge, or the graph has too few negative pairs.
+    """
     kind, _, numbers = spec.partition(":")
     if kind.lower() not in ("default", "edges"):
         raise InputError(
-            f"split {shown(spec)} is of nodes, and link prediction deals the edges; use "
-            f"{DEFAULT_EDGES!r}, or leave it out"
+            f"split {shown(spec)} is a split of nodes, and link prediction needs a split of edges; use "
+            f"{DEFAULT_EDGES!r}, or omit the split"
         )
     fractions = fractions_in(spec, numbers or DEFAULT_EDGES.partition(":")[2], DEFAULT_EDGES)
     m, n = graph.num_edges, graph.num_nodes
@@ -89,8 +113,8 @@ def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
     for part, edges in zip(("train", "val", "test"), parts, strict=True):
         if not len(edges):
             raise InputError(
-                f"split {shown(spec)} of the {m} edges of {graph.name!r} leaves none for {part}, and every "
-                "part needs one; use a larger fraction, or a graph with more edges"
+                f"split {shown(spec)} of the {m} edges of {graph.name!r} leaves no edge for {part}, and "
+                "every part needs at least one edge; use a larger fraction, or a graph with more edges"
             )
     masks = np.zeros((3, m), dtype=bool)
     for mask, edges in zip(masks, parts, strict=True):
@@ -98,8 +122,8 @@ def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
     needed, free = len(parts[1]) + len(parts[2]), n * (n - 1) // 2 - m
     if free < needed:
         raise InputError(
-            f"{graph.name!r} has {free} pairs of nodes that are no edge, fewer than the {needed} that are "
-            "told from its validation and test edges; use smaller fractions for these, or a sparser graph"
+            f"{graph.name!r} has {free} pairs of nodes without an edge, and the split needs {needed}, one "
+            "for each validation and test edge; use smaller fractions for these, or a sparser graph"
         )
     drawn = pairs_that_are_no_edge(graph.edges, n, rng.choice(free, needed, replace=False))
     return EdgeSplit(
@@ -115,19 +139,38 @@ def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
 
 
 def pairs_that_are_no_edge(edges: np.ndarray, n: int, rank: np.ndarray) -> np.ndarray:
-    """The pairs u < v of the given ranks [k] among those of the nodes 0..n-1 that are no edge, in the
-    order of (u, v): [2, k] int64. edges: [2, m], u < v, sorted by (u, v)."""
+    """Return the negative pairs with the given ranks, without listing all negative pairs.
+
+    The pairs u < v without an edge are ranked in the order of (u, v), from rank 0.
+
+    Args:
+        edges: The edges, [2, m], u < v, sorted by (u, v).
+        n: The number of nodes.
+        rank: The ranks, [k], each below n (n - 1) / 2 - m.
+
+    Returns:
+        The pairs, [2, k] int64.
+    """
     u = np.arange(n, dtype=np.int64)
-    first = u * (2 * n - u - 1) // 2  # the number of the pair (u, u + 1) among all pairs
-    known = first[edges[0]] + edges[1] - edges[0] - 1
-    # Below the i-th edge lie known[i] - i pairs that are none.
-    pair = rank + np.searchsorted(known - np.arange(len(known)), rank, side="right")
+    first = u * (2 * n - u - 1) // 2  # the position of the pair (u, u + 1) among all pairs
+    edge = first[edges[0]] + edges[1] - edges[0] - 1  # the position of each edge among all pairs
+    # Before the i-th edge there are edge[i] - i negative pairs. So the negative pair of rank r comes after
+    # every edge i with edge[i] - i <= r, and its position is r plus the number of these edges.
+    pair = rank + np.searchsorted(edge - np.arange(len(edge)), rank, side="right")
     u = np.searchsorted(first, pair, side="right") - 1
     return np.stack([u, u + 1 + pair - first[u]])
 
 
 def training_graph(graph: Graph, split: EdgeSplit) -> Graph:
-    """The graph with its training edges only, and their weights."""
+    """Remove all edges except the training edges.
+
+    Args:
+        graph: The whole graph.
+        split: The split of its edges.
+
+    Returns:
+        The graph with the training edges and their weights. `held`, if any, lists the training edges only.
+    """
     held = graph.held
     if held is not None:
         kept = split.train[held.edge]
@@ -144,10 +187,16 @@ def training_graph(graph: Graph, split: EdgeSplit) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class ScoredPairs:
-    """The scored pairs and who scores them, sorted by (client, id, other_id).
+    """The scored pairs and the client that scores each, sorted by (client, id, other_id).
 
-    client, id [L]: of the node at the client that scores the pair; other_client, other_id [L]: of the other
-    node; label [L] bool: whether it is an edge; part [L] uint8 (`PARTS`)."""
+    Attributes:
+        client: The client that scores the pair, [L].
+        id: The id of the pair's node at this client, [L].
+        other_client: The client of the pair's other node, [L]. It may equal `client`.
+        other_id: The id of the other node, [L].
+        label: Whether the pair is an edge, bool [L].
+        part: The part of the split, uint8 [L], a position in `PARTS`.
+    """
 
     client: np.ndarray
     id: np.ndarray
@@ -158,32 +207,45 @@ class ScoredPairs:
 
 
 def scored_pairs(split: EdgeSplit, partition: Partition) -> ScoredPairs:
-    """Who scores which pair: the client of one of its nodes, by a coin that the pair's nodes key, so
-    that no numbering of the nodes makes some clients score more.
+    """Choose the client that scores each pair.
 
-    InputError where a node is at no client, or at several."""
+    It is the client of one of the pair's two nodes. A random bit that is keyed by the pair selects the node,
+    so the order of the node numbers does not make some clients score more pairs than others.
+
+    Args:
+        split: The split of the edges.
+        partition: The partition of the graph among clients.
+
+    Returns:
+        The pairs with their clients.
+
+    Raises:
+        InputError: A node is at no client, or at several.
+    """
     import torch
 
     from graphfed.random import fold, uniform
 
     ends, label, part = split.pairs()
     n = int(max(split.edges.max(initial=-1), ends.max(initial=-1), partition.held_node.max(initial=-1))) + 1
-    holders = np.bincount(partition.held_node, minlength=n)
-    if (holders[np.unique(ends)] != 1).any() or holders.max(initial=0) > 1:
-        node = int(np.flatnonzero(holders != 1)[0])
+    clients_of_node = np.bincount(partition.held_node, minlength=n)
+    if (clients_of_node[np.unique(ends)] != 1).any() or clients_of_node.max(initial=0) > 1:
+        node = int(np.flatnonzero(clients_of_node != 1)[0])
         raise InputError(
-            f"link prediction needs every node at one client, but partition {partition.name!r} has node "
-            f"{node} at {int(holders[node])}; use one that deals the nodes, as 'label_dirichlet'"
+            f"link prediction needs every node at exactly one client, but partition {partition.name!r} has "
+            f"node {node} at {int(clients_of_node[node])} clients; use a partition that assigns each node to "
+            "one client, such as 'label_dirichlet'"
         )
     row = np.zeros(n, dtype=np.int64)
     row[partition.held_node] = np.arange(len(partition.held_node))
+    # The id of the pair keys the draw, so every process that computes it gets the same bit.
     coin = uniform(fold(0, "links/scored by"), torch.from_numpy(ends[0] * n + ends[1]))[:, 0].numpy() < 0.5
-    mine, other = row[np.where(coin, *ends)], row[np.where(coin, *ends[::-1])]
-    order = np.lexsort((partition.held_id[other], mine))
-    mine, other = mine[order], other[order]
+    local, other = row[np.where(coin, *ends)], row[np.where(coin, *ends[::-1])]
+    order = np.lexsort((partition.held_id[other], local))
+    local, other = local[order], other[order]
     return ScoredPairs(
-        partition.held_client[mine],
-        partition.held_id[mine],
+        partition.held_client[local],
+        partition.held_id[local],
         partition.held_client[other],
         partition.held_id[other],
         label[order],

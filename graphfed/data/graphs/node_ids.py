@@ -1,8 +1,9 @@
-"""Ids of nodes that clients work out alone: who has a node has the same id for it.
+"""Numeric ids of nodes that each client computes alone, and that are equal at all clients that list a node.
 
-The first 63 bits of the SHA-256 of the id's text. It is no secret: who can guess the text can check the
-guess. Methods that name nodes to a server by more than this say so (`graphfed.crypto.keyed_ids`).
-Two of n nodes get one id with probability about n^2 / 2^64: 5e-8 for a million.
+An id is the first 63 bits of the SHA-256 hash of the user's text for the node. It hides nothing: anyone who
+can guess the text can check the guess. Methods that send keyed ids to a server use
+`graphfed.crypto.keyed_ids`. Among n nodes, two have the same id with probability about n^2 / 2^64, which is
+5e-8 for a million nodes.
 """
 
 import hashlib
@@ -16,17 +17,25 @@ __all__ = ["node_ids"]
 
 
 def node_ids(texts: Sequence[str]) -> np.ndarray:
-    """The id of each text, [n] int64, at least 0; equal texts have equal ids.
+    """Compute the ids of texts. Equal texts have equal ids.
 
-    InputError where two different texts have one id."""
+    Args:
+        texts: N texts.
+
+    Returns:
+        The ids, [n] int64, at least 0.
+
+    Raises:
+        InputError: Two different texts have the same id.
+    """
     ids = np.fromiter((_id(text) for text in texts), dtype=np.int64, count=len(texts))
     order = np.argsort(ids, kind="stable")
     for first in np.flatnonzero(ids[order][1:] == ids[order][:-1]).tolist():
         one, two = (texts[order[first + i]] for i in (0, 1))
         if one != two:
             raise InputError(
-                f"the nodes {shown(one)} and {shown(two)} have the same hash, by a chance of one in "
-                "billions; give one of them another id, at every client that has it"
+                f"the nodes {shown(one)} and {shown(two)} have the same hash, which is very unlikely but "
+                "possible; give one of them another id, at every client that lists it"
             )
     return ids
 

@@ -1,12 +1,13 @@
-"""Public graphs in one npz form each: facebook, lastfm, dblp, physics.
+"""Public graphs that are stored as one npz file each: facebook, lastfm, dblp, physics.
 
-An npz file holds
-    edges          [m, 2] integers, one row a stored edge, in either direction
-    labels         [N] integers; label_names, their names, is optional
-    feat_indptr    [N + 1], feat_indices [nnz]: the features as csr, of width num_features
-    feat_values    [nnz]; 1 everywhere when absent
-No array may be a pickled object, and none is converted before its type and range are checked. The feature
-arrays may be absent: then only the structure can be loaded.
+An npz file holds these arrays:
+    edges          [m, 2] integers, one row per edge; the direction does not matter
+    labels         [N] integers
+    label_names    the names of the labels, optional
+    feat_indptr    [N + 1] and feat_indices [nnz]: the features as csr, with num_features columns
+    feat_values    [nnz], optional; 1 everywhere if absent
+No array may be a pickled object, and no array is converted before its type and range are checked. If the
+feature arrays are absent, only the structure can be loaded.
 """
 
 from dataclasses import dataclass, replace
@@ -24,15 +25,21 @@ from graphfed.errors import InputError
 __all__ = ["NPZ_SOURCES", "NpzSource", "find_npz", "load_npz"]
 
 
-#: What a file may hold.
+#: The arrays that a file may hold.
 ARRAYS = ("edges", "labels", "label_names", "feat_indptr", "feat_indices", "num_features", "feat_values")
 
 
 @dataclass(frozen=True)
 class NpzSource:
-    """Where a set's file lies below a data folder, and where to get it.
+    """The location of a set's file and where it comes from.
 
-    partial: a file beside it that holds the features of the first nodes only, if that is all there is.
+    Attributes:
+        name: The name of the set.
+        folder: The folder of the file below a data folder.
+        file: The name of the file.
+        source: Where the file comes from.
+        partial: A file in the same folder that holds the features of the first nodes only; None if there is
+            no such file.
     """
 
     name: str
@@ -72,7 +79,15 @@ NPZ_SOURCES = {
 
 
 def find_npz(roots: list[Path], source: NpzSource) -> tuple[Path | None, list[str]]:
-    """The set's file below the first root that has it, and what is missing: the file, or features in it."""
+    """Find the file of a set.
+
+    Args:
+        roots: Data folders, searched in this order.
+        source: The set.
+
+    Returns:
+        The path of the file, None if it is not found; and what is missing: the file, or the features in it.
+    """
     place = next((path for path in _candidates(roots, source) if path.is_file()), None)
     if place is None:
         return None, [source.file]
@@ -84,32 +99,41 @@ def find_npz(roots: list[Path], source: NpzSource) -> tuple[Path | None, list[st
 
 
 def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Graph:
-    """The graph of `source` below the first of `roots` that has its file; features csr [N, F] float32.
+    """Load the graph of a set.
 
-    Raises InputError when the file is missing (where it was looked for, where to get it), cannot be read, or
-    lacks the features that were asked for.
+    Args:
+        source: The set.
+        roots: Data folders, searched in this order.
+        structure_only: Leave the features out.
+
+    Returns:
+        The graph, with csr features [N, F] float32.
+
+    Raises:
+        InputError: The file is missing, cannot be read, or does not have the features. For a missing file the
+            message names the searched paths and the source.
     """
     place = next((path for path in _candidates(roots, source) if path.is_file()), None)
     if place is None:
         looked = ", ".join(str(path) for path in _candidates(roots, source))
         raise InputError(
-            f"data set {source.name!r} is not here: {looked} were looked for; set GRAPHFED_DATA or the data "
-            f"folder to where it is, or convert it from {source.source}, to the npz form that "
-            "graphfed/data/graphs/npz.py describes"
+            f"data set {source.name!r} was not found; searched: {looked}. Set GRAPHFED_DATA or the data "
+            f"folder to the folder that has it, or get the data from {source.source} and convert it to the "
+            "npz form that graphfed/data/graphs/npz.py describes"
         )
     with _open(place, source) as arrays:
         labels = _integers(arrays, "labels", ndim=1)
         if not structure_only and "feat_indptr" not in arrays:
             raise InputError(
-                f"data set {source.name!r}: {place} lacks the features of its {len(labels)} nodes"
-                f"{_partial(place, source)}; nothing can be trained without them: get the whole set from "
-                f"{source.source}, or use another one"
+                f"data set {source.name!r}: {place} does not have the features of its {len(labels)} nodes"
+                f"{_partial(place, source)}. Training needs features: get the whole set from "
+                f"{source.source}, or use another data set"
             )
         x = None if structure_only else _features(arrays, len(labels))
         names = _names(arrays, len(labels)) if "label_names" in arrays else ()
         edges = _integers(arrays, "edges", ndim=2)
         if edges.shape[1] != 2:
-            arrays.refuse(f"array 'edges' has shape {edges.shape}; expected [m, 2], one row an edge")
+            arrays.refuse(f"array 'edges' has shape {edges.shape}; expected [m, 2], one row per edge")
         try:
             graph = make_graph(source.name, x, labels, edges.T, class_names=names)
         except InputError as error:
@@ -132,7 +156,7 @@ def _integers(arrays: NpzFile, key: str, ndim: int) -> np.ndarray:
 
 
 def _names(arrays: NpzFile, n: int) -> tuple[str, ...]:
-    names = arrays.take("label_names", "U", (None,), "a vector of text, one a class")
+    names = arrays.take("label_names", "U", (None,), "a vector of texts, one per class")
     if len(names) > n:
         arrays.refuse(
             f"array 'label_names' has {len(names)} names; expected at most one for each of the {n} nodes"
@@ -154,13 +178,13 @@ def _features(arrays: NpzFile, n: int) -> sp.csr_matrix:
 
 
 def _partial(place: Path, source: NpzSource) -> str:
-    """What a message adds about the file beside `place`; nothing when there is none that can be read."""
-    beside = place.parent / source.partial if source.partial else None
-    if beside is None or not beside.is_file():
+    """Describe the partial file of a set for a message; "" if there is none that can be read."""
+    partial = place.parent / source.partial if source.partial else None
+    if partial is None or not partial.is_file():
         return ""
     try:
-        with _open(beside, source) as arrays:
+        with _open(partial, source) as arrays:
             rows = len(_integers(arrays, "feat_indptr", ndim=1)) - 1
     except InputError:
         return ""
-    return f", and {beside.name} has those of the first {rows} only"
+    return f", and {partial.name} has the features of the first {rows} nodes only"

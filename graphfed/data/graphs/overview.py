@@ -1,4 +1,4 @@
-"""What a graph and its partition look like, in numbers and as a small drawing: plain data for people to read.
+"""Statistics and a small drawing of a graph and its partition, as JSON and as texts for people.
 
 Shapes: N nodes, m edges, C classes, K clients.
 """
@@ -16,28 +16,46 @@ from graphfed.data.seeding import generator
 
 __all__ = ["MAX_CLIENTS", "client_facts", "client_names", "graph_facts", "overview"]
 
-#: Clients that are listed one by one, and nodes and edges that are drawn.
+#: The largest number of clients that an overview lists.
 MAX_CLIENTS = 200
+#: The largest numbers of nodes, edges and clients that are drawn.
 DRAWN_NODES, DRAWN_EDGES, DRAWN_CLIENTS = 240, 700, 12
-#: Clients with no more nodes than this are devices; so many of them are drawn.
-DEVICE, DRAWN_DEVICES = 2, 60
+#: A client with at most SMALL_CLIENT nodes is small. If all clients are small, DRAWN_SMALL nodes are drawn.
+SMALL_CLIENT, DRAWN_SMALL = 2, 60
 
 
 def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> dict[str, Any]:
-    """Plain JSON: the graph as a whole, its clients (the largest MAX_CLIENTS), and a drawing of a sample.
+    """Compute the overview of a graph and its partition.
 
-    degrees["histogram"]: [lowest, highest, nodes] for the degrees 0, 1, 2-3, 4-7, 8-15, ...
-    missing: what methods do without: nodes without label, in no part of the split, or with nothing but
-    zeros for features; and features that are the same at every node (the first MAX_CLIENTS by name).
-    client_sizes: nodes that the smallest and the largest client hold, and the one divided by the other.
-    shared: nodes and edges that several clients have (copies that count as different nodes, too).
-    cross_client_edges: the graph's edges that lie inside no client, and their share; where clients share
-    nodes, an edge that one client lacks may lie inside another.
-    homophily: share of the edges between nodes of known class that join equal classes (edge homophily).
-    pairs: with a split of the edges, how many pairs are scored in validation and test; `graph` has the
-    training edges then, no node is in a part, and a client's train, val and test are edges it has and pairs
-    it scores. label_skew: mean over clients, by owned nodes, of the total variation distance between a
-    client's classes and all nodes' (0: every client is like the whole; 1: no class in common)."""
+    The overview describes the graph as a whole, its clients and a drawing of a sample. Some of its keys:
+
+    - degrees.histogram: [lowest degree, highest degree, number of nodes] for the degrees 0, 1, 2-3, 4-7, ...
+    - missing: the numbers of nodes without a label, of nodes in no part of the split, and of nodes whose
+      features are all zero; and the features that have one value at every node.
+    - clients: one entry for each client, at most MAX_CLIENTS, those with the most owned nodes.
+    - client_sizes: the numbers of nodes at the smallest and the largest client, and the first divided by the
+      second.
+    - shared: the numbers of nodes and edges that several clients hold. Copies of a node with ids of their own
+      count as shared, too.
+    - cross_client_edges: the number and the fraction of the graph's edges that lie inside no client. If
+      clients share nodes, an edge that one client does not hold may lie inside another client.
+    - homophily: among the edges between nodes of known class, the fraction that joins equal classes (edge
+      homophily).
+    - pairs: with a split of the edges, the numbers of pairs that are scored in validation and test. Then
+      `graph` has the training edges only, and no node is in a part. A client's train is its number of edges,
+      and its val and test are the numbers of pairs that it scores.
+    - label_skew: the total variation distance between a client's distribution of classes and that of all
+      nodes, averaged over clients with weights by their owned labelled nodes. It is 0 if all clients have the
+      same distribution.
+
+    Args:
+        graph: The graph; with a split of the edges, its training graph.
+        split: The split of the nodes or of the edges.
+        partition: The partition of the graph.
+
+    Returns:
+        A dictionary that can be written as JSON.
+    """
     n = graph.num_nodes
     pairs = None
     if isinstance(split, EdgeSplit):
@@ -75,53 +93,67 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
     }
 
 
-def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """An overview's numbers of the graph as a whole, in words and for people."""
-    parts, degrees, missing = told["components"], told["degrees"], told["missing"]
-    constant, weights = missing["constant_features"], told["edge_weights"]
-    pairs = told.get("pairs")  # overviews that earlier versions wrote have none
-    share = 100 * parts["largest"] / max(told["nodes"], 1)
+def graph_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Describe the graph as a whole for a person.
+
+    Args:
+        overview: What `overview` returned.
+
+    Returns:
+        Pairs of a label and a text.
+    """
+    components, degrees, missing = overview["components"], overview["degrees"], overview["missing"]
+    constant, weights = missing["constant_features"], overview["edge_weights"]
+    pairs = overview.get("pairs")  # earlier versions wrote overviews without this key
+    percent = 100 * components["largest"] / max(overview["nodes"], 1)
     facts = [
-        ("nodes", f"{told['nodes']:,}"),
-        ("edges to train on" if pairs else "edges", f"{told['edges']:,}"),
-        ("features", f"{told['features']:,}"),
-        ("classes", f"{len(told['classes']):,}"),
-        ("connected components", f"{parts['count']:,}, the largest with {share:.1f} % of the nodes"),
-        ("nodes without an edge", f"{parts['isolated_nodes']:,}"),
+        ("nodes", f"{overview['nodes']:,}"),
+        ("training edges" if pairs else "edges", f"{overview['edges']:,}"),
+        ("features", f"{overview['features']:,}"),
+        ("classes", f"{len(overview['classes']):,}"),
+        ("connected components", f"{components['count']:,}, the largest with {percent:.1f} % of the nodes"),
+        ("nodes without an edge", f"{components['isolated_nodes']:,}"),
         (
             "neighbours of a node",
             f"{degrees['min']:,} to {degrees['max']:,}, median {degrees['median']:.0f}, mean "
             f"{degrees['mean']:.1f}; 99 % have at most {degrees['percentile_99']:.0f}",
         ),
-        ("edges within a class (homophily)", _percent(told["homophily"])),
+        ("edges within a class (homophily)", _percent(overview["homophily"])),
         ("nodes without a label", f"{missing['labels']:,}"),
         (
-            "pairs to validate and to test on",
+            "validation and test pairs",
             f"{pairs['val']:,} and {pairs['test']:,}; half of them are edges",
         )
         if pairs
         else ("nodes in no part of the split", f"{missing['split']:,}"),
     ]
-    if told["features"]:
+    if overview["features"]:
         facts.append(("nodes whose features are all zero", f"{missing['features']:,}"))
     if constant["count"]:
         named = ", ".join(name[:30] for name in constant["names"][:5])
         more = ", ..." if constant["count"] > 5 else ""
         facts.append(("features equal at every node", f"{constant['count']:,} ({named}{more})"))
-    if told.get("dropped"):  # overviews that earlier versions wrote have none
-        facts.append(("in the data, and not used", "; ".join(told["dropped"])))
+    if overview.get("dropped"):  # earlier versions wrote overviews without this key
+        facts.append(("in the data but not used", "; ".join(overview["dropped"])))
     if weights is not None:
         facts.append(("edge weights", "{min:.4g} to {max:.4g}, median {median:.4g}".format(**weights)))
     return facts
 
 
-def client_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """An overview's numbers of the clients together, in words and for people."""
-    cut, skew = told["cross_client_edges"], told["label_skew"]
-    # Overviews that earlier versions wrote have neither.
-    shared, sizes = told.get("shared") or {"nodes": 0}, told.get("client_sizes") or {"ratio": None}
-    facts = [("clients", f"{told['num_clients']:,}")]
-    if sizes["ratio"] is not None and told["num_clients"] > 1:
+def client_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Describe the clients together for a person.
+
+    Args:
+        overview: What `overview` returned.
+
+    Returns:
+        Pairs of a label and a text.
+    """
+    cross, skew = overview["cross_client_edges"], overview["label_skew"]
+    # Earlier versions wrote overviews without these two keys.
+    shared, sizes = overview.get("shared") or {"nodes": 0}, overview.get("client_sizes") or {"ratio": None}
+    facts = [("clients", f"{overview['num_clients']:,}")]
+    if sizes["ratio"] is not None and overview["num_clients"] > 1:
         facts.append(
             ("smallest / largest client", "{ratio:.2f} ({smallest:,} / {largest:,} nodes)".format(**sizes))
         )
@@ -129,17 +161,25 @@ def client_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts.append(("at several clients", f"{shared['nodes']:,} nodes, {shared['edges']:,} edges"))
     return [
         *facts,
-        ("edges inside no client (cut)", f"{cut['count']:,} ({_percent(cut['share'])})"),
+        ("cross-client edges", f"{cross['count']:,} ({_percent(cross['share'])})"),
         ("label skew (0 even, 1 disjoint)", "-" if skew is None else f"{skew:.2f}"),
     ]
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
+def _percent(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{100 * fraction:.0f} %"
 
 
 def client_names(graph: Graph, partition: Partition) -> tuple[str, ...]:
-    """The data's own names of the clients, () where the partition's clients are not those of the data."""
+    """Return the names that the data gives to the clients.
+
+    Args:
+        graph: The graph.
+        partition: A partition of it.
+
+    Returns:
+        K names, or () if the partition's clients are not those that the data states.
+    """
     client, node = partition.held_client, partition.held_node
     if graph.held is not None:
         same = np.array_equal(graph.held.client, client) and np.array_equal(graph.held.node, node)
@@ -153,7 +193,7 @@ def _name(names: tuple[str, ...], number: int) -> str:
 
 
 def _histogram(degree: np.ndarray) -> list[list[int]]:
-    """[lowest, highest, nodes] with bounds that double."""
+    """Count the nodes by degree: [lowest, highest, nodes] with bounds that double."""
     # frexp's exponent of a whole number is its number of binary digits: 0, 1, 2-3, 4-7, ...
     digits = np.frexp(degree.astype(np.float64))[1]
     counts = np.bincount(digits)
@@ -206,7 +246,7 @@ def _homophily(y: np.ndarray, other: np.ndarray) -> float | None:
 
 
 def _clients(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs | None) -> dict[str, Any]:
-    """clients, cross_client_edges and label_skew."""
+    """Compute the keys of an overview that describe the clients."""
     k, p = partition.num_clients, partition
     owned_client, owned = p.held_client[p.held_owner], p.held_node[p.held_owner]
     y = graph.y[owned]
@@ -216,8 +256,8 @@ def _clients(graph: Graph, split: Split, partition: Partition, pairs: ScoredPair
     skew = None
     if total:
         size = classes.sum(1)
-        share = classes / np.maximum(size, 1)[:, None]
-        distance = np.abs(share - classes.sum(0) / total).sum(1) / 2
+        distribution = classes / np.maximum(size, 1)[:, None]
+        distance = np.abs(distribution - classes.sum(0) / total).sum(1) / 2
         skew = float((distance * size).sum() / total)
 
     def count(clients: np.ndarray) -> np.ndarray:
@@ -234,19 +274,19 @@ def _clients(graph: Graph, split: Split, partition: Partition, pairs: ScoredPair
         columns["train"] = columns["edges"] + columns["cross_client_edges"]
         columns |= {name: count(pairs.client[pairs.part == part]) for part, name in enumerate(PARTS)}
     listed = np.argsort(-columns["owned"], kind="stable")[:MAX_CLIENTS]
-    named = client_names(graph, partition)
+    names = client_names(graph, partition)
     rows = [
         {
-            "client": int(s),
-            "name": _name(named, s),
-            **{key: int(column[s]) for key, column in columns.items()},
-            "classes": classes[s].tolist(),
+            "client": int(client),
+            "name": _name(names, client),
+            **{key: int(column[client]) for key, column in columns.items()},
+            "classes": classes[client].tolist(),
         }
-        for s in sorted(listed.tolist())
+        for client in sorted(listed.tolist())
     ]
     inside, shared = _edges_inside(graph, p)
-    cut = graph.num_edges - inside
-    holders = np.bincount(p.held_node, minlength=graph.num_nodes)
+    cross = graph.num_edges - inside
+    clients_of_node = np.bincount(p.held_node, minlength=graph.num_nodes)
     size = columns["nodes"]
     smallest, largest = int(size.min(initial=size.max(initial=0))), int(size.max(initial=0))
     return {
@@ -257,14 +297,14 @@ def _clients(graph: Graph, split: Split, partition: Partition, pairs: ScoredPair
             "largest": largest,
             "ratio": smallest / largest if largest else None,
         },
-        "shared": {"nodes": int((holders > 1).sum()), "edges": shared},
-        "cross_client_edges": {"count": cut, "share": cut / graph.num_edges if graph.num_edges else 0.0},
+        "shared": {"nodes": int((clients_of_node > 1).sum()), "edges": shared},
+        "cross_client_edges": {"count": cross, "share": cross / graph.num_edges if graph.num_edges else 0.0},
         "label_skew": skew,
     }
 
 
 def _edges_inside(graph: Graph, partition: Partition) -> tuple[int, int]:
-    """How many of the graph's edges lie inside a client, each counted once, and how many inside several."""
+    """Count the graph's edges that lie inside at least one client, and those that lie inside several."""
     if np.bincount(partition.held_node, minlength=graph.num_nodes).max(initial=0) <= 1:
         return len(partition.edge_client), 0
     ends = _ends(partition)
@@ -275,58 +315,67 @@ def _edges_inside(graph: Graph, partition: Partition) -> tuple[int, int]:
 
 
 def _ends(partition: Partition) -> np.ndarray:
-    """The nodes at both ends of the edges inside clients, [2, E]."""
+    """Return the graph's nodes at both ends of each edge inside a client, [2, E]."""
     return partition.node_of(np.stack((partition.edge_u, partition.edge_v)))
 
 
 def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str, Any]:
-    """A sample of the largest clients: each a disc on a circle, its nodes of highest degree in the middle.
+    """Draw a sample of the largest clients.
 
-    Nodes are taken that have most edges to those already taken, so that edges are seen. positions in
-    [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where no client has the edge."""
+    Each client is a disc on a circle, with its nodes of highest degree in the middle of the disc. The nodes
+    with most edges to nodes that are already selected come first, so that edges are visible. Positions are in
+    [-1, 1]. Edges are [i, j, cross]: i and j are positions in the list of nodes, and cross is 1 if no client
+    holds the edge.
+    """
     owner = _one_owner(graph, partition)
     size = np.bincount(owner[owner >= 0], minlength=partition.num_clients)
-    if size.max(initial=0) > DEVICE:
+    if size.max(initial=0) > SMALL_CLIENT:
         clients = np.sort(np.argsort(-size, kind="stable")[:DRAWN_CLIENTS])
         clients = clients[size[clients] > 0]
-        taken = _neighbourhood(graph, owner, clients, degree, DRAWN_NODES)
-    else:  # devices: those that hold some neighbourhood, for the largest of them say nothing
-        nobody = np.where(owner >= 0, 0, -1)
-        taken = _neighbourhood(graph, nobody, np.zeros(1, dtype=np.int64), degree, DRAWN_DEVICES)
-        clients = np.unique(owner[taken])
+        selected = _neighbourhood(graph, owner, clients, degree, DRAWN_NODES)
+    else:
+        # The largest of many small clients would be arbitrary nodes, most of them without a common edge. So
+        # the sample is a neighbourhood of the graph, as if one client owned all nodes.
+        one_client = np.where(owner >= 0, 0, -1)
+        selected = _neighbourhood(graph, one_client, np.zeros(1, dtype=np.int64), degree, DRAWN_SMALL)
+        clients = np.unique(owner[selected])
     chosen: list[np.ndarray] = []
     positions: list[np.ndarray] = []
-    for place, client in enumerate(clients):
-        mine = np.flatnonzero(taken & (owner == client))
-        mine = mine[np.argsort(-degree[mine], kind="stable")]
-        angle = 2 * np.pi * place / max(1, len(clients))
+    for position, client in enumerate(clients):
+        local = np.flatnonzero(selected & (owner == client))
+        local = local[np.argsort(-degree[local], kind="stable")]
+        angle = 2 * np.pi * position / max(1, len(clients))
         middle = (0.0, 0.0) if len(clients) == 1 else (0.72 * np.cos(angle), 0.72 * np.sin(angle))
         radius = 0.9 if len(clients) == 1 else min(0.26, 0.6 * np.sin(np.pi / len(clients)))
-        rank = np.arange(len(mine))
-        # A sunflower: even spacing, without a force layout.
-        r, turn = radius * np.sqrt((rank + 0.5) / max(1, len(mine))), rank * np.pi * (3 - np.sqrt(5))
+        rank = np.arange(len(local))
+        # Points on a sunflower spiral are evenly spaced, which needs no force-directed layout.
+        r, turn = radius * np.sqrt((rank + 0.5) / max(1, len(local))), rank * np.pi * (3 - np.sqrt(5))
         positions.append(np.stack((middle[0] + r * np.cos(turn), middle[1] + r * np.sin(turn)), 1))
-        chosen.append(mine)
+        chosen.append(local)
     nodes = np.concatenate([*chosen, np.zeros(0, dtype=np.int64)]).astype(np.int64)
-    place_of = np.full(graph.num_nodes, -1)
-    place_of[nodes] = np.arange(len(nodes))
-    ends = place_of[graph.edges]
+    position_of = np.full(graph.num_nodes, -1)
+    position_of[nodes] = np.arange(len(nodes))
+    ends = position_of[graph.edges]
     ends = ends[:, (ends >= 0).all(0)]
     if ends.shape[1] > DRAWN_EDGES:
         ends = ends[:, np.sort(generator(0, "overview").choice(ends.shape[1], DRAWN_EDGES, replace=False))]
-    across = ~_inside(partition, place_of, ends)
+    cross = ~_is_inside(partition, position_of, ends)
     points = np.concatenate([*positions, np.zeros((0, 2))])
     return {
         "nodes": nodes.tolist(),
         "positions": points.round(4).tolist(),
         "clients": owner[nodes].tolist(),
-        "edges": np.stack((*ends, across.astype(np.int64)), 1).tolist(),
+        "edges": np.stack((*ends, cross.astype(np.int64)), 1).tolist(),
         "sampled": len(nodes) < graph.num_nodes or len(ends[0]) < graph.num_edges,
     }
 
 
 def _one_owner(graph: Graph, partition: Partition) -> np.ndarray:
-    """A client that owns each node, -1 for none, [N] int64; of several owners each stands for as many."""
+    """Choose one owner for each node, [N] int64; -1 for a node without an owner.
+
+    If several clients own a node, the node's number selects among them, so each owner gets equally many
+    nodes.
+    """
     node, client = (column[partition.held_owner] for column in (partition.held_node, partition.held_client))
     by_node = client[np.argsort(node, kind="stable")]
     owners = np.bincount(node, minlength=graph.num_nodes)
@@ -336,32 +385,35 @@ def _one_owner(graph: Graph, partition: Partition) -> np.ndarray:
     return owner
 
 
-def _inside(partition: Partition, place_of: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Which of the drawn edges [2, m] (positions among the drawn nodes) some client has, [m] bool."""
-    theirs = place_of[_ends(partition)]
-    theirs = theirs[:, (theirs >= 0).all(0)]
-    width = 1 + max(int(ends.max(initial=0)), int(theirs.max(initial=0)))
-    mine, known = (pair.min(0) * width + pair.max(0) for pair in (ends, theirs))
-    found: np.ndarray = np.isin(mine, known)
-    return found
+def _is_inside(partition: Partition, position_of: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Decide for each drawn edge [2, m], by positions in the drawing, whether a client holds it, bool [m]."""
+    held = position_of[_ends(partition)]
+    held = held[:, (held >= 0).all(0)]
+    width = 1 + max(int(ends.max(initial=0)), int(held.max(initial=0)))
+    drawn, known = (pair.min(0) * width + pair.max(0) for pair in (ends, held))
+    inside: np.ndarray = np.isin(drawn, known)
+    return inside
 
 
 def _neighbourhood(
-    graph: Graph, owner: np.ndarray, clients: np.ndarray, degree: np.ndarray, most: int
+    graph: Graph, owner: np.ndarray, clients: np.ndarray, degree: np.ndarray, limit: int
 ) -> np.ndarray:
-    """At most `most` nodes of the clients, as many of each, bool [N]: the one of highest degree of each
-    client, and those with most edges to the taken ones, four times as many in every pass."""
+    """Select at most `limit` nodes, equally many for each client, bool [N].
+
+    The first pass selects each client's node of highest degree. Every further pass selects the nodes with
+    most edges to the selected nodes, up to four times as many nodes as before.
+    """
     u, v = graph.edges
-    n, each = graph.num_nodes, max(1, most // max(1, len(clients)))
-    taken = np.zeros(n, dtype=bool)
+    n, final_quota = graph.num_nodes, max(1, limit // max(1, len(clients)))
+    selected = np.zeros(n, dtype=bool)
     quota = 1
     while True:
-        links = np.bincount(v[taken[u]], minlength=n) + np.bincount(u[taken[v]], minlength=n)
+        links = np.bincount(v[selected[u]], minlength=n) + np.bincount(u[selected[v]], minlength=n)
         for client in clients:
-            left = np.flatnonzero((owner == client) & ~taken)
+            left = np.flatnonzero((owner == client) & ~selected)
             order = np.lexsort((left, -degree[left], -links[left]))
-            missing = quota - int((taken & (owner == client)).sum())
-            taken[left[order[:missing]]] = True
-        if quota == each:
-            return taken
-        quota = min(4 * quota, each)
+            missing = quota - int((selected & (owner == client)).sum())
+            selected[left[order[:missing]]] = True
+        if quota == final_quota:
+            return selected
+        quota = min(4 * quota, final_quota)

@@ -1,8 +1,8 @@
-"""Planetoid's raw files (Cora, CiteSeer, PubMed), read without trusting them.
+"""Reading of Planetoid's raw files (Cora, CiteSeer, PubMed), which are not trusted.
 
-The files are Python 2 pickles, which planetoid_pickle.py reads; the result is cached as safetensors under a
-key made of the files' content. Nothing is written beside the raw files. A file that does not fit the others
-is named, and found out before anything is allocated by a number it states.
+The files are Python 2 pickles, which planetoid_pickle.py reads. The result is cached as safetensors in the
+cache folder, under a hash of the files' content; nothing is written to the folder of the raw files. If a file
+does not fit the others, an error names it. Numbers that a file states are checked before they size an array.
 
 Format: Yang, Cohen, Salakhutdinov, "Revisiting Semi-Supervised Learning with Graph Embeddings", ICML 2016;
 public repository kimiyoung/planetoid, folder data.
@@ -32,19 +32,35 @@ FEATURE_PARTS = ("x", "tx", "allx")
 URL = "https://github.com/kimiyoung/planetoid/raw/master/data"
 TIMEOUT_SECONDS = 5.0
 NUM_VAL = 500
-MAX_BYTES = 2**28  # of one file; the largest real one has 8 million
-MAX_DIGITS = 18  # of a number in test.index
-FORMAT = "1"  # raise when the cached form changes
+MAX_BYTES = 2**28  # the size of one file; the largest real file has 8 million bytes
+MAX_DIGITS = 18  # the length of a number in test.index
+FORMAT = "1"  # increase this number when the cached form changes
 
 
 def folders(root: Path, folder: str) -> list[Path]:
-    """Where below `root` the raw files of the data set may lie; `folder` is its PyG name, as "Cora"."""
+    """List the folders below `root` in which the raw files of a data set may be.
+
+    Args:
+        root: A data folder.
+        folder: PyG's name of the data set, such as "Cora".
+
+    Returns:
+        The folders, whether they exist or not.
+    """
     names = (folder, "PubMed_incomplete") if folder == "PubMed" else (folder,)
     return [root / above / name / "raw" for above in ("planetoid", ".") for name in names]
 
 
 def find_files(roots: list[Path], folder: str) -> tuple[Path | None, list[str]]:
-    """The folder with the most of the eight raw files (None if there is none), and the names it lacks."""
+    """Find the folder that has the most of a data set's eight raw files.
+
+    Args:
+        roots: Data folders, searched in this order.
+        folder: PyG's name of the data set, such as "Cora".
+
+    Returns:
+        The folder, None if no folder has any of the files; and the names of the missing files.
+    """
     stem = f"ind.{folder.lower()}."
     best, best_missing = None, [stem + part for part in PARTS]
     for place in (place for root in roots for place in folders(root, folder)):
@@ -55,36 +71,45 @@ def find_files(roots: list[Path], folder: str) -> tuple[Path | None, list[str]]:
 
 
 def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Graph:
-    """The data set with its public split; features csr [N, F], raw (not normalised).
+    """Load a Planetoid data set with its public split.
 
-    folder: "Cora", "CiteSeer" or "PubMed". roots: searched in order. Missing files are downloaded into the
-    cache folder if the network allows. CiteSeer's 15 nodes that are in no file are isolated, have no
-    features and class 0, as in PyG.
+    Missing files are downloaded into the cache folder if the network allows it. 15 nodes of CiteSeer are in
+    no file; as in PyG, they are isolated, their features are zero, and their class is 0.
 
-    Raises InputError naming the files that are missing, every folder looked at, and where to get them.
+    Args:
+        folder: "Cora", "CiteSeer" or "PubMed".
+        roots: Data folders, searched in this order.
+        structure_only: Leave the features out.
+
+    Returns:
+        The graph; its features are csr, [N, F], not normalised.
+
+    Raises:
+        InputError: Files are missing or damaged. For missing files the message names the files, the searched
+            folders and the source.
     """
     name = folder.lower()
     needed = [f"ind.{name}.{part}" for part in PARTS if not (structure_only and part in FEATURE_PARTS)]
     place, missing = find_files(roots, folder)
-    lacking = [file for file in missing if file in needed]
-    if place is None or lacking:
+    absent = [file for file in missing if file in needed]
+    if place is None or absent:
         download = cache_folder() / "planetoid" / folder / "raw"
         if _download(folder, download):
             place = download
         elif place is not None:
             message = (
-                f"data set {name!r} in {place} lacks {', '.join(lacking)}, and it could not be downloaded; "
-                f"get it from {SOURCE}"
+                f"data set {name!r} in {place} is incomplete: {', '.join(absent)} not found, and the "
+                f"download failed; get the files from {SOURCE}"
             )
             if not structure_only:
-                message += "; nothing can be trained without its features"
+                message += ". Training needs features"
             raise InputError(message)
         else:
             looked = ", ".join(str(p) for root in roots for p in folders(root, folder))
             raise InputError(
-                f"data set {name!r} is not here: its files ind.{name}.* ({', '.join(PARTS)}) were looked for "
-                f"in {looked}, and could not be downloaded; set GRAPHFED_DATA or the data folder to where "
-                f"they are, or get them from {SOURCE}"
+                f"data set {name!r} was not found: its files ind.{name}.* ({', '.join(PARTS)}) are not in "
+                f"{looked}, and the download failed; set GRAPHFED_DATA or the data folder to the folder that "
+                f"has them, or get them from {SOURCE}"
             )
     content = {file: _read(place / file) for file in needed}
     return _cached(name, content, place, structure_only)
@@ -112,19 +137,19 @@ def _cached(name: str, content: dict[str, bytes], place: Path, structure_only: b
         tensors, metadata = read_tensors(path)
         if content_hash(tensors) == metadata["hash"]:
             return _from_tensors(name, tensors)
-    except Exception:  # absent, cut off or foreign: whatever is wrong with the copy, make it again
+    except Exception:  # the cached copy is absent, truncated or foreign: convert the raw files again
         pass
     raw = {file.removeprefix(f"ind.{name}."): (file, data) for file, data in content.items()}
     try:
         tensors = _convert(name, raw, place, structure_only)
     except InputError:
         raise
-    except Exception as error:  # files that do not belong together can fail in any way
+    except Exception as error:  # files of different data sets can fail in many ways
         raise InputError(
             f"the files in {place} do not belong together ({brief(error)}); get all eight from {SOURCE}"
         ) from error
     graph = _from_tensors(name, tensors)
-    with contextlib.suppress(OSError):  # a cache that cannot be written costs time, nothing else
+    with contextlib.suppress(OSError):  # without a cache, the next load only takes longer
         write_tensors(path, tensors, {"hash": content_hash(tensors)})
     return graph
 
@@ -142,22 +167,29 @@ def _from_tensors(name: str, tensors: dict[str, np.ndarray]) -> Graph:
 def _convert(
     name: str, raw: dict[str, tuple[str, bytes]], place: Path, structure_only: bool
 ) -> dict[str, np.ndarray]:
-    """The arrays of the graph from the raw files, in the node order of PyG."""
+    """Convert the raw files to the arrays of the graph, in PyG's order of the nodes."""
     files = {part: place / file for part, (file, _) in raw.items()}
     content = {part: data for part, (_, data) in raw.items()}
     one_hot = {part: _one_hot(content[part], files[part]) for part in ("ally", "ty", "y")}
     num_classes = one_hot["ally"].shape[1]
     for part, rows in one_hot.items():
         if rows.shape[1] != num_classes:
-            _refuse(files[part], f"{rows.shape[1]} classes, where {files['ally'].name} has {num_classes}")
+            _refuse(
+                files[part], f"it has {rows.shape[1]} classes, and {files['ally'].name} has {num_classes}"
+            )
     y, ty, ally = one_hot["y"], one_hot["ty"], one_hot["ally"]
     first = len(ally)
     if len(y) + NUM_VAL > first:
-        _refuse(files["y"], f"{len(y)} training and {NUM_VAL} validation rows of the {first} before the test")
+        _refuse(
+            files["y"],
+            f"there are {len(y)} training and {NUM_VAL} validation rows, and only {first} rows before the "
+            "test rows",
+        )
     test_index = _test_index(content["test.index"], files["test.index"], first, len(ty))
-    # The test nodes come last. Where a number among theirs is in no file (CiteSeer), its node is blank.
+    # The test nodes come last. CiteSeer skips some numbers among them; these nodes keep class 0, without
+    # features and edges.
     n = int(test_index.max()) + 1
-    # Row i of ty and tx is the i-th number of test.index.
+    # Row i of ty and tx belongs to the node that is the i-th number of test.index.
     classes = np.zeros(n, dtype=np.int64)
     classes[:first] = ally.argmax(axis=1)
     classes[test_index] = ty.argmax(axis=1)
@@ -178,12 +210,13 @@ def _convert(
         for part, matrix, rows in (("allx", allx, ally), ("tx", tx, ty)):
             if matrix.shape != (len(rows), allx.shape[1]):
                 _refuse(
-                    files[part], f"a matrix {matrix.shape}, where {(len(rows), allx.shape[1])} was expected"
+                    files[part],
+                    f"its matrix has shape {matrix.shape}, and {(len(rows), allx.shape[1])} was expected",
                 )
-        # Row r of the stack belongs to node place_of[r]; rows that are in no file stay empty.
+        # Row r of the stack belongs to node node_of_row[r]; the rows of skipped nodes stay empty.
         stack = sp.vstack((allx, tx)).tocoo()
-        place_of = np.concatenate((np.arange(first), test_index))
-        x = sp.csr_matrix((stack.data, (place_of[stack.row], stack.col)), shape=(n, stack.shape[1]))
+        node_of_row = np.concatenate((np.arange(first), test_index))
+        x = sp.csr_matrix((stack.data, (node_of_row[stack.row], stack.col)), shape=(n, stack.shape[1]))
         x.sum_duplicates()
         x.eliminate_zeros()
         tensors |= {
@@ -200,10 +233,10 @@ def _refuse(path: Path, why: str) -> NoReturn:
 
 
 def _one_hot(content: bytes, path: Path) -> np.ndarray:
-    """[rows, C], the class of each row as a one."""
+    """Read one-hot classes, [rows, C]."""
     rows = read_pickle(content, path)
     if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.shape[1] == 0:
-        _refuse(path, "it holds no table of classes, one row a node and one column a class")
+        _refuse(path, "it holds no table of classes with one row per node and one column per class")
     return rows
 
 
@@ -215,27 +248,31 @@ def _features(content: bytes, path: Path) -> sp.csr_matrix:
 
 
 def _test_index(content: bytes, path: Path, first: int, count: int) -> np.ndarray:
-    """[count] int64: different node numbers from `first` on, at most as many missing as are there."""
-    words = content.split()
-    wrong = next((word for word in words if len(word) > MAX_DIGITS or not word.isdigit()), None)
+    """Read the numbers of the test nodes, [count] int64.
+
+    The numbers are distinct and lie in first..first + 2 count - 1, so a file cannot make the graph much
+    larger than its content.
+    """
+    entries = content.split()
+    wrong = next((entry for entry in entries if len(entry) > MAX_DIGITS or not entry.isdigit()), None)
     if wrong is not None:
         _refuse(path, f"{wrong[:40].decode('ascii', 'backslashreplace')!r} is not a node number")
-    if len(words) != count or not count:
-        _refuse(path, f"{len(words)} numbers for the {count} rows of the test nodes")
-    index = np.array(words, dtype=np.int64)
+    if len(entries) != count or not count:
+        _refuse(path, f"it has {len(entries)} numbers for the {count} rows of the test nodes")
+    index = np.array(entries, dtype=np.int64)
     if index.min() < first or index.max() >= first + 2 * count:
         _refuse(
             path,
-            f"numbers from {index.min()} to {index.max()}; {count} test nodes after the first {first} "
-            f"have numbers in {first}..{first + 2 * count - 1}",
+            f"its numbers are from {index.min()} to {index.max()}; {count} test nodes after the first "
+            f"{first} nodes have numbers in {first}..{first + 2 * count - 1}",
         )
     if len(np.unique(index)) != count:
-        _refuse(path, "a number is listed twice")
+        _refuse(path, "it lists a number twice")
     return index
 
 
 def _edges(content: bytes, path: Path, n: int) -> np.ndarray:
-    """[2, entries] int64: every node beside each of its neighbours."""
+    """Read the edges as pairs of a node and one of its neighbours, [2, entries] int64."""
     neighbours = read_pickle(content, path)
     if not isinstance(neighbours, dict):
         _refuse(path, "it holds no dict of neighbours")
@@ -243,9 +280,9 @@ def _edges(content: bytes, path: Path, n: int) -> np.ndarray:
         if type(node) is not int or not 0 <= node < n or type(listed) is not list:
             _refuse(path, f"the entry of node {str(node)[:40]!r} is no list of one of the {n} nodes")
     degree = np.fromiter(map(len, neighbours.values()), dtype=np.int64, count=len(neighbours))
-    # One list may stand for many nodes, and so for more entries than the memory holds.
+    # A pickle can use one list for many nodes, and so describe more entries than fit into memory.
     if degree.sum() > len(content):
-        _refuse(path, f"{degree.sum()} neighbours in a file of {len(content)} bytes")
+        _refuse(path, f"it states {degree.sum()} neighbours in {len(content)} bytes")
     ends = list(itertools.chain.from_iterable(neighbours.values()))
     if set(map(type, ends)) - {int} or (ends and not 0 <= min(ends) <= max(ends) < n):
         _refuse(path, f"a node has a neighbour that is not one of the {n} nodes")
@@ -254,7 +291,7 @@ def _edges(content: bytes, path: Path, n: int) -> np.ndarray:
 
 
 def _download(folder: str, target: Path) -> bool:
-    """Fetch the raw files into `target`; False when the network or the disk does not allow it."""
+    """Download the raw files into `target`. Return False if the network or the disk fails."""
     import http.client
     import urllib.request
 

@@ -1,10 +1,10 @@
-"""The pickles among Planetoid's raw files, read without trusting them.
+"""A safe reader of the pickles among Planetoid's raw files.
 
-They are Python 2 pickles. Python's own unpickler is not asked, however few names it would admit: a file of a
-hundred bytes can make it hash a tuple of 2^60 parts, or nest values until the stack overflows. Here a small
-interpreter knows the opcodes and the six names that these files need. It calls nothing a file names, and uses
-only numbers and text as keys; numpy gets checked numbers, never a state of the file's making. Time and memory
-grow with the length of the file.
+The files are Python 2 pickles. Python's unpickler is not used, even with a short list of permitted names: a
+file of a hundred bytes can make it hash a tuple of 2^60 parts, or nest values until the stack overflows. The
+small interpreter in this module knows the opcodes and the six names that these files need. It never calls a
+function that a file names, and it accepts only numbers and texts as keys. numpy receives checked numbers,
+never an object's state from the file. Time and memory grow with the length of the file.
 """
 
 import math
@@ -26,13 +26,21 @@ from graphfed.errors import InputError
 __all__ = ["SOURCE", "read_pickle"]
 
 SOURCE = "the public repository kimiyoung/planetoid, folder data"
-ARRAYS_A_FILE = 3  # data, indices and indptr of a csr matrix
+MAX_ARRAYS = 3  # data, indices and indptr of a csr matrix
 
 
 def read_pickle(content: bytes, path: Path) -> Any:
-    """The array, csr matrix or dict in a Planetoid file. `path` is for messages.
+    """Read a Planetoid file. No code in the file runs.
 
-    Raises InputError for a file that names anything but the six, or is damaged; no code of it runs.
+    Args:
+        content: The content of the file.
+        path: The path of the file, for messages.
+
+    Returns:
+        The array, csr matrix or dict in the file.
+
+    Raises:
+        InputError: The file is damaged, or uses an opcode or a name that no Planetoid file needs.
     """
     try:
         return _Interpreter().run(content)
@@ -43,7 +51,7 @@ def read_pickle(content: bytes, path: Path) -> Any:
 
 
 class _Name(Enum):
-    """Everything the files name."""
+    """The names of functions and classes that the files use."""
 
     RECONSTRUCT = "numpy.core.multiarray _reconstruct"
     NDARRAY = "numpy ndarray"
@@ -54,7 +62,7 @@ class _Name(Enum):
 
 
 class _Built(ABC):
-    """Stands for a numpy or scipy object from when the file asks for it until its state is known."""
+    """A placeholder for a numpy or scipy object whose state the file has not stated yet."""
 
     def __init__(self) -> None:
         self.value: Any = None
@@ -66,21 +74,21 @@ class _Built(ABC):
 
     @abstractmethod
     def from_state(self, state: Any) -> Any:
-        """The finished object."""
+        """Build the object from its state."""
 
 
 class _Dtype(_Built):
-    """A number's code, such as "f4", then its byte order."""
+    """A dtype: its code, such as "f4", comes first, and its byte order is the state."""
 
     def __init__(self, code: Any) -> None:
         super().__init__()
         if not (isinstance(code, str) and re.fullmatch("[biuf][1248]", code)):
-            raise ValueError("an array of something other than numbers")
+            raise ValueError("it has an array of something other than numbers")
         self.code = code
 
     def from_state(self, state: Any) -> np.dtype[Any]:
         if state[1] not in ("<", ">", "=", "|"):
-            raise ValueError("an array of unknown byte order")
+            raise ValueError("it has an array of unknown byte order")
         return np.dtype(self.code).newbyteorder(state[1])
 
 
@@ -88,10 +96,10 @@ class _Array(_Built):
     def from_state(self, state: Any) -> np.ndarray:
         _, shape, dtype, fortran, text = state
         if not all(type(n) is int and n >= 0 for n in shape) or len(shape) > 2 or not isinstance(text, str):
-            raise ValueError("an array of unusable shape or content")
-        raw = text.encode("latin1")  # a Python 2 string has one character a byte
+            raise ValueError("it has an array of unusable shape or content")
+        raw = text.encode("latin1")  # a Python 2 string has one character per byte
         if math.prod(shape) * dtype.value.itemsize != len(raw):
-            raise ValueError(f"an array of shape {shape} with {len(raw)} bytes")
+            raise ValueError(f"it has an array of shape {shape} with {len(raw)} bytes")
         return np.ndarray(shape, dtype.value, raw, order="F" if fortran else "C")
 
 
@@ -102,7 +110,7 @@ class _Csr(_Built):
 
 
 class _Interpreter:
-    """Runs the opcodes of one file on a stack, with a memo of values that are used again."""
+    """An interpreter of pickle opcodes, with a stack and a memo of values that are used again."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -157,12 +165,12 @@ class _Interpreter:
 
     def get(self, key: int) -> None:
         if key not in self.memo:
-            raise ValueError("it uses a value it never stored")
+            raise ValueError("it uses a value that it never stored")
         self.push(self.memo[key])
 
     def pop(self, count: int) -> list[Any]:
         if len(self.stack) < count:
-            raise ValueError("it takes more from the stack than is there")
+            raise ValueError("it takes more values from the stack than the stack has")
         return [self.stack.pop() for _ in range(count)][::-1]
 
     def pop_to_mark(self) -> list[Any]:
@@ -179,7 +187,7 @@ class _Interpreter:
     def set_items(self, items: list[Any]) -> None:
         if type(self.stack[-1]) is not dict:
             raise ValueError("it sets items of something that is no dict")
-        # A tuple is no key: hashing one may take forever.
+        # Tuples are not accepted as keys, because hashing a nested tuple may take forever.
         if not all(type(key) in (int, str) for key in items[::2]):
             raise ValueError("it has a dict whose keys are neither numbers nor text")
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
@@ -192,8 +200,8 @@ class _Interpreter:
     def call(self, function: Any, arguments: Any) -> None:
         if function is _Name.RECONSTRUCT:
             self.arrays += 1
-            if self.arrays > ARRAYS_A_FILE:
-                raise ValueError(f"it holds more than {ARRAYS_A_FILE} arrays")
+            if self.arrays > MAX_ARRAYS:
+                raise ValueError(f"it holds more than {MAX_ARRAYS} arrays")
             self.push(_Array())
         elif function is _Name.DTYPE:
             self.push(_Dtype(arguments[0]))

@@ -1,11 +1,13 @@
 """`social`: a generated social network with communities, heavy-tailed degrees and features.
 
-Edges follow a degree-corrected block model (Karrer and Newman, 2011): node i has a weight w_i with a
-power-law tail (exponent 2.5); an edge has one end drawn by weight, and the other drawn by weight from the
-same community with probability `homophily`, from everywhere otherwise. Each community favours some features,
-each node has a few of them; or, dense, every node has all features, its community's direction plus noise.
-The community is the class to predict. Work and memory grow with nodes + edges, and dense with nodes x
-features.
+Edges follow a degree-corrected block model (Karrer and Newman, 2011). Node i has a weight w_i with a
+power-law tail (exponent 2.5). One endpoint of an edge is drawn by weight from all nodes. The other endpoint
+is drawn by weight from the same community with probability `homophily`, and from all nodes otherwise. The
+community is the class to predict.
+
+Binary features: each community favours some features, and each node has a few. Dense features: every node has
+all features, the sum of its community's direction and noise. Work and memory grow with nodes + edges, and for
+dense features with nodes x features.
 """
 
 import numpy as np
@@ -18,14 +20,14 @@ from graphfed.errors import InputError
 __all__ = ["make_social"]
 
 TAIL = 2.5  # exponent of the degree distribution
-FEATURES_PER_NODE = 8  # on average, before repetitions
-DIRECTION = 2.0  # the length of a community's dense direction; the noise of a feature has deviation 1
-FAVOURED = 0.3  # the share of a node's features drawn by its community's taste
+FEATURES_PER_NODE = 8  # the mean number, before repeated features are merged
+DIRECTION = 2.0  # the length of a community's dense direction; a feature's noise has standard deviation 1
+FAVOURED = 0.3  # the fraction of a node's features that are drawn from its community's ranking
 MAX_TOP_UPS = 100
-# What is larger is a slip of the keyboard: 10^7 nodes of degree 10 take about 8 GB while they are drawn.
+# Larger numbers are likely typing errors: drawing 10^7 nodes of degree 10 takes about 8 GB.
 MAX_NODES = 10**7
 MAX_EDGES = 10**8
-MAX_TASTES = 10**8  # communities x features
+MAX_RANKINGS = 10**8  # communities x features
 MAX_DENSE = 10**9  # nodes x dense features: 4 GB
 
 
@@ -40,27 +42,38 @@ def make_social(
     seed: int = 0,
     structure_only: bool = False,
 ) -> Graph:
-    """A graph of `num_nodes` nodes with exactly round(num_nodes * average_degree / 2) edges.
+    """Generate a social network. The same options give the same graph.
 
-    features: F binary columns, csr [N, F] float32. dense: F real ones instead, [N, F] float32, a random
-    direction of the node's community plus normal noise; edges and communities are the same. homophily:
-    probability that an edge is drawn inside a community. The same options give the same graph. Raises
-    InputError when an option is out of range, or above 10^7 nodes, 10^8 edges, 10^8 communities x features
-    or 10^9 dense numbers.
+    Args:
+        num_nodes: N, at most 10^7.
+        communities: The number of communities, C.
+        features: F, the number of features. communities x features is at most 10^8.
+        average_degree: The graph has exactly round(num_nodes * average_degree / 2) edges, at most 10^8.
+        homophily: The probability that an edge is drawn inside a community.
+        dense: Use real features, the sum of a random direction of the node's community and normal noise,
+            instead of binary ones. Edges and communities stay the same. num_nodes x features is at most 10^9.
+        seed: The seed of all draws.
+        structure_only: Leave the features out.
+
+    Returns:
+        The graph. Its features are [N, F] float32: csr with values 0 and 1, or numpy if `dense`.
+
+    Raises:
+        InputError: An option is out of range, or the edges cannot be drawn.
     """
     _check(num_nodes, communities, features, average_degree, homophily, dense)
     rng = generator(seed, "social")
-    # Sizes fall slowly from the first community to the last; every community has a node.
-    share = (1.0 / np.sqrt(np.arange(1, communities + 1))).cumsum()
-    y = np.searchsorted(share / share[-1], (np.arange(num_nodes) + 0.5) / num_nodes)
+    # The sizes of communities fall as 1/sqrt(rank), and every community has at least one node.
+    size = (1.0 / np.sqrt(np.arange(1, communities + 1))).cumsum()
+    y = np.searchsorted(size / size[-1], (np.arange(num_nodes) + 0.5) / num_nodes)
     y[:communities] = np.arange(communities)
     y.sort()
     edges = _edges(rng, y, communities, int(np.rint(num_nodes * average_degree / 2)), homophily)
-    # Node numbers must not give the community away.
+    # Shuffle the node numbers, which are ordered by community so far.
     number = rng.permutation(num_nodes)
     shuffled = np.empty_like(y)
     shuffled[number] = y
-    # Drawn last: with other features, or none, the rest of the graph is the same.
+    # Features are drawn last, so the rest of the graph does not depend on them.
     x: np.ndarray | sp.csr_matrix | None = None
     if not structure_only:
         x = (
@@ -72,12 +85,13 @@ def make_social(
 
 
 def _edges(rng: np.random.Generator, y: np.ndarray, communities: int, m: int, homophily: float) -> np.ndarray:
-    """m distinct edges [2, m] without self loops; y [N] is sorted."""
+    """Draw m distinct edges [2, m] without self loops; y [N] is sorted."""
     n = len(y)
-    # Pareto weights; the cap keeps one node from holding a constant share of all edges.
+    # Pareto weights. Without the cap, one node could have a constant fraction of all edges.
     weight = np.minimum(rng.random(n) ** (-1.0 / (TAIL - 1.0)), np.sqrt(n))
     total = np.cumsum(weight)
-    # Community c is the interval [start[c], stop[c]) of the running total, so drawing inside it is as easy.
+    # Community c is the interval [start[c], stop[c]) of the cumulative weights, so a draw inside a community
+    # is a uniform number in its interval.
     stop = total[np.searchsorted(y, np.arange(communities), side="right") - 1]
     start = np.concatenate(([0.0], stop[:-1]))
     keys = np.zeros(0, dtype=np.int64)
@@ -86,7 +100,7 @@ def _edges(rng: np.random.Generator, y: np.ndarray, communities: int, m: int, ho
         if not missing:
             return np.stack((keys // n, keys % n))
         draws = missing + missing // 8 + 16  # some are repetitions
-        u = _draw(total, np.sort(rng.random(draws)) * total[-1])  # sorted look-ups are several times faster
+        u = _draw(total, np.sort(rng.random(draws)) * total[-1])  # sorted searches are several times faster
         inside = rng.random(draws) < homophily
         low = np.where(inside, start[y[u]], 0.0)
         high = np.where(inside, stop[y[u]], total[-1])
@@ -102,22 +116,22 @@ def _edges(rng: np.random.Generator, y: np.ndarray, communities: int, m: int, ho
 
 
 def _draw(total: np.ndarray, at: np.ndarray) -> np.ndarray:
-    # Rounding may reach the very end of the last interval.
+    # Rounding may give the end of the last interval, which is no index of a node.
     return np.minimum(np.searchsorted(total, at, side="right"), len(total) - 1)
 
 
 def _features(rng: np.random.Generator, y: np.ndarray, communities: int, features: int) -> sp.csr_matrix:
     n = len(y)
-    # Popularity falls as 1/rank; each community has its own ranking, and there is a common one.
+    # The popularity of a feature falls as 1/rank. There is one ranking per community and a common one.
     popularity = (1.0 / np.arange(1, features + 1)).cumsum()
     popularity /= popularity[-1]
     common = rng.permutation(features)
-    taste = rng.permuted(np.tile(np.arange(features), (communities, 1)), axis=1)
+    ranking = rng.permuted(np.tile(np.arange(features), (communities, 1)), axis=1)
     count = 1 + rng.poisson(FEATURES_PER_NODE - 1, size=n)
     node = np.repeat(np.arange(n), count)
     rank = np.minimum(np.searchsorted(popularity, rng.random(len(node)), side="right"), features - 1)
     favoured = rng.random(len(node)) < FAVOURED
-    column = np.where(favoured, taste[y[node], rank], common[rank])
+    column = np.where(favoured, ranking[y[node], rank], common[rank])
     x = sp.csr_matrix((np.ones(len(node), dtype=np.float32), (node, column)), shape=(n, features))
     x.sum_duplicates()
     x.data[:] = 1.0
@@ -125,7 +139,7 @@ def _features(rng: np.random.Generator, y: np.ndarray, communities: int, feature
 
 
 def _dense_features(rng: np.random.Generator, y: np.ndarray, communities: int, features: int) -> np.ndarray:
-    """float32 [N, F]: the direction of each node's community y [N], plus normal noise."""
+    """Draw dense features, float32 [N, F]: the direction of each node's community y [N] plus noise."""
     direction = rng.standard_normal((communities, features), dtype=np.float32)
     direction *= DIRECTION / np.linalg.norm(direction, axis=1, keepdims=True)
     x = rng.standard_normal((len(y), features), dtype=np.float32)
@@ -147,21 +161,22 @@ def _check(
         raise InputError(f"social: num_nodes={num_nodes} is too many; use at most {MAX_NODES}")
     if communities > num_nodes:
         raise InputError(
-            f"social: {communities} communities need at least as many num_nodes (got {num_nodes})"
+            f"social: communities={communities} is more than num_nodes={num_nodes}; use at least one node "
+            "per community"
         )
     if not 0 <= average_degree <= (num_nodes - 1) / 2:
         raise InputError(
-            f"social: average_degree={average_degree:g} must be from 0 to half of the other nodes "
-            f"({(num_nodes - 1) / 2:g} for num_nodes={num_nodes})"
+            f"social: average_degree={average_degree:g} must be from 0 to (num_nodes - 1) / 2, which is "
+            f"{(num_nodes - 1) / 2:g} for num_nodes={num_nodes}"
         )
     if num_nodes * average_degree / 2 > MAX_EDGES:
         raise InputError(
             f"social: num_nodes={num_nodes} of average_degree={average_degree:g} have more than {MAX_EDGES} "
             "edges; use a smaller average_degree"
         )
-    if communities * features > MAX_TASTES:
+    if communities * features > MAX_RANKINGS:
         raise InputError(
-            f"social: communities={communities} times features={features} is more than {MAX_TASTES}; "
+            f"social: communities={communities} times features={features} is more than {MAX_RANKINGS}; "
             "use fewer of either"
         )
     if not isinstance(dense, bool):

@@ -12,16 +12,27 @@ KINDS = ("default", "per_class", "public", "random", "random_plain")
 
 
 def make_split(graph: Graph, spec: str, seed: int) -> Split:
-    """The split that `spec` names. Nodes of unknown class (-1) are in no part.
+    """Make a split of a graph's nodes. Nodes of unknown class (-1) are in no part.
 
-    "public"                  the data set's own split; the seed plays no part
-    "per_class"               the same as "per_class:20,500,1000"
-    "per_class:T,V,S"         T training nodes of each class, then V for validation and S for test
-    "random:A,B,C"            fractions of the nodes of every class, A + B + C <= 1 (stratified)
-    "random_plain:A,B,C"      fractions of the nodes of known class together, whatever their class
-    "default"                 "public" if the data set has one, else "per_class"
+    The kinds of split:
 
-    Raises InputError for an unknown spec, a split the data set does not have, or too few nodes.
+        "public"                  the data set's own split; the seed is not used
+        "per_class"               the same as "per_class:20,500,1000"
+        "per_class:T,V,S"         T training nodes of each class, then V for validation and S for test
+        "random:A,B,C"            fractions of the nodes of every class, A + B + C <= 1 (stratified)
+        "random_plain:A,B,C"      fractions of all nodes of known class, not stratified by class
+        "default"                 "public" if the data set has its own split, else "per_class"
+
+    Args:
+        graph: The graph.
+        spec: The kind of split and its numbers.
+        seed: The seed of the draw.
+
+    Returns:
+        The split.
+
+    Raises:
+        InputError: The spec is unknown, the data set has no such split, or there are too few nodes.
     """
     kind, numbers = _parsed(spec)
     if kind == "default":
@@ -29,8 +40,8 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
     if kind == "public":
         if graph.split is None:
             raise InputError(
-                f"data set {graph.name!r} has no public split; use 'per_class' (20 a class for training, "
-                "500 for validation, 1000 for test) or 'random:0.5,0.25,0.25'"
+                f"data set {graph.name!r} has no public split; use 'per_class' (20 training nodes per class, "
+                "500 nodes for validation, 1000 for test) or 'random:0.5,0.25,0.25'"
             )
         return graph.split
     if kind == "per_class":
@@ -39,12 +50,23 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
 
 
 def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
-    """The part of each node by its id alone: [n] int8, 0 train, 1 val, 2 test, 3 none. Clients that share a
-    node agree on its part without a word, whatever else they hold.
+    """Assign each node to a part of the split by a hash of its id.
 
-    ids: [n] int64. spec: "random:A,B,C" or "random_plain:A,B,C", both here the chances of each part, whatever
-    the class (a client does not see how many nodes of a class the others have); "default" is
-    "random:0.5,0.25,0.25". Raises InputError for the splits that must see the whole graph."""
+    Clients that hold the same node assign it to the same part without any communication.
+
+    Args:
+        ids: The ids of the nodes, int64 [n].
+        spec: "random:A,B,C" or "random_plain:A,B,C", the probabilities of the parts. Neither is stratified by
+            class, because a client does not know the other clients' nodes. "default" is
+            "random:0.5,0.25,0.25".
+        seed: The seed of the hash.
+
+    Returns:
+        The part of each node, int8 [n]: 0 for train, 1 for val, 2 for test, 3 for none.
+
+    Raises:
+        InputError: The spec is unknown, or needs the whole graph.
+    """
     import torch
 
     from graphfed.random import fold, uniform
@@ -52,30 +74,30 @@ def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
     kind, numbers = _parsed(spec)
     if kind not in ("default", "random", "random_plain"):
         raise InputError(
-            f"split {_brief(spec)} cannot be drawn where every client sees its own nodes only; give the "
-            "nodes a column of parts ('split: COLUMN' in the description), or use 'random:0.5,0.25,0.25'"
+            f"split {_brief(spec)} cannot be drawn if every client sees only its own nodes; add a column "
+            "with the part of each node ('split: COLUMN' in the description), or use 'random:0.5,0.25,0.25'"
         )
     fractions = fractions_in(spec, numbers or "0.5,0.25,0.25")
     # A 64-bit hash of (seed, id), as a number in [0, 1).
-    place = uniform(fold(seed, "split/random"), torch.from_numpy(ids))[:, 0].numpy()
-    return np.searchsorted(np.cumsum(fractions), place, side="right").astype(np.int8)
+    hashed = uniform(fold(seed, "split/random"), torch.from_numpy(ids))[:, 0].numpy()
+    return np.searchsorted(np.cumsum(fractions), hashed, side="right").astype(np.int8)
 
 
 def _parsed(spec: str) -> tuple[str, str]:
-    """The kind of split that `spec` names, and its numbers as text; InputError for an unknown spec."""
+    """Separate a spec into the kind of split and its numbers as text; InputError for an unknown spec."""
     kind, colon, numbers = spec.partition(":")
     kind = kind.lower()
     if kind == "edges":
         raise InputError(
-            f"split {_brief(spec)} deals edges, for link prediction (--task link_prediction); to classify "
-            "nodes deal these, as in 'random:0.5,0.25,0.25'"
+            f"split {_brief(spec)} splits edges, for link prediction (--task link_prediction); node "
+            "classification needs a split of nodes, as in 'random:0.5,0.25,0.25'"
         )
     if kind not in KINDS:
         raise InputError(f"unknown split {_brief(spec)}; {did_you_mean(kind[:60], KINDS)}")
     if colon and kind in ("default", "public"):
         raise InputError(
-            f"split {_brief(spec)}: {kind!r} takes no numbers; leave them out, or use "
-            "'per_class:20,500,1000' or 'random:0.5,0.25,0.25'"
+            f"split {_brief(spec)}: {kind!r} takes no numbers; omit them, or use 'per_class:20,500,1000' or "
+            "'random:0.5,0.25,0.25'"
         )
     if colon and not numbers:
         raise InputError(f"split {_brief(spec)} has no numbers after the colon; write them or drop the colon")
@@ -86,7 +108,7 @@ def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
     per_class, num_val, num_test = counts
     rng = generator(seed, "split/per_class")
     order = rng.permutation(np.flatnonzero(graph.y >= 0))
-    # Each class in turn, its nodes in random order: a node's place within its class is its rank.
+    # Sort by class; within a class the order stays random. A node's rank is its position within its class.
     order = order[np.argsort(graph.y[order], kind="stable")]
     size = np.bincount(graph.y[order], minlength=graph.num_classes)
     rank = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
@@ -97,15 +119,15 @@ def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
             smaller = f"'per_class:N,{num_val},{num_test}' with N at most {size[c]}, or "
         raise InputError(
             f"class {shown(graph.class_names[c]) if graph.class_names else c} of {graph.name!r} has "
-            f"{size[c]} labelled {'node' if size[c] == 1 else 'nodes'}, fewer than the {per_class} a "
-            f"class to train on; use {smaller}'random:0.5,0.25,0.25' as the split (--split)"
+            f"{size[c]} labelled {'node' if size[c] == 1 else 'nodes'}, fewer than the {per_class} training "
+            f"nodes per class; use {smaller}'random:0.5,0.25,0.25' as the split (--split)"
         )
     train, rest = order[rank < per_class], rng.permutation(order[rank >= per_class])
     if len(rest) < num_val + num_test:
         fewer = len(rest) // 3, len(rest) // 2
         possible = f"'per_class:{per_class},{fewer[0]},{fewer[1]}' or " if min(fewer) else ""
         raise InputError(
-            f"{graph.name!r} has {len(rest)} nodes left after {per_class} a class for training, "
+            f"{graph.name!r} has {len(rest)} nodes left after {per_class} training nodes per class, "
             f"fewer than the {num_val} + {num_test} for validation and test; "
             f"use {possible}'random:0.5,0.25,0.25' as the split (--split)"
         )
@@ -125,27 +147,30 @@ def _random(graph: Graph, kind: str, fractions: tuple[float, float, float], seed
         if fraction > 0 and not len(nodes):
             raise InputError(
                 f"a fraction of {fraction:g} of the {len(known)} nodes of known class of {graph.name!r} "
-                f"leaves none for {part}; use a larger fraction"
+                f"gives no node for {part}; use a larger fraction"
             )
     return _split(graph, f"{kind}:" + ",".join(f"{f:g}" for f in fractions), *parts)
 
 
 def _stratified_order(y: np.ndarray, known: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The nodes `known` in a random order whose every beginning has its share of each class, off by about
-    one node: the k-th of the n nodes of a class, in random order, comes at (k + u) / n, with one u in
-    [0, 1) for each class."""
+    """Order the nodes `known` at random such that every prefix has the classes in proportion, up to about one
+    node per class.
+
+    The k-th of the n nodes of a class, in random order, gets the key (k + u) / n, with one random u in [0, 1)
+    per class. The nodes are sorted by their keys.
+    """
     drawn = rng.permutation(known)
-    # Each class in turn, its nodes in random order: a node's place within its class is its rank.
+    # Sort by class; within a class the order stays random. A node's rank is its position within its class.
     drawn = drawn[np.argsort(y[drawn], kind="stable")]
     size = np.bincount(y[drawn])
     rank = np.arange(len(drawn)) - np.repeat(np.cumsum(size) - size, size)
-    place = (rank + rng.random(len(size))[y[drawn]]) / size[y[drawn]]
-    order: np.ndarray = drawn[np.argsort(place, kind="stable")]
+    key = (rank + rng.random(len(size))[y[drawn]]) / size[y[drawn]]
+    order: np.ndarray = drawn[np.argsort(key, kind="stable")]
     return order
 
 
 def _split(graph: Graph, name: str, train: np.ndarray, val: np.ndarray, test: np.ndarray) -> Split:
-    """A Split from the node numbers of its parts."""
+    """Build a Split from the node numbers of its parts."""
     masks = np.zeros((3, graph.num_nodes), dtype=bool)
     for mask, nodes in zip(masks, (train, val, test), strict=True):
         mask[nodes] = True
@@ -160,25 +185,39 @@ def _counts(spec: str, numbers: str) -> tuple[int, int, int]:
             f"split {_brief(spec)} cannot be read; write three counts, as in 'per_class:20,500,1000'"
         ) from None
     if per_class < 1 or val < 0 or test < 0:
-        raise InputError(f"split {_brief(spec)}: train on at least 1 node a class; no count may be negative")
+        raise InputError(
+            f"split {_brief(spec)}: use at least 1 training node per class, and no negative count"
+        )
     return per_class, val, test
 
 
 def fractions_in(
     spec: str, numbers: str, example: str = "random:0.5,0.25,0.25"
 ) -> tuple[float, float, float]:
-    """The fractions for train, val and test in the numbers of a spec; InputError where they are none."""
+    """Read the fractions for train, val and test.
+
+    Args:
+        spec: The whole spec, for messages.
+        numbers: Its numbers, as in "0.5,0.25,0.25".
+        example: A valid spec, for messages.
+
+    Returns:
+        The three fractions. The first is positive, and their sum is at most 1.
+
+    Raises:
+        InputError: The numbers cannot be read or are out of range.
+    """
     try:
         train, val, test = (float(part) for part in numbers.split(","))
     except ValueError:
         raise InputError(
             f"split {_brief(spec)} cannot be read; write three fractions, as in {example!r}"
         ) from None
-    # A hair above 1 is rounding (0.7 + 0.2 + 0.1), and NaN fails every comparison.
+    # The tolerance allows for rounding, as in 0.7 + 0.2 + 0.1. NaN fails every comparison.
     if not (train > 0 and val >= 0 and test >= 0 and train + val + test <= 1 + 1e-9):
         raise InputError(
-            f"split {_brief(spec)}: fractions must be at least 0 (more than 0 for training), their sum at "
-            "most 1"
+            f"split {_brief(spec)}: the fractions must be at least 0, that of training more than 0, and "
+            "their sum at most 1"
         )
     return train, val, test
 

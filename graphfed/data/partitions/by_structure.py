@@ -1,4 +1,7 @@
-"""Partitions that ignore the labels: random, louvain, metis, ego; and the one that the data names, column."""
+"""Partitioners that ignore the labels: random, louvain, metis, ego, and column, which follows the data.
+
+Shapes: N nodes, K clients.
+"""
 
 import heapq
 
@@ -14,7 +17,16 @@ __all__ = ["ego", "louvain", "metis", "random"]
 
 
 def random(graph: Graph, clients: int, seed: int) -> Partition:
-    """Every node to a client uniformly at random; sizes differ by at most one."""
+    """Assign nodes to clients uniformly at random, with sizes that differ by at most one.
+
+    Args:
+        graph: The graph.
+        clients: K.
+        seed: The seed of the draw.
+
+    Returns:
+        The partition.
+    """
     order = generator(seed, "partition/random").permutation(graph.num_nodes)
     client = np.empty(graph.num_nodes, dtype=np.int64)
     client[order] = np.arange(graph.num_nodes) % clients
@@ -22,10 +34,19 @@ def random(graph: Graph, clients: int, seed: int) -> Partition:
 
 
 def column(graph: Graph, clients: int, seed: int) -> Partition:
-    """The clients of the data itself: one client for each of `graph.client_names`.
+    """Partition by the clients that the data states, one for each of `graph.client_names`.
 
-    Where the clients' own files may share nodes and edges (`graph.held`), each client holds what its files
-    list, and nothing is cut: an edge that a client does not list is unknown there."""
+    If clients may list the same nodes and edges (`graph.held`), each client holds what its files list, and
+    there are no cross-client edges: a client does not know an edge that its files do not list.
+
+    Args:
+        graph: A graph whose data states the clients.
+        clients: The number of the data's clients.
+        seed: Not used.
+
+    Returns:
+        The partition.
+    """
     held = graph.held
     if held is None:
         assert graph.clients is not None
@@ -35,16 +56,33 @@ def column(graph: Graph, clients: int, seed: int) -> Partition:
 
 
 def ego(graph: Graph, clients: int, seed: int) -> Partition:
-    """Client i holds node i; every edge is cut. The seed plays no part."""
+    """Assign node i to client i, so that every edge is a cross-client edge.
+
+    Args:
+        graph: The graph.
+        clients: N.
+        seed: Not used.
+
+    Returns:
+        The partition.
+    """
     return from_assignment(graph, np.arange(graph.num_nodes), num_clients=clients)
 
 
 def louvain(graph: Graph, clients: int, seed: int) -> Partition:
-    """Louvain communities (networkx), packed largest first into the emptiest client.
+    """Assign Louvain communities (networkx) to clients, the largest first, each to the smallest client.
 
-    A community larger than N/K is first cut into pieces of at most N/K nodes, each a run of a
-    bandwidth-reducing order, so that neighbours mostly stay together. Hence every client holds a node, and
-    none more than 2 N/K.
+    A community larger than N/K is first divided into pieces of at most N/K nodes. The pieces are consecutive
+    in a bandwidth-reducing order, so most neighbours stay together. Hence every client holds at least one
+    node and at most 2 N/K.
+
+    Args:
+        graph: The graph.
+        clients: K.
+        seed: The seed of Louvain's algorithm.
+
+    Returns:
+        The partition.
     """
     import networkx as nx
     from scipy.sparse.csgraph import reverse_cuthill_mckee
@@ -75,9 +113,20 @@ def louvain(graph: Graph, clients: int, seed: int) -> Partition:
 
 
 def metis(graph: Graph, clients: int, seed: int) -> Partition:
-    """METIS: clients of nearly equal size with few edges between them.
+    """Partition with METIS into clients of nearly equal size with few cross-client edges.
 
-    On tiny graphs METIS may leave a client empty. Raises InputError when pymetis is not installed.
+    On tiny graphs METIS may leave a client empty.
+
+    Args:
+        graph: The graph.
+        clients: K.
+        seed: METIS' seed.
+
+    Returns:
+        The partition.
+
+    Raises:
+        InputError: Pymetis is not installed.
     """
     try:
         import pymetis
@@ -99,7 +148,7 @@ def metis(graph: Graph, clients: int, seed: int) -> Partition:
 
 
 def _adjacency(graph: Graph) -> sp.csr_matrix:
-    """The symmetric adjacency matrix [N, N] of ones, without a diagonal."""
+    """Build the symmetric adjacency matrix [N, N] of ones, without the diagonal."""
     u, v = graph.edges
     ones = np.ones(len(u), dtype=np.int8)
     half = sp.coo_matrix((ones, (u, v)), shape=(graph.num_nodes, graph.num_nodes))

@@ -1,4 +1,7 @@
-"""Partitions in which clients may share nodes: edges_uniform (SAPGNN) and overlapping (FedGraph)."""
+"""Partitioners for clients that may share nodes: edges_uniform (SAPGNN) and overlapping (FedGraph).
+
+Shapes: N nodes, m edges, K clients, C classes.
+"""
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -10,22 +13,32 @@ from graphfed.errors import InputError, did_you_mean
 
 __all__ = ["edges_uniform", "overlapping"]
 
-MIN_FRACTION = 0.05  # the smallest fraction of the nodes a client of `overlapping` may take
+MIN_FRACTION = 0.05  # the smallest fraction of the nodes at a client of `overlapping`
 
 
 def edges_uniform(
     graph: Graph, clients: int, seed: int, nodes: str, labels: str, overlap: float
 ) -> Partition:
-    """SAPGNN's deal: every edge to one client, uniformly (numbers differ by at most one); nodes are shared.
+    """Partition the edges uniformly at random, as in SAPGNN. Clients share nodes.
 
-    nodes: "all", every client holds every node; "endpoints", a client holds the ends of its edges, and a
-    node without an edge is at one client.
-    labels: "all", every holder of a node owns it, so it knows the label and is scored on it; "one", one of
-    its holders, drawn uniformly.
-    overlap: the fraction of the edges also given to a second client. No edge is cut: a missing edge is only
-    unknown here.
+    The clients' numbers of edges differ by at most one before the overlap. There are no cross-client edges: a
+    client does not know the edges that it does not hold.
 
-    Raises InputError when an option is out of range, or overlap asks for a second client and there is one.
+    Args:
+        graph: The graph.
+        clients: K.
+        seed: The seed of the draws.
+        nodes: "all": every client holds every node. "endpoints": a client holds the endpoints of its edges,
+            and one client holds each node without an edge.
+        labels: "all": every client that holds a node owns it, so it knows the label and is scored on the
+            node. "one": one of these clients owns it, drawn uniformly.
+        overlap: The fraction of the edges that a second client also holds.
+
+    Returns:
+        The partition.
+
+    Raises:
+        InputError: An option is out of range, or `overlap` is positive and there is only one client.
     """
     for name, value, kinds in (
         ("nodes", nodes, ("all", "endpoints")),
@@ -63,7 +76,7 @@ def edges_uniform(
         held_client, held_id = key // n, key % n
     held_owner = np.full(len(held_id), labels == "all")
     if labels == "one":
-        # The owner is the j-th holder of its node, j uniform.
+        # The owner is the j-th client that holds the node, with a uniform j.
         by_node = np.lexsort((held_client, held_id))
         holders = np.bincount(held_id, minlength=n)
         chosen = np.cumsum(holders) - holders + (rng.random(n) * holders).astype(np.int64)
@@ -75,23 +88,35 @@ def edges_uniform(
 def overlapping(
     graph: Graph, clients: int, seed: int, mean: float, variance: float, classes: int, copies: str
 ) -> Partition:
-    """FedGraph's deal: client k takes a share xi_k of the nodes, and copies are different nodes.
+    """Give every client a random fraction of the nodes, as in FedGraph.
 
-    xi is normal with this mean and variance, truncated to [0.05, 1].
-    copies "many": a client copies the fraction xi_k of all nodes. Every copy has its own id and is owned. An
-    edge whose other end the client also copied is internal; otherwise it becomes a cut row to the copy at one
-    client, drawn once for each node among its holders. So cut rows point one way. A node nobody copied is
-    gone with its edges.
-    copies "one": every node is at exactly one client, and sizes are in the proportion of the xi, to within
-    one node; so a client may get none of a graph with few nodes a client. Ids are nodes, and an edge
-    between clients is cut at both ends.
-    classes: how many of the classes every client has, 0 for all (see `_class_subsets`). The fraction xi_k is
-    then of the nodes of these classes; with copies "one", the nodes of a class are dealt over the clients
-    that have it in the proportion of their xi. Nodes of unknown class (-1) are one more class, which every
-    client has.
+    Client k takes the fraction xi_k, which is normally distributed and truncated to [0.05, 1].
 
-    Raises InputError when mean is not in [0.05, 1], variance is negative, classes is not a number of classes,
-    copies is unknown, or copies is "one" and there are too few clients for every class to be at one.
+    Args:
+        graph: The graph.
+        clients: K.
+        seed: The seed of the draws.
+        mean: The mean of the fractions before truncation, from 0.05 to 1.
+        variance: Their variance before truncation, at least 0.
+        classes: The number of classes that each client has (see `_class_subsets`); 0 for all. The fraction
+            xi_k then refers to the nodes of the client's classes. Nodes of unknown class (-1) form one more
+            class, which every client has.
+        copies: "many" or "one". With "many", a client copies the fraction xi_k of all nodes; every copy has
+            an id of its own and is owned by its client. If a client copied both endpoints of an edge, the
+            edge is inside the client. Otherwise it is a cross-client edge from the client's endpoint to the
+            copy of the other endpoint at one client, which is drawn once for each node among the clients with
+            a copy. Such an edge has one row, in one direction. A node that no client copied is left out with
+            its edges. With "one", every node is at exactly one client, and ids are node numbers. The sizes
+            are in proportion to xi, up to one node, so a client may be empty if there are few nodes per
+            client. The nodes of a class are partitioned among the clients that have it, in proportion to
+            their xi.
+
+    Returns:
+        The partition.
+
+    Raises:
+        InputError: An option is out of range or unknown, or `copies` is "one" and the clients together do not
+            have all classes.
     """
     if not MIN_FRACTION <= mean <= 1:
         raise InputError(f"mean {mean:g} of overlapping must be a fraction from {MIN_FRACTION:g} to 1")
@@ -103,9 +128,9 @@ def overlapping(
     if copies == "one" and not subset.any(axis=0).all():
         need = int(np.unique(graph.y[graph.y >= 0]).size)
         raise InputError(
-            f"copies=one cannot deal {graph.name!r}: {clients} clients with classes={classes} each do not "
-            f"have all its {need} classes; use classes={-(-need // clients)} or more, {-(-need // classes)} "
-            "or more clients, or copies=many"
+            f"copies=one cannot partition {graph.name!r}: {clients} clients with classes={classes} each do "
+            f"not have all its {need} classes; use classes={-(-need // clients)} or more, "
+            f"{-(-need // classes)} or more clients, or copies=many"
         )
     rng = generator(seed, "partition/overlapping")
     n = graph.num_nodes
@@ -116,30 +141,30 @@ def overlapping(
         xi = np.clip(mean + std * ndtri(rng.uniform(low, high, size=clients)), MIN_FRACTION, 1.0)
     if copies == "one":
         return from_assignment(graph, _one_client_each(graph, xi, subset, rng), num_clients=clients)
-    may = subset[:, graph.y]  # bool [K, N]
-    taken = np.maximum(np.rint(xi * may.sum(axis=1)), 1).astype(np.int64)
-    # Client k takes the nodes with its taken[k] smallest keys, among those of its classes.
-    key = np.where(may, rng.random((clients, n)), 1.0)
+    allowed = subset[:, graph.y]  # bool [K, N]
+    size = np.maximum(np.rint(xi * allowed.sum(axis=1)), 1).astype(np.int64)
+    # Client k takes the size[k] nodes with the smallest keys among the nodes of its classes.
+    key = np.where(allowed, rng.random((clients, n)), 1.0)
     rank = key.argsort(axis=1).argsort(axis=1)
-    has = rank < taken[:, None]  # bool [K, N]
+    has = rank < size[:, None]  # bool [K, N]
     held_client, held_node = np.nonzero(has)
     copy = np.full((clients, n), -1, dtype=np.int64)  # the id of node v's copy at client k
     copy[has] = np.arange(len(held_client))
-    # home[v]: the client whose copy of v serves the clients without one.
-    holders = has.sum(axis=0)
+    # home[v] is the client whose copy of v is the endpoint of the cross-client edges to v.
+    copies_of_node = has.sum(axis=0)
     by_node = np.nonzero(has.T)[1]
-    start = np.cumsum(holders) - holders
+    start = np.cumsum(copies_of_node) - copies_of_node
     home = np.full(n, -1, dtype=np.int64)
-    exists = holders > 0
-    home[exists] = by_node[(start + (rng.random(n) * holders).astype(np.int64))[exists]]
+    exists = copies_of_node > 0
+    home[exists] = by_node[(start + (rng.random(n) * copies_of_node).astype(np.int64))[exists]]
 
     u, v = graph.edges
     edge_client, inside = np.nonzero(has[:, u] & has[:, v])
-    # Copies at one client are numbered by node, so u < v keeps its order among the ids.
-    own, remote = [], []
+    # The ids of a client's copies ascend with the node numbers, so u < v also holds for the ids.
+    local, remote = [], []
     for a, b in ((u, v), (v, u)):
         k, e = np.nonzero(has[:, a] & ~has[:, b] & exists[b])
-        own.append(copy[k, a[e]])
+        local.append(copy[k, a[e]])
         remote.append(copy[home[b[e]], b[e]])
     held_id = np.arange(len(held_client))
     return Partition(
@@ -150,26 +175,26 @@ def overlapping(
         edge_client=edge_client,
         edge_u=copy[edge_client, u[inside]],
         edge_v=copy[edge_client, v[inside]],
-        **cross_rows(held_client, held_id, np.concatenate(own), np.concatenate(remote)),
+        **cross_rows(held_client, held_id, np.concatenate(local), np.concatenate(remote)),
         num_clients=clients,
         graph_hash=graph.hash,
     )
 
 
 def _class_subsets(graph: Graph, clients: int, seed: int, classes: int) -> np.ndarray:
-    """Which classes each client has, bool [K, C + 1]; the last column, which -1 indexes, is the unknown
-    class.
+    """Draw the classes of each client, bool [K, C + 1]. The last column (index -1) is the unknown class.
 
-    The classes that have nodes are dealt like cards: shuffled decks of all of them, one after the other,
-    and every client takes the next `classes` cards; a card that it has already waits for the next client. So
-    every set of that many classes is equally likely to be a client's, and any class is at as many clients
-    as any other, to within one: at one or more where K * classes is at least the number of classes.
+    The draw resembles dealing cards. A deck has one card for each class that has nodes. Every client takes
+    the next `classes` cards of shuffled decks, one deck after the other; a card that it already has waits for
+    the next client. So all sets of `classes` classes are equally likely for a client, and the numbers of
+    clients that have each class differ by at most one. Every class is at a client if K * classes is at least
+    the number of classes.
     """
     present = np.unique(graph.y[graph.y >= 0])
     if not 0 <= classes <= len(present):
         raise InputError(
-            f"classes={classes} of overlapping cannot be used: expected 0 (all) to {len(present)}, the "
-            f"classes that {graph.name!r} has nodes of"
+            f"classes={classes} of overlapping cannot be used; give 0 for all classes, or at most "
+            f"{len(present)}, the number of classes of {graph.name!r} that have nodes"
         )
     subset = np.ones((clients, graph.num_classes + 1), dtype=bool)
     if not classes:
@@ -191,15 +216,18 @@ def _class_subsets(graph: Graph, clients: int, seed: int, classes: int) -> np.nd
 def _one_client_each(
     graph: Graph, xi: np.ndarray, subset: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """One client for each node, int64 [N]: of the clients that have its class (`subset`, bool [K, C + 1]), in
-    the proportion of their xi [K]."""
-    # Classes that the same clients have are dealt together; without subsets these are all classes.
+    """Assign each node to one client, int64 [N].
+
+    A node goes to one of the clients that have its class (`subset`, bool [K, C + 1]), in proportion to their
+    xi [K].
+    """
+    # Classes that the same clients have form one group; without subsets, all classes form one group.
     clients, group = np.unique(subset, axis=1, return_inverse=True)  # bool [K, G], [C + 1]
     group = group.reshape(-1)[graph.y]  # [N]
-    share = np.cumsum(xi[:, None] * clients, axis=0)
-    ends = np.rint(share / share[-1] * np.bincount(group, minlength=clients.shape[1])).astype(np.int64)
+    total = np.cumsum(xi[:, None] * clients, axis=0)
+    ends = np.rint(total / total[-1] * np.bincount(group, minlength=clients.shape[1])).astype(np.int64)
     counts = np.diff(ends, axis=0, prepend=0)  # [K, G]
-    # The nodes of each group, in random order, go to clients 0, 1, ... by the counts.
+    # Assign the nodes of each group, in random order, to clients 0, 1, ... by the counts.
     shuffled = rng.permutation(graph.num_nodes)
     by_group = shuffled[np.argsort(group[shuffled], kind="stable")]
     client = np.empty(graph.num_nodes, dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Partitions of a graph over clients: the registry and the one entry point.
+"""The registry of partitioners, and the function that partitions a graph among clients.
 
-A recipe is a function `recipe(graph, clients, seed, **options) -> Partition`; a new one is a function in one
-of the recipe modules and a row in PARTITIONS, or a plug-in's (`graphfed.plugins`).
+A partitioner is a function `(graph, clients, seed, **options) -> Partition`. A new one is a function in a
+module of this package and an entry of PARTITIONS, or it comes from a plug-in (`graphfed.plugins`).
 """
 
 import dataclasses
@@ -22,9 +22,15 @@ __all__ = ["PARTITIONS", "Partition", "PartitionSpec", "from_assignment", "parti
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """One way to deal a graph. `options` maps each option to its default, which also fixes its type;
-    `clients_of` says how many clients a graph has where the recipe leaves no choice; `data` is the kind that
-    it deals, "graph" or "sensors"."""
+    """A partitioner and its description.
+
+    Attributes:
+        function: The partitioner.
+        options: The default of each option, which also fixes the option's type.
+        description: One line for people.
+        clients_of: A function that returns the number of clients for a graph; None if the user chooses it.
+        data: The kind of data that it partitions, "graph" or "sensors".
+    """
 
     function: Callable[..., Partition]
     options: Mapping[str, Option]
@@ -36,104 +42,117 @@ class PartitionSpec:
 def _clients_of(graph: Graph) -> int:
     if not graph.names_clients:
         raise InputError(
-            f"partition 'column' needs a column of clients, and {graph.name!r} has none; name it in the "
-            f"data's "
-            "description (client: ...), or deal the graph with another partition, as 'random'"
+            f"partition 'column' needs data that states the client of each node, and {graph.name!r} does "
+            "not; name the column of clients in the data's description (client: COLUMN), or use another "
+            "partition, such as 'random'"
         )
     return len(graph.client_names)
 
 
-def _of_no_graph(graph: Graph, *_: object) -> NoReturn:
+def _refuse_graph(graph: Graph, *_: object) -> NoReturn:
     raise InputError(
-        f"partition 'sensors' deals readings, a sensor to each client, and {graph.name!r} is a graph; use "
-        "another one, as 'label_dirichlet'"
+        f"partition 'sensors' assigns each sensor's readings to a client, and {graph.name!r} is a graph; use "
+        "another partition, such as 'label_dirichlet'"
     )
 
 
-_OWN: dict[str, PartitionSpec] = {
-    "random": PartitionSpec(random, {}, "nodes dealt uniformly; sizes differ by at most one"),
+_INCLUDED: dict[str, PartitionSpec] = {
+    "random": PartitionSpec(random, {}, "nodes assigned uniformly; sizes differ by at most one"),
     "label_dirichlet": PartitionSpec(
         label_dirichlet,
         {"beta": 10000.0, "kind": "proportions"},
-        "class shares drawn from a Dirichlet distribution: small beta is skewed, 10000 is even",
+        "class proportions from a Dirichlet distribution; a small beta is skewed, 10000 is even",
     ),
     "label_skew": PartitionSpec(
         label_skew,
         {"alpha": 0.0, "nodes": "own"},
-        "blocks of whole classes, then a fraction alpha spread over the other clients",
+        "blocks of whole classes; then a fraction alpha of each client's nodes moves to the others",
     ),
     "edges_uniform": PartitionSpec(
         edges_uniform,
         {"nodes": "all", "labels": "all", "overlap": 0.0},
-        "edges dealt uniformly, a fraction overlap of them to two clients; nodes and labels are shared",
+        "edges assigned uniformly, a fraction overlap of them to two clients; clients share nodes",
     ),
     "louvain": PartitionSpec(
-        louvain, {}, "communities found by Louvain, packed into clients of similar size"
+        louvain, {}, "communities found by Louvain's algorithm, combined into clients of similar size"
     ),
-    "metis": PartitionSpec(metis, {}, "few edges between clients of equal size, by METIS (extra: metis)"),
+    "metis": PartitionSpec(
+        metis, {}, "clients of equal size with few cross-client edges, by METIS (extra: metis)"
+    ),
     "overlapping": PartitionSpec(
         overlapping,
         {"mean": 0.8, "variance": 0.1, "classes": 0, "copies": "many"},
-        "every client takes a random fraction of the nodes; copies count as different nodes",
+        "every client takes a random fraction of the nodes; copies of a node count as different nodes",
     ),
     "ego": PartitionSpec(ego, {}, "one client for each node", clients_of=lambda graph: graph.num_nodes),
     "column": PartitionSpec(
         column,
         {},
-        "the clients that the data itself names: the default where it does",
+        "the clients that the data states; the default for such data",
         clients_of=_clients_of,
     ),
     "sensors": PartitionSpec(
-        _of_no_graph,
+        _refuse_graph,
         {},
-        "one client for each sensor: readings are dealt in no other way",
-        clients_of=_of_no_graph,
+        "one client for each sensor; the only partition of readings",
+        clients_of=_refuse_graph,
         data="sensors",
     ),
 }
-PARTITIONS = Registry("partition", "graphfed.partitions", "PARTITION", _OWN, lambda: PartitionSpec)
+PARTITIONS = Registry("partition", "graphfed.partitions", "PARTITION", _INCLUDED, lambda: PartitionSpec)
 
 
 def partition(graph: Graph, name: str, clients: int | None, seed: int, **options: Option) -> Partition:
-    """Deal `graph` over `clients` clients by the recipe `name` (see PARTITIONS). Same seed, same deal.
+    """Partition a graph among clients. The same arguments give the same partition.
 
-    clients: K, 1..N; None or the only number there is for "ego" and "column". options: of the recipe, checked
-    against its defaults.
-    Raises InputError for an unknown name or option, a value of the wrong type or range, or an impossible K.
+    Args:
+        graph: The graph, with N nodes.
+        name: The partitioner, a key of PARTITIONS.
+        clients: K, from 1 to N. "ego" and "column" determine it; for these give None or that number.
+        seed: The seed of the partitioner's draws.
+        **options: Options of the partitioner; an option that is not given has its default.
+
+    Returns:
+        The partition, with its name, options and seed.
+
+    Raises:
+        InputError: The name or an option is unknown, a value has the wrong type or is out of range, or the
+            number of clients is not possible.
     """
     if name not in PARTITIONS:
         raise InputError(f"unknown partition {name!r}; {did_you_mean(name, PARTITIONS)}")
     spec = PARTITIONS[name]
     chosen = _options(name, spec.options, options)
-    count = _clients(graph, name, spec, clients)
-    made = spec.function(graph, count, seed, **chosen)
-    return dataclasses.replace(made, name=name, options=chosen, seed=int(seed))
+    count = _number_of_clients(graph, name, spec, clients)
+    result = spec.function(graph, count, seed, **chosen)
+    return dataclasses.replace(result, name=name, options=chosen, seed=int(seed))
 
 
-def _clients(graph: Graph, name: str, spec: PartitionSpec, clients: int | None) -> int:
+def _number_of_clients(graph: Graph, name: str, spec: PartitionSpec, clients: int | None) -> int:
     n = graph.num_nodes
     if spec.clients_of is not None:
         fixed = spec.clients_of(graph)
         if clients is not None and clients != fixed:
             raise InputError(
-                f"partition {name!r} has {fixed} clients for {graph.name!r}, not {clients}; leave the number "
-                "of clients out"
+                f"partition {name!r} has {fixed} clients for {graph.name!r}, not {clients}; omit the number "
+                "of clients"
             )
         return fixed
     if isinstance(clients, bool) or not hasattr(clients, "__index__"):
         raise InputError(
-            f"clients {clients!r} cannot be used; partition {name!r} needs a whole number, at least 1"
+            f"clients={clients!r} cannot be used; partition {name!r} needs a whole number of at least 1"
         )
     count = clients.__index__()  # type: ignore[union-attr]
     if not 1 <= count <= n:
         raise InputError(
-            f"{count} clients cannot share {graph.name!r}, which has {n} nodes; choose 1 to {n} clients"
+            f"{graph.name!r} has {n} nodes and cannot be partitioned among {count} clients; choose 1 to {n} "
+            "clients"
         )
     return count
 
 
 def _options(name: str, defaults: Mapping[str, Option], given: Mapping[str, Option]) -> dict[str, Option]:
-    """The recipe's options with the given values, each of its default's type (an int does for a float)."""
+    """Add the defaults to the given options. A value must have its default's type; an int is a float, too."""
     chosen = dict(defaults)
     for key, value in given.items():
         if key not in defaults:
@@ -144,8 +163,8 @@ def _options(name: str, defaults: Mapping[str, Option], given: Mapping[str, Opti
             value = float(value)  # noqa: PLW2901
         if not isinstance(value, kind) or isinstance(value, bool):
             raise InputError(
-                f"option {key}={value!r} of partition {name!r} must be of type {kind.__name__}, "
-                f"as its default {defaults[key]!r}"
+                f"option {key}={value!r} of partition {name!r} must have type {kind.__name__}, "
+                f"like its default {defaults[key]!r}"
             )
         chosen[key] = value
     return chosen

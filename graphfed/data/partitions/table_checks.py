@@ -1,6 +1,6 @@
-"""Whether the tables of a partition say what they must: people hand such files in.
+"""Checks of a partition's tables, which may come from a user's file.
 
-Every check looks at whole columns; the message names the table and the first row that fails it.
+Every check works on whole columns. Its message names the table and the first row that fails.
 """
 
 import math
@@ -22,31 +22,42 @@ COLUMNS = {
     "cross": ("cross_local_client", "cross_id", "cross_remote_client", "cross_remote_id"),
 }
 ROW_KEY = {"held": COLUMNS["held"][:2], "edges": COLUMNS["edges"], "cross": COLUMNS["cross"]}
-LIMIT = 2**31  # of clients, ids and nodes: the product of two must not leave 64 bits
-SPARE_CLIENTS = 10**6  # a client may hold nothing, but not nearly all of them
-NAME = 200  # characters
-FORMAT = "the docstring of Partition has the format"
+LIMIT = 2**31  # bounds clients, ids and nodes, so that the product of two fits into 64 bits
+SPARE_CLIENTS = 10**6  # clients may be empty, but num_clients may exceed the held rows by this number at most
+MAX_NAME = 200  # characters
+FORMAT = "the docstring of graphfed.data.partitions.tables.Partition describes the format"
 
 
-def check_metadata(recipe: Mapping[str, Any], where: str) -> None:
-    """Raises InputError, which starts with `where`, unless what stands beside the tables can be shown and
-    written as JSON: names printable and short, numbers finite."""
-    options = recipe.get("options", {})
+def check_metadata(metadata: Mapping[str, Any], where: str) -> None:
+    """Check that a partition's metadata can be shown and written as JSON.
+
+    Names must be printable and short, and numbers finite.
+
+    Args:
+        metadata: Name, options, seed, num_clients and graph_hash.
+        where: The file or partition, which starts the error message.
+
+    Raises:
+        InputError: An entry cannot be used.
+    """
+    options = metadata.get("options", {})
     fits = {
-        "num_clients": type(recipe.get("num_clients")) is int,
-        "graph_hash": isinstance(recipe.get("graph_hash"), str),
-        "name": _is_name(recipe.get("name", "assignment")),
-        "seed": type(recipe.get("seed", 0)) is int and abs(recipe.get("seed", 0)) < 2**63,
+        "num_clients": type(metadata.get("num_clients")) is int,
+        "graph_hash": isinstance(metadata.get("graph_hash"), str),
+        "name": _is_name(metadata.get("name", "assignment")),
+        "seed": type(metadata.get("seed", 0)) is int and abs(metadata.get("seed", 0)) < 2**63,
         "options": isinstance(options, dict)
         and all(_is_name(key) and _is_option(value) for key, value in options.items()),
     }
     for key, fit in fits.items():
         if not fit:
-            raise InputError(f"{where}: {key} of the partition cannot be used; {FORMAT}")
+            raise InputError(
+                f"{where}: the entry {key!r} of the partition's metadata cannot be used; {FORMAT}"
+            )
 
 
 def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable() and 0 < len(value) <= NAME
+    return isinstance(value, str) and value.isprintable() and 0 < len(value) <= MAX_NAME
 
 
 def _is_option(value: Any) -> bool:
@@ -56,18 +67,26 @@ def _is_option(value: Any) -> bool:
 
 
 def check_tables(tables: Tables, num_clients: int, where: str) -> None:
-    """Raises InputError, which starts with `where`, for tables that are no partition of any graph.
+    """Check that tables are a partition of some graph.
 
-    tables: the eleven columns of a Partition by name. Checked: types and lengths; clients, ids and nodes in
-    range; order without repetition; one node and an owner for each id; edges between ids of their client; cut
-    rows from an id of the client to one that the remote client owns, and back if no node is shared or
-    copied.
+    The checks are: types and lengths; the ranges of clients, ids and nodes; sorted rows without repetition;
+    one node and at least one owner for each id; the endpoints of an edge are ids that its client holds; a
+    cross-client edge goes from an id of its client to an id that the remote client owns. If no node is shared
+    or copied, every cross-client edge has a row in each direction.
+
+    Args:
+        tables: The eleven columns of a Partition by name.
+        num_clients: K.
+        where: The file or partition, which starts the error message.
+
+    Raises:
+        InputError: A check fails.
     """
     _check_types(tables, where)
     _check_ranges(tables, num_clients, where)
     for table, key in ROW_KEY.items():
         unsorted = ~_in_order([tables[column] for column in key])
-        why = f"it does not come after the row before; rows are sorted by {', '.join(key)}, none twice"
+        why = f"it is not in order; rows must be sorted by {', '.join(key)}, without repetition"
         _refuse(where, table, unsorted, why)
     _check_ids(tables, where)
     held = _Held(tables)
@@ -80,13 +99,22 @@ def check_tables(tables: Tables, num_clients: int, where: str) -> None:
 
 
 def check_against_graph(tables: Tables, graph: Graph, where: str) -> None:
-    """Raises InputError when a node or an edge is not one of the graph's. After `check_tables` only."""
+    """Check that the tables' nodes and edges are nodes and edges of a graph. Call `check_tables` before.
+
+    Args:
+        tables: The eleven columns of a Partition by name.
+        graph: The graph.
+        where: The file or partition, which starts the error message.
+
+    Raises:
+        InputError: The graph does not have a node or an edge.
+    """
     n = graph.num_nodes
     node = tables["held_node"]
     why = f"node {{node}} is not one of the {n} nodes of the graph"
     _refuse(where, "held", node >= n, why, node=node)
     held = _Held(tables)
-    known = graph.edges[0] * n + graph.edges[1]  # ascending, as the edges are sorted
+    known = graph.edges[0] * n + graph.edges[1]  # ascending, because the edges are sorted
     ends = {
         "edges": (("edge_client", "edge_u"), ("edge_client", "edge_v")),
         "cross": (("cross_local_client", "cross_id"), ("cross_remote_client", "cross_remote_id")),
@@ -99,22 +127,21 @@ def check_against_graph(tables: Tables, graph: Graph, where: str) -> None:
 
 
 class _Held:
-    """Where in the table `held` a client's id is."""
+    """An index of the rows of the table `held` by client and id."""
 
     def __init__(self, tables: Tables) -> None:
         self.width = int(tables["held_id"].max(initial=0)) + 1
-        self.codes = (
-            tables["held_client"] * self.width + tables["held_id"]
-        )  # ascending, as the rows are sorted
+        # The codes ascend, because the rows are sorted by (client, id).
+        self.codes = tables["held_client"] * self.width + tables["held_id"]
 
     def row(self, client: np.ndarray, id_: np.ndarray) -> np.ndarray:
-        """The row of each client's id, -1 where the client does not hold it; [n] int64."""
-        # An id beyond all held ones must not pass for a small id of the next client.
+        """Find the row of each pair of a client and an id, [n] int64; -1 if there is no such row."""
+        # The code of an id above all held ids would equal the code of a small id of the next client.
         return np.where(id_ < self.width, _position(self.codes, client * self.width + id_), -1)
 
 
 def _position(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Where each value is in the ascending vector, -1 where it is not."""
+    """Find the position of each value in an ascending vector; -1 if it is absent."""
     if not len(ascending):
         return np.full(len(values), -1)
     place = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
@@ -129,15 +156,15 @@ def _check_types(tables: Tables, where: str) -> None:
             if array.dtype != dtype or array.shape != (len(tables[columns[0]]),):
                 raise InputError(
                     f"{where}: table {table!r}, column {column!r} has dtype {array.dtype} and shape "
-                    f"{array.shape}; expected {np.dtype(dtype)}, one entry a row; {FORMAT}"
+                    f"{array.shape}; expected {np.dtype(dtype)} with one entry per row; {FORMAT}"
                 )
 
 
 def _check_ranges(tables: Tables, num_clients: int, where: str) -> None:
     if not 0 <= num_clients <= len(tables["held_client"]) + SPARE_CLIENTS:
         raise InputError(
-            f"{where}: num_clients={num_clients} does not fit {len(tables['held_client'])} held nodes; "
-            f"{FORMAT}"
+            f"{where}: num_clients={num_clients} is out of range for {len(tables['held_client'])} rows of "
+            f"table 'held'; {FORMAT}"
         )
     for table, columns in COLUMNS.items():
         for column in columns:
@@ -150,11 +177,11 @@ def _check_ranges(tables: Tables, num_clients: int, where: str) -> None:
 
 
 def _check_ids(tables: Tables, where: str) -> None:
-    """Every id stands for one node and has an owner."""
+    """Check that every id stands for one node and has an owner."""
     node, owner = tables["held_node"], tables["held_owner"]
     ids, which = np.unique(tables["held_id"], return_inverse=True)
     node_of = np.empty(len(ids), dtype=np.int64)
-    node_of[which[::-1]] = node[::-1]  # the first row of an id counts
+    node_of[which[::-1]] = node[::-1]  # of several rows with one id, the first determines the node
     why = "id {id} stands for node {node} here, and for node {other} at another client"
     other = node_of[which]
     _refuse(where, "held", node != other, why, id=tables["held_id"], node=node, other=other)
@@ -167,24 +194,23 @@ def _check_cross(tables: Tables, held: _Held, where: str) -> None:
     client, id_, remote_client, remote_id = (tables[column] for column in COLUMNS["cross"])
     columns = {"client": client, "id": id_, "remote_client": remote_client, "remote_id": remote_id}
     _refuse(where, "cross", client == remote_client, "both ends are at client {client}", **columns)
-    own, remote = held.row(client, id_), held.row(remote_client, remote_id)
-    _refuse(where, "cross", own < 0, "cross_id {id} is not held by client {client}", **columns)
-    owned = np.append(tables["held_owner"], False)[remote]  # row -1 is none
+    local, remote = held.row(client, id_), held.row(remote_client, remote_id)
+    _refuse(where, "cross", local < 0, "cross_id {id} is not held by client {client}", **columns)
+    owned = np.append(tables["held_owner"], False)[remote]  # row -1, for an absent id, is not owned
     why = "cross_remote_id {remote_id} is not owned by client {remote_client}"
     _refuse(where, "cross", ~owned, why, **columns)
     if tables["held_owner"].all() and (tables["held_id"] == tables["held_node"]).all():
         rows = len(held.codes)
-        no_way_back = _position(own * rows + remote, remote * rows + own) < 0
+        one_way = _position(local * rows + remote, remote * rows + local) < 0
         why = (
-            "client {remote_client} has no row for its end {remote_id} of the edge to {id}; without "
-            "copies an "
-            "edge between clients has a row in each direction"
+            "client {remote_client} has no row for the edge from its id {remote_id} to {id}; without copies, "
+            "a cross-client edge has a row in each direction"
         )
-        _refuse(where, "cross", no_way_back, why, **columns)
+        _refuse(where, "cross", one_way, why, **columns)
 
 
 def _in_order(columns: list[np.ndarray]) -> np.ndarray:
-    """bool [n]: whether a row comes after the row before, by the columns in turn."""
+    """Decide for each row whether it is above the previous row, compared column by column, bool [n]."""
     n = len(columns[0])
     later, equal = np.zeros(max(n - 1, 0), dtype=bool), np.ones(max(n - 1, 0), dtype=bool)
     for column in columns:
@@ -194,7 +220,10 @@ def _in_order(columns: list[np.ndarray]) -> np.ndarray:
 
 
 def _refuse(where: str, table: str, bad: np.ndarray, why: str, **columns: np.ndarray) -> None:
-    """Refuse the first row where `bad` is true; `why` may name the columns, whose entry it then shows."""
+    """Raise an InputError for the first row where `bad` is True.
+
+    `why` may contain names of `columns` in braces, which are replaced by the entries of that row.
+    """
     rows = np.flatnonzero(bad)
     if rows.size:
         shown = why.format(**{key: column[rows[0]] for key, column in columns.items()})

@@ -1,15 +1,15 @@
-"""The one partition format: tables that say which client holds which nodes and edges.
+"""The partition format: tables of the nodes and edges that each client holds.
 
-    held   one row for each node a client holds, and whether the client owns it
+    held   one row for each node that a client holds, and whether the client owns the node
     edges  one row for each undirected edge inside a client
-    cut    one row, seen from a client, for each edge that leaves it
+    cross  one row for each cross-client edge, as seen from one of its clients
 
-A node is labelled and scored only where it is owned, and every id has an owner; several clients that know
-its label own it together. Ids are the graph's node numbers, except where a partition makes copies that
-count as different nodes (FedGraph): there every copy has an id of its own, and `held_node` says whose
-copy it is.
+Only owners of a node know its label and are scored on it. Every id has at least one owner, and a node has
+several owners if several clients know its label. Ids are the graph's node numbers. The exception is a
+partition whose copies count as different nodes (FedGraph): there every copy has an id of its local, and
+`held_node` is the node that it copies.
 
-Shapes: N nodes, M held rows, E rows of edges, C rows of cut, K clients.
+Shapes: N nodes, M rows of held, E rows of edges, C rows of cross, K clients.
 """
 
 import json
@@ -38,15 +38,29 @@ WRITE_ONE = "write one with 'graphfed data partition', or Partition.save"
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Who holds what. Clients are 0..num_clients-1; a client may hold nothing.
+    """The nodes and edges that each client holds.
 
-    held_client, held_id, held_node: int64 [M], held_owner: bool [M]; sorted by (client, id).
-    edge_client, edge_u, edge_v: int64 [E], u < v are ids held by the client; sorted by (client, u, v).
-    cross_local_client, cross_id, cross_remote_client, cross_remote_id: int64 [C]; the client's own id and the
-    id at the other
-    end, which the remote client owns; sorted. Without copies every edge between clients has a row in each
-    direction.
-    name, options, seed: what it was made with; printable text of at most 200 characters and finite numbers.
+    Clients are numbered 0..num_clients-1; a client may hold nothing. Rows of `held` are sorted by (client,
+    id), rows of `edges` by (client, u, v), rows of `cross` by all four columns. Without copies, every
+    cross-client edge has a row in each direction.
+
+    Attributes:
+        held_client: The client that holds a node, int64 [M].
+        held_id: The id of the node, int64 [M].
+        held_node: The node's number in the graph, int64 [M].
+        held_owner: Whether the client owns the node, bool [M].
+        edge_client: The client that holds an edge, int64 [E].
+        edge_u: The edge's smaller endpoint, an id that the client holds, int64 [E].
+        edge_v: The edge's larger endpoint, an id that the client holds, int64 [E].
+        cross_local_client: The client from which a cross-client edge is seen, int64 [C].
+        cross_id: The edge's endpoint at this client, an id that it holds, int64 [C].
+        cross_remote_client: The client at the other endpoint, int64 [C].
+        cross_remote_id: The other endpoint, an id that the remote client owns, int64 [C].
+        num_clients: K.
+        graph_hash: The hash of the partitioned graph.
+        name: The partitioner, a printable text of at most 200 characters.
+        options: The partitioner's options: finite numbers, and texts like `name`.
+        seed: The partitioner's seed.
     """
 
     held_client: np.ndarray
@@ -77,35 +91,54 @@ class Partition:
 
     @cached_property
     def hash(self) -> str:
-        """sha256 (hex) of the tables, the number of clients and the graph's hash.
+        """The SHA-256 hash (hexadecimal) of the tables, the number of clients and the graph's hash.
 
-        Two recipes that deal the same way have the same hash: name, options and seed do not count.
+        Name, options and seed do not change it, so two partitioners with the same result have the same hash.
         """
         return content_hash(self.tables, f"{self.num_clients} {self.graph_hash}")
 
     def node_of(self, ids: np.ndarray) -> np.ndarray:
-        """The graph's node of each held id, of the shape of `ids`. Memory grows with what is held: the ids
-        of a file may be any numbers."""
+        """Return the graph's node of each id.
+
+        Args:
+            ids: Ids that clients hold, of any shape.
+
+        Returns:
+            The nodes' numbers, int64, of the shape of `ids`.
+        """
+        # A table that is indexed by id would be simpler, but a file's ids may be large numbers.
         known, first = np.unique(self.held_id, return_index=True)
         nodes: np.ndarray = self.held_node[first][np.searchsorted(known, ids)]
         return nodes
 
     def check(self, graph: Graph, where: str | None = None) -> None:
-        """Raises InputError when this partition was made for another graph, or its tables are no partition
-        of this one: a row out of place, an unknown node or id, an edge the graph does not have. where: what
-        to call the partition."""
+        """Check that this is a partition of a graph.
+
+        Args:
+            graph: The graph.
+            where: The name of the partition in error messages; by default its local name.
+
+        Raises:
+            InputError: The partition was made for another graph, or its tables have a row out of order, an
+                unknown node or id, or an edge that the graph does not have.
+        """
         where = f"the {self.name!r} partition" if where is None else where
         if graph.hash != self.graph_hash:
             raise InputError(
-                f"{where} was made for another graph (hash {self.graph_hash[:12]}) than {graph.name!r} (hash "
-                f"{graph.hash[:12]}); partition this graph again, or give the data it was made for"
+                f"{where} was made for a graph with hash {self.graph_hash[:12]}, and {graph.name!r} has hash "
+                f"{graph.hash[:12]}; partition this graph again, or give the data that the partition was "
+                "made for"
             )
         check_tables(self.tables, self.num_clients, where)
         check_against_graph(self.tables, graph, where)
 
     def save(self, path: str | Path) -> None:
-        """Write one portable safetensors file, atomically. `load` checks what is in it."""
-        recipe = {
+        """Write the partition to a safetensors file, atomically.
+
+        Args:
+            path: The file, which is replaced if it exists.
+        """
+        metadata = {
             "format": FORMAT,
             "name": self.name,
             "options": self.options,
@@ -114,51 +147,70 @@ class Partition:
             "graph_hash": self.graph_hash,
             "hash": self.hash,
         }
-        write_tensors(Path(path), self.tables, {"partition": json.dumps(recipe)})
+        write_tensors(Path(path), self.tables, {"partition": json.dumps(metadata)})
 
     @staticmethod
-    def recipe(path: str | Path) -> dict[str, Any]:
-        """name, options, seed, num_clients, graph_hash and hash of the partition that `save` wrote, without
-        reading its tables. Raises InputError for a missing or foreign file."""
+    def metadata(path: str | Path) -> dict[str, Any]:
+        """Read the metadata of a partition file without its tables.
+
+        Args:
+            path: A file that `save` wrote.
+
+        Returns:
+            The keys name, options, seed, num_clients, graph_hash and hash.
+
+        Raises:
+            InputError: The file is missing, or is no partition file.
+        """
         path = Path(path)
         try:
             mode = path.stat().st_mode
         except (FileNotFoundError, NotADirectoryError):
-            raise InputError(f"the partition file {path} is not there; {WRITE_ONE}") from None
+            raise InputError(f"the partition file {path} does not exist; {WRITE_ONE}") from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "the name cannot be used"
             raise InputError(f"the partition file {shown(str(path))} cannot be read ({reason})") from None
-        if not stat.S_ISREG(mode):  # a pipe would be waited for
+        if not stat.S_ISREG(mode):  # reading a pipe would block
             what = "is a folder" if stat.S_ISDIR(mode) else "is no regular file"
             raise InputError(f"the partition file {path} {what}; {WRITE_ONE}")
         try:
-            path.open("rb").close()  # safetensors calls a file that may not be read absent
-            recipe = json.loads(read_metadata(path)["partition"])
-            known = recipe.pop("format") == FORMAT and isinstance(recipe["hash"], str)
+            path.open("rb").close()  # safetensors reports a file without read permission as missing
+            metadata = json.loads(read_metadata(path)["partition"])
+            known = metadata.pop("format") == FORMAT and isinstance(metadata["hash"], str)
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-        except Exception as error:  # a foreign file can fail in every way
+        except Exception as error:  # a foreign file can fail in many ways
             raise InputError(f"{path} is not a partition file ({brief(error)}); {WRITE_ONE}") from error
         if not known:
-            raise InputError(f"{path} is of another version of graphfed; save it again")
-        check_metadata(recipe, str(path))
-        return dict(recipe)
+            raise InputError(f"{path} was written by another version of graphfed; save it again")
+        check_metadata(metadata, str(path))
+        return dict(metadata)
 
     @staticmethod
     def load(path: str | Path) -> "Partition":
-        """Read what `save` wrote. Raises InputError for a missing, foreign or damaged file, and for one whose
-        tables are no partition of any graph: then it names table and row. `check` compares with a graph."""
+        """Read a partition file and check its tables. `check` compares them with a graph.
+
+        Args:
+            path: A file that `save` wrote.
+
+        Returns:
+            The partition.
+
+        Raises:
+            InputError: The file is missing, damaged or no partition file, or its tables are no partition of
+                any graph. In the last case the message names table and row.
+        """
         path = Path(path)
-        recipe = Partition.recipe(path)
-        expected = recipe.pop("hash")
+        metadata = Partition.metadata(path)
+        expected = metadata.pop("hash")
         try:
-            contents: dict[str, Any] = read_tensors(path)[0] | recipe
+            contents: dict[str, Any] = read_tensors(path)[0] | metadata
             loaded = Partition(**contents)
             intact = loaded.hash == expected
         except Exception as error:
             raise InputError(f"{path} is not a partition file ({brief(error)}); {WRITE_ONE}") from error
         if not intact:
-            raise InputError(f"{path} is damaged: its content does not match its hash; save it again")
+            raise InputError(f"{path} is damaged: its content does not match its hash; write it again")
         check_tables(loaded.tables, loaded.num_clients, str(path))
         return loaded
 
@@ -172,10 +224,23 @@ def from_assignment(
     options: dict[str, Option] | None = None,
     seed: int = 0,
 ) -> Partition:
-    """The partition that gives every node to exactly one client; edges between clients become cut rows.
+    """Build the partition in which every node is at exactly one client.
 
-    client: [N] integers, the client of each node. num_clients: K; by default the largest client plus one.
-    Raises InputError when `client` has the wrong length or type, or leaves 0..num_clients-1.
+    Edges between nodes of different clients become rows of `cross`.
+
+    Args:
+        graph: The graph.
+        client: The client of each node, integers [N].
+        num_clients: K; by default the largest client plus one.
+        name: The partitioner.
+        options: The partitioner's options.
+        seed: The partitioner's seed.
+
+    Returns:
+        The partition.
+
+    Raises:
+        InputError: `client` has the wrong length or type, or an entry outside 0..num_clients-1.
     """
     client = np.asarray(client)
     if client.shape != (graph.num_nodes,) or not np.issubdtype(client.dtype, np.integer):
@@ -195,10 +260,10 @@ def from_assignment(
     held = order_by_client(client, num_clients)
     u, v = graph.edges
     inside = client[u] == client[v]
-    crossing = ~inside
+    cross = ~inside
     edge_u, edge_v = u[inside], v[inside]
     order = order_by_client(client[edge_u], num_clients)
-    ends = np.concatenate((u[crossing], v[crossing])), np.concatenate((v[crossing], u[crossing]))
+    ends = np.concatenate((u[cross], v[cross])), np.concatenate((v[cross], u[cross]))
     return Partition(
         held_client=client[held],
         held_id=held,
@@ -223,11 +288,19 @@ def without_cross(
     *,
     num_clients: int,
 ) -> Partition:
-    """The partition of clients that may share nodes and edges, where an edge that a client lacks is only
-    unknown there: no edge is cut.
+    """Build the partition of clients that may share nodes and edges, without cross-client edges.
 
-    held: client, node and owner [M], sorted by (client, node); edges: client, u and v [E], sorted by
-    (client, u, v)."""
+    An edge that a client does not hold is unknown to it.
+
+    Args:
+        graph: The graph.
+        held: Client, node and owner, [M] each, sorted by (client, node).
+        edges: Client, u and v, [E] each, sorted by (client, u, v).
+        num_clients: K.
+
+    Returns:
+        The partition.
+    """
     none = np.zeros(0, dtype=np.int64)
     return Partition(
         held_client=held[0],
@@ -247,30 +320,44 @@ def without_cross(
 
 
 def order_by_client(client: np.ndarray, num_clients: int) -> np.ndarray:
-    """The stable order [n] int64 of rows by client [n]. Rows sorted by id become sorted by (client, id)."""
-    # numpy sorts 16-bit integers by radix, about ten times faster than wider ones.
-    narrow = client.astype(np.uint16) if num_clients <= 2**16 else client
-    return np.argsort(narrow, kind="stable")
+    """Sort rows by client, stably. Rows that are sorted by id become sorted by (client, id).
+
+    Args:
+        client: The client of each row, [n].
+        num_clients: K.
+
+    Returns:
+        The order of the rows, int64 [n].
+    """
+    # numpy sorts 16-bit integers with radix sort, about ten times faster than wider ones.
+    short = client.astype(np.uint16) if num_clients <= 2**16 else client
+    return np.argsort(short, kind="stable")
 
 
 def cross_rows(
-    held_client: np.ndarray, held_id: np.ndarray, own: np.ndarray, remote: np.ndarray
+    held_client: np.ndarray, held_id: np.ndarray, local: np.ndarray, remote: np.ndarray
 ) -> dict[str, Any]:
-    """The four cut columns, sorted by (client, id, remote client, remote id).
+    """Build the four columns of the table `cross`, for a partition in which one client holds each id.
 
-    held_client, held_id: [M] sorted by (client, id), each id held once.
-    own, remote: [C] ids at both ends, in any order.
+    Args:
+        held_client: The client of each held row, [M], sorted by (client, id).
+        held_id: The ids, [M].
+        local: The id at the first endpoint of each edge, [C], in any order.
+        remote: The id at the second endpoint, [C].
+
+    Returns:
+        The columns by name, [C] each, sorted by all four columns.
     """
     rows = len(held_id)
     row_of = np.empty(rows, dtype=np.int64)
     row_of[held_id] = np.arange(rows)
-    # The row of an id orders as (client, id), so one sort of row pairs sorts all four columns.
-    key = row_of[own] * rows + row_of[remote]
+    # Rows of `held` are in the order of (client, id), so sorting the pairs of rows sorts all four columns.
+    key = row_of[local] * rows + row_of[remote]
     key.sort()
-    own_row, remote_row = (key // rows, key % rows) if rows else (key, key)
+    local_row, remote_row = (key // rows, key % rows) if rows else (key, key)
     return {
-        "cross_local_client": held_client[own_row],
-        "cross_id": held_id[own_row],
+        "cross_local_client": held_client[local_row],
+        "cross_id": held_id[local_row],
         "cross_remote_client": held_client[remote_row],
         "cross_remote_id": held_id[remote_row],
     }

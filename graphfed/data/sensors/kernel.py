@@ -1,10 +1,10 @@
-"""A graph between sensors from the distances between them: a Gaussian kernel with a threshold.
+"""The graph between sensors from their distances, by a Gaussian kernel with a threshold.
 
-    W_ij = exp(-(d_ij / sigma)^2), and 0 where that is below the threshold
+    W_ij = exp(-(d_ij / sigma)^2), and 0 if this is below the threshold
 
-d_ij is the length of the way from i to j; a pair that is not listed is infinitely far apart. sigma is the
-standard deviation of the listed distances, zeros included (Li et al.: Diffusion Convolutional Recurrent
-Neural Network, ICLR 2018). W is directed, as ways are, and not made symmetric.
+d_ij is the length of the road from i to j; the distance of a pair that is not listed is infinite. sigma is
+the standard deviation of the listed distances, including zeros (Li et al.: Diffusion Convolutional Recurrent
+Neural Network, ICLR 2018). W is directed, like roads, and is not made symmetric. Shapes: S sensors.
 """
 
 import numpy as np
@@ -26,22 +26,37 @@ def gaussian_kernel(
     threshold: float = THRESHOLD,
     sigma: float | None = None,
 ) -> sp.csr_matrix:
-    """[S, S] float32 csr, diagonal 1, from the listed distances: sender, receiver: [n] sensors, no pair
-    twice; distance: [n], finite and not negative, in any unit.
+    """Compute the adjacency of sensors from listed distances.
 
-    sigma: in the unit of the distances; by default their standard deviation (of the population).
-    Raises InputError where that is 0 and the distances are not."""
+    Args:
+        sender: The sensor at which each edge starts, [n]. No pair may be listed twice.
+        receiver: The sensor at which each edge ends, [n].
+        distance: The distances, [n], finite and not negative, in any unit.
+        size: S.
+        threshold: A smaller weight becomes 0.
+        sigma: The scale of the kernel, in the unit of the distances; by default the (population) standard
+            deviation of the distances.
+
+    Returns:
+        The adjacency, [S, S] float32 csr, with diagonal 1.
+
+    Raises:
+        InputError: `sigma` is not given, and the distances have no standard deviation that can be used.
+
+    Reference:
+        Li et al.: Diffusion Convolutional Recurrent Neural Network, ICLR 2018.
+    """
     if sigma is None:
-        # A lone sensor lists its distance to itself alone, 0; others may be near the ends of the floats.
+        # A single sensor lists only its distance to itself, 0. Very large distances may overflow in std.
         with np.errstate(over="ignore", invalid="ignore"):
             sigma = float(np.std(distance)) if distance.any() else 1.0
         if not 0 < sigma < np.inf or (distance.any() and distance.min() == distance.max()):
             raise InputError(
                 f"the listed distances, {distance.min():g} to {distance.max():g}, have no standard deviation "
-                "to scale the kernel with; give 'sigma', a distance at which sensors have little to do with "
-                "each other"
+                "that could scale the kernel; give 'sigma', a distance at which the weight of an edge falls "
+                "to 0.37"
             )
-    with np.errstate(over="ignore"):  # far beyond sigma: the weight is 0
+    with np.errstate(over="ignore"):  # the square of a very large distance overflows, and the weight is 0
         weight = np.exp(-((distance / sigma) ** 2))
     kept = weight >= threshold
     return with_unit_diagonal(sender[kept], receiver[kept], weight[kept], size)
@@ -50,13 +65,22 @@ def gaussian_kernel(
 def with_unit_diagonal(
     sender: np.ndarray, receiver: np.ndarray, weight: np.ndarray, size: int
 ) -> sp.csr_matrix:
-    """[S, S] float32 csr of edges, no pair twice: weights of 0 are left out, and the diagonal
-    is 1."""
+    """Build an adjacency with diagonal 1 from weighted edges.
+
+    Args:
+        sender: The sensor at which each edge starts, [n]. No pair may be listed twice.
+        receiver: The sensor at which each edge ends, [n].
+        weight: The weights, [n]; weights of 0 and weights on the diagonal are dropped.
+        size: S.
+
+    Returns:
+        The adjacency, [S, S] float32 csr.
+    """
     weight = weight.astype(np.float32)
     edge = (sender != receiver) & (weight > 0)
-    own = np.arange(size)
+    diagonal = np.arange(size)
     content = np.concatenate((weight[edge], np.ones(size, dtype=np.float32)))
-    places = np.concatenate((sender[edge], own)), np.concatenate((receiver[edge], own))
-    matrix = sp.csr_matrix((content, places), shape=(size, size))
+    positions = np.concatenate((sender[edge], diagonal)), np.concatenate((receiver[edge], diagonal))
+    matrix = sp.csr_matrix((content, positions), shape=(size, size))
     matrix.sort_indices()
     return matrix

@@ -1,5 +1,7 @@
-"""The graph between sensors, and where they are: a table of distances or of weights, a square matrix, a table
-of locations. Sensors that the readings do not have are left out, and counted. S sensors.
+"""Reading of the graph between sensors and of their locations.
+
+The graph is a table of distances or weights, or a square matrix; the locations are a table. Sensors without
+readings are left out and counted. Shapes: S sensors.
 """
 
 from collections.abc import Sequence
@@ -20,9 +22,16 @@ __all__ = ["Pairs", "read_matrix", "read_pairs", "read_positions"]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Listed pairs of known sensors, none twice. sender, receiver: [n] int64, numbers of sensors; value: [n]
-    float64, not negative. listed: the rows of the file; left_out: those of them that name a sensor without
-    readings; unknown: these sensors, sorted."""
+    """Distinct pairs of sensors with a number each.
+
+    Attributes:
+        sender: The number of the first sensor, int64 [n].
+        receiver: The number of the second sensor, int64 [n].
+        value: The distance or weight, float64 [n], not negative.
+        listed: The number of rows of the file.
+        left_out: The number of rows that name a sensor without readings.
+        unknown: The sensors without readings that the file names, sorted.
+    """
 
     sender: np.ndarray
     receiver: np.ndarray
@@ -33,90 +42,109 @@ class Pairs:
 
     @property
     def note(self) -> str:
-        """What became of the rest, for readers of results; "" where there is none."""
+        """A sentence on the rows that were left out, for reports; "" if there are none."""
         if not self.left_out:
             return ""
         return (
-            f"{self.left_out:,} of {self.listed:,} listed pairs name {len(self.unknown):,} sensors without "
-            f"readings ({_some(self.unknown)}) and were left out"
+            f"{self.left_out:,} of {self.listed:,} listed pairs were left out, because they name "
+            f"{len(self.unknown):,} sensors without readings ({_some(self.unknown)})"
         )
 
 
 def read_pairs(file: TableFile, columns: Sequence[str], ids: tuple[str, ...], what: str) -> Pairs:
-    """A table with a row for each pair of sensors. columns: what those of the sender, the receiver and the
-    number are called; what: what the number is, for messages.
+    """Read a table with a row for each pair of sensors.
 
-    Raises InputError for a number that is negative or none, a pair with two numbers, and a file that names
-    none of the sensors."""
+    Args:
+        file: The table.
+        columns: The names of the columns of the sender, the receiver and the number.
+        ids: The S sensors that have readings.
+        what: What the number is: "distance" or "weight".
+
+    Returns:
+        The pairs of sensors that have readings.
+
+    Raises:
+        InputError: A number is missing or negative, a pair has two different numbers, or no row names two of
+            the sensors.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # Weights are kept in 32 bits.
+    # The adjacency stores weights in 32 bits, so weights are checked in 32 bits.
     dtype = np.float64 if what == "distance" else np.float32
     read, numbers = file.read(columns[:2], Numbers(columns[2:], "drop the row", dtype))
     names = [read[column] for column in columns[:2]]
     for column, name in zip(columns, names, strict=False):
         file.refuse_where(pc.equal(name, ""), column, "is empty", "name the sensor, or drop the row")
     file.refuse_where(
-        numbers[:, 0] < 0, columns[2], f"is no {what}", f"a {what} is 0 or more: correct it", numbers[:, 0]
+        numbers[:, 0] < 0, columns[2], f"is no {what}", f"give a {what} of at least 0", numbers[:, 0]
     )
     known = pa.array(ids, pa.string())
-    places = [pc.index_in(name, value_set=known) for name in names]
+    positions = [pc.index_in(name, value_set=known) for name in names]
     unknown = {
         text
-        for name, place in zip(names, places, strict=True)
-        for text in name.filter(pc.is_null(place)).unique().to_pylist()
+        for name, position in zip(names, positions, strict=True)
+        for text in name.filter(pc.is_null(position)).unique().to_pylist()
     }
-    end = np.stack([np.asarray(pc.fill_null(place, -1)) for place in places]).astype(np.int64)
+    ends = np.stack([np.asarray(pc.fill_null(position, -1)) for position in positions]).astype(np.int64)
     value = numbers[:, 0].astype(np.float64)
-    rows = np.flatnonzero((end >= 0).all(0))
+    rows = np.flatnonzero((ends >= 0).all(0))
     if not rows.size:
-        named = f"it names {_some(tuple(sorted(unknown)))}" if unknown else "it has no row"
+        content = f"it names {_some(tuple(sorted(unknown)))}" if unknown else "it has no row"
         raise InputError(
-            f"{file.path} lists no pair of the sensors that have readings ({named}; readings are of "
-            f"{_some(ids)}); use the same ids in both files"
+            f"{file.path} lists no pair of sensors that have readings ({content}; the sensors with readings "
+            f"are {_some(ids)}); use the same ids in both files"
         )
-    kept = _once(file, end[:, rows], value[rows], rows, ids, what)
+    kept = _merge_repeated(file, ends[:, rows], value[rows], rows, ids, what)
     left_out = len(value) - len(rows)
-    return Pairs(end[0, kept], end[1, kept], value[kept], len(value), left_out, tuple(sorted(unknown)))
+    return Pairs(ends[0, kept], ends[1, kept], value[kept], len(value), left_out, tuple(sorted(unknown)))
 
 
-def _once(
-    file: TableFile, end: np.ndarray, value: np.ndarray, rows: np.ndarray, ids: tuple[str, ...], what: str
+def _merge_repeated(
+    file: TableFile, ends: np.ndarray, value: np.ndarray, rows: np.ndarray, ids: tuple[str, ...], what: str
 ) -> np.ndarray:
-    """The rows to keep: the first of those that say the same; InputError where they do not."""
-    key = end[0] * len(ids) + end[1]
+    """Return the first row of each pair; InputError if a pair's rows have different numbers."""
+    key = ends[0] * len(ids) + ends[1]
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
     differs = np.flatnonzero(value != value[first[number]])
     if differs.size:
-        at = int(differs[0])
-        before = int(first[number[at]])
+        row = int(differs[0])
+        earlier = int(first[number[row]])
         raise InputError(
-            f"{file.where(int(rows[at]))}: the {what} from {shown(ids[end[0, at]])} to "
-            f"{shown(ids[end[1, at]])} is {value[at]:g} here and {value[before]:g} in "
-            f"{file.place(int(rows[before]))}; keep one of them"
+            f"{file.where(int(rows[row]))}: the {what} from {shown(ids[ends[0, row]])} to "
+            f"{shown(ids[ends[1, row]])} is {value[row]:g} here and {value[earlier]:g} in "
+            f"{file.place(int(rows[earlier]))}; keep one of the two rows"
         )
     kept: np.ndarray = rows[np.sort(first)]
     return kept
 
 
 def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.csr_matrix:
-    """A square matrix of weights, [S, S] float32 csr with diagonal 1: row i, column j is the weight from
-    sensor i to j.
+    """Read a square matrix of weights. Row i, column j is the weight from sensor i to sensor j.
 
-    CSV with the ids in the first line (and, if you like, in the first column, too), or without any id, in the
-    order of the readings; npz of one square array, with an array 'ids' for its order where that is another,
-    or as scipy.sparse.save_npz writes it.
+    A CSV or Parquet file has the ids as names of its columns, and optionally also in its first column. A CSV
+    file may have no ids at all; the order is then that of the readings. An npz file has one square array, or
+    is written by scipy.sparse.save_npz. Its order is that of the readings, or that of an array 'ids'.
 
-    Raises InputError for another shape, other sensors, and a weight that is negative or not finite."""
+    Args:
+        path: The file.
+        ids: The S sensors that have readings. Other sensors of the matrix are left out.
+
+    Returns:
+        The adjacency, [S, S] float32 csr, with diagonal 1.
+
+    Raises:
+        InputError: The matrix is not square, has no row for a sensor, or has a weight that is negative or not
+            finite.
+    """
     if path.name.lower().endswith(".npz"):
         matrix, names = _npz_matrix(path, ids)
     else:
         matrix, names = _csv_matrix(path, ids)
     if matrix.shape[0] != len(names):
         raise InputError(
-            f"{path} has {matrix.shape[0]} rows and columns, and there are {len(names)} ids"
-            f"{' (those of the readings)' if names is ids else ''}; give a row and a column for each id"
+            f"{path} has {matrix.shape[0]} rows and columns for {len(names)} ids"
+            f"{' (the ids of the readings)' if names is ids else ''}; give one row and one column for each id"
         )
     order = _order(path, names, ids)
     matrix = matrix[order][:, order].tocoo()
@@ -124,8 +152,8 @@ def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.csr_matrix:
     if bad.size:
         i, j = matrix.row[bad[0]], matrix.col[bad[0]]
         raise InputError(
-            f"{path}: the weight from {shown(ids[i])} to {shown(ids[j])} is {matrix.data[bad[0]]:g}; a "
-            "weight is a finite number of 0 or more"
+            f"{path}: the weight from {shown(ids[i])} to {shown(ids[j])} is {matrix.data[bad[0]]:g}; give a "
+            "finite number of at least 0"
         )
     matrix.sum_duplicates()
     return with_unit_diagonal(matrix.row, matrix.col, matrix.data, len(ids))
@@ -139,15 +167,18 @@ def _csv_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[
     named = "id" if not bare and columns[0] == "id" and "id" not in ids else None
     columns = columns[1:] if named else columns
     if not columns:
-        raise InputError(f"{path} has a column of ids and none of weights; it needs one for each sensor")
+        raise InputError(f"{path} has a column of ids and no column of weights; give one for each sensor")
     read, matrix = file.read([named] if named else [], Numbers(columns, "write 0 for no edge"))
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(
-            f"{path} has {matrix.shape[0]} rows and {matrix.shape[1]} columns of weights; a matrix is "
-            "square, or give a table with the columns 'from', 'to' and 'weight'"
+            f"{path} has {matrix.shape[0]} rows and {matrix.shape[1]} columns of weights; give a square "
+            "matrix, or a table with the columns 'from', 'to' and 'weight'"
         )
     if named and read[named].to_pylist() != columns:
-        raise InputError(f"{path}: the ids in the first column are not those of the first line, in its order")
+        raise InputError(
+            f"{path}: the ids in the first column differ from those in the first line; use the same ids in "
+            "the same order"
+        )
     return sp.csr_matrix(matrix), ids if bare else tuple(columns)
 
 
@@ -160,27 +191,27 @@ def _npz_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[
             return _scipy_matrix(file), names
         rest = [key for key in file.names if key != "ids"]
         if len(rest) != 1:
-            file.refuse(f"it has {len(rest)} arrays ({_some(tuple(rest))}), and one matrix is needed")
-        size = len(file.take(rest[0], "fiub", (None, None), "a square of numbers"))
-        matrix = file.take(rest[0], "fiub", (size, size), "a square of numbers")
+            file.refuse(f"it has {len(rest)} arrays ({_some(tuple(rest))}), and exactly one matrix is needed")
+        size = len(file.take(rest[0], "fiub", (None, None), "a square matrix of numbers"))
+        matrix = file.take(rest[0], "fiub", (size, size), "a square matrix of numbers")
         return sp.csr_matrix(matrix.astype(np.float64)), names
 
 
 def _scipy_matrix(file: NpzFile) -> sp.csr_matrix:
-    """What scipy.sparse.save_npz wrote, as csr (its default), csc or coo."""
+    """Read a matrix that scipy.sparse.save_npz wrote in the format csr (its default), csc or coo."""
     kind, data = file.take("format"), file.take("data", "fiub", (None,), "numbers")
     shape = file.take("shape", "iu", (2,), "two whole numbers")
     name = kind.item() if kind.size == 1 else b""
     name = name.decode("ascii", "replace") if isinstance(name, bytes) else str(name)
     if shape[0] != shape[1]:
-        file.refuse(f"the sparse matrix has shape {shape.tolist()}; expected a square of numbers")
+        file.refuse(f"the sparse matrix has shape {shape.tolist()}; expected a square matrix")
     if name not in ("csr", "csc", "coo"):
         file.refuse(f"the sparse matrix has format {shown(name)}; save it as csr (matrix.tocsr())")
     size = int(shape[0]), int(shape[1])
     try:
         if name == "coo":
             row, column = (file.take(key, "iu", (len(data),), "whole numbers") for key in ("row", "col"))
-            # scipy checks their range itself.
+            # scipy checks the range of rows and columns.
             return sp.coo_matrix((data.astype(np.float64), (row, column)), shape=size).tocsr()
         matrix = csr_from_arrays(data, file.take("indices"), file.take("indptr"), size)
     except (ValueError, TypeError) as error:
@@ -189,27 +220,40 @@ def _scipy_matrix(file: NpzFile) -> sp.csr_matrix:
 
 
 def _order(path: Path, names: tuple[str, ...], ids: tuple[str, ...]) -> np.ndarray:
-    """Where each sensor is in the matrix; InputError where it is not, or twice."""
-    place = {name: number for number, name in enumerate(names)}
-    if len(place) < len(names):
+    """Find the position of each sensor in the matrix; InputError if it is missing or named twice."""
+    position = {name: number for number, name in enumerate(names)}
+    if len(position) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{path} names sensor {shown(twice)} twice; every sensor has one row and one column")
-    missing = [name for name in ids if name not in place]
+        raise InputError(
+            f"{path} names sensor {shown(twice)} twice; give every sensor one row and one column"
+        )
+    missing = [name for name in ids if name not in position]
     if missing:
         raise InputError(
-            f"{path} has no row and column of sensor {shown(missing[0])} ({len(missing)} such sensors); the "
-            "matrix needs one for each sensor that has readings"
+            f"{path} has no row and column for sensor {shown(missing[0])} ({len(missing)} such sensors); add "
+            "them for each sensor that has readings"
         )
-    return np.array([place[name] for name in ids])
+    return np.array([position[name] for name in ids])
 
 
 def read_positions(
     file: TableFile, column: str, coordinates: Sequence[str], geographic: bool, ids: tuple[str, ...]
 ) -> np.ndarray:
-    """Where each sensor is, [S, 2] float64, from a table of more sensors or these. column: that of their ids;
-    coordinates: the columns of latitude and longitude, or of x and y.
+    """Read the positions of sensors from a table, which may have further sensors.
 
-    Raises InputError for a sensor that is there twice or not at all, and a coordinate that is none."""
+    Args:
+        file: The table.
+        column: The name of the column of ids.
+        coordinates: The names of the columns of latitude and longitude, or of x and y.
+        geographic: Whether the coordinates are degrees.
+        ids: The S sensors that have readings.
+
+    Returns:
+        The positions, [S, 2] float64, in the order of `coordinates`.
+
+    Raises:
+        InputError: A sensor is missing or listed twice, or a coordinate is no number or out of range.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -220,17 +264,19 @@ def read_positions(
         file.refuse_where(
             np.abs(position[:, c]) > limit, coordinates[c],
             f"is no {('latitude', 'longitude')[c]} in degrees",
-            f"it is between -{limit} and {limit}: correct it", position[:, c],
+            f"give a number between -{limit} and {limit}", position[:, c],
         )  # fmt: skip
-    file.refuse_repeated(names, column, lambda row: f"sensor {shown(names[row].as_py())}", "keep one of them")
-    place = pc.index_in(pa.array(ids, pa.string()), value_set=names)
-    if place.null_count:
-        missing = ids[pc.index(pc.is_null(place), True).as_py()]
+    file.refuse_repeated(
+        names, column, lambda row: f"sensor {shown(names[row].as_py())}", "keep one of the two rows"
+    )
+    row = pc.index_in(pa.array(ids, pa.string()), value_set=names)
+    if row.null_count:
+        missing = ids[pc.index(pc.is_null(row), True).as_py()]
         raise InputError(
-            f"{file.path} has no row for sensor {shown(missing)} ({place.null_count} such sensors); give the "
-            "location of each, or leave 'locations' out"
+            f"{file.path} has no row for sensor {shown(missing)} ({row.null_count} such sensors); add the "
+            "location of every sensor, or omit 'locations'"
         )
-    ordered: np.ndarray = position[np.asarray(place)]
+    ordered: np.ndarray = position[np.asarray(row)]
     return ordered
 
 

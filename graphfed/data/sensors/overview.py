@@ -1,4 +1,4 @@
-"""What sensors' readings look like, in numbers: plain data for people to read.
+"""Statistics of sensors' readings and of the graph between the sensors, as JSON and as texts for people.
 
 Shapes: T time steps, S sensors.
 """
@@ -15,18 +15,35 @@ from graphfed.data.sensors.windows import TimeSplit
 
 __all__ = ["MAX_EDGES", "sensor_facts", "sensor_overview"]
 
-#: Edges that are told, and pieces of time whose availability is.
-MAX_EDGES, PIECES = 20_000, 240
+#: The largest number of edges that an overview lists.
+MAX_EDGES = 20_000
+#: The largest number of intervals for which an overview has the availability of readings.
+MAX_INTERVALS = 240
 
 
 def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]:
-    """Plain JSON: the readings as a whole, each sensor, and the windows of a split (None: there is none).
+    """Compute the overview of sensors.
 
-    sensors["missing"]: each sensor's share of steps without a reading; "observed": whether it takes part in
-    training. edges: [sender, receiver, weight] by the sensors' numbers, without those from a sensor to
-    itself, at most MAX_EDGES: the heaviest. summary: the last reading's time; shares of missing readings, of
-    all and by piece of time ("availability": the share that is there); the longest time that one sensor was
-    silent; counts of edges, of components and of sensors without a neighbour in either direction."""
+    Some of its keys:
+
+    - sensors.missing: the fraction of steps at which each sensor has no reading.
+    - sensors.observed: whether each sensor takes part in training.
+    - edges: [sender, receiver, weight] by the numbers of the sensors, without the diagonal, at most
+      MAX_EDGES, those with the largest weights.
+    - summary.end: the time of the last reading.
+    - summary.missing: the fraction of all readings that are missing.
+    - summary.availability: the fraction of readings that are present, for each interval of time.
+    - summary.longest_gap: the longest time without a reading of one sensor.
+    - summary.edges, components, largest_component, isolated: counts of edges, of components, of sensors in
+      the largest component, and of sensors without a neighbour in either direction.
+
+    Args:
+        sensors: The sensors.
+        split: The split of the windows; None if there is no split.
+
+    Returns:
+        A dictionary that can be written as JSON.
+    """
     size = sensors.num_sensors
     graph = sensors.adjacency.tocoo()
     edge = graph.row != graph.col
@@ -34,11 +51,11 @@ def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]
     heaviest = np.sort(np.argsort(-weight, kind="stable")[:MAX_EDGES])
     degree = np.bincount(sender, minlength=size) + np.bincount(receiver, minlength=size)
     components, member = sp.csgraph.connected_components(sensors.adjacency, directed=False)
-    silent = sensors.missing.mean(0)
+    missing = sensors.missing.mean(0)
     sensor, first, steps = _longest_gap(sensors.missing)
     start = datetime.fromisoformat(sensors.start)
     step = timedelta(minutes=sensors.step_minutes)
-    pieces = np.array_split(1 - sensors.missing.mean(1), min(PIECES, sensors.num_steps))
+    intervals = np.array_split(1 - sensors.missing.mean(1), min(MAX_INTERVALS, sensors.num_steps))
     observed = np.ones(size, dtype=bool) if split is None else split.observed
     return {
         "kind": "sensors",
@@ -52,7 +69,7 @@ def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]
             "ids": list(sensors.ids),
             "position": None if sensors.position is None else sensors.position.tolist(),
             "geographic": sensors.geographic,
-            "missing": silent.tolist(),
+            "missing": missing.tolist(),
             "observed": observed.tolist(),
         },
         "edges": [[int(sender[e]), int(receiver[e]), round(float(weight[e]), 6)] for e in heaviest],
@@ -69,7 +86,7 @@ def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]
         "summary": {
             "end": (start + step * (sensors.num_steps - 1)).isoformat(),
             "missing": float(sensors.missing.mean()),
-            "availability": [float(piece.mean()) for piece in pieces],
+            "availability": [float(interval.mean()) for interval in intervals],
             "longest_gap": {
                 "sensor": sensors.ids[sensor],
                 "start": (start + step * first).isoformat(),
@@ -85,26 +102,33 @@ def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]
     }
 
 
-def sensor_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """An overview's numbers, in words and for people."""
-    summary, each, windows = told["summary"], told["sensors"], told["windows"]
+def sensor_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Describe sensors for a person.
+
+    Args:
+        overview: What `sensor_overview` returned.
+
+    Returns:
+        Pairs of a label and a text.
+    """
+    summary, each, windows = overview["summary"], overview["sensors"], overview["windows"]
     size = len(each["ids"])
     worst = int(np.argmax(each["missing"]))
     missing = f"{100 * summary['missing']:.1f} %"
     if summary["missing"]:
-        missing += f"; of the worst sensor ({each['ids'][worst]}) {100 * each['missing'][worst]:.1f} %"
+        missing += f"; at most {100 * each['missing'][worst]:.1f} %, at sensor {each['ids'][worst]}"
     gap = summary["longest_gap"]
     facts = [
         ("sensors", f"{size:,}"),
-        ("steps", f"{told['steps']:,}, every {told['step_minutes']} minutes"),
-        ("period", f"{_short(told['start'])} to {_short(summary['end'])}"),
-        ("what is read", told["quantity"]),
+        ("steps", f"{overview['steps']:,}, every {overview['step_minutes']} minutes"),
+        ("period", f"{_short(overview['start'])} to {_short(summary['end'])}"),
+        ("measured quantity", overview["quantity"]),
         ("missing readings", missing),
     ]
     if gap is not None:
-        lasting = timedelta(minutes=gap["steps"] * told["step_minutes"])
+        duration = timedelta(minutes=gap["steps"] * overview["step_minutes"])
         facts.append(
-            ("longest gap", f"{_lasting(lasting)}: sensor {gap['sensor']} from {_short(gap['start'])}")
+            ("longest gap", f"{_duration(duration)}: sensor {gap['sensor']} from {_short(gap['start'])}")
         )
     facts += [
         ("edges", f"{summary['edges']:,}, directed"),
@@ -121,18 +145,18 @@ def sensor_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     if windows is not None:
         facts.append(
             (
-                f"windows ({windows['lags']} steps in, {windows['horizon']} out)",
-                f"{windows['train']:,} to train on, {windows['val']:,} to select on, {windows['test']:,} to "
-                "test on",
+                f"windows ({windows['lags']} input steps, {windows['horizon']} forecast steps)",
+                f"{windows['train']:,} for training, {windows['val']:,} for validation, {windows['test']:,} "
+                "for test",
             )
         )
-    return [*facts, *([("note", told["note"])] if told["note"] else [])]
+    return [*facts, *([("note", overview["note"])] if overview["note"] else [])]
 
 
 def _longest_gap(missing: np.ndarray) -> tuple[int, int, int]:
-    """The sensor, the first step and the number of steps of the longest run of missing readings [T, S]."""
+    """Find the longest run of missing readings [T, S]: its sensor, first step and number of steps."""
     steps, size = missing.shape
-    # One step more for each sensor: a run ends there at the latest.
+    # One extra step per sensor separates the sensors, so that no run continues from one to the next.
     padded = np.zeros((size, steps + 1), dtype=np.int8)
     padded[:, :steps] = missing.T
     change = np.diff(padded.ravel(), prepend=0)
@@ -148,8 +172,8 @@ def _short(time: str) -> str:
     return time.replace("T", " ").removesuffix(":00")
 
 
-def _lasting(time: timedelta) -> str:
-    """As people say it: days and hours, or hours and minutes."""
+def _duration(time: timedelta) -> str:
+    """Write a duration in days and hours, or in hours and minutes."""
     minutes = int(time.total_seconds()) // 60
     days, hours = minutes // 1440, minutes // 60 % 24
     if days:

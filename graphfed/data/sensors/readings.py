@@ -1,12 +1,13 @@
-"""Series of readings as users keep them, read and laid on equal steps of time.
+"""Reading of users' files of sensor readings, and their alignment to equal steps of time.
 
-Four files: a wide table (CSV, Parquet), a column of times and one for each sensor; a long table, a row for
-each reading (time, sensor, value); a wide table that pandas wrote as HDF5; and npz, with the arrays
+There are four kinds of files: a wide table (CSV, Parquet) with a column of times and a column for each
+sensor; a long table with a row (time, sensor, value) for each reading; a wide table that pandas wrote as
+HDF5; and an npz file with the arrays
     readings   [T, S] numbers
     ids        [S] texts or whole numbers
     times      [T] texts or datetime64; or `start`, one text, and `step_minutes`, one whole number
-A reading is missing where a cell is empty or NaN, where it is the number that means so, where a long table
-has no row, and where the steps of time have none. Shapes: R rows, T steps, S sensors.
+A reading is missing if its cell is empty or NaN, if it equals the number that means a missing reading, or if
+the file has no row for its step. Shapes: R rows, T steps, S sensors.
 """
 
 from collections import Counter
@@ -28,24 +29,32 @@ if TYPE_CHECKING:
 __all__ = ["HDF5", "INDEX", "Grid", "Rows", "on_grid", "read_arrays", "read_hdf5", "read_long", "read_wide"]
 
 HDF5 = (".h5", ".hdf5", ".hdf")
-#: What the first column of a table is called where it has no name.
+#: The name of a table's first column if the file does not name it.
 INDEX = "time"
-#: Of the grid: 2 GB of float32.
+#: The largest number of readings of a grid: 2 GB of float32.
 MAX_READINGS = 5 * 10**8
-#: A grid may have so many steps more than the file has times, and so many times as many.
+#: A grid with more than SPARE_STEPS + SPARE_TIMES x (number of times in the file) steps is refused.
 SPARE_STEPS, SPARE_TIMES = 10_000, 20
 MINUTE = 60_000_000  # in microseconds
 #: datetime's own years 1 to 9999, in microseconds.
 FIRST, LAST = (int(np.datetime64(day, "us").astype(np.int64)) for day in ("0001-01-01", "9999-12-31"))
 _MISSING = "leave the cell empty where there is no reading"
-_NO_SENSOR = f"{_MISSING} (and drop the column, if it is no sensor)"
+_NO_SENSOR = f"{_MISSING} (or drop the column if it is no sensor)"
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What a file says, row by row. times: [R] int64, microseconds. sensor: [R] int64, the number of its
-    sensor among ids, for a long table, else None. values: [R] float32 then, else [R, S]; NaN where missing.
-    where: the place of a row, for messages. zoned: whether times are in UTC as the file named a zone."""
+    """The rows of a file.
+
+    Attributes:
+        path: The file.
+        ids: The names of the S sensors.
+        times: The time of each row in microseconds since 1970, int64 [R].
+        sensor: For a long table, the number of each row's sensor, int64 [R]; None for a wide table.
+        values: The readings, float32, NaN if missing; [R] for a long table, [R, S] for a wide one.
+        where: A function that describes the position of a row, for messages.
+        zoned: Whether the file names a time zone; `times` are then in UTC.
+    """
 
     path: Path
     ids: tuple[str, ...]
@@ -58,7 +67,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Grid:
-    """Readings at equal steps: [T, S] float32, NaN where missing; start: ISO time of the first."""
+    """Readings at equal steps of time.
+
+    Attributes:
+        readings: The readings, float32 [T, S]; NaN if missing.
+        start: The ISO time of the first step.
+        step_minutes: The minutes between two steps.
+    """
 
     readings: np.ndarray
     start: str
@@ -69,26 +84,52 @@ class Grid:
 
 
 def read_wide(path: Path, time: str, missing: float | None) -> Rows:
-    """A table with a column of times; every other column is a sensor. missing: the number that is none."""
+    """Read a table with a column of times, in which every other column is a sensor.
+
+    Args:
+        path: The table.
+        time: The name of the column of times.
+        missing: A number that means a missing reading; None if there is none.
+
+    Returns:
+        The rows.
+
+    Raises:
+        InputError: The table has no sensor or no row, or a value cannot be used.
+    """
     file = TableFile(path, index=INDEX)
     sensors = [name for name in file.columns if name != time]
     if not sensors:
-        raise InputError(f"{path} has no column but {time!r}; it needs one for each sensor")
+        raise InputError(f"{path} has only the column {time!r}; add one column for each sensor")
     read, values = file.read([], Numbers(sensors, _NO_SENSOR, gaps=True), [time])
     if not len(values):
-        raise InputError(f"{path} has no row; it needs one for each time")
+        raise InputError(f"{path} has no row; add one row for each time")
     times, zoned = _read_column_times(file, time, read[time])
     return Rows(path, tuple(sensors), times, None, _without(values, missing), file.where, zoned)
 
 
 def read_long(path: Path, time: str, sensor: str, value: str, missing: float | None) -> Rows:
-    """A table with a row for each reading. Sensors come in the order in which they are first named."""
+    """Read a table with a row for each reading. The order of sensors is that of their first rows.
+
+    Args:
+        path: The table.
+        time: The name of the column of times.
+        sensor: The name of the column of sensors.
+        value: The name of the column of readings.
+        missing: A number that means a missing reading; None if there is none.
+
+    Returns:
+        The rows.
+
+    Raises:
+        InputError: The table has no row, or a value cannot be used.
+    """
     import pyarrow.compute as pc
 
     file = TableFile(path, index=INDEX)
     read, values = file.read([sensor], Numbers([value], _MISSING, gaps=True), [time])
     if not len(values):
-        raise InputError(f"{path} has no row; it needs one for each reading")
+        raise InputError(f"{path} has no row; add one row for each reading")
     names = read[sensor].combine_chunks()
     file.refuse_where(pc.equal(names, ""), sensor, "is empty", "name the sensor, or drop the row")
     times, zoned = _read_column_times(file, time, read[time])
@@ -105,10 +146,23 @@ def read_long(path: Path, time: str, sensor: str, value: str, missing: float | N
 
 
 def read_hdf5(path: Path, missing: float | None) -> Rows:
-    """The table of a file that pandas wrote: times as its index, a column for each sensor."""
+    """Read an HDF5 file that pandas wrote, with times as the index and a column for each sensor.
+
+    Args:
+        path: The file.
+        missing: A number that means a missing reading; None if there is none.
+
+    Returns:
+        The rows.
+
+    Raises:
+        InputError: The file is missing, damaged or empty, or a value cannot be used.
+    """
     frame = read_frame(path)
     if not frame.columns or not len(frame.index):
-        raise InputError(f"{path} has no row or no column; it needs a row for each time, a column a sensor")
+        raise InputError(
+            f"{path} has no row or no column; give one row for each time and one column for each sensor"
+        )
 
     def where(row: int) -> str:
         return f"{path}, row {row + 1}"
@@ -121,7 +175,18 @@ def read_hdf5(path: Path, missing: float | None) -> Rows:
 
 
 def read_arrays(path: Path, missing: float | None) -> Rows:
-    """An npz file; see the top of this page."""
+    """Read an npz file with the arrays that this module's docstring describes.
+
+    Args:
+        path: The file.
+        missing: A number that means a missing reading; None if there is none.
+
+    Returns:
+        The rows.
+
+    Raises:
+        InputError: The file is missing or damaged, or an array cannot be used.
+    """
 
     def where(row: int) -> str:
         return f"{path}, row {row + 1}"
@@ -130,15 +195,15 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
         readings = file.take("readings", "fiu", (None, None), "numbers [times, sensors]")
         steps, sensors = readings.shape
         if not readings.size:
-            file.refuse(f"array 'readings' has shape {readings.shape}; expected a time and a sensor at least")
+            file.refuse(f"array 'readings' has shape {readings.shape}; expected at least one time and sensor")
         names = file.take_names("ids", sensors, f"a text or a whole number for each of {sensors} sensors")
         if len({*names}) < sensors:
             twice, _ = Counter(names).most_common(1)[0]
-            file.refuse(f"array 'ids' names {shown(twice)} twice; every sensor needs an id of its own")
+            file.refuse(f"array 'ids' names {shown(twice)} twice; give every sensor an id of its own")
         if "times" in file:
             index = file.take("times", "UM", (steps,), f"a text or datetime64 for each of {steps} rows")
         else:
-            start = file.take("start", "UM", (), "the time of the first row, as there is no array 'times'")
+            start = file.take("start", "UM", (), "the time of the first row, because 'times' is absent")
             minutes = int(file.take("step_minutes", "iu", (), "one whole number").item())
             if not 1 <= minutes <= 10**6:
                 file.refuse(f"step_minutes is {minutes}; expected whole minutes, at least 1")
@@ -149,9 +214,9 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
 
 
 def _without(values: np.ndarray, missing: float | None) -> np.ndarray:
-    """NaN in the place of the number that means that there is no reading; in place."""
+    """Replace the number that means a missing reading by NaN, in place."""
     if missing is not None:
-        with np.errstate(over="ignore"):  # no reading is a number that float32 cannot hold
+        with np.errstate(over="ignore"):  # a number outside float32 becomes infinite and equals no reading
             values[values == np.float32(missing)] = np.nan
     return values
 
@@ -163,7 +228,7 @@ def _float32(values: np.ndarray, names: tuple[str, ...], where: Callable[[int], 
         row, sensor = np.argwhere(np.isinf(result))[0]
         raise InputError(
             f"{where(int(row))}, sensor {shown(names[sensor])}: {values[row, sensor]} is no finite number "
-            "(in 32 bits); correct it, or write NaN where there is no reading"
+            "(in 32 bits); correct it, or write NaN if there is no reading"
         )
     return result
 
@@ -172,14 +237,14 @@ def _float32(values: np.ndarray, names: tuple[str, ...], where: Callable[[int], 
 
 
 def _read_column_times(file: TableFile, column: str, values: "pa.ChunkedArray") -> tuple[np.ndarray, bool]:
-    """The times of a table's column, ISO texts or Parquet's own dates and times, as `_read_microseconds`."""
+    """Read a table's column of ISO texts, or of Parquet's dates or times, as `_read_microseconds` does."""
     import pyarrow as pa
 
     written = pa.types.is_string(values.type)
     if not written and not pa.types.is_timestamp(values.type) and not pa.types.is_date(values.type):
         raise InputError(
-            f"{file.path}, column {column!r} holds {values.type}, not times; write them as text, as in "
-            "2024-01-31 08:05, or name another column as 'time'"
+            f"{file.path}, column {column!r} has type {values.type}, and times are expected; write times as "
+            "text, as in 2024-01-31 08:05, or name another column as 'time'"
         )
 
     def refuse(row: int, what: str, fix: str) -> NoReturn:
@@ -190,7 +255,7 @@ def _read_column_times(file: TableFile, column: str, values: "pa.ChunkedArray") 
 
 
 def _read_array_times(index: np.ndarray, where: Callable[[int], str]) -> tuple[np.ndarray, bool]:
-    """The times of an array of texts or datetime64, as `_read_microseconds`."""
+    """Read an array of texts or datetime64, as `_read_microseconds` does."""
     import pyarrow as pa
 
     def refuse(row: int, what: str, fix: str) -> NoReturn:
@@ -200,7 +265,7 @@ def _read_array_times(index: np.ndarray, where: Callable[[int], str]) -> tuple[n
         return _read_microseconds(pa.array([str(text) for text in index.tolist()], pa.string()), refuse)
     unit = np.datetime_data(index.dtype)[0]
     years = index.astype(f"datetime64[{'D' if unit == 'generic' else unit}]").astype("datetime64[Y]")
-    # Before they are counted in microseconds, of which there are too many for some years.
+    # Years are checked before the conversion to microseconds, which overflows for some years.
     bad = np.flatnonzero(~((years >= np.datetime64("0001")) & (years < np.datetime64("9999"))))
     if bad.size:
         refuse(int(bad[0]), "is no time", "write all of them as 2024-01-31 08:05")
@@ -210,10 +275,16 @@ def _read_array_times(index: np.ndarray, where: Callable[[int], str]) -> tuple[n
 def _read_microseconds(
     values: "pa.Array | pa.ChunkedArray", refuse: Callable[[int, str, str], NoReturn]
 ) -> tuple[np.ndarray, bool]:
-    """Texts, dates or Arrow's times as microseconds, [R] int64, and whether they name a zone.
+    """Convert texts, dates or Arrow's times to microseconds.
 
-    refuse(row, what, fix): what to do about the first that is no time, or that has no zone where the first
-    row has one."""
+    Args:
+        values: R values.
+        refuse: A function (row, what, fix) that raises for the first value that is no time, or that names no
+            time zone although the first value names one.
+
+    Returns:
+        The microseconds since 1970, int64 [R], and whether the values name a time zone.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -229,7 +300,7 @@ def _read_microseconds(
     elif pa.types.is_date(values.type):
         values = values.cast(pa.timestamp("ms"))
     finer = not written and values.type.unit == "ns"
-    as_first = zoned and written
+    needs_zone = zoned and written
 
     def convert(part: "pa.Array | pa.ChunkedArray") -> "pa.Array | pa.ChunkedArray":
         return part.cast(pa.timestamp("us", "UTC" if zoned else None), safe=not finer)
@@ -239,12 +310,12 @@ def _read_microseconds(
     except pa.ArrowException:
         refuse(
             first_that_fails(values, convert),
-            "is no time" + (" with a zone" if as_first else ""),
-            "write it as 2024-01-31 08:05" + ("+00:00, as the first row" if as_first else ""),
+            "is no time" + (" with a time zone" if needs_zone else ""),
+            "write it as 2024-01-31 08:05" + ("+00:00, like the first row" if needs_zone else ""),
         )
     out = np.flatnonzero((times < FIRST) | (times > LAST))
     if out.size:
-        refuse(int(out[0]), "is out of the years 1 to 9999", "correct it")
+        refuse(int(out[0]), "is outside the years 1 to 9999", "correct it")
     return times, zoned
 
 
@@ -262,80 +333,89 @@ def _is_time(texts: "pa.Array | pa.ChunkedArray", zone: str | None) -> bool:
 
 
 def on_grid(rows: Rows, step_minutes: int | None) -> Grid:
-    """The rows at equal steps, in the order of time; what has no row is missing. step_minutes: by default the
-    commonest difference between times that follow each other.
+    """Align rows to equal steps of time, in the order of time. Steps without a row are missing.
 
-    Raises InputError for a time (or a sensor's time) that is there twice, times off the steps, and a sensor
-    without any reading."""
+    Args:
+        rows: The rows, in any order.
+        step_minutes: The minutes between two steps; by default the most frequent difference between
+            consecutive times.
+
+    Returns:
+        The grid.
+
+    Raises:
+        InputError: A time (of a sensor, in a long table) occurs twice, a time is between two steps, a gap is
+            too long, or a sensor has no reading.
+    """
     times, first, number = np.unique(rows.times, return_index=True, return_inverse=True)
     size = len(rows.ids)
     _refuse_repeated(rows, number if rows.sensor is None else number * size + rows.sensor)
     step = _step(rows, times, step_minutes)
-    # The commonest place between two steps, so that a wrong first time is not the measure of the others.
+    # The most frequent phase defines the steps, so a wrong first time does not shift all others.
     phase, count = np.unique(times % step, return_counts=True)
     off = np.flatnonzero(times % step != phase[count.argmax()])
     if off.size:
         row = int(first[off].min())
         raise InputError(
-            f"{rows.where(row)}: the time {_iso(rows.times[row])} is off the steps of {step // MINUTE} "
-            "minutes that the other times keep; correct it, or give another 'step_minutes'"
+            f"{rows.where(row)}: the time {_iso(rows.times[row])} is between two of the steps of "
+            f"{step // MINUTE} minutes that the other times have; correct it, or give another 'step_minutes'"
         )
-    place = (times - times[0]) // step
-    steps = int(place[-1]) + 1
+    position = (times - times[0]) // step
+    steps = int(position[-1]) + 1
     if steps > SPARE_STEPS + SPARE_TIMES * len(times):
-        late = int(np.diff(place).argmax()) + 1
+        late = int(np.diff(position).argmax()) + 1
         raise InputError(
             f"{rows.where(int(first[late]))}: the time {_iso(times[late])} is "
-            f"{place[late] - place[late - 1]:,} steps of {step // MINUTE} minutes after the one before it; "
-            "correct it, or keep the rows of one period"
+            f"{position[late] - position[late - 1]:,} steps of {step // MINUTE} minutes after the previous "
+            "time; correct it, or keep only the rows of one period"
         )
     if steps * size > MAX_READINGS:
         raise InputError(
-            f"{rows.path} has {steps:,} steps of {size:,} sensors, more than {MAX_READINGS:,} readings; keep "
+            f"{rows.path} has {steps:,} steps of {size:,} sensors, more than {MAX_READINGS:,} readings; use "
             "a shorter period or fewer sensors"
         )
     readings = np.full((steps, size), np.nan, dtype=np.float32)
     if rows.sensor is None:
-        readings[place[number]] = rows.values
+        readings[position[number]] = rows.values
     else:
-        readings[place[number], rows.sensor] = rows.values
+        readings[position[number], rows.sensor] = rows.values
     silent = np.flatnonzero(np.isnan(readings).all(0))
     if silent.size:
         raise InputError(
             f"{rows.path} has no reading of sensor {shown(rows.ids[silent[0]])} ({silent.size} such "
-            "sensors); leave it out"
+            "sensors); remove the sensor from the file"
         )
     return Grid(readings, _iso(times[0]), int(step // MINUTE))
 
 
 def _refuse_repeated(rows: Rows, key: np.ndarray) -> None:
-    """InputError for the first row whose time (and sensor) an earlier row has."""
+    """Raise an InputError for the first row whose time (and sensor) an earlier row has."""
     order = np.argsort(key, kind="stable")
     again = np.flatnonzero(key[order][1:] == key[order][:-1])
     if not again.size:
         return
     row = int(order[again + 1].min())
     earlier = int(np.flatnonzero(key == key[row])[0])
-    whose = "" if rows.sensor is None else f" of sensor {shown(rows.ids[rows.sensor[row]])}"
+    of_sensor = "" if rows.sensor is None else f" of sensor {shown(rows.ids[rows.sensor[row]])}"
     place = rows.where(earlier).removeprefix(f"{rows.path}, ")
     raise InputError(
-        f"{rows.where(row)}: the time {_iso(rows.times[row])}{whose} is also in {place}; keep one of them "
-        f"({again.size} repeated; where a clock was put back, write times in UTC)"
+        f"{rows.where(row)}: the time {_iso(rows.times[row])}{of_sensor} is also in {place}; keep one of the "
+        f"two rows ({again.size} repeated; if a clock was put back, write times in UTC)"
     )
 
 
 def _step(rows: Rows, times: np.ndarray, step_minutes: int | None) -> int:
-    """Microseconds between two steps."""
+    """Compute the microseconds between two steps."""
     if step_minutes is not None:
         return step_minutes * MINUTE
     if len(times) < 2:
-        raise InputError(f"{rows.path} has readings of one time only, {_iso(times[0])}; it takes many")
+        raise InputError(f"{rows.path} has readings of only one time, {_iso(times[0])}; add further times")
     gap, count = np.unique(np.diff(times), return_counts=True)
     step = int(gap[count.argmax()])
     if step % MINUTE:
         raise InputError(
-            f"{rows.path}: most times are {step / 1e6:g} seconds apart, and steps are whole minutes; average "
-            "the readings over minutes"
+            f"{rows.path}: most times are {step / 1e6:g} seconds apart, and steps must be whole minutes; "
+            "average the readings over minutes"
         )
     return step
 

@@ -1,11 +1,11 @@
-"""`roads`: a generated road network with congestion waves, speeds every 5 minutes.
+"""`roads`: generated speeds on a road network with congestion waves, every 5 minutes.
 
-One-way roads on a grid, joined where they cross; sensors about 0.8 km apart along each road. Every sensor has
-a speed at free flow. Congestion starts at a bottleneck and moves upstream (against the traffic) at 18 km/h,
-the speed that is observed on motorways, growing weaker on its way. Bottlenecks break down at the morning or
-the evening peak of working days, at a slightly different time and with a different force each day; incidents
-happen anywhere, any day. Noise is correlated in time and stronger in congestion. Missing readings are 0:
-single ones, and outages of hours.
+The roads are one-way roads on a grid that are joined where they cross. Sensors are about 0.8 km apart along
+each road, and each has a speed at free flow. Congestion starts at a bottleneck and moves upstream (against
+the traffic) at 18 km/h, a speed that is observed on motorways, and becomes weaker on its way. Bottlenecks
+cause congestion at the morning and the evening peak of working days, at a slightly different time and with a
+different strength each day. Incidents happen at any place on any day. Noise is correlated in time and
+stronger in congestion. Readings are missing (0) singly and in outages of hours. Shapes: T steps, S sensors.
 """
 
 import itertools
@@ -29,18 +29,18 @@ WORKING_DAYS = 5
 SPACING_KM = 0.8
 GRID_KM = 3.0  # between parallel roads
 WAVE_KM_PER_MINUTE = 18.0 / 60.0
-LISTED_KM = 8.0  # pairs farther apart by road have no listed distance
+LISTED_KM = 8.0  # pairs of sensors that are farther apart by road have no listed distance
 STRETCH_KM = 10.0
 PEAKS_MINUTE = (7 * 60 + 30, 17 * 60)
 NOISE_PERSISTENCE = 0.85
-# What is larger is a slip of the keyboard: at either limit a few GB are in use while the data are drawn.
+# Larger numbers are likely typing errors: at either limit, drawing the data takes a few GB.
 MAX_SENSORS = 5000
 MAX_READINGS = 5 * 10**7
 
 
 @dataclass(frozen=True)
 class _Roads:
-    """road [S]: each sensor's road; along [S]: kilometres from the road's start; position [S, 2]: km."""
+    """Each sensor's road [S], its distance from the road's start in km [S], and its position [S, 2]."""
 
     road: np.ndarray
     along: np.ndarray
@@ -50,24 +50,38 @@ class _Roads:
 
 @dataclass(frozen=True)
 class _Jam:
-    """Congestion that starts at kilometre `at` of its road; onset, lasting: minutes; reach: km upstream.
+    """One congestion.
 
-    force: the share of the speed that is lost at the bottleneck; at the end of its reach it is half of that.
+    Attributes:
+        kilometre: The place on its road at which it starts.
+        onset: The minute at which it starts.
+        duration: Its duration in minutes.
+        strength: The fraction of the speed that is lost at its start; half of this is lost at its end.
+        reach: How far it moves upstream, in km.
     """
 
-    at: float
+    kilometre: float
     onset: float
-    lasting: float
-    force: float
+    duration: float
+    strength: float
     reach: float
 
 
 def make_roads(*, sensors: int = 60, weeks: int = 4, seed: int = 0) -> Sensors:
-    """Speeds of `sensors` sensors over `weeks` weeks: T = weeks * 2016 steps.
+    """Generate speeds at the sensors of a road network. The same options give the same data.
 
-    Sensors are numbered road by road, in the direction of travel. position is in kilometres. The same options
-    give the same data. Raises InputError when an option is not a whole number of at least 1, or above 5000
-    sensors or 5 * 10^7 readings.
+    Sensors are numbered road by road, in the direction of travel, and positions are in kilometres.
+
+    Args:
+        sensors: S, at most 5000.
+        weeks: The number of weeks, each of 2016 steps. There are at most 5 * 10^7 readings.
+        seed: The seed of all draws.
+
+    Returns:
+        The sensors, with speeds in miles per hour.
+
+    Raises:
+        InputError: An option is out of range.
     """
     for option, value in {"sensors": sensors, "weeks": weeks}.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -76,15 +90,16 @@ def make_roads(*, sensors: int = 60, weeks: int = 4, seed: int = 0) -> Sensors:
         raise InputError(f"roads: sensors={sensors} is too many; use at most {MAX_SENSORS}")
     if 7 * weeks * STEPS_PER_DAY * sensors > MAX_READINGS:
         raise InputError(
-            f"roads: weeks={weeks} of sensors={sensors} are more than {MAX_READINGS} readings; use at most "
-            f"{MAX_READINGS // (7 * STEPS_PER_DAY * sensors)} weeks"
+            f"roads: weeks={weeks} with sensors={sensors} gives more than {MAX_READINGS} readings; use at "
+            f"most {MAX_READINGS // (7 * STEPS_PER_DAY * sensors)} weeks"
         )
     rng = generator(seed, "roads")
     roads = _lay_out(rng, sensors)
     days = 7 * weeks
     congestion = _congestion(rng, roads, days)
     speed = _free_flow(rng, roads, days) * (1.0 - congestion) + _noise(rng, congestion)
-    # Detectors report tenths; so the data do not depend on the last bits of a machine's exponential.
+    # Real detectors report tenths. Rounding also makes the data independent of the last bits of a machine's
+    # exponential function.
     speed = np.rint(np.clip(speed, 3.0, 80.0) * 10.0) / 10.0
     missing = _missing(rng, *speed.shape)
     speed[missing] = 0.0
@@ -104,8 +119,8 @@ def make_roads(*, sensors: int = 60, weeks: int = 4, seed: int = 0) -> Sensors:
 
 
 def _lay_out(rng: np.random.Generator, sensors: int) -> _Roads:
-    """Roads in turn eastbound, northbound, westbound, southbound, on a grid around (0, 0)."""
-    # Grows so that the network is about as wide as it is long, with 60 sensors and with 1000.
+    """Place roads on a grid around (0, 0), in turn eastbound, northbound, westbound and southbound."""
+    # The number of roads grows with sqrt(S), so the network is about as wide as it is long.
     count = max(1, round(np.sqrt(sensors) / 2))
     road = np.arange(sensors) * count // sensors
     size = np.bincount(road, minlength=count)
@@ -146,16 +161,16 @@ def _distances(
     sign: np.ndarray,
     offset: np.ndarray,
 ) -> np.ndarray:
-    """Kilometres to drive from each sensor to each other, [S, S], infinite where there is no way."""
+    """Compute the driving distances in km between all sensors, [S, S]; infinite if there is no route."""
     from scipy.sparse.csgraph import dijkstra
 
     following = np.flatnonzero(road[1:] == road[:-1])
     start, end, km = [following], [following + 1], [along[following + 1] - along[following]]
-    # A road crosses each road of the other direction once; one leaves it by the last sensor before the
-    # crossing and enters the other by the first sensor after it.
+    # A road crosses each road of the other direction at most once. A route leaves the road at the last sensor
+    # before the crossing and enters the other road at the first sensor after it.
     for a in range(len(length)):
         for b in np.flatnonzero(northbound != northbound[a]):
-            at_a = sign[a] * offset[b] + length[a] / 2  # kilometres along a, and along b, of the crossing
+            at_a = sign[a] * offset[b] + length[a] / 2  # the crossing, in kilometres along a and along b
             at_b = sign[b] * offset[a] + length[b] / 2
             if 0 <= at_a <= length[a] and 0 <= at_b <= length[b]:
                 before = np.flatnonzero((road == a) & (along <= at_a))[-1:]
@@ -164,13 +179,13 @@ def _distances(
                 end.append(after)
                 km.append(at_a - along[before] + along[after] - at_b)
     n = len(road)
-    ways = sp.csr_matrix((np.concatenate(km), (np.concatenate(start), np.concatenate(end))), shape=(n, n))
-    distance: np.ndarray = dijkstra(ways, directed=True)
+    network = sp.csr_matrix((np.concatenate(km), (np.concatenate(start), np.concatenate(end))), shape=(n, n))
+    distance: np.ndarray = dijkstra(network, directed=True)
     return distance
 
 
 def _free_flow(rng: np.random.Generator, roads: _Roads, days: int) -> np.ndarray:
-    """Miles per hour without congestion, [T, S]: by road and sensor, a little slower by day."""
+    """Draw the speeds without congestion in miles per hour, [T, S]; they are a little lower by day."""
     of_road = rng.uniform(62.0, 69.0, size=roads.road.max() + 1)
     flow = of_road[roads.road] + rng.normal(0.0, 1.5, len(roads.road))
     hour = np.arange(days * STEPS_PER_DAY) % STEPS_PER_DAY * STEP_MINUTES / 60.0
@@ -180,15 +195,14 @@ def _free_flow(rng: np.random.Generator, roads: _Roads, days: int) -> np.ndarray
 
 
 def _congestion(rng: np.random.Generator, roads: _Roads, days: int) -> np.ndarray:
-    """The share of free-flow speed that is lost, [T, S] in [0, 1)."""
+    """Draw the fraction of the free-flow speed that is lost, [T, S] in [0, 1)."""
     kept = np.ones((days * STEPS_PER_DAY, len(roads.road)))
     working = np.flatnonzero(np.arange(days) % 7 < WORKING_DAYS)
     for r in range(roads.road.max() + 1):
         on_road = np.flatnonzero(roads.road == r)
         along = roads.along[on_road]
         jams = []
-        # Every road has its rush at both peaks, one of them the worse, with a bottleneck in each stretch of
-        # 10 km.
+        # Every road has congestion at both peaks, stronger at one of them, and one bottleneck per 10 km.
         stretches = max(1, round(along[-1] / STRETCH_KM))
         bottlenecks = (np.arange(stretches) + rng.uniform(0.55, 0.95, stretches)) * along[-1] / stretches
         worse = rng.integers(2)
@@ -197,20 +211,20 @@ def _congestion(rng: np.random.Generator, roads: _Roads, days: int) -> np.ndarra
             for day, bottleneck in itertools.product(working, bottlenecks):
                 jams.append(
                     _Jam(
-                        at=bottleneck,
+                        kilometre=bottleneck,
                         onset=day * 24 * 60 + minute - 45 + rng.normal(0.0, 12.0),
-                        lasting=rng.uniform(80.0, 150.0),
-                        force=float(np.clip(strength + rng.normal(0.0, 0.1), 0.05, 0.85)),
+                        duration=rng.uniform(80.0, 150.0),
+                        strength=float(np.clip(strength + rng.normal(0.0, 0.1), 0.05, 0.85)),
                         reach=rng.uniform(4.0, 8.0),
                     )
                 )
         for _ in range(rng.poisson(days / 3)):  # incidents
             jams.append(
                 _Jam(
-                    at=rng.uniform(0.0, along[-1]),
+                    kilometre=rng.uniform(0.0, along[-1]),
                     onset=rng.uniform(0.0, days * 24 * 60),
-                    lasting=rng.uniform(20.0, 60.0),
-                    force=rng.uniform(0.3, 0.8),
+                    duration=rng.uniform(20.0, 60.0),
+                    strength=rng.uniform(0.3, 0.8),
                     reach=rng.uniform(1.5, 4.0),
                 )
             )
@@ -220,23 +234,26 @@ def _congestion(rng: np.random.Generator, roads: _Roads, days: int) -> np.ndarra
 
 
 def _slow_down(kept: np.ndarray, on_road: np.ndarray, along: np.ndarray, jam: _Jam) -> None:
-    """Multiply `kept` [T, S], at the sensors `on_road` of its road, by what the jam leaves of the speed."""
-    upstream = jam.at - along
+    """Multiply `kept` [T, S] at the road's sensors `on_road` by the fraction of the speed that remains."""
+    upstream = jam.kilometre - along
     touched = (upstream >= 0) & (upstream <= jam.reach)
     arrival = jam.onset + upstream[touched] / WAVE_KM_PER_MINUTE
-    # An hour more on both sides: by then the smooth rise and fall have died away.
+    # One hour more on both sides, because the rise and fall are smooth.
     first = max(int((jam.onset - 60) / STEP_MINUTES), 0)
-    last = int((jam.onset + jam.lasting + jam.reach / WAVE_KM_PER_MINUTE + 60) / STEP_MINUTES) + 1
+    last = int((jam.onset + jam.duration + jam.reach / WAVE_KM_PER_MINUTE + 60) / STEP_MINUTES) + 1
     minute = np.arange(first, min(last, len(kept)))[:, None] * STEP_MINUTES
-    # Breakdown is quicker than recovery.
-    begun = expit((minute - arrival) / 5.0)
-    ended = expit((minute - arrival - jam.lasting) / 10.0)
-    depth = jam.force * (1.0 - 0.5 * upstream[touched] / jam.reach) * begun * (1.0 - ended)
+    # The speed drops faster than it recovers.
+    drop = expit((minute - arrival) / 5.0)
+    recovery = expit((minute - arrival - jam.duration) / 10.0)
+    depth = jam.strength * (1.0 - 0.5 * upstream[touched] / jam.reach) * drop * (1.0 - recovery)
     kept[first:last, on_road[touched]] *= 1.0 - depth
 
 
 def _noise(rng: np.random.Generator, congestion: np.ndarray) -> np.ndarray:
-    """Miles per hour, [T, S]: autoregressive, standard deviation 1.5 at free flow and up to 6 in jams."""
+    """Draw autoregressive noise in miles per hour, [T, S].
+
+    Its standard deviation is 1.5 at free flow and up to 6.5 in congestion.
+    """
     from scipy.signal import lfilter
 
     white = rng.normal(0.0, np.sqrt(1.0 - NOISE_PERSISTENCE**2), size=congestion.shape)
@@ -245,12 +262,16 @@ def _noise(rng: np.random.Generator, congestion: np.ndarray) -> np.ndarray:
 
 
 def _missing(rng: np.random.Generator, steps: int, sensors: int) -> np.ndarray:
-    """bool [T, S]: half a percent single readings, and one outage of two hours a sensor and fortnight."""
+    """Draw missing readings, bool [T, S].
+
+    Half a percent of the readings are missing singly. On average every sensor also has one outage in two
+    weeks, with a mean duration of two hours.
+    """
     missing = rng.random((steps, sensors)) < 0.005
     starts = np.argwhere(rng.random((steps, sensors)) < 0.5 / (7 * STEPS_PER_DAY))
-    lasting = rng.geometric(1.0 / 24.0, size=len(starts))
-    # +1 where an outage starts and -1 where it ends: the running sum counts the outages under way.
+    duration = rng.geometric(1.0 / 24.0, size=len(starts))
+    # +1 at the start of an outage and -1 at its end, so the cumulative sum is the number of current outages.
     change = np.zeros((steps + 1, sensors), dtype=np.int64)
     np.add.at(change, (starts[:, 0], starts[:, 1]), 1)
-    np.add.at(change, (np.minimum(starts[:, 0] + lasting, steps), starts[:, 1]), -1)
+    np.add.at(change, (np.minimum(starts[:, 0] + duration, steps), starts[:, 1]), -1)
     return missing | (np.cumsum(change[:-1], axis=0) > 0)

@@ -1,4 +1,4 @@
-"""The container of sensors' readings: Sensors.
+"""The container Sensors: readings of sensors, and the graph between the sensors.
 
 Shapes: T time steps, S sensors.
 """
@@ -18,17 +18,26 @@ __all__ = ["Sensors"]
 
 @dataclass(frozen=True, eq=False)
 class Sensors:
-    """Readings of sensors at equal steps of time, and the graph between the sensors; for forecasting.
+    """Readings of sensors at equal steps of time, and the directed graph between the sensors.
 
-    readings: [T, S] float32, finite; 0 where missing. missing: [T, S] bool.
-    adjacency: [S, S] float32 csr, directed: a row is where an edge starts (the sender), a column where it
-    ends (the receiver); weights above 0, the diagonal 1.
-    position: [S, 2] float64, kilometres (x, y), or, if `geographic`, degrees (latitude, longitude); or None.
-    ids: S names, all different. start: ISO time of the first reading, without a zone. step_minutes: minutes
-    between readings. quantity: what is read and its unit, for axes. note: what a reader of results must know.
-    The arrays are shared, not copied: treat them as read-only.
+    The constructor checks shapes, types and values and raises InputError. The arrays are not copied: treat
+    them as read-only.
 
-    Raises InputError where shapes, types or values are none of these.
+    Attributes:
+        name: The name of the data set.
+        readings: The readings, [T, S] float32, finite; 0 if missing.
+        missing: Whether each reading is missing, [T, S] bool.
+        adjacency: The weights of edges, [S, S] float32 csr. The row of an edge is the sensor at which it
+            starts (the sender), its column the sensor at which it ends (the receiver). Weights are above 0,
+            and the diagonal is 1.
+        position: The positions of the sensors, [S, 2] float64, or None: (x, y) in kilometres, or (latitude,
+            longitude) in degrees if `geographic`.
+        ids: The names of the sensors, S different ones.
+        start: The ISO time of the first reading, without a time zone.
+        step_minutes: The minutes between two readings.
+        geographic: Whether positions are in degrees.
+        quantity: The measured quantity and its unit, for axes of plots.
+        note: A remark for readers of results.
     """
 
     name: str
@@ -49,7 +58,7 @@ class Sensors:
             step, sensor = np.argwhere(~np.isfinite(self.readings))[0]
             raise self._refused(
                 f"the reading of sensor {shown(self.ids[sensor])} at step {step} is "
-                f"{self.readings[step, sensor]}; mark it in `missing` and write 0"
+                f"{self.readings[step, sensor]}; mark it in `missing` and set it to 0"
             )
         if self.position is not None and not np.isfinite(self.position).all():
             sensor = np.flatnonzero(~np.isfinite(self.position).all(1))[0]
@@ -64,7 +73,7 @@ class Sensors:
                 f"start={shown(self.start)} is no ISO time, as in '2024-01-01T00:00:00'"
             ) from None
         if zone is not None:
-            raise self._refused(f"start={shown(self.start)} names a time zone; leave it out")
+            raise self._refused(f"start={shown(self.start)} names a time zone; remove it")
         if (
             isinstance(self.step_minutes, bool)
             or not isinstance(self.step_minutes, int)
@@ -76,23 +85,23 @@ class Sensors:
         if self.readings.ndim != 2 or self.readings.dtype != np.float32 or 0 in self.readings.shape:
             raise self._refused(
                 f"readings have dtype {self.readings.dtype} and shape {self.readings.shape}; expected "
-                "float32 [time steps, sensors], at least one of each"
+                "float32 [time steps, sensors] with at least one step and one sensor"
             )
         size = self.readings.shape[1]
         if self.missing.shape != self.readings.shape or self.missing.dtype != bool:
             raise self._refused(
                 f"missing has dtype {self.missing.dtype} and shape {self.missing.shape}; expected bool "
-                f"{self.readings.shape}, as the readings"
+                f"{self.readings.shape}, like the readings"
             )
         if len(self.ids) != size or len(set(self.ids)) != size:
-            raise self._refused(f"{len(self.ids)} ids for {size} sensors; give each sensor one of its own")
+            raise self._refused(f"{len(self.ids)} ids for {size} sensors; give each sensor an id of its own")
         if not isinstance(self.adjacency, sp.csr_matrix) or self.adjacency.shape != (size, size):
             raise self._refused(
-                f"adjacency must be a csr_matrix of shape {(size, size)}, one row and column a sensor"
+                f"adjacency must be a csr_matrix of shape {(size, size)}, with one row and column per sensor"
             )
         if self.position is not None and self.position.shape != (size, 2):
             raise self._refused(
-                f"position has shape {self.position.shape}; expected {(size, 2)}, two coordinates a sensor"
+                f"position has shape {self.position.shape}; expected {(size, 2)}, two coordinates per sensor"
             )
 
     def _refused(self, why: str) -> InputError:
@@ -100,17 +109,17 @@ class Sensors:
 
     @property
     def num_sensors(self) -> int:
-        """S."""
+        """The number of sensors, S."""
         return int(self.readings.shape[1])
 
     @property
     def num_steps(self) -> int:
-        """T."""
+        """The number of time steps, T."""
         return int(self.readings.shape[0])
 
     @cached_property
     def hash(self) -> str:
-        """sha256 (hex) of readings, adjacency, positions and times; names and notes do not count."""
+        """The SHA-256 hash (hexadecimal) of all attributes except ids, quantity, name and note."""
         arrays = {
             "readings": self.readings,
             "missing": self.missing,

@@ -1,12 +1,13 @@
-"""METR-LA and PEMS-BAY: speeds of cars every five minutes, at 207 sensors in Los Angeles over four months of
-2012 and at 325 in the Bay Area over six of 2017.
+"""The traffic data METR-LA and PEMS-BAY: speeds of cars every five minutes.
 
-The full readings are the usual public files, metr-la.h5 and pems-bay.h5, which pandas wrote, or the same
-table as CSV. The graph is one npz file (sensor_ids, lat, lon and the matrix adj) or the public tables of
-distances and locations; adj_mx.pkl, a pickle, is never read. Subsets are npz files of readings ("speed", or
-"speed_tenths") with sensor_ids, start and step_minutes; those of few sensors have their part of the graph.
+METR-LA has 207 sensors in Los Angeles over four months of 2012, PEMS-BAY 325 sensors in the Bay Area over six
+months of 2017. The full readings are the usual public files metr-la.h5 and pems-bay.h5, which pandas wrote,
+or the same tables as CSV. The graph is one npz file (sensor_ids, lat, lon and the matrix adj), or the public
+tables of distances and locations. The pickle adj_mx.pkl is never read. Subsets are npz files of readings
+("speed", or "speed_tenths") with sensor_ids, start and step_minutes; subsets of few sensors also contain
+their graph.
 
-A reading of 0 is none. Shapes: T steps, S sensors.
+A reading of 0 means a missing reading. Shapes: T steps, S sensors.
 """
 
 from collections.abc import Sequence
@@ -34,8 +35,14 @@ DCRNN = "the public repository liyaguang/DCRNN, folder data/sensor_graph"
 
 @dataclass(frozen=True)
 class Roads:
-    """The files of a network, any of which will do: an npz file of the graph, or tables of distances and of
-    locations. lost_hour: when a clock was put forward, if the readings have no rows of that hour."""
+    """The files of a road network.
+
+    Attributes:
+        graph: An npz file of the graph.
+        distances: A table of distances, which is used if there is no npz file.
+        locations: The names that the table of locations may have.
+        lost_hour: The start of the hour that a clock skipped, if the readings have no rows for it; else None.
+    """
 
     graph: str
     distances: str
@@ -45,8 +52,15 @@ class Roads:
 
 @dataclass(frozen=True)
 class TrafficSource:
-    """A data set. readings: names of its file, the first that is there is read; roads: where the graph is,
-    None where the file of readings has it."""
+    """A data set.
+
+    Attributes:
+        name: The name of the data set.
+        readings: The names that the file of readings may have; the first that exists is read.
+        roads: The files of the graph; None if the file of readings contains the graph.
+        source: Where the file of readings comes from.
+        note: A remark for readers of results.
+    """
 
     name: str
     readings: tuple[str, ...]
@@ -63,9 +77,7 @@ _BAY = Roads(
     lost_hour="2017-03-12T02:00",
 )
 _FULL = "the files that the public repository liyaguang/DCRNN links to"
-_LOST = (
-    "the hour that summer time left out on 2017-03-12 is no step, so later times of day are told 1 h early"
-)
+_LOST = "the hour that daylight saving time skipped on 2017-03-12 is no step, so later times are 1 h early"
 TRAFFIC = {
     source.name: source
     for source in (
@@ -106,7 +118,15 @@ TRAFFIC = {
 
 
 def find_traffic(roots: list[Path], source: TrafficSource) -> tuple[Path | None, list[str]]:
-    """The file of readings (None if there is none), and what is missing."""
+    """Find the files of a data set.
+
+    Args:
+        roots: Data folders, searched in this order.
+        source: The data set.
+
+    Returns:
+        The file of readings, None if there is none; and the names of the missing files.
+    """
     readings = _first(roots, source.readings)
     missing = [] if readings else [source.readings[0]]
     if source.roads is not None and not _first(roots, (source.roads.graph, source.roads.distances)):
@@ -115,9 +135,19 @@ def find_traffic(roots: list[Path], source: TrafficSource) -> tuple[Path | None,
 
 
 def load_traffic(source: TrafficSource, roots: list[Path]) -> Sensors:
-    """The sensors of `source`, in the order of the readings, from files below `roots`.
+    """Load a traffic data set.
 
-    Raises InputError for a missing file (where it was looked for, where to get it), and a damaged one."""
+    Args:
+        source: The data set.
+        roots: Data folders, searched in this order.
+
+    Returns:
+        The sensors, in the order of the readings.
+
+    Raises:
+        InputError: A file is missing or damaged. For a missing file the message names the searched folders
+            and the source.
+    """
     place = _first(roots, source.readings)
     if place is None:
         _missing(source, source.readings, roots, source.source)
@@ -136,14 +166,14 @@ def load_traffic(source: TrafficSource, roots: list[Path]) -> Sensors:
 
 
 def _from_npz(source: TrafficSource, place: Path) -> Sensors:
-    """A subset: with its own graph where the file has one, else without edges and positions."""
+    """Read a subset. It has no edges and positions unless its file contains a graph."""
     with NpzFile(place, f"get it again from {source.source}") as file:
         tenths = "speed_tenths" in file
         ids = _sensor_ids(file)
         form = f"numbers [time, {len(ids)}]"
         speed = file.take("speed_tenths" if tenths else "speed", "fiu", (None, len(ids)), form)
         if not len(speed):
-            file.refuse("there is no reading")
+            file.refuse("it has no reading")
         start = file.take("start", "U", (), "a time")
         step = file.take("step_minutes", "iu", (), "one whole number")
         readings = (speed / 10 if tenths else speed).astype(np.float32)
@@ -167,10 +197,11 @@ def _from_npz(source: TrafficSource, place: Path) -> Sensors:
 
 
 def _from_table(source: TrafficSource, rows: Rows) -> Sensors:
-    """The full table, without edges and positions."""
+    """Convert the rows of a full table, without edges and positions."""
     lost, note = source.roads.lost_hour if source.roads else None, source.note
     if lost is not None:
-        # Publications number the rows, and the hour that the clock skipped has none.
+        # Publications use the row number as the time step, and the hour that the clock skipped has no rows.
+        # So later times are moved to leave no gap.
         begin = int(np.datetime64(lost, "us").astype(np.int64))
         after = rows.times >= begin + 60 * MINUTE
         if not ((rows.times >= begin) & ~after).any():
@@ -205,11 +236,11 @@ def _no_edges(size: int) -> sp.csr_matrix:
 def _graph(
     source: TrafficSource, roads: Roads, roots: list[Path], ids: tuple[str, ...]
 ) -> tuple[sp.csr_matrix, np.ndarray | None]:
-    """Adjacency and positions of the sensors, from the first root that has the npz file or the tables."""
+    """Read adjacency and positions from the first root that has the npz file or the tables."""
     for root in roots:
         place = _first([root], (roads.graph,))
         if place is not None:
-            with NpzFile(place, f"make it again from {DCRNN}") as file:
+            with NpzFile(place, f"create it again from {DCRNN}") as file:
                 listed = {name: number for number, name in enumerate(_sensor_ids(file))}
                 unknown = [name for name in ids if name not in listed]
                 if unknown:
@@ -219,20 +250,20 @@ def _graph(
         if place is not None:
             return _graph_tables(place, _first([root], roads.locations), ids)
     pickled = _first(roots, ("adj_mx.pkl", "adj_mx_bay.pkl", "adj_mat.pkl"))
-    hint = "" if pickled is None else f" ({pickled} is a pickle, which could run any code, and is not read)"
+    hint = "" if pickled is None else f" ({pickled} is a pickle, which could run code, so it is not read)"
     _missing(source, (roads.graph, roads.distances), roots, DCRNN, hint)
 
 
 def _graph_tables(
     distances: Path, locations: Path | None, ids: tuple[str, ...]
 ) -> tuple[sp.csr_matrix, np.ndarray | None]:
-    """Adjacency and positions from the public tables."""
+    """Read adjacency and positions from the public tables."""
     table = _public(distances, ("from", "to", "distance"))
     pairs = read_pairs(table, table.columns[:3], ids, "distance")
     adjacency = gaussian_kernel(pairs.sender, pairs.receiver, pairs.value, len(ids))
     if locations is None:
         return adjacency, None
-    # With or without a number before the ids.
+    # The public tables exist with and without a first column of row numbers.
     columns = ("sensor_id", "latitude", "longitude")
     table = _public(locations, columns if len(TableFile(locations).first_line) == 3 else ("index", *columns))
     names = table.columns[-3:]
@@ -240,22 +271,22 @@ def _graph_tables(
 
 
 def _public(place: Path, names: Sequence[str]) -> TableFile:
-    """A public table, whose first line may name the columns, or be a row like the others."""
+    """Open a public table, whose first line is a row of values or the names of the columns."""
     table = TableFile(place)
     bare = table.first_line[-1].replace(".", "", 1).lstrip("-").isdigit()
     return TableFile(place, names=names) if bare else table
 
 
-def _graph_arrays(file: NpzFile, place: np.ndarray, size: int) -> tuple[sp.csr_matrix, np.ndarray]:
-    """The part of the arrays adj [size, size], lat and lon [size] that is of the sensors `place`."""
+def _graph_arrays(file: NpzFile, position: np.ndarray, size: int) -> tuple[sp.csr_matrix, np.ndarray]:
+    """Read the rows and columns `position` of adj [size, size], and the positions from lat and lon [size]."""
     weights = file.take("adj", "f", (size, size), f"numbers, {(size, size)}")
     if not (weights >= 0).all():
         file.refuse("array 'adj' has weights below 0; expected numbers of at least 0")
     degrees = [file.take(key, "f", (size,), f"{size} numbers") for key in ("lat", "lon")]
-    part = weights[np.ix_(place, place)]
+    part = weights[np.ix_(position, position)]
     sender, receiver = np.nonzero(part)
-    adjacency = with_unit_diagonal(sender, receiver, part[sender, receiver], len(place))
-    return adjacency, np.stack(degrees, axis=1)[place].astype(np.float64)
+    adjacency = with_unit_diagonal(sender, receiver, part[sender, receiver], len(position))
+    return adjacency, np.stack(degrees, axis=1)[position].astype(np.float64)
 
 
 def _sensor_ids(file: NpzFile) -> tuple[str, ...]:
@@ -269,7 +300,7 @@ def _sensor_ids(file: NpzFile) -> tuple[str, ...]:
 
 
 def _folders(roots: list[Path]) -> list[Path]:
-    """Where a file may lie below each root, in order."""
+    """List the folders that are searched below each root, in order."""
     return [
         root / above for root in roots for above in ("traffic", "traffic/sensor_graph", ".", "sensor_graph")
     ]
@@ -285,6 +316,6 @@ def _missing(
 ) -> NoReturn:
     looked = ", ".join(str(folder) for root in roots for folder in (root / "traffic", root))
     raise InputError(
-        f"data set {source.name!r} is not here: it needs {' or '.join(names)}, and {looked} were looked "
-        f"in{hint}; set GRAPHFED_DATA or the data folder to where it is, or get it from {origin}"
+        f"data set {source.name!r} was not found: it needs {' or '.join(names)}; searched: {looked}{hint}. "
+        f"Set GRAPHFED_DATA or the data folder to the folder that has it, or get it from {origin}"
     )

@@ -1,7 +1,8 @@
-"""Windows of a series of readings, and the split of a series in time into train, val and test.
+"""Windows of a time series of readings, and their split in time into train, val and test.
 
-A window is what one forecast needs: `lags` steps to read and the `horizon` steps after them to forecast.
-Window w covers the steps w .. w + lags + horizon - 1, so T steps have T - lags - horizon + 1 windows.
+A window has the `lags` steps that a forecast reads and the `horizon` steps after them, which it predicts.
+Window w has the steps w .. w + lags + horizon - 1, so T steps have W = T - lags - horizon + 1 windows. S
+sensors.
 """
 
 from dataclasses import dataclass
@@ -16,18 +17,27 @@ from graphfed.errors import InputError, did_you_mean, shown
 
 __all__ = ["TimeSplit", "make_time_split", "windows"]
 
-#: The usual split of traffic: 70 % of the windows to train on, then 10 % and 20 %.
+#: The usual split of traffic data: 70 % of the windows for training, then 10 % for validation, 20 % for test.
 USUAL = (0.7, 0.1, 0.2)
 KINDS = ("default", "time", "inductive")
 
 
 @dataclass(frozen=True, eq=False)
 class TimeSplit:
-    """Which windows, and whose, are trained on, selected on and tested on.
+    """The windows and sensors for training, validation and test.
 
-    lags, horizon: steps. train, val, test: numbers of windows, in this order in time: training windows are
-    0 .. train - 1, and so on. every: every so manieth of the training windows is trained on (1: all).
-    observed: [S] bool, the sensors that take part in training and validation; all are tested.
+    Training windows are 0 .. train - 1; validation windows follow, and then test windows.
+
+    Attributes:
+        name: The name of the split.
+        lags: The number of steps that a forecast reads.
+        horizon: The number of steps that it predicts.
+        every: The stride: training uses every k-th training window (1: all).
+        train: The number of training windows.
+        val: The number of validation windows.
+        test: The number of test windows.
+        observed: The sensors that take part in training and validation, bool [S]. All sensors take part in
+            the test.
     """
 
     name: str
@@ -41,22 +51,36 @@ class TimeSplit:
 
     @cached_property
     def hash(self) -> str:
-        """sha256 (hex) of everything but the name."""
+        """The SHA-256 hash (hexadecimal) of all attributes except the name."""
         numbers = (self.lags, self.horizon, self.every, self.train, self.val, self.test)
         return content_hash({"numbers": np.array(numbers, dtype=np.int64), "observed": self.observed})
 
 
 def make_time_split(sensors: Sensors, name: str, lags: int, horizon: int, every: int = 1) -> TimeSplit:
-    """The split of the readings' windows that `name` names.
+    """Split the windows of readings in time.
 
-    "time:A,B,C"        the first of the windows to train on, then those to select on, the last to test on:
-                        fractions whose sum is 1. round(A W) and round(C W) of W windows; val is the rest
-    "inductive:F"       time:0.7,0.1,0.2, and only the first round(F S) sensors (at least one) from the west
-                        are trained and selected on
-    "default", "time"   "time:0.7,0.1,0.2"
+    The kinds of split:
 
-    Raises InputError for an unknown name, too few steps, a part without windows, and an inductive split of
-    sensors without positions.
+        "time:A,B,C"        fractions of the windows for training, validation and test, in the order of time,
+                            with the sum 1. Training has round(A W) windows, test round(C W), and validation
+                            the rest
+        "inductive:F"       "time:0.7,0.1,0.2" in which only the westernmost round(F S) sensors (at least one)
+                            take part in training and validation
+        "default", "time"   "time:0.7,0.1,0.2"
+
+    Args:
+        sensors: The sensors.
+        name: The kind of split and its numbers.
+        lags: The number of steps that a forecast reads.
+        horizon: The number of steps that it predicts.
+        every: The stride of training windows.
+
+    Returns:
+        The split.
+
+    Raises:
+        InputError: The name is unknown, there are too few steps, a part has no window, or the split is
+            inductive and the sensors have no positions.
     """
     for what, value in (("lags", lags), ("horizon", horizon), ("every", every)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -65,25 +89,32 @@ def make_time_split(sensors: Sensors, name: str, lags: int, horizon: int, every:
     kind = kind.lower()
     if kind not in KINDS:
         raise InputError(
-            f"unknown split {shown(name)} of readings in time; {did_you_mean(kind[:60], KINDS)} (as in "
+            f"unknown split {shown(name)} of readings; {did_you_mean(kind[:60], KINDS)} (as in "
             "'time:0.7,0.1,0.2', 'inductive:0.5')"
         )
     if colon and kind == "default":
         raise InputError(f"split {shown(name)}: 'default' takes no numbers; use 'time:0.7,0.1,0.2'")
     if kind == "inductive":
-        share = _share(name, numbers)
-        return _in_time(
-            sensors, f"inductive:{share:g}", USUAL, _western(sensors, name, share), lags, horizon, every
-        )
+        fraction = _fraction_of_sensors(name, numbers)
+        observed = _western(sensors, name, fraction)
+        return _in_time(sensors, f"inductive:{fraction:g}", USUAL, observed, lags, horizon, every)
     fractions = _fractions(name, numbers) if colon else USUAL
-    everywhere = np.ones(sensors.num_sensors, dtype=bool)
+    observed = np.ones(sensors.num_sensors, dtype=bool)
     name = "time:" + ",".join(f"{fraction:g}" for fraction in fractions)
-    return _in_time(sensors, name, fractions, everywhere, lags, horizon, every)
+    return _in_time(sensors, name, fractions, observed, lags, horizon, every)
 
 
 def windows(readings: np.ndarray, lags: int, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """All windows of readings [T, S], as views without a copy: inputs [W, lags, S] and
-    targets [W, horizon, S]."""
+    """Return all windows of readings, as views without a copy.
+
+    Args:
+        readings: The readings, [T, S].
+        lags: The number of input steps.
+        horizon: The number of target steps.
+
+    Returns:
+        The inputs, [W, lags, S], and the targets, [W, horizon, S].
+    """
     both = np.lib.stride_tricks.sliding_window_view(readings, lags + horizon, axis=0).swapaxes(1, 2)
     return both[:, :lags], both[:, lags:]
 
@@ -100,48 +131,48 @@ def _in_time(
     total = sensors.num_steps - lags - horizon + 1
     if total < 1:
         raise InputError(
-            f"{sensors.name!r} has {sensors.num_steps} steps, and one window of {lags} to read and {horizon} "
-            f"to forecast needs {lags + horizon}; use fewer lags, a shorter horizon or more data"
+            f"{sensors.name!r} has {sensors.num_steps} steps, and one window of {lags} lags and a horizon of "
+            f"{horizon} needs {lags + horizon}; use fewer lags, a shorter horizon or more data"
         )
     train, test = round(fractions[0] * total), round(fractions[2] * total)
     parts = {"train": train, "val": total - train - test, "test": test}
     for part, size in parts.items():
         if size < 1:
             raise InputError(
-                f"split {name!r} of the {total} windows that {sensors.name!r} has (lags {lags}, horizon "
-                f"{horizon}) leaves none for {part}; use other fractions, a shorter horizon or more data"
+                f"split {name!r} of the {total} windows of {sensors.name!r} (lags {lags}, horizon {horizon}) "
+                f"leaves no window for {part}; use other fractions, a shorter horizon or more data"
             )
     return TimeSplit(name, lags, horizon, every, observed=observed, **parts)
 
 
-def _western(sensors: Sensors, name: str, share: float) -> np.ndarray:
-    """The first round(share S) sensors by longitude, or by x, and where these are equal by id: bool [S]."""
+def _western(sensors: Sensors, name: str, fraction: float) -> np.ndarray:
+    """Select the round(fraction S) westernmost sensors, bool [S]; by id if longitudes (or x) are equal."""
     if sensors.position is None:
         raise InputError(
-            f"split {shown(name)} sorts the sensors by longitude, and {sensors.name!r} has no locations of "
-            "them; name a file of them ('locations:'), or use 'time:0.7,0.1,0.2'"
+            f"split {shown(name)} sorts the sensors by longitude, and {sensors.name!r} has no locations; "
+            "name a file of locations in the description ('locations:'), or use 'time:0.7,0.1,0.2'"
         )
     east = sensors.position[:, 1 if sensors.geographic else 0]
     order = sorted(range(sensors.num_sensors), key=lambda s: (east[s], sensors.ids[s]))
     observed = np.zeros(sensors.num_sensors, dtype=bool)
-    observed[order[: max(1, round(share * sensors.num_sensors))]] = True
+    observed[order[: max(1, round(fraction * sensors.num_sensors))]] = True
     return observed
 
 
-def _share(name: str, numbers: str) -> float:
+def _fraction_of_sensors(name: str, numbers: str) -> float:
     try:
-        share = float(numbers)
+        fraction = float(numbers)
     except ValueError:
         raise InputError(
-            f"split {shown(name)} cannot be read; write the share of the sensors to train on, as in "
+            f"split {shown(name)} cannot be read; write the fraction of the sensors to train on, as in "
             "'inductive:0.5'"
         ) from None
-    if not 0 < share <= 1:  # NaN fails, too
+    if not 0 < fraction <= 1:  # NaN fails, too
         raise InputError(
-            f"split {shown(name)} leaves no sensor to train on or more than there are; use a share above 0 "
-            "and at most 1"
+            f"split {shown(name)}: the fraction of the sensors must be above 0 and at most 1, as in "
+            "'inductive:0.5'"
         )
-    return share
+    return fraction
 
 
 def _fractions(name: str, numbers: str) -> tuple[float, float, float]:

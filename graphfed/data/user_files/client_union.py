@@ -1,7 +1,8 @@
-"""Several clients' own tables -> the tables of one graph, and which client holds what.
+"""Merging of several clients' tables into one graph.
 
-An id is the same node wherever it stands, so clients may share nodes and edges. What two clients say of one
-must agree: its features, its label and part of the split where both say one, the weight of an edge.
+Equal ids mean the same node in all tables, so clients may share nodes and edges. The clients must agree on a
+node's features, on its label and its part of the split if several clients state one, and on the weight of an
+edge.
 
 Shapes: n and e rows of one client's nodes and edges, N nodes and M rows of nodes at all clients, F features.
 """
@@ -24,7 +25,14 @@ PARTS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class ClientTables:
-    """What one client's files say, with the files for messages."""
+    """The content of one client's files.
+
+    Attributes:
+        name: The name of the client.
+        nodes: Its file of nodes, for messages.
+        edges: Its file of edges, for messages.
+        tables: The content of both files.
+    """
 
     name: str
     nodes: TableFile
@@ -34,9 +42,14 @@ class ClientTables:
 
 @dataclass(frozen=True)
 class Union:
-    """The clients' common graph. tables: its N nodes, in the order in which they are first listed, and every
-    edge once, u < v, sorted by (u, v), without self loops; listed: the ends [2, e] of each client's edges as
-    its file has them, as nodes."""
+    """The clients' common graph.
+
+    Attributes:
+        tables: The N nodes in the order of their first rows, and every edge once, u < v, sorted by (u, v),
+            without self loops.
+        held: The nodes and edges that each client lists.
+        listed: The endpoints of each client's edges as its file lists them, [2, e] nodes per client.
+    """
 
     tables: Tables
     held: Held
@@ -44,11 +57,21 @@ class Union:
 
 
 def unite(clients: Sequence[ClientTables], description: Description) -> Union:
-    """Put the tables of the clients that a description names together.
+    """Merge the tables of several clients.
 
-    A client owns the nodes whose label its file has; a node without a label is owned by all its holders.
+    A client owns the nodes whose label its file states. If no file states a node's label, every client that
+    lists the node owns it.
 
-    Raises InputError where two clients disagree, with both clients, files, rows and values."""
+    Args:
+        clients: The clients' tables.
+        description: The description of the files.
+
+    Returns:
+        The common graph.
+
+    Raises:
+        InputError: Two clients disagree; the message names both clients, files, rows and values.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -69,7 +92,7 @@ def unite(clients: Sequence[ClientTables], description: Description) -> Union:
         known = parts < len(PARTS)
         first = rows.first(known)
         rows.refuse_different(
-            parts, known, first, description.split, "part of the split", lambda row: PARTS[parts[row]]
+            parts, known, first, description.split, "the part of the split", lambda row: PARTS[parts[row]]
         )
         part = np.where(first < 0, len(PARTS), parts[first]).astype(np.int8)
     ends, weights, edge_client, edge = _edges(rows, description.weight, description.repeated)
@@ -78,12 +101,12 @@ def unite(clients: Sequence[ClientTables], description: Description) -> Union:
     held = Held(client_of_node[order], rows.node[order], owner[order], edge_client, edge)
     listed = tuple(rows.of(s)[client.tables.ends] for s, client in enumerate(clients))
     return Union(
-        Tables(rows.ids, None, labels, x, part, rows.ids, ends, weights, far=rows.ids[:0]), held, listed
+        Tables(rows.ids, None, labels, x, part, rows.ids, ends, weights, remote=rows.ids[:0]), held, listed
     )
 
 
 class _Rows:
-    """The rows of all clients' nodes, one client after the other: `node` [M] says which node each is."""
+    """The rows of all clients' nodes, one client after the other; `node` [M] is the node of each row."""
 
     def __init__(self, clients: Sequence[ClientTables]) -> None:
         import pyarrow as pa
@@ -95,14 +118,14 @@ class _Rows:
         self.start = np.cumsum([0, *(len(client.tables.ids) for client in clients)])
 
     def of(self, client: int) -> np.ndarray:
-        """The nodes of one client's rows, [n]."""
+        """Return the nodes of one client's rows, [n]."""
         node: np.ndarray = self.node[self.start[client] : self.start[client + 1]]
         return node
 
     def first(self, known: np.ndarray) -> np.ndarray:
-        """The first row of each node among those where `known` [M] is true, -1 for none, [N]."""
+        """Find the first row of each node for which `known` [M] is True, [N]; -1 if there is none."""
         first: np.ndarray = np.full(len(self.ids), -1)
-        rows = np.flatnonzero(known)[::-1]  # of several rows the last one written stays
+        rows = np.flatnonzero(known)[::-1]  # the last assignment stays, so the first row is assigned last
         first[self.node[rows]] = rows
         return first
 
@@ -115,27 +138,29 @@ class _Rows:
         what: str,
         value: Callable[[int], object],
     ) -> None:
-        """InputError where a known code [M] is not that of its node's first row; value: row -> what to
-        show."""
+        """Raise an InputError if a known code [M] differs from that of its node's first row.
+
+        `value` returns the text of a row for the message.
+        """
         bad = np.flatnonzero(known & (codes != codes[first[self.node]]))
         if bad.size:
             row = int(bad[0])
-            other = int(first[self.node[row]])
-            here, there = (shown(str(value(r))) for r in (row, other))
+            earlier = int(first[self.node[row]])
+            here, there = (shown(str(value(r))) for r in (row, earlier))
             raise self.refusal(
-                row, other, column, f"{what} of", f"is {here} here and {there}",
-                "correct one of the files, or leave it empty in one", bad.size,
+                row, earlier, column, f"{what} of", f"is {here} here and {there}",
+                "correct one of the files, or leave the value empty in one", bad.size,
             )  # fmt: skip
 
     def refusal(
-        self, row: int, other: int, column: str, what: str, differs: str, fix: str, count: int
+        self, row: int, earlier: int, column: str, what: str, differs: str, fix: str, count: int
     ) -> InputError:
-        """What to say of two rows of one node."""
-        (here, at), (there, where) = (self._place(r) for r in (row, other))
+        """Build the error for two rows of one node that disagree."""
+        (here, row_here), (there, row_there) = (self._place(r) for r in (row, earlier))
         return InputError(
-            f"client {shown(here.name)}: {here.nodes.where(at)}, column {column!r}: {what} node "
+            f"client {shown(here.name)}: {here.nodes.where(row_here)}, column {column!r}: {what} node "
             f"{shown(self.ids[self.node[row]].as_py())} {differs} at client {shown(there.name)} "
-            f"({there.nodes.where(where)}); {fix} ({count} such rows)"
+            f"({there.nodes.where(row_there)}); {fix} ({count} such rows)"
         )
 
     def _place(self, row: int) -> tuple[ClientTables, int]:
@@ -144,7 +169,7 @@ class _Rows:
 
 
 def _agreed_features(rows: _Rows, features: Sequence[str]) -> np.ndarray:
-    """[N, F]: every node's features, which are those of each of its rows."""
+    """Return every node's features, [N, F]; InputError if two rows of a node differ."""
     x = np.empty((len(rows.ids), len(features)), dtype=np.float32)
     first = rows.first(np.ones(len(rows.node), dtype=bool))
     for s, client in enumerate(rows.clients):
@@ -159,7 +184,7 @@ def _agreed_features(rows: _Rows, features: Sequence[str]) -> np.ndarray:
             raise rows.refusal(
                 int(start) + row, int(first[node[row]]), features[j], "this feature of",
                 f"is {client.tables.x[row, j]} here and {x[node[row], j]}",
-                "a node has the same features at every client: correct one of the files", bad.size,
+                "give a node the same features at every client: correct one of the files", bad.size,
             )  # fmt: skip
     return x
 
@@ -167,14 +192,21 @@ def _agreed_features(rows: _Rows, features: Sequence[str]) -> np.ndarray:
 def _edges(
     rows: _Rows, weight: str | None, repeated: str
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
-    """ends [2, m] of every edge once, its weight [m], and (client, edge) of every client's every edge."""
+    """Merge the clients' edges.
+
+    Returns:
+        The endpoints of every edge once, [2, m]; its weight, [m], or None; and, for each pair of a client and
+        an edge that it lists, the client and the edge.
+    """
     n = len(rows.ids)
     keys, weights = [], []
     for s, client in enumerate(rows.clients):
         given = None if client.tables.weight is None else client.tables.weight.astype(np.float64)
-        (u, v), mine = undirected(f"client {client.name}", rows.of(s)[client.tables.ends], given, repeated, n)
+        (u, v), merged = undirected(
+            f"client {client.name}", rows.of(s)[client.tables.ends], given, repeated, n
+        )
         keys.append(u * n + v)
-        weights.append(np.ones(len(u), dtype=np.float32) if mine is None else mine)
+        weights.append(np.ones(len(u), dtype=np.float32) if merged is None else merged)
     every, edge_client = np.concatenate(keys), np.repeat(np.arange(len(keys)), [len(k) for k in keys])
     known = sorted_unique(every)
     edge = np.searchsorted(known, every)
@@ -186,23 +218,23 @@ def _edges(
     first[edge[::-1]] = np.arange(len(edge))[::-1]
     bad = np.flatnonzero(amount != amount[first[edge]])
     if bad.size:
-        row, other = int(bad[0]), int(first[edge[bad[0]]])
-        (here, at), (there, where) = (
+        row, earlier = int(bad[0]), int(first[edge[bad[0]]])
+        (here, row_here), (there, row_there) = (
             (rows.clients[edge_client[r]], _first_row(rows, int(edge_client[r]), ends[:, edge[r]]))
-            for r in (row, other)
+            for r in (row, earlier)
         )
         u, v = (shown(rows.ids[node].as_py()) for node in ends[:, edge[row]])
         raise InputError(
-            f"client {shown(here.name)}: {here.edges.where(at)}, column {weight!r}: the edge between {u} and "
-            f"{v} weighs {amount[row]} here and {amount[other]} at client {shown(there.name)} "
-            f"({there.edges.where(where)}); give it one weight, or do without weights: 'weight:' with "
-            f"nothing after it ({bad.size} such edges)"
+            f"client {shown(here.name)}: {here.edges.where(row_here)}, column {weight!r}: the edge between "
+            f"{u} and {v} has weight {amount[row]} here and {amount[earlier]} at client {shown(there.name)} "
+            f"({there.edges.where(row_there)}); give it one weight, or use no weights ('weight:' with "
+            f"nothing after it in the description) ({bad.size} such edges)"
         )
     return ends, amount[first], edge_client, edge
 
 
 def _first_row(rows: _Rows, client: int, ends: np.ndarray) -> int:
-    """The first row of a client's edges that joins two nodes, in either direction."""
+    """Find the first row of a client's edges that joins two nodes, in either direction."""
     u, v = rows.of(client)[rows.clients[client].tables.ends]
     same = ((u == ends[0]) & (v == ends[1])) | ((u == ends[1]) & (v == ends[0]))
     return int(same.argmax())

@@ -1,5 +1,7 @@
-"""What the descriptions of graphs and of sensors have in common: models of YAML whose faults are explained in
-one line, and keys that name a column of a file."""
+"""The common base of the descriptions of graphs and of sensors.
+
+It is a model of YAML content with error messages of one line, and with keys that name a column of a file.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,27 +16,39 @@ from graphfed.validation import explain_content
 
 __all__ = ["DescribedFile", "YamlModel"]
 
-#: A file that a description names; a manifest has its absolute path.
+#: A file that a description names. In JSON it is an absolute path.
 DescribedFile = Annotated[Path, PlainSerializer(lambda path: str(path.resolve()))]
 
 
 class YamlModel(BaseModel):
-    """Content of a YAML file. A number stands for its text where text is expected.
+    """The content of a YAML file. A number is accepted in place of a text.
 
-    Validators find in the context what to call the content in messages, and raise InputError themselves where
-    keys do not fit together."""
+    The validation context is the name of the content in messages. Validators raise InputError if keys do not
+    fit together.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False)
 
     @classmethod
     def check(cls, content: object, origin: str) -> Self:
-        """Return the content as a model; InputError with what is wrong. origin: what to call it."""
+        """Validate content.
+
+        Args:
+            content: The content, usually a mapping.
+            origin: The name of the content in messages.
+
+        Returns:
+            The model.
+
+        Raises:
+            InputError: The content is not valid; the message states the first error.
+        """
         try:
             return cls.model_validate(
                 dict(content) if isinstance(content, Mapping) else content, context=origin
             )
         except ValidationError as error:
-            # A misspelt key is both unknown and missing: what it was meant to be says more.
+            # A misspelt key gives two errors, an unknown key and a missing one. The first is more helpful.
             faults = sorted(
                 error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden"
             )
@@ -42,26 +56,37 @@ class YamlModel(BaseModel):
 
     @classmethod
     def explain(cls, fault: Mapping[str, Any], origin: str) -> str:
-        """Return a complaint of pydantic in one line."""
+        """Write one of pydantic's errors as a message of one line.
+
+        Args:
+            fault: The error, as pydantic lists it.
+            origin: The name of the content in messages.
+
+        Returns:
+            The message.
+        """
         return explain_content(fault, cls, origin, f"{origin}: ")
 
     @property
     def given(self) -> list[str]:
-        """The keys that the content has, in the order of the model."""
+        """The keys that the content states, in the order of the model."""
         fields = type(self).model_fields.items()
         return [field.alias or name for name, field in fields if name in self.model_fields_set]
 
     def column(self, name: str, file: TableFile, origin: str, required: bool = False) -> str | None:
-        """Return the column of a file that a key names, or its default if the file has such a column.
+        """Look up the column that a key names.
 
         Args:
-            name: the key's field.
-            file: the file.
-            origin: what to call the description in messages.
-            required: whether the column must be there if it is the default, too.
+            name: The field of the key.
+            file: The file.
+            origin: The name of the description in messages.
+            required: Whether the file must have the column even if the key is not given.
+
+        Returns:
+            The column that the key names, or its default if the file has such a column, else None.
 
         Raises:
-            InputError: for a column that is not there, with those that are.
+            InputError: The file does not have the column; the message names its columns.
         """
         column: str | None = getattr(self, name)
         if column in file.columns or (column is None and not required):
@@ -83,5 +108,12 @@ class YamlModel(BaseModel):
         return None
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with other values, which are not checked again."""
+        """Copy the model with other values, which are not validated.
+
+        Args:
+            **changes: The new values by field.
+
+        Returns:
+            The copy.
+        """
         return self.model_copy(update=changes)

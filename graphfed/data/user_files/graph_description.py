@@ -1,26 +1,23 @@
-"""The user's own graph: a description in YAML of one file of nodes and one of edges, or of such a pair for
-each of several clients, checked.
+"""The YAML description of a user's graph: a file of nodes and a file of edges, for all clients or for each.
 
     nodes: accounts.csv
     edges: transfers.csv
     label: fraud
     features: [age, "f_*"]
 
-Where every client has files of its own, `clients` stands in the place of nodes, edges and the columns of
-clients:
+If every client has files of its own, `clients` replaces `nodes`, `edges` and the columns of clients:
 
     clients:
       north: {nodes: north/customers.csv, edges: north/transfers.csv}
       south: {nodes: south/customers.csv, edges: south/transfers.csv}
 
-The columns are called the same in all of them. An id is the same node wherever it stands, and the graph is
-what all the files list together (`graphfed.data.user_files.client_union`).
+The files of all clients use the same names of columns. Equal ids mean the same node, and the graph is the
+union of all files (`graphfed.data.user_files.client_union`).
 
-Ids, clients and labels are text as it stands in the file: 007 is not 7. Edges are undirected: rows of the
-same
-two nodes, in either direction, are one edge; self loops are dropped, and columns of the edges that are not
-named are not read (`graphfed.data.dropped` names them). A key with nothing after it (client:) says not to use
-such a column.
+Ids, clients and labels are texts as written in the file: 007 and 7 are different. Edges are undirected: rows
+with the same two nodes, in either direction, are one edge. Self loops are dropped. Columns of edges that no
+key names are not read (`graphfed.data.dropped` names them). A key with nothing after it, such as `client:`,
+means that no column is used.
 """
 
 import fnmatch
@@ -50,14 +47,14 @@ from graphfed.plain_yaml import read_yaml
 
 __all__ = ["Description", "Files", "at_client", "describe", "describe_file", "read_description"]
 
-#: The keys that name a column of the nodes, and of the edges.
+#: The keys that name a column of nodes, and those that name a column of edges.
 NODE_COLUMNS = ("id", "client", "label", "split")
 EDGE_COLUMNS = ("source", "target", "source_client", "target_client", "weight")
-#: Keys that have no use next to `clients`.
+#: The keys that cannot be combined with `clients`.
 _ONE_TABLE = ("nodes", "edges", "client", "source_client", "target_client")
 
 
-#: What the values of keys must do, for messages (`explain_content`).
+#: The expected forms of values, for messages (`explain_content`).
 _FILES = "{nodes: north.csv, edges: north_edges.csv}"
 _CLIENTS: JsonDict = {"form": f"map each client's name to its files, as in 'north: {_FILES}'"}
 _LABELS: JsonDict = {"form": "be a list of labels, as in [legit, fraud]"}
@@ -65,7 +62,7 @@ _NAMES: JsonDict = {"form": "be a list of column names, as in [age, balance]"}
 
 
 def _require_text(problem: str) -> BeforeValidator:
-    """Take a number or a text that is not blank as text; what YAML makes of yes or null is neither."""
+    """Accept a number or a text that is not blank, as text. YAML's booleans and null are refused."""
 
     def check(value: object, info: ValidationInfo) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
@@ -84,46 +81,75 @@ class ClientFiles(YamlModel):
 
     model_config = ConfigDict(json_schema_extra={"form": f"name its files, as in {_FILES}"})
 
-    nodes: DescribedFile = Field(description="its file of nodes")
-    edges: DescribedFile = Field(description="its file of edges")
+    nodes: DescribedFile = Field(description="The client's file of nodes.")
+    edges: DescribedFile = Field(description="The client's file of edges.")
 
 
 class Description(YamlModel):
-    """Where a graph's files are and which columns are what.
+    """The files of a graph and the meaning of their columns.
 
-    `describe` returns one in which every column named is in the files, None stands for a column that there is
-    not, and features and name are those that are used.
+    In the result of `describe`, every named column exists, None means that there is no such column, and
+    `features` and `name` have the values that are used.
     """
 
     model_config = ConfigDict(json_schema_extra={"form": "be a mapping, as in 'nodes: nodes.csv'"})
 
-    nodes: DescribedFile | None = Field(None, description="file of nodes, CSV or Parquet")
-    edges: DescribedFile | None = Field(None, description="file of edges, CSV or Parquet")
+    nodes: DescribedFile | None = Field(None, description="The file of nodes, CSV or Parquet.")
+    edges: DescribedFile | None = Field(None, description="The file of edges, CSV or Parquet.")
     clients: dict[ClientName, ClientFiles] = Field(
-        {}, description="instead of nodes and edges: the files of each client", json_schema_extra=_CLIENTS
+        {},
+        description="The files of nodes and edges of each client. This key replaces nodes and edges.",
+        json_schema_extra=_CLIENTS,
     )
-    id: str = Field("id", description="column of the nodes: any text or number")
-    client: str | None = Field("client", description="column of the nodes: the client that has it")
-    label: str | None = Field("label", description="column of the nodes: any text, empty where unknown")
-    split: str | None = Field("split", description="column of the nodes: train, val, test, empty for none")
+    id: str = Field("id", description="The column of nodes with their ids, which may be texts or numbers.")
+    client: str | None = Field(
+        "client", description="The column of nodes with the name of the client that holds each node."
+    )
+    label: str | None = Field(
+        "label", description="The column of nodes with their labels, which may be texts. Empty means unknown."
+    )
+    split: str | None = Field(
+        "split",
+        description="The column of nodes with their part of the split: train, val or test. Empty means none.",
+    )
     classes: Annotated[tuple[Label, ...], Field(min_length=1)] = Field(
-        (), description="all labels, numbered in this order (default: sorted)", json_schema_extra=_LABELS
+        (),
+        description="All labels, in the order of the class numbers. The default is the sorted labels.",
+        json_schema_extra=_LABELS,
     )
     features: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
-        (), description="columns of the nodes or patterns (default: all others)", json_schema_extra=_NAMES
+        (),
+        description="The columns of nodes that are features, as names or patterns. The default is all "
+        "columns that no other key names.",
+        json_schema_extra=_NAMES,
     )
-    source: str = Field("source", description="column of the edges: the id of one end")
-    target: str = Field("target", description="column of the edges: the id of the other end")
-    source_client: str | None = Field(None, description="column of the edges: the client of the source")
-    target_client: str | None = Field(None, description="column of the edges: the client of the target")
-    weight: str | None = Field("weight", description="column of the edges: numbers above 0")
+    source: str = Field("source", description="The column of edges with the id of the first endpoint.")
+    target: str = Field("target", description="The column of edges with the id of the second endpoint.")
+    source_client: str | None = Field(
+        None, description="The column of edges with the client of the first endpoint."
+    )
+    target_client: str | None = Field(
+        None, description="The column of edges with the client of the second endpoint."
+    )
+    weight: str | None = Field(
+        "weight", description="The column of edges with their weights, numbers above 0."
+    )
     repeated: Literal["sum", "mean", "max"] = Field(
-        "sum", description="the weight of an edge with several rows"
+        "sum", description="How the weights of several rows of one edge are combined."
     )
-    name: str = Field("", description="what to call the graph (default: the name of the file of nodes)")
+    name: str = Field("", description="The name of the graph. The default is the name of the file of nodes.")
 
     @classmethod
     def explain(cls, fault: Mapping[str, Any], origin: str) -> str:
+        """Write one of pydantic's errors as a message of one line, which names the client if there is one.
+
+        Args:
+            fault: The error, as pydantic lists it.
+            origin: The name of the content in messages.
+
+        Returns:
+            The message.
+        """
         if fault["loc"][:1] == ("clients",) and len(fault["loc"]) > 1:
             _, client, *inside = fault["loc"]
             return ClientFiles.explain({**fault, "loc": inside}, f"{origin}, client {shown(str(client))}")
@@ -132,7 +158,7 @@ class Description(YamlModel):
     @field_validator("classes", "features", mode="wrap")
     @classmethod
     def _check_list(cls, given: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
-        """Nothing after the key stands for the default, one pattern for a list of it."""
+        """Replace an empty value by the default, and a single pattern by a list."""
         if given is None:
             return ()
         return check([given] if info.field_name == "features" and isinstance(given, str) else given)
@@ -142,12 +168,14 @@ class Description(YamlModel):
     def _check_classes(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         twice = [name for name in names if names.count(name) > 1]
         if twice:
-            raise InputError(f"{info.context}: classes names {shown(twice[0])} twice; name every class once")
+            raise InputError(
+                f"{info.context}: 'classes' names {shown(twice[0])} twice; name every class once"
+            )
         return names
 
     @model_validator(mode="after")
     def _check_files(self, info: ValidationInfo) -> Self:
-        """There is one pair of files, or one for each of several clients."""
+        """Check that there is one pair of files, or one pair for each of several clients."""
         if "clients" not in self.model_fields_set:
             for key in ("nodes", "edges"):
                 if getattr(self, key) is None:
@@ -158,15 +186,13 @@ class Description(YamlModel):
         for key in _ONE_TABLE:
             if key in self.model_fields_set:
                 raise InputError(
-                    f"{info.context} has both 'clients' and {key!r}, and under 'clients' every client has "
-                    f"files of "
-                    f"its own; leave {key!r} out"
+                    f"{info.context} has both 'clients' and {key!r}, and 'clients' names separate files for "
+                    f"each client; remove {key!r}"
                 )
         if len(self.clients) < 2:
             raise InputError(
-                f"{info.context}: clients names {len(self.clients)} client{'' if self.clients else 's'}, "
-                f"and it "
-                "takes two to share a graph; name another one, or use 'nodes:' and 'edges:' without "
+                f"{info.context}: 'clients' names {len(self.clients)} client{'' if self.clients else 's'}, "
+                "and at least two are needed; name another client, or use 'nodes:' and 'edges:' without "
                 "'clients:'"
             )
         return self
@@ -175,8 +201,8 @@ class Description(YamlModel):
     def _check_ends(self, info: ValidationInfo) -> Self:
         if (self.source_client is None) != (self.target_client is None):
             raise InputError(
-                f"{info.context} names the client of one end of the edges only; give source_client and "
-                "target_client"
+                f"{info.context} names the client of only one endpoint of the edges; give both source_client "
+                "and target_client"
             )
         return self
 
@@ -185,26 +211,35 @@ class Description(YamlModel):
 
     @property
     def files(self) -> "tuple[Files, ...]":
-        """One pair of files without a client, or two and more, each with its client."""
+        """One pair of files without a client, or a pair for each of several clients."""
         if self.nodes is not None and self.edges is not None:
             return (Files(None, self.nodes, self.edges),)
         return tuple(Files(name, files.nodes, files.edges) for name, files in self.clients.items())
 
     @property
     def names_clients(self) -> bool:
-        """Whether the files say which clients there are."""
+        """Whether the files state the clients."""
         return self.client is not None or bool(self.clients)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a mapping that `describe` takes, with absolute paths."""
+        """Convert to JSON.
+
+        Returns:
+            A mapping that `describe` accepts, with absolute paths.
+        """
         unused = {"classes"} if not self.classes else set()
         return self.model_dump(mode="json", exclude=unused | ({*_ONE_TABLE} if self.clients else {"clients"}))
 
 
 @dataclass(frozen=True)
 class Files:
-    """A file of nodes and one of edges; client: the client that they are of, None if they are all there
-    is."""
+    """A file of nodes and a file of edges.
+
+    Attributes:
+        client: The client that has these files; None if there is only one pair of files.
+        nodes: The file of nodes.
+        edges: The file of edges.
+    """
 
     client: str | None
     nodes: Path
@@ -212,43 +247,58 @@ class Files:
 
 
 def read_description(path: Path) -> tuple[Any, tuple[str, ...]]:
-    """What a YAML file holds, or what is under `data` in it, as in a run's config file; and a phrase for what
-    else is in it, which only `--config` reads.
+    """Read the description in a YAML file.
 
-    InputError for a file that is no plain YAML."""
+    Args:
+        path: The file. If it has the key `data`, as a run's config file has, the description is its value.
+
+    Returns:
+        The description, not validated; and a description of the file's other keys, which only `--config`
+        reads.
+
+    Raises:
+        InputError: The file cannot be read as plain YAML.
+    """
     content = read_yaml(path, "the data's description")
     if isinstance(content, dict) and isinstance(content.get("data"), dict):
-        return content["data"], names_dropped(content, ("data",), "key", f"{path.name}, read by --config")
+        return content["data"], names_dropped(content, ("data",), "key", f"{path.name}, for --config")
     return content, ()
 
 
 def describe_file(path: Path) -> tuple[Description, tuple[str, ...]]:
-    """The description of a graph in a YAML file, or under `data` in a run's config file, and what else is in
-    it as `read_description` says it.
+    """Read and check the description of a graph in a YAML file.
 
-    InputError as `describe`, and for a file that is no plain YAML."""
+    Args:
+        path: The file (see `read_description`).
+
+    Returns:
+        The description, and a description of the file's other keys.
+
+    Raises:
+        InputError: The file cannot be read as plain YAML, or `describe` refuses its content.
+    """
     content, unread = read_description(path)
     return describe(content, path.parent, f"the data's description {path}"), unread
 
 
 def describe(content: object, folder: Path, origin: str) -> Description:
-    """Check the description of a graph; of its files only the names of the columns are read.
+    """Check the description of a graph. Only the names of the files' columns are read.
 
     Args:
-        content: a mapping with the keys of `Description`.
-        folder: where relative paths start.
-        origin: what to call the mapping in messages.
+        content: A mapping with the keys of `Description`.
+        folder: The folder to which relative paths refer.
+        origin: The name of the mapping in messages.
 
     Returns:
-        The description, with paths that start from here and the columns that are used.
+        The description, with the paths of the files below `folder` and with the columns that are used.
 
     Raises:
-        InputError: for an unknown key, a missing file or a column that is not there.
+        InputError: A key is unknown, or a file or column is missing.
     """
     given = Description.check(content, origin)
     if not given.clients:
         return _resolve(given, given.files[0], folder, origin)
-    # A column called client says what is known, and is not read.
+    # The files belong to one client each, so a column called client adds nothing and is not read.
     common = given.replace(client=None)
     each: list[Description] = []
     for files in given.files:
@@ -267,7 +317,14 @@ def describe(content: object, folder: Path, origin: str) -> Description:
 
 @contextmanager
 def at_client(name: str) -> Iterator[None]:
-    """Whatever is refused in here is refused of this client."""
+    """Add the name of a client to every InputError that is raised in this context.
+
+    Args:
+        name: The client.
+
+    Yields:
+        None.
+    """
     try:
         yield
     except InputError as error:
@@ -277,22 +334,22 @@ def at_client(name: str) -> Iterator[None]:
 def _check_alike(
     given: Description, first: Description, other: Description, client: str, origin: str
 ) -> None:
-    """InputError where a client's files have other columns than the first client's."""
+    """Raise an InputError if a client's files have other columns than the first client's files."""
     first_client = next(iter(given.clients))
     for key, file in (("label", "nodes"), ("split", "nodes"), ("weight", "edges")):
         one, two = getattr(first, key), getattr(other, key)
         if one != two:
             there, here = (first, first_client), (other, client)
-            (has, at), (lacks, without) = (there, here) if two is None else (here, there)
+            (complete, its_client), (incomplete, without) = (there, here) if two is None else (here, there)
             raise InputError(
-                f"client {shown(without)}: {getattr(lacks, file)} has no column {one or two!r} ({key}), and "
-                f"{getattr(has, file)} of client {shown(at)} has one; add it, or leave it out everywhere "
-                f"('{key}:' with nothing after it in {origin})"
+                f"client {shown(without)}: {getattr(incomplete, file)} has no column {one or two!r} ({key}), "
+                f"and {getattr(complete, file)} of client {shown(its_client)} has one; add the column, or "
+                f"use it at no client ('{key}:' with nothing after it in {origin})"
             )
     differences = [
         f"{what} {', '.join(map(shown, names[:5]))}{', ...' if len(names) > 5 else ''}"
         for what, names in (
-            ("lacks", [name for name in first.features if name not in other.features]),
+            ("does not have", [name for name in first.features if name not in other.features]),
             ("also has", [name for name in other.features if name not in first.features]),
         )
         if names
@@ -301,13 +358,12 @@ def _check_alike(
         raise InputError(
             f"client {shown(client)}: {other.nodes} has other features than {first.nodes} of client "
             f"{shown(first_client)}: it {' and '.join(differences)}; give all clients' files the same "
-            f"columns, "
-            f"or name those to use in {origin} ('features: [{first.features[0]}, ...]')"
+            f"columns, or name the columns to use in {origin} ('features: [{first.features[0]}, ...]')"
         )
 
 
 def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Description:
-    """The description of one pair of files, with the columns that they have."""
+    """Complete the description of one pair of files with the columns that the files have."""
     nodes, edges = TableFile(folder / files.nodes), TableFile(folder / files.edges)
     chosen = {
         key: given.column(key, file, origin, required=key in ("id", "source", "target"))
@@ -315,7 +371,10 @@ def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Des
         for key in keys
     }
     if chosen["source_client"] is not None and chosen["client"] is None:
-        raise InputError(f"{origin} names the clients of edges, but no column 'client' of {nodes.path}")
+        raise InputError(
+            f"{origin} names the columns source_client and target_client of the edges, and no column of "
+            f"clients of {nodes.path}; name it as 'client'"
+        )
     return given.replace(
         **chosen,
         nodes=nodes.path,
@@ -327,7 +386,7 @@ def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Des
 
 
 def _features(given: Description, file: TableFile, used: set[str | None], origin: str) -> tuple[str, ...]:
-    """The columns that are named; without any all but those that are used and those to be left out."""
+    """List the columns of features: those that `features` names, by default all without another use."""
     fields = type(given).model_fields
     not_used = used | {fields[key].default for key in NODE_COLUMNS if getattr(given, key) is None}
     names = [] if given.features else [name for name in file.columns if name not in not_used]
@@ -342,8 +401,9 @@ def _features(given: Description, file: TableFile, used: set[str | None], origin
     twice = [name for name in names if name in used]
     if twice:
         raise InputError(
-            f"{origin}: column {twice[0]!r} of {file.path} cannot be a feature and something else"
+            f"{origin}: column {twice[0]!r} of {file.path} cannot be a feature, because another key names "
+            "it; remove it from 'features'"
         )
     if not names:
-        raise InputError(f"{file.path} has no column left for features; methods need at least one")
+        raise InputError(f"{file.path} has no column for features; add at least one")
     return tuple(names)

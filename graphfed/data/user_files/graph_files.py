@@ -1,4 +1,4 @@
-"""The user's own graph: the tables that a description names, files of a whole graph, and networkx graphs."""
+"""Loading of users' graphs: described tables, files of a whole graph, and networkx graphs."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -37,15 +37,22 @@ __all__ = [
     "read_graph_file",
 ]
 
-#: Endings of files that are a whole graph, or describe one.
+#: The endings of files that contain or describe a whole graph.
 FILES = (".yaml", ".yml", ".pt", ".graphml")
 
 
 def read_graph_file(path: Path) -> Graph:
-    """The graph in a file that holds a whole one: a PyG `Data` saved with torch.save (.pt), read as data and
-    never as code, or GraphML (.graphml).
+    """Read a file of a whole graph.
 
-    Raises InputError for a file that is neither, or cannot be used (see `from_pyg` and `from_networkx`)."""
+    Args:
+        path: A PyG `Data` saved with torch.save (.pt), of which no code is run, or GraphML (.graphml).
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: The file is neither, or cannot be used (see `from_pyg` and `from_networkx`).
+    """
     return _read_pyg(path) if path.suffix == ".pt" else _read_graphml(path)
 
 
@@ -59,9 +66,9 @@ def _read_pyg(path: Path) -> Graph:
     try:
         with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
             data = torch.load(path, weights_only=True, map_location="cpu")
-    except Exception:  # a hostile or damaged file can fail in any way, and its message quotes it
+    except Exception:  # a hostile or damaged file can fail in many ways, and the error may quote its content
         raise InputError(
-            f"{path} is no PyG Data of tensors alone and was refused; save it again as "
+            f"{path} was refused, because it is no PyG Data object of tensors only; save it again as "
             "torch.save(Data(x=data.x, edge_index=data.edge_index, y=data.y), path)"
         ) from None
     if isinstance(data, dict):
@@ -72,23 +79,34 @@ def _read_pyg(path: Path) -> Graph:
 def _read_graphml(path: Path) -> Graph:
     import networkx as nx
 
-    # A definition of entities can make a small file stand for gigabytes.
+    # Entities, which a document type definition defines, can expand a small file to gigabytes.
     if b"<!DOCTYPE" in read_start(path, 1 << 16):
         raise InputError(f"{path} has a document type definition, which is not read; remove it")
     try:
         graph = nx.read_graphml(path)
-    except Exception as error:  # the parser's own, and networkx's of several kinds
-        raise InputError(f"{path} is no GraphML ({brief(error)}); write it again") from None
+    except Exception as error:  # networkx and its parser raise several kinds of errors
+        raise InputError(f"{path} is no GraphML file ({brief(error)}); write it again") from None
     return from_networkx(graph, path.stem)
 
 
 def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
-    """A Graph from a networkx graph (or GraphML): the node attributes "label", "client" and "split" are those
-    of a description, every other one is a feature. The edge attribute "weight" is the edge's weight, 1 where
-    it is missing; an edge that is given several times, as in a directed graph, has the mean of its weights.
+    """Convert a networkx graph into a Graph.
 
-    Raises InputError for a node that lacks an attribute the others have, a feature that is no finite
-    number, or a weight that is no positive number."""
+    The node attributes "label", "client" and "split" have the meaning of these keys of a description; all
+    other node attributes are features. The edge attribute "weight" is the edge's weight, by default 1. An
+    edge that is given several times, as in a directed graph, has the mean of its weights.
+
+    Args:
+        graph: The networkx graph.
+        name: The name of the graph.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: A node does not have a feature or a client although others have, a feature is no finite
+            number, or a weight is no positive number.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -99,7 +117,7 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     )
     features = [attribute for attribute in known if attribute not in ("label", "client", "split")]
     if not features:
-        raise InputError(f"graph {name!r} has no node attribute for features; methods need at least one")
+        raise InputError(f"graph {name!r} has no node attribute for features; add at least one")
 
     def node(row: int) -> str:
         return f"graph {name!r}, node {ids[row].as_py()[:60]!r}"
@@ -107,7 +125,7 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     x = np.empty((len(nodes), len(features)), dtype=np.float32)
     for j, feature in enumerate(features):
         column = (graph.nodes[v].get(feature) for v in nodes)
-        with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+        with np.errstate(over="ignore"):  # a value outside float32 becomes infinite, which is refused later
             x[:, j] = _parse_numbers(column, str(feature), node, "node a number")
     texts = {}
     for key in {"label", "client", "split"}.intersection(known):
@@ -121,9 +139,9 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
                 "test or nothing"
             )
     if "client" in texts and (row := pc.index(texts["client"], "").as_py()) >= 0:
-        raise InputError(f"{node(row)} has no client; give every node one")
-    place = {v: i for i, v in enumerate(nodes)}
-    ends = np.array([(place[u], place[v]) for u, v in graph.edges()], dtype=np.int64).reshape(-1, 2).T
+        raise InputError(f"{node(row)} has no client; give every node a client")
+    position = {v: i for i, v in enumerate(nodes)}
+    ends = np.array([(position[u], position[v]) for u, v in graph.edges()], dtype=np.int64).reshape(-1, 2).T
 
     def edge(row: int) -> str:
         return f"graph {name!r}, edge {' to '.join(repr(ids[int(i)].as_py()[:60]) for i in ends[:, row])}"
@@ -138,25 +156,25 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
         keys=ids,
         ends=ends,
         weight=_parse_numbers(weights, "weight", edge, "edge a number above 0"),
-        far=ids[:0],
+        remote=ids[:0],
     )
-    made = _assemble_graph(name, tables, tuple(map(str, features)), keys=None)
+    result = _assemble_graph(name, tables, tuple(map(str, features)), keys=None)
     attributes = {str(key) for *_, named in graph.edges(data=True) for key in named}
     lost = edges_dropped(
         [ends],
         len(nodes),
-        made.num_edges,
+        result.num_edges,
         directed=graph.is_directed(),
         weights="mean" if "weight" in attributes else "",
     )
     unread = names_dropped(sorted(attributes), ("weight",), "attribute", "the edges")
-    return dataclasses.replace(made, dropped=(*lost, *unread))
+    return dataclasses.replace(result, dropped=(*lost, *unread))
 
 
 def _parse_numbers(
     values: Iterable[object], attribute: str, where: Callable[[int], str], fix: str
 ) -> np.ndarray:
-    """Numbers, [n] float64; InputError for the first value that is none. where(row): what has it."""
+    """Convert values to float64 [n]; InputError for the first that is no number."""
     numbers: list[float] = []
     for row, value in enumerate(values):
         try:
@@ -173,11 +191,19 @@ def _parse_numbers(
 
 
 def load_description(description: Description) -> Graph:
-    """The graph that is described.
+    """Load the graph that a description describes.
 
-    Raises InputError with file, row, column, value and fix for a repeated id, an end of an edge that is no
-    node, a feature that is no finite number, a part of the split that is not known, an empty client, ...; and
-    where two clients disagree, with both clients, files and rows."""
+    Args:
+        description: What `describe` returned.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: A value cannot be used, such as a repeated id, an endpoint that is no node, a feature that
+            is no finite number or an empty client; or two clients disagree. The message names files, rows,
+            columns and values, and the fix.
+    """
     listed: Sequence[np.ndarray]
     if description.clients:
         union = _read_clients(description)
@@ -200,8 +226,11 @@ def load_description(description: Description) -> Graph:
 
 
 def _keys(description: Description, tables: Tables) -> "pa.Array":
-    """What a client that reads its own files alone knows each node by. Where edges join two clients it
-    names a node by its client and its id: only so can it name one at another client."""
+    """Return the keys by which a client that reads only its own files knows each node.
+
+    If there are cross-client edges, a key is the node's client and its id, so that a client can name a node
+    at another client. Otherwise it is the id.
+    """
     if description.source_client is not None or tables.client is None:
         return tables.keys
     _, client = encoded(tables.client)
@@ -210,7 +239,7 @@ def _keys(description: Description, tables: Tables) -> "pa.Array":
 
 
 def _read_clients(description: Description) -> Union:
-    """What several clients' files list together."""
+    """Read and merge the files of several clients."""
     clients = []
     for files in description.files:
         assert files.client is not None
@@ -231,7 +260,7 @@ def _assemble_graph(
     held: Held | None = None,
     client_names: tuple[str, ...] = (),
 ) -> Graph:
-    """The graph of tables; held and the names of its clients, if there are several clients' files."""
+    """Build the graph of tables. `held` and `client_names` are given if several clients have files."""
     clients: np.ndarray | None = None
     class_names, y = classes, np.full(len(tables.x), -1, dtype=np.int64)
     if tables.client is not None:

@@ -1,9 +1,8 @@
-"""The tables that a description names, read and checked: what one file of nodes and one of edges say.
+"""Reading and checking of one file of nodes and one file of edges.
 
-`graph_files`, which has the files of all clients, reads them where both ends of every edge are nodes of the
-nodes file. `graphfed.tasks.graphs.client_data` reads those of one client, whose edges may end at another
-client.
-Shapes: N nodes, F features, m rows of edges.
+`graph_files` reads the files of all clients, in which both endpoints of every edge are in the file of nodes.
+`graphfed.tasks.graphs.client_data` reads the files of one client, in which an endpoint may be at another
+client. Shapes: N nodes, F features, m rows of edges.
 """
 
 import math
@@ -34,19 +33,24 @@ __all__ = [
     "read_tables",
 ]
 
-#: More values of a label than this are no classes but numbers or names.
+#: A column with more different values is refused as a column of labels.
 MAX_CLASSES = 1000
-#: So few may have less than two nodes each.
+#: A column with more different values is refused, too, if there are less than two nodes per value.
 FEW_CLASSES = 20
-#: Between a client and an id in one key; a character that no file of text should have.
+#: Separates a client and an id in a key; a character that does not occur in ordinary text.
 BETWEEN = "\x1f"
+#: The number of each text that a column of the split may have.
 PARTS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "none": 3, "": 3}
 
 
 @dataclass(frozen=True)
 class Among:
-    """A client among others. roster: all the clients that there are, by name; here: those of them that its
-    own nodes may be at."""
+    """The clients of a run, for a participant that reads only its own files.
+
+    Attributes:
+        roster: The names of all clients.
+        here: The names of the clients that the participant's nodes may be at.
+    """
 
     roster: Sequence[str]
     here: Sequence[str]
@@ -54,14 +58,20 @@ class Among:
 
 @dataclass(frozen=True)
 class Tables:
-    """What a file of nodes and one of edges say. Texts are pyarrow arrays, None without such a column.
+    """The content of a file of nodes and a file of edges. Texts are pyarrow arrays.
 
-    ids, client, label: N texts, a label is "" where unknown; x [N, F] float32; part [N] int8, see PARTS;
-    keys:
-    N texts, no two alike: the ids, with their client where an id is unique within its client only; ends [2,
-    m]:
-    rows of the nodes, and from N on entries of `far`: the keys of nodes at other clients; weight [m] float32,
-    positive, or None."""
+    Attributes:
+        ids: The node ids, N texts.
+        client: The client of each node, N texts; None without such a column.
+        label: The labels, N texts, "" if unknown; None without such a column.
+        x: The features, [N, F] float32.
+        part: The part of the split, [N] int8 (see `PARTS`); None without such a column.
+        keys: Distinct texts for the nodes: the ids, or the clients and ids if an id is unique only within its
+            client.
+        ends: The endpoints of edges, [2, m]: rows of the nodes, or N plus a position in `remote`.
+        weight: The weights, [m] float32, positive; None without such a column.
+        remote: The keys of nodes at other clients.
+    """
 
     ids: "pa.Array"
     client: "pa.Array | None"
@@ -71,42 +81,50 @@ class Tables:
     keys: "pa.Array"
     ends: np.ndarray
     weight: np.ndarray | None
-    far: "pa.Array"
+    remote: "pa.Array"
 
 
 def read_tables(description: Description, files: Files, among: Among | None = None) -> Tables:
-    """A pair of files. among: whose files they are, for a client that has its own alone: an edge then may end
-    at another client, by (client, id).
+    """Read and check a pair of files.
 
-    Raises InputError with file, row, column, value and fix for a repeated id, an end of an edge that is no
-    node, a feature that is no finite number, a part of the split or a class that is not known, ..."""
+    Args:
+        description: The description of the files.
+        files: The files.
+        among: For a participant that reads only its own files, the clients of the run. An endpoint of an edge
+            may then be at another client, by its client and id.
+
+    Returns:
+        The content of the files.
+
+    Raises:
+        InputError: A value cannot be used, such as a repeated id, an endpoint that is no node, a feature that
+            is no finite number, or an unknown part of the split or class. The message names file, row, column
+            and value, and the fix.
+    """
     ids, client, label, part, x = _read_nodes(description, files, among)
     keys = ids if description.source_client is None else joined_keys(client, ids)
     nodes = TableFile(files.nodes)
 
     def name_of(row: int) -> str:
-        at = (
-            ""
-            if client is None or description.source_client is None
-            else " of client {client[row].as_py()!r}"
-        )
-        return f"the id {ids[row].as_py()!r}{at}"
+        if client is None or description.source_client is None:
+            return f"the id {ids[row].as_py()!r}"
+        return f"the id {ids[row].as_py()!r} of client {client[row].as_py()!r}"
 
     nodes.refuse_repeated(keys, description.id, name_of, "give every node an id of its own")
-    ends, weight, far = _read_edges(description, files, keys, client, among)
-    return Tables(ids, client, label, x, part, keys, ends, weight, far)
+    ends, weight, remote = _read_edges(description, files, keys, client, among)
+    return Tables(ids, client, label, x, part, keys, ends, weight, remote)
 
 
 def _read_nodes(
     description: Description, files: Files, among: Among | None
 ) -> "tuple[pa.Array, pa.Array | None, pa.Array | None, np.ndarray | None, np.ndarray]":
-    """ids, client, label, part and x of `Tables`."""
+    """Read ids, client, label, part and x of `Tables`."""
     file = TableFile(files.nodes)
     names = {key: name for key in NODE_COLUMNS if (name := getattr(description, key)) is not None}
     read, x = file.read([*names.values()], Numbers(description.features))
     if not len(x):
-        alone = "" if files.client is None else ": add them, or leave the client out"
-        raise InputError(f"{file.path} has no row; it needs one for each node{alone}")
+        fix = "" if files.client is None else ", or remove the client"
+        raise InputError(f"{file.path} has no row; add one row for each node{fix}")
     columns = {key: read[name].combine_chunks() for key, name in names.items()}
     _check_nodes(file, description, columns, among)
     part = parts_of(columns["split"]) if "split" in columns else None
@@ -116,25 +134,23 @@ def _read_nodes(
 def _check_nodes(
     file: TableFile, description: Description, columns: "Mapping[str, pa.Array]", among: Among | None
 ) -> None:
-    """InputError for the first row whose id, client, label or part of the split cannot be used."""
+    """Raise an InputError for the first row whose id, client, label or part of the split cannot be used."""
     import pyarrow.compute as pc
 
     for key in ("id", "client"):
         if key in columns:
             name = getattr(description, key)
-            file.refuse_where(
-                pc.equal(columns[key], ""), name, "is empty", f"every node needs its {key}: fill it in"
-            )
+            file.refuse_where(pc.equal(columns[key], ""), name, "is empty", f"give every node its {key}")
     if among is not None and description.client is not None:
         file.refuse_others(
             columns["client"], among.here, description.client, "is no client of this file",
-            f"its nodes are at {_listed(among.here)}; where the column is something else, write 'client:' "
+            f"its nodes are at {_listed(among.here)}; if the column has another meaning, write 'client:' "
             "with nothing after it in the description",
         )  # fmt: skip
     if description.classes and description.label is not None:
         file.refuse_others(
             columns["label"], (*description.classes, ""), description.label, "is none of the classes",
-            f"correct it, or name it under 'classes' ({_listed(description.classes)})",
+            f"correct it, or add it to 'classes' ({_listed(description.classes)})",
         )  # fmt: skip
     if description.split is not None:
         file.refuse_others(
@@ -144,7 +160,14 @@ def _check_nodes(
 
 
 def parts_of(split: "pa.Array") -> np.ndarray:
-    """The number of each part of a split, see PARTS, [N] int8; every text is one of PARTS."""
+    """Convert the texts of a split to the numbers of `PARTS`.
+
+    Args:
+        split: N texts, each a key of `PARTS`.
+
+    Returns:
+        The numbers, [N] int8.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -154,12 +177,20 @@ def parts_of(split: "pa.Array") -> np.ndarray:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The first of some names, for a message."""
+    """List at most ten names for a message."""
     return ", ".join(map(shown, names[:10])) + (", ..." if len(names) > 10 else "")
 
 
 def joined_keys(client: "pa.Array", ids: "pa.Array") -> "pa.Array":
-    """One key for each (client, id), of two pyarrow arrays of texts."""
+    """Join clients and ids to keys.
+
+    Args:
+        client: N texts.
+        ids: N texts.
+
+    Returns:
+        N keys.
+    """
     import pyarrow.compute as pc
 
     return pc.binary_join_element_wise(client, ids, BETWEEN)
@@ -168,19 +199,35 @@ def joined_keys(client: "pa.Array", ids: "pa.Array") -> "pa.Array":
 def dropped_by(
     description: Description, listed: Sequence[np.ndarray], num_nodes: int, num_edges: int
 ) -> tuple[str, ...]:
-    """What a reader of the described files leaves out, a phrase for each kind of loss. listed: the ends of
-    the edges as each file lists them, [2, any]; num_edges: m, undirected and without self loops."""
+    """Describe the content of described files that is not used.
+
+    Args:
+        description: The description of the files.
+        listed: The endpoints of the edges as each file lists them, [2, any].
+        num_nodes: N.
+        num_edges: The number of undirected edges without self loops.
+
+    Returns:
+        One phrase for each kind of loss.
+    """
     weights = "" if description.weight is None else description.repeated
-    told = edges_dropped(listed, num_nodes, num_edges, weights=weights)
+    phrases = edges_dropped(listed, num_nodes, num_edges, weights=weights)
     for which, keys, more in (("nodes", NODE_COLUMNS, description.features), ("edges", EDGE_COLUMNS, ())):
         used = {getattr(description, key) for key in keys} | {*more}
         columns = (name for files in description.files for name in TableFile(getattr(files, which)).columns)
-        told += names_dropped(dict.fromkeys(columns), used, "column", f"the {which}")
-    return told
+        phrases += names_dropped(dict.fromkeys(columns), used, "column", f"the {which}")
+    return phrases
 
 
 def encoded(column: "pa.Array") -> tuple[tuple[str, ...], np.ndarray]:
-    """The distinct values, in their natural order, and the number of each entry's."""
+    """Number the distinct values of a column in their natural order.
+
+    Args:
+        column: N texts.
+
+    Returns:
+        The distinct values, and the number of each entry's value, [n] int64.
+    """
     numbered = column.dictionary_encode()
     names = numbered.dictionary.to_pylist()
     order = sorted(range(len(names)), key=lambda i: _natural(names[i]))
@@ -190,7 +237,7 @@ def encoded(column: "pa.Array") -> tuple[tuple[str, ...], np.ndarray]:
 
 
 def _natural(name: str) -> tuple[int, float, str]:
-    """Numbers by value, before texts by letter."""
+    """Return a sort key that puts numbers by value before texts."""
     try:
         value = float(name)
     except ValueError:
@@ -201,13 +248,22 @@ def _natural(name: str) -> tuple[int, float, str]:
 def classes_of(
     name: str, labels: "pa.Array", classes: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """Names of the classes, and the class of each node [N] int64: -1 where the label is empty. classes:
-    their names in order, without them those that are found, in their natural order. name: the graph's.
+    """Convert labels to classes.
 
-    InputError for labels that are no classes."""
+    Args:
+        name: The name of the graph, for messages.
+        labels: N texts, "" if unknown.
+        classes: The names of the classes in order; by default the distinct labels in their natural order.
+
+    Returns:
+        The names of the classes, and the class of each node, [N] int64, -1 if unknown.
+
+    Raises:
+        InputError: There are too many different labels for classes.
+    """
     names, y = encoded(labels)
     if classes:
-        # Read against the classes: every label is one of them, or empty.
+        # `_check_nodes` made sure that every label is one of the classes or empty.
         number = {label: c for c, label in enumerate(classes)} | {"": -1}
         return tuple(classes), np.array([number[label] for label in names], dtype=np.int64)[y]
     if "" in names:
@@ -217,8 +273,8 @@ def classes_of(
     labelled = int((y >= 0).sum())
     if len(names) > MAX_CLASSES or (len(names) > FEW_CLASSES and 2 * len(names) > labelled):
         raise InputError(
-            f"graph {name!r}: {len(names)} different labels of {labelled} nodes are no classes; name "
-            "another column as 'label', or put these values into a few groups"
+            f"graph {name!r}: {len(names)} different labels of {labelled} nodes are too many for classes; "
+            "name another column as 'label', or group these values"
         )
     return names, y
 
@@ -226,7 +282,7 @@ def classes_of(
 def _read_edges(
     description: Description, files: Files, keys: "pa.Array", client: "pa.Array | None", among: Among | None
 ) -> "tuple[np.ndarray, np.ndarray | None, pa.Array]":
-    """The ends, weight and far of `Tables`. keys, client: of the nodes."""
+    """Read ends, weight and remote of `Tables`. `keys` and `client` are those of the nodes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -236,48 +292,46 @@ def _read_edges(
     roster = () if among is None else among.roster
     here = set() if client is None else {*client.unique().to_pylist()}
     others = pa.array([name for name in roster if name not in here], pa.string())
-    numbers = Numbers(
-        [] if weight is None else [weight], "do without weights: 'weight:' with nothing after it"
-    )
-    places: list[np.ndarray] = [np.empty((2, 0), dtype=np.int32)]
-    far: list[list[pa.Array]] = [[], []]
+    numbers = Numbers([] if weight is None else [weight], "use no weights ('weight:' with nothing after it)")
+    positions: list[np.ndarray] = [np.empty((2, 0), dtype=np.int32)]
+    remote: list[list[pa.Array]] = [[], []]
     weights = [np.empty((0, 1), dtype=np.float32)]
-    # Of the ends' texts no more than a block is held: there are many more edges than nodes.
+    # There may be many more edges than nodes, so the endpoints' texts are read and released block by block.
     for start, columns, amount in file.blocks([*ends, *clients], numbers):
         named = [columns[name] for name in ends]
         for name in clients if roster else ():
             file.refuse_others(
                 columns[name], roster, name, "is no client of this run",
-                f"the clients are {_listed(roster)}: correct it, or drop the edge", start,
+                f"the clients are {_listed(roster)}; correct it, or drop the edge", start,
             )  # fmt: skip
         end_keys = named
         if clients:
             end_keys = [joined_keys(columns[at], end) for at, end in zip(clients, named, strict=True)]
-        # Both ends at once: the table of a million keys is built anew for every call.
-        place = pc.fill_null(pc.index_in(pa.concat_arrays(end_keys), value_set=keys), -1)
-        place = np.asarray(place).reshape(2, -1)
-        away = np.zeros(place.shape, dtype=bool)
+        # index_in builds its hash table for every call, so both endpoints are looked up in one call.
+        position = pc.fill_null(pc.index_in(pa.concat_arrays(end_keys), value_set=keys), -1)
+        position = np.asarray(position).reshape(2, -1)
+        is_remote = np.zeros(position.shape, dtype=bool)
         for end, name in enumerate(clients):
-            away[end] = np.asarray(pc.is_in(columns[name], value_set=others))
-            far[end].append(end_keys[end].filter(pa.array(away[end])))
+            is_remote[end] = np.asarray(pc.is_in(columns[name], value_set=others))
+            remote[end].append(end_keys[end].filter(pa.array(is_remote[end])))
         for end, name in enumerate(ends):
             file.refuse_where(
-                (place[end] < 0) & ~away[end], name, f"is no node of {files.nodes}",
+                (position[end] < 0) & ~is_remote[end], name, f"is no node of {files.nodes}",
                 "add the node, or drop the edge", named[end], start,
             )  # fmt: skip
         file.refuse_where(
-            away.all(axis=0), description.source, "is at another client, as is the edge's other end",
-            "an edge of this file needs an end here: drop it", named[0], start,
+            is_remote.all(axis=0), description.source, "is at another client, like the edge's other endpoint",
+            "drop the edge, which has no endpoint at this client", named[0], start,
         )  # fmt: skip
         if weight is not None:
             file.refuse_where(
                 amount[:, 0] <= 0, weight, "is no weight",
-                "a weight is a number above 0: drop the edge, or rescale", amount[:, 0], start,
+                "give a number above 0, or drop the edge", amount[:, 0], start,
             )  # fmt: skip
-        places.append(place)
+        positions.append(position)
         weights.append(amount)
-    rows = np.concatenate(places, axis=1)
-    elsewhere = pa.chunked_array([*far[0], *far[1]], pa.string()).combine_chunks().dictionary_encode()
+    rows = np.concatenate(positions, axis=1)
+    elsewhere = pa.chunked_array([*remote[0], *remote[1]], pa.string()).combine_chunks().dictionary_encode()
     if len(elsewhere):
         rows = rows.astype(np.int64)
         rows[rows < 0] = len(keys) + np.asarray(elsewhere.indices)  # sources, then targets

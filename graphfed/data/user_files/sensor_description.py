@@ -1,5 +1,4 @@
-"""The user's own sensors: a description in YAML of a file of readings and one of the graph between sensors,
-checked.
+"""The YAML description of a user's sensors: a file of readings and a file of the graph between the sensors.
 
     readings: speeds.csv
     distances: distances.csv
@@ -7,8 +6,8 @@ checked.
     missing: 0
     quantity: speed (km/h)
 
-Where machines train together, the description at a client has the readings of its own sensors only, and the
-one at the server the graph only.
+In a deployment, a client's description has only the readings of its own sensors, and the server's description
+has only the graph.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,84 +33,119 @@ __all__ = [
 ]
 
 _FILES = ("readings", "distances", "adjacency", "locations")
-#: What pandas calls an index without a name, in Parquet.
+#: pandas' name of an unnamed index in Parquet.
 _PANDAS_INDEX = "__index_level_0__"
 _DEGREES, _PLANE = ("latitude", "longitude"), ("x", "y")
-#: The fields that name columns: of the readings, the pairs of sensors, and the locations.
+#: The fields that name columns of the readings, of the pairs of sensors, and of the locations.
 _READINGS = ("time", "sensor", "value")
 _PAIRS = ("sender", "receiver", "distance", "weight")
 _LOCATIONS = ("id", *_DEGREES, *_PLANE)
 
 
 class ReadingKeys(YamlModel):
-    """The keys of readings, and those of the whole."""
+    """The keys of readings, and the name of the data."""
 
-    readings: DescribedFile | None = Field(None, description="file: CSV, Parquet, HDF5 (of pandas) or npz")
-    time: str | None = Field(INDEX, description="column of the readings; also a first one without a name")
-    sensor: str | None = Field("sensor", description="column that makes a table long: a row a reading")
-    value: str | None = Field("value", description="column of a long table: the reading")
-    missing: float | None = Field(None, strict=True, description="number that means no reading")
-    step_minutes: int | None = Field(
-        None, strict=True, ge=1, le=10**6, description="between readings (default: the commonest difference)"
+    readings: DescribedFile | None = Field(
+        None, description="The file of readings: CSV, Parquet, HDF5 (written by pandas) or npz."
     )
-    quantity: str = Field("reading", description="what is read, with its unit, for axes")
-    name: str = Field("", description="what to call the data (default: the name of the readings' file)")
+    time: str | None = Field(
+        INDEX, description="The column of times. A first column without a name has this name, too."
+    )
+    sensor: str | None = Field(
+        "sensor", description="The column of sensor ids of a long table, which has one row per reading."
+    )
+    value: str | None = Field("value", description="The column of readings of a long table.")
+    missing: float | None = Field(None, strict=True, description="The number that means a missing reading.")
+    step_minutes: int | None = Field(
+        None,
+        strict=True,
+        ge=1,
+        le=10**6,
+        description="The minutes between two readings. The default is the most frequent difference.",
+    )
+    quantity: str = Field(
+        "reading", description="The measured quantity with its unit, for the axes of plots."
+    )
+    name: str = Field(
+        "", description="The name of the data. The default is the name of the file of readings."
+    )
 
 
 class GraphKeys(YamlModel):
     """The keys of the graph between sensors."""
 
-    distances: DescribedFile | None = Field(None, description="file: a row for each pair of sensors")
-    adjacency: DescribedFile | None = Field(
-        None, description="instead of distances: such a file of weights, or a square matrix (CSV or npz)"
+    distances: DescribedFile | None = Field(
+        None, description="The file of distances, with a row for each pair of sensors."
     )
-    sender: str | None = Field("from", alias="from", description="column of the pairs")
-    receiver: str | None = Field("to", alias="to", description="column of the pairs")
-    distance: str | None = Field("distance", description="column: the length of the way between the two")
-    weight: str | None = Field("weight", description="column: the weight of the edge between the two")
+    adjacency: DescribedFile | None = Field(
+        None,
+        description="The file of weights, which replaces distances: a row for each pair of sensors, or a "
+        "square matrix (CSV, Parquet or npz).",
+    )
+    sender: str | None = Field(
+        "from", alias="from", description="The column with the sensor at which the edge starts."
+    )
+    receiver: str | None = Field(
+        "to", alias="to", description="The column with the sensor at which the edge ends."
+    )
+    distance: str | None = Field(
+        "distance", description="The column with the length of the road between the two sensors."
+    )
+    weight: str | None = Field("weight", description="The column with the weight of the edge.")
     threshold: float = Field(
-        THRESHOLD, strict=True, ge=0, lt=1, description="a weight made of a distance that is below is no edge"
+        THRESHOLD,
+        strict=True,
+        ge=0,
+        lt=1,
+        description="A weight that is computed from a distance and is below this number is dropped.",
     )
     sigma: float | None = Field(
-        None, strict=True, gt=0, description="scale of the distances (default: their standard deviation)"
+        None,
+        strict=True,
+        gt=0,
+        description="The scale of the distances. The default is their standard deviation.",
     )
 
 
 class SensorDescription(GraphKeys, ReadingKeys):
-    """Where the files of sensors are and which columns are what.
+    """The files of sensors and the meaning of their columns.
 
-    `describe_sensors` returns one in which every column named is in its file, and None stands for a column
-    that there is not: of readings that are HDF5, npz or a wide table, of an adjacency that is a matrix.
+    In the result of `describe_sensors`, every named column exists, and None means that the file has no such
+    column: readings in HDF5, npz or a wide table, or an adjacency that is a matrix.
     """
 
     model_config = ConfigDict(json_schema_extra={"form": "be a mapping, as in 'readings: speeds.csv'"})
 
-    locations: DescribedFile | None = Field(None, description="file: a row for each sensor, where it is")
-    id: str | None = Field("id", description="column of the locations")
-    latitude: str | None = Field("latitude", description="column of the locations, in degrees")
-    longitude: str | None = Field("longitude", description="column of the locations, in degrees")
-    x: str | None = Field("x", description="in the place of the latitude, in kilometres")
-    y: str | None = Field("y", description="in the place of the longitude, in kilometres")
+    locations: DescribedFile | None = Field(
+        None, description="The file of locations, with a row for each sensor."
+    )
+    id: str | None = Field("id", description="The column of locations with the ids of the sensors.")
+    latitude: str | None = Field("latitude", description="The column of locations with degrees of latitude.")
+    longitude: str | None = Field(
+        "longitude", description="The column of locations with degrees of longitude."
+    )
+    x: str | None = Field("x", description="The column of locations with kilometres to the east.")
+    y: str | None = Field("y", description="The column of locations with kilometres to the north.")
 
     @model_validator(mode="after")
     def _check_kernel(self, info: ValidationInfo) -> Self:
         for key in ("threshold", "sigma"):
             if self.adjacency is not None and key in self.given:
                 raise InputError(
-                    f"{info.context}: {key} makes weights of distances, and 'adjacency' has them; leave it "
-                    "out"
+                    f"{info.context}: {key!r} is used to compute weights from distances, and 'adjacency' has "
+                    f"weights already; remove {key!r}"
                 )
         return self
 
     @property
     def pairs(self) -> tuple[str, ...]:
-        """The columns of sender, receiver and number; () if the adjacency is a matrix."""
+        """The columns of sender, receiver and distance or weight; () if the adjacency is a matrix."""
         number = self.weight if self.distances is None else self.distance
         return tuple(name for name in (self.sender, self.receiver, number) if name is not None)
 
     @property
     def geographic(self) -> bool:
-        """Whether coordinates are degrees."""
+        """Whether coordinates are in degrees."""
         return self.x is None
 
     @property
@@ -121,30 +155,40 @@ class SensorDescription(GraphKeys, ReadingKeys):
         return tuple(name for name in names if name is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a mapping that `describe_sensors` takes, with absolute paths."""
+        """Convert to JSON.
+
+        Returns:
+            A mapping that `describe_sensors` accepts, with absolute paths.
+        """
         unused = {"threshold"} if self.adjacency is not None else set()
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=unused)
 
 
 def describes_sensors(content: object) -> bool:
-    """Whether a mapping is meant to describe sensors, and not a graph."""
+    """Decide whether a description is one of sensors and not of a graph.
+
+    Args:
+        content: The content of a YAML file.
+
+    Returns:
+        True for a mapping that names a file of sensors and no file of nodes.
+    """
     return isinstance(content, Mapping) and "nodes" not in content and any(key in content for key in _FILES)
 
 
 def describe_sensors(content: object, folder: Path, origin: str) -> SensorDescription:
-    """Check the description of sensors; of their files only the names of the columns are read.
+    """Check the description of sensors. Only the names of the files' columns are read.
 
     Args:
-        content: a mapping with the keys of `SensorDescription`.
-        folder: where relative paths start.
-        origin: what to call the mapping in messages.
+        content: A mapping with the keys of `SensorDescription`.
+        folder: The folder to which relative paths refer.
+        origin: The name of the mapping in messages.
 
     Returns:
-        The description, with paths that start from here and the columns that are used.
+        The description, with the paths of the files below `folder` and with the columns that are used.
 
     Raises:
-        InputError: for an unknown key, a missing file, a column that is not there, and a number that cannot
-            be.
+        InputError: A key is unknown, a file or column is missing, or a number is out of range.
     """
     given = SensorDescription.check(content, origin)
     _require_readings(given, origin)
@@ -153,28 +197,51 @@ def describe_sensors(content: object, folder: Path, origin: str) -> SensorDescri
 
 
 def describe_readings(content: object, folder: Path, origin: str) -> SensorDescription:
-    """Check the description of one client's readings as `describe_sensors` does; InputError where it names
-    the graph, which is the server's."""
-    given = _check_part(content, keys_of(ReadingKeys), "the graph of the sensors is the server's", origin)
+    """Check the description of one client's readings.
+
+    Args:
+        content: A mapping with the keys of readings.
+        folder: The folder to which relative paths refer.
+        origin: The name of the mapping in messages.
+
+    Returns:
+        The description, as in `describe_sensors`.
+
+    Raises:
+        InputError: As in `describe_sensors`, or the mapping names the graph, which only the server has.
+    """
+    reason = "only the server has the graph of the sensors"
+    given = _check_part(content, keys_of(ReadingKeys), reason, origin)
     _require_readings(given, origin)
     return _resolve(given, folder, origin)
 
 
 def describe_graph(content: object, folder: Path, origin: str) -> SensorDescription:
-    """Check the description of the server's graph as `describe_sensors` does; InputError where it names
-    readings, which stay at the clients."""
-    server_has = "the server has the distances or the adjacency of the sensors only"
-    given = _check_part(content, (*keys_of(GraphKeys), "name"), server_has, origin)
+    """Check the description of the server's graph.
+
+    Args:
+        content: A mapping with the keys of the graph.
+        folder: The folder to which relative paths refer.
+        origin: The name of the mapping in messages.
+
+    Returns:
+        The description, as in `describe_sensors`.
+
+    Raises:
+        InputError: As in `describe_sensors`, or the mapping names readings, which only the clients have.
+    """
+    reason = "the server has only the distances or the adjacency of the sensors"
+    given = _check_part(content, (*keys_of(GraphKeys), "name"), reason, origin)
     _require_graph(given, origin)
     return _resolve(given, folder, origin)
 
 
 def _check_part(content: object, keys: Iterable[str], reason: str, origin: str) -> SensorDescription:
-    """The description of one place, which has some of the keys only."""
+    """Check the description at one participant, which may have only some of the keys."""
     given = SensorDescription.check(content, origin)
     for key in given.given:
         if key not in keys:
-            raise InputError(f"{origin} names {key!r}, and {reason}; leave it out")
+            raise InputError(f"{origin} names {key!r}, and {reason}; remove it")
     return given
 
 
@@ -190,13 +257,12 @@ def _require_graph(given: SensorDescription, origin: str) -> None:
         both = given.distances is not None
         raise InputError(
             f"{origin} names {'both' if both else 'neither'} 'distances' {'and' if both else 'nor'} "
-            "'adjacency'; name the one that says which sensors are neighbours, as in 'distances: "
-            "distances.csv'"
+            "'adjacency'; name exactly one of them, as in 'distances: distances.csv'"
         )
 
 
 def _resolve(given: SensorDescription, folder: Path, origin: str) -> SensorDescription:
-    """The description with its files' paths and the columns that they have."""
+    """Complete a description with the paths of its files and the columns that the files have."""
     paths = {key: folder / path for key in _FILES if (path := getattr(given, key)) is not None}
     first = next(iter(paths.values()), folder)
     given = given.replace(**paths, name=given.name or first.name.partition(".")[0])
@@ -207,14 +273,14 @@ def _resolve(given: SensorDescription, folder: Path, origin: str) -> SensorDescr
 
 
 def _reading_columns(given: SensorDescription, origin: str) -> dict[str, str | None]:
-    """The columns of time, sensor and value, as far as there are any."""
+    """Find the columns of time, sensor and value that the file of readings has."""
     path = given.readings
     if path is None:
         return {}
     named = [key for key in _READINGS if key in given.given]
     if path.name.lower().endswith((*HDF5, ".npz")):
         if named:
-            raise InputError(f"{origin}: {path} has no columns to name; leave {named[0]!r} out")
+            raise InputError(f"{origin}: {path} has no named columns; remove {named[0]!r}")
         return {}
     file = TableFile(path, index=INDEX)
     if "time" not in named and INDEX not in file.columns and _PANDAS_INDEX in file.columns:
@@ -226,31 +292,29 @@ def _reading_columns(given: SensorDescription, origin: str) -> dict[str, str | N
         if "value" in named:
             raise InputError(
                 f"{origin} names 'value', a column of a long table, and {path} has no column 'sensor'; name "
-                "that, too, or leave 'value' out"
+                "the column of sensors as 'sensor', or remove 'value'"
             )
         return {"time": time}
     if value is None:
         raise InputError(
-            f"{path} has a column {sensor!r} and no column 'value'; name that of the readings in {origin}, "
+            f"{path} has a column {sensor!r} and no column 'value'; name the column of readings in {origin}, "
             f"as in 'value: {brief(file.columns[-1][:40])}'"
         )
     return _require_different({"time": time, "sensor": sensor, "value": value}, path, origin)
 
 
 def _pair_columns(given: SensorDescription, origin: str) -> dict[str, str | None]:
-    """The columns of sender, receiver and number; none of a matrix."""
+    """Find the columns of sender, receiver and distance or weight; none if the file is a matrix."""
     path = given.distances or given.adjacency
     if path is None:
         return {}
     number, other = ("weight", "distance") if given.distances is None else ("distance", "weight")
     if other in given.given:
-        raise InputError(f"{origin} names {other!r}, and no file that has such a column; leave it out")
+        raise InputError(f"{origin} names the column {other!r}, and no file that has it; remove {other!r}")
     named = [key for key in ("from", "to", number) if key in given.given]
     if number == "weight" and path.name.lower().endswith(".npz"):
         if named:
-            raise InputError(
-                f"{origin}: {path} is a matrix, without a column to name; leave {named[0]!r} out"
-            )
+            raise InputError(f"{origin}: {path} is a matrix without named columns; remove {named[0]!r}")
         if not path.is_file():
             raise InputError(f"{path} cannot be read: there is no such file")
         return {}
@@ -262,18 +326,18 @@ def _pair_columns(given: SensorDescription, origin: str) -> dict[str, str | None
 
 
 def _is_list(file: TableFile) -> bool:
-    """Whether a file of weights is a table of pairs, and no matrix."""
-    # The first line of a bare matrix names no columns.
+    """Decide whether a file of weights is a table of pairs and not a matrix."""
+    # The first line of a matrix without ids has values, not names.
     return {"from", "to"} <= set(file.columns if file.is_parquet else file.first_line)
 
 
 def _location_columns(given: SensorDescription, origin: str) -> dict[str, str | None]:
-    """The column of ids, and those of the coordinates in degrees or in kilometres."""
+    """Find the column of ids, and the columns of coordinates in degrees or in kilometres."""
     named = {key: key in given.given for key in _LOCATIONS}
     if given.locations is None:
         for key in _LOCATIONS:
             if named[key]:
-                raise InputError(f"{origin} names {key!r}, and no file 'locations' that has it; leave it out")
+                raise InputError(f"{origin} names {key!r}, and no file 'locations' that has it; remove it")
         return {}
     file = TableFile(given.locations)
     degrees, plane = (any(named[key] for key in keys) for keys in (_DEGREES, _PLANE))
@@ -288,9 +352,11 @@ def _location_columns(given: SensorDescription, origin: str) -> dict[str, str | 
 
 
 def _require_different(chosen: dict[str, str | None], path: Path, origin: str) -> dict[str, str | None]:
-    """Three columns; InputError where two of them are one."""
+    """Raise an InputError if two of three keys name the same column."""
     if len({*chosen.values()}) < len(chosen):
         fields = SensorDescription.model_fields
         *keys, last = (fields[key].alias or key for key in chosen)
-        raise InputError(f"{origin}: {', '.join(keys)} and {last} must be three columns of {path}")
+        raise InputError(
+            f"{origin}: {', '.join(keys)} and {last} must name three different columns of {path}"
+        )
     return chosen

@@ -1,4 +1,4 @@
-"""The user's own sensors: the files that a description names, as Sensors."""
+"""Loading of users' sensors from the files that a description names. Shapes: S sensors."""
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,10 +21,18 @@ __all__ = ["load_graph", "load_readings", "load_sensors"]
 
 
 def load_sensors(description: SensorDescription) -> Sensors:
-    """The sensors that the readings name, in the readings' order. Rows may be in any order of time, and lack;
-    `note` says what of the other files was left out.
+    """Load the sensors that a description describes.
 
-    Raises InputError with file, row, value and fix for what cannot be used (see the functions that read)."""
+    Args:
+        description: What `describe_sensors` returned.
+
+    Returns:
+        The sensors that have readings, in the order of the readings. Rows may be in any order and may be
+        absent. `note` states what was left out of the other files.
+
+    Raises:
+        InputError: A value cannot be used; the message names file, row and value, and the fix.
+    """
     rows = _read_rows(description)
     adjacency, notes = _adjacency(description, rows.ids)
     position = None
@@ -37,20 +45,40 @@ def load_sensors(description: SensorDescription) -> Sensors:
 
 
 def load_readings(description: SensorDescription) -> Sensors:
-    """Sensors without a graph, of a description of readings only. Raises what `load_sensors` raises."""
+    """Load readings without a graph.
+
+    Args:
+        description: What `describe_readings` returned.
+
+    Returns:
+        The sensors, without edges and positions.
+
+    Raises:
+        InputError: As in `load_sensors`.
+    """
     rows = _read_rows(description)
-    alone = sp.csr_matrix(sp.eye(len(rows.ids), dtype=np.float32))
-    return _sensors(description, rows, alone, None, [])
+    no_edges = sp.csr_matrix(sp.eye(len(rows.ids), dtype=np.float32))
+    return _sensors(description, rows, no_edges, None, [])
 
 
 def load_graph(description: SensorDescription, ids: tuple[str, ...]) -> sp.csr_matrix:
-    """The graph between the sensors `ids`, [S, S] (see `Sensors`), of a description of a graph only. Raises
-    what `load_sensors` raises."""
+    """Load the graph between sensors.
+
+    Args:
+        description: What `describe_graph` returned.
+        ids: The names of S sensors.
+
+    Returns:
+        The adjacency, [S, S] (see `Sensors`).
+
+    Raises:
+        InputError: As in `load_sensors`.
+    """
     return _adjacency(description, ids)[0]
 
 
 def _adjacency(description: SensorDescription, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, list[str]]:
-    """The graph, and what to note of it."""
+    """Load the graph, and remarks on it for readers of results."""
     notes: list[str] = []
     if description.distances is not None or description.pairs:
         path = description.distances or description.adjacency

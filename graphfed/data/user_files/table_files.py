@@ -1,10 +1,10 @@
-"""CSV and Parquet files: whole columns of texts and numbers, with refusals that name file, row and column.
+"""Reading of columns of texts and numbers from CSV and Parquet files. Errors name file, row and column.
 
-Files are read block by block, so that of numbers no more text is in memory than that of one block.
+Files are read block by block, so the text of numbers is in memory for one block at a time.
 
-CSV is UTF-8, with or without a byte-order mark, and separated by comma, semicolon or tab, whichever the first
-line has most of; every value is text until it is asked for as a number. Rows are named by the line that an
-editor shows (CSV) or by their number (Parquet), from 1.
+CSV is UTF-8, with or without a byte-order mark. The separator is comma, semicolon or tab, whichever is most
+frequent in the first line. A value is text unless it is read as a number. Messages name a row by the line
+that an editor shows (CSV) or by its number from 1 (Parquet).
 """
 
 import bisect
@@ -34,19 +34,23 @@ __all__ = ["Numbers", "TableFile", "first_that_fails"]
 
 _CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
-#: Bytes of a block of CSV and values of one of Parquet: what is in memory at a time.
+#: The size of a block, of which one is in memory at a time: bytes of CSV, values of Parquet.
 _BLOCK_BYTES = 1 << 26
 _BLOCK_VALUES = 1 << 22
-#: Bytes of the longest first line.
+#: The largest size of the first line in bytes.
 _MAX_HEADER = 1 << 20
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Columns of finite numbers, and how to read them.
+    """Columns to read as finite numbers.
 
-    gaps: whether a number may be missing (nothing, or NaN); it is NaN then. without: how to do without a
-    column that holds something else, for messages."""
+    Attributes:
+        columns: The names of the columns.
+        without: How the user can avoid a column that is not numeric, for messages.
+        dtype: The type of the numbers.
+        gaps: Whether a number may be missing (an empty cell or NaN); it is NaN then.
+    """
 
     columns: Sequence[str] = ()
     without: str = "leave the column out with 'features'"
@@ -58,12 +62,19 @@ NO_NUMBERS = Numbers()
 
 
 class TableFile:
-    """One file. Raises InputError when it is not there, is empty, or is no table.
-
-    names: the columns of a CSV file whose first line is a row like the others. index: what to call a first
-    column without a name, as that of a pandas index."""
+    """A CSV or Parquet file."""
 
     def __init__(self, path: Path, names: Sequence[str] | None = None, index: str | None = None) -> None:
+        """Open a file without reading its rows.
+
+        Args:
+            path: The file.
+            names: The names of the columns, for a CSV file whose first line is a row of values.
+            index: The name of the first column if the file gives it none, as pandas does for an index.
+
+        Raises:
+            InputError: The file is missing or empty, or is no table.
+        """
         self.path = path
         self._names = None if names is None else list(names)
         self._index = index
@@ -74,11 +85,11 @@ class TableFile:
                 f"{path} is neither CSV nor Parquet by its ending; expected one of "
                 f"{', '.join(_CSV + _PARQUET)}"
             )
-        if os.path.isdir(path):  # pathlib raises where a folder above may not be looked into
-            raise InputError(f"{path} is a folder; name the file in it")
+        if os.path.isdir(path):  # pathlib's is_dir raises if a parent folder cannot be read
+            raise InputError(f"{path} is a folder; name a file in it")
         begin = read_start(path, 4)
         if not begin:
-            raise InputError(f"{path} is empty; it needs a first line with the names of the columns")
+            raise InputError(f"{path} is empty; add a first line with the names of the columns")
         if begin[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and not self.is_parquet:
             raise InputError(f"{path} is UTF-16 text; save it as UTF-8")
 
@@ -97,7 +108,7 @@ class TableFile:
         if twice:
             raise InputError(f"{self.path} has two columns called {twice[0]!r}; rename one of them")
         if not all(names):
-            raise InputError(f"{self.path}: column {names.index('') + 1} has no name; every column needs one")
+            raise InputError(f"{self.path}: column {names.index('') + 1} has no name; name every column")
         return names
 
     def read(
@@ -106,16 +117,16 @@ class TableFile:
         """Read whole columns.
 
         Args:
-            texts: columns to read as texts without blanks around them, "" where a value is missing.
-            numbers: columns to read as numbers.
-            times: columns to read as they are, texts or Arrow's own times.
+            texts: Columns to read as texts, without leading and trailing blanks; "" if a value is missing.
+            numbers: Columns to read as numbers.
+            times: Columns to read without conversion, as texts or Arrow's times.
 
         Returns:
             The columns of texts and times by name, and the numbers, [rows, columns].
 
         Raises:
-            InputError: for a row of another length, text that is not UTF-8, a damaged file, and the first row
-                where a number is none.
+            InputError: A row has another length, a text is not UTF-8, the file is damaged, or a value is no
+                number.
         """
         import pyarrow as pa
 
@@ -133,7 +144,20 @@ class TableFile:
     def blocks(
         self, texts: Sequence[str], numbers: Numbers = NO_NUMBERS, times: Sequence[str] = ()
     ) -> "Iterator[tuple[int, dict[str, pa.Array], np.ndarray]]":
-        """Yield what `read` returns block by block, each with the number of rows before it."""
+        """Read columns block by block.
+
+        Args:
+            texts: As in `read`.
+            numbers: As in `read`.
+            times: As in `read`.
+
+        Yields:
+            For each block, the number of rows before it, the columns of texts and times by name, and the
+            numbers, [rows, columns].
+
+        Raises:
+            InputError: As in `read`.
+        """
         names, start = list(dict.fromkeys((*times, *texts, *numbers.columns))), 0
         for batch in self._parquet_batches(names) if self.is_parquet else self._csv_batches(names):
             values = {name: _decode(batch.column(name)) for name in names}
@@ -149,7 +173,7 @@ class TableFile:
         import pyarrow.compute as pc
 
         if pa.types.is_floating(values.type) and pc.all(pc.equal(pc.floor(values), values)).as_py():
-            values = values.cast(pa.int64())  # whole numbers that a missing value made floating
+            values = values.cast(pa.int64())  # pandas writes whole numbers with a missing value as floats
         try:
             return pc.utf8_trim_whitespace(pc.fill_null(values.cast(pa.string()), ""))
         except pa.ArrowException as error:
@@ -158,7 +182,7 @@ class TableFile:
             ) from None
 
     def _numbers(self, values: "pa.Array", column: str, start: int, kind: Numbers) -> np.ndarray:
-        """A block of a column as numbers; start: the rows before it."""
+        """Convert a block of a column to numbers. `start` is the number of rows before the block."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -176,11 +200,11 @@ class TableFile:
         except pa.ArrowException:
             if not written:
                 raise InputError(
-                    f"{self.path}, column {column!r} holds {values.type}, not numbers; {fix}"
+                    f"{self.path}, column {column!r} has type {values.type}, and numbers are expected; {fix}"
                 ) from None
             bad = first_that_fails(values, lambda part: part.cast(pa.float64()))
             self.refuse(start + bad, column, values[bad].as_py(), "is no number", fix)
-        with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+        with np.errstate(over="ignore"):  # a value outside float32 becomes infinite, which is refused below
             result: np.ndarray = np.asarray(numbers).astype(kind.dtype)
         self.refuse_where(
             np.isinf(result) if kind.gaps else ~np.isfinite(result), column,
@@ -198,15 +222,18 @@ class TableFile:
         values: "Values | None" = None,
         start: int = 0,
     ) -> None:
-        """InputError for the first row where `wrong` (booleans) is true.
+        """Raise an InputError for the first row for which `wrong` is True.
 
         Args:
-            wrong: of each row.
-            column: the column's name.
-            what: what is wrong with the value, as in "is empty".
-            fix: what to do about it.
-            values: what to show, None where there is nothing to show.
-            start: the rows before the first of `wrong`.
+            wrong: A boolean for each row.
+            column: The name of the column.
+            what: What is wrong with the value, as in "is empty".
+            fix: What the user can do.
+            values: The values to show in the message; None to show none.
+            start: The number of rows before the first row of `wrong`.
+
+        Raises:
+            InputError: A row is wrong.
         """
         import pyarrow.compute as pc
 
@@ -218,7 +245,19 @@ class TableFile:
     def refuse_others(
         self, values: "Values", allowed: Iterable[str], column: str, what: str, fix: str, start: int = 0
     ) -> None:
-        """InputError for the first row whose value is not among those that are allowed."""
+        """Raise an InputError for the first row whose value is not allowed.
+
+        Args:
+            values: The values of the column.
+            allowed: The allowed values.
+            column: The name of the column.
+            what: What is wrong with such a value.
+            fix: What the user can do.
+            start: The number of rows before the first value.
+
+        Raises:
+            InputError: A value is not allowed.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -226,7 +265,17 @@ class TableFile:
         self.refuse_where(pc.invert(known), column, what, fix, values, start)
 
     def refuse_repeated(self, keys: "pa.Array", column: str, name: Callable[[int], str], fix: str) -> None:
-        """InputError for the first row whose key an earlier row has; name(row): what to call it."""
+        """Raise an InputError for the first row whose key an earlier row has.
+
+        Args:
+            keys: The key of each row.
+            column: The name of the column.
+            name: A function that returns the name of a row's key for the message.
+            fix: What the user can do.
+
+        Raises:
+            InputError: A key is repeated.
+        """
         import pyarrow.compute as pc
 
         first = np.asarray(pc.index_in(keys, value_set=keys))
@@ -239,16 +288,41 @@ class TableFile:
             )
 
     def refuse(self, row: int, column: str, value: object, what: str, fix: str) -> NoReturn:
-        """InputError for `value`, in row `row` (from 0) of a column; None where there is nothing to show."""
+        """Raise an InputError for a value.
+
+        Args:
+            row: The row of the value, from 0.
+            column: The name of the column.
+            value: The value to show in the message; None to show none.
+            what: What is wrong with the value.
+            fix: What the user can do.
+
+        Raises:
+            InputError: Always.
+        """
         shown = "the value" if value is None else brief(repr(value))
         raise InputError(f"{self.where(row)}, column {column!r}: {shown} {what}; {fix}")
 
     def where(self, row: int) -> str:
-        """File and place of row `row` (from 0)."""
+        """Describe the position of a row with its file, for a message.
+
+        Args:
+            row: The row, from 0.
+
+        Returns:
+            The path and the position, as in "nodes.csv, line 3".
+        """
         return f"{self.path}, {self.place(row)}"
 
     def place(self, row: int) -> str:
-        """``line 3`` of a CSV file, ``row 2`` of Parquet."""
+        """Describe the position of a row in its file, for a message.
+
+        Args:
+            row: The row, from 0.
+
+        Returns:
+            The line, as in "line 3", of a CSV file; the row, as in "row 2", of a Parquet file.
+        """
         if self.is_parquet:
             return f"row {row + 1}"
         with self._open() as file:
@@ -278,7 +352,7 @@ class TableFile:
         try:
             rows = max(1, _BLOCK_VALUES // len(columns))
             for batch in self._open_parquet().iter_batches(rows, columns=list(columns)):
-                batch.validate(full=True)  # of texts that they are UTF-8
+                batch.validate(full=True)  # this also checks that texts are UTF-8
                 yield batch
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{self.path} is damaged ({brief(error)}); write it again") from None
@@ -294,9 +368,11 @@ class TableFile:
         return file
 
     def _arrow_stream(self) -> "pa.NativeFile":
-        """The file as Arrow opens it. No Python object may be in its reader, no file and no handler of rows:
-        Arrow's threads let go of them at a time of their own, and where that is while the process ends,
-        they bring it down (`terminate called without an active exception`)."""
+        """Open the file with Arrow, without any Python object in the reader.
+
+        Arrow's threads release a Python file or a Python handler of rows at an unknown time. If this happens
+        while the process ends, the process aborts (`terminate called without an active exception`).
+        """
         import pyarrow as pa
 
         file = pa.OSFile(str(self.path), "rb")
@@ -304,7 +380,7 @@ class TableFile:
 
     @cached_property
     def _header(self) -> tuple[str, str, int]:
-        """The first line that is not blank, what separates its columns, and the number of this line."""
+        """The first line that is not blank, the separator of its columns, and the number of this line."""
         line, number = b"", 0
         try:
             with self._open() as file:
@@ -313,7 +389,7 @@ class TableFile:
                     number += 1
                     if not line:
                         raise InputError(
-                            f"{self.path} is empty; it needs a first line with the names of the columns"
+                            f"{self.path} is empty; add a first line with the names of the columns"
                         )
         except (OSError, EOFError) as error:
             raise InputError(f"{self.path} cannot be read: {brief(error)}") from None
@@ -323,7 +399,7 @@ class TableFile:
             raise self._not_utf8() from None
         if "\0" in header:
             raise InputError(
-                f"{self.path} is no text (its first line has a zero byte); save it as CSV in UTF-8"
+                f"{self.path} is no text file (its first line has a zero byte); save it as CSV in UTF-8"
             )
         return header, max(",;\t", key=header.count), number
 
@@ -331,7 +407,8 @@ class TableFile:
         import pyarrow as pa
         from pyarrow import csv
 
-        # Columns are read by their place: names with blanks around them are known without.
+        # The names are given to Arrow without their leading and trailing blanks, so columns are matched by
+        # position.
         names = self.columns
         try:
             with self._arrow_stream() as file:
@@ -361,7 +438,7 @@ class TableFile:
 
     @property
     def first_line(self) -> list[str]:
-        """The values in the first line of a CSV file that is not blank, whether or not it names columns."""
+        """The values of the first line of a CSV file that is not blank; they may be names of columns."""
         import csv
 
         header, delimiter, _ = self._header
@@ -369,22 +446,22 @@ class TableFile:
 
     @property
     def _skipped(self) -> int:
-        """Lines to skip: the header and blank lines before it."""
+        """The number of lines to skip: the header and the blank lines before it."""
         return 0 if self._names is not None else self._header[2]
 
-    def _refuse_ragged(self, told: str, expected: int) -> None:
-        """InputError where Arrow's message `told` is of a row that has not the expected values."""
-        found = re.search(r"(?:Row #(\d+): )?Expected \d+ columns, got (\d+)", told)
+    def _refuse_ragged(self, message: str, expected: int) -> None:
+        """Raise an InputError if Arrow's message says that a row has another number of values."""
+        found = re.search(r"(?:Row #(\d+): )?Expected \d+ columns, got (\d+)", message)
         if found:
-            # Rows are counted from 1, after the lines that were skipped, blank lines not.
+            # Arrow counts rows from 1, from the start of the file, without blank lines.
             number = "" if found[1] is None else f", {self.place(int(found[1]) - self._skipped - 1)}"
             raise InputError(
-                f"{self.path}{number}: {found[2]} values where the first line names {expected} columns; "
+                f"{self.path}{number}: {found[2]} values, and the first line names {expected} columns; "
                 'repair the line (text with a separator in it needs quotes: "a, b")'
             )
 
     def _not_utf8(self) -> InputError:
-        """Where the first byte is that is not UTF-8."""
+        """Build the error that names the first byte that is not UTF-8."""
         with self._open() as file:
             for number, line in enumerate(file, 1):
                 try:
@@ -398,7 +475,15 @@ class TableFile:
 
 
 def first_that_fails(values: "pa.Array | pa.ChunkedArray", convert: Callable[["pa.Array"], object]) -> int:
-    """The first position whose value cannot be converted, of values that cannot all be."""
+    """Find the first value that cannot be converted, by bisection.
+
+    Args:
+        values: Values that cannot all be converted.
+        convert: A function that converts values or raises ArrowException.
+
+    Returns:
+        The position of the value.
+    """
     import pyarrow as pa
 
     def fails(last: int) -> bool:
@@ -418,7 +503,7 @@ def _arrow(values: "Values") -> "pa.Array | pa.ChunkedArray":
 
 
 def _decode(values: "pa.Array") -> "pa.Array":
-    """Values of one type: texts are of Arrow's type string, and no dictionary stands for them."""
+    """Convert dictionary-encoded and large texts to Arrow's type string."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(values.type):

@@ -1,10 +1,12 @@
-"""What forecasting costs by closed formulas: the bytes that training sends, which the ledger of a run equals,
-and the operations of a device (Meng, Rambhatla and Liu, KDD 2021, Eq. (6) to (10), Tables 2 to 6 and 8).
+"""The cost of forecasting in closed formulas: the numbers that training sends, and a client's operations.
+
+The ledger of a run equals these formulas (Eq. (6) to (10), Tables 2 to 6 and 8 of the paper).
 
     N clients, E directed edges without self loops, W weights of a client, S training windows, H hidden width
 
-The paper counts GB of 2^30 bytes, 4 bytes a number, and round numbers of weights (63 000, 64 000, 727
-000)."""
+The paper's GB are 2^30 bytes, a number has 4 bytes, and numbers of weights are rounded (63 000, 64 000,
+727 000).
+"""
 
 __all__ = ["forecast_operations", "training_numbers"]
 
@@ -19,10 +21,23 @@ def training_numbers(
     server_rounds: int = 1,
     edges: int = 0,
 ) -> int:
-    """Numbers that a round of training sends, up, down and between clients.
+    """Return how many numbers a round of training sends, in all directions together.
 
-    method: a strategy of cnfgnn, gru_fedavg, gru_fmtl, or one that sends nothing in a round (gru_local,
-    gru_central). server_rounds: R_s; edges: E, of gru_fmtl."""
+    Args:
+        method: A strategy of cnfgnn, or gru_fedavg, gru_fmtl, gru_local or gru_central.
+        clients: N.
+        weights: W.
+        windows: S.
+        hidden: H.
+        server_rounds: R_s, for alternating training.
+        edges: E, for gru_fmtl.
+
+    Returns:
+        The number of numbers; 0 for methods that send nothing in a round.
+
+    Reference:
+        Eq. (6) to (10), for one round.
+    """
     averaged, states = 2 * clients * weights, clients * windows * hidden
     numbers = {
         "at_fedavg": averaged + (2 + 2 * server_rounds) * states,  # Eq. (7)
@@ -41,8 +56,25 @@ def training_numbers(
 def forecast_operations(
     *, encoder: int, decoder: int, layers: int = 1, lags: int = 12, horizon: int = 12, inputs: int = 2
 ) -> int:
-    """Operations of one sensor for one forecast, as Table 8 counts them: a multiplication with its addition
-    is one, and a step of a layer has 13 more for each hidden unit."""
+    """Return the operations of one sensor for one forecast.
+
+    A multiplication with its addition is one operation, and a step of a layer has 13 more for each hidden
+    unit.
+
+    Args:
+        encoder: The hidden width of the encoder.
+        decoder: The hidden width of the decoder.
+        layers: The number of layers of each.
+        lags: The steps of the encoder.
+        horizon: The steps of the decoder.
+        inputs: The numbers of an input.
+
+    Returns:
+        The number of operations.
+
+    Reference:
+        Table 8.
+    """
 
     def step(hidden: int) -> int:
         widths = [inputs, *[hidden] * (layers - 1)]

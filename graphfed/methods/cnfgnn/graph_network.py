@@ -1,23 +1,24 @@
-"""A graph network (Battaglia et al. 2018) whose layers keep what they read: the server's network of CNFGNN.
+"""The server's graph network of CNFGNN, with skip connections (Battaglia et al. 2018; Eq. (3) of the paper).
 
     V nodes, E directed edges, B windows, H hidden; edges go from a sender to a receiver
 
-A layer updates edges, nodes and one global vector of each window, by MLPs with two hidden layers:
+A layer updates edges, nodes and one global vector of each window by MLPs with two hidden layers (Eq. (3)):
 
     e' = MLP_edge([v_receiver, v_sender, e, u])
-    v' = MLP_node([v, sum of e' into it, u])
+    v' = MLP_node([v, sum of the e' of edges into the node, u])
     u' = MLP_global([sum of v', sum of e', u])
 
-and hands on [v', v], [e', e] and [u', u]. Edges start as their weight, u as zeros of width H; a linear map of
-the last nodes' features gives the output. The last layer's u' reaches nothing and is not worked out; its
-weights are kept, as the published network's count has them, and their gradients are zero.
+Its outputs are [v', v], [e', e] and [u', u]. Initially e is the weight of the edge and u is H zeros. A linear
+map of the last layer's nodes gives the output. The last layer's u' is not read and not computed; its weights
+are there, because the published number of weights includes them, and their gradients are zero.
 
-There are many more edges than nodes, so as little as possible is done for every edge. The first layer of
-the edges' MLP is a sum of products: those of nodes are made for every node and looked up. Its last layer
-is linear: edges are summed before it. Where the next layer of the network reads e', that linear map and the
-next MLP's first become one matrix. What is left is a product for the second layer and one for each e' that is
-read. Windows do not touch each other: a group of them goes through the network at a time, and through the
-edges' part only as many as fit the cache, all its steps one after another."""
+There are many more edges than nodes, so the work for each edge is kept small. The first layer of MLP_edge is
+linear in its parts: the products for nodes are computed once for each node and looked up. Its last layer is
+linear, so edges are summed before it. If the next layer of the network reads e', this linear map and the
+first layer of the next MLP_edge are multiplied to one matrix. What remains for each edge is the product of
+the second layer, and one for each earlier e'. Windows are independent: a group of windows passes the network
+at a time,
+and the edges' part processes only as many windows at a time as fit into the cache."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,18 +36,30 @@ __all__ = ["graph_network", "init"]
 
 Weights = Mapping[str, Tensor]
 
-#: Edges, over all their windows, that are worked on at once: what fits the cache at a width of 256.
+#: The number of edges, over all their windows, that are processed at a time; they fit the cache at width 256.
 ROWS = 2048
-#: Nodes of a group, over all its windows: enough rows for products to be fast.
+#: The number of nodes of a group, over all its windows; enough rows for fast products.
 GROUP = 2048
-#: Edges over all windows whose hidden layers are kept for the way back, 4 kB each at a width of 256; with
-#: more, groups are worked out again.
+# : The largest number of edges, over all windows, whose hidden layers are stored for the backward pass, 4 kB
+# each
+#: at width 256. With more edges, groups are computed again in the backward pass.
 KEPT = 1 << 20
 
 
 def init(key: int, hidden: int = 64, width: int = 256, out: int = 128, layers: int = 2) -> dict[str, Tensor]:
-    """Weights as torch.nn.Linear draws them, U(-1/sqrt(F), 1/sqrt(F)) for F inputs, in the default dtype on
-    the CPU: ``layers.<l>.<edge|node|global>.<0|1|2>.<weight|bias>`` and ``out.<weight|bias>``."""
+    """Draw the weights as torch.nn.Linear does, from U(-1/sqrt(F), 1/sqrt(F)) for F inputs.
+
+    Args:
+        key: The random key.
+        hidden: H.
+        width: The hidden width of the MLPs.
+        out: The output width of the MLPs.
+        layers: The number of layers.
+
+    Returns:
+        ``layers.<l>.<edge|vertex|global>.<0|1|2>.<weight|bias>`` and ``out.<weight|bias>``, in the default
+        dtype on the CPU.
+    """
     weights: dict[str, Tensor] = {}
 
     def linear(path: str, fan_in: int, fan_out: int) -> None:
@@ -71,10 +84,21 @@ def init(key: int, hidden: int = 64, width: int = 256, out: int = 128, layers: i
 def graph_network(
     weights: Weights, v: Tensor, edges: Edges, products: torch.dtype | None = None, *, means: bool = False
 ) -> Tensor:
-    """The nodes' embeddings [V, B, H] from their features v [V, B, H].
+    """Compute the nodes' embeddings.
 
-    products: the dtype that matrix products are made in, that of the weights if None; means: of the edges
-    into a node and of all nodes the mean for the sum, which does not grow with the network."""
+    Args:
+        weights: The weights of `init`.
+        v: The nodes' features, [V, B, H].
+        edges: The edges.
+        products: The dtype of matrix products; None for that of the weights.
+        means: Whether to take means over edges and nodes in place of sums, which grow with the graph.
+
+    Returns:
+        Embeddings, [V, B, H].
+
+    Reference:
+        Eq. (3); docs/papers/cnfgnn.md, differences 1, 12 and 13.
+    """
     layers = _layers(weights, v.shape[2])
 
     def run(part: Tensor) -> Tensor:
@@ -85,18 +109,28 @@ def graph_network(
     parts = torch.split(v.transpose(0, 1), max(1, GROUP // max(1, len(v))))
     found = [checkpoint(run, part, use_reentrant=False) if again else run(part) for part in parts]
     last = f"layers.{len(layers) - 1}.global"
+    # The last global MLP is not read. Multiplied by 0, its weights have a gradient of zero and not none.
     unread = torch.stack([w.sum() for name, w in weights.items() if name.startswith(last)]).sum()
     return torch.cat(found).transpose(0, 1) + (weights["out.bias"] + 0 * unread)
 
 
 @dataclass(frozen=True)
 class _LayerWeights:
-    """One layer's weights, the first edge matrix in its parts.
+    """The weights of one layer, with the first matrix of MLP_edge in parts.
 
-    receiver, sender [Hv, F], weight [F], shared [Hu, F], bias [F]: of the edge network's first layer; below
-    [F, F] each: what makes of an earlier layer's edges, before that layer's last linear map, their part of
-    it, nearest layer first; second, third: (weight, bias) of its other layers; node, shared_vector: the
-    (weight, bias) of the other two networks."""
+    Attributes:
+        receiver: The part of MLP_edge's first matrix for the receiver, [Hv, F].
+        sender: The part for the sender, [Hv, F].
+        weight: The part for the edge's weight, [F].
+        shared: The part for the global vector, [Hu, F].
+        bias: The bias of MLP_edge's first layer, [F].
+        below: For each earlier layer, from the last to the first, the product of its MLP_edge's last matrix
+            and this layer's part for its e', [F, F].
+        second: Weight and bias of MLP_edge's second layer.
+        third: Weight and bias of MLP_edge's third layer.
+        node: Weights and biases of MLP_node.
+        shared_vector: Weights and biases of MLP_global.
+    """
 
     receiver: Tensor
     sender: Tensor
@@ -135,7 +169,7 @@ def _mlp_weights(weights: Weights, path: str) -> list[tuple[Tensor, Tensor]]:
 def _features(
     layers: list[_LayerWeights], v: Tensor, edges: Edges, products: torch.dtype | None, means: bool
 ) -> Tensor:
-    """The nodes as the last of l layers hands them on: v [b, V, H] -> [b V, H + l * out], b windows."""
+    """Apply l layers to the nodes of b windows: v [b, V, H] -> [b V, H + l * out]."""
     windows, nodes, width = v.shape
     v, u = v.reshape(-1, width), v.new_zeros(windows, width)
     degree = edges.receiver.bincount(minlength=nodes).to(v.dtype).repeat(windows)[:, None]
@@ -149,20 +183,24 @@ def _features(
         return x.mean(1) if means else x.sum(1)
 
     for layer in layers:
-        here = product(v, layer.receiver, products) + to_nodes(u @ layer.shared + layer.bias)
-        there = product(v, layer.sender, products)
+        # Eq. (3): MLP_edge, without its last linear map
+        receiver = product(v, layer.receiver, products) + to_nodes(u @ layer.shared + layer.bias)
+        sender = product(v, layer.sender, products)
         below = [x for pair in zip(layer.below, hidden, strict=True) for x in pair]
-        tensors = (here, there, layer.weight, *layer.second, *below)
+        tensors = (receiver, sender, layer.weight, *layer.second, *below)
         sums, second = _EdgeHidden.apply(edges, products, *tensors)  # type: ignore[no-untyped-call]
         hidden.insert(0, second)
+        # The sum of e' over the edges into a node: the last linear map of MLP_edge, applied to the sum.
         received = product(sums, layer.third[0], products) + degree * layer.third[1]
         if means:
             received = received / degree.clamp(min=1)
+        # Eq. (3): MLP_node
         weight, bias = layer.node[0]
         of_node, of_window = weight.tensor_split([-u.shape[1]])
         x = product(torch.cat([v, received], 1), of_node, products) + to_nodes(u @ of_window + bias)
         new_v = _mlp(layer.node[1:], x, products)
         if layer is not layers[-1]:
+            # Eq. (3): MLP_global
             weight, bias = layer.shared_vector[0]
             x = torch.cat([over_nodes(new_v), over_nodes(received), u], 1) @ weight + bias
             u = torch.cat([_mlp(layer.shared_vector[1:], x, products), u], 1)
@@ -171,47 +209,48 @@ def _features(
 
 
 def _mlp(mlp: list[tuple[Tensor, Tensor]], x: Tensor, products: torch.dtype | None) -> Tensor:
-    """The layers of an MLP after its first, whose output is x before the ReLU."""
+    """Apply the layers of an MLP after its first; x is the first layer's output before the ReLU."""
     for weight, bias in mlp:
         x = product(x.relu(), weight, products) + bias
     return x
 
 
 class _EdgeHidden(torch.autograd.Function):
-    """The second hidden layer of the edge network, and its sums over the edges into every node.
+    """The second hidden layer of MLP_edge for b windows, and its sums over the edges into every node.
 
-    here, there [b V, F]: what the receiver and the sender give to the first layer, window by window; w [F],
-    weight and bias: the edge weight's row of the first layer, and the second layer; below: matrices [F, F]
-    and hidden layers [b E, F] of earlier layers, in turns. Gives sums [b V, F], and the layer [b E, F] itself
-    in the dtype of products."""
+    `forward` takes the parts of the first layer for receivers and senders, [b V, F]; the row of the first
+    layer for the edge's weight, w [F]; weight and bias of the second layer; and in turn the matrices [F, F]
+    and hidden layers [b E, F] of earlier layers, `below`. It returns the sums [b V, F], and the hidden layer
+    [b E, F] in the dtype of products.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
         edges: Edges,
         products: torch.dtype | None,
-        here: Tensor,
-        there: Tensor,
+        receiver: Tensor,
+        sender: Tensor,
         w: Tensor,
         weight: Tensor,
         bias: Tensor,
         *below: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        products, width = products or here.dtype, here.shape[1]
-        windows = len(here) // edges.num_nodes
-        first, second = (here.new_empty(windows * edges.count, width, dtype=products) for _ in range(2))
-        sums = torch.empty_like(here)
+        products, width = products or receiver.dtype, receiver.shape[1]
+        windows = len(receiver) // edges.num_nodes
+        first, second = (receiver.new_empty(windows * edges.count, width, dtype=products) for _ in range(2))
+        sums = torch.empty_like(receiver)
         matrices = [matrix.to(products) for matrix in below[::2]]
         short_weight, short_bias = weight.to(products), bias.to(products)
         for part, node, edge in _parts(edges, windows):
-            x = here[node].index_select(0, part.receiver).add_(there[node].index_select(0, part.sender))
+            x = receiver[node].index_select(0, part.receiver).add_(sender[node].index_select(0, part.sender))
             x.addcmul_(part.weight.to(x.dtype)[:, None], w)
             for matrix, hidden in zip(matrices, below[1::2], strict=True):
                 _add_product(x, hidden[edge], matrix)
             torch.relu_(x)
             first[edge] = x
             torch.addmm(short_bias, first[edge], short_weight, out=second[edge]).relu_()
-            sums[node] = part.sum_by_receiver(second[edge].to(here.dtype))
+            sums[node] = part.sum_by_receiver(second[edge].to(receiver.dtype))
         ctx.edges, ctx.windows = edges, windows
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(first, second, weight, *below)
@@ -223,7 +262,7 @@ class _EdgeHidden(torch.autograd.Function):
         edges: Edges = ctx.edges
         first, second, weight, *below = ctx.saved_tensors
         products, dtype = first.dtype, grad_sums.dtype
-        of_here, of_there = torch.empty_like(grad_sums), torch.empty_like(grad_sums)
+        of_receiver, of_sender = torch.empty_like(grad_sums), torch.empty_like(grad_sums)
         of_w, of_weight, of_bias = (
             weight.new_zeros(shape) for shape in (len(weight), weight.shape, len(weight))
         )
@@ -244,14 +283,16 @@ class _EdgeHidden(torch.autograd.Function):
                 torch.mm(grad, matrix, out=of_hidden[i][edge])
             grad = grad.to(dtype)
             of_w += grad.t() @ part.weight.to(dtype)
-            of_here[node], of_there[node] = part.sum_by_receiver(grad), part.sum_by_sender(grad)
+            of_receiver[node], of_sender[node] = part.sum_by_receiver(grad), part.sum_by_sender(grad)
         of_below = [x for pair in zip(of_matrices, of_hidden, strict=True) for x in pair]
-        return None, None, of_here, of_there, of_w, of_weight, of_bias, *of_below
+        return None, None, of_receiver, of_sender, of_w, of_weight, of_bias, *of_below
 
 
 def _parts(edges: Edges, windows: int) -> Iterator[tuple[Edges, slice, slice]]:
-    """About ROWS edges at a time, one window at least: those of a few windows, and their nodes' and edges'
-    places among all windows'."""
+    """Divide the windows into parts of about ROWS edges, of one window at least.
+
+    Yields each part's edges, and the places of its nodes and edges among those of all windows.
+    """
     size = max(1, ROWS // max(1, edges.count))
     for start in range(0, windows, size):
         stop = min(start + size, windows)
@@ -260,7 +301,7 @@ def _parts(edges: Edges, windows: int) -> Iterator[tuple[Edges, slice, slice]]:
 
 
 def _add_product(whole: Tensor, left: Tensor, right: Tensor) -> None:
-    """whole += left @ right, whose dtype may be another."""
+    """Add left @ right, which may have another dtype, to whole."""
     if left.dtype == whole.dtype:
         whole.addmm_(left, right)
     else:

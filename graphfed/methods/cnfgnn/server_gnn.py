@@ -1,13 +1,13 @@
-"""The networks a server can run over the road graph: one table of functions on nodes' features.
+"""The table of networks that the server can run on the road graph.
 
     graph_network   the published one (graphfed.methods.cnfgnn.graph_network)
-    mean_network    the same with means for its sums, which do not grow with the number of sensors
-    gat             two layers of graph attention with four heads (Velickovic et al. 2018); the edge's weight
-                    adds to its score
-    diffusion       two layers of diffusion convolution, two steps each way (Li et al. 2018, Eq. 2)
+    mean_network    the same with means in place of sums, which do not grow with the number of sensors
+    gat             two layers of graph attention with four heads (Velickovic et al. 2018); the weight of an
+                    edge enters its score
+    diffusion       two layers of diffusion convolution, two steps in each direction (Li et al. 2018, Eq. 2)
 
-V nodes, B windows, H hidden. Every network maps [V, B, H] to [V, B, H], sees the self loops that the edges
-have and adds none; a node without edges gets what its layers make of no neighbours.
+V nodes, B windows, H hidden. Every network maps [V, B, H] to [V, B, H]. It uses the self loops among the
+edges and adds none. A node without edges has an embedding too: that of an empty neighbourhood.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,17 +37,31 @@ STEPS = 2
 
 @dataclass(frozen=True)
 class ServerNetwork:
-    """init(key, hidden) draws the weights, in the default dtype on the CPU.
+    """A network of the server.
 
-    forward(weights, v [V, B, H], edges, products) gives the embeddings [V, B, H], differentiable in the
-    weights and in v; products: the dtype matrix products are made in (None: the weights' own)."""
+    Attributes:
+        init: ``init(key, hidden)`` draws the weights, in the default dtype on the CPU.
+        forward: ``forward(weights, v, edges, products)`` maps v [V, B, H] to embeddings [V, B, H], with
+            gradients for the weights and for v. ``products`` is the dtype of matrix products (None: that of
+            the weights).
+    """
 
     init: Callable[[int, int], dict[str, Tensor]]
     forward: Callable[[Weights, Tensor, Edges, torch.dtype | None], Tensor]
 
 
 def get_server_network(name: str) -> ServerNetwork:
-    """The network of that name; InputError if there is none."""
+    """Return the network with a name.
+
+    Args:
+        name: One of SERVER_NETWORKS.
+
+    Returns:
+        The network.
+
+    Raises:
+        InputError: If there is none with this name.
+    """
     if name not in SERVER_NETWORKS:
         raise InputError(f"no server network is called {name!r}; {did_you_mean(name, SERVER_NETWORKS)}")
     return SERVER_NETWORKS[name]
@@ -57,16 +71,26 @@ def get_server_network(name: str) -> ServerNetwork:
 
 
 def check_gat(hidden: int) -> None:
-    """InputError for a width that the heads do not divide."""
+    """Check that the hidden width is a multiple of the number of heads.
+
+    Args:
+        hidden: The hidden width.
+
+    Raises:
+        InputError: If it is not.
+    """
     if hidden % HEADS:
-        raise InputError(f"gat has {HEADS} heads: its hidden width must be a multiple, got {hidden}")
+        raise InputError(
+            f"network=gat has {HEADS} heads, so hidden must be a multiple of {HEADS}; got hidden={hidden}"
+        )
 
 
 def gat_init(key: int, hidden: int) -> dict[str, Tensor]:
-    """layers.l.weight [H, H] (Glorot), receiver and sender [heads, H / heads], edge [heads] (Glorot), bias
-    [H] (zero).
+    """Draw the weights of graph attention.
 
-    Raises what `check_gat` raises."""
+    For every layer l these are ``layers.l.weight`` [H, H], ``receiver`` and ``sender`` [heads, H / heads] and
+    ``edge`` [heads] (all Glorot), and ``bias`` [H] (zero). Raises what `check_gat` raises.
+    """
     check_gat(hidden)
     weights: dict[str, Tensor] = {}
     for layer in range(LAYERS):
@@ -80,8 +104,11 @@ def gat_init(key: int, hidden: int) -> dict[str, Tensor]:
 
 
 def gat(weights: Weights, v: Tensor, edges: Edges, products: torch.dtype | None = None) -> Tensor:
-    """Every head weighs a node's senders by the softmax of leaky_relu(a_r . x_r + a_s . x_s + a_e w), slope
-    0.2; heads side by side; ELU between the layers."""
+    """Apply two layers of graph attention, with ELU between them.
+
+    Every head weighs a node's senders by the softmax of leaky_relu(a_r . x_r + a_s . x_s + a_e w) with slope
+    0.2. The heads' results are concatenated.
+    """
     for layer in range(LAYERS):
         v = _attend(weights, f"layers.{layer}", elu(v) if layer else v, edges, products)
     return v
@@ -92,10 +119,10 @@ def _attend(weights: Weights, path: str, v: Tensor, edges: Edges, products: torc
     receiver, sender = ((x * weights[f"{path}.{name}"]).sum(-1) for name in ("receiver", "sender"))
     of_edge = edges.weight.to(v.dtype)[:, None, None] * weights[f"{path}.edge"]
     scores = leaky_relu(receiver[edges.receiver] + sender[edges.sender] + of_edge, 0.2)
-    # Subtracting each node's largest score leaves the softmax as it is and keeps exp in range.
-    share = (scores - edges.max_by_receiver(scores.detach())[edges.receiver]).exp()
-    total = edges.sum_by_receiver(share)[..., None]
-    mixed = edges.sum_by_receiver(share[..., None] * x[edges.sender])
+    # Subtracting each node's largest score does not change the softmax and keeps exp from overflowing.
+    weight = (scores - edges.max_by_receiver(scores.detach())[edges.receiver]).exp()
+    total = edges.sum_by_receiver(weight)[..., None]
+    mixed = edges.sum_by_receiver(weight[..., None] * x[edges.sender])
     return (mixed / torch.where(total > 0, total, 1)).flatten(2) + weights[f"{path}.bias"]
 
 
@@ -103,7 +130,7 @@ def _attend(weights: Weights, path: str, v: Tensor, edges: Edges, products: torc
 
 
 def diffusion_init(key: int, hidden: int) -> dict[str, Tensor]:
-    """layers.l.weight [(1 + 2 * steps) H, H] (Glorot) and layers.l.bias [H] (zero)."""
+    """Draw ``layers.l.weight`` [(1 + 2 * steps) H, H] (Glorot) and ``layers.l.bias`` [H] (zero)."""
     weights: dict[str, Tensor] = {}
     for layer in range(LAYERS):
         weights[f"layers.{layer}.weight"] = glorot(fold(key, layer), (1 + 2 * STEPS) * hidden, hidden)
@@ -112,9 +139,12 @@ def diffusion_init(key: int, hidden: int) -> dict[str, Tensor]:
 
 
 def diffusion(weights: Weights, v: Tensor, edges: Edges, products: torch.dtype | None = None) -> Tensor:
-    """[x, P x, P^2 x, Q x, Q^2 x] W + b with P = D_out^-1 A and Q = D_in^-1 A^T, A the weights from sender to
-    receiver; ReLU between the layers. The identity, which the printed sum has once for each direction, is one
-    matrix here."""
+    """Apply two layers of diffusion convolution, with ReLU between them.
+
+    A layer computes [x, P x, P^2 x, Q x, Q^2 x] W + b with P = D_out^-1 A and Q = D_in^-1 A^T, where A has
+    the weights from sender to receiver. The printed sum has an identity term for each direction; here both
+    are one matrix.
+    """
     shape = (edges.num_nodes, edges.num_nodes)
     weight = edges.weight.to(v.dtype)
     walks = []

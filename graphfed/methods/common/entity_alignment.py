@@ -1,12 +1,14 @@
-"""How holders of overlapping graphs and a server find out which nodes are the same: what SAPGNN and PPGNN
-set up before they train.
+"""Entity alignment of SAPGNN and PPGNN: clients with overlapping graphs agree on which nodes are the same.
 
-Every holder sends a name for each of its nodes; the same node has the same name at all of them. A name
-is a keyed hash of the node's id (`graphfed.crypto.keyed_ids`): with node_ids=keyed under the holders'
-key, which the server must not have, by default under a simulated one. The server learns which holders have a
-node in common and which nodes are trained on. It refuses nodes whose features differ between holders:
-it compares keyed hashes of them, and learns that they are the same or not. The first weights that holders
-have in common follow from the key too: the server could undo maps that it can draw itself."""
+Every client sends the server a name for each of its nodes. A node has the same name at all its clients. The
+name is a keyed hash of the node's id (`graphfed.crypto.keyed_ids`). With node_ids=keyed the key is that of
+the clients, which the server must not have; by default the key is simulated.
+
+The server learns which clients have a node in common and which nodes are trained on. It compares keyed hashes
+of features, and stops the run if a node has different features at two clients. The initial weights that all
+clients have in common are drawn from the key too, because a server that could draw the maps before upload
+could undo them.
+"""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -32,7 +34,7 @@ __all__ = [
     "OWNER_MESSAGES",
     "Alignment",
     "AlignmentSettings",
-    "Holders",
+    "NamedCohort",
     "TrainingNodes",
     "align",
     "common_seed",
@@ -47,24 +49,33 @@ class AlignmentSettings:
 
     node_ids: Literal["simulated", "keyed", "plain"] = Field(
         default="simulated",
-        description="names of nodes at the server: hashes with a simulated key, with the holders' key "
-        "(GRAPHFED_HOLDERS_KEY), or the ids",
+        description="names of nodes at the server: hashes under a simulated key (simulated), hashes under "
+        "the clients' key in GRAPHFED_CLIENTS_KEY (keyed), or the ids themselves (plain)",
     )
 
 
-# ---- at the holders ----------------------------------------------------------------------------------------
+# ---- at the clients ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Holders:
-    """A cohort of holders. names [N] int64: of its nodes, alike at all holders."""
+class NamedCohort:
+    """The cohort of some clients, with the names that the server knows its nodes by.
+
+    Attributes:
+        cohort: The clients' data, N rows.
+        names: The name of each row's node, [N] int64, the same at all clients.
+    """
 
     cohort: Cohort
     names: Tensor
 
 
-def prepare(cohort: Cohort, task: Task, config: AlignmentSettings) -> Holders:
-    """InputError for a holder without nodes, or with features of another width than agreed on."""
+def prepare(cohort: Cohort, task: Task, config: AlignmentSettings) -> NamedCohort:
+    """Check a cohort and name its nodes.
+
+    Raises:
+        InputError: If a client has no node, or the width of the features is not the agreed one.
+    """
     empty = (torch.bincount(cohort.client, minlength=cohort.num_clients) == 0).nonzero()[:, 0]
     if len(empty):
         raise InputError(
@@ -72,24 +83,25 @@ def prepare(cohort: Cohort, task: Task, config: AlignmentSettings) -> Holders:
         )
     if cohort.num_features != task.num_features:
         raise InputError(
-            f"client {cohort.clients[0]} has {cohort.num_features} features where the holders agreed on "
-            f"{task.num_features}; all holders need the same features in the same order"
+            f"client {cohort.clients[0]} has {cohort.num_features} features where the clients agreed on "
+            f"{task.num_features}; all clients need the same features in the same order"
         )
-    return Holders(cohort, names_of_ids(cohort, config))
+    return NamedCohort(cohort, names_of_ids(cohort, config))
 
 
 def names_of_ids(cohort: Cohort, config: AlignmentSettings) -> Tensor:
-    """The name of each row's node, [N] int64, alike at all holders."""
+    """Return the name of each row's node, [N] int64, the same at all clients."""
     if config.node_ids == "plain":
         return cohort.id
     ids, place = np.unique(cohort.id.cpu().numpy(), return_inverse=True)
     hashed = keyed_names(secret(config), "vertex", (str(i).encode() for i in ids.tolist()))
     if len(np.unique(hashed)) < len(hashed):
-        raise InputError("two nodes have one name under the holders' key; agree on another key")
+        raise InputError("two nodes have one name under the clients' key; agree on another key")
     return torch.from_numpy(hashed[place]).to(cohort.id.device)
 
 
 def secret(config: AlignmentSettings) -> bytes:
+    """Return the key of the names: the clients' own, or a simulated one."""
     return clients_key() if config.node_ids == "keyed" else simulated_key(_seed(config))
 
 
@@ -99,47 +111,59 @@ def _seed(config: AlignmentSettings) -> int:
 
 
 def common_seed(config: AlignmentSettings) -> int:
-    """The seed of weights that all holders have in common: it follows from their key, so that who lacks the
-    key cannot draw them."""
+    """Derive the seed of the weights that all clients have in common.
+
+    The seed follows from the clients' key, so that a server without the key cannot draw these weights.
+
+    Args:
+        config: A method's config with `AlignmentSettings`; `seed` enters too.
+
+    Returns:
+        A number of 63 bits.
+    """
     (name,) = keyed_names(secret(config), "weights", [str(_seed(config)).encode()]).tolist()
     return int(name) & (1 << 63) - 1
 
 
-def key_check(holders: Holders, config: AlignmentSettings) -> Tensor:
-    """What tells equal keys from different ones, and nothing else of them: [K_h] int64."""
+def key_check(clients: NamedCohort, config: AlignmentSettings) -> Tensor:
+    """Return a value that is equal for equal keys and says nothing else about them, [K_h] int64."""
     (name,) = keyed_names(secret(config), "key check", [b""]).tolist()
-    return torch.full((holders.cohort.num_clients,), name, device=holders.names.device)
+    return torch.full((clients.cohort.num_clients,), name, device=clients.names.device)
 
 
-def feature_digests(holders: Holders, config: AlignmentSettings) -> Tensor:
-    """A keyed hash of every node's id and features, [N] int64: at two holders alike where both have the
-    same."""
-    x, ids = holders.cohort.x, holders.cohort.id.tolist()
+def feature_digests(clients: NamedCohort, config: AlignmentSettings) -> Tensor:
+    """Return a keyed hash of every node's id and features, [N] int64.
+
+    Two clients have the same hash for a node if and only if they have the same features for it (up to
+    collisions).
+    """
+    x, ids = clients.cohort.x, clients.cohort.id.tolist()
     if isinstance(x, SparseMatrix):
-        kept = (x.values != 0).cpu().numpy()
-        ends = np.concatenate([[0], np.cumsum(kept)])[x.indptr.cpu().numpy()].tolist()
-        columns = x.indices.cpu().numpy().astype(np.int64)[kept]
-        values = x.values.cpu().numpy()[kept]
+        # Stored zeros do not count: two clients may store the same features differently.
+        nonzero = (x.values != 0).cpu().numpy()
+        ends = np.concatenate([[0], np.cumsum(nonzero)])[x.indptr.cpu().numpy()].tolist()
+        columns = x.indices.cpu().numpy().astype(np.int64)[nonzero]
+        values = x.values.cpu().numpy()[nonzero]
         rows = (columns[a:b].tobytes() + values[a:b].tobytes() for a, b in pairwise(ends))
     else:
         assert x is not None
         rows = (row.tobytes() for row in x.cpu().numpy())
-    told = keyed_names(
+    digests = keyed_names(
         secret(config), "features", (f"{i} ".encode() + r for i, r in zip(ids, rows, strict=True))
     )
-    return torch.from_numpy(told.copy()).to(holders.names.device)
+    return torch.from_numpy(digests.copy()).to(clients.names.device)
 
 
-def node_names(holders: Holders) -> RowIds:
-    return RowIds(holders.names, holders.cohort.client)
+def node_names(clients: NamedCohort) -> RowIds:
+    return RowIds(clients.names, clients.cohort.client)
 
 
-def training_names(holders: Holders) -> RowIds:
-    return names_of(holders, holders.cohort.rows("train"))
+def training_names(clients: NamedCohort) -> RowIds:
+    return names_of(clients, clients.cohort.rows("train"))
 
 
-def names_of(holders: Holders, rows: Tensor) -> RowIds:
-    return RowIds(holders.names[rows], holders.cohort.client[rows])
+def names_of(clients: NamedCohort, rows: Tensor) -> RowIds:
+    return RowIds(clients.names[rows], clients.cohort.client[rows])
 
 
 def owner_names(cohort: Cohort, config: AlignmentSettings) -> RowIds:
@@ -147,12 +171,15 @@ def owner_names(cohort: Cohort, config: AlignmentSettings) -> RowIds:
 
 
 def has_label(cohort: Cohort) -> Tensor:
-    """[N] uint8."""
+    """Return whether each row has a label, [N] uint8."""
     return (cohort.y >= 0).to(torch.uint8)
 
 
 def with_owners(cohort: Cohort, counts: Tensor) -> Cohort:
-    """counts [N]: as of `owners_of`. A node without a label here is others' where they have its label."""
+    """Set `owned` and `owners` of a cohort from the counts of `owners_of`, [N].
+
+    A client does not own a node if other clients have its label and it has not.
+    """
     return replace(cohort, owned=(cohort.y >= 0) | (counts < 0), owners=counts.abs())
 
 
@@ -160,16 +187,18 @@ def with_owners(cohort: Cohort, counts: Tensor) -> Cohort:
 
 
 def check_keys(checks: Tensor) -> Tensor:
+    """Raise InputError if two clients have different keys; checks [K]: the values of `key_check`."""
     other = (checks != checks[0]).nonzero()[:, 0]
     if len(other):
         raise InputError(
-            f"clients 0 and {int(other[0])} have different holders' keys; give every holder the same one"
+            f"clients 0 and {int(other[0])} have different keys for the names of nodes; give every client "
+            "the same key in GRAPHFED_CLIENTS_KEY"
         )
     return checks
 
 
 def check_features(digests: Tensor, table: RouteTable) -> Tensor:
-    """InputError where a node has other features at one holder than at another."""
+    """Raise InputError if a node has different features at two clients; digests [M] of all uploaded rows."""
     first = torch.full((len(table.ids),), len(digests), device=digests.device)
     rows = torch.arange(len(digests), device=digests.device)
     first = first.scatter_reduce(0, table.index, rows, "amin")[table.index]
@@ -179,21 +208,28 @@ def check_features(digests: Tensor, table: RouteTable) -> Tensor:
         name = int(table.ids[table.index[row]]) & (1 << 64) - 1
         raise InputError(
             f"clients {int(table.client[first[row]])} and {int(table.client[row])} have different features "
-            f"for the node of name {name:016x} ({len(odd)} such nodes); a node that several holders "
+            f"for the node with the name {name:016x} ({len(odd)} such nodes); a node that several clients "
             "have needs the same features, in the same order and scale, at all of them"
         )
     return digests
 
 
 def count_batches(table: RouteTable, size: int | None) -> dict[str, int]:
-    """InputError where nobody has a training node."""
+    """Return the number of batches of `size` training nodes (None: one batch).
+
+    Raises:
+        InputError: If no client has a training node.
+    """
     if not len(table.ids):
         raise InputError("no client has a training node; use another split or partition")
     return {"batches": 1 if size is None else -(-len(table.ids) // size)}
 
 
 def weights_of_losses(table: RouteTable, batches: int) -> Tensor:
-    """What each training node's loss weighs at each of its owners, [n]: a batch's sum is its mean."""
+    """Return the weight of each training node's loss at each of its owners, [n].
+
+    The weighted sum of a batch is its mean over nodes, each counted once however many clients own it.
+    """
     batch = batch_of(table, batches)
     share = 1.0 / torch.bincount(batch, minlength=batches).double()[batch]
     owners = torch.bincount(table.index, minlength=len(table.ids))
@@ -201,17 +237,23 @@ def weights_of_losses(table: RouteTable, batches: int) -> Tensor:
 
 
 def batch_of(table: RouteTable, batches: int) -> Tensor:
-    """The batch of every training node, [n] int64: of nearly equal sizes, in the order of their names."""
+    """Return the batch of every training node, [n] int64.
+
+    Batches have nearly equal sizes and follow the order of the nodes' names.
+    """
     n = len(table.ids)
     return torch.arange(n, device=table.ids.device) * batches // n
 
 
 def owners_of(labels: Tensor, table: RouteTable) -> Tensor:
-    """How many holders have the label of each node, or, below zero, how many have the node where none has
-    its label, [U] int64. labels [M] uint8: whether each row has one."""
-    holders = torch.bincount(table.index, minlength=len(table.ids))
-    known = torch.zeros_like(holders).index_add(0, table.index, labels.long())
-    return torch.where(known > 0, known, -holders)
+    """Count the owners of each node, [U] int64; labels [M] uint8: whether each row has a label.
+
+    The count is the number of clients that have the node's label. If no client has it, the count is minus
+    the number of clients that have the node.
+    """
+    clients = torch.bincount(table.index, minlength=len(table.ids))
+    known = torch.zeros_like(clients).index_add(0, table.index, labels.long())
+    return torch.where(known > 0, known, -clients)
 
 
 # ---- the program over places -------------------------------------------------------------------------------
@@ -219,43 +261,74 @@ def owners_of(labels: Tensor, table: RouteTable) -> Tensor:
 
 @dataclass(frozen=True)
 class Alignment:
-    """`Holders` at the clients, the route of all their nodes, and the names' protection on the ledger."""
+    """What clients and server agreed on about nodes.
 
-    holders: Located
+    Attributes:
+        clients: `NamedCohort`, at the clients.
+        route: The route of all the clients' nodes.
+        protection: The protection of names, as the ledger records it.
+    """
+
+    clients: Located
     route: Route
     protection: str
 
     def route_of(self, fed: Federation, rows: Located, *, name: str) -> Route:
-        """The route of some of the nodes; rows [n]: of the cohort, ascending."""
-        names = fed.clients.run(names_of, self.holders, rows)
+        """Make the route of some of the nodes: clients send the names of these rows.
+
+        Args:
+            fed: The federation.
+            rows: At the clients, rows [n] of the cohort, ascending.
+            name: The transfer's name in the ledger.
+
+        Returns:
+            The route of these rows.
+        """
+        names = fed.clients.run(names_of, self.clients, rows)
         return fed.route(names, name=name, protection=self.protection)
 
 
 def align(fed: Federation, data: Located, task: Task, config: AlignmentSettings) -> Alignment:
-    """Agree on which nodes are the same.
+    """Agree on which nodes of different clients are the same.
 
-    InputError for a holder without nodes or with features of another width, a missing key or another than
-    the other holders', and a node with other features at one holder than at another."""
+    Args:
+        fed: The federation.
+        data: Each cohort's data, at the clients.
+        task: The learning task; its number of features is checked.
+        config: How nodes are named.
+
+    Returns:
+        The clients' named data, and the route of all their nodes.
+
+    Raises:
+        InputError: If a client has no node, features of another width, no key or a different key; or if a
+            node has different features at two clients.
+    """
     fed.begin("finding the nodes that clients have in common")
-    holders = fed.clients.run(prepare, data, task, config)
+    clients = fed.clients.run(prepare, data, task, config)
     protection = protection_of(config)
     if config.node_ids == "keyed":
-        checks = fed.clients.run(key_check, holders, config)
+        checks = fed.clients.run(key_check, clients, config)
         checks = fed.gather(checks, name="key_check", protection=protection, grad=False)
         fed.server.run(check_keys, checks)
-    route = fed.route(fed.clients.run(node_names, holders), name="node_ids", protection=protection)
-    digests = fed.clients.run(feature_digests, holders, config)
-    # Under a simulated key too where the names are plain.
+    route = fed.route(fed.clients.run(node_names, clients), name="node_ids", protection=protection)
+    digests = fed.clients.run(feature_digests, clients, config)
+    # With plain names the digests are still hashes, under a simulated key.
     hashed = "keyed hash" if config.node_ids == "keyed" else "simulated"
     digests = fed.upload(digests, route, name="feature_digests", protection=hashed, grad=False)
     fed.server.run(check_features, digests, fed.table(route))
-    return Alignment(holders, route, protection)
+    return Alignment(clients, route, protection)
 
 
 @dataclass(frozen=True)
 class TrainingNodes:
-    """At the clients, for every training row of a cohort: weight [n] of its loss and batch [n] (None: there
-    is one batch)."""
+    """The training rows of every cohort.
+
+    Attributes:
+        weight: At the clients, the weight of each row's loss, [n].
+        batch: At the clients, the batch of each row, [n]; None if there is one batch.
+        batches: The number of batches.
+    """
 
     weight: Located
     batch: Located | None
@@ -263,9 +336,23 @@ class TrainingNodes:
 
 
 def training_nodes(fed: Federation, aligned: Alignment, batch_size: int | None) -> TrainingNodes:
-    """Count every training node once, however many holders have its label; InputError where there is
-    none."""
-    names = fed.clients.run(training_names, aligned.holders)
+    """Weigh training rows so that every training node counts once, however many clients have its label.
+
+    Args:
+        fed: The federation.
+        aligned: The result of `align`.
+        batch_size: Training nodes in a batch; None for one batch of all.
+
+    Returns:
+        The weights and batches of the training rows.
+
+    Raises:
+        InputError: If no client has a training node.
+
+    Reference:
+        SAPGNN, Eq. (15), and docs/papers/sapgnn.md, difference 3.
+    """
+    names = fed.clients.run(training_names, aligned.clients)
     route = fed.route(names, name="training_ids", protection=aligned.protection)
     table = fed.table(route)
     count = fed.control(count_batches, table, batch_size)["batches"]
@@ -278,11 +365,20 @@ def training_nodes(fed: Federation, aligned: Alignment, batch_size: int | None) 
 
 
 def count_owners(fed: Federation, data: Located, config: AlignmentSettings) -> Located:
-    """The cohorts of holders that have read their own files, each with the `owned` and `owners` that it would
-    have if one party had dealt all files: a node is owned by those who have its label, and by all its
-    holders where nobody has. To be run before a method whose config has `AlignmentSettings`.
+    """Set who owns each node, for clients that have read their own files.
 
-    Holders with different keys have no name in common, and `align` says so afterwards."""
+    A node is owned by the clients that have its label. If no client has its label, all its clients own it.
+    Run this before a method whose config has `AlignmentSettings`. Clients with different keys have no name
+    in common here; `align` refuses them afterwards.
+
+    Args:
+        fed: The federation.
+        data: Each cohort's data, at the clients.
+        config: How nodes are named.
+
+    Returns:
+        The cohorts with `owned` and `owners`, at the clients: the same as after a partition of all data.
+    """
     names = fed.clients.run(owner_names, data, config)
     protection = protection_of(config)
     route = fed.route(names, name="owners/node_ids", protection=protection)
@@ -293,30 +389,31 @@ def count_owners(fed: Federation, data: Located, config: AlignmentSettings) -> L
 
 
 def protection_of(config: AlignmentSettings) -> str:
-    """What names of nodes are on the ledger."""
+    """Return the protection of nodes' names, as the ledger records it."""
     return {"simulated": "simulated", "keyed": "keyed hash", "plain": "clear"}[config.node_ids]
 
 
 OWNER_MESSAGES = {
-    "owners/node_ids": "A name for each of a holder's nodes, as in node_ids: the server learns which "
-    "holders have a node of the same name.",
-    "owners/labels": "For each of these whether the holder has its label, and not which. The server reads "
-    "it.",
-    "owners/counts": "From the server: for each of a holder's nodes how many holders have its label; "
-    "where none has, how many have the node.",
+    "owners/node_ids": "Each client sends the server a name for each of its nodes, as in node_ids. The "
+    "server learns which clients have a node with the same name.",
+    "owners/labels": "Each client sends the server, for each of its nodes, whether it has the node's label, "
+    "and not the label itself. The server reads this.",
+    "owners/counts": "The server sends each client, for each of its nodes, how many clients have the node's "
+    "label; if no client has it, how many clients have the node.",
 }
 
 MESSAGES = {
-    "key_check": "A number that holders of the same key have in common, so that the server can tell when one "
-    "has another key. It says nothing of the key.",
-    "node_ids": "A name for each of a holder's nodes: the server learns which holders have a node of "
-    "the same name. A keyed hash of the node's id, which the server cannot turn back without the holders' "
-    "key; with node_ids=simulated the server could, and with node_ids=plain it is the id.",
-    "feature_digests": "A keyed hash of each node's id and features: the server learns whether two holders "
-    "of a node have the same features for it, and stops if not.",
-    "training_ids": "The names of the nodes whose label a holder has for training, so that each counts "
-    "once: the server learns which they are.",
-    "loss_weights": "From the server: what each of these nodes' loss weighs, which tells its holder how "
-    "many training nodes there are and how many holders have its label.",
-    "batches": "Only with batch_size, from the server: the batch of each of these nodes.",
+    "key_check": "Each client sends the server a number that is the same for all clients with the same key. "
+    "The server stops the run if a client has a different key. The number says nothing about the key.",
+    "node_ids": "Each client sends the server a name for each of its nodes. The server learns which clients "
+    "have a node with the same name. The name is a keyed hash of the node's id, which the server cannot "
+    "invert without the clients' key; with node_ids=simulated the server could, and with node_ids=plain the "
+    "name is the id.",
+    "feature_digests": "Each client sends the server a keyed hash of each node's id and features. The server "
+    "learns whether two clients have the same features for a node, and stops the run if they differ.",
+    "training_ids": "Each client sends the server the names of the nodes whose labels it has for training, "
+    "so that each node counts once. The server learns which nodes these are.",
+    "loss_weights": "The server sends each client the weight of the loss of each of its training nodes. The "
+    "client learns how many training nodes there are and how many clients have the label of each.",
+    "batches": "Only with batch_size: the server sends each client the batch of each of its training nodes.",
 }

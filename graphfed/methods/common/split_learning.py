@@ -1,5 +1,8 @@
-"""What split-learning methods share: copies of common weights for every holder, the predictor and the loss at
-the holders, and gradients that are summed over holders so that all take the same step."""
+"""Functions that SAPGNN and PPGNN have in common.
+
+Clients have local weights that are the same at all of them, and a predictor. Each client computes its loss
+and its gradient; the gradients are summed over clients, and every client takes the same step.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,7 +19,7 @@ from graphfed.federation.functions import as_leaves
 from graphfed.federation.secure.protection import needs_parts
 from graphfed.federation.secure.shared_sum import ClientSum, protected_sum_at_clients
 from graphfed.methods.base import Task
-from graphfed.methods.common.entity_alignment import Holders
+from graphfed.methods.common.entity_alignment import NamedCohort
 from graphfed.methods.config import GradientSteps
 from graphfed.nn.layers import tiled
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
@@ -28,15 +31,15 @@ __all__ = [
     "LossRows",
     "SplitSettings",
     "Weights",
-    "copies",
-    "fresh",
+    "copy_weights",
+    "initial_optimizer",
     "initial_predictor",
     "loss_rows",
     "loss_share",
+    "multiply_rows",
     "predict_rows",
     "step",
-    "summed",
-    "times",
+    "sum_gradients",
 ]
 
 Weights = dict[str, Tensor]
@@ -46,50 +49,76 @@ Weights = dict[str, Tensor]
 class SplitSettings:
     """The parts of a network that are at clients, and the sums of their gradients."""
 
-    predictor: Literal["server", "holders"] = Field(
-        default="holders",
-        description="who has the last linear layer: with server, its gradients tell it the training labels",
+    predictor: Literal["server", "clients"] = Field(
+        default="clients",
+        description="where the last linear layer is: at the clients, or at the server, which then learns the "
+        "training labels from its gradients",
     )
     aggregation: ClientSum = Field(
         default="additive",
-        description="how local gradients are summed: by additive secret sharing, or in plaintext at the "
-        "server",
+        description="how gradients of local weights are summed: by additive secret sharing among clients, or "
+        "in plaintext at the server",
     )
+
+    @field_validator("predictor", mode="before")
+    @classmethod
+    def _renamed(cls, predictor: Any) -> Any:
+        if predictor == "holders":
+            raise InputError("predictor=holders is now predictor=clients; use the new value")
+        return predictor
 
     @field_validator("aggregation", mode="before")
     @classmethod
     def _summable(cls, aggregation: Any) -> Any:
         if aggregation == "boolean":
             raise InputError(
-                "aggregation=boolean cannot be used: boolean shares of several holders' gradients open to "
-                "their exclusive or, not to their sum; use additive"
+                "aggregation=boolean cannot be used: boolean shares of several clients' gradients open to "
+                "the exclusive or of the gradients, not to their sum; use aggregation=additive"
             )
         return aggregation
 
 
-# ---- weights that all holders have in common ---------------------------------------------------------------
+# ---- weights that all clients have in common ---------------------------------------------------------------
 
 
-def copies(weights: Weights, holders: Holders, config: SplitSettings) -> Weights:
-    """Common weights [...] as leaves: a copy for each holder [K_h, ...] where every holder's own gradient is
-    needed, else one for the cohort, whose gradient is the sum."""
+def copy_weights(weights: Weights, clients: NamedCohort, config: SplitSettings) -> Weights:
+    """Copy common weights as leaves of the automatic differentiation.
+
+    Args:
+        weights: The common weights, each [...].
+        clients: The cohort's clients, K_h of them.
+        config: If its aggregation needs every client's own gradient, each client gets a copy.
+
+    Returns:
+        A copy for each client, each [K_h, ...]; or one for the cohort, each [...], whose gradient is the sum
+        over clients.
+    """
     if needs_parts(config.aggregation):
-        count = holders.cohort.num_clients
+        count = clients.cohort.num_clients
         weights = {name: w.expand(count, *w.shape).contiguous() for name, w in weights.items()}
     leaves: Weights = as_leaves(weights)
     return leaves
 
 
-def times(
+def multiply_rows(
     h: Tensor | SparseMatrix, apart: SparseMatrix | None, weight: Tensor, tiles: Tiles | None
 ) -> Tensor:
-    """h W [n, H], where the weight [d, H] is all holders', or [K, d, H] each holder's own copy.
+    """Multiply rows by a weight that all clients share, or by each client's copy of it.
 
-    apart: sparse h [n, d] with a block of columns for each client, [n, K * d]; tiles: the rows of each."""
+    Args:
+        h: Rows, [n, d].
+        apart: If h is sparse and clients have copies, the same rows with a block of columns for each client,
+            [n, K * d].
+        weight: The shared weight [d, H], or each client's copy, [K, d, H].
+        tiles: The rows of each client; needed if h is dense and clients have copies.
+
+    Returns:
+        The products, [n, H].
+    """
     if weight.dim() == 2:
         return spmm(h, weight) if isinstance(h, SparseMatrix) else h @ weight
     if len(weight) == 1:
-        return times(h, None, weight[0], None)
+        return multiply_rows(h, None, weight[0], None)
     if isinstance(h, SparseMatrix):
         assert apart is not None
         return spmm(apart, weight.flatten(0, 1))
@@ -97,19 +126,52 @@ def times(
     return tiled(h, weight, tiles)
 
 
-def summed(fed: Federation, gradient: Located, config: SplitSettings, *, name: str) -> Located:
-    """The sum of the holders' gradients, at every holder (SAPGNN, eqs. 21 and 22); gradient: of `copies`."""
+def sum_gradients(fed: Federation, gradient: Located, config: SplitSettings, *, name: str) -> Located:
+    """Sum the clients' gradients, so that every client has the sum.
+
+    Args:
+        fed: The federation.
+        gradient: At the clients, the gradients of the weights of `copy_weights`.
+        config: Its aggregation says how the sum is protected.
+        name: What the ledger's names of the transfers begin with.
+
+    Returns:
+        The sum, at the clients.
+
+    Reference:
+        SAPGNN, Eqs. (21) and (22).
+    """
+    # SAPGNN, Eq. (21) and Eq. (22)
     return protected_sum_at_clients(fed, gradient, config.aggregation, name=f"{name}_gradient")
 
 
-def fresh(weights: dict[str, Any], config: GradientSteps) -> AdamState:
+def initial_optimizer(weights: dict[str, Any], config: GradientSteps) -> AdamState:
+    """Return the optimiser's state before the first step.
+
+    Args:
+        weights: The weights that it will step.
+        config: Its `optimizer` says which.
+
+    Returns:
+        The state; for sparse weights, of their values.
+    """
     return init_state(config.optimizer, _values(weights))
 
 
 def step(
     weights: dict[str, Any], gradients: dict[str, Any], optimizer: AdamState, config: GradientSteps
 ) -> tuple[dict[str, Any], AdamState]:
-    """The optimiser's step, the same wherever weights and gradients are."""
+    """Take one step of the optimiser.
+
+    Args:
+        weights: The weights, each [...].
+        gradients: Their gradients, of the same shapes.
+        optimizer: The optimiser's state.
+        config: The optimiser, its learning rate and weight decay.
+
+    Returns:
+        The new weights and the new state.
+    """
     values, optimizer = optimizer_step(
         config.optimizer, _values(weights), _values(gradients), optimizer, config.lr, config.weight_decay
     )
@@ -128,7 +190,18 @@ def _values(weights: dict[str, Any]) -> Weights:
 
 
 def initial_predictor(key: int, task: Task, hidden: int, config: SplitSettings) -> Weights:
-    """predictor.weight [H, C] and .bias [C]; nothing where the server's last layer gives the logits."""
+    """Draw the predictor that is at the clients.
+
+    Args:
+        key: The random key.
+        task: The learning task, C classes.
+        hidden: The width H of the rows that it reads.
+        config: Says where the predictor is.
+
+    Returns:
+        predictor.weight [H, C] and predictor.bias [C]; empty if predictor=server, where the server's last
+        layer gives the logits.
+    """
     if config.predictor == "server":
         return {}
     return {
@@ -138,7 +211,18 @@ def initial_predictor(key: int, task: Task, hidden: int, config: SplitSettings) 
 
 
 def predict_rows(h: Tensor, weights: Weights) -> Tensor:
-    """Logits [n, C] of rows [n, H]."""
+    """Return the logits of rows.
+
+    Args:
+        h: Rows [n, H]; with predictor=server they are the logits [n, C].
+        weights: The predictor's weights may be among them.
+
+    Returns:
+        The logits, [n, C].
+
+    Reference:
+        SAPGNN, Eq. (14), before the softmax.
+    """
     if "predictor.weight" not in weights:
         return h
     return h @ weights["predictor.weight"] + weights["predictor.bias"]
@@ -146,8 +230,15 @@ def predict_rows(h: Tensor, weights: Weights) -> Tensor:
 
 @dataclass(frozen=True)
 class LossRows:
-    """The training rows of a pass: rows [n] among those it computes, y [n], weight [n] of their losses;
-    client [n] and tiles: whose predictor they meet, where holders' copies differ."""
+    """The training rows of a pass through the network.
+
+    Attributes:
+        rows: Their places among the rows that the pass computes, [n].
+        y: Their labels, [n].
+        weight: The weights of their losses, [n].
+        client: The client of each row, [n], whose copy of the predictor is used.
+        tiles: The rows of each client; None for one client.
+    """
 
     rows: Tensor
     y: Tensor
@@ -156,10 +247,19 @@ class LossRows:
     tiles: Tiles | None
 
 
-def loss_rows(holders: Holders, weight: Tensor, computed: Tensor, chosen: Tensor | None) -> LossRows:
-    """weight [n_train]: of the cohort's training rows; computed [n]: the cohort's rows of the pass,
-    ascending; chosen [n_train] bool: the training rows that count in it (None: all)."""
-    cohort = holders.cohort
+def loss_rows(clients: NamedCohort, weight: Tensor, computed: Tensor, chosen: Tensor | None) -> LossRows:
+    """Select the training rows of a pass.
+
+    Args:
+        clients: The cohort.
+        weight: The weight of each of its training rows, [n_train].
+        computed: The cohort's rows that the pass computes, [n], ascending.
+        chosen: Which training rows count in the pass, [n_train] bool; None for all.
+
+    Returns:
+        The training rows of the pass.
+    """
+    cohort = clients.cohort
     train = cohort.rows("train")
     by_class = cohort.loss_weights(train)
     if by_class is not None:
@@ -172,11 +272,23 @@ def loss_rows(holders: Holders, weight: Tensor, computed: Tensor, chosen: Tensor
 
 
 def loss_share(h: Tensor, weights: Weights, loss: LossRows) -> Tensor:
-    """(n_p / n) L_p: the cohort's part of the mean loss over all training nodes of the pass; h [n, H]: the
-    rows that it computes."""
+    """Compute the cohort's part of the mean loss over all training nodes of the pass, (n_p / n) L_p.
+
+    Args:
+        h: The rows that the pass computes, [n, H].
+        weights: The local weights, or each client's copy of them.
+        loss: The training rows.
+
+    Returns:
+        A number, [].
+
+    Reference:
+        SAPGNN, Eqs. (14) and (15); the weights are docs/papers/sapgnn.md, difference 3.
+    """
     logits = h.index_select(0, loss.rows)
     if "predictor.weight" in weights:
         bias = weights["predictor.bias"]
-        logits = times(logits, None, weights["predictor.weight"], loss.tiles)
+        logits = multiply_rows(logits, None, weights["predictor.weight"], loss.tiles)
         logits = logits + (bias if bias.dim() == 1 else bias.index_select(0, loss.client))
+    # SAPGNN, Eq. (15), weighted so that the sum over clients is the mean over nodes
     return (cross_entropy(logits, loss.y, reduction="none") * loss.weight).sum()

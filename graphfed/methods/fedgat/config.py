@@ -1,4 +1,4 @@
-"""The settings of FedGAT."""
+"""The settings of FedGAT and of FedGAT on noised features."""
 
 from functools import cache
 from typing import ClassVar, Literal, Self
@@ -21,61 +21,73 @@ __all__ = ["AnyFedGATConfig", "FedGATConfig", "FedGATLdpConfig", "FedGATSettings
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class FedGATSettings:
-    """The message before training, and the network that it is for."""
+    """The settings of the message before training and of the network, which both methods have."""
 
     degree: int = Field(default=16, ge=2, le=64, description="degree p of the polynomial of a score")
     domain: float = Field(
         default=4.0,
         gt=0,
         allow_inf_nan=False,
-        description="scores between plus and minus this are approximated",
+        description="bound s of the scores: the polynomial is fitted on [-s, s]",
     )
     psi: Literal["smooth", "leaky_relu"] = Field(
-        default="smooth", description="LeakyReLU of the score, with its kink smoothed or as it is"
+        default="smooth",
+        description="the function psi in the score: LeakyReLU with its kink smoothed (smooth), or LeakyReLU",
     )
     score: Literal["exp", "plain"] = Field(
-        default="exp", description="what is approximated: exp(psi(x)), or psi(x) as in the authors' program"
+        default="exp",
+        description="function that is approximated: exp(psi(x)), or psi(x) as in the authors' program "
+        "(plain)",
     )
     zeroth: Literal["half", "doubled"] = Field(
-        default="half", description="the moments of order 0: halved, as is right, or as printed"
+        default="half",
+        description="moments of order 0: halved, as the identities require, or as the paper prints them "
+        "(doubled)",
     )
     attention: Literal["tied", "free"] = Field(
-        default="tied", description="vectors of the scores: W a, as in GAT, or weights of their own"
+        default="tied", description="vectors of the scores: W a as in GAT (tied), or separate weights (free)"
     )
     form: Literal["vector", "matrix"] = Field(
-        default="vector", description="the message before training: vectors (Appendix F) or matrices"
+        default="vector",
+        description="form of the message before training: vectors (Appendix F of the paper) or matrices",
     )
     evaluation: Literal["message", "direct"] = Field(
         default="message",
-        description="the first layer from the message; direct: from the features that it is made of, faster, "
-        "a simulation in one process with the bytes of the message",
+        description="how clients compute the first layer: from the message, or from the neighbours' "
+        "features (direct); "
+        "direct is a faster simulation in one process, which counts the bytes of the message",
     )
     drop_single: bool = Field(
         default=False,
-        description="a node with one neighbour elsewhere does without it, as in the paper; that protects "
-        "nothing, since the features of any number of neighbours can be worked out from the message",
+        description="drop the remote neighbour of each node that has exactly one, as in the paper; this "
+        "does not protect "
+        "it, because a client can compute the features of all neighbours from the message",
     )
     max_neighbours: int | None = Field(
         default=None,
         ge=1,
-        description="a node with more neighbours keeps that many, drawn by its id; none: it keeps all",
+        description="most neighbours of a node, drawn by the nodes' ids; none: a node keeps all neighbours",
     )
     later: Literal["hops", "exchange"] = Field(
         default="hops",
-        description="the layers after the first: from the messages of all nodes within L - 1 hops, or "
-        "from embeddings of neighbours elsewhere, which cross in every round, as in the paper",
+        description="how clients compute the layers after the first: from the messages of all nodes "
+        "within L - 1 hops "
+        "(hops), or from embeddings of remote neighbours, which are sent in every round, as in the paper",
     )
 
     @property
     def architecture(self) -> str:
+        """The family of the network."""
         return "gat"
 
     @property
     def polynomial(self) -> Score:
+        """The score function and its polynomial."""
         return Score(self.psi, self.score == "exp", self.degree, self.domain, self.zeroth == "doubled")
 
     @property
     def network(self) -> Backbone:
+        """The network: GAT with polynomial scores in the first layer."""
         return _network(self.polynomial, self.attention == "tied")
 
     @model_validator(mode="after")
@@ -84,8 +96,8 @@ class FedGATSettings:
         assert isinstance(config, SamplingSettings)
         if self.later == "exchange" and config.fraction < 1:
             raise InputError(
-                "later=exchange needs every client in every round, because the others use its embeddings; "
-                f"fraction must be 1, got {config.fraction}: leave one of them out"
+                "later=exchange needs every client in every round, because other clients use its embeddings; "
+                f"fraction must be 1, got {config.fraction}: remove one of the two settings"
             )
         return self
 
@@ -120,15 +132,18 @@ class FedGATConfig(
             "exchange",
             "later",
             "exchange",
-            "the server would read embeddings of the features that are hidden from it",
+            "the server could read embeddings that are computed from the encrypted features",
         ),
-        PlaintextOnly("exchange", "form", "matrix", "what is encrypted is the message of vectors"),
-        PlaintextOnly("exchange", "evaluation", "direct", "what is encrypted is the message of vectors"),
+        PlaintextOnly("exchange", "form", "matrix", "only the vector form of the message can be encrypted"),
+        PlaintextOnly(
+            "exchange", "evaluation", "direct", "only the vector form of the message can be encrypted"
+        ),
     )
 
     exchange: Literal["plaintext", "encrypted"] = Field(
         default="plaintext",
-        description="the features before training: read by the server, or multiplied by it under encryption",
+        description="features before training: plaintext at the server, or encrypted, so that the server "
+        "computes with ciphertexts",
     )
 
 
@@ -151,19 +166,26 @@ class FedGATLdpConfig(
     groups.TrainingSettings,
     groups.CommonSettings,
 ):
-    """The settings of FedGAT on features that were noised at their clients."""
+    """The settings of FedGAT on features that the clients have noised."""
 
     epsilon: float = Field(
-        default=1.0, gt=0, allow_inf_nan=False, description="privacy budget of a node's features"
+        default=1.0, gt=0, allow_inf_nan=False, description="privacy budget epsilon of one node's features"
     )
-    delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of that budget")
-    k_x: int = Field(default=8, ge=0, description="steps of propagation on noised features")
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of the privacy budget")
+    k_x: int = Field(default=8, ge=0, description="number of propagation steps on the noised features")
 
 
-#: What the functions of both methods take.
+#: The settings of either method.
 AnyFedGATConfig = FedGATConfig | FedGATLdpConfig
 
 
 def heads_of(config: AnyFedGATConfig) -> int:
-    """Of the first layer."""
+    """Return the attention heads of the first layer.
+
+    Args:
+        config: The settings.
+
+    Returns:
+        The number of heads; a network of one layer has one head.
+    """
     return config.heads if config.layers > 1 else 1

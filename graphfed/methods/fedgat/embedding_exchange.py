@@ -1,5 +1,9 @@
-"""The layers of FedGAT after the first from embeddings of neighbours elsewhere, which cross for every set of
-weights (later=exchange; Ambekar et al., "FedGAT", section on several layers)."""
+"""FedGAT's later layers with embeddings of remote neighbours, which are sent for every set of weights
+(later=exchange).
+
+Reference: Ambekar et al., "FedGAT", section on several layers; docs/papers/fedgat.md, Layers after the
+first.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +26,7 @@ __all__ = ["MESSAGES", "Border", "exchange", "find_border"]
 
 
 def embedding_batches(prepared: Prepared, asked: Tensor, config: GraphTraining) -> tuple[Batch, ...]:
-    """For what leaves each layer but the last, of the own nodes that others ask for, [N] bool."""
+    """Prepare one batch per layer except the last, for the own nodes that other clients request, bool [N]."""
     view = prepared.view
     assert view.far is not None
     rows = (~view.far).nonzero()[:, 0][asked]
@@ -31,12 +35,15 @@ def embedding_batches(prepared: Prepared, asked: Tensor, config: GraphTraining) 
 
 
 def embeddings(batches: tuple[Batch, ...], weights: Weights, config: GraphTraining, *given: Tensor) -> Tensor:
-    """What leaves the layer after those of which the far nodes' are given, with phi: [n, heads * H]."""
+    """Compute the requested embeddings of the next layer, with phi, [n, heads * H]. `given`: those of the far
+    nodes so far.
+    """
     with torch.no_grad():
         return elu(config.network.forward(weights, batches[len(given)].with_given(given), None))
 
 
 def with_given(prepared: Prepared, *given: Tensor) -> Prepared:
+    """Return the prepared data with the far nodes' embeddings as inputs of the later layers."""
     return replace(
         prepared,
         view=replace(prepared.view, given=given),
@@ -46,18 +53,24 @@ def with_given(prepared: Prepared, *given: Tensor) -> Prepared:
 
 
 def as_counts(mask: Tensor) -> Tensor:
+    """Convert a mask to counts of 0 and 1."""
     return mask.long()
 
 
 def asked_for(nodes: RouteTable, far: RouteTable) -> Tensor:
-    """Which nodes are a neighbour at another client, [U] bool."""
+    """Return which nodes are a neighbour of another client's node, bool [U]."""
     return torch.isin(nodes.ids, far.ids)
 
 
 @dataclass(frozen=True)
 class Border:
-    """Whose embeddings cross: the route up, of the nodes that are asked for elsewhere, the route down, and
-    `embedding_batches` at the clients."""
+    """The nodes whose embeddings are exchanged.
+
+    Attributes:
+        up: The route of the requested nodes, from their clients to the server.
+        down: The route of the far nodes, from the server to the clients that need them.
+        batches: The `embedding_batches`, at the clients.
+    """
 
     up: Route
     down: Route
@@ -67,20 +80,48 @@ class Border:
 def find_border(
     fed: Federation, nodes: Route, neighbourhood: Located, prepared: Located, config: GraphTraining
 ) -> Border:
-    """Clients name their neighbours elsewhere, and the server tells which nodes are asked for."""
+    """Find the nodes whose embeddings are exchanged.
+
+    Each client sends the ids of its remote neighbours. The server tells every client which of its nodes are
+    requested.
+
+    Args:
+        fed: The federation.
+        nodes: The route of all nodes.
+        neighbourhood: The neighbourhoods, at the clients.
+        prepared: The data prepared for training, at the clients.
+        config: The settings.
+
+    Returns:
+        The border.
+    """
     down = fed.route(fed.clients.run(far_ids, neighbourhood), name="fedgat/far_ids")
     asked = fed.server.run(asked_for, fed.table(nodes), fed.table(down))
-    told = fed.download(fed.server.run(as_rows, asked), nodes, name="fedgat/requested_ids", grad=False)
-    told = fed.clients.run(column, told, 0)
-    at_clients, at_server = fed.clients.run(as_counts, told), fed.server.run(as_counts, asked)
+    requested = fed.download(fed.server.run(as_rows, asked), nodes, name="fedgat/requested_ids", grad=False)
+    requested = fed.clients.run(column, requested, 0)
+    at_clients, at_server = fed.clients.run(as_counts, requested), fed.server.run(as_counts, asked)
     up = fed.expand_route(nodes, at_clients, at_server, name="fedgat/embeddings")
-    return Border(up, down, fed.clients.run(embedding_batches, prepared, told, config))
+    return Border(up, down, fed.clients.run(embedding_batches, prepared, requested, config))
 
 
 def exchange(
     border: Border, fed: Federation, prepared: Located, received: Located, config: GraphTraining
 ) -> Located:
-    """`prepared` with the embeddings that the neighbours elsewhere have with the weights received."""
+    """Exchange the embeddings of remote neighbours for the current weights, layer by layer.
+
+    Args:
+        border: The nodes whose embeddings are exchanged.
+        fed: The federation.
+        prepared: The data prepared for training, at the clients.
+        received: The weights, at the clients.
+        config: The settings.
+
+    Returns:
+        `prepared` with the embeddings.
+
+    Reference:
+        FedGAT, Eq. (20).
+    """
     given: list[Located] = []
     for _ in range(config.layers - 1):
         rows = fed.clients.run(embeddings, border.batches, received, config, *given)
@@ -91,12 +132,14 @@ def exchange(
 
 
 MESSAGES: Mapping[str, str] = {
-    "fedgat/far_ids": "With later=exchange, once: the ids of a client's neighbours at other clients.",
-    "fedgat/requested_ids": "With later=exchange, once, from the server: which of a client's nodes another "
-    "client "
-    "asks for.",
-    "fedgat/embeddings": "With later=exchange, in every round and evaluation: of the nodes that are asked "
-    "for, what leaves each layer but the last, which the server reads.",
-    "fedgat/neighbour_embeddings": "With later=exchange, from the server, in every round and evaluation: "
-    "of a client's neighbours at other clients, what leaves each layer but the last, which the client reads.",
+    "fedgat/far_ids": "With later=exchange: each client sends the ids of its remote neighbours to the "
+    "server, once.",
+    "fedgat/requested_ids": "With later=exchange: the server tells each client, once, which of its "
+    "nodes other "
+    "clients request.",
+    "fedgat/embeddings": "With later=exchange, in every round and evaluation: each client sends the "
+    "embeddings of its requested nodes after each layer except the last. The server can read them.",
+    "fedgat/neighbour_embeddings": "With later=exchange, in every round and evaluation: the server "
+    "sends each client "
+    "the embeddings of its remote neighbours after each layer except the last. The client can read them.",
 }

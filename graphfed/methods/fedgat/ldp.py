@@ -1,21 +1,23 @@
-"""FedGAT on features that were noised before they left their client: the mitigation of what `methods.fedgat`
-shows. Ours; the paper has none.
+"""FedGAT on noised features (ours; the paper has no noise). It limits what the FedGAT message reveals
+(`method`).
 
-    x'_j = x_j + N(0, sigma^2 I), ||x_j|| <= 1    at the client, once, before anything crosses
+    x'_j = x_j + N(0, sigma^2 I), ||x_j|| <= 1    at the client, once, before anything is sent
     h_j  = (D^-1/2 A D^-1/2)^K x'_j, length 1     at the server, which has the edges: K = k_x (KProp of LPGNN)
-    then FedGAT, with h_j for features
+    then FedGAT with h_j in place of the features
 
-What it guarantees: the release of one node's features is (epsilon, delta)-private (`privacy.gaussian`, with
-sensitivity 2), against the server and all other clients together: everything that they get of the features,
-the message too, is computed from x'. A client still works out every h_j exactly from the message; what that
-tells of x_j is bounded by epsilon, and measured by `graphfed audit`.
+Guarantee: the release of one node's features is (epsilon, delta)-private (`privacy.gaussian`, with
+sensitivity 2), against the server and all other clients together. Everything that they receive of the
+features, including the message, is computed from x'. A client can still compute every h_j exactly from the
+message; what h_j reveals about x_j is bounded by epsilon, and `graphfed audit` measures it.
 
-What it does not: edges are in clear at the server, and for more than two layers at clients. Weights or
-gradients in every round depend on labels, and on features only through h. A node's label is not hidden.
+Not protected: the server can read the edges, and with more than two layers clients can read edges around
+their nodes. The weights or gradients of every round depend on the labels, and on the features only through
+h. Labels are not protected.
 
-The noise of a node is much longer than its features (sigma sqrt(F) against 1), so that most of what is left
-to learn from is the graph, whose smoothing of any numbers tells nodes apart: docs/reproduce.md has the
-accuracy beside the one of noise alone."""
+The noise of a node is much longer than its features (sigma sqrt(F) against 1). Most of what a model can
+learn is therefore the graph, whose smoothing of any numbers distinguishes nodes. docs/reproduce.md compares
+the accuracy with that of noise alone.
+"""
 
 from collections.abc import Mapping
 
@@ -40,14 +42,14 @@ __all__ = ["METHOD", "pooled_of"]
 
 
 def noised_features(cohort: Cohort, config: FedGATLdpConfig) -> Tensor:
-    """x' [N, F]."""
+    """Add Gaussian noise to the features of a client, x' [N, F]."""
     assert cohort.x is not None
     sigma = gaussian_sigma(config.epsilon, config.delta, 2.0)
     return gaussian_in_ball(cohort.x, cohort.id, noise_of(config), "fedgat_ldp", sigma)
 
 
 def smoothed(pooled: Pooled, config: FedGATLdpConfig) -> Pooled:
-    """h [U, F] in the place of x'."""
+    """Smooth the noised features over the edges, h [U, F], each row of length 1."""
     assert isinstance(pooled.x, Tensor)
     neighbourhoods = pooled.neighbourhoods
     centre = torch.repeat_interleave(
@@ -64,7 +66,7 @@ def smoothed(pooled: Pooled, config: FedGATLdpConfig) -> Pooled:
 
 
 def release(fed: Federation, data: Located, nodes: Route, task: Task, config: FedGATLdpConfig) -> Located:
-    """x' at the server, in the order of the nodes' ids: once."""
+    """Send the noised features to the server, once, and sort them by node id."""
     mechanism = in_ball_mechanism(config.epsilon, config.delta, task.num_features)
     x = fed.upload(
         fed.clients.run(noised_features, data, config),
@@ -79,11 +81,33 @@ def release(fed: Federation, data: Located, nodes: Route, task: Task, config: Fe
 def pooled_of(
     fed: Federation, data: Located, nodes: Route, released: Located, config: FedGATLdpConfig
 ) -> Located:
-    """What the server makes the message of; data: with the edges that are kept."""
+    """Build the graph with smoothed features at the server.
+
+    Args:
+        fed: The federation.
+        data: The clients' graphs with the selected edges.
+        nodes: The route of all nodes.
+        released: The noised features, at the server.
+        config: The settings.
+
+    Returns:
+        `Pooled`, at the server.
+    """
     return fed.server.run(smoothed, pretraining.with_edges(fed, data, nodes, released), config)
 
 
 def setup(fed: Federation, data: Located, task: Task, config: FedGATLdpConfig) -> State:
+    """Release the noised features, and run everything else that happens before the first round.
+
+    Args:
+        fed: The federation.
+        data: The clients' graphs.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The state before the first round.
+    """
     fedgat.check(fed, config)
     data = fed.clients.run(fedgat.kept_edges, data, config)
     nodes = node_route(fed, data, task)
@@ -96,21 +120,43 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATLdpConfig) -
 def restore(
     fed: Federation, data: Located, task: Task, config: FedGATLdpConfig, values: Mapping[str, Located]
 ) -> State:
-    """The state of a run that goes on: no feature crosses again, the message is made of what was released."""
+    """Rebuild the state of a run that continues. Features are not sent again: the released ones are used.
+
+    Args:
+        fed: The federation.
+        data: The clients' graphs.
+        task: The task.
+        config: The settings.
+        values: The saved values of the state.
+
+    Returns:
+        The state.
+    """
     data = fed.clients.run(fedgat.kept_edges, data, config)
     nodes = node_route(fed, data, task)
     pooled = pooled_of(fed, data, nodes, values["released"], config)
     return State(values, fedgat.begin(fed, data, nodes, pooled, task, config, pretraining.READABLE).prepared)
 
 
-def round(fed: Federation, state: State, config: FedGATLdpConfig, number: int) -> State:
-    after = fedgat.round(fed, state, config, number)
+def round(fed: Federation, state: State, config: FedGATLdpConfig, round_number: int) -> State:
+    """Run one round of FedGAT.
+
+    Args:
+        fed: The federation.
+        state: The state before the round.
+        config: The settings.
+        round_number: The number of the round.
+
+    Returns:
+        The state after the round.
+    """
+    after = fedgat.round(fed, state, config, round_number)
     return State({**after.values, "released": state.values["released"]}, after.prepared)
 
 
 METHOD = Method(
     name="fedgat_ldp",
-    summary="FedGAT on features that clients noised: what clients work out is private to epsilon",
+    summary="FedGAT on noised features: what other clients can compute of a node is (epsilon, delta)-private",
     paper="ours, on Ambekar, Yao, Li, Joe-Wong: FedGAT, and the propagation of Sajadmanesh, Gatica-Perez: "
     "Locally private graph neural networks. CCS 2021, arXiv:2006.05535",
     config=FedGATLdpConfig,
@@ -127,18 +173,23 @@ METHOD = Method(
         shared_model=True,
     ),
     sends=Sent(
-        summary="noised features and the edges to the server, moments of neighbourhoods back, once; "
-        "gradients or weights, every round",
-        protection="local differential privacy for features; edges in clear, and what follows from labels",
+        summary="once: noised features and edges to the server, and moments of neighbourhoods to the "
+        "clients; "
+        "every round: gradients or weights",
+        protection="local differential privacy for features; the server can read the edges, and labels "
+        "are not protected",
         messages={
             **{
-                name: words
-                for name, words in fedgat.METHOD.sends.messages.items()
+                name: description
+                for name, description in fedgat.METHOD.sends.messages.items()
                 if name != "fedgat/features" and not name.startswith(ENCRYPTED)
             },
-            "fedgat_ldp/features": "Once, the features of all nodes of a client with Gaussian noise: each "
-            "node's are (epsilon, delta)-private. With a noise_seed the noise is simulated and the server "
-            "could take it off.",
+            "fedgat_ldp/features": "Each client sends the features of all its nodes with Gaussian noise "
+            "to the server, "
+            "once. "
+            "The features of each node are (epsilon, delta)-private. With a noise_seed the noise "
+            "is simulated, "
+            "and the server could remove it.",
         },
     ),
     defaults=fedgat.METHOD.defaults,

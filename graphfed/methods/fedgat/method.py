@@ -1,45 +1,54 @@
 """FedGAT: Ambekar, Yao, Li and Joe-Wong, "FedGAT: a privacy-preserving federated approximation algorithm for
-graph attention networks". One message before training, then federated training of a GAT.
+graph attention networks". The server sends one message before training; then a GAT is trained by federated
+averaging.
 
     paper                    here
     N(i), with i itself      Neighbourhoods: size, member
-    e(x) = exp(psi(x))       nn.polynomial_gat.score_function
+    e(x) = exp(psi(x))       polynomial_gat.score_function
     c_n, p                   score_series, degree
-    M1, M2, K1, K2, R_n      methods.moment_messages; as the client has them nn.moments.Moments
+    M1, M2, K1, K2, R_n      moment_messages; at a client nn.moments.Moments
     E_i^(n), F_i^(n)         r . K2 and r . K1 in nn.moments
-    B_L                      Neighbourhood: a client's nodes and those within L - 1 hops of them
-    homomorphic encryption   exchange=encrypted: methods.encrypted_moments
+    H_k                      Neighbourhood: a client's nodes and those within L - 1 hops of them
+    homomorphic encryption   exchange=encrypted: encrypted_moments
 
-1. Clients send the features and the neighbours of their nodes to the server, in clear (Alg. 1, l. 1).
-2. The server makes the message of every node (form=matrix or vector) and sends each client those of its
-   own nodes and of all within L - 1 hops: so a client works out every layer that its own nodes' logits
-   need, and in training only weights cross. For L > 2 it also sends who is whose neighbour there.
-3. Training is that of a GAT with the scores of the first layer in a polynomial of degree p (Alg. 2), by any
-   rule of averaging (`rule`, `methods.rules`).
+1. Each client sends the features and the neighbours of its nodes to the server, in plaintext (Alg. 1, l.
+   1).
+2. The server computes the message of every node (form=matrix or form=vector). It sends each client the
+   messages of its own nodes and of all nodes within L - 1 hops (Alg. 1, l. 2 to 8). So each client can
+   compute every layer that its own nodes' logits need, and only weights are sent in training. For L > 2 the
+   server also sends the edges among these nodes.
+3. The clients train a GAT whose first layer has polynomial scores of degree p (Alg. 2), by any rule of
+   averaging (`rule`, `methods.common.aggregation_rules`).
 
-later=exchange, as in the paper: a client gets the messages of its own nodes only. Whenever weights have
-come, to train or to predict, every client works out what leaves each layer but the last of its nodes, one
-layer after the other and without dropout; the rows of those with a neighbour elsewhere cross to the server,
-in clear, and on to the neighbours' clients. In the local steps what came stays as it was, while a client's
-own rows follow its weights: no gradient goes to another client. So with several clients it does not train as
-later=hops does (the program's way); from the same weights it predicts the same.
+With later=exchange, as in the paper's text, a client receives the messages of its own nodes only. Whenever
+weights arrive, to train or to predict, every client computes the embeddings of its nodes after each layer
+except the last, layer by layer and without dropout. The embeddings of nodes with a remote neighbour are
+sent to the server, in plaintext, and from there to the neighbours' clients. In the local steps the received
+embeddings are constants, while a client's own embeddings follow its weights: no gradient is sent to another
+client. With the same weights, later=hops (the program's way) and later=exchange predict the same. With
+several clients they do not train the same.
 
-**It hides nothing.** The server has all features and edges. A client can work out the exact features of every
-neighbour of every node that it gets a message of, from either form: `graphfed audit`, which does it. With
-exchange=encrypted the server has the edges and no features; the clients read what they read without it.
+**The message hides nothing.** The server has all features and edges. From either form, a client can compute
+the exact features of every neighbour of every node whose message it receives; `graphfed audit` does it.
+With exchange=encrypted the server has the edges and no features, and the clients can compute the same as
+without encryption.
 
-evaluation=direct is a simulation, in one process only: clients get the neighbours' features and evaluate the
-polynomial of every score; the same results to rounding, the ledger of the chosen form, marked `simulated`.
+evaluation=direct is a simulation in one process: clients receive the neighbours' features and evaluate the
+polynomial of every score. Results are the same to rounding, and the ledger has the bytes of the chosen
+form, marked `simulated`.
 
-Differs from the paper: a node keeps the only neighbour elsewhere that it has (the paper: drop_single=True,
-Alg. 1, which protects nothing: see above). E^(0) and F^(0) are halved, as the identities need (zeroth=doubled
-is the program). The matrix form's polynomial is summed by its Chebyshev recurrence. The scores' vectors are
-those of GAT, b = W a (attention=free: weights of their own, as in the program). psi is smoothed, as in the
-program, which approximates psi and not exp(psi) (score=plain). The clients' gradients are averaged unless
-another rule is asked for, as in the program, which calls that FedAvg: the paper's text averages weights.
-Dropout, off unless it is asked for, has no part in the first layer, whose sums are made before training. A
-graph's edge weights have none. The encryption, which the paper names and nobody has built, is of the vector
-form; max_neighbours, which the program has (150), is off unless it is asked for."""
+Differs from the paper (docs/papers/fedgat.md, Differences, has the reasons): a node keeps its only remote
+neighbour (the paper drops it: drop_single=True; item 2). The moments of order 0 are halved, as the
+identities require (zeroth=doubled is the program; item 3). The domain of the polynomial is a setting (item
+4). psi is smoothed, as in the program (item 5); exp(psi) is approximated, where the program approximates
+psi (score=plain; item 6). The score vectors are those of GAT, b = W' a (attention=free: weights of their
+own, as in the program; item 7). The matrix form is evaluated by the Chebyshev recurrence (item 8).
+Gradients are averaged unless another rule is chosen, as in the program; the paper's text averages weights
+(item 10). Dropout is off by default and is not applied in the first layer, whose sums are computed before
+training (item 12). max_neighbours, which the program has (150), is off by default (item 13). The
+encryption, which the paper names and does not build, is of the vector form (item 14). Edge weights are
+ignored (item 17).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -65,12 +74,13 @@ from graphfed.methods.fedgat.moment_messages import (
     Pooled,
     numbers,
 )
-from graphfed.methods.fedgat.pretraining import EXCHANGES, Exchange, ask, extend, memory_of, upload
+from graphfed.methods.fedgat.pretraining import EXCHANGES, Exchange, ask, extend, upload
 from graphfed.methods.fedgat.receptive_fields import (
     first_neighbourhood,
     without_messages_of_others,
 )
 from graphfed.methods.fedgat.score_range import first_facts, message_of, score_facts
+from graphfed.methods.fedgat.server_graph import memory_of
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import entry_words, fold, uniform
 
@@ -83,11 +93,19 @@ Rows = Tensor | SparseMatrix
 
 
 def without_singles(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
-    """The cohort as its nodes see it: without the only neighbour elsewhere of those that have one."""
+    """Remove the only remote neighbour of each node that has exactly one, if drop_single is set.
+
+    Args:
+        cohort: The clients' graphs.
+        config: The settings.
+
+    Returns:
+        The graphs without these edges, at the node that loses its neighbour.
+    """
     if not config.drop_single:
         return cohort
-    elsewhere = torch.bincount(cohort.cross_row, minlength=cohort.num_rows)
-    kept = elsewhere[cohort.cross_row] > 1
+    remote = torch.bincount(cohort.cross_row, minlength=cohort.num_rows)
+    kept = remote[cohort.cross_row] > 1
     weight = None if cohort.cross_weight is None else cohort.cross_weight[kept]
     return replace(
         cohort,
@@ -99,28 +117,41 @@ def without_singles(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
 
 
 def kept_edges(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
-    """The cohort as its nodes see it: `without_singles`, and with at most `max_neighbours` of each."""
+    """Select the edges that the model uses: `without_singles`, with at most `max_neighbours` neighbours of
+    each node.
+
+    The neighbours are drawn by the ids of the two nodes, so that the selection does not depend on the
+    partition.
+
+    Args:
+        cohort: The clients' graphs.
+        config: The settings.
+
+    Returns:
+        The graphs with the selected edges.
+    """
     cohort = without_singles(cohort, config)
     if config.max_neighbours is None:
         return cohort
-    inside, most = cohort.edge_index.shape[1], config.max_neighbours
+    num_local, limit = cohort.edge_index.shape[1], config.max_neighbours
     row = torch.cat([cohort.edge_index[1], cohort.cross_row])
     neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cross_id])
     draw = uniform(fold(config.seed, "fedgat", "neighbours"), entry_words(cohort.id[row], neighbour))[:, 0]
+    # Sort by node, and by the draw within a node.
     order = torch.argsort(draw, stable=True)
     order = order[torch.argsort(row[order], stable=True)]
     degree = torch.bincount(row, minlength=cohort.num_rows)
     kept = torch.zeros_like(row, dtype=torch.bool)
-    kept[order] = ranges(torch.zeros_like(degree), degree) < most
-    within, across = kept[:inside], kept[inside:]
+    kept[order] = ranges(torch.zeros_like(degree), degree) < limit
+    kept_local, kept_remote = kept[:num_local], kept[num_local:]
     return replace(
         cohort,
-        edge_index=cohort.edge_index[:, within],
-        edge_weight=None if cohort.edge_weight is None else cohort.edge_weight[within],
-        cross_row=cohort.cross_row[across],
-        cross_client=cohort.cross_client[across],
-        cross_id=cohort.cross_id[across],
-        cross_weight=None if cohort.cross_weight is None else cohort.cross_weight[across],
+        edge_index=cohort.edge_index[:, kept_local],
+        edge_weight=None if cohort.edge_weight is None else cohort.edge_weight[kept_local],
+        cross_row=cohort.cross_row[kept_remote],
+        cross_client=cohort.cross_client[kept_remote],
+        cross_id=cohort.cross_id[kept_remote],
+        cross_weight=None if cohort.cross_weight is None else cohort.cross_weight[kept_remote],
     )
 
 
@@ -128,17 +159,40 @@ def kept_edges(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
 
 
 def memory(extent: GraphExtent, config: AnyFedGATConfig) -> float:
-    """The message before training, as made and as received, with the places of its entries; of the simulation
-    the features of all neighbours."""
+    """Estimate the memory of the message before training, as computed and as received, with its indices.
+
+    With evaluation=direct, estimate the memory of the features of all neighbours.
+
+    Args:
+        extent: The sizes of the graph.
+        config: The settings.
+
+    Returns:
+        Bytes.
+    """
     size = torch.from_numpy(extent.sizes)
     if config.evaluation == "direct":
         return 3 * NUMBER * float(size.sum()) * extent.features
     sent = NUMBER * numbers(config.form, size, extent.features, config.degree)
-    places = 3 * 8 * 4 * float((size.double() ** 2).sum())
-    return memory_of(sent, sent, together=True) + places
+    indices = 3 * 8 * 4 * float((size.double() ** 2).sum())
+    return memory_of(sent, sent, together=True) + indices
 
 
 def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> State:
+    """Run everything that happens before the first round.
+
+    Args:
+        fed: The federation.
+        data: The clients' graphs.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The state before the first round.
+
+    Reference:
+        FedGAT, Alg. 1.
+    """
     check(fed, config)
     data, exchange = fed.clients.run(kept_edges, data, config), EXCHANGES[config.exchange]
     nodes, pooled = upload(fed, data, task, features=exchange.reads_features)
@@ -146,11 +200,11 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> S
 
 
 def check(fed: Federation, config: AnyFedGATConfig) -> None:
-    """InputError, before anything crosses, for what these places cannot do."""
+    """Refuse settings that this federation cannot run, before anything is sent."""
     if config.evaluation == "direct" and fed.link is not None:
         raise InputError(
             "evaluation=direct is a simulation: it shows a client the features of other clients' nodes; use "
-            "evaluation=message where clients are apart"
+            "evaluation=message if the clients are separate processes"
         )
     check_sums(fed, config.aggregation, clients_in_round(config, fed.num_clients))
 
@@ -164,10 +218,11 @@ def begin(
     config: AnyFedGATConfig,
     exchange: Exchange,
 ) -> State:
-    """From what the server has, `Pooled`: the message before training, and the first weights. data: with the
-    edges that are kept."""
+    """Compute and send the message before training, and initialise the weights. `data` has the selected
+    edges.
+    """
     state = with_message(fed, data, nodes, pooled, task, config, exchange)
-    # Of encrypted features the server knows at most the length, with features=unit.
+    # The server cannot read encrypted features. With features=unit it still knows a bound of their length.
     seen = pooled if exchange.reads_features or config.features == "unit" else None
     return watched(fed, state, seen)
 
@@ -181,6 +236,7 @@ def with_message(
     config: AnyFedGATConfig,
     exchange: Exchange,
 ) -> State:
+    """Send the messages to the clients that need them, and start the rule of averaging."""
     neighbourhood = fed.clients.run(first_neighbourhood, data, config.layers)
     exchanged = config.later == "exchange" and config.layers > 1 and fed.num_clients > 1
     if exchanged:
@@ -200,74 +256,102 @@ def with_message(
 
 @dataclass(frozen=True)
 class Watched(Clients):
-    """pooled: what the server has, to see the scores; None where it cannot."""
+    """Clients whose scores the server checks.
+
+    Attributes:
+        pooled: The graph at the server, or None if the server cannot compute the scores.
+    """
 
     pooled: Located | None = None
 
 
 def watched(fed: Federation, state: State, seen: Located | None) -> State:
-    """The state with what is known of the scores, from what the server has to see them."""
+    """Add the facts about the scores to the state. `seen` is the graph at the server, or None."""
     clients: Clients = state.prepared
     facts = fed.server.run(first_facts, str(fed.device))
     prepared = Watched(clients.prepared, clients.counts, clients.exchange, seen)
     return State({**state.values, "facts": facts}, prepared)
 
 
-def round(fed: Federation, state: State, config: AnyFedGATConfig, number: int) -> State:
-    """A round of the rule, and word where scores are no more those that the polynomial is for."""
+def round(fed: Federation, state: State, config: AnyFedGATConfig, round_number: int) -> State:
+    """Run one round of the rule, and log if scores have left the range that the polynomial approximates.
+
+    Args:
+        fed: The federation.
+        state: The state before the round.
+        config: The settings.
+        round_number: The number of the round.
+
+    Returns:
+        The state after the round.
+
+    Reference:
+        FedGAT, Alg. 2.
+    """
     clients: Watched = state.prepared
-    before, after = state.values["facts"], aggregation_rules.round(fed, state, config, number)
+    before, after = state.values["facts"], aggregation_rules.round(fed, state, config, round_number)
     if clients.pooled is None:
         return State({**after.values, "facts": before}, clients)
     polynomial = config.polynomial
     facts = fed.server.run(score_facts, clients.pooled, after.weights, before, polynomial)
-    told = fed.control(message_of, before, facts, polynomial, name="fedgat/score_range")
-    if "outside" in told:
+    changes = fed.control(message_of, before, facts, polynomial, name="fedgat/score_range")
+    if "outside" in changes:
         fed.log(
-            f"scores of the first layer are beyond domain={config.domain:g}, where the polynomial is "
-            f"no approximation of attention; set domain={told['outside']}, and with it a higher degree"
+            f"scores of the first layer are outside domain={config.domain:g}, where the polynomial does "
+            f"not approximate attention; set domain={changes['outside']}, and a higher degree"
         )
-    if "error" in told:
-        most = "100 % or more" if told["error"] == 100 else f"up to {told['error']} %"
+    if "error" in changes:
+        most = "100 % or more" if changes["error"] == 100 else f"up to {changes['error']} %"
         fed.log(
-            f"the polynomial of degree={config.degree} and domain={config.domain:g} is off by {most} for the "
-            "scores that there are; set a higher degree, or a domain nearer to them"
+            f"the polynomial of degree={config.degree} and domain={config.domain:g} has an error "
+            f"of {most} for "
+            "the scores of this run; set a higher degree, or a smaller domain that still contains them"
         )
     return State({**after.values, "facts": facts}, clients)
 
 
-#: Beside those of averaging.
+#: Added to the messages of averaging.
 MESSAGES: Mapping[str, str] = {
-    "nodes": "The ids of a client's nodes: the server learns who has which.",
-    "fedgat/features": "The features of all nodes of a client, which the server reads.",
-    "fedgat/edges": "For every edge of a client's nodes, the node: with `fedgat/neighbours` the server "
-    "learns the whole graph.",
-    "fedgat/neighbours": "For every edge of a client's nodes, the neighbour, here or at another client.",
-    "fedgat/border_ids": "With more than two layers: the ids of nodes elsewhere whose neighbours a client "
-    "needs.",
-    "fedgat/neighbour_counts": "With more than two layers, from the server: how many neighbours these have.",
-    "fedgat/neighbourhood_edges": "With more than two layers, from the server: who they are. A client "
-    "learns the graph "
-    "around its own nodes.",
-    "fedgat/neighbourhood_ids": "The ids of a client's nodes and of those within L - 1 hops, of L layers.",
-    "fedgat/sizes": "From the server: how many neighbours each of these nodes has, with itself.",
-    "fedgat/size": "From the server: how many bytes, or ciphertexts, the message before training has in all.",
-    "fedgat/score_range": "From the server, in every round: whether scores of the first layer have left the "
-    "domain of the polynomial, and the whole number above the largest. It follows from all clients' "
-    "features.",
-    "fedgat/sums": "From the server, once, of each of these nodes: K1 and K2, sums of the neighbours' "
-    "features under random vectors. From these messages a client can work out every neighbour's features.",
-    "fedgat/scores": "From the server, once, of each of these nodes: M1 and M2, from which attention is "
-    "worked out. From these messages a client can work out every neighbour's features.",
-    "fedgat/decoders": "From the server, once, of each of these nodes, with form=vector: R_0 to R_p. They "
-    "show which numbers of `fedgat/sums` are a neighbour's features.",
+    "nodes": "Each client sends the ids of its nodes to the server. The server learns which "
+    "client has which node.",
+    "fedgat/features": "Each client sends the features of all its nodes to the server. The server can read "
+    "them.",
+    "fedgat/edges": "Each client sends the server one node id for each edge of its nodes. With "
+    "`fedgat/neighbours` the server learns the whole graph.",
+    "fedgat/neighbours": "Each client sends the server the neighbour's id for each edge of its nodes, "
+    "whether "
+    "the neighbour is local or remote. The server can read them.",
+    "fedgat/border_ids": "With more than two layers: each client sends the server the ids of remote nodes "
+    "whose neighbours it needs.",
+    "fedgat/neighbour_counts": "With more than two layers: the server sends each client the number of "
+    "neighbours of "
+    "these nodes.",
+    "fedgat/neighbourhood_edges": "With more than two layers: the server sends each client the ids of these "
+    "neighbours. The client learns the graph around its own nodes.",
+    "fedgat/neighbourhood_ids": "Each client sends the server the ids of its nodes and of all nodes "
+    "within L - 1 "
+    "hops, for L layers.",
+    "fedgat/sizes": "The server sends each client the size of the neighbourhood of each of these nodes, "
+    "which counts the node itself.",
+    "fedgat/size": "The server sends every process the total size of the message before training, in "
+    "bytes or ciphertexts.",
+    "fedgat/score_range": "In every round the server reports whether scores of the first layer have left the "
+    "domain of the polynomial, with the largest score rounded up to a whole number. This "
+    "number depends on the features of all clients.",
+    "fedgat/sums": "The server sends each client, once, K1 and K2 of each of these nodes: sums of the "
+    "neighbours' features with random vectors. The client can compute every neighbour's "
+    "features from these messages.",
+    "fedgat/scores": "The server sends each client, once, M1 and M2 of each of these nodes, from which "
+    "the client computes attention. The client can compute every neighbour's features from these messages.",
+    "fedgat/decoders": "With form=vector: the server sends each client, once, R_0 to R_p of each of these "
+    "nodes. They show which numbers of `fedgat/sums` are a neighbour's features.",
     **embedding_exchange.MESSAGES,
     **encrypted_moments.MESSAGES,
 }
 
 METHOD = Method(
     name="fedgat",
-    summary="GAT over cross-client edges after one message; attention as a polynomial of moments",
+    summary="GAT over cross-client edges after one message; attention is a polynomial of moments",
     paper="Ambekar, Yao, Li, Joe-Wong: FedGAT, a privacy-preserving federated approximation algorithm for "
     "graph attention networks",
     config=FedGATConfig,
@@ -283,11 +367,13 @@ METHOD = Method(
         shared_model=True,
     ),
     sends=Sent(
-        summary="features and edges to the server, moments of neighbourhoods back, once; gradients (rule: or "
-        "weights), every round; with later=exchange embeddings of neighbours too",
-        protection="none: the server reads the graph, and a curious client every neighbour's features; with "
-        "exchange=encrypted the server reads the edges and no features, under one key of the clients; with "
-        "aggregation=secure the server reads the sum of the weights, not each client's",
+        summary="once: features and edges to the server, and moments of neighbourhoods to the "
+        "clients; every round: "
+        "gradients or weights (rule); with later=exchange also embeddings of neighbours",
+        protection="none: the server can read the graph, and a client can compute every neighbour's "
+        "features; with "
+        "exchange=encrypted the server can read the edges and no features, and all clients share one key; "
+        "with aggregation=secure the server can read the sum of the clients' weights and not each client's",
         messages={**aggregation_rules.MESSAGES, **MESSAGES},
     ),
     defaults={

@@ -1,4 +1,6 @@
-"""The message before training: features and edges to the server, moments of neighbourhoods to the clients."""
+"""FedGAT's communication before training (Alg. 1): features and edges to the server, moments of
+neighbourhoods to the clients.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,25 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import column
-from graphfed.federation.route import Route, RouteTable
+from graphfed.federation.route import Route
 from graphfed.federation.transfer import Ideal
-from graphfed.memory import memory_bytes
 from graphfed.methods.base import Task
 from graphfed.methods.common.local_training import Prepared, prepare
 from graphfed.methods.common.released import by_node, node_route
 from graphfed.methods.fedgat.config import AnyFedGATConfig, heads_of
-from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED, encrypted_rows, foretell_encrypted, laid_out
-from graphfed.methods.fedgat.moment_messages import (
-    Neighbourhoods,
-    Pooled,
-    matrix_message,
-    numbers,
-    vector_message,
-)
+from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED, encrypted_rows, laid_out, log_encrypted_cost
 from graphfed.methods.fedgat.receptive_fields import (
     Neighbourhood,
     as_rows,
@@ -34,9 +27,23 @@ from graphfed.methods.fedgat.receptive_fields import (
     neighbourhood_ids,
     wider_neighbourhood,
 )
+from graphfed.methods.fedgat.server_graph import (
+    empty_rows,
+    featureless,
+    member_features,
+    member_ids,
+    memory_of,
+    message_bytes,
+    messages_of,
+    neighbour_counts,
+    neighbour_ids,
+    neighbourhoods_of,
+    pool,
+    sizes_of,
+)
 from graphfed.nn.batch import View
 from graphfed.nn.moments import Moments
-from graphfed.nn.sparse import SparseMatrix, ranges
+from graphfed.nn.sparse import SparseMatrix
 from graphfed.random import fold
 
 __all__ = [
@@ -46,26 +53,14 @@ __all__ = [
     "ask",
     "direct_view",
     "extend",
-    "featureless",
     "features_of",
-    "foretell",
-    "member_features",
-    "member_ids",
-    "memory_of",
-    "message_bytes",
-    "messages_of",
+    "log_message_size",
     "moments_view",
-    "neighbour_counts",
-    "neighbour_ids",
-    "neighbourhoods_of",
-    "nothing",
-    "pool",
     "prepare_direct",
     "prepare_moments",
     "receive",
     "receive_directly",
     "receive_encrypted",
-    "sizes_of",
     "twice",
     "twice_squared",
     "upload",
@@ -76,120 +71,47 @@ __all__ = [
 Rows = Tensor | SparseMatrix
 
 
-def featureless(nodes: RouteTable) -> Tensor:
-    """A row without numbers for every node."""
-    return torch.zeros(len(nodes.index), 0, device=nodes.ids.device)
+def log_message_size(
+    fed: Federation, pooled: Located, asked: "Asked", task: Task, config: AnyFedGATConfig
+) -> None:
+    """Log the size of the messages before they are computed.
 
+    Args:
+        fed: The federation.
+        pooled: The graph at the server.
+        asked: The requested nodes.
+        task: The task.
+        config: The settings.
 
-def pool(x: Rows, nodes: RouteTable, neighbours: Tensor, ends: RouteTable) -> Pooled:
-    """InputError for a neighbour that nobody has."""
-    ids, count = nodes.ids, len(nodes.ids)
-    centre = torch.searchsorted(ids, ends.ids[ends.index])
-    member = torch.searchsorted(ids, neighbours[:, 0]).clamp(max=max(count - 1, 0))
-    strange = ids[member] != neighbours[:, 0]
-    if bool(strange.any()):
-        node, neighbour = int(ids[centre[strange][0]]), int(neighbours[strange][0, 0])
-        raise InputError(f"node {node} has the neighbour {neighbour}, which no client holds")
-    every = torch.arange(count, device=ids.device)
-    centre, member = torch.cat([every, centre]), torch.cat([every, member])
-    order = torch.argsort(centre, stable=True)
-    return Pooled(x, Neighbourhoods(ids, torch.bincount(centre, minlength=count), member[order]))
-
-
-def sizes_of(pooled: Pooled, table: RouteTable) -> Tensor:
-    """B of the nodes of a route, [U']."""
-    return pooled.neighbourhoods.size[torch.searchsorted(pooled.neighbourhoods.ids, table.ids)]
-
-
-def neighbour_counts(pooled: Pooled, table: RouteTable) -> Tensor:
-    return sizes_of(pooled, table) - 1
-
-
-def neighbour_ids(pooled: Pooled, table: RouteTable) -> Tensor:
-    """Of the nodes of a route, without the node itself: [n, 1]."""
-    neighbourhoods = pooled.neighbourhoods
-    rows = torch.searchsorted(neighbourhoods.ids, table.ids)
-    starts = neighbourhoods.size.cumsum(0) - neighbourhoods.size
-    return neighbourhoods.ids[neighbourhoods.member[ranges(starts[rows] + 1, neighbourhoods.size[rows] - 1)]][
-        :, None
-    ]
-
-
-def messages_of(pooled: Pooled, config: AnyFedGATConfig) -> tuple[Tensor, Tensor, Tensor | None]:
-    """sums, scores and decoders of all nodes (`nn.moments.Moments`).  Alg. 1"""
-    key = fold(config.seed, "fedgat")
-    if config.form == "matrix":
-        return (*matrix_message(pooled.x, pooled.neighbourhoods, key), None)
-    return vector_message(pooled.x, pooled.neighbourhoods, config.degree, key)
-
-
-def message_bytes(
-    pooled: Pooled, table: RouteTable, task: Task, config: AnyFedGATConfig, together: bool
-) -> dict[str, int]:
-    """The bytes of every node's message once, and of all that is sent: the same wherever the clients are.
-    InputError where there is less memory than that takes."""
-    size = sizes_of(pooled, table)
-
-    def of(form: str) -> tuple[int, int]:
-        scalar, width = torch.get_default_dtype().itemsize, task.num_features
-        once, sent = (scalar * numbers(form, b, width, config.degree) for b in (size, size[table.index]))
-        return once, sent
-
-    once, sent = of(config.form)
-    memory, (free, _) = memory_of(once, sent, together), memory_bytes()
-    if config.evaluation == "message" and free is not None and memory > free:
-        vectors = f"form=vector (about {memory_of(*of('vector'), together) / 2**30:.1f} GiB), "
-        raise InputError(
-            f"fedgat's message before training takes about {memory / 2**30:.1f} GiB of memory with "
-            f"form={config.form}, and {free / 2**30:.1f} GiB are free; use "
-            f"{vectors if config.form == 'matrix' else ''}a partition that cuts fewer edges, or "
-            "evaluation=direct, a simulation of it"
-        )
-    return {"once": once, "sent": sent}
-
-
-def memory_of(once: int, sent: int, together: bool) -> int:
-    """What the message takes at the most. At the server, as made and as sent; with the clients in its process
-    (`together`) also as received and as copied for training, which all nodes may be needed for, when what
-    was made is gone. Predictions copy a few nodes at a time."""
-    return sent + (max(once, sent) if together else once)
-
-
-def neighbourhoods_of(pooled: Pooled) -> Neighbourhoods:
-    return pooled.neighbourhoods
-
-
-def member_ids(pooled: Pooled) -> Tensor:
-    return pooled.neighbourhoods.ids[pooled.neighbourhoods.member][:, None]
-
-
-def member_features(pooled: Pooled) -> Rows:
-    x, member = pooled.x, pooled.neighbourhoods.member
-    return x.select_rows(member) if isinstance(x, SparseMatrix) else x[member]
-
-
-def nothing(pooled: Pooled) -> Tensor:
-    """A row without numbers for every node."""
-    return torch.zeros(len(pooled.neighbourhoods.ids), 0, device=pooled.neighbourhoods.ids.device)
-
-
-def foretell(fed: Federation, pooled: Located, asked: "Asked", task: Task, config: AnyFedGATConfig) -> None:
-    """Say how large the message is before it is made. InputError at a server, or in a process with all
-    places, that has no room for it."""
+    Raises:
+        InputError: The process with the server has too little memory.
+    """
     together, table = fed.link is None, fed.table(asked.route)
-    told = fed.control(message_bytes, pooled, table, task, config, together, name="fedgat/size")
-    memory = memory_of(told["once"], told["sent"], together)
+    size = fed.control(message_bytes, pooled, table, task, config, together, name="fedgat/size")
+    memory = memory_of(size["once"], size["sent"], together)
     fed.log(
-        f"the message before training: {told['sent'] / 2**30:.2f} GiB to all clients, about "
+        f"the message before training: {size['sent'] / 2**30:.2f} GiB to all clients, about "
         f"{memory / 2**30:.2f} GiB of memory at the server's process"
         if config.evaluation == "message"
-        else f"the message before training would take {told['sent'] / 2**30:.2f} GiB; it is simulated"
+        else f"the message before training would take {size['sent'] / 2**30:.2f} GiB; it is simulated"
     )
 
 
 def upload(fed: Federation, data: Located, task: Task, *, features: bool = True) -> tuple[Route, Located]:
-    """The route of all nodes, and the whole graph at the server, with features or with none [U, 0].
-    Alg. 1, l. 1"""
+    """Send the graph to the server.
+
+    Args:
+        fed: The federation.
+        data: The clients' graphs.
+        task: The task.
+        features: Whether to send features; if not, the server has features [U, 0].
+
+    Returns:
+        The route of all nodes, and `Pooled` at the server.
+
+    Reference:
+        FedGAT, Alg. 1, l. 1.
+    """
     nodes = node_route(fed, data, task)
     if features:
         x = fed.upload(fed.clients.run(features_of, data), nodes, name="fedgat/features", grad=False)
@@ -200,30 +122,57 @@ def upload(fed: Federation, data: Located, task: Task, *, features: bool = True)
 
 
 def with_edges(fed: Federation, data: Located, nodes: Route, x: Located) -> Located:
-    """`Pooled` of features x, which the server has in the order of the nodes' ids."""
-    ends, neighbours = fed.clients.run(edge_ends, data, outputs=2)
-    edges = fed.route(ends, name="fedgat/edges")
+    """Send the edges to the server.
+
+    Args:
+        fed: The federation.
+        data: The clients' graphs.
+        nodes: The route of all nodes.
+        x: Features in the order of the node ids, at the server.
+
+    Returns:
+        `Pooled`, at the server.
+    """
+    centres, neighbours = fed.clients.run(edge_ends, data, outputs=2)
+    edges = fed.route(centres, name="fedgat/edges")
     neighbours = fed.upload(neighbours, edges, name="fedgat/neighbours", grad=False)
     return fed.server.run(pool, x, fed.table(nodes), neighbours, fed.table(edges))
 
 
 def extend(fed: Federation, pooled: Located, neighbourhood: Located) -> Located:
-    """A hop more of what the clients know of the graph."""
+    """Extend the clients' neighbourhoods by one hop.
+
+    Args:
+        fed: The federation.
+        pooled: The graph at the server.
+        neighbourhood: The neighbourhoods, at the clients.
+
+    Returns:
+        The wider neighbourhoods, at the clients.
+    """
     route = fed.route(fed.clients.run(border_ids, neighbourhood), name="fedgat/border_ids")
     counts = fed.server.run(neighbour_counts, pooled, fed.table(route))
-    told = fed.download(fed.server.run(as_rows, counts), route, name="fedgat/neighbour_counts", grad=False)
-    ends = fed.expand_route(
-        route, fed.clients.run(column, told, 0), counts, name="fedgat/neighbourhood_edges"
+    num_neighbours = fed.download(
+        fed.server.run(as_rows, counts), route, name="fedgat/neighbour_counts", grad=False
+    )
+    edges = fed.expand_route(
+        route, fed.clients.run(column, num_neighbours, 0), counts, name="fedgat/neighbourhood_edges"
     )
     ids = fed.server.run(neighbour_ids, pooled, fed.table(route))
-    ids = fed.download(ids, ends, name="fedgat/neighbourhood_edges", grad=False)
-    return fed.clients.run(wider_neighbourhood, neighbourhood, told, ids)
+    ids = fed.download(ids, edges, name="fedgat/neighbourhood_edges", grad=False)
+    return fed.clients.run(wider_neighbourhood, neighbourhood, num_neighbours, ids)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Whose messages the clients ask for: their neighbourhoods, at the clients; the route of these nodes;
-    size: B of each, at the clients, and sizes at the server, of the route's ids."""
+    """The nodes whose messages the clients request.
+
+    Attributes:
+        neighbourhood: The neighbourhoods, at the clients.
+        route: The route of the requested nodes.
+        size: B of the requested nodes, at the clients.
+        sizes: B of the route's ids, at the server.
+    """
 
     neighbourhood: Located
     route: Route
@@ -233,22 +182,45 @@ class Asked:
 
 @dataclass(frozen=True)
 class Wanted(Asked):
-    """With the routes of the message: of the nodes' slots and of their entries."""
+    """The requested nodes with the routes of the message.
+
+    Attributes:
+        slots: The route of the 2 B slots of each node.
+        entries: The route of the (2 B)^2 entries of each node's matrices.
+    """
 
     slots: Route
     entries: Route
 
 
 def ask(fed: Federation, pooled: Located, neighbourhood: Located) -> Asked:
-    """The clients name their neighbourhoods, and the server tells how many neighbours these have."""
+    """Request messages: each client sends the ids of its neighbourhood, and the server returns the sizes.
+
+    Args:
+        fed: The federation.
+        pooled: The graph at the server.
+        neighbourhood: The neighbourhoods, at the clients.
+
+    Returns:
+        The requested nodes.
+    """
     route = fed.route(fed.clients.run(neighbourhood_ids, neighbourhood), name="fedgat/neighbourhood_ids")
     sizes = fed.server.run(sizes_of, pooled, fed.table(route))
-    told = fed.download(fed.server.run(as_rows, sizes), route, name="fedgat/sizes", grad=False)
-    return Asked(neighbourhood, route, fed.clients.run(column, told, 0), sizes)
+    neighbourhood_sizes = fed.download(fed.server.run(as_rows, sizes), route, name="fedgat/sizes", grad=False)
+    return Asked(neighbourhood, route, fed.clients.run(column, neighbourhood_sizes, 0), sizes)
 
 
 def want(fed: Federation, asked: Asked) -> Wanted:
-    """Make the routes of the message. They take memory and time for each of its entries, and send nothing."""
+    """Build the routes of the message. Nothing is sent; they take memory and time for each entry of the
+    message.
+
+    Args:
+        fed: The federation.
+        asked: The requested nodes.
+
+    Returns:
+        The requested nodes with the routes.
+    """
 
     def wide(fn: Any, name: str) -> Route:
         sizes = fed.clients.run(fn, asked.size), fed.server.run(fn, asked.sizes)
@@ -260,12 +232,13 @@ def want(fed: Federation, asked: Asked) -> Wanted:
 
 @dataclass(frozen=True)
 class Exchange:
-    """How the message before training is made and sent under a protection.
+    """How the message before training is computed and sent under one kind of protection.
 
     Attributes:
-        reads_features: Whether the server reads the features that the message is made of.
-        receive: (fed, data, nodes, pooled, asked, task, config) -> the message at the clients that ask for
-            it, ready for training. nodes: the route of all of them; pooled: what the server has.
+        reads_features: Whether the server can read the features.
+        receive: A function of (fed, data, nodes, pooled, asked, task, config). It returns the message at
+            the clients that request it, prepared for training. `nodes` is the route of all nodes, and
+            `pooled` is the graph at the server.
     """
 
     reads_features: bool
@@ -284,10 +257,10 @@ def receive_readable(
     task: Task,
     config: AnyFedGATConfig,
 ) -> Located:
-    """The message, made by a server that reads the features."""
-    # Before the routes of the message, which are as long as it is.
-    foretell(fed, pooled, asked, task, config)
-    fed.begin("making and sending the message before training")
+    """Receive the message from a server that can read the features."""
+    # Check the memory before the routes are built, which are as long as the message.
+    log_message_size(fed, pooled, asked, task, config)
+    fed.begin("computing and sending the message before training")
     wanted = want(fed, asked)
     take = receive_directly if config.evaluation == "direct" else receive
     return take(fed, data, pooled, wanted, task, config)
@@ -301,8 +274,23 @@ def receive(
     task: Task,
     config: AnyFedGATConfig,
 ) -> Located:
-    """The message, at the clients that need it.  Alg. 1"""
-    # Each part at the server is let go when it is sent: it takes memory.
+    """Receive the message at the clients that request it.
+
+    Args:
+        fed: The federation.
+        data: The clients' graphs.
+        pooled: The graph at the server.
+        wanted: The requested nodes with the routes of the message.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The data prepared for training, at the clients.
+
+    Reference:
+        FedGAT, Alg. 1, l. 6 to 8.
+    """
+    # Rebinding each name releases the server's copy as soon as it is sent, to save memory.
     decoders: Located | None
     sums, scores, decoders = fed.server.run(messages_of, pooled, config, outputs=3)
     vectors, slots, entries = config.form == "vector", wanted.slots, wanted.entries
@@ -322,28 +310,41 @@ def receive_directly(
     task: Task,
     config: AnyFedGATConfig,
 ) -> Located:
-    """What the message is made of, counted as the message."""
+    """Receive the neighbours' features in place of the message (evaluation=direct); the ledger counts the
+    message.
+
+    Args:
+        fed: The federation.
+        data: The clients' graphs.
+        pooled: The graph at the server.
+        wanted: The requested nodes with the routes of the message.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The data prepared for training, at the clients.
+    """
     slots, entries, vectors = wanted.slots.flow.back, wanted.entries.flow.back, config.form == "vector"
-    width, kind = task.num_features, torch.get_default_dtype()
+    width, dtype = task.num_features, torch.get_default_dtype()
     members = fed.expand_route(wanted.route, wanted.size, wanted.sizes, name="fedgat/members")
     x = fed.download(
         fed.server.run(member_features, pooled),
         members,
         name="fedgat/sums",
         grad=False,
-        ideal=Ideal(slots, [1 + width], kind),
+        ideal=Ideal(slots, [1 + width], dtype),
     )
     ids = fed.download(
         fed.server.run(member_ids, pooled),
         members,
         name="fedgat/scores",
         grad=False,
-        ideal=Ideal(slots if vectors else entries, [2 * width], kind),
+        ideal=Ideal(slots if vectors else entries, [2 * width], dtype),
     )
     if vectors:
-        stands_for = Ideal(entries, [config.degree + 1], kind)
-        nil = fed.server.run(nothing, pooled)
-        fed.download(nil, wanted.route, name="fedgat/decoders", grad=False, ideal=stands_for)
+        simulated_decoders = Ideal(entries, [config.degree + 1], dtype)
+        empty = fed.server.run(empty_rows, pooled)
+        fed.download(empty, wanted.route, name="fedgat/decoders", grad=False, ideal=simulated_decoders)
     direct = fed.clients.run(direct_view, data, wanted.neighbourhood, wanted.size, ids, x)
     return fed.clients.run(prepare_direct, data, direct, config)
 
@@ -357,7 +358,20 @@ def receive_encrypted(
     task: Task,
     config: AnyFedGATConfig,
 ) -> Located:
-    """The message, made by a server that reads no features."""
+    """Receive the message from a server that cannot read the features.
+
+    Args:
+        fed: The federation.
+        data: The clients' graphs.
+        nodes: The route of all nodes.
+        pooled: The graph at the server, without features.
+        asked: The requested nodes.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The data prepared for training, at the clients.
+    """
     width = task.num_features
     key = fold(config.seed, "fedgat")
     neighbourhoods, ids = (
@@ -365,11 +379,13 @@ def receive_encrypted(
         fed.clients.run(neighbourhood_ids, asked.neighbourhood),
     )
     route, size, sizes = asked.route, asked.size, asked.sizes
-    parts = foretell_encrypted(
+    parts = log_encrypted_cost(
         fed, neighbourhoods, route, sizes, width=width, degree=config.degree, name="fedgat/size"
     )
     wanted = want(fed, asked)
-    k1, _, r = fed.server.run(messages_of, pooled, config, outputs=3)  # of no features
+    k1, _, r = fed.server.run(
+        messages_of, pooled, config, outputs=3
+    )  # the parts that do not depend on features
     k1 = fed.download(k1, wanted.slots, name=f"{ENCRYPTED}/keys", grad=False)
     decoders = fed.download(r, wanted.entries, name="fedgat/decoders", grad=False)
     rows = encrypted_rows(
@@ -383,22 +399,45 @@ def receive_encrypted(
 
 
 READABLE = Exchange(True, receive_readable)
-#: The exchange under each protection. They send different rows: see `encrypted_moments`.
+#: The exchange by the value of the setting `exchange`. The two exchanges send different rows: see
+#: `encrypted_moments`.
 EXCHANGES = {"plaintext": READABLE, "encrypted": Exchange(False, receive_encrypted)}
 
 
 def features_of(cohort: Cohort) -> Rows:
+    """Return the features of a client's nodes.
+
+    Args:
+        cohort: The clients' graphs.
+
+    Returns:
+        [N, F].
+    """
     assert cohort.x is not None
     return cohort.x
 
 
 def twice(size: Tensor) -> Tensor:
-    """Slots of each node."""
+    """Count the slots of each node.
+
+    Args:
+        size: B [n].
+
+    Returns:
+        2 B [n].
+    """
     return 2 * size
 
 
 def twice_squared(size: Tensor) -> Tensor:
-    """Entries of a node's matrices."""
+    """Count the entries of each node's matrices.
+
+    Args:
+        size: B [n].
+
+    Returns:
+        (2 B)^2 [n].
+    """
     return (2 * size) ** 2
 
 
@@ -411,7 +450,20 @@ def moments_view(
     decoders: Tensor | None,
     heads: int,
 ) -> View:
-    """The neighbourhood, with the message in the place of features."""
+    """Build the clients' view of the graph, with the message in place of features.
+
+    Args:
+        cohort: The clients' graphs.
+        neighbourhood: The neighbourhoods.
+        size: B of the nodes with a message.
+        sums: K1 and K2.
+        scores: M1 and M2.
+        decoders: R_0 to R_p, or None with form=matrix.
+        heads: The attention heads of the first layer.
+
+    Returns:
+        The view.
+    """
     return View(
         x=sums.new_empty(len(neighbourhood.ids), 0),
         ids=neighbourhood.ids,
@@ -428,7 +480,12 @@ def moments_view(
 
 @dataclass(frozen=True, eq=False)
 class Direct:
-    """What a simulated client evaluates on: its view, and where its own nodes are in it [N]."""
+    """What a simulated client evaluates with evaluation=direct.
+
+    Attributes:
+        view: Its view of the graph, with the neighbours' features.
+        own: The rows of its own nodes in the view [N].
+    """
 
     view: View
     own: Tensor
@@ -437,30 +494,43 @@ class Direct:
 def direct_view(
     cohort: Cohort, neighbourhood: Neighbourhood, size: Tensor, members: Tensor, x: Rows
 ) -> Direct:
-    """The neighbourhood and the neighbours of all that are near, members [n, 1] with features x [n, F], of
-    each node itself first."""
+    """Build the view of a simulated client, with the features of all neighbours.
+
+    Args:
+        cohort: The clients' graphs.
+        neighbourhood: The neighbourhoods.
+        size: B of the nodes with a message.
+        members: The ids of their neighbours, with the node itself first [n, 1].
+        x: The features of these neighbours [n, F].
+
+    Returns:
+        The view, and the rows of the own nodes.
+    """
     centre = torch.repeat_interleave(neighbourhood.near, size)
     known, place = torch.unique(members[:, 0], return_inverse=True)
     count = max(len(known), 1)
     codes, row = torch.unique(neighbourhood.client[centre] * count + place, return_inverse=True)
-    first = row.new_full((len(codes),), len(row)).scatter_reduce(
+    first_copy = row.new_full((len(codes),), len(row)).scatter_reduce(
         0, row, torch.arange(len(row), device=row.device), "amin"
     )
-    # Of each node of the neighbourhood. The far ones are neighbours.
-    here = torch.searchsorted(
+    # The far nodes are neighbours of other nodes, so every node of the neighbourhood has a row.
+    rows_of_neighbourhood = torch.searchsorted(
         codes, neighbourhood.client * count + torch.searchsorted(known, neighbourhood.ids)
     )
-    others = row != here[centre]
-    own = here[neighbourhood.own]
+    others = row != rows_of_neighbourhood[centre]
+    own = rows_of_neighbourhood[neighbourhood.own]
     view = View(
-        x=x.select_rows(first) if isinstance(x, SparseMatrix) else x[first],
+        x=x.select_rows(first_copy) if isinstance(x, SparseMatrix) else x[first_copy],
         ids=known[codes % count],
         client=codes // count,
         num_clients=cohort.num_clients,
         y=cohort.y.new_full((len(codes),), -1).index_copy(0, own, cohort.y),
         degree=torch.zeros_like(codes),
-        edges=(torch.stack([row, here[centre]])[:, others], here[neighbourhood.edges]),
-        # Without messages of others there are no rows but the neighbourhood's.
+        edges=(
+            torch.stack([row, rows_of_neighbourhood[centre]])[:, others],
+            rows_of_neighbourhood[neighbourhood.edges],
+        ),
+        # With later=exchange the view has no rows besides those of the neighbourhood.
         far=neighbourhood.far,
     )
     return Direct(view, own)
@@ -469,8 +539,29 @@ def direct_view(
 def prepare_moments(
     cohort: Cohort, neighbourhood: Neighbourhood, view: View, config: AnyFedGATConfig
 ) -> Prepared:
+    """Prepare a view with moments for training.
+
+    Args:
+        cohort: The clients' graphs.
+        neighbourhood: The neighbourhoods.
+        view: The view.
+        config: The settings.
+
+    Returns:
+        The prepared data.
+    """
     return prepare(cohort, view, neighbourhood.own, config, personal=False)
 
 
 def prepare_direct(cohort: Cohort, direct: Direct, config: AnyFedGATConfig) -> Prepared:
+    """Prepare a view with features for training.
+
+    Args:
+        cohort: The clients' graphs.
+        direct: The view and the rows of the own nodes.
+        config: The settings.
+
+    Returns:
+        The prepared data.
+    """
     return prepare(cohort, direct.view, direct.own, config, personal=False)

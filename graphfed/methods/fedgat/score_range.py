@@ -1,7 +1,8 @@
-"""Which scores the first layer of FedGAT has: its polynomial is for those within the domain.
+"""The range of the scores in FedGAT's first layer, and whether the polynomial approximates them.
 
-T_n grows beyond [-1, 1] as fast as x^n, so what the polynomial gives for a score outside the domain is no
-approximation. The server, which has the features and the weights, looks in every round."""
+T_n grows outside [-1, 1] like x^n, so the polynomial does not approximate a score outside the domain. The
+server has the features and the weights, and checks the scores in every round.
+"""
 
 import math
 
@@ -15,21 +16,39 @@ from graphfed.nn.sparse import SparseMatrix, spmm
 
 __all__ = ["first_facts", "message_of", "score_facts", "score_range"]
 
-#: Points at which the polynomial is looked at.
+#: Number of points at which the error of the polynomial is measured.
 POINTS = 257
-#: Word is given from this error on: a coefficient is then off by up to a fifth of itself (Theorem 3).
+#: Largest error that is not reported. An attention coefficient is then wrong by up to 2/9 of itself
+#: (Theorem 3).
 TOLERATED = 0.1
 Tensors = dict[str, Tensor]
 
 
 def first_facts(device: str) -> Tensors:
-    """Before any weights: no scores."""
+    """Build the facts before the first round, when no score has occurred.
+
+    Args:
+        device: The torch device of the results.
+
+    Returns:
+        largest_score and polynomial_error, both 0.
+    """
     return _facts(0.0, 0.0, device)
 
 
 def score_facts(pooled: Pooled, weights: Tensors, before: Tensors, score: Score) -> Tensors:
-    """largest_score: |x_ij| at the most so far, or where features are encrypted a bound of it;
-    polynomial_error: `error_between` the smallest score and the largest, at the most so far."""
+    """Update the facts with the scores of the current weights.
+
+    Args:
+        pooled: The graph at the server.
+        weights: The weights of the network.
+        before: The facts so far.
+        score: The score and its polynomial.
+
+    Returns:
+        largest_score: the largest |x_ij| so far, or a bound of it if the features are encrypted;
+            polynomial_error: the largest `error_between` so far.
+    """
     low, high = score_range(pooled, weights)
     largest = max(float(before["largest_score"]), -low, high)
     error = max(float(before["polynomial_error"]), error_between(low, high, score))
@@ -42,8 +61,11 @@ def _facts(largest: float, error: float, device: str) -> Tensors:
 
 
 def error_between(low: float, high: float, score: Score) -> float:
-    """max |sum_n c_n T_n - e| over min e for x between two scores: eta of Theorem 3, where an exponential is
-    approximated; else over max |e|."""
+    """Measure the error of the polynomial for scores between `low` and `high`.
+
+    The error is max |sum_n c_n T_n - e| / min e for an exponential score, which is eta of Theorem 3, and
+    max |sum_n c_n T_n - e| / max |e| for a plain score.
+    """
     at = np.linspace(low, high, POINTS)
     wanted = score_function(score)(at)
     off = np.abs(np.polynomial.chebyshev.chebval(at / score.domain, score_series(score)) - wanted).max()
@@ -51,9 +73,21 @@ def error_between(low: float, high: float, score: Score) -> float:
 
 
 def score_range(pooled: Pooled, weights: Tensors) -> tuple[float, float]:
-    """The smallest and the largest x_ij of any head.  Eq. (4)"""
+    """Find the smallest and the largest score x_ij of all heads.
+
+    Args:
+        pooled: The graph at the server.
+        weights: The weights of the network.
+
+    Returns:
+        The smallest and the largest score. If the server has no features, these are bounds for features of
+        length at most 1.
+
+    Reference:
+        FedGAT, Eq. (4).
+    """
     target, source = score_vectors({**weights}).chunk(2)
-    if not pooled.x.shape[1]:  # of features of length at most 1
+    if not pooled.x.shape[1]:  # bounds for features of length at most 1
         reach = float((target.norm(dim=0) + source.norm(dim=0)).max())
         return -reach, reach
     x, neighbourhoods, heads, both = (
@@ -63,18 +97,29 @@ def score_range(pooled: Pooled, weights: Tensors) -> tuple[float, float]:
         torch.cat([target, source], 1),
     )
     y = spmm(x, both) if isinstance(x, SparseMatrix) else x @ both
+    # Eq. (4): x_ij = b1 . h_i + b2 . h_j
     scores = torch.repeat_interleave(y[:, :heads], neighbourhoods.size, 0) + y[neighbourhoods.member, heads:]
     low, high = scores.aminmax()
     return float(low), float(high)
 
 
 def message_of(before: Tensors, after: Tensors, score: Score) -> dict[str, int]:
-    """What has come about since `before`. outside: a whole number that no score is beyond; error: the
-    polynomial's for these scores, in percent, rounded up to tens, at most 100."""
-    told = {}
+    """Compare the facts before and after a round.
+
+    Args:
+        before: The facts before the round.
+        after: The facts after the round.
+        score: The score and its polynomial.
+
+    Returns:
+        What the round has changed: outside, a whole number that is at least every |score|, if a score left
+            the domain for the first time; error, the error of the polynomial in percent, rounded up to tens
+            and at most 100, if it exceeded the tolerance for the first time.
+    """
+    changes = {}
     if float(after["largest_score"]) > score.domain >= float(before["largest_score"]):
-        told["outside"] = math.ceil(after["largest_score"])
+        changes["outside"] = math.ceil(after["largest_score"])
     error = float(after["polynomial_error"])
     if error > TOLERATED >= float(before["polynomial_error"]):
-        told["error"] = min(10 * math.ceil(10 * error), 100)
-    return told
+        changes["error"] = min(10 * math.ceil(10 * error), 100)
+    return changes

@@ -8,30 +8,35 @@ training, then FedAvg.
     sum_j A-tilde_ij x_j   View.x: the aggregated features
     0-, 1-, 2-hop          hops
 
-1. Client k adds up, for every node i next to one of its own (i itself included), its share
-   sum_{j in N(i), j in V_k} w_ij x_j / sqrt(d_j + 1) and uploads it: one row of F numbers for every node of
-   its closure (V_k and the neighbours of V_k).
-2. The server adds the shares of each node and returns them: to the owner of i (1 hop) or to every client
-   with i in its closure (2 hops), who scale them by 1 / sqrt(d_i + 1).
-3. Training is FedAvg with a first layer that only transforms. The second layer uses the neighbours'
-   aggregates (2 hops), which makes a two-layer GCN exact, or the client's own nodes only (1 hop). hops=0
-   sends nothing: it is FedAvg.
+1. The closure of client k is V_k and the neighbours of V_k. For every node i of its closure, client k
+computes
+   the partial sum of w_ij x_j / sqrt(d_j + 1) over the nodes j in V_k that are i or a neighbour of i, and
+   sends it to the server.
+2. The server adds the partial sums of each node. It returns the sum to the client that has node i (1 hop), or
+   to every client with i in its closure (2 hops). The clients multiply it by 1 / sqrt(d_i + 1).
+3. Training is FedAvg. The first layer transforms the aggregated features without aggregating again. The
+second
+   layer uses the neighbours' aggregates (2 hops), which makes a two-layer GCN exact, or the client's own
+   nodes only (1 hop). hops=0 exchanges nothing and is FedAvg.
 
-What it shows, with exchange=plaintext. The server sees every share, which client touches which node, and
-(2 hops) how many neighbours it has there (in a weighted graph, the sum of its edges' weights). A share of
-one node, such as that of a node without neighbours at its own client, is that node's features times a
-positive factor. A client sees sums: of a neighbour with a single neighbour, exact features.
+What each participant learns (docs/papers/fedgcn.md has the attack):
 
-With exchange=encrypted the server adds ciphertexts (homomorphic encryption, as the paper proposes:
-`federation.encrypted_sum`). It sees which client touches which node that several touch, and for narrow
-features which of those the same clients touch; no share, no count (counts are one more column), and no node
-whose neighbours are all at its own client, because that share is complete there. Clients see what they see in
-clear. **The clients have one key: one that colludes with the server reads every share.** Sums are off by at
-most `ckks.Grid(K).error`, 8e-5 for 10 clients.
+- With exchange=plaintext the server reads every partial sum, which nodes are in the closure of each client,
+  and with 2 hops how many neighbours they have at each client. A partial sum with one term is that node's
+  features times a positive factor. A client reads sums over all clients; for a neighbour whose only neighbour
+  is at this client, it computes the neighbour's features exactly.
+- With exchange=encrypted the server adds ciphertexts (`federation.secure.encrypted_sum`). It learns which
+  nodes are in the closures of several clients, and if features are narrow, which of these nodes are in the
+  closures of the same clients. It reads no sum and no count, and learns nothing about nodes whose neighbours
+  are all at their own client. Clients learn the same as in plaintext.
+- **All clients have the same key. A client that colludes with the server lets it read every partial sum.**
 
-Differs from the paper: degrees of the closure cross too (the 2-hop form needs them; the papers' programs copy
-raw features of the hops instead and know the graph). A layer beyond the second uses the client's own nodes
-only. Weights are averaged by n_k where the authors' program takes the plain mean."""
+Encrypted sums differ from plaintext sums by at most `ckks.Grid(K).error`, 8e-5 for 10 clients.
+
+Differs from the paper (docs/papers/fedgcn.md gives the reasons, by these numbers): degrees are exchanged with
+2 hops (1); sums are exchanged where the authors' program copies features (2); clients' weights are averaged
+by n_k (3); a layer after the second uses the client's own nodes only (5); exact sums under encryption (6);
+edge weights (7)."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -72,7 +77,7 @@ __all__ = [
 ]
 
 Rows = Tensor | SparseMatrix
-#: What the transfers of the encrypted exchange begin with.
+#: The first part of the names of transfers in the encrypted exchange.
 ENCRYPTED = "fedgcn/encrypted"
 
 
@@ -96,96 +101,113 @@ class FedGCNConfig(
 
     plaintext_only: ClassVar = (PlaintextOnly("exchange", "hops", 0, "nothing is exchanged"),)
 
-    hops: Literal[0, 1, 2] = Field(default=2, description="hops of the exchange before training")
+    hops: Literal[0, 1, 2] = Field(default=2, description="number of hops of the exchange before training")
     exchange: Literal["plaintext", "encrypted"] = Field(
         default="plaintext",
-        description="the sums of features before training: read by the server, or added by it under "
+        description="the sums of features before training: the server adds them in plaintext, or under "
         "encryption",
     )
 
 
 @dataclass(frozen=True)
 class Closure:
-    """A cohort's own nodes and their neighbours elsewhere, M rows sorted by (client, id).
+    """The nodes of a cohort's clients and their neighbours at other clients, M rows sorted by (client, id).
 
-    ids, client [M]; own [N]: the closure's row of each own row; mine [M] bool; remote_row [C]: the closure's
-    row at the far end of each cut edge."""
+    Attributes:
+        ids: The node's id of each row, [M].
+        client: The client of each row, [M].
+        local_row: The closure's row of each of the cohort's N rows, [N].
+        is_local: Whether a row is a node of its client, [M] bool.
+        remote_row: The closure's row of the remote node of each cross-client edge, [C].
+    """
 
     ids: Tensor
     client: Tensor
-    own: Tensor
-    mine: Tensor
+    local_row: Tensor
+    is_local: Tensor
     remote_row: Tensor
 
 
 def find_closure(cohort: Cohort) -> Closure:
-    """The one-hop closure of every client."""
+    """Find the one-hop closure of every client of a cohort.
+
+    Args:
+        cohort: The clients' data.
+
+    Returns:
+        The closures, sorted by client and id.
+    """
     cross_client = cohort.client[cohort.cross_row]
-    # Ids may be any numbers up to 2^63: a code has the id's place among those of the closure.
-    known, near = torch.unique(torch.cat([cohort.id, cohort.cross_id]), return_inverse=True)
+    # Ids are any numbers up to 2^63. The code of a row contains the id's rank, so that it fits into int64.
+    ids, rank = torch.unique(torch.cat([cohort.id, cohort.cross_id]), return_inverse=True)
     codes, place = torch.unique(
-        torch.cat([cohort.client, cross_client]) * len(known) + near, return_inverse=True
+        torch.cat([cohort.client, cross_client]) * len(ids) + rank, return_inverse=True
     )
-    own, remote = place[: cohort.num_rows], place[cohort.num_rows :]
-    mine = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
-    mine[own] = True
-    count = max(len(known), 1)
-    return Closure(known[codes % count], codes // count, own, mine, remote)
+    local, remote = place[: cohort.num_rows], place[cohort.num_rows :]
+    is_local = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
+    is_local[local] = True
+    count = max(len(ids), 1)
+    return Closure(ids[codes % count], codes // count, local, is_local, remote)
 
 
 def closure_ids(closure: Closure) -> RowIds:
     return RowIds(closure.ids, closure.client)
 
 
-def own_ids(cohort: Cohort) -> RowIds:
+def local_ids(cohort: Cohort) -> RowIds:
     return RowIds(cohort.id, cohort.client)
 
 
 def neighbour_counts(cohort: Cohort, closure: Closure) -> Tensor:
-    """How many neighbours each node of the closure has at its client, [M, 1]."""
-    return torch.bincount(_ends(cohort, closure), minlength=len(closure.ids))[:, None]
+    """Count the neighbours that each node of the closure has at its client, [M, 1]."""
+    return torch.bincount(_edge_targets(cohort, closure), minlength=len(closure.ids))[:, None]
 
 
 def partial_degrees(cohort: Cohort, closure: Closure) -> Tensor:
-    """sum_{j in N(i), j in V_k} w_ij for every i of the closure, [M, 1]: the neighbour counts where edges
-    have no weights."""
+    """Compute sum_{j in N(i), j in V_k} w_ij for every node i of the closure, [M, 1].
+
+    These are the neighbour counts if edges have no weights.
+    """
     if cohort.edge_weight is None:
         return neighbour_counts(cohort, closure)
-    return sums_by(_ends(cohort, closure), _weights(cohort), len(closure.ids))[:, None]
+    return sums_by(_edge_targets(cohort, closure), _weights(cohort), len(closure.ids))[:, None]
 
 
-def _ends(cohort: Cohort, closure: Closure) -> Tensor:
-    """The closure's row that each edge of the client goes to, inside and across, [E + C]."""
-    return torch.cat([closure.own[cohort.edge_index[1]], closure.remote_row])
+def _edge_targets(cohort: Cohort, closure: Closure) -> Tensor:
+    """Return the closure's row that each edge points to, of edges within clients and across, [E + C]."""
+    return torch.cat([closure.local_row[cohort.edge_index[1]], closure.remote_row])
 
 
 def _weights(cohort: Cohort) -> Tensor:
-    """The weights of those edges, [E + C]."""
+    """Return the weights of edges within clients and across, [E + C]."""
     assert cohort.edge_weight is not None
     assert cohort.cross_weight is not None
     return torch.cat([cohort.edge_weight, cohort.cross_weight])
 
 
 def partial_sums(cohort: Cohort, closure: Closure) -> Rows:
-    """sum_{j in N(i), j in V_k} w_ij x_j / sqrt(d_j + 1) for every i of the closure, [M, F]."""
+    """Compute the partial sums of every node i of the closure, [M, F].
+
+    A partial sum is sum_{j in N(i) or j = i, j in V_k} w_ij x_j / sqrt(d_j + 1), with w_ii = 1.
+    """
     assert cohort.x is not None
     rows = torch.arange(cohort.num_rows, device=cohort.id.device)
-    to = torch.cat([_ends(cohort, closure), closure.own])
-    fro = torch.cat([cohort.edge_index[0], cohort.cross_row, rows])
-    share = (cohort.degree(with_cross=True) + 1).to(cohort.x.dtype).rsqrt()[fro]
+    target = torch.cat([_edge_targets(cohort, closure), closure.local_row])
+    source = torch.cat([cohort.edge_index[0], cohort.cross_row, rows])
+    coefficient = (cohort.degree(with_cross=True) + 1).to(cohort.x.dtype).rsqrt()[source]
     if cohort.edge_weight is not None:
-        share[: len(fro) - len(rows)] *= _weights(cohort)
-    shares = SparseMatrix.from_coo(to, fro, share, (len(closure.ids), cohort.num_rows))
-    return multiply(shares, cohort.x)
+        # The last entries are the nodes themselves, with weight 1.
+        coefficient[: len(source) - len(rows)] *= _weights(cohort)
+    matrix = SparseMatrix.from_coo(target, source, coefficient, (len(closure.ids), cohort.num_rows))
+    return multiply(matrix, cohort.x)
 
 
 def aggregated_view(cohort: Cohort, closure: Closure, sums: Rows, degrees: Tensor) -> View:
-    """The closure with its aggregated features: edges from every neighbour into the client's own nodes (2
-    hops)."""
+    """Make the view for 2 hops: the closure with aggregated features, and edges into the client's nodes."""
     degree = degrees[:, 0]
-    inside = closure.own[cohort.edge_index]
-    across = torch.stack([closure.remote_row, closure.own[cohort.cross_row]])
-    y = cohort.y.new_full((len(closure.ids),), -1).index_copy(0, closure.own, cohort.y)
+    inside = closure.local_row[cohort.edge_index]
+    across = torch.stack([closure.remote_row, closure.local_row[cohort.cross_row]])
+    y = cohort.y.new_full((len(closure.ids),), -1).index_copy(0, closure.local_row, cohort.y)
     return View(
         x=_scale_rows(sums, degree),
         ids=closure.ids,
@@ -193,8 +215,8 @@ def aggregated_view(cohort: Cohort, closure: Closure, sums: Rows, degrees: Tenso
         num_clients=cohort.num_clients,
         y=y,
         degree=degree,
-        # Layer 0 transforms, layer 1 sees all neighbours, later layers only those whose hidden rows the
-        # client has.
+        # Layer 0 only transforms. Layer 1 uses all neighbours. Later layers use the neighbours at this
+        # client, because the client has no hidden rows of others.
         edges=(inside, torch.cat([inside, across], 1), inside),
         aggregated=True,
         edge_weight=None
@@ -203,67 +225,101 @@ def aggregated_view(cohort: Cohort, closure: Closure, sums: Rows, degrees: Tenso
     )
 
 
-def aggregated_own_view(cohort: Cohort, sums: Rows) -> View:
-    """The own nodes with their aggregated features and the edges inside the client (1 hop)."""
+def aggregated_local_view(cohort: Cohort, sums: Rows) -> View:
+    """Make the view for 1 hop: the client's nodes with aggregated features, and the edges between them."""
     degree = cohort.degree(with_cross=True)
     return replace(own_view(cohort), x=_scale_rows(sums, degree), degree=degree, aggregated=True)
 
 
 def _scale_rows(x: Rows, degree: Tensor) -> Rows:
+    """Divide each row by the square root of its degree plus 1."""
     if isinstance(x, SparseMatrix):
         return x.with_values(x.values * (degree + 1).to(x.dtype).rsqrt()[x.row])
     return x * (degree + 1).to(x.dtype).rsqrt()[:, None]
 
 
 def prepare_view(cohort: Cohort, view: View, closure: Closure | None, config: FedGCNConfig) -> Prepared:
-    return prepare(cohort, view, None if closure is None else closure.own, config, personal=False)
+    return prepare(cohort, view, None if closure is None else closure.local_row, config, personal=False)
 
 
 # ---- under encryption --------------------------------------------------------------------------------------
 
 
 def border_of(cohort: Cohort, closure: Closure) -> Tensor:
-    """The closure's rows of nodes that other clients touch too, [S] int64: neighbours elsewhere, and own
-    nodes that have one."""
-    border = ~closure.mine
-    border[closure.own[cohort.cross_row]] = True
+    """Find the border of every client: rows of nodes that are in the closure of another client too.
+
+    These are the neighbours at other clients, and the client's nodes that have such a neighbour.
+
+    Args:
+        cohort: The clients' data.
+        closure: Their closures.
+
+    Returns:
+        Rows of the closure, [S] int64, ascending.
+    """
+    border = ~closure.is_local
+    border[closure.local_row[cohort.cross_row]] = True
     return border.nonzero()[:, 0]
 
 
 def border_ids(closure: Closure, border: Tensor) -> RowIds:
+    """Return the ids and clients of the border's rows.
+
+    Args:
+        closure: The closures.
+        border: The result of `border_of`, [S].
+
+    Returns:
+        Ids and clients, [S].
+    """
     return RowIds(closure.ids[border], closure.client[border])
 
 
-def border_rows(shares: Rows, degrees: Tensor, border: Tensor, hops: int) -> Tensor:
-    """The shares of the border's nodes, [S, F]; with two hops and their partial degrees, [S, F + 1]."""
-    rows = pay.take_rows(shares, border)
+def border_rows(sums: Rows, degrees: Tensor, border: Tensor, hops: int) -> Tensor:
+    """Return the border's partial sums, [S, F]; with two hops also its partial degrees, [S, F + 1]."""
+    rows = pay.take_rows(sums, border)
     rows = rows.to_dense() if isinstance(rows, SparseMatrix) else rows
     return rows if hops == 1 else torch.cat([rows, degrees[border].to(rows)], 1)
 
 
-def own_of_border(closure: Closure, border: Tensor) -> Tensor:
-    """Which of the border's nodes are the client's own, [S] bool."""
-    return closure.mine[border]
+def local_of_border(closure: Closure, border: Tensor) -> Tensor:
+    """Return which of the border's rows are nodes of their client, [S] bool."""
+    return closure.is_local[border]
 
 
 def complete_sums(
-    closure: Closure, shares: Rows, border: Tensor, totals: Tensor, mine: Tensor | None
+    closure: Closure, partial: Rows, border: Tensor, totals: Tensor, local: Tensor | None
 ) -> Rows:
-    """The sums of the closure [M, F], or with one hop (`mine`: what came back of the border) of the own
-    nodes [N, F]. Away from the border the client's own shares lack nothing."""
-    came = border if mine is None else border[mine]
-    sums = put_rows(shares, came, totals[:, : shares.shape[1]])
-    return sums if mine is None else pay.take_rows(sums, closure.own)
+    """Replace the border's partial sums by the total sums that the client received.
+
+    Outside the border a client's partial sum is the total sum.
+
+    Args:
+        closure: The closures.
+        partial: The partial sums, [M, F].
+        border: The border's rows, [S].
+        totals: The total sums that the client received, of the border's rows in `local`; further columns are
+            ignored.
+        local: Which of the border's rows are nodes of their client, [S] bool, with one hop; None with two.
+
+    Returns:
+        The sums of the closure, [M, F]; with one hop, of the client's nodes, [N, F].
+    """
+    received = border if local is None else border[local]
+    sums = put_rows(partial, received, totals[:, : partial.shape[1]])
+    return sums if local is None else pay.take_rows(sums, closure.local_row)
 
 
 def complete_degrees(degrees: Tensor, border: Tensor, totals: Tensor) -> Tensor:
-    """The degrees of the closure, [M, 1], from the last column of what came back. Whole numbers are whole on
-    the grid."""
+    """Replace the border's partial degrees [M, 1] by the last column of the totals that the client received.
+
+    Integers are multiples of the grid's step, so encryption does not change them.
+    """
     return degrees.index_copy(0, border, totals[:, -1:].to(degrees.dtype))
 
 
 def put_rows(x: Rows, at: Tensor, rows: Tensor) -> Rows:
-    """`x` with other rows [n, F] at `at` [n]; sparse where `x` is."""
+    """Replace the rows of x at the places `at` [n] by `rows` [n, F]; the result is sparse if x is."""
     new = SparseMatrix.from_dense(rows) if isinstance(x, SparseMatrix) else rows
     index = torch.arange(x.shape[0], device=at.device)
     index[at] = x.shape[0] + torch.arange(len(at), device=at.device)
@@ -273,20 +329,20 @@ def put_rows(x: Rows, at: Tensor, rows: Tensor) -> Rows:
 def encrypted_exchange(
     fed: Federation, data: Located, closure: Located, task: Task, config: FedGCNConfig
 ) -> tuple[Located, Located | None]:
-    """Return what `plaintext_exchange` does; the server adds up what it cannot read."""
+    """Exchange sums under encryption; returns the same as `plaintext_exchange`."""
     border = fed.clients.run(border_of, data, closure)
-    shares = fed.clients.run(partial_sums, data, closure)
+    partial = fed.clients.run(partial_sums, data, closure)
     degrees = fed.clients.run(partial_degrees, data, closure)
-    mine = fed.clients.run(own_of_border, closure, border) if config.hops == 1 else None
+    local = fed.clients.run(local_of_border, closure, border) if config.hops == 1 else None
     totals = encrypted_sum(
         fed,
-        fed.clients.run(border_rows, shares, degrees, border, config.hops),
+        fed.clients.run(border_rows, partial, degrees, border, config.hops),
         fed.clients.run(border_ids, closure, border),
         width=task.num_features + (config.hops == 2),
         name=ENCRYPTED,
-        wanted=mine,
+        wanted=local,
     )
-    sums = fed.clients.run(complete_sums, closure, shares, border, totals, mine)
+    sums = fed.clients.run(complete_sums, closure, partial, border, totals, local)
     if config.hops == 1:
         return sums, None
     return sums, fed.clients.run(complete_degrees, degrees, border, totals)
@@ -296,11 +352,22 @@ def encrypted_exchange(
 
 
 def memory(extent: GraphExtent, config: FedGCNConfig) -> float:
-    """The sums of features over neighbours: as they are made, sent, added up, sent back and kept, dense."""
+    """Estimate the memory of the exchange in bytes: six dense copies of the sums, sent and received."""
     return 6 * NUMBER * extent.closure * extent.features if config.hops else 0.0
 
 
 def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> State:
+    """Exchange the sums of features, and prepare the averaging of weights.
+
+    Args:
+        fed: The federation.
+        data: The clients' data.
+        task: The learning task.
+        config: The settings; hops=0 exchanges nothing.
+
+    Returns:
+        The state before the first round.
+    """
     if config.hops == 0:
         return aggregation_rules.setup(fed, data, task, config)
     check_sums(fed, config.aggregation, clients_in_round(config, fed.num_clients))
@@ -308,7 +375,7 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> S
     closure = fed.clients.run(find_closure, data)
     aggregated, degrees = EXCHANGES[config.exchange](fed, data, closure, task, config)
     if config.hops == 1:
-        view = fed.clients.run(aggregated_own_view, data, aggregated)
+        view = fed.clients.run(aggregated_local_view, data, aggregated)
         prepared = fed.clients.run(prepare_view, data, view, None, config)
     else:
         view = fed.clients.run(aggregated_view, data, closure, aggregated, degrees)
@@ -319,24 +386,27 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> S
 def plaintext_exchange(
     fed: Federation, data: Located, closure: Located, task: Task, config: FedGCNConfig
 ) -> tuple[Located, Located | None]:
-    """At the clients the sums [M, F] and degrees [M, 1] of the closure, or with one hop the sums [N, F] of
-    the own nodes."""
-    give = fed.route(fed.clients.run(closure_ids, closure), name="fedgcn/closure_ids")
-    sums = fed.sum(fed.clients.run(partial_sums, data, closure), give, name="fedgcn/partial_sums", grad=False)
+    """Exchange sums in plaintext.
+
+    Returns, at the clients, the sums [M, F] and degrees [M, 1] of the closure; with one hop the sums [N, F]
+    of the client's nodes, and None.
+    """
+    route = fed.route(fed.clients.run(closure_ids, closure), name="fedgcn/closure_ids")
+    partial = fed.clients.run(partial_sums, data, closure)
+    sums = fed.sum(partial, route, name="fedgcn/partial_sums", grad=False)
     if config.hops == 1:
-        take = fed.route(fed.clients.run(own_ids, data), name="fedgcn/local_ids")
-        # The server has a row for every id of the closures, in the order of `give`: pick those the owners ask
-        # for.
-        picked = fed.server.run(rows_of_ids, sums, fed.table(give), fed.table(take))
-        return fed.download(picked, take, name="fedgcn/aggregates", grad=False), None
+        local_route = fed.route(fed.clients.run(local_ids, data), name="fedgcn/local_ids")
+        # The server has a sum for every id of the closures, and selects those of the clients' own nodes.
+        local = fed.server.run(rows_of_ids, sums, fed.table(route), fed.table(local_route))
+        return fed.download(local, local_route, name="fedgcn/aggregates", grad=False), None
     counts = fed.clients.run(partial_degrees, data, closure)
-    degrees = fed.sum(counts, give, name="fedgcn/neighbour_counts", grad=False)
-    degrees = fed.download(degrees, give, name="fedgcn/degrees", grad=False)
-    return fed.download(sums, give, name="fedgcn/aggregates", grad=False), degrees
+    degrees = fed.sum(counts, route, name="fedgcn/neighbour_counts", grad=False)
+    degrees = fed.download(degrees, route, name="fedgcn/degrees", grad=False)
+    return fed.download(sums, route, name="fedgcn/aggregates", grad=False), degrees
 
 
-#: The exchange before training under each protection. They send different rows: under encryption only those
-#: of nodes that several clients touch.
+# : The exchange before training for each protection. Under encryption clients send only the rows of their
+# borders.
 EXCHANGES = {"plaintext": plaintext_exchange, "encrypted": encrypted_exchange}
 
 
@@ -345,43 +415,49 @@ def rows_of_ids(x: Rows, have: RouteTable, want: RouteTable) -> Rows:
     return x.select_rows(index) if isinstance(x, SparseMatrix) else x[index]
 
 
-#: Beside those of averaging.
+#: The messages of the exchange; those of averaging come in addition.
 MESSAGES = {
-    "fedgcn/closure_ids": "The ids of a client's nodes and of their neighbours at other clients: the server "
-    "learns which client touches which node.",
-    "fedgcn/local_ids": "The ids of a client's own nodes: the server learns who owns which node.",
-    "fedgcn/partial_sums": "For every node of that list, the sum of the features of its neighbours at this "
-    "client. The server reads each sum; a sum over one node is that node's features exactly.",
-    "fedgcn/neighbour_counts": "For every node of that list, how many neighbours it has at this client (in a "
-    "weighted graph, the sum of its edges' weights), which the server reads.",
-    "fedgcn/degrees": "From the server: how many neighbours each node of a client's list has in the whole "
-    "graph (in a weighted graph, the sum of its edges' weights).",
-    "fedgcn/aggregates": "From the server: for each node, the sum of its neighbours' features over all "
-    "clients. The client reads it; for a node with one neighbour elsewhere it is that neighbour's features.",
-    # With exchange=encrypted, in place of all of the above:
-    "fedgcn/encrypted/key_request": "A client's request for the clients' key. It says nothing.",
-    "fedgcn/encrypted/secret_key": "The key that all clients encrypt and decrypt with, from one client "
-    "to the "
-    "others. Who has it, and what the server receives, reads everything: a client that colludes with the "
-    "server reads the sums of every client.",
-    "fedgcn/encrypted/public_context": "The parameters of the encryption, without a key. Public.",
-    "fedgcn/encrypted/ids": "The ids of a client's nodes that have neighbours at other clients, and of those "
-    "neighbours: the server learns which client touches which of these.",
-    "fedgcn/encrypted/wanted_ids": "The ids of the client's own among them: the server learns who owns "
-    "which.",
-    "fedgcn/encrypted/packing": "From the server, where several nodes fit into a ciphertext: which of a "
-    "client's nodes share one. The client learns which of them the same clients touch, and not which "
-    "clients.",
-    "fedgcn/encrypted/ciphertext_ids": "A client's ciphertexts, named by a node in each: the server knows "
-    "them already.",
-    "fedgcn/encrypted/wanted_ciphertext_ids": "Those of them that have the client's own nodes, likewise.",
-    "fedgcn/encrypted/rows": "Encrypted, for every node of that list: the sum of the features of its "
-    "neighbours at this client, and how many they are. The server adds what the clients sent and reads "
-    "none of "
-    "it; with protocols=simulated it could.",
-    "fedgcn/encrypted/sums": "Encrypted, from the server: for each node, the sum of its neighbours' "
-    "features over all clients, and their number. The client decrypts it; for a node with one neighbour "
-    "elsewhere it is that neighbour's features.",
+    "fedgcn/closure_ids": "Each client sends the server the ids of its nodes and of their neighbours at "
+    "other clients. The server learns which nodes are in the closure of each client.",
+    "fedgcn/local_ids": "Each client sends the server the ids of its own nodes. The server learns which "
+    "client has which node.",
+    "fedgcn/partial_sums": "Each client sends the server, for every node of its closure, the sum of the "
+    "features of the node and its neighbours, as far as they are at this client. The server reads each sum; "
+    "a sum with one term is that node's features up to a factor.",
+    "fedgcn/neighbour_counts": "Each client sends the server, for every node of its closure, how many "
+    "neighbours the node has at this client (in a weighted graph, the sum of its edges' weights). The "
+    "server reads it.",
+    "fedgcn/degrees": "The server sends each client, for every node of its closure, how many neighbours the "
+    "node has in the whole graph (in a weighted graph, the sum of its edges' weights).",
+    "fedgcn/aggregates": "The server sends each client, for each of these nodes, the sum of the features of "
+    "the node and its neighbours at all clients. The client reads it; if the only neighbour of another "
+    "client's node is at this client, the client can compute that node's features.",
+    # With exchange=encrypted, in place of all messages above:
+    "fedgcn/encrypted/key_request": "Each client asks another client for the clients' key. The request "
+    "contains nothing else.",
+    "fedgcn/encrypted/secret_key": "One client sends the other clients the key that all of them encrypt and "
+    "decrypt with. A client that gives this key to the server lets it read the sums of every client.",
+    "fedgcn/encrypted/public_context": "A client sends the server the parameters of the encryption, without "
+    "a key. They are public.",
+    "fedgcn/encrypted/ids": "Each client sends the server the ids of its border: its nodes with neighbours "
+    "at other clients, and these neighbours. The server learns which nodes are in the border of each client.",
+    "fedgcn/encrypted/wanted_ids": "Each client sends the server the ids of the border's nodes that are its "
+    "own. The server learns which client has which of these nodes.",
+    "fedgcn/encrypted/packing": "If several nodes fit into a ciphertext, the server sends each client which "
+    "of its nodes share one. The client learns which of them are in the borders of the same clients, and "
+    "not which clients these are.",
+    "fedgcn/encrypted/ciphertext_ids": "Each client sends the server a name for each of its ciphertexts: the "
+    "id of one of its nodes. The server knows these ids already.",
+    "fedgcn/encrypted/wanted_ciphertext_ids": "Each client sends the server the names of the ciphertexts "
+    "that have its own nodes. The server knows these ids already.",
+    "fedgcn/encrypted/rows": "Each client sends the server, encrypted, for every node of its border the sum "
+    "of the features of the node and its neighbours, as far as they are at this client, and with hops=2 the "
+    "number of neighbours at this client. The server adds ciphertexts and cannot read them; with "
+    "protocols=simulated it could.",
+    "fedgcn/encrypted/sums": "The server sends each client, encrypted, for each of these nodes the sum of "
+    "the features of the node and its neighbours at all clients, and with hops=2 the number of neighbours. "
+    "The client decrypts it; if the only neighbour of another client's node is at this client, the client "
+    "can compute that node's features.",
 }
 
 METHOD = Method(
@@ -402,8 +478,8 @@ METHOD = Method(
     ),
     sends=Sent(
         summary="feature sums of neighbours, once; weights, every round",
-        protection="none: in clear; with exchange=encrypted the sums are, under one key of the clients; with "
-        "aggregation=secure the server reads the sum of the weights, not each client's",
+        protection="none: the server reads sums and weights; with exchange=encrypted the sums are encrypted "
+        "under one key of all clients; with aggregation=secure the server reads the sum of the weights only",
         messages={**aggregation_rules.MESSAGES, **MESSAGES},
     ),
 )

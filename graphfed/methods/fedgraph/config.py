@@ -66,10 +66,11 @@ class FedGraphConfig(
         description="weight of a sampled neighbour: all neighbours over those sampled, as in the paper, or "
         "one over its chance",
     )
-    share: Literal["hidden", "all", "none"] = Field(
+    sent_embeddings: Literal["hidden", "all", "none"] = Field(
         default="hidden",
-        description="which layers see neighbours at other clients: from the second on; all, which the paper "
-        "calls allShare; or none, nonShare",
+        description="which embeddings a client sends to clients that have neighbours of its nodes: hidden, "
+        "those of the second and later layers; all, those of the first layer too, which the paper calls "
+        "allShare; none, which the paper calls nonShare",
     )
     refresh: Literal["step", "round"] = Field(
         default="step",
@@ -125,6 +126,6 @@ class FedGraphConfig(
         kinds = {"graphsage": "fan_out", "fastgcn": "importance"}
         return kinds.get(self.policy, "chance" if self.estimator == "ratio" else "chance_ht")
 
-    def shares(self, layer: int) -> bool:
-        """Whether a layer sees neighbours at other clients."""
-        return self.share == "all" or (self.share == "hidden" and layer > 0)
+    def sends_embeddings(self, layer: int) -> bool:
+        """Return whether the embeddings of a layer are sent, so that it sees neighbours at other clients."""
+        return self.sent_embeddings == "all" or (self.sent_embeddings == "hidden" and layer > 0)

@@ -93,8 +93,8 @@ __all__ = ["METHOD", "Clients", "begin", "decide", "first_state", "predict", "ro
 def silo_of(cohort: Any, config: FedGraphConfig) -> ClientGraph:
     return make_client_graph(
         cohort,
-        shares=config.share != "none",
-        shares_first=config.shares(0),
+        shares=config.sent_embeddings != "none",
+        shares_first=config.sends_embeddings(0),
         first_degrees=config.first_degrees,
         importance=config.policy == "fastgcn",
     )
@@ -326,7 +326,7 @@ def begin(
     have."""
     silo = fed.clients.run(silo_of, data, config)
     wants = None
-    if fed.num_clients > 1 and any(config.shares(layer) for layer in range(config.layers)):
+    if fed.num_clients > 1 and any(config.sends_embeddings(layer) for layer in range(config.layers)):
         wants = fed.exchange_route(fed.clients.run(wants_of, data), name="fedgraph/neighbours")
     counts = fed.clients.run(counts_of, silo)
     counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
@@ -370,7 +370,7 @@ def draw(
     """A sample for the logits of `rows`; decision None: with all neighbours.  Alg. 2"""
     layers: list[tuple[Located, ExchangeRoute | None]] = []
     for layer in reversed(range(config.layers)):
-        whole = wants if config.shares(layer) else None
+        whole = wants if config.sends_embeddings(layer) else None
         shares = whole is not None
         chosen, wanted = fed.clients.run(
             chosen_neighbours, silo, rows, decision, layer, shares, config, fold(key, layer), outputs=2
@@ -492,7 +492,7 @@ def predict(fed: Federation, state: State, config: FedGraphConfig, target: str) 
 MESSAGES: Mapping[str, str] = {
     "training_counts": fedavg.MESSAGES["training_counts"],
     **fedavg.GRADIENT_MESSAGES,
-    "fedgraph/neighbours": "Once, between clients with share=hidden or all: the ids of a client's "
+    "fedgraph/neighbours": "Once, between clients with sent_embeddings=hidden or all: the ids of a client's "
     "neighbours at "
     "another one. Each learns which of its nodes the other has an edge to.",
     "model": fedavg.MESSAGES["model"],
@@ -505,9 +505,9 @@ MESSAGES: Mapping[str, str] = {
     "layer times the weights of the next, which the other client reads. No formal guarantee: from many "
     "rounds "
     "much of the features around a node can be worked out (`graphfed audit`).",
-    "fedgraph/transformed_features": "Between clients, only with share=all: of each neighbour that is asked "
-    "for its features times the first layer's weights, which the other client reads and knows: as good as "
-    "the features, up to the width of the layer, and after some rounds as good as all of them.",
+    "fedgraph/transformed_features": "Between clients, only with sent_embeddings=all: of each neighbour that "
+    "is asked for its features times the first layer's weights, which the other client reads and knows: as "
+    "good as the features, up to the width of the layer, and after some rounds as good as all of them.",
     "update": "With several local steps (optimizer_at=clients), or a policy learned by DDPG, and "
     "aggregation=plaintext: each client's model weights after local training, averaged at the server by the "
     "size of the batches. The server reads each client's weights; from weights, features and labels of "

@@ -55,7 +55,7 @@ from graphfed.federation.secure.pair_transfers import pair_route, send, send_byt
 from graphfed.federation.secure.pairs import PairRows, open_pairs
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common.memory import NUMBER, GraphExtent
-from graphfed.methods.common.split_learning import fresh, step
+from graphfed.methods.common.split_learning import initial_optimizer, step
 from graphfed.methods.lumos import balancing, feature_encoding
 from graphfed.methods.lumos.balancing import balance
 from graphfed.methods.lumos.client_trees import (
@@ -248,7 +248,7 @@ def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> St
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     values = {
         "weights": weights,
-        "optimizer": fed.server.run(fresh, weights, config),
+        "optimizer": fed.server.run(initial_optimizer, weights, config),
         "assignment": assignment,
         "features": features,
         "sent": sent,

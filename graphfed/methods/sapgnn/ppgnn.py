@@ -1,27 +1,27 @@
 """PPGNN: Zhou, Chen, Zheng, Wu, Wu, Zhang, Wu, Liu, Zheng, "Privacy-preserving graph neural network for node
-classification", 2020 (arXiv:2005.11903), as the baseline of SAPGNN for holders with the same features and
-different edges: every holder has a network of its own on its own edges, and a server combines what these make
-of each node.
+classification", 2020 (arXiv:2005.11903), as the baseline of SAPGNN for clients with the same features and
+different edges. Every client has its own network on its own edges; the server combines the clients'
+embeddings of each node.
 
-    z_i^p = GNN_p(G_p, i)                       embed, at every holder, with its own weights
-    a_i^p = dropout(relu(z_i^p))                server_layer, at the server
-    a_i = concat_p, mean_p or sum_p w_p * a_i^p   combine (* elementwise, w_p learned)
-    h_i = W a_i + b                             server_layer
-    logits_i = V h_i + c                        logits_of, at the holders (predictor=holders)
+    z_i^p = GNN_p(G_p, i)                         embed, at every client, with its own weights
+    r_i^p = dropout(relu(z_i^p))                  server_layer, at the server
+    combine_p r_i^p: concat, mean or sum_p w_p * r_i^p   combine (* elementwise, w_p learned)
+    h_i = W combine_p(r_i^p) + b                  server_layer
+    logits_i = V h_i + c                          logits_of, at the clients (predictor=clients)
 
-Everything is trained together, by gradients that cross the transfers backwards. A node should be at every
-holder (partitions edges_uniform, or label_skew with nodes=all): one that a holder lacks counts as zeros in
-concat and not at all in mean and weighted. A holder that has a node without edges embeds it from its own
-features.
+All weights are trained together; gradients pass the transfers backwards. A node should be at every client
+(partition=edges_uniform, or label_skew with nodes=all). A client without the node counts as zeros in concat,
+and does not count in mean and weighted. A client that has a node without edges embeds it from its features.
 
-What it shows. The server reads each holder's embeddings and their gradients, which holders have a node of
-the same name (`graphfed.methods.common.entity_alignment`), which are trained on and which of these have the
-same label; with predictor=server the labels themselves. Holders' networks never leave them. The predictor's
-gradients are summed as in SAPGNN.
+What the server learns: each client's embeddings and their gradients; which clients have a node with the same
+name (`graphfed.methods.common.entity_alignment`); which nodes are trained on, and which of these have the
+same label; with predictor=server the labels. A client's network is never sent. The predictor's gradients are
+summed as in SAPGNN.
 
-Differs from the paper: PPGNN is for holders with different features of the same nodes and starts from
-embeddings under secret sharing; SAPGNN's authors compare with a version of theirs for common features, which
-they do not describe. Ours is joint split learning, with concatenation unless asked."""
+Differs from the paper: PPGNN is for clients with different features of the same nodes, and its embeddings are
+computed from features under secret sharing. SAPGNN's authors compare with a version for common features that
+they do not describe. Ours is joint split learning, with concatenation as the default
+(docs/papers/sapgnn.md, difference 15)."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -39,7 +39,7 @@ from graphfed.methods.base import Method, Requirements, Sent, State, StateValues
 from graphfed.methods.common import entity_alignment
 from graphfed.methods.common.entity_alignment import (
     AlignmentSettings,
-    Holders,
+    NamedCohort,
     align,
     common_seed,
     training_nodes,
@@ -49,14 +49,14 @@ from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import (
     SplitSettings,
     Weights,
-    copies,
-    fresh,
+    copy_weights,
+    initial_optimizer,
     initial_predictor,
     loss_rows,
     loss_share,
     predict_rows,
     step,
-    summed,
+    sum_gradients,
 )
 from graphfed.nn.batch import Batch, make_batch
 from graphfed.nn.layers import Dropout
@@ -79,71 +79,76 @@ class PpgnnConfig(
     """The settings of PPGNN."""
 
     combine: Literal["concat", "mean", "weighted"] = Field(
-        default="concat", description="how the server combines the holders' embeddings of a node"
+        default="concat", description="how the server combines the clients' embeddings of a node"
     )
 
 
-# ---- at the holders ----------------------------------------------------------------------------------------
+# ---- at the clients ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Embedder:
-    """What a cohort of holders works out once: its `Holders`, and the batch of all its rows."""
+    """What a cohort's networks read: the cohort, and the batch of all its rows."""
 
-    holders: Holders
+    clients: NamedCohort
     batch: Batch
 
 
-def embedder(holders: Holders, config: PpgnnConfig) -> Embedder:
+def make_embedder(clients: NamedCohort, config: PpgnnConfig) -> Embedder:
+    """Make the batch of all rows of a cohort, each with its client's edges."""
     network = config.network
-    view = network.seen(own_view(holders.cohort))
+    view = network.seen(own_view(clients.cohort))
     make_block = network.blocks(view.ids, view.degree, config.heads, config.layers)
-    rows = torch.arange(holders.cohort.num_rows, device=holders.names.device)
-    return Embedder(holders, make_batch(view, rows, config.layers, make_block, per_client=True))
+    rows = torch.arange(clients.cohort.num_rows, device=clients.names.device)
+    return Embedder(clients, make_batch(view, rows, config.layers, make_block, per_client=True))
 
 
 def initial_networks(here: Embedder, task: Task, config: PpgnnConfig) -> dict[str, Any]:
-    """Every holder starts from the same weights, whose last layer is `hidden` wide."""
+    """Draw the clients' networks. All clients start from the same weights; the last layer has H outputs."""
     widths = [task.num_features, *[config.hidden] * config.layers]
     drawn = config.network.init(fold(common_seed(config), "weights"), widths, config.heads)
-    device = here.holders.names.device
+    device = here.clients.names.device
     shared: dict[str, Any] = {name: w.to(device) for name, w in drawn.items()}
     return personal_weights(shared, here.batch, config.network)
 
 
 def initial_predictor_at(here: Embedder, task: Task, config: PpgnnConfig) -> Weights:
     drawn = initial_predictor(fold(common_seed(config), "ppgnn"), task, config.hidden, config)
-    return {name: w.to(here.holders.names.device) for name, w in drawn.items()}
+    return {name: w.to(here.clients.names.device) for name, w in drawn.items()}
 
 
 def embed(here: Embedder, networks: dict[str, Any], config: PpgnnConfig, key: int | None) -> Tensor:
-    """z^p [N, H]: every row embedded by its holder's own network. key: of the dropout, None for none."""
+    """Embed every row by its client's network, z^p [N, H]; key: of the dropout, None for no dropout."""
     dropout = None if key is None else Dropout(config.dropout, fold(key, "holders"))
     return config.network.forward(networks, here.batch, dropout)
 
 
 def logits_of(here: Embedder, h: Tensor, predictor: Weights, target: str) -> Tensor:
-    """Logits [n, C] of a target's rows; h [N, d]: of every row."""
-    return predict_rows(h[here.holders.cohort.rows(target)], predictor)
+    """Compute the logits of a target's rows, [n, C]; h [N, d]: the combined embeddings of all rows."""
+    return predict_rows(h[here.clients.cohort.rows(target)], predictor)
 
 
-def holders_of(here: Embedder) -> Holders:
-    return here.holders
+def named_cohort(here: Embedder) -> NamedCohort:
+    return here.clients
 
 
 def every_row(here: Embedder) -> Tensor:
-    return torch.arange(here.holders.cohort.num_rows, device=here.holders.names.device)
+    return torch.arange(here.clients.cohort.num_rows, device=here.clients.names.device)
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
 
 
 def initial_server(device: str, clients: int, task: Task, config: PpgnnConfig) -> Weights:
-    """server.weight [H or K * H, H or C] and .bias; combine.weight [K, H] where learned. All holders' rows
-    start alike, so that their numbering does not matter."""
+    """Draw the server's weights.
+
+    server.weight is [K * H, H] for combine=concat, else [H, H]; with predictor=server the last width is C.
+    server.bias has the same last width. combine.weight [K, H] is there for combine=weighted. The blocks of
+    all clients start equal, so that the order of the clients does not matter.
+    """
     key, width = fold(config.seed, "ppgnn"), config.hidden
     parts = clients if config.combine == "concat" else 1
-    out = width if config.predictor == "holders" else task.num_classes
+    out = width if config.predictor == "clients" else task.num_classes
     drawn = glorot(fold(key, "server"), width, out, fan=(parts * width, out))
     weights = {"server.weight": drawn.repeat(parts, 1), "server.bias": torch.zeros(out)}
     if config.combine == "weighted":
@@ -152,7 +157,7 @@ def initial_server(device: str, clients: int, task: Task, config: PpgnnConfig) -
 
 
 def combine(z: Tensor, table: RouteTable, server: Weights, clients: int, how: str) -> Tensor:
-    """The embeddings [M, H] of all holders' rows as one for each node: [U, K * H] (concat) or [U, H]."""
+    """Combine the embeddings of all clients' rows, [M, H], to one for each node, [U, K * H] or [U, H]."""
     nodes, width = len(table.ids), z.shape[1]
     if how == "concat":
         slots = z.new_zeros(nodes * clients, width)
@@ -168,9 +173,9 @@ def combine(z: Tensor, table: RouteTable, server: Weights, clients: int, how: st
 def server_layer(
     z: Tensor, table: RouteTable, server: Weights, clients: int, config: PpgnnConfig, key: int | None
 ) -> Tensor:
-    """h [U, H] of the embeddings z [M, H] (the logits with predictor=server)."""
+    """Compute h [U, H] from the embeddings z [M, H]; with predictor=server h are the logits [U, C]."""
     z = z.relu()
-    if key is not None:  # by node and column: alike for all its holders
+    if key is not None:  # drawn for a node and column: the same for all its clients
         z = Dropout(config.dropout, key).rows(z, table.ids[table.index], config.layers)
     h = combine(z, table, server, clients, config.combine)
     return h @ server["server.weight"] + server["server.bias"]
@@ -181,7 +186,13 @@ def server_layer(
 
 @dataclass(frozen=True)
 class Prepared:
-    """`Embedder` and `LossRows` at the clients, and the route of all their nodes."""
+    """What set-up computes and every round reads.
+
+    Attributes:
+        here: `Embedder`, at the clients.
+        loss: `LossRows`, at the clients.
+        route: The route of all the clients' nodes.
+    """
 
     here: Located
     loss: Located
@@ -189,16 +200,17 @@ class Prepared:
 
 
 def memory(extent: GraphExtent, config: PpgnnConfig) -> float:
-    """The embeddings of all rows, at the clients and combined."""
+    """Estimate the memory of a run in bytes: the embeddings of all rows, at the clients and combined."""
     return 4 * NUMBER * extent.rows * 3 * config.hidden * config.layers
 
 
 def setup(fed: Federation, data: Located, task: Task, config: PpgnnConfig) -> State:
+    """Align the nodes of all clients and draw the initial weights."""
     aligned = align(fed, data, task, config)
     fed.begin("preparing the layers")
     train = training_nodes(fed, aligned, None)
-    here = fed.clients.run(embedder, aligned.holders, config)
-    loss = fed.clients.run(loss_rows, aligned.holders, train.weight, fed.clients.run(every_row, here), None)
+    here = fed.clients.run(make_embedder, aligned.clients, config)
+    loss = fed.clients.run(loss_rows, aligned.clients, train.weight, fed.clients.run(every_row, here), None)
     networks = fed.clients.run(initial_networks, here, task, config)
     predictor = fed.clients.run(initial_predictor_at, here, task, config)
     server = fed.server.run(initial_server, str(fed.device), fed.num_clients, task, config)
@@ -206,9 +218,9 @@ def setup(fed: Federation, data: Located, task: Task, config: PpgnnConfig) -> St
         "local": networks,
         "predictor": predictor,
         "global": server,
-        "local_optimizer": fed.clients.run(fresh, networks, config),
-        "predictor_optimizer": fed.clients.run(fresh, predictor, config),
-        "global_optimizer": fed.server.run(fresh, server, config),
+        "local_optimizer": fed.clients.run(initial_optimizer, networks, config),
+        "predictor_optimizer": fed.clients.run(initial_optimizer, predictor, config),
+        "global_optimizer": fed.server.run(initial_optimizer, server, config),
     }
     return State(values, Prepared(here, loss, aligned.route))
 
@@ -223,7 +235,7 @@ def forward(
     key: int | None,
     grad: bool,
 ) -> Located:
-    """The combined embedding of every row, at its holder."""
+    """Compute the combined embedding of every row, at its client."""
     z = fed.clients.run(embed, prepared.here, networks, config, key)
     z = fed.upload(z, prepared.route, name="ppgnn/local_embedding", grad=grad)
     table = fed.table(prepared.route)
@@ -231,14 +243,15 @@ def forward(
     return fed.download(h, prepared.route, name="ppgnn/combined_embedding", grad=grad)
 
 
-def round(fed: Federation, state: State, config: PpgnnConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: PpgnnConfig, round_number: int) -> State:
+    """Take one step of all weights on all training nodes."""
     prepared: Prepared = state.prepared
     values = dict(state.values)
-    key = fold(config.seed, "dropout", number) if config.dropout else None
-    holders = fed.clients.run(holders_of, prepared.here)
+    key = fold(config.seed, "dropout", round_number) if config.dropout else None
+    clients = fed.clients.run(named_cohort, prepared.here)
     with fed.tape():
         networks = fed.clients.run(as_leaves, values["local"])
-        predictor = fed.clients.run(copies, values["predictor"], holders, config)
+        predictor = fed.clients.run(copy_weights, values["predictor"], clients, config)
         server = fed.server.run(as_leaves, values["global"])
         h = forward(fed, prepared, networks, server, config, key=key, grad=True)
         fed.backward(fed.clients.run(loss_share, h, predictor, prepared.loss))
@@ -246,8 +259,8 @@ def round(fed: Federation, state: State, config: PpgnnConfig, number: int) -> St
         "local": fed.gradients(networks),
         "global": fed.gradients(server),
     }
-    if config.predictor == "holders":
-        gradients["predictor"] = summed(fed, fed.gradients(predictor), config, name="ppgnn/predictor")
+    if config.predictor == "clients":
+        gradients["predictor"] = sum_gradients(fed, fed.gradients(predictor), config, name="ppgnn/predictor")
     for name, gradient in gradients.items():
         place = fed.server if name == "global" else fed.clients
         values[name], values[f"{name}_optimizer"] = place.run(
@@ -257,36 +270,39 @@ def round(fed: Federation, state: State, config: PpgnnConfig, number: int) -> St
 
 
 def predict(fed: Federation, state: State, config: PpgnnConfig, target: str) -> Located:
-    """All holders and the server together."""
+    """Compute the logits of a target's nodes. All clients and the server take part."""
     values, prepared = state.values, state.prepared
     h = forward(fed, prepared, values["local"], values["global"], config, key=None, grad=False)
     return fed.clients.run(logits_of, prepared.here, h, values["predictor"], target)
 
 
 MESSAGES = {
-    **{name: words for name, words in entity_alignment.MESSAGES.items() if name != "batches"},
-    "ppgnn/local_embedding": "For every node a holder has, what the holder's own network makes of it and "
-    "its neighbours there, each round. The server reads it.",
-    "ppgnn/combined_embedding": "From the server: for each of a holder's nodes an embedding out of those "
-    "of all holders.",
-    "ppgnn/combined_embedding/grad": "The gradient of the loss for each of those embeddings. The server "
-    "reads it; it tells which nodes are trained on and, by what they have in common, which of these "
-    "have the same label; with predictor=server the labels themselves.",
-    "ppgnn/local_embedding/grad": "From the server: the gradient for each embedding that a holder sent.",
-    "ppgnn/predictor_gradient/shares": "Between holders: a random share of the gradient of a holder's "
-    "predictor. Any but all of a gradient's shares together say nothing of it.",
-    "ppgnn/predictor_gradient/sums": "Between holders: the sum of the shares that a holder has. All of them "
-    "together are the sum of the gradients, which every holder learns; with two holders that is the other's.",
-    "ppgnn/predictor_gradient": "Only with aggregation=plaintext: the gradient of each holder's predictor, "
-    "which the server adds up. The server reads each one; it tells how many training labels of each class "
-    "there are.",
-    "ppgnn/predictor_gradient_sum": "Only with aggregation=plaintext, from the server: the sum of these "
-    "gradients.",
+    **{name: text for name, text in entity_alignment.MESSAGES.items() if name != "batches"},
+    "ppgnn/local_embedding": "In every round, each client sends the server an embedding of each of its "
+    "nodes, computed by its own network from the node and its neighbours at this client. The server reads "
+    "it.",
+    "ppgnn/combined_embedding": "The server sends each client, for each of its nodes, an embedding combined "
+    "from those of all clients.",
+    "ppgnn/combined_embedding/grad": "Each client sends the server the gradient of its loss for each of "
+    "those embeddings. The server reads it. It shows which nodes are trained on and, by its direction, "
+    "which of these have the same label; with predictor=server it shows the labels.",
+    "ppgnn/local_embedding/grad": "The server sends each client the gradient for each embedding that the "
+    "client uploaded.",
+    "ppgnn/predictor_gradient/shares": "Each client sends every other client a random share of the gradient "
+    "of its predictor. Fewer than all shares of a gradient say nothing about it.",
+    "ppgnn/predictor_gradient/sums": "Each client sends every other client the sum of the shares that it "
+    "has. All these sums together are the sum of the gradients, which every client learns. With two "
+    "clients, each learns the other's gradient from it.",
+    "ppgnn/predictor_gradient": "Only with aggregation=plaintext: each client sends the server the gradient "
+    "of its predictor, and the server adds the gradients up. The server reads each client's; it shows how "
+    "many training labels of each class the client has.",
+    "ppgnn/predictor_gradient_sum": "Only with aggregation=plaintext: the server sends each client the sum "
+    "of these gradients.",
 }
 
 METHOD = Method(
     name="ppgnn",
-    summary="every holder's own network on its own edges; a server combines their embeddings of each node",
+    summary="every client has its own network on its own edges; the server combines their embeddings",
     paper="Zhou et al.: Privacy-preserving graph neural network for node classification. 2020, "
     "arXiv:2005.11903; for common features as a baseline in SAPGNN (arXiv:2107.05917)",
     config=PpgnnConfig,
@@ -303,7 +319,7 @@ METHOD = Method(
     ),
     sends=Sent(
         summary="embeddings and their gradients, every round; shares of the predictor's gradients",
-        protection="secret shares for gradients; embeddings in clear",
+        protection="gradients by secret sharing; embeddings in plaintext",
         messages=MESSAGES,
     ),
     defaults={"backbone": "maxpool"},

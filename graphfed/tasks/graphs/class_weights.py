@@ -1,10 +1,10 @@
-"""Class weights of the training loss, agreed on once for every method of node classification.
+"""Class weights of the training loss, for every method of node classification.
 
-With class_weights=balanced a training node of class c counts n / (C n_c) times in the loss: n_c of the n
-training nodes of all clients are of class c, and C is the number of classes that occur among them. So every
-class weighs the same in the whole loss, and the weights of all training nodes still sum to n. The counts are
-summed over the clients as the run's other sums are, the server computes the weights, and every client gets
-the same ones, on its `Cohort`, where methods read them (`Cohort.loss_weights`)."""
+With class_weights=balanced, a training node of class c has the weight n / (C n_c) in the loss. n is the
+number of training nodes of all clients, n_c the number of those of class c, and C the number of classes that
+occur among them. So every class has the same total weight, and the weights of all training nodes sum to n.
+The counts are summed over the clients with the same protection as the run's other sums. The server computes
+the weights, and every client gets them on its `Cohort`, where methods read them (`Cohort.loss_weights`)."""
 
 from dataclasses import replace
 
@@ -22,15 +22,15 @@ __all__ = ["MESSAGES", "agree_class_weights", "balanced_weights"]
 
 _WHEN = "With class_weights=balanced"
 MESSAGES = {
-    "class_counts": f"{_WHEN} and aggregation=plaintext, once: how many of a client's training nodes are of "
-    "each class. The server reads each client's counts.",
+    "class_counts": f"{_WHEN} and aggregation=plaintext, once: each client sends the server the number of "
+    "its training nodes of each class. The server reads each client's counts.",
     **messages(
         "class_counts",
         f"{_WHEN} and aggregation=secure, once",
-        "how many of a client's training nodes are of each class",
+        "the number of a client's training nodes of each class",
     ),
-    "class_weights": f"{_WHEN}, once, from the server: the weight of each class in the training loss, which "
-    "follows from the class counts of all clients together.",
+    "class_weights": f"{_WHEN}, once: the server sends all clients the weight of each class in the training "
+    "loss, which it computes from the class counts of all clients together.",
 }
 
 
@@ -40,10 +40,10 @@ def agree_class_weights(
     """Put the class weights that `config` asks for on every client's cohort.
 
     Args:
-        fed: the federation.
-        data: the clients' cohorts.
-        task: the task.
-        config: the run's settings; without class_weights=balanced the cohorts are returned as they are.
+        fed: The federation.
+        data: The clients' cohorts.
+        task: The task.
+        config: The run's settings; without class_weights=balanced the cohorts are returned unchanged.
 
     Returns:
         The cohorts, with `class_weights` [C].
@@ -51,7 +51,7 @@ def agree_class_weights(
     balanced = isinstance(config, ClassWeightSettings) and config.class_weights == "balanced"
     if not balanced:
         return data
-    with fed.phase("eval"):  # as what else is agreed on: no part of what training costs
+    with fed.phase("eval"):  # like other agreements before training, these transfers are no cost of training
         counts = protected_sum(
             fed,
             CLASS_COUNTS,
@@ -67,8 +67,14 @@ def agree_class_weights(
 
 
 def balanced_weights(counts: Tensor) -> Tensor:
-    """n / (C n_c) of every class [C], in torch's default dtype; 1 for a class without training nodes. counts
-    [C] int64, in SCORE_UNITS."""
+    """Compute the weight n / (C n_c) of every class.
+
+    Args:
+        counts: The number of training nodes of each class, int64 [C], in SCORE_UNITS.
+
+    Returns:
+        The weights, [C], in torch's default dtype; 1 for a class without training nodes.
+    """
     nodes = counts.double() / SCORE_UNITS
     occurs = counts > 0
     weights = nodes.sum() / (occurs.sum() * nodes)
@@ -76,5 +82,5 @@ def balanced_weights(counts: Tensor) -> Tensor:
 
 
 def with_class_weights(cohort: Cohort, weights: Tensor) -> Cohort:
-    """The cohort with class weights [C]."""
+    """Put class weights [C] on a cohort."""
     return replace(cohort, class_weights=weights)

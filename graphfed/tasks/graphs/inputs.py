@@ -1,5 +1,4 @@
-"""What a run on a graph trains on, whatever its task: the graph, its split, its partition over clients (see
-`tasks.inputs`)."""
+"""The inputs of tasks on graphs: a graph, its split and its partition among clients (see `tasks.inputs`)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,10 +38,10 @@ class GraphInputs:
     """The part of `tasks.inputs.Inputs` that all tasks on graphs share.
 
     Attributes:
-        graph: What is trained on: in link prediction with the training edges only.
-        split: Of its nodes, or of its edges.
-        partition: Of `graph` over clients.
-        unread: As `DataSource.dropped`.
+        graph: The graph; in link prediction with the training edges only.
+        split: The split of its nodes or of its edges.
+        partition: The partition of `graph` among clients.
+        unread: Descriptions of unused keys of the data's description (`DataSource.dropped`).
     """
 
     graph: Graph
@@ -52,52 +51,71 @@ class GraphInputs:
 
     @property
     def name(self) -> str:
+        """The name of the graph."""
         return self.graph.name
 
     @property
     def hashes(self) -> dict[str, str]:
+        """The hashes of data, split and partition."""
         return {"data": self.graph.hash, "split": self.split.hash, "partition": self.partition.hash}
 
     @property
     def num_edges(self) -> int:
-        """Of the whole graph, undirected."""
+        """The number of undirected edges of the whole graph."""
         return self.graph.num_edges
 
     @property
     def dropped(self) -> tuple[str, ...]:
+        """Descriptions of the data that the reader did not use."""
         return self.unread + self.graph.dropped
 
     @property
     def num_clients(self) -> int:
+        """The number of clients among which the graph is partitioned."""
         return self.partition.num_clients
 
     def task(self, name: str) -> Task:
+        """Describe the task.
+
+        Args:
+            name: The name of the task.
+
+        Returns:
+            The task with the graph's numbers of features and classes.
+        """
         return Task(self.graph.num_features, self.graph.num_classes, name)
 
     def check(self, config: RunConfig) -> None:
-        """Raises InputError where the method of `config` cannot use these inputs."""
+        """Check that the method of a run can use these inputs.
+
+        Args:
+            config: The run.
+
+        Raises:
+            InputError: The method cannot use the partition, the number of workers or the edge weights.
+        """
         held = np.bincount(self.partition.held_node, minlength=self.graph.num_nodes)
         if config.method.requires.disjoint and held.max() > 1:
             node = self.graph.node_name(int(held.argmax()))
             raise InputError(
-                f"{config.method.name} needs every node at one client only, but partition "
-                f"{config.partition!r} gives node {node} to {int(held.max())}; use one that deals the "
-                "nodes, as 'label_dirichlet'"
+                f"{config.method.name} needs every node at exactly one client, but partition "
+                f"{config.partition!r} has node {node} at {int(held.max())} clients; use a partition that "
+                "assigns each node to one client, such as 'label_dirichlet'"
             )
-        here = np.bincount(self.partition.held_client, minlength=self.partition.num_clients)
-        if config.method.requires.nodes_per_client == "one" and (here != 1).any():
-            client = int((here != 1).argmax())
+        size = np.bincount(self.partition.held_client, minlength=self.partition.num_clients)
+        if config.method.requires.nodes_per_client == "one" and (size != 1).any():
+            client = int((size != 1).argmax())
             raise InputError(
-                f"{config.method.name} needs one node at every client, but partition {config.partition!r} "
-                f"gives {int(here[client])} to client {client}; use 'ego'"
+                f"{config.method.name} needs exactly one node at every client, but partition "
+                f"{config.partition!r} has {int(size[client])} nodes at client {client}; use 'ego'"
             )
-        if not config.method.requires.empty_clients and not here.all():
+        if not config.method.requires.empty_clients and not size.all():
             raise InputError(
                 f"{config.method.name} needs a node at every client, but partition {config.partition!r} "
-                f"gives none to client {int(here.argmin())}; use fewer clients or another partition"
+                f"has no node at client {int(size.argmin())}; use fewer clients or another partition"
             )
         clients = 1 if config.method.pooled else self.partition.num_clients
-        # Known before, except with the partition 'ego'.
+        # With most partitions the configuration has checked this already, but not with 'ego'.
         if config.workers is not None and config.workers > clients:
             raise InputError(
                 f"{config.workers} workers cannot hold {clients} clients; use at most as many workers as "
@@ -111,14 +129,22 @@ class GraphInputs:
         uses_edges = config.training.network.uses_edges
         if self.graph.edge_weight is not None and uses_edges and backbone not in weighted:
             raise InputError(
-                f"backbone {backbone!r} has no use for edge weights, and {self.graph.name!r} has them; "
-                f"choose {' or '.join(weighted)}, or leave the weights out (in a description: 'weight:' with "
+                f"backbone {backbone!r} cannot use edge weights, and {self.graph.name!r} has edge weights; "
+                f"choose {' or '.join(weighted)}, or omit the weights (in a description: 'weight:' with "
                 "nothing after it)"
             )
         if config.method.requires.check is not None:
             config.method.requires.check(self.graph, config.training)
 
     def described(self, config: RunConfig) -> JsonObject:
+        """Describe graph and partition for the manifest.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The keys `data` and `partition` of the manifest.
+        """
         graph, split = self.graph, self.split
         return {
             "data": {
@@ -144,12 +170,30 @@ class GraphInputs:
         }
 
     def overview(self) -> JsonObject:
+        """Compute the content of overview.json.
+
+        Returns:
+            The overview of graph and partition.
+        """
         return overview(self.graph, self.split, self.partition) | {"dropped": list(self.dropped)}
 
     def threads(self) -> int:
+        """Choose the number of threads if the user does not.
+
+        Returns:
+            The number of threads.
+        """
         return default_threads(self.graph)
 
     def bytes_needed(self, config: RunConfig) -> int:
+        """Estimate the size of a run's files.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The size in bytes (see `Inputs.bytes_needed`).
+        """
         graph, training = self.graph, config.training
         assert isinstance(training, GraphSettings)
         width = training.hidden * (training.attention_heads if training.architecture == "gat" else 1)
@@ -158,10 +202,22 @@ class GraphInputs:
         return 13 * models * weights + self.bytes_of_predictions() + 1_000_000
 
     def bytes_of_predictions(self) -> int:
-        """About what predictions.parquet takes: of classes."""
+        """Estimate the size of predictions.parquet, which has a probability for each node and class.
+
+        Returns:
+            The size in bytes.
+        """
         return self.graph.num_nodes * (8 * self.graph.num_classes + 64)
 
     def memory_needed(self, config: RunConfig) -> int:
+        """Estimate the memory that a run needs in addition to its process's present memory.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The memory in bytes.
+        """
         training, method = config.training, config.method
         assert isinstance(training, GraphSettings)
         extent = self._extent(config)
@@ -169,20 +225,20 @@ class GraphInputs:
         return graph_memory(extent, training, personal=method.personal, extra=extra)
 
     def _extent(self, config: RunConfig) -> GraphExtent:
-        """The counts of what a run trains on."""
-        graph, dealt = self.graph, self.trained_on(config)
-        ends = np.concatenate([dealt.edge_u, dealt.edge_v, dealt.cross_id])
-        elsewhere = np.stack([dealt.cross_local_client, dealt.cross_remote_id])
-        closure = np.concatenate([dealt.held_id, np.unique(elsewhere, axis=1)[1]])
+        """Count the parts of the data on which the memory of a run depends."""
+        graph, trained_on = self.graph, self.trained_on(config)
+        ends = np.concatenate([trained_on.edge_u, trained_on.edge_v, trained_on.cross_id])
+        elsewhere = np.stack([trained_on.cross_local_client, trained_on.cross_remote_id])
+        closure = np.concatenate([trained_on.held_id, np.unique(elsewhere, axis=1)[1]])
         degrees = np.bincount(ends, minlength=int(closure.max(initial=0)) + 1)
-        rows, x, sparse = len(dealt.held_id), graph.x, False
+        rows, x, sparse = len(trained_on.held_id), graph.x, False
         stored = rows * graph.num_features
         if x is not None and not isinstance(x, np.ndarray):
             sparse, stored = True, x.nnz * rows // max(1, graph.num_nodes)
         return GraphExtent(
-            clients=dealt.num_clients,
+            clients=trained_on.num_clients,
             rows=rows,
-            edges=2 * len(dealt.edge_u),
+            edges=2 * len(trained_on.edge_u),
             closure=len(closure),
             features=graph.num_features,
             classes=graph.num_classes,
@@ -193,42 +249,98 @@ class GraphInputs:
         )
 
     def bytes_of_partition(self) -> int:
+        """Compute the size of the partition's tables.
+
+        Returns:
+            The size in bytes.
+        """
         return sum(column.nbytes for column in self.partition.tables.values())
 
     def save_partition(self, path: Path) -> None:
+        """Write the partition to a file.
+
+        Args:
+            path: The file.
+        """
         self.partition.save(path)
 
     def clients_of(self, method: "Method") -> int:
+        """Return the number of clients in the federation of a method.
+
+        Args:
+            method: The method.
+
+        Returns:
+            1 for a method that trains on the pooled graph, else the number of the partition's clients.
+        """
         return 1 if method.pooled else self.partition.num_clients
 
     def parts(self, config: RunConfig, workers: "Sequence[Sequence[int]]") -> "list[Cohort]":
+        """Divide the graph among workers.
+
+        Args:
+            config: The run.
+            workers: The numbers of each worker's clients.
+
+        Returns:
+            The cohort of each worker.
+        """
         from graphfed.federation.cohort import make_cohort
         from graphfed.methods.common.local_training import as_configured
 
-        dealt, ids = self.trained_on(config), self.stable_ids(config)
-        made = (
-            make_cohort(self.graph, self.split, dealt, worker, stable_ids=ids, device=config.device)
+        trained_on, ids = self.trained_on(config), self.stable_ids(config)
+        cohorts = (
+            make_cohort(self.graph, self.split, trained_on, worker, stable_ids=ids, device=config.device)
             for worker in workers
         )
-        return [as_configured(cohort, config.training) for cohort in made]
+        return [as_configured(cohort, config.training) for cohort in cohorts]
 
     def part_of_server(self, config: RunConfig) -> None:
-        """The server has no data."""
+        """Return None, because the server has no data.
+
+        Args:
+            config: The run.
+        """
 
     def save_for_client(self, part: "Cohort", path: Path) -> None:
+        """Write a worker's cohort to the file with which a site of a rehearsal starts.
+
+        Args:
+            part: The cohort.
+            path: The file.
+        """
         from graphfed.federation.cohort import Names, save_cohort
 
         save_cohort(part, path, Names(tuple(self.graph.feature_names), tuple(self.graph.class_names)))
 
     def present(self, absent: Sequence[object]) -> None:
-        """Every client takes part in predicting."""
+        """Return None, because every client takes part in predicting.
+
+        Args:
+            absent: Not used.
+        """
 
     def trained_on(self, config: RunConfig) -> Partition:
-        """The partition that the method of a run trains on."""
+        """Return the partition that the method of a run trains on.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The run's partition, or the one with all nodes at one client for a method that trains on the
+            pooled graph.
+        """
         return pooled_partition(self.graph) if config.method.pooled else self.partition
 
     def stable_ids(self, config: RunConfig) -> np.ndarray | None:
-        """The ids that cohorts have in the place of the partition's (see `stable_ids_of`), or None."""
+        """Return the ids that replace the partition's ids in cohorts (see `stable_ids_of`).
+
+        Args:
+            config: The run.
+
+        Returns:
+            The ids; None if cohorts have the partition's ids.
+        """
         from graphfed.federation.cohort import stable_ids_of
 
         return None if config.method.requires.numbered else stable_ids_of(self.graph, self.trained_on(config))
@@ -236,25 +348,47 @@ class GraphInputs:
     def with_partition_ids(
         self, config: RunConfig, predicted: "Sequence[tuple[Cohort, Predicted]]"
     ) -> "list[tuple[Cohort, Tensor, Tensor]]":
-        """What each host predicts, (cohort, rows or pairs [n], logits or scores), with the ids of the
-        partition in the cohorts."""
+        """Put the partition's ids into the cohorts of predictions.
+
+        Args:
+            config: The run.
+            predicted: The cohort and the predictions of each worker.
+
+        Returns:
+            (cohort, rows or pairs [n], logits [n, C] or scores [n]) of each worker.
+        """
         from graphfed.federation.cohort import with_partition_ids
 
         ids = self.stable_ids(config)
         return [(with_partition_ids(cohort, ids), *part) for cohort, part in predicted]
 
     def owners(self, config: RunConfig) -> Partition | None:
-        """The partition that names the clients of predictions where training was pooled, or None."""
+        """Return the partition that gives the clients of predictions if training was pooled.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The partition; None if training was not pooled.
+        """
         return self.partition if config.method.pooled else None
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """What the data calls the clients; () where it does not name them."""
+        """The names that the data gives to the clients; () if it gives none."""
         return client_names(self.graph, self.partition)
 
 
 def check_features(config: RunConfig, graph: Graph) -> None:
-    """Raises InputError where the graph has no features, which every method needs."""
+    """Check that a graph has features, which every method needs.
+
+    Args:
+        config: The run.
+        graph: The graph.
+
+    Raises:
+        InputError: It has none.
+    """
     if graph.x is None:
         raise InputError(
             f"{config.method.name} needs features, and {graph.name!r} has none; give the graph features x"
@@ -264,15 +398,18 @@ def check_features(config: RunConfig, graph: Graph) -> None:
 def partition_graph(
     config: RunConfig, graph: Graph, on_stage: Callable[[str], None] = no_stages
 ) -> Partition:
-    """Make the partition of a run, or read it from its file.
+    """Compute the partition of a run, or read it from its file.
 
     Args:
         config: The run.
-        graph: What is trained on.
-        on_stage: Called with what begins, in words.
+        graph: The graph.
+        on_stage: A function that is called with a text at the start of the stage.
+
+    Returns:
+        The partition.
 
     Raises:
-        InputError: The graph cannot be partitioned so, or the file is of another graph.
+        InputError: The graph cannot be partitioned as the run asks, or the file belongs to another graph.
     """
     on_stage(f"partitioning {graph.num_nodes} nodes and {graph.num_edges} edges ({config.partition})")
     if config.partition_file is None:
@@ -285,9 +422,18 @@ def partition_graph(
 
 
 def load_graph(config: RunConfig, graphs: LoadedData | None = None) -> Graph:
-    """The graph of a config, loaded once where `graphs` keeps it.
+    """Load the graph of a run.
 
-    Raises InputError for files that cannot be used."""
+    Args:
+        config: The run.
+        graphs: A dictionary that keeps loaded data for further runs.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: A file cannot be used, or the graph does not fit into memory.
+    """
     if isinstance(config.data, Graph):
         return config.data
     key = (config.data, config.data_dir, tuple(config.data_options.items()))
@@ -296,7 +442,7 @@ def load_graph(config: RunConfig, graphs: LoadedData | None = None) -> Graph:
         try:
             if isinstance(config.data, str):
                 loaded = load(config.data, config.data_dir, **config.data_options)
-                assert isinstance(loaded, Graph), "make_config lets only data sets of the method's task pass"
+                assert isinstance(loaded, Graph), "make_config accepts only data of the task's kind"
             else:
                 assert isinstance(config.data, Description)
                 loaded = load_description(config.data)
@@ -310,5 +456,12 @@ def load_graph(config: RunConfig, graphs: LoadedData | None = None) -> Graph:
 
 
 def pooled_partition(graph: Graph) -> Partition:
-    """Everything at one client, for the methods that train centrally."""
+    """Build the partition with all nodes at one client, for methods that train on the pooled graph.
+
+    Args:
+        graph: The graph.
+
+    Returns:
+        The partition.
+    """
     return from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64))

@@ -1,7 +1,7 @@
-"""Graphs as the data of a run: a `Cohort` at each host of clients; the server has nothing.
+"""Graphs as the data of a run: each worker has a `Cohort`, and the server has no data.
 
-In a deployment every client reads the description of its own tables, or a cohort file that was made for it
-(`client`). The clients compare what they say of their data (`schema`) before they train.
+In a deployment every site reads the description of its own tables, or a cohort file that was exported for it
+(`client_data`). The schemas of all sites are compared before training (`schema`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,9 +43,11 @@ def read_graph_client(arguments: JsonObject, path: Path, client: str) -> ClientD
     )
 
 
-def agree_on_graphs(told: Mapping[str, JsonObject], _: None) -> JsonObject:
+def agree_on_graphs(contents: Mapping[str, JsonObject], _: None) -> JsonObject:
+    """Compare the schemas of all sites, in JSON by the site's name, and derive the task's numbers."""
     schemas = {
-        client: Schema.from_json(said, f"what {client} says of its data") for client, said in told.items()
+        client: Schema.from_json(content, f"the schema that {client} sent")
+        for client, content in contents.items()
     }
     compare_schemas(schemas)
     first = next(iter(schemas.values()))
@@ -71,6 +73,7 @@ def graph_facts(schema: JsonObject) -> JsonObject:
 
 
 def graph_declared(own: ClientData, method: Method, config: CommonSettings) -> dict[str, list[int]]:
+    """Count the nodes of those parts of the split whose numbers the run sends to the server anyway."""
     cohort, declared = own.cohort, {}
     if "training_counts" in method.sends.messages:
         declared["train"] = cohort.counts(cohort.train).tolist()
@@ -88,8 +91,11 @@ def graph_part(own: ClientData, clients: Sequence[int], task: Task, device: torc
 
 
 def node_table(own: ClientData, cohort: Cohort, predicted: Predicted) -> "pa.Table":
-    """A row for every node that this client owns, in the order of its rows: its id (a dealt node's number),
-    part of the split, label and prediction with the names of the classes, and all probabilities."""
+    """Build a site's predictions.parquet, with a row for every node that its clients own, in their order.
+
+    The columns are the node's id (the number of an exported node), client, part of the split, label and
+    prediction as names of classes, and all probabilities.
+    """
     import pyarrow as pa
 
     rows, logits = predicted
@@ -111,7 +117,7 @@ def node_table(own: ClientData, cohort: Cohort, predicted: Predicted) -> "pa.Tab
 
 
 def summarise_client(path: Path, roster: Sequence[str], name: str) -> str:
-    """What is in a client's file, in a few words for its operator."""
+    """Describe the content of a site's file in one line for its operator."""
     read = read_client(path, split="default", split_seed=0, roster=roster, client=name)
     cohort = read.cohort
     named = [name for name in read.schema.class_names if name]

@@ -1,12 +1,12 @@
 """Evaluation of link prediction: the area under the ROC curve over the scored pairs of all clients together.
 
-An area is no sum of client parts, so every client sends its scores: of a pair two bytes and the label. The
-two bytes are the upper half of the float32 score in an order-preserving form, so no range of scores is
-assumed; scores that differ by less than a 128th part may tie, and ties count half.
+The area is no sum of values of the clients. So every client sends two bytes and the label for each of its
+scored pairs. The two bytes are the upper half of the float32 score in an order-preserving form, so no range
+of scores is assumed. Scores whose relative difference is less than 1/128 may tie, and a tie counts one half.
 
-With aggregation=secure the server gets how many edges and how many other pairs have each score, summed over
-the clients, and nobody's own. Fewer scores are told apart then: those that differ by less than a 16th part
-may tie."""
+With aggregation=secure the server gets the numbers of edges and of negative pairs that have each score,
+summed over the clients, and no single client's scores. The scores are coarser then: those whose relative
+difference is less than 1/16 may tie."""
 
 from collections.abc import Callable, Mapping
 
@@ -26,34 +26,34 @@ from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 __all__ = ["LINKS", "MESSAGES", "area", "pair_codes", "pair_scores"]
 
 _EACH = (
-    "of each pair of nodes that a client scores for {0}: its score in two bytes, and whether it is an edge, "
-    "in one. The server reads each client's, without learning which nodes they are"
+    "each client sends the server, for each of its {0} pairs, the score in two bytes and, in one byte, "
+    "whether the pair is an edge. The server reads them, and does not learn the nodes of the pairs"
 )
 _PLAINTEXT = "With aggregation=plaintext"
 MESSAGES = {
-    "val_pairs": f"{_PLAINTEXT}: how many validation pairs each client scores, once: a number for each, "
-    "which "
-    "says nothing of its nodes.",
-    "test_pairs": f"{_PLAINTEXT}: how many test pairs each client scores, once, as val_pairs.",
-    "val_pair_scores": f"{_PLAINTEXT}, in every evaluated round, {_EACH.format('validation')}.",
-    "val_pair_loss": f"{_PLAINTEXT}: the summed loss of a client's validation pairs, in every evaluated "
-    "round: "
-    "one number, which the server reads.",
-    "final_val_pair_scores": f"{_PLAINTEXT}: what val_pair_scores has, for the chosen model, once.",
-    "final_val_pair_loss": f"{_PLAINTEXT}: what val_pair_loss has, for the chosen model, once.",
-    "final_test_pair_scores": f"{_PLAINTEXT}, once, {_EACH.format('the test')}.",
-    "final_test_pair_loss": f"{_PLAINTEXT}: the summed loss of a client's test pairs, once: one number, "
-    "which "
-    "the server reads.",
+    "val_pairs": f"{_PLAINTEXT}, once: each client sends the server the number of its validation pairs, as "
+    "one consecutive number for each pair. The numbers do not depend on the nodes.",
+    "test_pairs": f"{_PLAINTEXT}, once: each client sends the server the number of its test pairs, in the "
+    "same form as val_pairs.",
+    "val_pair_scores": f"{_PLAINTEXT}, in every evaluated round: {_EACH.format('validation')}.",
+    "val_pair_loss": f"{_PLAINTEXT}, in every evaluated round: each client sends the server the summed loss "
+    "of its validation pairs, one number, which the server reads.",
+    "final_val_pair_scores": f"{_PLAINTEXT}, once: each client sends the content of val_pair_scores for the "
+    "selected model.",
+    "final_val_pair_loss": f"{_PLAINTEXT}, once: each client sends the content of val_pair_loss for the "
+    "selected model.",
+    "final_test_pair_scores": f"{_PLAINTEXT}, once: {_EACH.format('test')}.",
+    "final_test_pair_loss": f"{_PLAINTEXT}, once: each client sends the server the summed loss of its test "
+    "pairs, one number, which the server reads.",
 }
 
-#: The codes of finite scores are between these; NaN has the last.
+#: The smallest and the largest code of a finite score, and the code of a score that is not finite.
 LOWEST, HIGHEST, NOT_FINITE = -0x7F80, 0x7F7F, 0x7FFF
 CODES = 1 << 16
-#: What a hidden sum counts: codes without their last bits.
+#: A hidden sum counts codes without this number of last bits.
 COARSE_BITS = 3
 COARSE = CODES >> COARSE_BITS
-#: Points of a ROC curve that a report draws.
+#: The number of points of the ROC curve in a report.
 CURVE = 200
 
 
@@ -61,7 +61,7 @@ CURVE = 200
 
 
 def pair_rows(cohort: Cohort, target: str) -> RowIds:
-    """A row for each pair; its number among its client's, so that the ids say nothing of the nodes."""
+    """Number each client's pairs from 0. These ids of rows do not depend on the nodes."""
     assert cohort.links is not None
     client = cohort.client[cohort.links.row[cohort.pairs(target)]]
     count = torch.bincount(client, minlength=cohort.num_clients)
@@ -69,32 +69,40 @@ def pair_rows(cohort: Cohort, target: str) -> RowIds:
 
 
 def pair_codes(scores: Tensor) -> Tensor:
-    """The upper half of each score [n] as a float32, such that codes order as scores do: [n] int16. Equal
-    scores have equal codes, and so have some that nearly are."""
+    """Compute codes that have the same order as the scores. Nearly equal scores may have equal codes.
+
+    Args:
+        scores: The scores, [n].
+
+    Returns:
+        The upper half of each score's float32 bits in an order-preserving form, int16 [n].
+    """
     single = scores.float() + 0.0  # -0 becomes 0
     bits = single.view(torch.int32)
-    # Of negative floats the larger magnitude has the larger bits.
+    # As integers, the bits of negative floats grow with the magnitude, so their order must be reversed.
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits) >> 16
     return torch.where(single.isfinite(), ordered, NOT_FINITE).to(torch.int16)
 
 
 def coded_pairs(cohort: Cohort, scores: Tensor, target: str) -> Tensor:
-    """What crosses of each pair: [n, 3] uint8."""
+    """Encode the message for each pair, uint8 [n, 3]: two bytes of the score and the label."""
     assert cohort.links is not None
     code = pair_codes(scores).view(torch.uint8).view(-1, 2)
     return torch.cat([code, cohort.links.label[cohort.pairs(target), None].to(torch.uint8)], 1)
 
 
 def summed_loss(cohort: Cohort, scores: Tensor, target: str) -> Tensor:
-    """The cohort's sum of -log sigma(s) over edges and -log sigma(-s) over the other pairs, a float64."""
+    """Sum -log sigma(s) over the cohort's edges and -log sigma(-s) over its negative pairs, float64."""
     assert cohort.links is not None
     sign = torch.where(cohort.links.label[cohort.pairs(target)], -1.0, 1.0)
     return softplus(sign.double() * scores.double()).sum()
 
 
 def counted_pairs(cohort: Cohort, scores: Tensor, target: str) -> dict[str, Tensor]:
-    """How many of each client's pairs have each coarse code, [K, 2, COARSE] (no edge, edge), and their summed
-    loss [K]; that of a score that is not finite counts nothing."""
+    """Count each client's pairs by coarse code, [K, 2, COARSE], and sum their loss, [K].
+
+    Negative pairs come first, then edges. The loss of a score that is not finite is left out.
+    """
     assert cohort.links is not None
     pairs = cohort.pairs(target)
     client, label = cohort.client[cohort.links.row[pairs]], cohort.links.label[pairs]
@@ -113,7 +121,7 @@ def all_pairs(cohort: Cohort, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pairs_of_target(cohort: Cohort, kept: tuple[Tensor, Tensor], target: str) -> Tensor:
-    """The scores of a target's pairs out of those of every pair."""
+    """Select the scores of a target's pairs from those of all pairs."""
     return kept[1][cohort.pairs(target)]
 
 
@@ -121,8 +129,17 @@ def pairs_of_target(cohort: Cohort, kept: tuple[Tensor, Tensor], target: str) ->
 
 
 def area(edges: Tensor, others: Tensor) -> float:
-    """The area under the ROC curve: how often an edge has the larger score than a pair that is none, ties
-    counted half; nan without either. edges, others [B] int64: how many have each code, codes ascending."""
+    """Compute the area under the ROC curve.
+
+    This is the probability that an edge has a larger score than a negative pair, where a tie counts one half.
+
+    Args:
+        edges: The number of edges with each code, in ascending order of codes, int64 [B].
+        others: The number of negative pairs with each code, int64 [B].
+
+    Returns:
+        The area; nan if there are no edges or no negative pairs.
+    """
     pairs = int(edges.sum()) * int(others.sum())
     below = others.cumsum(0) - others
     twice = int((edges * (2 * below + others)).sum())
@@ -130,34 +147,42 @@ def area(edges: Tensor, others: Tensor) -> float:
 
 
 def pair_scores(rows: Tensor, loss: Tensor) -> Scored:
-    """Metrics of what crossed, [M, 3] uint8 and the summed loss; told: points of the ROC curve."""
+    """Compute the metrics from the clients' messages.
+
+    Args:
+        rows: The messages of all pairs, uint8 [M, 3] (see `coded_pairs`).
+        loss: The summed loss, [].
+
+    Returns:
+        The metrics, with the points of the ROC curve for the report.
+    """
     low, high, label = rows[:, 0].long(), rows[:, 1].long(), rows[:, 2] != 0
-    code = low + 256 * high - CODES * (high >> 7)  # signed, the low byte first
+    code = low + 256 * high - CODES * (high >> 7)  # a signed 16-bit number, low byte first
     edges, others = (torch.bincount(code[chosen] + CODES // 2, minlength=CODES) for chosen in (label, ~label))
     lost = bool(((code < LOWEST) | (code > HIGHEST)).any())
     return _scored(edges, others, loss, lost)
 
 
 def no_pairs() -> dict[str, Tensor]:
-    """What one client's `counted_pairs` look like."""
+    """Return the form of one client's `counted_pairs`."""
     return {"counts": torch.zeros(2, COARSE), "loss": torch.zeros(())}
 
 
 def scored_sum(sums: Mapping[str, Tensor]) -> Scored:
-    """`pair_scores` of a sum of `counted_pairs`."""
+    """Compute the metrics from a sum of `counted_pairs` over all clients."""
     others, edges = sums["counts"].long()
     return _scored(edges, others, sums["loss"], lost=bool(edges[-1] + others[-1]))
 
 
 def _scored(edges: Tensor, others: Tensor, loss: Tensor, lost: bool) -> Scored:
-    """edges, others: how many have each code."""
+    """Compute the metrics from the numbers of edges and of negative pairs with each code."""
     count = int(edges.sum() + others.sum())
     metrics = {"auc": area(edges, others), "loss": float(loss) / count if count else float("nan")}
     return Scored(metrics, lost, {"test_roc": _curve(edges, others)}, count)
 
 
 def _curve(edges: Tensor, others: Tensor) -> list[list[float]]:
-    """At most CURVE + 1 points [false positive rate, true positive rate] from [0, 0] to [1, 1]."""
+    """Compute at most CURVE + 1 points [false positive rate, true positive rate] from [0, 0] to [1, 1]."""
     taken = (edges + others).flip(0).nonzero()[:, 0].numpy(force=True)
     if not int(edges.sum()) or not int(others.sum()):
         return []
@@ -169,12 +194,12 @@ def _curve(edges: Tensor, others: Tensor) -> list[list[float]]:
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
 
-#: (scores at the clients, target, name) -> their metrics at the server.
+#: A function (scores at the clients, target, name) -> metrics at the server.
 _Score = Callable[[Located, str, str], Located]
 
 
 def scored_one_by_one(fed: Federation, data: Located) -> _Score:
-    """In plaintext: the server reads every pair's score."""
+    """Prepare the scoring in plaintext, where the server reads the score of every pair."""
     routes = {
         target: fed.route(fed.clients.run(pair_rows, data, target), name=f"{target}_pairs")
         for target in ("val", "test")
@@ -183,7 +208,7 @@ def scored_one_by_one(fed: Federation, data: Located) -> _Score:
     def score(scores: Located, target: str, name: str) -> Located:
         coded = fed.clients.run(coded_pairs, data, scores, target)
         rows = fed.upload(coded, routes[target], name=f"{name}_pair_scores", grad=False)
-        # As in `node_scores`.
+        # The loss of a client whose training has diverged is not finite; the training of others may go on.
         lost = fed.clients.run(summed_loss, data, scores, target)
         lost = fed.sum(lost, name=f"{name}_pair_loss", grad=False, finite=False)
         return fed.server.run(pair_scores, rows, lost)
@@ -192,7 +217,7 @@ def scored_one_by_one(fed: Federation, data: Located) -> _Score:
 
 
 def scored_as_counts(fed: Federation, data: Located) -> _Score:
-    """Hidden: the server learns how many pairs of all clients have each score."""
+    """Prepare the hidden scoring, where the server learns only summed numbers of pairs with each score."""
     like = fed.server.run(no_pairs)
 
     def score(scores: Located, target: str, name: str) -> Located:
@@ -202,12 +227,12 @@ def scored_as_counts(fed: Federation, data: Located) -> _Score:
     return score
 
 
-#: How pairs are scored under each protection of sums.
+#: The scoring for each protection of sums.
 _SCORED = {"plaintext": scored_one_by_one, "secure": scored_as_counts}
 
 
 def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -> _Score:
-    """How pairs are scored, from the pairs that there are."""
+    """Prepare the scoring of pairs with the run's protection of sums."""
     return _SCORED[sum_protection(config)](fed, data)
 
 
@@ -220,7 +245,7 @@ def score(
     prepared: _Score,
     config: GraphSettings,
 ) -> tuple[None, Located]:
-    """The metrics at the server."""
+    """Compute the metrics at the server. Clients have no scores of their own."""
     return None, prepared(scores, target, name)
 
 

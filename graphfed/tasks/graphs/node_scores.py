@@ -1,17 +1,17 @@
-"""Evaluation of node classification: sums over clients, from which the server computes every metric.
+"""Evaluation of node classification, by sums over clients from which the server computes every metric.
 
-Each client sends how many of its nodes of each class are predicted as which class, their summed loss, and,
-where a metric needs the order of the scores, a histogram of them. The score of a node for a class c is its
-log-odds log p_c - log(1 - p_c) (of two classes only those of class 1, because those of class 0 are their
-negative). The bins of the histogram are equal steps of asinh(log-odds), so that they are narrow near 0 and
-reach from -100 to 100; their number (`bins_of`) depends on the number of classes, so that one client's
-histogram takes 16 kB for two classes, 32 kB for 3 to 32 and 1 kB a class for more.
+Each client sends the number of its nodes per class and predicted class and their summed loss. If a metric
+needs the order of the scores, it also sends a histogram of them. The score of a node for class c is the
+log-odds log p_c - log(1 - p_c). For two classes only the score for class 1 is used, because that for class 0
+is its negative. The bins of the histogram are equal steps of asinh(log-odds), so they are narrow around 0 and
+cover -100 to 100. The number of bins (`bins_of`) depends on the number of classes: one client's histogram
+takes 16 kB for two classes, 32 kB for 3 to 32 classes and 1 kB per class for more.
 
-ROC AUC and average precision are one-vs-rest, macro-averaged over the classes that occur; of two classes they
-are those of the positive class, the rarer one among all clients' validation nodes. Nodes in one bin count as
-tied: AUC counts their pairs half, average precision takes the precision in the middle of the bin, and recall
-at 1 % alarms takes a share of the bin. So each metric is exact up to the pairs that share a bin; what remains
-is measured in tests/tasks/test_node_scores.py.
+ROC AUC and average precision are one-vs-rest and macro-averaged over the classes that occur. For two classes
+they are those of the positive class, the rarer class among all clients' validation nodes. Nodes in the same
+bin count as tied: AUC counts their pairs one half, average precision takes the precision in the middle of the
+bin, and recall at 1 % alarms takes a fraction of the bin. So each metric is exact up to the pairs in the same
+bin; tests/tasks/test_node_scores.py measures the remaining error.
 
 Shapes: K clients, C classes, G = 1 score for two classes and C otherwise, B bins."""
 
@@ -54,38 +54,43 @@ __all__ = [
 ]
 
 MESSAGES = {
-    "val_classes": "With aggregation=plaintext, once: how many of a client's validation nodes are of each "
-    "class, which val_scores says too. The server reads each client's counts.",
-    "selection": "Once, from the server: the metric that rounds are selected by, and which of two classes is "
-    "the positive one. Public.",
-    "val_scores": "With aggregation=plaintext, in every evaluated round: how many of a client's validation "
-    "nodes of each class are predicted as which class, and their summed loss; where rounds are selected "
-    "by the order of scores, also how many nodes of each class have a score in which bin. The server "
-    "reads each client's table.",
-    "final_val_scores": "With aggregation=plaintext: the table of val_scores with the bins of scores, for "
-    "the chosen model, once.",
-    "final_test_scores": "With aggregation=plaintext, once: how many of a client's test nodes of each class "
-    "are predicted as which class, their summed loss, and how many of each class have a score in which bin. "
-    "The server reads each client's table.",
+    "val_classes": "With aggregation=plaintext, once: each client sends the server the number of its "
+    "validation nodes of each class. The server reads each client's counts, which val_scores also contains.",
+    "selection": "Once: the server sends all clients the metric that selects rounds, and which of two "
+    "classes is the positive one. Both are public.",
+    "val_scores": "With aggregation=plaintext, in every evaluated round: each client sends the server the "
+    "number of its validation nodes per class and predicted class, and their summed loss. If rounds are "
+    "selected by the order of scores, it also sends the number of nodes of each class with a score in each "
+    "bin. The server reads each client's numbers.",
+    "final_val_scores": "With aggregation=plaintext, once: each client sends the content of val_scores, with "
+    "the bins of scores, for the selected model.",
+    "final_test_scores": "With aggregation=plaintext, once: each client sends the server the number of its "
+    "test nodes per class and predicted class, their summed loss, and the number of nodes of each class with "
+    "a score in each bin. The server reads each client's numbers.",
 }
 
-#: What a node counts for in scores. A node that several clients own counts once, each one's prediction
-#: for an equal share: with up to 16 owners that is a whole number of these units, so sums are exact.
+#: The weight of a node in scores, in integer units. If several clients own a node, each owner's prediction
+#: has an equal part of this weight. For up to 16 owners the part is a whole number of units, so sums are
+#: exact.
 SCORE_UNITS = OWNER_UNITS
-#: One class is dominant where more than this share of the nodes belong to it.
+#: A class is dominant if more than this fraction of the nodes belong to it.
 DOMINANT = 0.8
 #: The metrics that need the histogram of scores.
 RANKED = ("auc", "average_precision", "recall_at_1_percent")
-#: Log-odds beyond these are in the first or the last bin.
+#: The bounds of the histogram: log-odds with a larger magnitude are in the first or the last bin.
 LARGEST_LOG_ODDS = 100.0
-#: The share of the nodes, those with the highest scores, that raise an alarm.
+#: The fraction of the nodes, those with the highest scores, that raise an alarm.
 ALARMS = 0.01
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What all clients agree on before training: the metric that rounds are selected by, and the positive
-    class of two (1 for more classes, where nothing depends on it)."""
+    """The agreement of all clients before training on how rounds are selected.
+
+    Attributes:
+        metric: The metric that selects rounds.
+        positive: The positive class of two classes; 1 for more classes, where it is not used.
+    """
 
     metric: str
     positive: int
@@ -93,14 +98,21 @@ class Selection:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What every scoring needs: the selection, and how many classes there are."""
+    """The values that every scoring needs: the selection and the number of classes."""
 
     selection: Selection
     num_classes: int
 
 
 def bins_of(num_classes: int) -> int:
-    """The number of bins B of each histogram: fewer for more classes, so that a message stays small."""
+    """Return the number of bins of a histogram. It falls with the number of classes, so messages stay small.
+
+    Args:
+        num_classes: C.
+
+    Returns:
+        B.
+    """
     return 1024 if num_classes == 2 else max(64, 2048 // num_classes)
 
 
@@ -113,17 +125,20 @@ def score_clients(
     """Score every client's predictions of a part.
 
     Args:
-        cohort: the clients' data.
-        logits: [n, C], of the rows of `target`.
+        cohort: The clients' data.
+        logits: The logits of the rows of `target`, [n, C].
         target: "val" or "test".
-        selection: the metric that clients select their own rounds by; None where they do not select.
-        ranked: whether to add every client's histogram of scores.
+        selection: The metric by which clients select their own rounds; None if they do not.
+        ranked: Whether to add every client's histogram of scores.
 
     Returns:
-        confusion [K, C, C + 1] (class, prediction), in SCORE_UNITS, whose last column counts rows whose
-        logits are not all finite (training has diverged, and they predict nothing); loss [K], summed;
-        with `ranked` histogram [K, G, 2, B], in SCORE_UNITS; with `selection` decides [K], every client's
-        own value of the metric that decides, nan where it has none.
+        These sums for every client:
+
+        - confusion: the number of nodes per class and prediction, [K, C, C + 1], in SCORE_UNITS. The last
+          column counts rows whose logits are not all finite, because training has diverged.
+        - loss: the summed cross-entropy, [K].
+        - histogram (with `ranked`): [K, G, 2, B], in SCORE_UNITS.
+        - decides (with `selection`): the client's value of the selecting metric, [K]; nan if it is undefined.
     """
     rows = cohort.rows(target)
     y, client, c = cohort.y[rows], cohort.client[rows], cohort.num_classes
@@ -143,9 +158,11 @@ def score_clients(
 
 
 def _histogram(cohort: Cohort, logits: Tensor, target: str, *, per_client: bool) -> Tensor:
-    """How many rows have their score in which bin: [K, G, 2, B] (class score, rest or class, bin), in
-    SCORE_UNITS; without `per_client` the sum over the cohort's clients, [G, 2, B]. Rows whose logits are not
-    all finite have no score."""
+    """Count the rows with a score in each bin, [K, G, 2, B] (score, rest or class, bin), in SCORE_UNITS.
+
+    Without `per_client` the result is the sum over the cohort's clients, [G, 2, B]. Rows whose logits are not
+    all finite are not counted.
+    """
     rows = cohort.rows(target)
     finite = logits.isfinite().all(1)
     z, rows = logits[finite].double(), rows[finite]
@@ -156,26 +173,26 @@ def _histogram(cohort: Cohort, logits: Tensor, target: str, *, per_client: bool)
     log_p = z.log_softmax(1) if c != 2 else z
     for group in range(groups):
         if c == 2:
-            log_odds, own = z[:, 1] - z[:, 0], y
+            log_odds, in_class = z[:, 1] - z[:, 0], y
         else:
-            # log p_c - log(1 - p_c)
+            # log p_c - log(1 - p_c); expm1 keeps 1 - p_c accurate for p_c close to 0.
             log_odds = log_p[:, group] - torch.log(-torch.expm1(log_p[:, group]))
-            own = (y == group).long()
-        index = ((client * groups + group) * 2 + own) * bins + _bin(log_odds, bins)
+            in_class = (y == group).long()
+        index = ((client * groups + group) * 2 + in_class) * bins + _bin(log_odds, bins)
         counts.index_add_(0, index, parts)
     counts = counts.view(clients, groups, 2, bins)
     return counts if per_client else counts[0]
 
 
 def _bin(log_odds: Tensor, bins: int) -> Tensor:
-    """The bin of each score, [n] int64: equal steps of asinh(log-odds)."""
+    """Compute the bin of each score, [n] int64, in equal steps of asinh(log-odds)."""
     half = math.asinh(LARGEST_LOG_ODDS)
-    place = (torch.asinh(log_odds.clamp(-LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)) + half) / (2 * half)
-    return (place * bins).long().clamp(max=bins - 1)
+    position = (torch.asinh(log_odds.clamp(-LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)) + half) / (2 * half)
+    return (position * bins).long().clamp(max=bins - 1)
 
 
 def count_classes(cohort: Cohort, target: str) -> Tensor:
-    """Every client's nodes of each class in a part, [K, C] int64, in SCORE_UNITS."""
+    """Count every client's nodes of each class in a part of the split, [K, C] int64, in SCORE_UNITS."""
     rows = cohort.rows(target)
     cells = cohort.client[rows] * cohort.num_classes + cohort.y[rows]
     counts = torch.zeros(cohort.num_clients * cohort.num_classes, dtype=torch.int64, device=rows.device)
@@ -183,19 +200,26 @@ def count_classes(cohort: Cohort, target: str) -> Tensor:
 
 
 def in_nodes(counts: Tensor) -> dict[str, Tensor]:
-    """Every client's counts as numbers that a hidden sum takes."""
+    """Convert every client's counts to numbers that a hidden sum accepts."""
     return {"counts": counts.double() / SCORE_UNITS}
 
 
 def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The cohort's sum over its clients."""
+    """Sum scores over the clients of a cohort.
+
+    Args:
+        scores: The result of `score_clients`.
+
+    Returns:
+        The sums, without `decides`.
+    """
     return {k: v.sum(0) for k, v in scores.items() if k != "decides"}
 
 
 def total_scores(
     scores: dict[str, Tensor], cohort: Cohort, logits: Tensor, target: str, histogram: bool
 ) -> dict[str, Tensor]:
-    """The cohort's sum over its clients; histogram: with one of all scores, which `scores` lack."""
+    """Sum scores over the clients of a cohort. `histogram` adds the histogram, which `scores` do not have."""
     if not histogram:
         return total(scores)
     return {**total(scores), "histogram": _histogram(cohort, logits, target, per_client=False)}
@@ -204,25 +228,29 @@ def total_scores(
 def every_score(
     scores: dict[str, Tensor], cohort: Cohort, logits: Tensor, target: str, histogram: bool
 ) -> dict[str, Tensor]:
-    """`parts_to_sum` of every client's scores; histogram: with one of each client, which `scores` lack."""
+    """Return `parts_to_sum` of every client. With `histogram`, add histograms, which `scores` do not have."""
     if histogram:
         scores = {**scores, "histogram": _histogram(cohort, logits, target, per_client=True)}
     return parts_to_sum(scores)
 
 
 def parts_to_sum(scores: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every client's scores as numbers that can be summed: counts in nodes, [K, C, C + 1], [K, G, 2, B]
-    and [K] float64. A loss that is not finite is none; its nodes count as lost."""
+    """Convert every client's scores to numbers that a hidden sum accepts.
+
+    Counts are in nodes, [K, C, C + 1] and [K, G, 2, B], and losses [K], all in float64. A loss that is not
+    finite becomes 0; the last column of the confusion counts shows that predictions were lost.
+    """
     loss = scores["loss"]
     counts = {k: v.double() / SCORE_UNITS for k, v in scores.items() if k in ("confusion", "histogram")}
     return {**counts, "loss": loss.where(loss.isfinite(), 0.0)}
 
 
 def better_clients(scores: dict[str, Tensor], best: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Which clients beat their own best validation metric, [K] bool, and what it was, [K].
+    """Decide which clients improve on their best validation metric, bool [K], and update it, [K].
 
-    A client whose validation nodes do not define the metric (it has none, or none of the positive class)
-    always takes the newest round, so it ends with the last."""
+    The metric is undefined for a client without validation nodes, or without nodes of the positive class.
+    Such a client always takes the newest round, so its final model is that of the last round.
+    """
     value = scores["decides"]
     if best is None:
         return torch.ones_like(value, dtype=torch.bool), value
@@ -231,37 +259,47 @@ def better_clients(scores: dict[str, Tensor], best: Tensor | None) -> tuple[Tens
 
 
 def owned_rows(cohort: Cohort, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows of all owned nodes with their logits.
+
+    Args:
+        cohort: The clients' data.
+        logits: The logits for the target "all", [n, C].
+
+    Returns:
+        The rows, [n], and the logits, [n, C].
+    """
     return cohort.rows("all"), logits
 
 
 def rows_of_target(cohort: Cohort, predictions: tuple[Tensor, Tensor], target: str) -> Tensor:
-    """The logits of a target's rows out of those of every owned row."""
+    """Select the logits of a target's rows from those of all owned rows."""
     rows, logits = predictions
-    place = torch.zeros(cohort.num_rows, dtype=torch.int64, device=rows.device)
-    place[rows] = torch.arange(len(rows), device=rows.device)
-    return logits[place[cohort.rows(target)]]
+    position = torch.zeros(cohort.num_rows, dtype=torch.int64, device=rows.device)
+    position[rows] = torch.arange(len(rows), device=rows.device)
+    return logits[position[cohort.rows(target)]]
 
 
 # ---- metrics of sums ---------------------------------------------------------------------------------------
 
 
 def metrics_of(sums: Mapping[str, Tensor], positive: int = 1) -> dict[str, float]:
-    """The metrics of a sum over clients; nan where there is nothing to compute one from.
+    """Compute the metrics of a sum over clients.
 
     Args:
-        sums: confusion [C, C + 1] and, where there is one, histogram [G, 2, B], in SCORE_UNITS; loss [].
-        positive: the positive class of two.
+        sums: Confusion [C, C + 1] and loss [] and, optionally, histogram [G, 2, B]; counts are in
+            SCORE_UNITS.
+        positive: The positive class of two.
 
     Returns:
-        accuracy, macro_f1 (over the classes that occur or are predicted), balanced_accuracy (the mean recall
-        of the classes that occur) and the mean cross-entropy `loss`; with a histogram also auc and
-        average_precision, and of two classes recall_at_1_percent.
+        The metrics by name, nan if undefined: accuracy, macro_f1 (over the classes that occur or are
+        predicted), balanced_accuracy (the mean recall of the classes that occur) and the mean cross-entropy
+        `loss`. With a histogram also auc and average_precision and, for two classes, recall_at_1_percent.
     """
     return {name: float(value) for name, value in _metrics(sums, positive).items()}
 
 
 def _metrics(sums: Mapping[str, Tensor], positive: int) -> dict[str, Tensor]:
-    """`metrics_of`, of each client [K] or of one sum []."""
+    """Compute the metrics of `metrics_of` for each client, [K], or for one sum, []."""
     confusion = sums["confusion"].double() / SCORE_UNITS
     count = confusion.sum((-2, -1))
     hit = confusion.diagonal(dim1=-2, dim2=-1)
@@ -278,47 +316,57 @@ def _metrics(sums: Mapping[str, Tensor], positive: int) -> dict[str, Tensor]:
 
 
 def _ranked_metrics(histogram: Tensor, positive: int | None) -> dict[str, Tensor]:
-    """histogram [..., G, 2, B] in nodes; positive: the positive class of two, None for more."""
+    """Compute the metrics of a histogram [..., G, 2, B] in nodes. `positive` is None for over two classes."""
     if positive == 0:
+        # The scores for class 0 are the negative of those for class 1.
         histogram = histogram.flip(-1).flip(-2)
-    # Highest scores first.
-    others, own = histogram.flip(-1).unbind(-2)
-    known = (own.sum(-1) > 0) & (others.sum(-1) > 0)
+    # The highest scores come first.
+    negatives, positives = histogram.flip(-1).unbind(-2)
+    known = (positives.sum(-1) > 0) & (negatives.sum(-1) > 0)
     metrics = {
-        "auc": _mean_where(_auc(own, others), known),
-        "average_precision": _mean_where(_average_precision(own, others), known),
+        "auc": _mean_where(_auc(positives, negatives), known),
+        "average_precision": _mean_where(_average_precision(positives, negatives), known),
     }
     if positive is not None:
-        metrics["recall_at_1_percent"] = _mean_where(_recall_at(own, others, ALARMS), own.sum(-1) > 0)
+        recall = _recall_at(positives, negatives, ALARMS)
+        metrics["recall_at_1_percent"] = _mean_where(recall, positives.sum(-1) > 0)
     return metrics
 
 
-def _auc(own: Tensor, others: Tensor) -> Tensor:
-    """How often a node of the class has a higher score than one of the rest, ties counted half. own, others
-    [..., B]: counts in the bins, highest first."""
-    below = others.sum(-1, keepdim=True) - others.cumsum(-1)
-    return (own * (below + others / 2)).sum(-1) / (own.sum(-1) * others.sum(-1))
+def _auc(positives: Tensor, negatives: Tensor) -> Tensor:
+    """Compute the probability that a node of the class has a higher score than another; ties count one half.
+
+    The arguments are the numbers of nodes of the class and of the other nodes in each bin, [..., B], with the
+    highest scores first.
+    """
+    below = negatives.sum(-1, keepdim=True) - negatives.cumsum(-1)
+    return (positives * (below + negatives / 2)).sum(-1) / (positives.sum(-1) * negatives.sum(-1))
 
 
-def _average_precision(own: Tensor, others: Tensor) -> Tensor:
-    """The mean over the nodes of the class of the precision at their score. Those of one bin are taken at
-    its middle: after (own + 1) / 2 of its nodes of the class and half of the others."""
-    found = own.cumsum(-1) - own + (own + 1) / 2
-    alarms = found + others.cumsum(-1) - others / 2
-    return (own * found / alarms).sum(-1) / own.sum(-1)
+def _average_precision(positives: Tensor, negatives: Tensor) -> Tensor:
+    """Average the precision at the score of each node of the class.
+
+    All nodes of a bin are taken to be in its middle, after (positives + 1) / 2 of its nodes of the class and
+    half of its other nodes.
+    """
+    found = positives.cumsum(-1) - positives + (positives + 1) / 2
+    alarms = found + negatives.cumsum(-1) - negatives / 2
+    return (positives * found / alarms).sum(-1) / positives.sum(-1)
 
 
-def _recall_at(own: Tensor, others: Tensor, share: float) -> Tensor:
-    """The share of the class among the `share` of all nodes (at least one node) with the highest scores; of
-    the bin in which they end, in proportion."""
-    size = own + others
-    alarms = (share * size.sum(-1, keepdim=True)).clamp(min=1.0)
+def _recall_at(positives: Tensor, negatives: Tensor, fraction: float) -> Tensor:
+    """Compute the recall of the class among the nodes with the highest scores.
+
+    These are the `fraction` of all nodes, at least one node. Their last bin is taken in proportion.
+    """
+    size = positives + negatives
+    alarms = (fraction * size.sum(-1, keepdim=True)).clamp(min=1.0)
     taken = ((alarms - size.cumsum(-1) + size) / size).nan_to_num(0.0).clamp(0.0, 1.0)
-    return (own * taken).sum(-1) / own.sum(-1)
+    return (positives * taken).sum(-1) / positives.sum(-1)
 
 
 def _mean_where(values: Tensor, known: Tensor) -> Tensor:
-    """The mean over the last dimension of the values that are known; nan where none is."""
+    """Average the known values over the last dimension; nan if none is known."""
     return values.where(known, 0.0).sum(-1) / known.sum(-1)
 
 
@@ -326,11 +374,18 @@ def _mean_where(values: Tensor, known: Tensor) -> Tensor:
 
 
 def choose_selection(counts: Tensor, select: str) -> Selection:
-    """The metric that rounds are selected by, and the positive class, from the class counts [C] of all
-    clients' validation nodes.
+    """Choose the metric that selects rounds, and the positive class.
 
-    ``select=auto`` is accuracy; where more than DOMINANT of the nodes are of one class it is average
-    precision (two classes, both of which occur) or balanced accuracy (more)."""
+    ``select=auto`` means accuracy. If a class is dominant (`DOMINANT`), it means average precision for two
+    classes that both occur, and balanced accuracy for more classes.
+
+    Args:
+        counts: The numbers of all clients' validation nodes of each class, [C].
+        select: The setting `select`.
+
+    Returns:
+        The selection.
+    """
     positive = 0 if len(counts) == 2 and counts[0] < counts[1] else 1
     if select != "auto":
         return Selection(select, positive)
@@ -340,13 +395,19 @@ def choose_selection(counts: Tensor, select: str) -> Selection:
 
 
 def is_dominated(counts: Tensor) -> bool:
-    """Whether more than DOMINANT of the nodes are of one class; counts [C]."""
+    """Decide whether one class is dominant (`DOMINANT`), from the class counts [C]."""
     return bool(counts.max() > DOMINANT * counts.sum())
 
 
 def headline_of(counts: Tensor) -> tuple[str, ...]:
-    """The metrics that say most about predictions of nodes with these class counts [C], the first of them
-    first."""
+    """List the most informative metrics for nodes with given class counts, the most informative first.
+
+    Args:
+        counts: The numbers of nodes of each class, [C].
+
+    Returns:
+        The names of the metrics.
+    """
     if not is_dominated(counts):
         return ("accuracy", "macro_f1")
     two = ("average_precision", "auc", "recall_at_1_percent")
@@ -354,18 +415,18 @@ def headline_of(counts: Tensor) -> tuple[str, ...]:
 
 
 def agreed_selection(counts: Tensor, select: str) -> JsonObject:
-    """The control values of a selection."""
+    """Choose a selection and return it as control values."""
     selection = choose_selection(counts, select)
     return {"metric": selection.metric, "positive": selection.positive}
 
 
 def summed_counts(sums: Mapping[str, Tensor]) -> Tensor:
-    """Counts in SCORE_UNITS of a hidden sum of `in_nodes`."""
+    """Convert a hidden sum of `in_nodes` to counts in SCORE_UNITS."""
     return (sums["counts"] * SCORE_UNITS).round().long()
 
 
 def counts_of(confusion: Tensor) -> list[list[float]]:
-    """Confusion counts in nodes: whole numbers where no node counts in parts."""
+    """Convert confusion counts to nodes; they are whole numbers unless nodes have several owners."""
     return [
         [units // SCORE_UNITS if units % SCORE_UNITS == 0 else units / SCORE_UNITS for units in row]
         for row in confusion.tolist()
@@ -373,12 +434,12 @@ def counts_of(confusion: Tensor) -> list[list[float]]:
 
 
 def no_counts(num_classes: int) -> dict[str, Tensor]:
-    """The form of one client's `in_nodes`."""
+    """Return the form of one client's `in_nodes`."""
     return {"counts": torch.zeros(num_classes)}
 
 
 def no_scores(num_classes: int, ranked: bool) -> dict[str, Tensor]:
-    """The form of one client's `parts_to_sum`."""
+    """Return the form of one client's `parts_to_sum`."""
     like = {"confusion": torch.zeros(num_classes, num_classes + 1), "loss": torch.zeros(())}
     if ranked:
         groups = 1 if num_classes == 2 else num_classes
@@ -387,32 +448,35 @@ def no_scores(num_classes: int, ranked: bool) -> dict[str, Tensor]:
 
 
 def opened_scores(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A sum of `parts_to_sum` as `total` has it."""
+    """Convert a sum of `parts_to_sum` to the form that `total` returns."""
     counts = {k: (v * SCORE_UNITS).round().long() for k, v in sums.items() if k != "loss"}
     return {**counts, "loss": sums["loss"]}
 
 
 def scored(sums: Mapping[str, Tensor], selection: Selection) -> Scored:
-    """The metrics, and what a report shows: counts in nodes [C, C + 1] (class, prediction, none),
-    precision and recall of each class, which metrics say most, and by which rounds were selected."""
+    """Compute the metrics, and details for the report.
+
+    The details are the confusion counts in nodes, [C, C + 1], precision and recall of each class, the most
+    informative metrics, and the metric that selected rounds.
+    """
     confusion = sums["confusion"]
-    shown: JsonObject = {
+    report: JsonObject = {
         "test_confusion": counts_of(confusion),
         "test_classes": _classes(confusion),
         "headline": list(headline_of(confusion.sum(1))),
         "selected_by": selection.metric,
     }
     if len(confusion) == 2:
-        shown["positive_class"] = selection.positive
+        report["positive_class"] = selection.positive
     metrics = metrics_of(sums, selection.positive)
-    if selection.metric in metrics:  # first, for whoever shows one
+    if selection.metric in metrics:  # callers that show only one metric show the first
         metrics = {selection.metric: metrics[selection.metric], **metrics}
     count = float(confusion.sum()) / SCORE_UNITS
-    return Scored(metrics, bool(confusion[:, -1].any()), shown, count)
+    return Scored(metrics, bool(confusion[:, -1].any()), report, count)
 
 
 def _classes(confusion: Tensor) -> list[dict[str, float | None]]:
-    """Precision and recall of each class; None for a class that is never predicted, or does not occur."""
+    """Compute precision and recall of each class; None if a class is never predicted or does not occur."""
     counts = confusion.double()
     hit = counts.diagonal()
     rows = zip((hit / counts[:, :-1].sum(0)).tolist(), (hit / counts.sum(1)).tolist(), strict=True)
@@ -422,13 +486,15 @@ def _classes(confusion: Tensor) -> list[dict[str, float | None]]:
 
 
 def accept_scores(target: str, sums: Mapping[str, Tensor], declared: Mapping[str, np.ndarray]) -> str:
-    """Why the scores of another process cannot be used (see `transfer.Accept`): `total` of its clients, on
-    the nodes of `target`."""
+    """Return why the scores of another process cannot be used, or "" if they can (see `transfer.Accept`).
+
+    The scores are those that `total` returns for the process's clients and the nodes of `target`.
+    """
     confusion, loss = sums["confusion"], sums["loss"]
     if confusion.dtype != torch.int64 or confusion.dim() != 2 or bool((confusion < 0).any()):
         return f"{describe_value(confusion)} where counts of classes are expected"
     most = declared.get(target)
-    # Added as floating numbers: a sum of whole ones could pass their largest.
+    # The sum is in floating point, because the sum of large integers could overflow.
     scored = float(confusion.double().sum()) / SCORE_UNITS
     if most is not None and scored > int(most.sum()):
         return f"scores of {scored:.6g} nodes of {target}, and declared {int(most.sum())} when it joined"
@@ -451,13 +517,14 @@ _SCORES = SumForm(total_scores, every_score, no_scores, opened_scores)
 
 
 def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -> _Prepared:
-    """Agree on the metric that rounds are selected by, from the class counts of all validation nodes.
+    """Agree on the metric that selects rounds, from the class counts of all validation nodes.
 
-    InputError where the data does not have the metric that was asked for."""
+    Raises InputError if the metric of the setting `select` is not defined for the data.
+    """
     if config.select == "recall_at_1_percent" and task.num_classes != 2:
         raise InputError(
-            f"select=recall_at_1_percent needs data of two classes, and there are {task.num_classes}; use "
-            "balanced_accuracy or average_precision"
+            f"select=recall_at_1_percent needs data with two classes, and the data has {task.num_classes}; "
+            "use balanced_accuracy or average_precision"
         )
     check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
     counts = protected_sum(
@@ -482,10 +549,11 @@ def score(
     prepared: _Prepared,
     config: GraphSettings,
 ) -> tuple[Located, Located]:
-    """Every client's scores at the clients, and the metrics of their sum at the server.
+    """Compute every client's scores at the clients, and the metrics of their sum at the server.
 
-    The histogram of scores is sent with the final scores, and in every evaluation where rounds are selected
-    by a metric that needs it."""
+    The histogram of scores is sent with the final scores. It is sent in every evaluation if rounds are
+    selected by a metric that needs it.
+    """
     selection = prepared.selection
     by_rank = selection.metric in RANKED
     ranked = by_rank or name.startswith("final_")
@@ -498,7 +566,7 @@ def score(
         name=f"{name}_scores",
         hidden_name=HIDDEN_SCORES,
         like=(prepared.num_classes, ranked),
-        # The loss of a client whose training has diverged is not finite, and others' training may go on.
+        # The loss of a client whose training has diverged is not finite; the training of others may go on.
         finite=False,
         accept=partial(accept_scores, target),
     )
@@ -506,7 +574,7 @@ def score(
 
 
 def decides(config: GraphSettings, prepared: _Prepared) -> str:
-    """The metric that rounds are selected by."""
+    """Return the metric that selects rounds."""
     return prepared.selection.metric
 
 

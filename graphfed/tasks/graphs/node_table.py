@@ -1,4 +1,4 @@
-"""What a run of node classification predicts: a class for every owned node."""
+"""The predictions of node classification as a table: a class for every owned node."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -22,8 +22,16 @@ def cohort_predictions(
     partition: Partition,
     owners: Partition | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(cohort, rows [n], logits [n, C]) of every host -> nodes [n], clients [n] and logits [n, C]. `owners`:
-    names the clients where training was pooled."""
+    """Collect the predictions of all workers.
+
+    Args:
+        parts: (cohort, rows [n], logits [n, C]) of every worker.
+        partition: The partition of training.
+        owners: If training was pooled at one client, the partition that gives the clients of each node.
+
+    Returns:
+        The nodes, [n]; their clients, [n]; and the logits, [n, C].
+    """
     clients, ids, logits = [], [], []
     for cohort, rows, part in parts:
         row = rows.cpu().numpy()
@@ -36,7 +44,7 @@ def cohort_predictions(
     node = partition.held_node[held]
     if owners is not None:
         client_of_node = np.full(int(owners.held_node.max(initial=0)) + 1, -1)
-        # Where a node has owned copies at several clients, the lowest client stands.
+        # If several clients own copies of a node, the client with the smallest number is named.
         owned = np.flatnonzero(owners.held_owner)[::-1]
         client_of_node[owners.held_node[owned]] = owners.held_client[owned]
         client = client_of_node[node]
@@ -50,11 +58,20 @@ def predictions_table(
     client_names: Sequence[str],
     class_names: Sequence[str] | None = None,
 ) -> "pa.Table":
-    """A pyarrow table, sorted by node, then client. Columns: node, client, split (train, val, test or none),
-    label (null where unknown), prediction, its probability, and probability_0 ... probability_{C-1}; where
-    the graph has names of its own also id, client_name, label_name and prediction_name.
-    predicted: see `cohort_predictions`; client_names: what the data calls the clients, () where they are not
-    the data's; class_names: those of the model, where they are not the graph's."""
+    """Build the table of predictions.
+
+    Args:
+        predicted: The result of `cohort_predictions`.
+        graph: The graph.
+        split: The split of its nodes.
+        client_names: The names that the data gives to the clients; () if it gives none.
+        class_names: The names of the model's classes, if they differ from those of the graph.
+
+    Returns:
+        A pyarrow table, sorted by node, then client. Its columns are node, client, split (train, val, test or
+        none), label (null if unknown), prediction, its probability, and probability_0 ... probability_{C-1}.
+        If the graph has names, it also has id, client_name, label_name and prediction_name.
+    """
     import pyarrow as pa
 
     node, client, logits = predicted
@@ -78,7 +95,7 @@ def predictions_table(
         columns["id"] = graph.ids.take(pa.array(node))
     if graph.clients is not None:
         columns["client_name"] = _named(graph.clients[node], graph.client_names)
-    elif client_names:  # a node may be at several clients, with a row for each
+    elif client_names:  # several clients may own a node, which then has a row for each
         columns["client_name"] = _named(client, client_names)
     if graph.class_names:
         columns["label_name"] = _named(label, graph.class_names)
@@ -89,7 +106,7 @@ def predictions_table(
 
 
 def _named(index: np.ndarray, names: Sequence[str]) -> "pa.DictionaryArray":
-    """Names by index, null where it is negative, stored once each."""
+    """Build a dictionary-encoded column of names from indices; a negative index gives null."""
     import pyarrow as pa
 
     return pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32), mask=index < 0), list(names))

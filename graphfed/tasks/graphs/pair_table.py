@@ -1,4 +1,4 @@
-"""What a run of link prediction predicts: a score for every validation and test pair."""
+"""The predictions of link prediction as a table: a score for every validation and test pair."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -23,17 +23,26 @@ def cohort_pairs(
     partition: Partition,
     owners: Partition | None,
 ) -> dict[str, np.ndarray]:
-    """(cohort, pairs [n], scores [n]) of every host -> columns of n: source, at the client that scores the
-    pair, and target, nodes; client, the client's; label, whether the pair is an edge; part
-    (`link_splits.PARTS`); score. `owners`: names the clients where training was pooled."""
+    """Collect the predictions of all workers.
+
+    Args:
+        parts: (cohort, pairs [n], scores [n]) of every worker.
+        partition: The partition of training.
+        owners: If training was pooled at one client, the partition that gives the client of each node.
+
+    Returns:
+        Columns of one entry per pair. source is the node at the client that scores the pair, target the other
+        node, client that client, label whether the pair is an edge, part a position in `link_splits.PARTS`,
+        and score the score.
+    """
     columns: dict[str, list[np.ndarray]] = {}
     for cohort, pairs, scores in parts:
         links = cohort.links
         assert links is not None
         row = links.row[pairs]
         client = np.asarray(cohort.clients)[cohort.client[row].cpu().numpy()]
-        told = (cohort.id[row], links.id[pairs], links.label[pairs], links.part[pairs], scores.detach())
-        for name, column in zip(("source", "target", "label", "part", "score"), told, strict=True):
+        values = (cohort.id[row], links.id[pairs], links.label[pairs], links.part[pairs], scores.detach())
+        for name, column in zip(("source", "target", "label", "part", "score"), values, strict=True):
             columns.setdefault(name, []).append(column.cpu().numpy())
         columns.setdefault("client", []).append(client)
     whole = {name: np.concatenate(column) for name, column in columns.items()}
@@ -46,10 +55,18 @@ def cohort_pairs(
 
 
 def pairs_table(predicted: dict[str, np.ndarray], graph: "Graph", client_names: Sequence[str]) -> "pa.Table":
-    """A pyarrow table, sorted by source, then target. Columns: source, target, client, part (val or test),
-    label (whether the pair is an edge), score; where the graph has names of its own also source_id, target_id
-    and client_name. predicted: see `cohort_pairs`; client_names: what the data calls the clients, () where
-    they are not the data's."""
+    """Build the table of predictions.
+
+    Args:
+        predicted: The result of `cohort_pairs`.
+        graph: The graph.
+        client_names: The names that the data gives to the clients; () if it gives none.
+
+    Returns:
+        A pyarrow table, sorted by source, then target. Its columns are source, target, client, part (val or
+        test), label (whether the pair is an edge) and score. If the graph has names, it also has source_id,
+        target_id and client_name.
+    """
     import pyarrow as pa
 
     order = np.lexsort((predicted["target"], predicted["source"]))

@@ -1,4 +1,4 @@
-"""A shared model scored on the whole graph: another question than the test score, reported next to it."""
+"""The score of a shared model on the whole graph, which is reported next to the test score."""
 
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.partitions.partition import partition
@@ -29,8 +29,21 @@ def pooled_score(
     config: GraphSettings,
     scaling: feature_scaling.Scaling | None,
 ) -> dict[str, float]:
-    """Another question than the test score: the same weights on the pooled graph, with every edge. For shared
-    models only."""
+    """Score a shared model on the test nodes of the whole graph, with all cross-client edges.
+
+    The test score is another quantity: there, every client predicts on what it holds and receives.
+
+    Args:
+        method: The method, which trains one shared model.
+        graph: The whole graph.
+        split: The split of its nodes.
+        weights: The weights of the model.
+        config: The settings of the run.
+        scaling: The scaling of the features; None if they are not scaled.
+
+    Returns:
+        The metrics by name.
+    """
     cohort = make_cohort(
         graph, split, partition(graph, "random", 1, 0), [0], device=tensors_in(weights)[0].device
     )

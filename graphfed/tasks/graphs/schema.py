@@ -1,4 +1,4 @@
-"""What clients tell each other of their data before they train together, and whether it goes together."""
+"""The schema of a site's data, which is sent before training, and the comparison of all sites' schemas."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -8,20 +8,27 @@ from graphfed.files import JsonObject
 
 __all__ = ["Schema", "compare_schemas"]
 
-#: What a node goes by at the other clients, and where its part of the split is from.
-IDS = ("id", "client and id", "dealt")
-PARTS = ("column", "hash", "dealt")
+#: What identifies a node at all clients, and what determines its part of the split.
+IDS = ("id", "client and id", "exported")
+PARTS = ("column", "hash", "exported")
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """The form of a client's data. It holds no data, and no number of nodes or edges; who reads it learns
-    what the client's columns of features and its classes are called, which may be telling enough: where
-    `classes` does not name them, that every one of these classes occurs at the client.
+    """The form of a site's data.
 
-    feature_names: F of them, "" where unknown; class_names: C, "" where unknown; weighted: whether edges have
-    weights; ids: what nodes go by, one of IDS; parts: where their part of the split is from, one of
-    PARTS. Both are "dealt" for a cohort file that somebody with the whole graph has dealt."""
+    It contains no data and no numbers of nodes or edges, but a reader learns the names of features and
+    classes. If the site's description does not have `classes`, the reader also learns that each of these
+    classes occurs at the site.
+
+    Attributes:
+        feature_names: The names of the F features, "" if unknown.
+        class_names: The names of the C classes, "" if unknown.
+        weighted: Whether edges have weights.
+        ids: What identifies a node, one of IDS.
+        parts: What determines a node's part of the split, one of PARTS. `ids` and `parts` are both "exported"
+            for a cohort file that `graphfed data export` wrote.
+    """
 
     feature_names: tuple[str, ...]
     class_names: tuple[str, ...]
@@ -30,131 +37,153 @@ class Schema:
     parts: str
 
     @property
-    def dealt(self) -> bool:
-        """Whether somebody with the whole graph dealt the data."""
-        return self.ids == "dealt"
+    def exported(self) -> bool:
+        """Whether the data was exported from a whole graph."""
+        return self.ids == "exported"
 
     @property
     def owners_known(self) -> bool:
-        """Whether the client knows how many clients own each of its nodes: who dealt the data has said so,
-        and a node that goes by its client and its id is at that client alone."""
-        return self.ids in ("dealt", "client and id")
+        """Whether the site knows how many clients own each of its nodes.
+
+        An exported cohort contains these numbers, and a node that is identified by its client and its id is
+        at that client only.
+        """
+        return self.ids in ("exported", "client and id")
 
     def to_json(self) -> JsonObject:
-        """A mapping that `from_json` takes."""
+        """Convert to JSON.
+
+        Returns:
+            A mapping that `from_json` accepts.
+        """
         lists = {"feature_names": list(self.feature_names), "class_names": list(self.class_names)}
         return dataclasses.asdict(self) | lists
 
     @staticmethod
     def from_json(content: object, origin: str = "the schema") -> "Schema":
-        """The schema in plain JSON, which may come from anybody. origin: what to call it in messages.
+        """Read a schema from JSON, which is not trusted.
 
-        InputError for anything but what `to_json` gives."""
+        Args:
+            content: The JSON.
+            origin: The name of the schema in messages.
+
+        Returns:
+            The schema.
+
+        Raises:
+            InputError: The content is not of the form that `to_json` returns.
+        """
         fields = [field.name for field in dataclasses.fields(Schema)]
         if not isinstance(content, Mapping) or {*content} != {*fields}:
             found = sorted(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
-            raise InputError(f"{origin} must have {', '.join(fields)}, and nothing else; found {found}")
+            raise InputError(f"{origin} must have the keys {', '.join(fields)} and no others; found {found}")
         for name in ("feature_names", "class_names"):
             names = content[name]
             if not isinstance(names, list) or not all(isinstance(text, str) for text in names):
-                raise InputError(f"{origin}: {name} must be a list of text; found {shown(names)}")
+                raise InputError(f"{origin}: {name} must be a list of texts; found {shown(names)}")
         if not isinstance(content["weighted"], bool):
             raise InputError(f"{origin}: weighted must be true or false; found {shown(content['weighted'])}")
         for name, known in (("ids", IDS), ("parts", PARTS)):
             if content[name] not in known:
                 raise InputError(f"{origin}: {name} must be one of {known}; found {shown(content[name])}")
-        if (content["ids"] == "dealt") != (content["parts"] == "dealt"):
-            raise InputError(f"{origin}: ids and parts are dealt both or neither")
+        if (content["ids"] == "exported") != (content["parts"] == "exported"):
+            raise InputError(f"{origin}: ids and parts must both be 'exported', or neither")
         lists = {name: tuple(content[name]) for name in ("feature_names", "class_names")}
         return Schema(**{**content, **lists})
 
 
 def compare_schemas(schemas: Mapping[str, Schema]) -> None:
-    """InputError where clients' data does not go together: the two clients, what differs between them, and
-    the fix. schemas: by the clients' names, in the order of the clients; each is compared with the first."""
+    """Check that the data of all sites fits together. Each schema is compared with the first.
+
+    Args:
+        schemas: The schemas by the names of the clients or gateways, in their order.
+
+    Raises:
+        InputError: Two schemas differ; the message names both sites, the difference and the fix.
+    """
     first, *others = schemas.items()
     for other in others:
-        for fault in (_origin, _features, _classes, _weights):
-            found = fault(first, other)
-            if found is not None:
-                raise InputError(found)
+        for find_difference in (_compare_origins, _compare_features, _compare_classes, _compare_weights):
+            difference = find_difference(first, other)
+            if difference is not None:
+                raise InputError(difference)
 
 
-_Client = tuple[str, Schema]
+_NamedSchema = tuple[str, Schema]
 
 
-def _origin(one: _Client, other: _Client) -> str | None:
-    """Nodes that go by different ids would never meet; parts of different origin can put a node that two
-    clients share into training at one of them and into the test at the other."""
-    (a, mine), (b, theirs) = one, other
-    if mine.dealt != theirs.dealt:
-        dealt, own = (a, b) if mine.dealt else (b, a)
+def _compare_origins(one: _NamedSchema, two: _NamedSchema) -> str | None:
+    """Compare what identifies nodes and what determines parts of the split.
+
+    With different ids, a node that two clients share would not be recognised. With different origins of the
+    parts, it could be in training at one client and in the test at the other.
+    """
+    (a, schema_a), (b, schema_b) = one, two
+    if schema_a.exported != schema_b.exported:
+        exporting, reading = (a, b) if schema_a.exported else (b, a)
         return (
-            f"client {shown(dealt)} reads a cohort file that was dealt and client {shown(own)} files of "
-            f"its own; "
-            "let all clients read the one or the other"
+            f"client {shown(exporting)} has an exported cohort file and client {shown(reading)} has a "
+            "description of its own files; give all clients the same kind of file"
         )
-    if mine.ids != theirs.ids:
-        both, alone = (a, b) if mine.ids == "client and id" else (b, a)
+    if schema_a.ids != schema_b.ids:
+        both, only_id = (a, b) if schema_a.ids == "client and id" else (b, a)
         return (
-            f"edges name the client of each end at client {shown(both)} and not at client "
-            f"{shown(alone)}, so that "
-            "their nodes go by different ids; name source_client and target_client in every description, or "
-            "in none"
+            f"the edges name the client of each endpoint at client {shown(both)} and not at client "
+            f"{shown(only_id)}, so their nodes have different ids; name source_client and target_client in "
+            "every description, or in none"
         )
-    if mine.parts != theirs.parts:
-        told, drawn = (a, b) if mine.parts == "column" else (b, a)
+    if schema_a.parts != schema_b.parts:
+        column, hashed = (a, b) if schema_a.parts == "column" else (b, a)
         return (
-            f"client {shown(told)} has a column of parts of the split and client {shown(drawn)} has "
-            f"none; add it "
-            "everywhere, or use it nowhere: 'split:' with nothing after it in each description"
+            f"client {shown(column)} has a column with parts of the split and client {shown(hashed)} has "
+            "none; add the column at every client, or use it at no client ('split:' with nothing after it in "
+            "each description)"
         )
     return None
 
 
-def _features(one: _Client, other: _Client) -> str | None:
-    (a, mine), (b, theirs) = one, other
-    names = mine.feature_names
+def _compare_features(one: _NamedSchema, two: _NamedSchema) -> str | None:
+    (a, schema_a), (b, schema_b) = one, two
+    names = schema_a.feature_names
     known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if all(names) else "..."
-    fix = f"name the same ones in the same order in each description: 'features: [{known}]'"
-    if len(names) != len(theirs.feature_names):
+    fix = f"name the same features in the same order in each description: 'features: [{known}]'"
+    if len(names) != len(schema_b.feature_names):
         return (
             f"client {shown(a)} has {len(names)} features and client {shown(b)} has "
-            f"{len(theirs.feature_names)}; "
-            f"{fix}"
+            f"{len(schema_b.feature_names)}; {fix}"
         )
-    for position, (here, there) in enumerate(zip(names, theirs.feature_names, strict=True), 1):
-        if here and there and here != there:
+    for position, (name_a, name_b) in enumerate(zip(names, schema_b.feature_names, strict=True), 1):
+        if name_a and name_b and name_a != name_b:
             return (
-                f"feature {position} is {shown(here)} at client {shown(a)} and {shown(there)} at client "
+                f"feature {position} is {shown(name_a)} at client {shown(a)} and {shown(name_b)} at client "
                 f"{shown(b)}; {fix}"
             )
     return None
 
 
-def _classes(one: _Client, other: _Client) -> str | None:
-    (a, mine), (b, theirs) = one, other
-    ours, others = mine.class_names, theirs.class_names
-    if len(ours) == len(others) and all(x == y or not x or not y for x, y in zip(ours, others, strict=True)):
+def _compare_classes(one: _NamedSchema, two: _NamedSchema) -> str | None:
+    (a, schema_a), (b, schema_b) = one, two
+    names_a, names_b = schema_a.class_names, schema_b.class_names
+    if len(names_a) == len(names_b) and all(
+        x == y or not x or not y for x, y in zip(names_a, names_b, strict=True)
+    ):
         return None
-    every = [name for name in dict.fromkeys((*ours, *others)) if name]
+    every = [name for name in dict.fromkeys((*names_a, *names_b)) if name]
     return (
-        f"the classes are {_listed(ours)} at client {shown(a)} and {_listed(others)} at client "
-        f"{shown(b)}; name "
-        f"all classes in each description, in the same order: 'classes: {_listed(every)}'"
+        f"the classes are {_listed(names_a)} at client {shown(a)} and {_listed(names_b)} at client "
+        f"{shown(b)}; name all classes in each description, in the same order: 'classes: {_listed(every)}'"
     )
 
 
-def _weights(one: _Client, other: _Client) -> str | None:
-    (a, mine), (b, theirs) = one, other
-    if mine.weighted == theirs.weighted:
+def _compare_weights(one: _NamedSchema, two: _NamedSchema) -> str | None:
+    (a, schema_a), (b, schema_b) = one, two
+    if schema_a.weighted == schema_b.weighted:
         return None
-    has, lacks = (a, b) if mine.weighted else (b, a)
+    weighted, unweighted = (a, b) if schema_a.weighted else (b, a)
     return (
-        f"the edges of client {shown(has)} have weights and those of client {shown(lacks)} have none; "
-        f"name their "
-        "column in each description ('weight: COLUMN'), or leave it out in each ('weight:' with nothing "
-        "after it)"
+        f"the edges of client {shown(weighted)} have weights and those of client {shown(unweighted)} have "
+        "none; name the column of weights in each description ('weight: COLUMN'), or use no weights in each "
+        "('weight:' with nothing after it)"
     )
 
 

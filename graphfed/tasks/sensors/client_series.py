@@ -1,10 +1,10 @@
-"""What the places of a deployment that forecasts read from their own files: a client the readings of its
-sensors, the server the graph between all of them.
+"""The files of the participants of a forecasting deployment: a site's readings, and the server's graph.
 
-A client's description (.yaml) names the file of its readings only, the server's that of the distances or the
-adjacency only (keys: `graphfed.data.user_files.sensor_description`). A sensor is called as the client of the
-run that it is. All clients need readings of the same steps of time; who lacks some leaves their cells
-empty."""
+A site's description (.yaml) names only the file of its readings, and the server's description only the file
+of distances or the adjacency (`graphfed.data.user_files.sensor_description` has the keys). Each sensor is a
+client of the run and has its name. All sites need readings of the same steps of time; the cells of missing
+readings are empty.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +27,13 @@ __all__ = ["OwnSeries", "read_graph", "read_readings", "read_series"]
 
 @dataclass(frozen=True, eq=False)
 class OwnSeries:
-    """A client's own sensors, in the order of the run's clients: as they were read, how their windows are
-    divided, and as they are trained on."""
+    """The sensors of a site, in the order of the run's clients.
+
+    Attributes:
+        sensors: The readings as they were read.
+        split: The split of their windows.
+        series: The readings as training uses them.
+    """
 
     sensors: Sensors
     split: TimeSplit
@@ -36,27 +41,36 @@ class OwnSeries:
 
 
 def read_readings(path: Path, roster: Sequence[str]) -> Sensors:
-    """The sensors of a client's description, in the order of the roster (the names of the run's clients),
-    which they must be a block of; without a graph.
+    """Read the sensors of a site's description.
 
-    Raises InputError for files that cannot be used, and for a sensor that is no client of the run."""
+    Args:
+        path: The description.
+        roster: The names of the run's clients.
+
+    Returns:
+        The sensors without a graph, in the order of the roster.
+
+    Raises:
+        InputError: A file cannot be used, a sensor is no client of the run, or the sensors are not
+            consecutive in the roster.
+    """
     sensors = load_readings(describe_readings(read_yaml(path, "the description"), path.parent, str(path)))
     number = {name: k for k, name in enumerate(roster)}
     for name in sensors.ids:
         if name not in number:
             raise InputError(
                 f"{path}: sensor {shown(name)} is no client of this project ({', '.join(roster[:5])}"
-                f"{', ...' if len(roster) > 5 else ''}); call both alike, in the project file as in "
-                "{name: SITE, clients: [SENSOR, ...]}"
+                f"{', ...' if len(roster) > 5 else ''}); use the sensor's name as the client's name in the "
+                "project file, as in {name: SITE, clients: [SENSOR, ...]}"
             )
     order = np.argsort([number[name] for name in sensors.ids])
     numbers = sorted(number[name] for name in sensors.ids)
     if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-        lacking = next(k for k in range(numbers[0], numbers[-1]) if k not in {*numbers})
+        absent = next(k for k in range(numbers[0], numbers[-1]) if k not in {*numbers})
         raise InputError(
-            f"{path} has readings of {shown(roster[numbers[0]])}, of {shown(roster[numbers[-1]])}, not of "
-            f"{shown(roster[lacking])}, which the project lists between them; give those of all sensors "
-            "of this client, or correct the project"
+            f"{path} has readings of {shown(roster[numbers[0]])} and of {shown(roster[numbers[-1]])}, and "
+            f"not of {shown(roster[absent])}, which the project lists between them; give the readings of all "
+            "sensors of this site, or correct the project"
         )
     return replace(
         sensors,
@@ -67,17 +81,39 @@ def read_readings(path: Path, roster: Sequence[str]) -> Sensors:
 
 
 def read_series(path: Path, roster: Sequence[str], split: str, config: JsonObject) -> OwnSeries:
-    """A client's sensors, divided as the run's settings say (lags, horizon, every). Raises what
-    `read_readings` and `make_time_split` raise."""
+    """Read the sensors of a site's description and split their windows.
+
+    Args:
+        path: The description.
+        roster: The names of the run's clients.
+        split: The split of the run.
+        config: The settings of the run, with lags, horizon and every.
+
+    Returns:
+        The sensors and their windows.
+
+    Raises:
+        InputError: As in `read_readings` and `make_time_split`.
+    """
     sensors = read_readings(path, roster)
-    divided = make_time_split(sensors, split, config["lags"], config["horizon"], config["every"])
-    series = make_series(sensors, divided, range(sensors.num_sensors))
+    time_split = make_time_split(sensors, split, config["lags"], config["horizon"], config["every"])
+    series = make_series(sensors, time_split, range(sensors.num_sensors))
     first = list(roster).index(sensors.ids[0])
-    return OwnSeries(sensors, divided, replace(series, clients=tuple(first + k for k in series.clients)))
+    return OwnSeries(sensors, time_split, replace(series, clients=tuple(first + k for k in series.clients)))
 
 
 def read_graph(path: Path, roster: Sequence[str]) -> Edges:
-    """The edges of the server's description, whose nodes are the run's clients. Raises InputError for
-    files that cannot be used."""
+    """Read the graph of the server's description.
+
+    Args:
+        path: The description.
+        roster: The names of the run's clients, which are the nodes of the graph.
+
+    Returns:
+        The edges.
+
+    Raises:
+        InputError: A file cannot be used.
+    """
     description = describe_graph(read_yaml(path, "the description"), path.parent, str(path))
     return make_edges(load_graph(description, tuple(roster)))

@@ -1,6 +1,6 @@
-"""What a run on readings of sensors trains on: one client each, and their split in time (see `tasks.inputs`).
+"""The inputs of a run on readings: the sensors, each a client, and their split (see `tasks.inputs`).
 
-Shapes: S sensors, T steps, W windows, m lags, n steps ahead."""
+Shapes: S sensors, W windows, n steps ahead."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,13 +32,19 @@ if TYPE_CHECKING:
 
 __all__ = ["PARTS", "SensorInputs", "forecast_table", "load_sensors"]
 
-#: Of the split, those that are predicted.
+#: The parts of the split that are predicted.
 PARTS = ("val", "test")
 
 
 @dataclass(frozen=True, eq=False)
 class SensorInputs:
-    """Every sensor is a client, with its own readings; the server has the network of all of them."""
+    """The inputs of a run in which each sensor is a client with its readings, and the server has the graph.
+
+    Attributes:
+        sensors: The readings and the graph.
+        split: The split of the windows.
+        dropped: Descriptions of unused keys of the data's description (`DataSource.dropped`).
+    """
 
     sensors: Sensors
     split: TimeSplit
@@ -46,11 +52,12 @@ class SensorInputs:
 
     @property
     def name(self) -> str:
+        """The name of the data."""
         return self.sensors.name
 
     @property
     def hashes(self) -> dict[str, str]:
-        """The partition's is of the sensors' names, in order."""
+        """The hashes of data, split and partition. The last one is a hash of the sensors' names in order."""
         ids = np.frombuffer("\0".join(self.sensors.ids).encode(), dtype=np.uint8)
         return {
             "data": self.sensors.hash,
@@ -60,13 +67,29 @@ class SensorInputs:
 
     @property
     def num_clients(self) -> int:
+        """The number of sensors."""
         return self.sensors.num_sensors
 
     def task(self, name: str) -> Task:
-        """One feature, the reading; no classes."""
+        """Describe the task.
+
+        Args:
+            name: The name of the task.
+
+        Returns:
+            A task with one feature, the reading, and no classes.
+        """
         return Task(1, 0, name)
 
     def check(self, config: RunConfig) -> None:
+        """Check that the method of a run can use these inputs.
+
+        Args:
+            config: The run.
+
+        Raises:
+            InputError: There are more workers than clients, or the method cannot use the sensors.
+        """
         if config.workers is not None and config.workers > self.clients_of(config.method):
             raise InputError(
                 f"{config.workers} workers cannot hold {self.num_clients} clients; use at most as many "
@@ -76,6 +99,14 @@ class SensorInputs:
             config.method.requires.check(self.sensors, config.training)
 
     def described(self, config: RunConfig) -> JsonObject:
+        """Describe sensors and partition for the manifest.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The keys `data` and `partition` of the manifest.
+        """
         sensors = self.sensors
         return {
             "data": {
@@ -102,14 +133,33 @@ class SensorInputs:
         }
 
     def overview(self) -> JsonObject:
+        """Compute the content of overview.json.
+
+        Returns:
+            The overview of the sensors.
+        """
         return sensor_overview(self.sensors, self.split)
 
     def threads(self) -> int:
+        """Choose the number of threads if the user does not.
+
+        Returns:
+            The number of threads.
+        """
         windows = -(-self.split.train // self.split.every)
         return threads_for(self.num_clients * windows * self.split.lags)
 
     def bytes_needed(self, config: RunConfig) -> int:
-        """Of weights as of a recurrent encoder and decoder with three gates each, and as much again."""
+        """Estimate the size of a run's files.
+
+        The weights are estimated as twice those of a recurrent encoder and decoder with three gates each.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The size in bytes (see `Inputs.bytes_needed`).
+        """
         training = config.training
         weights = 0
         if isinstance(training, RecurrentSettings):
@@ -119,6 +169,14 @@ class SensorInputs:
         return 13 * models * weights + rows + 1_000_000
 
     def memory_needed(self, config: RunConfig) -> int:
+        """Estimate the memory that a run needs in addition to its process's present memory.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The memory in bytes.
+        """
         training = config.training
         assert isinstance(training, WindowSettings)
         split, method = self.split, config.method
@@ -127,26 +185,65 @@ class SensorInputs:
         return series_memory(extent, training, pooled=method.pooled, extra=extra)
 
     def bytes_of_partition(self) -> int:
+        """Return 0, because no partition is written.
+
+        Returns:
+            0.
+        """
         return 0
 
     def save_partition(self, path: Path) -> None:
-        """There is one partition only, which no file is needed for."""
+        """Write nothing, because sensors have only one partition.
+
+        Args:
+            path: Not used.
+        """
 
     def clients_of(self, method: "Method") -> int:
-        """All of them also where one party holds all data: it holds them as one cohort."""
+        """Return the number of clients in the federation of a method.
+
+        Args:
+            method: The method.
+
+        Returns:
+            The number of sensors, also for a method that trains on pooled data: it has them as one cohort.
+        """
         return self.num_clients
 
     def parts(self, config: RunConfig, workers: Sequence[Sequence[int]]) -> "list[Series]":
+        """Divide the readings among workers.
+
+        Args:
+            config: The run.
+            workers: The numbers of each worker's clients.
+
+        Returns:
+            The series of each worker.
+        """
         from graphfed.federation.series import make_series
 
         return [make_series(self.sensors, self.split, worker, device=config.device) for worker in workers]
 
     def part_of_server(self, config: RunConfig) -> "Network":
+        """Return the graph between the sensors, which the server has.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The graph.
+        """
         from graphfed.federation.series import make_network
 
         return make_network(self.sensors, self.split, device=config.device)
 
     def save_for_client(self, part: "Series", path: Path) -> None:
+        """Write a worker's series to the file with which a site of a rehearsal starts.
+
+        Args:
+            part: The series.
+            path: The file.
+        """
         from graphfed.federation.series import save_series
 
         save_series(part, path)
@@ -157,8 +254,16 @@ class SensorInputs:
         predicted: "Sequence[tuple[Series, Predicted]]",
         names: Sequence[str] | None = None,
     ) -> "Iterator[pa.Table]":
-        """A table for each sensor, in their order: see `forecast_table`. predicted: (series, (first step of
-        each window [W], forecasts [K, W, n])) of each host."""
+        """Build the content of predictions.parquet (see `forecast_table`).
+
+        Args:
+            config: The run.
+            predicted: (series, (first step of each window [W], forecasts [K, W, n])) of each worker.
+            names: Not used; there are no classes.
+
+        Yields:
+            A table for each sensor, in their order.
+        """
         workers = sorted(predicted, key=lambda pair: pair[0].clients)
         for series, (starts, forecasts) in workers:
             first = starts.cpu().numpy()
@@ -166,36 +271,70 @@ class SensorInputs:
                 yield forecast_table(self.sensors, self.split, sensor, first, forecast.cpu().numpy())
 
     def metric_of_rounds(self, config: RunConfig) -> str:
+        """Return the validation error that selects rounds.
+
+        Args:
+            config: The run.
+
+        Returns:
+            The name of the error.
+        """
         training = config.training
         assert isinstance(training, WindowSettings)
         return deciding_error(training)
 
     def present(self, absent: Sequence[object]) -> np.ndarray:
-        """Which sensors are there, [S] bool; InputError for an id that is no sensor's, and where none is
-        left."""
+        """Determine the sensors that take part in predicting.
+
+        Args:
+            absent: The ids of absent sensors.
+
+        Returns:
+            Whether each sensor takes part, bool [S].
+
+        Raises:
+            InputError: No sensor has an id, or all sensors are absent.
+        """
         number = {name: k for k, name in enumerate(self.sensors.ids)}
         present = np.ones(self.sensors.num_sensors, dtype=bool)
         for name in map(str, absent):
             if name not in number:
                 raise InputError(
-                    f"sensor {shown(name)} is not in {self.name!r}, and so cannot be absent; "
-                    f"{did_you_mean(name, number)}"
+                    f"the absent sensor {shown(name)} is not in {self.name!r}; {did_you_mean(name, number)}"
                 )
             present[number[name]] = False
         if not present.any():
             raise InputError(
-                f"all sensors of {self.name!r} are absent, and nothing is left to forecast; name fewer"
+                f"all sensors of {self.name!r} are absent, so nothing can be forecast; name fewer sensors"
             )
         return present
 
     def details(self, config: RunConfig, outcome: "Outcome") -> JsonObject:
+        """Return the details of a result that only this task has.
+
+        Args:
+            config: The run.
+            outcome: The outcome of training.
+
+        Returns:
+            No details.
+        """
         return {}
 
 
 def load_sensors(config: RunConfig, loaded: LoadedData | None = None) -> Sensors:
-    """The sensors of a config, loaded once where `loaded` keeps them.
+    """Load the sensors of a run.
 
-    Raises InputError for files that cannot be used."""
+    Args:
+        config: The run.
+        loaded: A dictionary that keeps loaded data for further runs.
+
+    Returns:
+        The sensors.
+
+    Raises:
+        InputError: A file cannot be used, or the data does not fit into memory.
+    """
     key = (config.data, config.data_dir, tuple(config.data_options.items()))
     loaded = {} if loaded is None else loaded
     if key not in loaded:
@@ -208,10 +347,20 @@ def load_sensors(config: RunConfig, loaded: LoadedData | None = None) -> Sensors
 def forecast_table(
     sensors: Sensors, split: TimeSplit, sensor: int, first: np.ndarray, forecast: np.ndarray
 ) -> "pa.Table":
-    """A pyarrow table of one sensor's forecasts, sorted by time. Columns: sensor (its name), client (the
-    client's number), time (of the last reading that the forecast is made from), part (val, test),
-    forecast_1 ... forecast_n and truth_1 ... truth_n, by steps ahead (float32); a truth is null where the
-    reading is missing. first [W]: the first step of each window; forecast [W, n]."""
+    """Build the table of one sensor's forecasts.
+
+    Args:
+        sensors: The readings.
+        split: The split of the windows.
+        sensor: The number of the sensor.
+        first: The first step of each window, [W].
+        forecast: The forecasts, [W, n].
+
+    Returns:
+        A pyarrow table, sorted by time. Its columns are sensor (the name), client (the number), time (of the
+        last reading before the forecast), part (val or test), forecast_1 ... forecast_n and truth_1 ...
+        truth_n by steps ahead (float32). A truth is null if the reading is missing.
+    """
     import pyarrow as pa
 
     last = first + split.lags - 1

@@ -1,8 +1,7 @@
-"""Readings of sensors as the data of a run: a `Series` at each host of clients, and the `Network` at the
-server.
+"""Readings of sensors as the data of a run: each worker has a `Series`, and the server has the `Network`.
 
-In a deployment every client reads the readings of its own sensors, and the server the graph between all of
-them (`client`); in a rehearsal both read what was made for them.
+In a deployment every site reads the readings of its own sensors, and the server reads the graph between all
+sensors (`client_series`). In a rehearsal they read files that were exported for them.
 """
 
 import dataclasses
@@ -47,8 +46,10 @@ __all__ = ["SENSORS", "SensorClient"]
 
 @dataclass(frozen=True)
 class SensorSchema:
-    """What a client may tell of its readings: when they were made, and how their windows are divided (see
-    `Sensors`, `Series`, `TimeSplit`). start: "" where they were dealt."""
+    """The description of a site's readings that it may send: their times and the split of their windows.
+
+    `Sensors`, `Series` and `TimeSplit` describe the attributes. `start` is "" for exported readings.
+    """
 
     start: str
     first_minute: int
@@ -67,8 +68,14 @@ class SensorSchema:
 
 @dataclass(frozen=True, eq=False)
 class SensorClient:
-    """The sensors of a client. names: what the run calls them; own: as they were read, None if they were
-    dealt."""
+    """The sensors of a site.
+
+    Attributes:
+        series: The readings as training uses them.
+        schema: The description of the readings that the site may send to others.
+        names: The names of the sensors in the run.
+        own: The readings as they were read; None for exported readings.
+    """
 
     series: Series
     schema: SensorSchema
@@ -77,6 +84,7 @@ class SensorClient:
 
     @property
     def clients(self) -> tuple[int, ...]:
+        """The numbers of the site's clients."""
         return self.series.clients
 
 
@@ -85,8 +93,10 @@ def located_series(fed: Federation, parts: Sequence[Series], servers: Sequence[N
 
 
 def read_sensors(arguments: JsonObject, path: Path, client: str) -> SensorClient:
-    """A client's own sensors, of their description (.yaml), or the series that were dealt for it; InputError
-    for another file and for other clients' series."""
+    """Read a site's sensors from their description (.yaml), or from an exported file.
+
+    Raises InputError if the file cannot be used or belongs to other clients.
+    """
     roster = arguments["roster"]
     if path.suffix in (".yaml", ".yml"):
         own = read_series(path, roster, arguments["split"], arguments["config"])
@@ -96,9 +106,9 @@ def read_sensors(arguments: JsonObject, path: Path, client: str) -> SensorClient
     expected = assigned_clients(series.clients, roster, client)
     if series.clients != expected:
         raise InputError(
-            f"{path} was dealt for the clients {list(series.clients)[:10]} of a run, and client "
-            f"{shown(client)} "
-            f"has {list(expected)[:10]} of 0..{len(roster) - 1}; give the file that was dealt for this client"
+            f"{path} was exported for the clients {list(series.clients)[:10]} of a run, and {shown(client)} "
+            f"has the clients {list(expected)[:10]} of 0..{len(roster) - 1}; give the file that was exported "
+            "for this client"
         )
     return SensorClient(series, schema_of(series, series.num_steps), tuple(roster[k] for k in expected))
 
@@ -111,28 +121,31 @@ def schema_of(data: Series | Network, steps: int, start: str = "") -> SensorSche
     )  # fmt: skip
 
 
-def agree_on_sensors(told: Mapping[str, JsonObject], server: Network | Edges) -> JsonObject:
-    """The form of all readings; InputError where a client's were made at other times than the first one's, or
-    are divided in another way, and where the server's dealt network is."""
-    (first, said), *_ = told.items()
+def agree_on_sensors(contents: Mapping[str, JsonObject], server: Network | Edges) -> JsonObject:
+    """Compare the schemas of all sites, in JSON by the site's name, and return their common form.
+
+    Raises InputError if a site's readings have other times or another split than those of the first site, or
+    than the server's exported network.
+    """
+    (first, content), *_ = contents.items()
     try:
-        here = SensorSchema(**said)
-        if any(type(value) is not (str if key == "start" else int) for key, value in said.items()):
-            raise TypeError("a number is none")
+        expected = SensorSchema(**content)
+        if any(type(value) is not (str if key == "start" else int) for key, value in content.items()):
+            raise TypeError("a value is not a whole number")
     except TypeError as error:
-        raise InputError(f"what {first} says of its readings cannot be used: {error}") from None
+        raise InputError(f"the description of readings that {first} sent cannot be used: {error}") from None
     if isinstance(server, Network):
-        here = schema_of(server, here.steps)
-    for client, theirs in told.items():
-        for key, value in here.to_json().items():
-            found = theirs.get(key) if isinstance(theirs, Mapping) else theirs
+        expected = schema_of(server, expected.steps)
+    for client, schema in contents.items():
+        for key, value in expected.to_json().items():
+            found = schema.get(key) if isinstance(schema, Mapping) else schema
             if found != value or type(found) is not type(value):
                 raise InputError(
                     f"{key} of the readings is {shown(found)} at {client} and {shown(value)} at "
-                    f"{'the server' if isinstance(server, Network) else first}; give all places readings of "
-                    "the same steps of time, with empty cells where there is none"
+                    f"{'the server' if isinstance(server, Network) else first}; give all participants "
+                    "readings of the same steps of time, with empty cells for missing readings"
                 )
-    return {"owners_known": True, "readings": here.to_json()}
+    return {"owners_known": True, "readings": expected.to_json()}
 
 
 def sensor_facts(schema: JsonObject) -> JsonObject:
@@ -144,14 +157,14 @@ def forecasting_task(agreed: JsonObject) -> Task:
 
 
 def network_of(server: Network | Edges, agreed: JsonObject) -> Network:
-    """The server's network, with the times of the readings that all clients have agreed on."""
+    """Build the server's network with the times on which all sites agreed."""
     if isinstance(server, Network):
         return server
-    told = SensorSchema(**agreed["readings"])
-    everyone = np.ones(server.num_nodes, dtype=bool)
-    numbers = {name: getattr(told, name) for name in ("lags", "horizon", "every", "train", "val", "test")}
-    split = TimeSplit("", **numbers, observed=everyone)
-    return Network(server, told.first_minute, told.step_minutes, split)
+    schema = SensorSchema(**agreed["readings"])
+    observed = np.ones(server.num_nodes, dtype=bool)
+    numbers = {name: getattr(schema, name) for name in ("lags", "horizon", "every", "train", "val", "test")}
+    split = TimeSplit("", **numbers, observed=observed)
+    return Network(server, schema.first_minute, schema.step_minutes, split)
 
 
 def series_arrays(own: SensorClient) -> dict[str, np.ndarray]:
@@ -168,24 +181,27 @@ def series_part(own: SensorClient, clients: Sequence[int], task: Task, device: t
     series = own.series
     if series.clients != tuple(clients):
         raise InputError(
-            f"this client's data is of the clients {list(series.clients)[:10]}, and the run has "
-            f"{list(clients)[:10]} here; give the file of these, or correct the project's clients"
+            f"the data here belongs to the clients {list(series.clients)[:10]}, and the run expects the "
+            f"clients {list(clients)[:10]} here; give the file of these, or correct the project's clients"
         )
     readings = series.readings.to(device, torch.get_default_dtype())
     return replace(series, readings=readings, missing=series.missing.to(device))
 
 
 def forecasts_table(own: SensorClient, series: Series, predicted: Predicted) -> "pa.Table":
-    """A row for every sensor and window of validation and test: as in any run (`forecast_table`), with the
-    run's number of the sensor as `client`. Of dealt readings, which have no times: the run's name and number
-    of the sensor, the number of the last step that the forecast is made from, and the forecasts."""
+    """Build a site's predictions.parquet, with a row for every sensor and window of validation and test.
+
+    The table has the columns of `forecast_table`, with the run's number of the sensor as `client`. Exported
+    readings have no times: their table has the sensor's name and number in the run, the number of the last
+    step before the forecast, and the forecasts.
+    """
     import pyarrow as pa
 
     starts, forecasts = predicted
     if own.own is not None:
-        first, told = starts.cpu().numpy(), forecasts.detach().cpu().numpy()
+        first, values = starts.cpu().numpy(), forecasts.detach().cpu().numpy()
         sensors, split = own.own.sensors, own.own.split
-        tables = [forecast_table(sensors, split, k, first, told[k]) for k in range(len(told))]
+        tables = [forecast_table(sensors, split, k, first, values[k]) for k in range(len(values))]
         table = pa.concat_tables(tables)
         clients = pa.array(np.repeat(series.clients, len(first)))
         return table.set_column(table.column_names.index("client"), "client", clients)
@@ -201,22 +217,24 @@ def forecasts_table(own: SensorClient, series: Series, predicted: Predicted) -> 
 
 
 def read_network(arguments: JsonObject, path: Path) -> Network | Edges:
-    """The graph of the server's description (.yaml), or the network that was dealt for it; InputError for one
-    of other sensors."""
+    """Read the graph of the server's description (.yaml), or an exported network.
+
+    Raises InputError if it has another number of sensors than the run has clients.
+    """
     clients = len(arguments["roster"])
     if path.suffix in (".yaml", ".yml"):
         return read_graph(path, arguments["roster"])
     network = load_network(path)
     if network.edges.num_nodes != clients:
         raise InputError(
-            f"{path} has {network.edges.num_nodes} sensors, and the run {clients} clients; give the "
-            "network that was dealt with the clients' series"
+            f"{path} has {network.edges.num_nodes} sensors, and the run has {clients} clients; give the "
+            "network that was exported together with the clients' series"
         )
     return network
 
 
 def summarise_file(path: Path, roster: Sequence[str], name: str) -> str | None:
-    """What is in a place's file, in a few words for its operator; None for a file that is of a graph."""
+    """Describe a participant's file in one line for its operator; None for a file of a graph."""
     if path.suffix in (".yaml", ".yml"):
         content = read_yaml(path, "the description")
         return (
@@ -238,7 +256,7 @@ def summarise_file(path: Path, roster: Sequence[str], name: str) -> str | None:
 
 
 def summarise_description(path: Path, roster: Sequence[str], readings: bool) -> str:
-    """`summarise_file` of a description: a client's has readings, the server's has none."""
+    """Describe the content of a description: a site's description has readings, the server's has none."""
     if not readings:
         edges = read_graph(path, roster)
         return f"{edges.num_nodes} sensors, {edges.count - edges.num_nodes} edges between them"

@@ -1,14 +1,14 @@
 """Evaluation of forecasting: sums of errors for each step ahead, over the windows and sensors of all clients.
 
-Every error is told twice. `rmse`, `mae` and `mape` are over the readings that are there; a percentage needs a
-reading that is not 0. `rmse_as_read` and `mae_as_read` are over all of them, with what stands in the place of
-a missing one (0 in METR-LA) taken for a reading, as much of the literature has it. A run decides by the one
-that it is trained on (setting `missing`).
+Errors are computed in two ways. `rmse`, `mae` and `mape` are over the readings that are not missing; `mape`
+also leaves out readings of 0. `rmse_as_read` and `mae_as_read` are over all readings, and the value in the
+place of a missing reading (0 in METR-LA) counts as a reading, as in much of the literature. Rounds are
+selected by the kind of error that the run is trained on (setting `missing`).
 
-An RMSE is the root of the mean over all sensors, windows and steps ahead: as every sensor has as many
-windows, `rmse_as_read` is the root of the mean over sensors of their own mean squared errors.
+An RMSE is the root of the mean over all sensors, windows and steps ahead. Every sensor has equally many
+windows, so `rmse_as_read` is also the root of the mean over sensors of their own mean squared errors.
 
-Shapes: K clients, P of them take part, W windows, n steps ahead."""
+Shapes: K clients, P of which take part, W windows, n steps ahead."""
 
 from collections.abc import Mapping
 
@@ -27,19 +27,24 @@ from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 __all__ = ["ERRORS", "FORECASTS", "MESSAGES", "deciding_error", "metrics_of", "score_clients"]
 
 MESSAGES = {
-    "enrolled": "Once, from the server: which sensors take part in training and validation. Public.",
-    "val_errors": "With aggregation=plaintext, in every evaluated round: the summed errors of a client's "
-    "forecasts on the validation part, for each step ahead, and how many there are. The server reads each "
-    "client's.",
-    "final_val_errors": "With aggregation=plaintext: what val_errors has, of the chosen model, once.",
-    "final_test_errors": "With aggregation=plaintext, once: the summed errors of a client's forecasts on the "
-    "test part, for each step ahead. The server reads each client's.",
+    "enrolled": "Once: the server sends all clients which sensors take part in training and validation. This "
+    "is public.",
+    "val_errors": "With aggregation=plaintext, in every evaluated round: each client sends the server the "
+    "summed errors of its forecasts on the validation part, for each step ahead, and the number of "
+    "forecasts. The server reads each client's numbers.",
+    "final_val_errors": "With aggregation=plaintext, once: each client sends the content of val_errors for "
+    "the selected model.",
+    "final_test_errors": "With aggregation=plaintext, once: each client sends the server the summed errors "
+    "of its forecasts on the test part, for each step ahead, and the number of forecasts. The server reads "
+    "each client's numbers.",
 }
 
-#: What is summed for each step ahead. `of`: over readings that are there; `as_read`: over all. share, shared:
-#: absolute errors over the reading, and of how many that are not 0; lost: forecasts that are no numbers.
+#: The sums for each step ahead. count, squared and absolute are over the readings that are not missing; all,
+#: squared_as_read and absolute_as_read are over all readings. relative is the sum of absolute errors divided
+#: by the reading, and measured the number of these. lost is the number of forecasts that are not finite.
 ERRORS = (
-    "count", "squared", "absolute", "share", "shared", "all", "squared_as_read", "absolute_as_read", "lost",
+    "count", "squared", "absolute", "relative", "measured",
+    "all", "squared_as_read", "absolute_as_read", "lost",
 )  # fmt: skip
 
 
@@ -49,25 +54,35 @@ ERRORS = (
 def score_clients(
     series: Series, forecast: Tensor, present: Tensor, target: str, missing: str
 ) -> dict[str, Tensor]:
-    """Every client's sums, errors [K, n, 9] (ERRORS), and decides [K], the mean squared error by which a
-    client chooses among rounds. forecast, in the unit of the readings, [P, W, n] or of all clients [K, W, n];
-    present [K] bool; a client that does not take part has zeros."""
+    """Sum every client's errors on a part of the split.
+
+    Args:
+        series: The clients' data.
+        forecast: The forecasts in the unit of the readings, [P, W, n], or [K, W, n] for all clients.
+        present: The clients that take part, bool [K].
+        target: "val" or "test".
+        missing: The setting `missing` of the run.
+
+    Returns:
+        errors [K, n, 9], the sums (`ERRORS`), zero for a client that does not take part; and decides [K], the
+        mean squared error by which a client selects its own round.
+    """
     if len(forecast) == series.num_clients:
         forecast = forecast[present]
     chosen, split = series.of(present), series.split
     starts = series.starts(target)
     truth = windows(chosen.readings, starts, split.lags, split.horizon).double()
-    there = ~windows(chosen.missing, starts, split.lags, split.horizon)
+    observed = ~windows(chosen.missing, starts, split.lags, split.horizon)
     finite = forecast.isfinite()
     error = (forecast.double() - truth).where(finite, 0.0)
-    measured = there & (truth != 0)
-    share = (error.abs() / truth.abs().where(measured, 1.0)).where(measured, 0.0)
+    measured = observed & (truth != 0)
+    relative = (error.abs() / truth.abs().where(measured, 1.0)).where(measured, 0.0)
     sums = torch.stack(
         [
-            there.double().sum(1),
-            (error.square() * there).sum(1),
-            (error.abs() * there).sum(1),
-            share.sum(1),
+            observed.double().sum(1),
+            (error.square() * observed).sum(1),
+            (error.abs() * observed).sum(1),
+            relative.sum(1),
             measured.double().sum(1),
             torch.ones_like(error).sum(1),
             error.square().sum(1),
@@ -84,7 +99,7 @@ def score_clients(
 
 
 def total(scores: Mapping[str, Tensor]) -> Tensor:
-    """The cohort's sum over its clients."""
+    """Sum errors over the clients of a cohort."""
     return scores["errors"].sum(0)
 
 
@@ -93,8 +108,10 @@ def parts_to_sum(scores: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def better_clients(scores: Mapping[str, Tensor], best: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Which clients beat their own smallest validation error, [K] bool, and what it was, [K]. A client
-    without a reading to validate on always takes the newest round."""
+    """Decide which clients improve on their smallest validation error, bool [K], and update it, [K].
+
+    A client without readings in the validation part always takes the newest round.
+    """
     error = scores["decides"]
     if best is None:
         return torch.ones_like(error, dtype=torch.bool), error
@@ -103,12 +120,12 @@ def better_clients(scores: Mapping[str, Tensor], best: Tensor | None) -> tuple[T
 
 
 def of_windows(series: Series, forecast: Tensor) -> tuple[Tensor, Tensor]:
-    """The first step of each window that is forecast, [W], and the forecasts [K, W, n]."""
+    """Return the first step of each window, [W], with the forecasts, [K, W, n]."""
     return series.starts("all"), forecast
 
 
 def of_target(series: Series, kept: tuple[Tensor, Tensor], target: str) -> Tensor:
-    """The forecasts of a target's windows out of those of all."""
+    """Select the forecasts of a target's windows from those of all windows."""
     starts, forecast = kept
     wanted = series.starts(target)
     first = int(wanted[0] - starts[0])
@@ -119,38 +136,45 @@ def of_target(series: Series, kept: tuple[Tensor, Tensor], target: str) -> Tenso
 
 
 def no_errors(horizon: int) -> dict[str, Tensor]:
-    """What one client's `parts_to_sum` look like."""
+    """Return the form of one client's `parts_to_sum`."""
     return {"errors": torch.zeros(horizon, len(ERRORS))}
 
 
 def opened_errors(sums: Mapping[str, Tensor]) -> Tensor:
-    """A sum of `parts_to_sum` as `total` has it."""
+    """Convert a sum of `parts_to_sum` to the form that `total` returns."""
     return sums["errors"]
 
 
 def metrics_of(sums: Tensor) -> dict[str, float]:
-    """Metrics from sums [9] (ERRORS); nan where there is no reading."""
+    """Compute the metrics from sums of errors.
+
+    Args:
+        sums: The sums (`ERRORS`), [9].
+
+    Returns:
+        The metrics by name; nan if there is no reading.
+    """
     s = dict(zip(ERRORS, sums.double().tolist(), strict=True))
     nan = float("nan")
-    there, everything, shared = (s[key] or nan for key in ("count", "all", "shared"))
+    count, count_as_read, measured = (s[key] or nan for key in ("count", "all", "measured"))
     return {
-        "rmse": (s["squared"] / there) ** 0.5,
-        "mae": s["absolute"] / there,
-        "mape": 100 * s["share"] / shared,
-        "rmse_as_read": (s["squared_as_read"] / everything) ** 0.5,
-        "mae_as_read": s["absolute_as_read"] / everything,
+        "rmse": (s["squared"] / count) ** 0.5,
+        "mae": s["absolute"] / count,
+        "mape": 100 * s["relative"] / measured,
+        "rmse_as_read": (s["squared_as_read"] / count_as_read) ** 0.5,
+        "mae_as_read": s["absolute_as_read"] / count_as_read,
     }
 
 
 def scored(sums: Tensor) -> Scored:
-    """Metrics over all steps ahead of sums [n, 9]; told: each metric by step ahead, [n]."""
+    """Compute the metrics over all steps ahead from sums [n, 9], and those of each step for the report."""
     ahead = [metrics_of(row) for row in sums]
     by_horizon = {name: [row[name] for row in ahead] for name in ahead[0]}
     return Scored(metrics_of(sums.sum(0)), bool(sums[:, -1].any()), {"test_by_horizon": by_horizon})
 
 
 def bits_of(network: Network) -> dict[str, str | None]:
-    """Which sensors take part, as `plan` tells it."""
+    """Encode the sensors that take part as control values; None if all do."""
     return {"roster": None if network.split.observed.all() else roster_code(network.split.observed)}
 
 
@@ -161,7 +185,7 @@ _ERRORS = SumForm(total, parts_to_sum, no_errors, opened_errors)
 
 
 def prepare(fed: Federation, data: SensorData, task: Task, config: WindowSettings) -> None:
-    """Nothing is agreed on before the first evaluation."""
+    """Do nothing: forecasting needs no agreement before the first evaluation."""
 
 
 def score(
@@ -173,7 +197,7 @@ def score(
     prepared: None,
     config: WindowSettings,
 ) -> tuple[Located, Located]:
-    """Every client's scores at the clients, and the metrics of their sum at the server."""
+    """Compute every client's scores at the clients, and the metrics of their sum at the server."""
     scores = fed.clients.run(score_clients, data.series, forecast, fed.present(), target, config.missing)
     sums = protected_sum(
         fed,
@@ -192,13 +216,21 @@ def at_clients(data: SensorData) -> Located:
 
 
 def enrolled(fed: Federation, data: SensorData) -> np.ndarray | None:
-    """Who takes part in training and validation, [K] bool; None: everyone."""
-    told = fed.control(bits_of, data.network, name="enrolled")["roster"]
-    return None if told is None else roster_of(told, fed.num_clients)
+    """Determine the clients that take part in training and validation, bool [K]; None if all do."""
+    code = fed.control(bits_of, data.network, name="enrolled")["roster"]
+    return None if code is None else roster_of(code, fed.num_clients)
 
 
 def deciding_error(config: WindowSettings, prepared: object = None) -> str:
-    """Return the error that rounds are selected by: the one that a run is trained on."""
+    """Return the error that selects rounds, which is the error that the run is trained on.
+
+    Args:
+        config: The settings of the run.
+        prepared: Not used.
+
+    Returns:
+        The name of the error.
+    """
     return "rmse" if config.missing == "masked" else "rmse_as_read"
 
 

@@ -1,0 +1,516 @@
+"""What the clients and the server of CNFGNN compute; `method.py` says in which order.
+
+Shapes: P clients of a cohort or N of all, S training windows, B windows of a batch, W windows of a target, n
+    steps
+of a forecast, H hidden width. The algorithms' lines are those of docs/papers/cnfgnn.md.
+"""
+
+import torch
+from torch import Tensor
+
+from graphfed.federation.series import Network
+from graphfed.federation.wrap import Chained, Quantised, Wrapper
+from graphfed.methods.cnfgnn.config import CNFGNNConfig, epsilon_of
+from graphfed.methods.cnfgnn.server_gnn import get_server_network
+from graphfed.methods.common.forecasting import (
+    PART,
+    Batch,
+    Standardised,
+    Weights,
+    batch_of,
+    client_gradients,
+    client_losses,
+    decode,
+    descend,
+    encode,
+    expanded,
+    gradients_of,
+    parts_of,
+    teaching,
+)
+from graphfed.nn import gru
+from graphfed.nn.edges import Edges, induced
+from graphfed.nn.gru import Forecaster
+from graphfed.nn.optim import AdamState
+from graphfed.nn.precision import product_dtype
+from graphfed.privacy.clipped import ClippedNoise
+from graphfed.random import fold, permutation
+
+# ---- networks ----------------------------------------------------------------------------------------------
+
+
+def first_weights(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
+    """Draw the initial weights of encoder and decoder, the same at every participant.
+
+    Args:
+        config: The settings; weights follow from the seed.
+        device: Where the weights go.
+
+    Returns:
+        The weights of `nn.gru`.
+    """
+    forecaster = Forecaster(encoder=config.hidden, decoder=2 * config.hidden)
+    return {k: w.to(device) for k, w in gru.init(fold(config.seed, "weights"), forecaster).items()}
+
+
+def wire_of(config: CNFGNNConfig) -> Wrapper | None:
+    """Return what encodings are wrapped in when clients send them to the server.
+
+    Args:
+        config: The settings.
+
+    Returns:
+        Clipping with noise, quantisation to 8 bits, both, or None.
+    """
+    noise = None
+    if config.clip is not None:
+        protection = f"dp(eps={epsilon_of(config):.4g}, delta={config.delta:g})"
+        noise = ClippedNoise(config.clip, config.noise_multiplier, protection)
+    if config.hidden_bits == 32:
+        return noise
+    # The numbers of an encoding are between -1 and 1, so quantisation needs no scale.
+    return Quantised() if noise is None else Chained(noise, Quantised(noise.reach))
+
+
+def first_network(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
+    """Draw the initial weights of the server's graph network.
+
+    Args:
+        config: The settings.
+        device: Where the weights go.
+
+    Returns:
+        The weights of the network that ``config.network`` names.
+    """
+    drawn = get_server_network(config.network).init(fold(config.seed, "network"), config.hidden)
+    return {k: w.to(device) for k, w in drawn.items()}
+
+
+def embed(network: Weights, hidden: Tensor, edges: Edges, config: CNFGNNConfig) -> Tensor:
+    """Apply the server's graph network.
+
+    Args:
+        network: Its weights.
+        hidden: The encodings h_c of all clients, [N, B, H].
+        edges: The edges between the clients.
+        config: The settings.
+
+    Returns:
+        The embeddings h_G, [N, B, H].
+
+    Reference:
+        Eq. (3).
+    """
+    products = product_dtype(config.precision, hidden.device)
+    return get_server_network(config.network).forward(network, hidden, edges, products)
+
+
+def forecast(
+    weights: Weights, batch: Batch, hidden: Tensor, embeddings: Tensor, teach: Tensor | None = None
+) -> Tensor:
+    """Forecast from the last reading and [h_c ; h_G].
+
+    Args:
+        weights: The clients' weights.
+        batch: The windows, B of each client.
+        hidden: Their encodings h_c, [P, B, H].
+        embeddings: Their embeddings h_G, [P, B, H].
+        teach: For which steps the decoder reads the true reading (scheduled sampling); None for none.
+
+    Returns:
+        Forecasts, [P, B, n].
+
+    Reference:
+        Eq. (2).
+    """
+    # Eq. (2)
+    return decode(weights, batch, torch.cat([hidden, embeddings], -1), teach)
+
+
+# ---- at the clients ----------------------------------------------------------------------------------------
+
+
+def local_weights(data: Standardised, config: CNFGNNConfig) -> dict[str, Tensor]:
+    """Draw the clients' initial weights (Alg. 1, l. 3).
+
+    Args:
+        data: The clients' series.
+        config: The settings.
+
+    Returns:
+        One set of weights if clients average them, else a set for each client, [P, ...].
+    """
+    shared = first_weights(config, str(data.value.device))
+    if config.averages:
+        return shared
+    return {k: w.clone() for k, w in expanded(shared, data.num_clients).items()}
+
+
+def initial_embeddings(data: Standardised, config: CNFGNNConfig) -> Tensor:
+    """Return the embeddings before the first round.
+
+    Args:
+        data: The clients' series.
+        config: The settings.
+
+    Returns:
+        Zeros, [P, S, H].
+    """
+    # Alg. 1, l. 4
+    return data.value.new_zeros(data.num_clients, len(data.starts("train")), config.hidden)
+
+
+def train_locally(
+    data: Standardised,
+    weights: Weights,
+    embeddings: Tensor,
+    optimizer: AdamState,
+    config: CNFGNNConfig,
+    round_number: int,
+) -> tuple[dict[str, Tensor], AdamState]:
+    """Train the clients' weights on constant embeddings: ClientUpdate.
+
+    Args:
+        data: The clients' series.
+        weights: The shared weights, or a set for each client, [P, ...].
+        embeddings: The embeddings h_G of the round before, [P, S, H]; no gradient passes through them.
+        optimizer: The clients' optimiser; empty for a new one.
+        config: The settings; ``local_epochs`` is R_c.
+        round_number: The number of the round, from 1.
+
+    Returns:
+        A set of weights for each client, [P, ...], and the optimiser for the next round.
+
+    Reference:
+        Alg. 2, ClientUpdate.
+    """
+    starts = data.starts("train")
+    local = expanded(weights, data.num_clients) if config.averages else dict(weights)
+    step = (round_number - 1) * config.local_epochs * -(-len(starts) // config.batch)
+    for epoch in range(config.local_epochs):  # Alg. 2, ClientUpdate, l. 1
+        order = permutation(fold(config.seed, "windows", round_number, epoch), len(starts)).to(starts.device)
+        for part in parts_of(len(order), config.batch):
+            batch, received = batch_of(data, starts[order[part]]), embeddings[:, order[part]]
+            teach = teaching(config, "clients", step)
+
+            def outputs(
+                w: Weights,
+                some: slice,
+                batch: Batch = batch,
+                received: Tensor = received,
+                teach: Tensor | None = teach,
+            ) -> Tensor:
+                of_some = batch.of(some)
+                # Alg. 2, ClientUpdate, l. 2 and 3
+                return forecast(w, of_some, encode(w, of_some), received[some], teach)
+
+            # Alg. 2, ClientUpdate, l. 4 to 6
+            gradients = client_gradients(local, batch, outputs)
+            local, optimizer = descend(local, gradients, optimizer, config, config.lr)
+            step += 1
+    return local, kept_optimizer(optimizer, config)
+
+
+def encode_windows(data: Standardised, weights: Weights, target: str, part: slice | None) -> Tensor:
+    """Encode the windows of a target: ClientEncode.
+
+    Args:
+        data: The clients' series.
+        weights: The clients' weights.
+        target: "train", "val" or "test".
+        part: Which of the target's windows; None for all.
+
+    Returns:
+        Encodings h_c, [P, W, H], without a gradient.
+
+    Reference:
+        Eq. (1); Alg. 2, ClientEncode.
+    """
+    starts = data.starts(target)
+    chosen = starts if part is None else starts[part]
+    with torch.no_grad():
+        encoded = [encode(weights, batch_of(data, chosen[some])) for some in parts_of(len(chosen), PART)]
+    return torch.cat(encoded, 1)
+
+
+def encode_batch(data: Standardised, weights: Weights, order: Tensor, part: slice) -> Tensor:
+    """Encode a batch of training windows, with a gradient.
+
+    Args:
+        data: The clients' series.
+        weights: The clients' weights.
+        order: The order of the training windows in this pass, [S].
+        part: The batch's places in this order.
+
+    Returns:
+        Encodings h_c, [P, B, H].
+
+    Reference:
+        Eq. (1).
+    """
+    return encode(weights, batch_of(data, data.starts("train")[order[part]]))
+
+
+def batch_in_order(hidden: Tensor, order: Tensor, part: slice) -> Tensor:
+    """Select a batch of the encodings of all training windows.
+
+    Args:
+        hidden: The encodings, [P, S, H].
+        order: The order of the training windows in this pass, [S].
+        part: The batch's places in this order.
+
+    Returns:
+        Encodings, [P, B, H].
+    """
+    return hidden[:, order[part]]
+
+
+def loss_of_batch(
+    data: Standardised,
+    weights: Weights,
+    hidden: Tensor,
+    embeddings: Tensor,
+    order: Tensor,
+    part: slice,
+    config: CNFGNNConfig,
+    step: int,
+) -> Tensor:
+    """Compute the sum of the cohort's losses on a batch: ClientBackward before its gradient.
+
+    Args:
+        data: The clients' series.
+        weights: The clients' weights.
+        hidden: The encodings h_c of the batch, [P, B, H].
+        embeddings: The embeddings h_G of the batch, [P, B, H].
+        order: The order of the training windows in this pass, [S].
+        part: The batch's places in this order.
+        config: The settings.
+        step: The number of the step, for scheduled sampling.
+
+    Returns:
+        The sum over clients of l_i, [].
+
+    Reference:
+        Alg. 2, ClientBackward, l. 1 and 2.
+    """
+    batch = batch_of(data, data.starts("train")[order[part]])
+    teach = teaching(config, "server", step)
+    return client_losses(forecast(weights, batch, hidden, embeddings, teach), batch).sum()
+
+
+def forecast_part(
+    data: Standardised, weights: Weights, hidden: Tensor, embeddings: Tensor, target: str, part: slice
+) -> Tensor:
+    """Forecast some windows of a target, in the unit of the readings.
+
+    Args:
+        data: The clients' series.
+        weights: The clients' weights.
+        hidden: The windows' encodings, [P, B, H].
+        embeddings: The windows' embeddings, [P, B, H].
+        target: "train", "val" or "test".
+        part: Which of the target's windows.
+
+    Returns:
+        Forecasts, [P, B, n].
+    """
+    batch = batch_of(data, data.starts(target)[part])
+    with torch.no_grad():
+        return data.restored(forecast(weights, batch, hidden, embeddings))
+
+
+def step_locally(
+    weights: Weights, gradients: Weights, optimizer: AdamState, config: CNFGNNConfig
+) -> tuple[dict[str, Tensor], AdamState]:
+    """Take one step of the clients' optimiser.
+
+    Args:
+        weights: A set of weights for each client, [P, ...].
+        gradients: Their gradients.
+        optimizer: The optimiser's state; empty for a new one.
+        config: The settings.
+
+    Returns:
+        The new weights and the new state.
+    """
+    return descend({k: w.detach() for k, w in weights.items()}, gradients, optimizer, config, config.lr)
+
+
+def start_of_round(data: Standardised, weights: Weights, config: CNFGNNConfig) -> dict[str, Tensor]:
+    """Return a set of weights for each client, with which it starts a round.
+
+    Args:
+        data: The clients' series.
+        weights: The shared weights, or a set for each client, [P, ...].
+        config: The settings.
+
+    Returns:
+        Weights, [P, ...].
+    """
+    return expanded(weights, data.num_clients) if config.averages else dict(weights)
+
+
+def kept_optimizer(optimizer: AdamState, config: CNFGNNConfig) -> AdamState:
+    """Return the optimiser's state that a client starts the next round with.
+
+    Args:
+        optimizer: The state after the round.
+        config: The settings.
+
+    Returns:
+        The state with client_state=keep, else an empty one.
+    """
+    return optimizer if config.client_state == "keep" else {}
+
+
+# ---- at the server -----------------------------------------------------------------------------------------
+
+
+def graph_of(network: Network, absent: tuple[int, ...]) -> Edges:
+    """Return the edges between the sensors that take part.
+
+    Args:
+        network: The road graph.
+        absent: The clients that do not take part.
+
+    Returns:
+        The edges.
+    """
+    if not absent:
+        return network.edges
+    keep = torch.ones(network.edges.num_nodes, dtype=torch.bool, device=network.edges.sender.device)
+    keep[list(absent)] = False
+    return induced(network.edges, keep)
+
+
+def facts_of(config: CNFGNNConfig) -> dict[str, Tensor]:
+    """Return facts for the result: the numbers of weights, and the epsilon of noised encodings.
+
+    Args:
+        config: The settings.
+
+    Returns:
+        Facts by name.
+    """
+    facts = {
+        "client_weights": torch.tensor(sum(w.numel() for w in first_weights(config, "cpu").values())),
+        "network_weights": torch.tensor(sum(w.numel() for w in first_network(config, "cpu").values())),
+    }
+    if config.clip is not None:
+        facts["epsilon_of_encodings"] = torch.tensor(epsilon_of(config), dtype=torch.float64)
+    return facts
+
+
+def embed_part(network: Weights, hidden: Tensor, part: slice, edges: Edges, config: CNFGNNConfig) -> Tensor:
+    """Compute the embeddings of some windows, without a gradient.
+
+    Args:
+        network: The weights of the graph network.
+        hidden: The encodings of all clients, [N, W, H].
+        part: Which windows.
+        edges: The edges between the clients.
+        config: The settings.
+
+    Returns:
+        Embeddings, [N, B, H].
+    """
+    with torch.no_grad():
+        return embed(network, hidden[:, part], edges, config)
+
+
+def step_server_network(
+    network: Weights, gradients: Weights, optimizer: AdamState, edges: Edges, config: CNFGNNConfig
+) -> tuple[dict[str, Tensor], AdamState]:
+    """Take one step of the graph network.
+
+    Args:
+        network: Its weights.
+        gradients: The sum over clients of their losses' gradients.
+        optimizer: The optimiser's state; empty for a new one.
+        edges: The edges between the clients.
+        config: The settings.
+
+    Returns:
+        The new weights and the new state.
+
+    Reference:
+        Alg. 1, l. 27 to 29.
+    """
+    # Alg. 1, l. 27, as a mean over nodes (docs/papers/cnfgnn.md, difference 2)
+    mean = {k: g / edges.num_nodes for k, g in gradients.items()}
+    # Alg. 1, l. 28
+    return descend({k: w.detach() for k, w in network.items()}, mean, optimizer, config, config.server_lr)
+
+
+# ---- centralised training: at the server, which has the readings -------------------------------------------
+
+
+def train_centrally(
+    data: Standardised,
+    weights: Weights,
+    network: Weights,
+    optimizer: AdamState,
+    network_optimizer: AdamState,
+    edges: Edges,
+    config: CNFGNNConfig,
+    round_number: int,
+) -> tuple[Weights, Weights, AdamState, AdamState]:
+    """Train both networks at the server for one pass over the training windows.
+
+    Args:
+        data: The series of all clients.
+        weights: The weights of encoder and decoder.
+        network: The weights of the graph network.
+        optimizer: The optimiser of the weights.
+        network_optimizer: The optimiser of the graph network.
+        edges: The edges between the clients.
+        config: The settings.
+        round_number: The number of the round, from 1.
+
+    Returns:
+        The new weights, network and states of both optimisers.
+    """
+    starts = data.starts("train")
+    count = -(-len(starts) // config.batch)
+    order = permutation(fold(config.seed, "windows", round_number, 0), len(starts)).to(starts.device)
+    for i, part in enumerate(parts_of(len(order), config.batch)):
+        batch = batch_of(data, starts[order[part]])
+        teach = teaching(config, "clients", (round_number - 1) * count + i)
+        weight_leaves, network_leaves = (
+            {k: w.detach().requires_grad_() for k, w in each.items()} for each in (weights, network)
+        )
+        hidden = encode(weight_leaves, batch)
+        embeddings = embed(network_leaves, hidden, edges, config)
+        outputs = forecast(weight_leaves, batch, hidden, embeddings, teach)
+        torch.autograd.backward(client_losses(outputs, batch).mean())
+        weights, optimizer = descend(weights, gradients_of(weight_leaves), optimizer, config, config.lr)
+        network, network_optimizer = descend(
+            network, gradients_of(network_leaves), network_optimizer, config, config.server_lr
+        )
+    return weights, network, optimizer, network_optimizer
+
+
+def forecast_centrally(
+    data: Standardised, weights: Weights, network: Weights, edges: Edges, count: int, config: CNFGNNConfig
+) -> Tensor:
+    """Forecast consecutive windows from the first time step on, in the unit of the readings.
+
+    Args:
+        data: The series of all clients.
+        weights: The weights of encoder and decoder.
+        network: The weights of the graph network.
+        edges: The edges between the clients.
+        count: The number of windows, W.
+        config: The settings.
+
+    Returns:
+        Forecasts, [N, W, n].
+    """
+    forecasts = []
+    with torch.no_grad():
+        for part in parts_of(count, PART):
+            batch = batch_of(data, torch.arange(part.start, part.stop, device=data.value.device))
+            hidden = encode(weights, batch)
+            embeddings = embed(network, hidden, edges, config)
+            forecasts.append(data.restored(forecast(weights, batch, hidden, embeddings)))
+    return torch.cat(forecasts, 1)

@@ -1,0 +1,213 @@
+"""The file model.safetensors of a run: the weights of its best round, as they are written and read again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphfed.errors import InputError
+from graphfed.files import check_regular, read_tensors
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from graphfed.federation import Federation
+    from graphfed.federation.payload import Leaf, Payload
+    from graphfed.methods.base import Method, State
+    from graphfed.nn.backbones import Weights
+    from graphfed.nn.sparse import SparseWeights
+    from graphfed.tasks.outcome import Outcome
+
+__all__ = ["model_arrays", "read_weights", "weight_arrays", "with_weights"]
+
+
+def model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
+    """Return the arrays of model.safetensors: this process's part of the model.
+
+    If a model consists of several values, each name begins with the name of its value.
+
+    Args:
+        method: The method that was trained.
+        outcome: What the training found.
+
+    Returns:
+        The arrays by name (see `weight_arrays`), with the scaling of the features if there is one.
+    """
+    from graphfed.federation.payload import part_of
+    from graphfed.federation.values import ABSENT
+    from graphfed.methods.common.feature_scaling import to_arrays
+
+    arrays: dict[str, np.ndarray] = {}
+    for name in method.state.model:
+        parts = [part for part in outcome.state.values[name].parts if part is not ABSENT]
+        if name in method.state.replicated:
+            parts = parts[:1]
+        elif method.pooled:
+            parts = [part_of(part, 0) for part in parts]  # the only client's are the model
+        prefix = f"{name}." if len(method.state.model) > 1 else ""
+        arrays |= {prefix + key: array for key, array in weight_arrays(parts).items()}
+    if outcome.scaling is not None:
+        arrays |= to_arrays(outcome.scaling)
+    return arrays
+
+
+def weight_arrays(parts: "Sequence[Payload]") -> dict[str, np.ndarray]:
+    """Return weights as flat named arrays; nested names are joined by dots.
+
+    A shared weight keeps its shape [...]; weights of each client are [K, ...] in the order of client ids.
+    First- layer weights that are stored only where clients can differ (`SparseWeights`) are four arrays:
+    values, pair_client, pair_feature and num_clients after the name; with clients one at a time they are [K,
+    F, H].
+
+    Args:
+        parts: The weights of every worker.
+
+    Returns:
+        The arrays by name.
+    """
+    import graphfed.federation.payload as pay
+    from graphfed.nn.sparse import SparseWeights
+
+    flat = [_flatten(part) for part in parts]
+    arrays: dict[str, np.ndarray] = {}
+    for name, leaf in flat[0].items() if flat else ():
+        if len(flat) > 1:
+            each = [f[name] for f in flat]
+            full = [
+                pay.stack([x.part(k) for k in range(x.num_clients)]) if isinstance(x, SparseWeights) else x
+                for x in each
+            ]
+            arrays[name] = np.concatenate([_array(x) for x in full])
+        elif isinstance(leaf, SparseWeights):
+            arrays[f"{name}.values"] = _array(leaf.values)
+            arrays[f"{name}.pair_client"] = _array(leaf.pair_client)
+            arrays[f"{name}.pair_feature"] = _array(leaf.pair_feature)
+            arrays[f"{name}.num_clients"] = np.array(leaf.num_clients)
+        else:
+            arrays[name] = _array(leaf)
+    return arrays
+
+
+def _flatten(tree: "Payload", prefix: str = "") -> "dict[str, Leaf]":
+    if not isinstance(tree, dict | tuple):
+        return {prefix or "weights": tree}
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    flat: dict[str, Leaf] = {}
+    for key, value in items:
+        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+def _array(tensor: Any) -> np.ndarray:
+    array: np.ndarray = tensor.detach().cpu().numpy()
+    return array
+
+
+def read_weights(folder: Path) -> dict[str, np.ndarray]:
+    """Read model.safetensors in the folder of a run.
+
+    Args:
+        folder: The folder of the run.
+
+    Returns:
+        The arrays by name, in the layout of `weight_arrays`.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    from safetensors import SafetensorError
+
+    path = folder / "model.safetensors"
+    try:
+        check_regular(path)
+        path.open("rb").close()  # the reader calls every file that it may not open a missing one
+        return read_tensors(path)[0]
+    except PermissionError:
+        raise InputError(f"{path} may not be read by you; change its permissions") from None
+    except (OSError, SafetensorError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({str(error)[:200]}); repeat the run") from None
+
+
+def with_weights(
+    fed: "Federation", fresh: "State", arrays: Mapping[str, np.ndarray], method: "Method"
+) -> "State":
+    """Replace the weights of a state by those of a run's model.safetensors.
+
+    Args:
+        fed: The federation.
+        fresh: A state that set-up made.
+        arrays: The arrays of the file, in the layout of `weight_arrays`. Those of a pooled method have no
+            client dimension; with several values the names begin with the value's.
+        method: The method of the run.
+
+    Returns:
+        The state with the weights of the file. Values at another place stay as they are.
+
+    Raises:
+        InputError: An array is missing or has another shape.
+    """
+    values = dict(fresh.values)
+    for name in method.state.model:
+        prefix = f"{name}." if len(method.state.model) > 1 else ""
+        stored = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+        if not values[name].parts:
+            continue  # of another place
+        (template,) = fed.local_parts(values[name])
+        loaded = _loaded(template, stored, prefix, fed.device, method.pooled)
+        values[name] = replace(values[name], parts=(loaded,))
+    return replace(fresh, values=values)
+
+
+def _loaded(
+    template: "Weights",
+    arrays: Mapping[str, np.ndarray],
+    prefix: str,
+    device: "torch.device",
+    pooled: bool,
+) -> "Weights":
+    """Return the weights in `arrays` in the form of `template`; prefix: of their names in the file."""
+    import torch
+
+    from graphfed.nn.sparse import SparseWeights
+
+    loaded: Weights = {}
+    for name, weight in template.items():
+        try:
+            if isinstance(weight, SparseWeights) and name not in arrays:
+                stored = {k: torch.from_numpy(arrays[f"{name}.{k}"]) for k in _SPARSE}
+                loaded[name] = SparseWeights(**stored, num_clients=weight.num_clients)
+            else:
+                full = torch.from_numpy(arrays[name]).to(device)
+                if pooled:
+                    full = full[None]  # the only client's
+                # In full, [K, F, H]: from clients one at a time.
+                loaded[name] = _stored_rows(weight, full) if isinstance(weight, SparseWeights) else full
+        except KeyError as error:
+            raise InputError(
+                f"model.safetensors does not have {prefix}{error.args[0]}; repeat the run"
+            ) from None
+        given, like = (w.values if isinstance(w, SparseWeights) else w for w in (loaded[name], weight))
+        if given.shape != like.shape:
+            raise InputError(
+                f"model.safetensors has {prefix}{name} of shape {tuple(given.shape)} where this model has "
+                f"{tuple(like.shape)}; repeat the run"
+            )
+    return loaded
+
+
+#: The arrays of first-layer weights that are stored by pair.
+_SPARSE = ("values", "pair_client", "pair_feature")
+
+
+def _stored_rows(like: "SparseWeights", full: "Tensor") -> "SparseWeights":
+    """Return weights [K, F, H] in the stored form of `like`.
+
+    A feature that does not occur at a client needs no row for that client to predict.
+    """
+    import torch
+
+    rows = full[like.pair_client, like.pair_feature]
+    return like.with_values(torch.cat([rows, full[0]]))
