@@ -194,7 +194,7 @@ def test_inspect_the_report_and_the_files_of_a_run_tell_it_too(
     assert "not used" not in capsys.readouterr().err, "without progress nothing is printed"
     assert main(["report", str(folder)]) == 0
     page = (folder / "report.html").read_text()
-    assert "in the data, and not used" in page
+    assert "in the data but not used" in page
     assert content[0] in page
 
 
