@@ -55,7 +55,11 @@ class Plugin:
         return f"the plug-in {self.given or f'{self.name} {self.version}'}"
 
     def to_json(self) -> dict[str, str]:
-        """Return the plug-in as an object of a manifest."""
+        """Describe the plug-in for a manifest.
+
+        Returns:
+            Its distribution, or its module if it was given by --plugin, and its version.
+        """
         who = {"module": self.given} if self.given else {"distribution": self.name}
         return {**who, "version": self.version}
 

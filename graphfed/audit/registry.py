@@ -1,4 +1,4 @@
-"""The table of checks. A new check of graphfed is one module and one row; plug-ins add theirs
+"""The table of checks. A new check of graphfed is one module and one row; plug-ins add their own checks
 (`graphfed.plugins`)."""
 
 from graphfed.audit.base import Check

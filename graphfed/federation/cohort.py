@@ -213,7 +213,7 @@ class Names:
 def stable_ids_of(graph: Graph, partition: Partition) -> np.ndarray | None:
     """Return the ids that every reader of the user's files gives the nodes of a partition.
 
-    With these ids (`Graph.stable_ids`), a draw keyed by an id is the same whoever reads the files. A graph
+    With these ids (`Graph.stable_ids`), a draw keyed by an id does not depend on who reads the files. A graph
     whose nodes are known by number has none; nor has a partition with copies that count as different nodes,
     since no client reads such copies from its own files.
 

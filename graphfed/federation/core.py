@@ -203,6 +203,7 @@ class Federation(ProcessView):
         Args:
             x: [M_h, ...] at each worker, a row for every id of the route.
             route: The route.
+            options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             [M, ...] at the server, in client order.
@@ -216,6 +217,7 @@ class Federation(ProcessView):
 
         Args:
             x: [K_h, ...] at each worker, a row for each client.
+            options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             [K, ...] at the server, in client order.
@@ -230,6 +232,7 @@ class Federation(ProcessView):
 
         Args:
             x: [P_h, ...] at each worker, a row for each client that takes part.
+            options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             [P, ...] at the server, in client order.
@@ -244,6 +247,7 @@ class Federation(ProcessView):
                 worker's total over its clients that take part, of the same shape at every worker; the ledger
                 counts a part for every client.
             route: The ids of the rows.
+            options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             At the server, [U, ...] in the order of the route's table, or the total.
@@ -263,6 +267,7 @@ class Federation(ProcessView):
         Args:
             x: [M_h, H] at each worker, a row for every id of the route.
             route: The route.
+            options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             [U, H] at the server, in the order of the route's table.
@@ -287,6 +292,7 @@ class Federation(ProcessView):
             x: Each client's value: [K_h, ...] tensors or `SparseWeights` at each worker.
             weights: [K] at the server, constants. A client of weight 0 does not count.
             otherwise: At the server, the result if all clients that take part have weight 0.
+            options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             The mean at the server.
@@ -303,6 +309,7 @@ class Federation(ProcessView):
 
         Args:
             x: Tensors of any shape at the server.
+            options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             The payload at each worker.
@@ -320,6 +327,7 @@ class Federation(ProcessView):
             x: At the server, [P, ...] with a row for each client that takes part, in client order. With a
                 route, [M, ...]: row m goes to the client that sends row m of an upload.
             route: The route whose rows are returned.
+            options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             At each worker [P_h, ...], or [M_h, ...] with a route.
@@ -335,6 +343,7 @@ class Federation(ProcessView):
             x: [U, ...] at the server, in the order of the route's table.
             route: The route.
             ideal: What the ledger counts instead of a simulated download, recorded as `simulated`.
+            options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             [M_h, ...] at each worker, a row for every id of the route.
@@ -350,6 +359,7 @@ class Federation(ProcessView):
         Args:
             x: [N_h, ...] at each worker, the rows that it holds.
             route: The route.
+            options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             [M_h, ...] at each worker, in the order of its clients' wants.

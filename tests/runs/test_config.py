@@ -190,7 +190,10 @@ def test_every_setting_of_every_method_is_refused_in_our_own_words(method: str) 
                     or f"{setting.name}={value}" in told
                     or f"{setting.name}=True" in told
                 )
-                assert re.search("expected|did you mean|choose one of|cannot use|omit this setting|needs every client", told)
+                assert re.search(
+                    "expected|did you mean|choose one of|cannot use|omit this setting|needs every client",
+                    told,
+                )
                 assert not re.search("(?i)input should|valid|parse|constraint", told)
                 assert "\n" not in told
                 assert len(told) < 300

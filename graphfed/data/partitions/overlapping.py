@@ -78,8 +78,8 @@ def edges_uniform(
     if labels == "one":
         # The owner is the j-th client that holds the node, with a uniform j.
         by_node = np.lexsort((held_client, held_id))
-        holders = np.bincount(held_id, minlength=n)
-        chosen = np.cumsum(holders) - holders + (rng.random(n) * holders).astype(np.int64)
+        copies = np.bincount(held_id, minlength=n)
+        chosen = np.cumsum(copies) - copies + (rng.random(n) * copies).astype(np.int64)
         held_owner[by_node[chosen]] = True
     held, edges = (held_client, held_id, held_owner), (edge_client, edge_u, edge_v)
     return without_cross(graph, held, edges, num_clients=clients)
