@@ -148,7 +148,7 @@ def test_help_answers_without_torch():
 
 
 #: The words of settings and of the ledger for how a transfer is protected.
-PROTECTIONS = {"plaintext", "secure", "encrypted", "additive", "real", "simulated", "clear"}
+PROTECTIONS = {"plaintext", "secure", "encrypted", "additive", "real", "simulated"}
 #: What the transfers of a run are made of: nothing here may depend on how they are protected.
 UNAWARE = ("methods", "tasks", "report", "audit", "cli")
 

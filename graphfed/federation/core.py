@@ -98,7 +98,7 @@ class Federation(ProcessView):
 
     # ---- routes --------------------------------------------------------------------------------------------
 
-    def route(self, ids: Located[RowIds], *, name: str, protection: str = "clear") -> Route:
+    def route(self, ids: Located[RowIds], *, name: str, protection: str = "plaintext") -> Route:
         """Agree on the rows that are sent between the clients and the server.
 
         The clients send their ids to the server, 8 bytes each. The server then knows which client has which
@@ -147,7 +147,7 @@ class Federation(ProcessView):
         return routing.expand_route(self._delivery, route, at_clients, at_server, name)
 
     def exchange_route(
-        self, wants: Located[ExchangeIds], *, name: str, protection: str = "clear"
+        self, wants: Located[ExchangeIds], *, name: str, protection: str = "plaintext"
     ) -> ExchangeRoute:
         """Agree on the rows that clients send each other.
 
@@ -169,7 +169,7 @@ class Federation(ProcessView):
         return routing.agree_on_exchange_route(self._delivery, wants, name, protection)
 
     def restrict_route(
-        self, route: ExchangeRoute, wanted: Located[Tensor], *, name: str, protection: str = "clear"
+        self, route: ExchangeRoute, wanted: Located[Tensor], *, name: str, protection: str = "plaintext"
     ) -> tuple[ExchangeRoute, Located[Tensor]]:
         """Agree on the part of a route that clients want now.
 
@@ -240,7 +240,7 @@ class Federation(ProcessView):
         return transfers.collect(self._delivery, x, options)
 
     def sum(self, x: Located[T], route: Route | None = None, **options: Unpack[Options]) -> Located[T]:
-        """Add up at the server what the clients send. With protection `clear` the server sees each part.
+        """Add up at the server what the clients send. With protection `plaintext` the server sees each part.
 
         Args:
             x: With a route, [M_h, ...] rows at each worker; rows of the same id are added. Without one, each
@@ -285,8 +285,8 @@ class Federation(ProcessView):
         """Average at the server what the clients send.
 
         The result is sum_k p_k x_k with p_k = weights_k / (sum of the weights over the roster). With
-        protection `clear` the server sees each part. Sparse weights are sent in full, client by client, if
-        there is a link or a wrapper.
+        protection `plaintext` the server sees each part. Sparse weights are sent in full, client by
+        client, if there is a link or a wrapper.
 
         Args:
             x: Each client's value: [K_h, ...] tensors or `SparseWeights` at each worker.

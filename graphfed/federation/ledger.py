@@ -31,7 +31,7 @@ PHASES = ("setup", "train", "eval", "control", "predict")
 COUNTED_PHASES = ("setup", "train")
 UP, DOWN, PEER = "up", "down", "peer"
 #: Protections that hide nothing: no protection, and a protocol that is only simulated.
-CLEAR, SIMULATED = "clear", "simulated"
+PLAINTEXT, SIMULATED = "plaintext", "simulated"
 
 #: The shape of a tensor, or of every tensor of a payload by name.
 Shape = list[int] | JsonObject
@@ -46,7 +46,7 @@ def is_readable(protection: str) -> bool:
     Returns:
         True if nothing is hidden from the receiver.
     """
-    return protection in (CLEAR, SIMULATED)
+    return protection in (PLAINTEXT, SIMULATED)
 
 
 def is_simulated(protection: str) -> bool:

@@ -90,7 +90,7 @@ class Transfer(NamedTuple):
     name: str
     kind: str
     flow: Flow
-    protection: str = "clear"
+    protection: str = "plaintext"
     grad: bool = True
     wrap: Wrapper | None = None
     leading: bool = True

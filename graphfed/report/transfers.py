@@ -17,7 +17,7 @@ __all__ = ["Left", "Line", "left", "lines_of"]
 
 #: What a protection in the ledger means, for the reader of a report.
 PROTECTION = {
-    "clear": "none: the receiver reads it",
+    "plaintext": "none: the receiver reads it",
     "public": "public: it says nothing about anyone's data",
     "aggregate": "the receiver gets only the total",
     "shared": "secret shares: one share alone is random",

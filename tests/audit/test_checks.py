@@ -237,7 +237,7 @@ def test_every_clear_transfer_of_the_ledger_is_named(tmp_path: Path):
     graphfed.run("fedgcn", clients=2, rounds=1, threads=1, out=tmp_path / "run")
     finding = audit(tmp_path / "run").findings["plaintext_transfers"]
     entries = json.loads((tmp_path / "run/ledger.json").read_text())["entries"]
-    clear = [entry for entry in entries if entry["protection"] == "clear"]
+    clear = [entry for entry in entries if entry["protection"] == "plaintext"]
     assert len(clear) == finding.value
     assert all(f"{entry['name']} ({entry['phase']}" in finding.result for entry in clear)
     assert finding.leaks
@@ -247,7 +247,7 @@ def test_what_is_made_for_other_methods_is_skipped_with_the_reason(overfit: Path
     found = audit(overfit)
     assert list(found.findings) == ["plaintext_transfers", "membership"]
     # Where nothing is trained together, the counts that metrics are made of still cross.
-    sent = {entry["name"] for entry in found.findings["plaintext_transfers"].details["clear"]}
+    sent = {entry["name"] for entry in found.findings["plaintext_transfers"].details["plaintext"]}
     assert sent == {"val_classes", "val_scores", "final_val_scores", "final_test_scores"}
     assert found.skipped["fedgcn_features"] == "the check is for the method fedgcn"
     assert "training_counts" in found.skipped["label_histogram"]

@@ -54,7 +54,7 @@ def test_totals_and_constants_have_the_form_of_their_payload() -> None:
     assert filled["b"][0].tolist() == [7.0, 7.0]
 
 
-@pytest.mark.parametrize("options", [{"name": "x", "protecton": "clear"}, {"protection": "clear"}])
+@pytest.mark.parametrize("options", [{"name": "x", "protecton": "plaintext"}, {"protection": "plaintext"}])
 def test_a_transfer_refuses_an_option_that_it_does_not_have_and_needs_a_name(options: dict[str, str]) -> None:
     fed = Federation([(0,)])
     x = fed.locate(CLIENTS, "x", [torch.ones(1, 2)])

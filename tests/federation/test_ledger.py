@@ -11,7 +11,7 @@ from graphfed.federation import Federation, Ledger
 from graphfed.federation.ledger import PHASES, Flow, LedgerRecord
 
 
-def record(name: str, flow: Flow, size: int, protection: str = "clear") -> LedgerRecord:
+def record(name: str, flow: Flow, size: int, protection: str = "plaintext") -> LedgerRecord:
     return LedgerRecord(name, "rows", "float32", [2], protection, flow, size)
 
 
@@ -44,7 +44,7 @@ def test_totals_are_of_setup_and_training_and_the_other_phases_are_separate():
 def test_the_statement_lists_what_left_the_clients_by_protection():
     assert filled().statement() == {
         "left_the_clients": {
-            "clear": {"bytes": 5 * 24, "transfers": ["x"]},
+            "plaintext": {"bytes": 5 * 24, "transfers": ["x"]},
             "ldp(2.0)": {"bytes": 5 * 72, "transfers": ["z"]},
         }
     }

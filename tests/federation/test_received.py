@@ -94,7 +94,7 @@ def test_a_refusal_is_short_however_long_the_form() -> None:
 
 def transfer_of(kind: str, **options: Any) -> Transfer:
     everyone = np.ones(1, dtype=bool)
-    return Transfer("t", kind, Flow.up(everyone, everyone), "clear", True, **options)
+    return Transfer("t", kind, Flow.up(everyone, everyone), "plaintext", True, **options)
 
 
 def test_a_payload_of_this_process_is_right_whatever_most_others_send() -> None:

@@ -115,7 +115,7 @@ def test_a_row_of_each_client_that_takes_part_goes_up_in_order_and_its_own_comes
     assert out["back"].members is fed.roster
     up, down = fed.ledger.entries
     assert up.sent.tolist() == down.received.tolist() == [0, 8, 0, 0, 8, 8]
-    assert (up.direction, up.protection, up.messages) == ("up", "clear", 3)
+    assert (up.direction, up.protection, up.messages) == ("up", "plaintext", 3)
     assert (down.direction, down.protection, down.messages) == ("down", "encrypted", 3)
 
 

@@ -402,7 +402,7 @@ def test_pairs_run_any_two_party_protocol(workers: Groups) -> None:
     numbers = of_rows(fed, edges, lambda u, _: u * u)
     first = of_rows(fed, edges, lambda u, v: u < v, torch.bool)
     parties = fed.clients.run(subtracting, which, numbers, first)
-    got = run_pair_protocols(fed, pairs, parties, which, name="difference", protection="clear")
+    got = run_pair_protocols(fed, pairs, parties, which, name="difference", protection="plaintext")
     found = [[int(one[0]) for one in part] for part in got.parts]
     assert found == expected(fed, edges, lambda u, v: min(u, v) ** 2 - max(u, v) ** 2)
     assert fed.ledger.bytes_of("difference") == len(edges) * sum(bytes_of_subtract(1, 4))
@@ -414,7 +414,7 @@ def test_a_protocol_has_a_party_for_each_client_of_a_pair() -> None:
     for count in (1, 3):
         parties = fed.locate(CLIENTS, "parties", [[subtract(Simulated(True), np.zeros(1, "<u4"))] * count])
         with pytest.raises(PlaceError, match=f"{count} parties for 2 selected pairs"):
-            run_pair_protocols(fed, pairs, parties, which, name="c", protection="clear")
+            run_pair_protocols(fed, pairs, parties, which, name="c", protection="plaintext")
 
 
 # ---- acceptance --------------------------------------------------------------------------------------------

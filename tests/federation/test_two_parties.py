@@ -102,7 +102,7 @@ def test_two_party_protocols_need_every_client() -> None:
     with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client, but clients \[5\] are absent"):
         fed.run_worker_protocols(parties, name="talk")
     with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client, but clients \[5\] are absent"):
-        fed.run_protocol(at, parties, name="talk", protection="clear")
+        fed.run_protocol(at, parties, name="talk", protection="plaintext")
 
 
 def test_the_parties_of_a_protocol_live_where_it_runs_them() -> None:
@@ -110,6 +110,6 @@ def test_the_parties_of_a_protocol_live_where_it_runs_them() -> None:
     server, clients = fed.server.run(speak, True), fed.clients.run(speak, False)
     for one, other in ((server, server), (clients, clients), (clients, server)):
         with pytest.raises(PlaceError, match="transfer 'talk'"):
-            fed.run_protocol(one, other, name="talk", protection="clear")
+            fed.run_protocol(one, other, name="talk", protection="plaintext")
     with pytest.raises(PlaceError, match="transfer 'talk'"):
         fed.run_worker_protocols(at_server(fed, "parties", {}), name="talk")

@@ -106,7 +106,7 @@ def test_cast_rounds_the_values_and_passes_the_gradient_straight_through(dtype):
     entries = {e.name: e for e in fed.ledger.entries}
     assert (entries["x"].bytes, entries["x"].dtype) == (6 * 2, str(dtype).removeprefix("torch."))
     assert (entries["x/grad"].bytes, entries["x/grad"].dtype) == (6 * 4, "float32")
-    assert entries["x"].protection == "clear", "compression protects nobody"
+    assert entries["x"].protection == "plaintext", "compression protects nobody"
 
 
 def test_cast_rounds_the_gradient_too_when_asked():
@@ -213,7 +213,7 @@ def test_a_chain_protects_as_its_inner_wrapper_or_else_its_outer_one(inner: Hidd
     assert chain.decode(chain.encode(x), torch.float64).tolist() == x.tolist()
     fed = Federation([(0,)])
     fed.gather(per_client(fed, "x", x), name="x", wrap=chain)
-    assert fed.ledger.entries[0].protection == (chain.protection or "clear")
+    assert fed.ledger.entries[0].protection == (chain.protection or "plaintext")
 
 
 def test_quantised_numbers_are_off_by_half_a_step_at_most_and_clipped_at_the_limit() -> None:

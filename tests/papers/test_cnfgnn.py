@@ -205,7 +205,7 @@ def test_only_clipped_encodings_are_announced_and_recorded_with_their_epsilon() 
         METHOD.predict(fed, state, config, "val")
         classes = {entry.protection for entry in fed.ledger.entries if entry.name == "hidden"}
         protection = f"dp(eps={cnfgnn.epsilon_of(config):.4g}, delta=1e-05)"
-        assert classes == ({"clear"} if clip is None else {protection})
+        assert classes == ({"plaintext"} if clip is None else {protection})
         said = [line for line in news if "clients clip encodings and add noise" in line]
         assert len(said) == (clip is not None)
         assert all(f"epsilon {cnfgnn.epsilon_of(config):.4g} (delta 1e-05)" in line for line in said)

@@ -181,7 +181,7 @@ def test_simulated_is_encrypted_to_the_byte() -> None:
         if name in (*HIDDEN, "secret_key"):
             simulated += 1
             assert ideal_entry.pop("protection") == "simulated"
-            assert entry.pop("protection") == ("clear" if name == "secret_key" else "encrypted")
+            assert entry.pop("protection") == ("plaintext" if name == "secret_key" else "encrypted")
         assert entry == ideal_entry
     assert simulated == 3
 

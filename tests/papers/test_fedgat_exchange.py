@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_placements import SETTINGS
 from torch import Tensor
 from torch.nn.functional import cross_entropy, elu, leaky_relu
 from worlds import (
@@ -34,6 +33,7 @@ from graphfed.runtime.local import stacked
 
 METHOD = get_method("fedgat")
 ROUNDS, HEADS, HIDDEN, FEATURES, SCALAR = 4, 8, 5, 12, 8
+REGULARISED = {"weight_decay": 1e-2, "dropout": 0.4}
 EVALUATIONS = {
     "vectors": {"form": "vector"},
     "matrices": {"form": "matrix"},
@@ -166,7 +166,7 @@ def test_predicting_is_charged_to_its_own_phases() -> None:
 @pytest.mark.parametrize("layers", [2, 3])
 def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(layers: int, sparse: bool) -> None:
     world = last_round_stands(make_world(5, sparse=sparse))
-    settings = {**SETTINGS, "later": "exchange", "layers": layers}
+    settings = {**REGULARISED, "later": "exchange", "layers": layers}
     fast, fed = run_local("fedgat", world, **settings)
     for placement in ("one at a time", "in thirds"):
         slow, oracle = run_local("fedgat", world, placement, **settings)
@@ -180,7 +180,7 @@ def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
     layers: int, three_clients: Gateways
 ) -> None:
     world = last_round_stands(make_world(6))
-    settings = {**SETTINGS, "later": "exchange", "layers": layers}
+    settings = {**REGULARISED, "later": "exchange", "layers": layers}
     apart, ledger = run_processes("fedgat", world, three_clients, **settings)
     together, fed = run_local("fedgat", world, **settings)
     assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)

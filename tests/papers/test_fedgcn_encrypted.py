@@ -115,7 +115,7 @@ def test_simulated_is_encrypted_to_the_bit_and_to_the_byte(kind, hops):
         name = key[1].removeprefix("fedgcn/encrypted/")
         if name in ("rows", "sums", "secret_key"):
             assert ideal_entry.pop("protection") == "simulated"
-            assert entry.pop("protection") == ("clear" if name == "secret_key" else "encrypted")
+            assert entry.pop("protection") == ("plaintext" if name == "secret_key" else "encrypted")
         assert entry == ideal_entry
 
 

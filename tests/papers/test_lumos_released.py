@@ -99,7 +99,7 @@ def test_the_ledger_says_which_budget_was_spent_and_that_seeded_noise_is_simulat
         }
         wanted = PROTECTED[name] if seed is None else dict.fromkeys(PROTECTED[name], "simulated")
         assert {k: protections[k] for k in wanted} == wanted
-        assert protections["nodes"] == "clear"
+        assert protections["nodes"] == "plaintext"
         rounds = [entry.rounds for entry in fed.ledger.entries if entry.name in wanted]
         assert all([*counted] == [0] for counted in rounds), "once, in set-up"
 
@@ -252,5 +252,5 @@ def test_the_cost_of_the_false_edges_is_logged_before() -> None:
 
 
 def test_a_deployment_refuses_noise_that_somebody_can_draw_again() -> None:
-    with pytest.raises(InputError, match="noise_seed hides nothing from real parties"):
+    with pytest.raises(InputError, match="noise_seed hides nothing from real participants"):
         deploy("lpgnn", startup_kit="startup_kit", noise_seed=0)

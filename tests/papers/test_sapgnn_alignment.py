@@ -141,7 +141,7 @@ def test_the_ledger_says_what_protects_the_names_of_nodes(
     Digests of features are under a simulated key there."""
     monkeypatch.setenv(KEY, "5f" * 32)
     fed = set_up(name, shared_world(), node_ids=ids)
-    names = {"keyed": "keyed hash", "simulated": "simulated", "plain": "clear"}[ids]
+    names = {"keyed": "keyed hash", "simulated": "simulated", "plain": "plaintext"}[ids]
     expected = {"node_ids": names, "training_ids": names}
     expected["feature_digests"] = "keyed hash" if ids == "keyed" else "simulated"
     if ids == "keyed":
@@ -171,8 +171,8 @@ def test_clients_who_count_owners_say_what_protects_their_names_and_send_only_wh
             assert owners == (1 if has_label else sum(v in held for held in clients))
             assert owned == (v % 4 == k or not has_label)
     found = {entry.name: entry.protection for entry in fed.ledger.entries}
-    names = {"keyed": "keyed hash", "simulated": "simulated", "plain": "clear"}[ids]
-    assert found == {"owners/node_ids": names, "owners/labels": "clear", "owners/counts": "clear"}
+    names = {"keyed": "keyed hash", "simulated": "simulated", "plain": "plaintext"}[ids]
+    assert found == {"owners/node_ids": names, "owners/labels": "plaintext", "owners/counts": "plaintext"}
     rows = sum(len(held) for held in clients)
     assert fed.ledger.bytes_of("owners/labels") == rows
 

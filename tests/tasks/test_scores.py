@@ -201,7 +201,7 @@ def test_forecasts_are_scored_by_their_sums_in_plaintext_or_hidden(
     names = {entry.name for entry in fed.ledger.entries}
     assert names == {"val_errors"} if protection == "plaintext" else "scores/masked" in names
     kinds = {entry.protection for entry in fed.ledger.entries}
-    assert kinds == {"clear"} if protection == "plaintext" else "simulated" in kinds
+    assert kinds == {"plaintext"} if protection == "plaintext" else "simulated" in kinds
 
 
 def errors_table(data: Series, forecast: Tensor, client: int) -> np.ndarray:
@@ -460,7 +460,7 @@ def test_every_client_has_the_same_weights_and_each_class_that_occurs_weighs_the
     assert (entries["class_weights"].protection, entries["class_weights"].bytes) == ("aggregate", 3 * 3 * 4)
     if form == "plaintext":
         assert {name: entry.protection for name, entry in entries.items()} == {
-            "class_counts": "clear", "class_weights": "aggregate",
+            "class_counts": "plaintext", "class_weights": "aggregate",
         }  # fmt: skip
     else:
         masked = "aggregate" if form == "real" else "simulated"

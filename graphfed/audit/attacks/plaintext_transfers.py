@@ -78,7 +78,7 @@ def run(audited: AuditedRun) -> Finding:
         no_signal=0.0,
         details={
             "disagreements": wrong,
-            "clear": [
+            "plaintext": [
                 {"name": e.name, "phase": e.phase, "direction": e.direction, "bytes": e.bytes}
                 for e in readable
             ],

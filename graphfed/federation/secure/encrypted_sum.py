@@ -137,7 +137,7 @@ def share_key(fed: Federation, *, name: str, parameters: str = SUM.name) -> tupl
     )
     secret = fed.clients.run(make_secret_rows, own_key, parameters)
     secret = fed.exchange(
-        secret, route, name=f"{name}/secret_key", protection=fed.protection_of("clear"), grad=False
+        secret, route, name=f"{name}/secret_key", protection=fed.protection_of("plaintext"), grad=False
     )
     key_owner = fed.clients.run(choose_key, own_key, secret, parameters, simulated)
     public = fed.clients.run(make_public_rows, key_owner, clients)

@@ -180,7 +180,7 @@ def prepare_route(fed: Federation, route: Route, session: HelperSession) -> Prep
     """
     server = fed.server.run(send_plan, fed.table(route), fed.num_clients)
     helper = fed.clients.run(receive_plan, fed.num_clients)
-    plans = fed.run_protocol(server, helper, name=f"{session.name}/plan", protection="clear")
+    plans = fed.run_protocol(server, helper, name=f"{session.name}/plan", protection="plaintext")
     return PreparedRoute(route, session, *plans, *_helper_routes(fed, route, plans[1]))
 
 

@@ -26,7 +26,9 @@ Ints = NDArray[np.int64]
 NOTIFICATION_BYTES = 4
 
 
-def notify(fed: Federation, pairs: Pairs, which: Located, *, name: str, protection: str = "clear") -> Located:
+def notify(
+    fed: Federation, pairs: Pairs, which: Located, *, name: str, protection: str = "plaintext"
+) -> Located:
     """Notify the other clients of some pairs.
 
     Costs time in proportion to the notifications if all clients are on one worker.

@@ -39,7 +39,7 @@ def swap(
     which: Located,
     *,
     name: str,
-    protection: str = "clear",
+    protection: str = "plaintext",
     grad: bool = False,
 ) -> Located:
     """Swap a row between the two clients of some pairs.
@@ -71,7 +71,7 @@ def send(
     to_rows: Located,
     *,
     name: str,
-    protection: str = "clear",
+    protection: str = "plaintext",
     grad: bool = False,
 ) -> Located:
     """Send a row from one client of some pairs to the other.

@@ -390,7 +390,7 @@ def count_owners(fed: Federation, data: Located, config: AlignmentSettings) -> L
 
 def protection_of(config: AlignmentSettings) -> str:
     """Return the protection of nodes' names, as the ledger records it."""
-    return {"simulated": "simulated", "keyed": "keyed hash", "plain": "clear"}[config.node_ids]
+    return {"simulated": "simulated", "keyed": "keyed hash", "plain": "plaintext"}[config.node_ids]
 
 
 OWNER_MESSAGES = {

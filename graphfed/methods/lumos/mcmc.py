@@ -523,7 +523,7 @@ def decide_step(
     numbers = fed.clients.run(pair_workloads, rows, asks, current.chain, proposed.chain)
     # Eq. (18): in plaintext as in the paper, or by a protocol that opens only its outcome.
     if config.acceptance == "opened":
-        received = swap(fed, pair, numbers, which, name="balance/acceptance", protection="clear")
+        received = swap(fed, pair, numbers, which, name="balance/acceptance", protection="plaintext")
         outcome = fed.clients.run(
             decide_openly, neighbours, rows, asks, numbers, received, key, config.temperature
         )

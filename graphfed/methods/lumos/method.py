@@ -293,7 +293,7 @@ def send_features(
         encode_features, data, fed.client_ids(), rows, assignment, config, outputs=4
     )
     protection = Noise(config.noise_seed).protection(feature_encoding.receiver_mechanism(config))
-    headers = send(fed, pairs, header, receivers, assigned, name="lumos/bins", protection="clear")
+    headers = send(fed, pairs, header, receivers, assigned, name="lumos/bins", protection="plaintext")
     sizes = fed.clients.run(expected_bytes, headers, task.num_features)
     bits = send_bytes(
         fed,
