@@ -58,7 +58,7 @@ def _table(listed: list[dict[str, Any]]) -> None:
         names = method["name"] + "".join(f"\n({alias})" for alias in method["aliases"])
         needs = [need for need in method["needs"] if need not in common]
         needed = "; ".join(needs) or "-"
-        rows.append((names, method["summary"], needed, method["crosses"], method["protection"]))
+        rows.append((names, method["summary"], needed, method["sent"], method["protection"]))
     table = make_table(
         ("method", "what it does", "needs", "what is sent", "protection"),
         rows,
@@ -79,7 +79,7 @@ def _page(method: dict[str, Any]) -> None:
         "paper": method["paper"],
         "task": ", ".join(method["tasks"]),
         "needs": "; ".join(method["needs"]),
-        "what is sent": method["crosses"],
+        "what is sent": method["sent"],
         "protection": method["protection"],
     }
     for task in method["tasks"][1:]:

@@ -12,7 +12,7 @@ import numpy as np
 from graphfed.errors import InputError
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.plugins import check_plugins
-from graphfed.runs.folder import ACCOUNTS, check_there, read_json, read_lines, read_table
+from graphfed.runs.folder import CLIENT_STATISTICS, check_there, read_json, read_lines, read_table
 from graphfed.runs.folder_schema import (
     AuditFile,
     DeployedManifest,
@@ -163,7 +163,7 @@ def _overview(folder: Path, task: str) -> GraphOverview | SensorOverview | None:
 
 
 def _client_statistics(folder: Path, clients: int) -> Mapping[str, np.ndarray] | None:
-    path = folder / ACCOUNTS
+    path = folder / CLIENT_STATISTICS
     if not path.exists():
         return None
     table = read_table(path)

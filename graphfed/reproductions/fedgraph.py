@@ -368,8 +368,8 @@ FIG9 = Runs(
         The target is 2 points below the best validation accuracy of central training, which does not depend
         on the partition. The paper has one that most schemes reach.
 
-        The paper calls 0.1, 0.5 and 1 low, medium and high. The fractions are cut off at 0.05 and 1, so their
-        mean falls with the variance, from 0.67 to 0.55; docs/data.md has the sizes.
+        The paper calls 0.1, 0.5 and 1 low, medium and high. The fractions are truncated to [0.05, 1], so
+        their mean falls with the variance, from 0.67 to 0.55; docs/data.md has the sizes.
 
         What the paper finds - every scheme takes longer the more heterogeneous sizes are, FedGraph the
         least.

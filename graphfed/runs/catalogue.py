@@ -81,7 +81,7 @@ def _description(method: "Method") -> "JsonObject":
         "summary": method.summary,
         "paper": method.paper,
         "needs": first_task(method).requirements(method),
-        "crosses": method.sends.summary,
+        "sent": method.sends.summary,
         "protection": method.sends.protection,
         "messages": dict(method.sends.messages),
         "settings": [setting.to_json() for setting in settings_of(method)],

@@ -277,11 +277,11 @@ def open_folder(
 #: sweep use the one of the folder above, as the tables of a large graph take hundreds of MB.
 PARTITION = "partition.safetensors"
 #: The statistics that the clients report (`Method.client_statistics`), in the folder of a run.
-ACCOUNTS = "clients.parquet"
+CLIENT_STATISTICS = "clients.parquet"
 #: The files of a run and of a comparison.
 _OURS = (
     "manifest.json", "overview.json", PARTITION, "metrics.jsonl", "ledger.json", "model.safetensors",
-    "predictions.parquet", ACCOUNTS, "result.json", "report.html", "model_card.md",
+    "predictions.parquet", CLIENT_STATISTICS, "result.json", "report.html", "model_card.md",
 )  # fmt: skip
 #: The file that is written last: by a run, a comparison, a sweep, a reproduction.
 _LAST = ("result.json", "comparison.json", "sweep.json", "reproduce.json")
@@ -365,7 +365,7 @@ def write_run(
     weights: Mapping[str, np.ndarray],
     history: Iterable[JsonObject] | None = None,
     predictions: "Iterable[pa.Table] | None" = None,
-    accounts: Mapping[str, np.ndarray] | None = None,
+    client_statistics: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Write what a run found, the result last. An argument that is None has no file.
 
@@ -377,7 +377,7 @@ def write_run(
         weights: The arrays of the model.
         history: The lines of metrics.jsonl.
         predictions: Tables (see `write_predictions`).
-        accounts: The clients' statistics: columns [K] in the order of client ids.
+        client_statistics: The clients' statistics: columns [K] in the order of client ids.
 
     Raises:
         GraphfedError: The disk refuses a file.
@@ -389,11 +389,12 @@ def write_run(
         write_tensors(folder / "model.safetensors", dict(weights), {"method": method})
         if predictions is not None:
             write_predictions(folder / "predictions.parquet", predictions)
-        if accounts is not None:
+        if client_statistics is not None:
             import pyarrow as pa
 
-            clients = np.arange(len(next(iter(accounts.values()))))
-            write_predictions(folder / ACCOUNTS, [pa.table({"client": clients, **accounts})])
+            clients = np.arange(len(next(iter(client_statistics.values()))))
+            table = pa.table({"client": clients, **client_statistics})
+            write_predictions(folder / CLIENT_STATISTICS, [table])
         write_json(folder / "result.json", plain(result))
 
 

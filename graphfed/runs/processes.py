@@ -121,9 +121,9 @@ def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> JsonObject
             if value.parts
         },
         "predictions": fed.local_parts(outcome.predictions)[0] if fed.here else None,
-        "accounts": None
-        if outcome.accounts is None or not fed.here
-        else fed.local_parts(outcome.accounts)[0],
+        "client_statistics": None
+        if outcome.client_statistics is None or not fed.here
+        else fed.local_parts(outcome.client_statistics)[0],
         "ledger": json.dumps(fed.ledger.to_json()),
     }
 
@@ -278,9 +278,9 @@ def put_together(method: Method, parts: Mapping[int, JsonObject]) -> tuple[Outco
         **json.loads(at_server["outcome"]),
         state=State(values),
         predictions=Located(CLIENTS, "predictions", tuple(r["predictions"] for r in clients)),
-        accounts=None
+        client_statistics=None
         if method.client_statistics is None
-        else Located(CLIENTS, "accounts", tuple(r["accounts"] for r in clients)),
+        else Located(CLIENTS, "client_statistics", tuple(r["client_statistics"] for r in clients)),
     )
     # The server sees everything but what clients send each other; that is in the clients' own ledgers.
     ledger = Ledger.from_json(json.loads(at_server["ledger"]))

@@ -286,9 +286,10 @@ def finish(
         more = inputs.details(config, trained.outcome)
     outcome = trained.outcome
     details = {**outcome.details, "changed_settings": changed_settings(config)}
-    if trained.accounts is not None:
+    if trained.client_statistics is not None:
         details["clients"] = {
-            name: {"mean": column.mean(), "max": column.max()} for name, column in trained.accounts.items()
+            name: {"mean": column.mean(), "max": column.max()}
+            for name, column in trained.client_statistics.items()
         }
     details |= more
     details |= diagnose(
@@ -329,7 +330,7 @@ def finish(
             result=result.to_json(),
             weights=trained.weights,
             predictions=inputs.tables(config, trained.predicted),
-            accounts=trained.accounts,
+            client_statistics=trained.client_statistics,
         )
     return result
 
@@ -448,7 +449,7 @@ class _Trained:
     ledger: "Ledger"
     weights: dict[str, np.ndarray]
     predicted: "list[tuple[WorkerPart, Predicted]]"
-    accounts: dict[str, np.ndarray] | None
+    client_statistics: dict[str, np.ndarray] | None
 
 
 def _train(
@@ -496,9 +497,9 @@ def _statistics(outcome: "Outcome") -> dict[str, np.ndarray] | None:
     """Return the statistics that the clients report, a column each, in the order of client ids; None without
     any.
     """
-    if outcome.accounts is None:
+    if outcome.client_statistics is None:
         return None
-    parts = outcome.accounts.parts
+    parts = outcome.client_statistics.parts
     return {name: np.concatenate([part[name].cpu().numpy() for part in parts]) for name in parts[0]}
 
 

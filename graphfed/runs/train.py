@@ -421,7 +421,7 @@ def train(
         state=run.best,
         predictions=predictions,
         details=details,
-        accounts=None
+        client_statistics=None
         if method.client_statistics is None
         else method.client_statistics(fed, run.best, config),
         scaling=None if scaling is None else next(iter(scaling.parts), None),

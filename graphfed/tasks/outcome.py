@@ -35,7 +35,7 @@ class Outcome:
             scored pairs, or (first steps of windows [W], forecasts [K, W, n]).
         details: Further results of the test, such as the points [false positive rate, true positive rate] of
             the ROC curve in link prediction.
-        accounts: At the clients: the per-client statistics (`Method.client_statistics`).
+        client_statistics: At the clients: the per-client statistics (`Method.client_statistics`).
         scaling: The scaling of the features; None if they are not scaled, or every client has its own
             scaling.
     """
@@ -50,5 +50,5 @@ class Outcome:
     state: State
     predictions: Located[Predicted]
     details: JsonObject = field(default_factory=dict)
-    accounts: Located | None = None
+    client_statistics: Located | None = None
     scaling: feature_scaling.Scaling | None = None

@@ -220,7 +220,7 @@ def test_a_method_s_page_says_its_paper_its_needs_what_crosses_and_every_setting
     content = json.loads(capsys.readouterr().out)
     method = get_method(name)
     assert content["paper"]
-    assert content["crosses"]
+    assert content["sent"]
     assert content["protection"]
     assert ("each node at one client" in content["needs"]) == method.requires.disjoint
     assert ("every client in every round" in content["needs"]) == (not method.dropouts and not method.pooled)

@@ -92,7 +92,8 @@ def fingerprint(outcome: Outcome, fed: Federation) -> str:
     given = [outcome.rounds_run, outcome.best_round, outcome.val, outcome.test, outcome.details]
     told = json.dumps([given, [line["val"] for line in outcome.history], fed.ledger.to_json()], default=str)
     digest = hashlib.sha256(told.encode())
-    located = [outcome.predictions, *([] if outcome.accounts is None else [outcome.accounts])]
+    statistics = outcome.client_statistics
+    located = [outcome.predictions, *([] if statistics is None else [statistics])]
     for part in (part for value in located for part in value.parts):
         for tensor in pay.tensors_in(part):
             digest.update(tensor.detach().contiguous().numpy().tobytes())

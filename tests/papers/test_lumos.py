@@ -276,8 +276,8 @@ def test_a_secure_sum_is_the_same_in_every_placement() -> None:
 @TASKS
 def test_the_statistics_of_the_clients_agree_with_the_ledger(run: Run, settings: Any) -> None:
     outcome, fed = run(**settings)
-    assert outcome.accounts is not None
-    (statistics,) = ({k: v.numpy() for k, v in part.items()} for part in outcome.accounts.parts)
+    assert outcome.client_statistics is not None
+    (statistics,) = ({k: v.numpy() for k, v in part.items()} for part in outcome.client_statistics.parts)
     entries = {e.name: e for e in fed.ledger.entries if e.phase in ("setup", "train")}
     assert (entries["lumos/bins"].sent == 8 * statistics["receivers"]).all()
     assert (entries["lumos/bins"].received == 8 * statistics["kept"]).all()
@@ -307,10 +307,10 @@ def test_the_statistics_do_not_depend_on_the_processes(three_clients: Gateways) 
     world = last_round_stands(make_world(1))
     together, _ = run_local("lumos", world)
     apart, _ = run_processes("lumos", world, three_clients)
-    assert together.accounts is not None
-    assert apart.accounts is not None
-    for name, column in together.accounts.parts[0].items():
-        assert torch.equal(column, torch.cat([part[name] for part in apart.accounts.parts])), name
+    assert together.client_statistics is not None
+    assert apart.client_statistics is not None
+    for name, column in together.client_statistics.parts[0].items():
+        assert torch.equal(column, torch.cat([part[name] for part in apart.client_statistics.parts])), name
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------

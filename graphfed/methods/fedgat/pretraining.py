@@ -506,7 +506,7 @@ def direct_view(
     Returns:
         The view, and the rows of the own nodes.
     """
-    centre = torch.repeat_interleave(neighbourhood.near, size)
+    centre = torch.repeat_interleave(neighbourhood.sent_rows, size)
     known, place = torch.unique(members[:, 0], return_inverse=True)
     count = max(len(known), 1)
     codes, row = torch.unique(neighbourhood.client[centre] * count + place, return_inverse=True)

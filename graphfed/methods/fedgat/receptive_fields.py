@@ -62,7 +62,7 @@ class Neighbourhood:
     far: Tensor | None = None
 
     @property
-    def near(self) -> Tensor:
+    def sent_rows(self) -> Tensor:
         """The rows of the nodes whose messages are sent to the client, ascending [n]."""
         far = torch.zeros_like(self.known) if self.far is None else self.far
         return (~far).nonzero()[:, 0]
@@ -112,7 +112,7 @@ def neighbourhood_ids(neighbourhood: Neighbourhood) -> RowIds:
     Returns:
         Their ids by client, n rows.
     """
-    return RowIds(neighbourhood.ids[neighbourhood.near], neighbourhood.client[neighbourhood.near])
+    return RowIds(neighbourhood.ids[neighbourhood.sent_rows], neighbourhood.client[neighbourhood.sent_rows])
 
 
 def far_ids(neighbourhood: Neighbourhood) -> RowIds:
