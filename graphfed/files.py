@@ -45,7 +45,8 @@ def check_regular(path: Path) -> None:
         path: The file.
 
     Raises:
-        OSError: If `path` is missing, a folder, or not a regular file.
+        IsADirectoryError: `path` is a folder.
+        OSError: `path` is missing or not a regular file.
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):

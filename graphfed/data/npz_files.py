@@ -110,5 +110,8 @@ class NpzFile:
 
         Args:
             why: What is wrong with the file's content.
+
+        Raises:
+            InputError: Always.
         """
         raise InputError(f"{self.path}: {why}; {self._fix}")

@@ -233,6 +233,9 @@ def tensors_asked(
 
     Returns:
         The tensors by message.
+
+    Raises:
+        WireError: A message has another number of floating tensors than flags.
     """
     chosen = {}
     for p, flags in asked.items():

@@ -407,6 +407,9 @@ def writing_into(folder: Path) -> Iterator[None]:
 
     Yields:
         Nothing.
+
+    Raises:
+        GraphfedError: The disk refused a file.
     """
     try:
         yield

@@ -160,6 +160,9 @@ class Details(FileModel):
 
         Returns:
             The details.
+
+        Raises:
+            ValueError: A row has another length; pydantic reports it with its place.
         """
         table = self.test_confusion or []
         # The last column counts nodes without a prediction.
@@ -250,6 +253,9 @@ class Transfer(FileModel):
 
         Returns:
             The entry.
+
+        Raises:
+            ValueError: The server sends to itself; pydantic reports it with its place.
         """
         if self.sender == self.receiver == "server":
             raise ValueError("the server sends nothing to itself")
@@ -268,6 +274,9 @@ class LedgerFile(FileModel):
 
         Returns:
             The content.
+
+        Raises:
+            ValueError: A list has another length; pydantic reports it with its place.
         """
         for number, entry in enumerate(self.entries):
             if not len(entry.sent) == len(entry.received) == self.num_clients:

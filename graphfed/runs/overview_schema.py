@@ -130,6 +130,9 @@ class GraphOverview(FileModel):
 
         Returns:
             The overview.
+
+        Raises:
+            ValueError: A client has another number of counts; pydantic reports it with its place.
         """
         for number, client in enumerate(self.clients):
             if len(client.classes) != len(self.classes):
@@ -192,6 +195,9 @@ class ReadingsOverview(FileModel):
 
         Returns:
             The overview.
+
+        Raises:
+            ValueError: A list has another length, or an edge ends at no sensor; pydantic reports it.
         """
         each, count = self.sensors, len(self.sensors.ids)
         lengths = {len(each.missing), len(each.observed)}

@@ -110,7 +110,8 @@ class PipeLink:
             message: Its contents.
 
         Raises:
-            ProcessError: The receiver is gone, or the message is too large.
+            PeerLost: The receiver closed its connection.
+            ProcessError: The message is too large.
         """
         check_size(message, key, self._max_message)
         connection = self._connections[to]

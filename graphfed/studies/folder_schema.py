@@ -66,6 +66,9 @@ class ComparisonFile(FileModel):
 
         Returns:
             The content.
+
+        Raises:
+            ValueError: The rows do not agree; pydantic reports it with its place.
         """
         if self.task not in TASKS:
             raise ValueError(f"task must be one of {', '.join(TASKS)}")
@@ -121,6 +124,9 @@ class SweepFile(FileModel):
 
         Returns:
             The content.
+
+        Raises:
+            ValueError: The trials do not agree; pydantic reports it with its place.
         """
         if self.task not in TASKS:
             raise ValueError(f"task must be one of {', '.join(TASKS)}")
@@ -203,6 +209,9 @@ class PolicyResult(FileModel):
 
         Returns:
             The content.
+
+        Raises:
+            ValueError: A detail is missing; pydantic reports it with its place.
         """
         needed = "best" if self.kind == "bandit" else "kept_episode"
         if getattr(self.details, needed) is None:

@@ -161,7 +161,11 @@ class Learning:
         self._since = self._done, time.perf_counter()
 
     def stop_if_asked(self) -> None:
-        """Raise Interrupted if a stop was requested."""
+        """Raise Interrupted if a stop was requested.
+
+        Raises:
+            Interrupted: A stop was requested.
+        """
         if self.stop_request.asked:
             raise Interrupted(f"stopped after episode {len(self.lines)}")
 

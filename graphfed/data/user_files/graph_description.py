@@ -324,6 +324,9 @@ def at_client(name: str) -> Iterator[None]:
 
     Yields:
         None.
+
+    Raises:
+        InputError: An InputError of the context, with the name of the client.
     """
     try:
         yield

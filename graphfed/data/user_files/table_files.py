@@ -95,7 +95,11 @@ class TableFile:
 
     @cached_property
     def columns(self) -> list[str]:
-        """The names of the columns."""
+        """The names of the columns.
+
+        Raises:
+            InputError: Two columns have the same name, or a column has no name.
+        """
         if self._names is not None:
             return self._names
         if self.is_parquet:
