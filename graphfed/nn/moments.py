@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from graphfed.nn.chebyshev import Series, powers
-from graphfed.nn.sparse import Pattern, SparseMatrix, ranges, spmm
+from graphfed.nn.pattern import Pattern
+from graphfed.nn.sparse import SparseMatrix, ranges, spmm
 from graphfed.nn.tiles import Tiles, make_tiles
 
 __all__ = ["MomentChunks", "MomentRows", "Moments", "weighted_means"]

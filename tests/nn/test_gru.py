@@ -12,9 +12,9 @@ from graphfed.nn.gru import (
     Forecaster,
     client_errors,
     decode,
+    draw_teacher_forcing,
     encode,
     init,
-    taught_steps,
     weight_gradients,
 )
 from graphfed.nn.precision import has_fast_bfloat16
@@ -195,8 +195,8 @@ def test_a_clients_error_is_its_own_mean_square() -> None:
 
 
 def test_teaching_fades_as_its_law_says() -> None:
-    assert torch.equal(taught_steps(1, 5, 12), taught_steps(1, 5, 12))
-    draws = torch.stack([taught_steps(1, step, 101, decay=10.0) for step in (0, 23, 10_000)])
+    assert torch.equal(draw_teacher_forcing(1, 5, 12), draw_teacher_forcing(1, 5, 12))
+    draws = torch.stack([draw_teacher_forcing(1, step, 101, decay=10.0) for step in (0, 23, 10_000)])
     # k / (k + exp(s / k)) is 10/11 at step 0 and 1/2 at s = k log k = 23.03; 100 draws stray at most five
     # standard deviations, sqrt(100 p (1 - p)).
     assert abs(int(draws[0].sum()) - 91) <= 5 * 2.9
