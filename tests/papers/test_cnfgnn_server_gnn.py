@@ -209,7 +209,7 @@ def test_products_are_float32_bfloat16_or_refused(monkeypatch: pytest.MonkeyPatc
 def test_a_processor_is_fast_in_bfloat16_by_its_own_instructions(
     flag: str, fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = {"avx512_bf16": False, "amx_bf16": False, flag: True, "cpu_name": "bf16"}
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
+    capabilities = {"avx512_bf16": False, "amx_bf16": False, flag: True, "cpu_name": "bf16"}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert has_fast_bfloat16("cpu") == fast
     assert not has_fast_bfloat16("meta")

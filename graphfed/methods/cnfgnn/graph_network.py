@@ -297,7 +297,7 @@ def _parts(edges: Edges, windows: int) -> Iterator[tuple[Edges, slice, slice]]:
     for start in range(0, windows, size):
         stop = min(start + size, windows)
         node, edge = (slice(start * n, stop * n) for n in (edges.num_nodes, edges.count))
-        yield edges.copies(stop - start), node, edge
+        yield edges.repeat(stop - start), node, edge
 
 
 def _add_product(whole: Tensor, left: Tensor, right: Tensor) -> None:

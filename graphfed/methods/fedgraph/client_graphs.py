@@ -14,7 +14,8 @@ from graphfed.federation.route import ExchangeIds
 from graphfed.methods.fedgraph.sampling import Kept, by_chance, fan_out, in_proportion
 from graphfed.nn.backbones import Weights
 from graphfed.nn.layers import Dropout, tiled
-from graphfed.nn.sparse import Pattern, SparseMatrix, SparseWeights, pair_columns, ranges, shift_columns, spmm
+from graphfed.nn.pattern import Pattern
+from graphfed.nn.sparse import SparseMatrix, SparseWeights, pair_columns, ranges, shift_columns, spmm
 from graphfed.nn.tiles import make_tiles
 from graphfed.random import entry_words, uniform, uniform_entries
 

@@ -97,7 +97,7 @@ class Embedder:
 def make_embedder(clients: NamedCohort, config: PpgnnConfig) -> Embedder:
     """Make the batch of all rows of a cohort, each with its client's edges."""
     network = config.network
-    view = network.seen(own_view(clients.cohort))
+    view = network.adapt_view(own_view(clients.cohort))
     make_block = network.blocks(view.ids, view.degree, config.heads, config.layers)
     rows = torch.arange(clients.cohort.num_rows, device=clients.names.device)
     return Embedder(clients, make_batch(view, rows, config.layers, make_block, per_client=True))
