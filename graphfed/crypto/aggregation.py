@@ -114,24 +114,41 @@ class Terms:
             raise InputError(
                 f"secure aggregation needs {FEWEST_CLIENTS} to {shamir.MAX_PARTIES} clients in a round, and "
                 f"this round has {self.clients}: each of two clients could subtract its own part from "
-                "the sum, "
-                "and the sum of one client is its own vector; use more clients, a larger fraction, or "
-                "aggregation=plaintext"
+                "the sum, and the sum of one client is its own vector; use more clients, a larger fraction, "
+                "or aggregation=plaintext"
             )
         if not self.clients < 2 * self.threshold <= 2 * self.clients:
             raise InputError(
-                f"the threshold {self.threshold} of {self.clients} clients is not possible: it must "
-                "be more than "
-                f"half of the clients and at most all of them; use {_default_threshold(self.clients)}"
+                f"the threshold {self.threshold} of {self.clients} clients is not possible: it must be "
+                "more than half of the clients and at most all of them; use "
+                f"{_default_threshold(self.clients)}"
             )
 
     @classmethod
     def usual(cls, label: str, clients: int) -> "Terms":
-        """Set the default threshold, with which more than two thirds of the `clients` must stay."""
+        """Make terms with the default threshold, with which more than two thirds of the clients must stay.
+
+        Args:
+            label: What the session is for.
+            clients: n, at least 3.
+
+        Returns:
+            The terms.
+
+        Raises:
+            InputError: The number of clients is not possible.
+        """
         return cls(label, clients, _default_threshold(clients))
 
     def sizes(self, width: int) -> dict[str, int]:
-        """Return the bytes of every message by its kind, for vectors of `width` words."""
+        """Compute the size of every message.
+
+        Args:
+            width: w, the words of a vector.
+
+        Returns:
+            Bytes by the kind of message.
+        """
         sealed = _TAG_BYTES + _SEALED_BYTES * (self.clients - 1)
         return {
             "keys": _TAG_BYTES + _KEYS_BYTES,
@@ -144,7 +161,14 @@ class Terms:
         }
 
     def session(self, keys: bytes) -> bytes:
-        """Compute the session's name from all clients' public keys; `keys` is empty before they are known."""
+        """Compute the session's name.
+
+        Args:
+            keys: The public keys of all clients; empty before they are known.
+
+        Returns:
+            A hash of the terms and the keys, 32 bytes.
+        """
         label = self.label.encode()
         numbers = [len(label), self.clients, self.threshold]
         return hashlib.sha256(
@@ -174,8 +198,7 @@ class _Participant(ABC):
                 state = "has ended" if self._at == _OVER else f"is at step {self._at + 1}"
                 raise ProtocolError(
                     f"{message} belongs to step {number + 1}, and the session {state}: a message was "
-                    "repeated, "
-                    "lost or reordered"
+                    "repeated, lost or reordered"
                 )
             yield
             self._at = number + 1
@@ -203,8 +226,7 @@ class _Participant(ABC):
         if bytes(message[:_TAG_BYTES]) != self._tag(kind, party):
             raise ProtocolError(
                 f"the message is not the expected one of kind {kind!r}: it belongs to another step, "
-                "client or "
-                "session, or the other participant has other terms"
+                "client or session, or the other participant has other terms"
             )
         return memoryview(message)[_TAG_BYTES:].tobytes()
 
@@ -248,16 +270,23 @@ class Client(_Participant):
         self._peers: set[int] = set()
 
     def advertise(self) -> bytes:
-        """Generate this client's key pairs and return the message with the two public keys."""
+        """Generate this client's two key pairs.
+
+        Returns:
+            The message with the two public keys.
+        """
         with self._step(0, "the start"):
             self._advertised = self._generate()
             return self._tag("keys", self.party) + self._advertised
 
     def share_keys(self, message: bytes) -> bytes:
-        """Split both secrets and return the message with a sealed share for every other client.
+        """Split both secrets, and seal a share for every other client.
 
         Args:
             message: The server's message with all public keys.
+
+        Returns:
+            The message with the sealed shares.
         """
         with self._step(1, "the list of keys"):
             body = self._body(message, "all_keys", _EVERYONE)
@@ -278,11 +307,14 @@ class Client(_Participant):
             return self._tag("sealed_shares", self.party) + shares
 
     def mask(self, message: bytes, vector: np.ndarray) -> bytes:
-        """Return the message with this client's masked vector.
+        """Mask this client's vector.
 
         Args:
             message: The server's message with the sealed shares for this client.
             vector: int64 or uint64 [w].
+
+        Returns:
+            The message with the masked vector.
         """
         if vector.ndim != 1 or vector.dtype not in (np.int64, np.uint64):
             raise ValueError(f"expected a vector of 64-bit words, got {vector.dtype} {vector.shape}")
@@ -304,33 +336,36 @@ class Client(_Participant):
             return bytes(masked)
 
     def unmask(self, message: bytes) -> bytes:
-        """Return the message with this client's shares of the requested secrets. A client answers once.
+        """Answer the server's request for shares. A client answers once.
 
         Args:
             message: The server's request, which names at most one secret of each client.
+
+        Returns:
+            The message with this client's shares of the requested secrets.
         """
         if self._at == _OVER and self._peers:
             raise ProtocolError(
-                "this client has already answered or refused the session's one request to unmask: "
-                "with a second "
-                "answer the server could open both secrets of a client, and with them its vector"
+                "this client has already answered or refused the session's one request to unmask: with "
+                "a second answer the server could open both secrets of a client, and with them its vector"
             )
         with self._step(3, "the request to unmask"):
-            wanted = np.frombuffer(self._body(message, "survivors", _EVERYONE), dtype=np.uint8)
-            for asked, refused in (
-                (wanted > _KEY, "both secrets of client {}, which would reveal its vector"),
-                ((wanted > 0) & ~self._are_peers(), "a secret of client {}, which did not share its keys"),
-                ((wanted == 0) & self._are_peers(), "no secret of client {}, so the sum cannot be opened"),
+            requested = np.frombuffer(self._body(message, "survivors", _EVERYONE), dtype=np.uint8)
+            for is_refused, reason in (
+                (requested > _KEY, "both secrets of client {}, which would reveal its vector"),
+                ((requested > 0) & ~self._are_peers(), "a secret of client {}, which did not share its keys"),
+                ((requested == 0) & self._are_peers(), "no secret of client {}, so the sum cannot be opened"),
             ):
-                if asked.any():
-                    raise ProtocolError(f"the server asks for {refused.format(int(asked.argmax()))}; refused")
-            if wanted[self.party] != _SEED:
+                if is_refused.any():
+                    secret = reason.format(int(is_refused.argmax()))
+                    raise ProtocolError(f"the server asks for {secret}; refused")
+            if requested[self.party] != _SEED:
                 raise ProtocolError(
                     "the server lists this client as dropped out, and asks it for a share of its own private "
                     "key; refused"
                 )
-            self._enough(int((wanted == _SEED).sum()), "whose masked vector has come")
-            parts = [self._share(party, int(which)) for party, which in enumerate(wanted)]
+            self._enough(int((requested == _SEED).sum()), "whose masked vector has arrived")
+            parts = [self._share(party, int(which)) for party, which in enumerate(requested)]
             answer = self._tag("unmask", self.party) + b"".join(parts)
         self._at = _OVER
         self._forget()
@@ -458,10 +493,13 @@ class Server(_Participant):
         self._total: np.ndarray | None = np.zeros(width, dtype=np.uint64)
 
     def all_keys(self, messages: Mapping[int, bytes]) -> bytes:
-        """Return the message for all clients with all public keys.
+        """Collect the public keys of all clients.
 
         Args:
             messages: The clients' messages of `Client.advertise`.
+
+        Returns:
+            The message for all clients, with all public keys.
         """
         with self._step(0, "the clients' keys"):
             self._keys = {p: self._body(messages[p], "keys", self._known(p)) for p in sorted(messages)}
@@ -475,10 +513,13 @@ class Server(_Participant):
             return message
 
     def forward(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Return for every client the message with its shares of the others' secrets.
+        """Forward the sealed shares to the clients that they are for.
 
         Args:
             messages: The clients' messages of `Client.share_keys`.
+
+        Returns:
+            For every client that sent shares, the message with its shares of the other clients' secrets.
         """
         with self._step(1, "the sealed shares"):
             self._enough(len(messages), "that have shared their keys")
@@ -521,19 +562,26 @@ class Server(_Participant):
         self._at = 2
 
     def request(self) -> bytes:
-        """End the collection of masked vectors and return the request for the secrets that open the sum."""
+        """End the collection of masked vectors.
+
+        Returns:
+            The message for all clients, which requests their shares of the secrets that open the sum.
+        """
         with self._step(2, "the end of the masked vectors"):
-            self._enough(len(self._summed), "whose masked vector has come")
-            wanted = bytearray(self.terms.clients)
+            self._enough(len(self._summed), "whose masked vector has arrived")
+            requested = bytearray(self.terms.clients)
             for party in self._sharing:
-                wanted[party] = _SEED if party in self._summed else _KEY
-            return self._tag("survivors", _EVERYONE) + bytes(wanted)
+                requested[party] = _SEED if party in self._summed else _KEY
+            return self._tag("survivors", _EVERYONE) + bytes(requested)
 
     def open(self, messages: Mapping[int, bytes]) -> np.ndarray:
-        """Return the sum over the clients whose masked vector arrived, modulo 2^64, int64 [w].
+        """Open the sum over the clients whose masked vector arrived.
 
         Args:
             messages: The clients' messages of `Client.unmask`.
+
+        Returns:
+            The sum modulo 2^64, int64 [w].
         """
         with self._step(3, "the shares to unmask with"):
             self._enough(len(messages), "to unmask the sum")
