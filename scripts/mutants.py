@@ -79,7 +79,10 @@ PACKAGES: dict[str, Package] = {
             "tests/deployment/test_joining.py",
         ),
     ),
-    "crypto": Package(("crypto/*.py",), ("tests/crypto", "tests/federation/test_secure_compare.py")),
+    "crypto": Package(
+        ("crypto/*.py", "crypto/aggregation/*.py"),
+        ("tests/crypto", "tests/federation/test_secure_compare.py"),
+    ),
     "privacy": Package(
         ("privacy/*.py",),
         (

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from graphfed.crypto import shamir
-from graphfed.crypto.aggregation import Client, IdealClient, IdealServer, Server, Terms
+from graphfed.crypto.aggregation.client import Client, IdealClient
+from graphfed.crypto.aggregation.server import IdealServer, Server
+from graphfed.crypto.aggregation.terms import Terms
 from graphfed.crypto.errors import ProtocolError
 from graphfed.crypto.pairwise import KeyPair, add_masks, open_sealed, seal
 from graphfed.errors import InputError
@@ -691,7 +693,8 @@ def test_without_the_library_the_ideal_form_runs_and_the_real_one_says_what_to_i
 import sys
 sys.modules["cryptography"] = None
 from graphfed.errors import InputError
-from graphfed.crypto.aggregation import Client, IdealClient, Terms
+from graphfed.crypto.aggregation.client import Client, IdealClient
+from graphfed.crypto.aggregation.terms import Terms
 IdealClient(Terms.usual("", 3), 0).advertise()
 try:
     Client(Terms.usual("", 3), 0).advertise()
