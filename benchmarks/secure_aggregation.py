@@ -35,7 +35,9 @@ from measure import (
     weights_of,
 )
 
-from graphfed.crypto.aggregation import Client, Server, Terms
+from graphfed.crypto.aggregation.client import Client
+from graphfed.crypto.aggregation.server import Server
+from graphfed.crypto.aggregation.terms import Terms
 from graphfed.crypto.sharing import decode, encode
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph

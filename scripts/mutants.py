@@ -79,7 +79,10 @@ PACKAGES: dict[str, Package] = {
             "tests/deployment/test_joining.py",
         ),
     ),
-    "crypto": Package(("crypto/*.py",), ("tests/crypto", "tests/federation/test_secure_compare.py")),
+    "crypto": Package(
+        ("crypto/*.py", "crypto/aggregation/*.py"),
+        ("tests/crypto", "tests/federation/test_secure_compare.py"),
+    ),
     "privacy": Package(
         ("privacy/*.py",),
         (
@@ -195,6 +198,9 @@ PACKAGES: dict[str, Package] = {
             "methods/fedgraph/method.py",
             "methods/fedgraph/config.py",
             "methods/fedgraph/client_graphs.py",
+            "methods/fedgraph/layers.py",
+            "methods/fedgraph/server.py",
+            "methods/fedgraph/time_model.py",
             "methods/fedgraph/sampling_policies.py",
             "methods/fedgraph/sampling.py",
             "methods/fedgraph/bandit.py",

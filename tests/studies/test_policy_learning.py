@@ -311,7 +311,7 @@ def test_damaged_transitions_are_refused(ddpg: LearnedPolicy, tmp_path: Path) ->
 
 
 def test_the_learner_is_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alg. 4: the discount, the share of the targets' step, the learning rate, and updates on batches from a
+    """Alg. 4: the discount, the rate of the target networks, the learning rate, and updates on batches from a
     buffer no longer than asked for."""
     import gymnasium
 
@@ -330,7 +330,7 @@ def test_the_learner_is_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(learner, "train", lambda **options: updates.append(options))
     seen, action = np.zeros(2, dtype=np.float32), np.zeros(1, dtype=np.float32)
     for _ in range(4):
-        algorithm.observe(learner, config, seen, action, 1.0, seen, False)
+        algorithm.learn_transition(learner, config, seen, action, 1.0, seen, False)
     assert updates == [{"gradient_steps": 2, "batch_size": 3}] * 2
 
 
