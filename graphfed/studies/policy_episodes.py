@@ -290,7 +290,7 @@ def learn(work: Learning) -> tuple[dict[str, Tensor], JsonObject]:
 
 
 def _learn_actor(work: Learning, config: DDPGConfig) -> tuple[dict[str, Tensor], JsonObject]:
-    """Learn an actor by DDPG.  FedGraph, Alg. 4"""
+    """Learn an actor by DDPG (FedGraph, Alg. 4)."""
     asked, seed = work.question, work.question.config.seed
     if not work.lines:
         work.begin()

@@ -59,6 +59,10 @@ class Client(Participant):
 
         Returns:
             The message with the sealed shares.
+
+        Raises:
+            ProtocolError: The list has other keys for this client, a key twice or too few
+                clients, or this step is over.
         """
         with self._step(1, "the list of keys"):
             body = self._body(message, "all_keys", EVERYONE)
@@ -85,6 +89,11 @@ class Client(Participant):
 
         Returns:
             The message with the masked vector.
+
+        Raises:
+            ProtocolError: A share is of a client without keys or cannot be opened, or there are too
+                few clients.
+            ValueError: `vector` is no vector of 64-bit words.
         """
         if vector.ndim != 1 or vector.dtype not in (np.int64, np.uint64):
             raise ValueError(f"expected a vector of 64-bit words, got {vector.dtype} {vector.shape}")
@@ -113,6 +122,10 @@ class Client(Participant):
 
         Returns:
             The message with this client's shares of the requested secrets.
+
+        Raises:
+            ProtocolError: The server asks for what would reveal a vector or asks again, or too few
+                clients remain.
         """
         if self._at == OVER and self._peers:
             raise ProtocolError(

@@ -49,6 +49,9 @@ class Server(Participant):
 
         Returns:
             The message for all clients, with all public keys.
+
+        Raises:
+            ProtocolError: A message is not of a client of this session, keys are zero, or there are too few.
         """
         with self._step(0, "the clients' keys"):
             self._keys = {p: self._body(messages[p], "keys", self._known(p)) for p in sorted(messages)}
@@ -69,6 +72,10 @@ class Server(Participant):
 
         Returns:
             For every client that sent shares, the message with its shares of the other clients' secrets.
+
+        Raises:
+            ProtocolError: A client did not send one share for every other client, or there are too few
+                clients.
         """
         with self._step(1, "the sealed shares"):
             self._enough(len(messages), "that have shared their keys")
@@ -96,6 +103,10 @@ class Server(Participant):
         Args:
             party: The client.
             message: Its message of `Client.mask`.
+
+        Raises:
+            ProtocolError: The client is not expected or sends a second vector, or its vector has another
+                length.
         """
         with self._step(2, "a masked vector"):
             if party in self._summed:

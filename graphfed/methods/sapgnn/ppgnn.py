@@ -21,7 +21,8 @@ summed as in SAPGNN.
 Differs from the paper: PPGNN is for clients with different features of the same nodes, and its embeddings are
 computed from features under secret sharing. SAPGNN's authors compare with a version for common features that
 they do not describe. Ours is joint split learning, with concatenation as the default
-(docs/papers/sapgnn.md, difference 15)."""
+(docs/papers/sapgnn.md, difference 15).
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
