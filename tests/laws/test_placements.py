@@ -6,7 +6,7 @@ import pytest
 import torch
 from methods_under_law import METHODS
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     World,
     by_node,
     having,
@@ -57,7 +57,7 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, spar
 
 @pytest.mark.parametrize("preset", [PRESETS[0], pytest.param(PRESETS[1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [n for n in METHODS if not get_method(n).pooled])
-def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset, three_clients: Gateways):
+def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset, three_clients: ThreeWorkers):
     world = last_round_stands(make_world(1))
     apart, ledger = run_processes(name, world, three_clients, preset=preset, **settings_of(name))
     together, fed = run_local(name, world, preset=preset, **settings_of(name))
@@ -68,7 +68,7 @@ def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset,
 
 @pytest.mark.parametrize("protocols", ["real", pytest.param("simulated", marks=pytest.mark.slow)])
 def test_holders_and_a_helper_in_separate_processes_equal_stacked(
-    protocols: str, three_clients: Gateways
+    protocols: str, three_clients: ThreeWorkers
 ) -> None:
     """The first holder's process and the server's talk; what each entry counts is the same."""
     world = make_world(6)

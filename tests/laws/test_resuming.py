@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from methods_under_law import METHODS
-from worlds import Gateways, World, as_asked, config_of, logits, make_world, run_processes
+from worlds import ThreeWorkers, World, as_asked, config_of, logits, make_world, run_processes
 
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
@@ -166,7 +166,7 @@ def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", [name for name in METHODS if not get_method(name).pooled])
 def test_separate_processes_resume_to_the_same_bits(
-    name: str, tmp_path: Path, three_clients: Gateways
+    name: str, tmp_path: Path, three_clients: ThreeWorkers
 ) -> None:
     world, settings = make_world(), settings_of(name) | system_noise(name)
     expected, ledger = run_processes(name, world, three_clients, (tmp_path, 0.0, None), **settings)

@@ -14,7 +14,7 @@ from test_resuming import run as run_with_checkpoints
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     World,
     by_node,
     config_of,
@@ -203,7 +203,7 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(rule: str,
 @pytest.mark.parametrize("form", ["plaintext", "simulated"])
 @pytest.mark.parametrize("rule", RULES)
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
-    rule: str, form: str, three_clients: Gateways
+    rule: str, form: str, three_clients: ThreeWorkers
 ) -> None:
     world = last_round_stands(make_world(1))
     settings = {**settings_of(rule), "weight_decay": 1e-2, "dropout": 0.4, **protection("aggregation", form)}

@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     World,
     config_of,
     having,
@@ -123,7 +123,7 @@ def test_placement_does_not_change_it(name: str, protocols: str) -> None:
 @pytest.mark.parametrize("name", AVERAGING)
 @pytest.mark.slow
 def test_in_processes_it_has_the_bits_and_the_ledger_of_one_at_a_time(
-    name: str, protocols: str, three_clients: Gateways
+    name: str, protocols: str, three_clients: ThreeWorkers
 ) -> None:
     world = last_round_stands(make_world(1))
     apart, ledger = run_processes(name, world, three_clients, protocols=protocols, **HIDDEN)
@@ -243,7 +243,7 @@ def test_in_processes_such_a_round_ends_for_everybody_with_the_reason() -> None:
     dealt = World(world.graph, split, world.partition)
     # An error stops the processes: these are its own.
     with (
-        contextlib.closing(Gateways()) as clients,
+        contextlib.closing(ThreeWorkers()) as clients,
         pytest.raises(InputError, match=r"in this one only 2 of 3 have any"),
     ):
         run_processes("fedavg", dealt, clients, aggregation="secure")

@@ -5,7 +5,7 @@ import torch
 from methods_under_law import METHODS, REFUSE_WEIGHTS
 from test_placements import settings_of
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     by_node,
     config_of,
     having,
@@ -46,7 +46,7 @@ def test_weights_change_what_is_learnt_and_placements_agree_on_it(name, backbone
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in TAKE_WEIGHTS if not get_method(n).pooled])
-def test_separate_processes_train_on_the_weights_too(name, three_clients: Gateways):
+def test_separate_processes_train_on_the_weights_too(name, three_clients: ThreeWorkers):
     world = weighted(last_round_stands(make_world(1)))
     apart, ledger = run_processes(name, world, three_clients, **settings_of(name))
     together, fed = run_local(name, world, **settings_of(name))

@@ -14,7 +14,7 @@ from protections import protection
 from torch import Tensor
 from worlds import (
     PLACEMENTS,
-    Gateways,
+    ThreeWorkers,
     Watched,
     World,
     by_node,
@@ -208,7 +208,7 @@ def test_a_simulated_message_is_the_same_bits_in_every_placement_and_in_parts(
 
 @pytest.mark.parametrize("protocols", ["simulated", "real"])
 @pytest.mark.slow
-def test_separate_processes_give_what_one_process_gives(protocols: str, three_clients: Gateways) -> None:
+def test_separate_processes_give_what_one_process_gives(protocols: str, three_clients: ThreeWorkers) -> None:
     world = last_round_stands(make_world(1, nodes=24))
     hidden = {"exchange": "encrypted", "protocols": protocols}
     together, fed = run_local("fedgat", world, **hidden)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, elu, leaky_relu
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     World,
     cohorts_of,
     config_of,
@@ -177,7 +177,7 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(layers: in
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.slow
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
-    layers: int, three_clients: Gateways
+    layers: int, three_clients: ThreeWorkers
 ) -> None:
     world = last_round_stands(make_world(6))
     settings = {**REGULARISED, "later": "exchange", "layers": layers}

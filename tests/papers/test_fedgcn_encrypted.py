@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protections import protection
 from torch import Tensor
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     Watched,
     World,
     config_of,
@@ -120,7 +120,7 @@ def test_simulated_is_encrypted_to_the_bit_and_to_the_byte(kind, hops):
 
 
 @HOPS
-def test_stacked_one_at_a_time_and_separate_processes_give_the_same(hops, three_clients: Gateways):
+def test_stacked_one_at_a_time_and_separate_processes_give_the_same(hops, three_clients: ThreeWorkers):
     world = last_round_stands(make_world(1))
     settings = {"hops": hops, "exchange": "encrypted", "dropout": 0.4}
     together, fed = run_local("fedgcn", world, **settings)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from balanced_graphs import Balanced, run_apart, run_here
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     World,
     as_asked,
     cohorts_of,
@@ -103,7 +103,7 @@ def test_every_balancer_leads_to_the_same_numbers_in_every_placement(balancer: s
 
 @pytest.mark.slow
 def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
-    three_clients: Gateways,
+    three_clients: ThreeWorkers,
 ) -> None:
     world = last_round_stands(make_world(1))
     ideal, fed = run_local("lumos", world)
@@ -121,7 +121,7 @@ def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
 
 @pytest.mark.on_demand
 def test_two_hundred_clients_with_real_comparisons_get_the_assignment_of_the_simulation(
-    three_clients: Gateways,
+    three_clients: ThreeWorkers,
 ) -> None:
     """In one process and in three, with real sessions between all neighbours."""
     edges = make_social(num_nodes=200, average_degree=4.0).edges
@@ -303,7 +303,7 @@ def test_the_statistics_of_the_clients_agree_with_the_ledger(run: Run, settings:
 
 
 @pytest.mark.slow
-def test_the_statistics_do_not_depend_on_the_processes(three_clients: Gateways) -> None:
+def test_the_statistics_do_not_depend_on_the_processes(three_clients: ThreeWorkers) -> None:
     world = last_round_stands(make_world(1))
     together, _ = run_local("lumos", world)
     apart, _ = run_processes("lumos", world, three_clients)

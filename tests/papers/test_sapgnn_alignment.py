@@ -1,4 +1,4 @@
-"""Clients whose data does not go together are told so before anything is trained, and the server learns which
+"""Clients whose data does not match are refused before anything is trained, and the server learns which
 nodes are the same and no more."""
 
 import functools
