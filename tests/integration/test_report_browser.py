@@ -1,4 +1,4 @@
-"""The report in a real browser: nothing overflows, overlaps or is empty, wide and narrow, light and dark.
+"""The report in a real browser: nothing overflows, overlaps or is empty, on wide and small screens.
 
 Needs Debian's chromium; without it these tests are skipped and counted."""
 
