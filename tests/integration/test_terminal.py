@@ -34,14 +34,14 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write_data(site: str = "x", feature: str = "age", label: str = "a", ident: str = "v") -> None:
-    """A description of 18 nodes at three sites, with these texts in it."""
-    names = [site, "y", "z"]
+def write_data(client: str = "x", feature: str = "age", label: str = "a", ident: str = "v") -> None:
+    """A description of 18 nodes at three clients, with these texts in it."""
+    names = [client, "y", "z"]
     rows = [
         [f"{ident}{i}", names[i % 3], str(i % 5), [label, "b"][i % 2], ["train", "val", "test"][i // 3 % 3]]
         for i in range(18)
     ]
-    quoted = [[f'"{cell}"' for cell in row] for row in [["id", "site", feature, "label", "split"], *rows]]
+    quoted = [[f'"{cell}"' for cell in row] for row in [["id", "client", feature, "label", "split"], *rows]]
     Path("nodes.csv").write_bytes("\n".join(",".join(row) for row in quoted).encode())
     ends = [(f'"{ident}{i}"', f'"{ident}{(5 * i + 3) % 18}"') for i in range(18)]
     Path("edges.csv").write_bytes("\n".join(["source,target", *map(",".join, ends)]).encode())
@@ -115,7 +115,7 @@ def test_the_environment_is_printed_without_control_characters(
     assert not FORBIDDEN.search(printed(arguments, capsys))
 
 
-@pytest.mark.parametrize("kind", ["site", "feature", "label", "ident"])
+@pytest.mark.parametrize("kind", ["client", "feature", "label", "ident"])
 def test_texts_of_the_user_s_tables_are_printed_without_control_characters(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,7 +148,7 @@ def test_texts_of_the_user_s_tables_are_printed_without_control_characters(
         assert not FORBIDDEN.search(printed(arguments, capsys)), arguments
 
 
-@pytest.mark.parametrize("key", ["nodes", "edges", "features", "classes", "sites", "HOSTILE"])
+@pytest.mark.parametrize("key", ["nodes", "edges", "features", "classes", "clients", "HOSTILE"])
 def test_texts_of_a_description_are_printed_without_control_characters(
     key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
