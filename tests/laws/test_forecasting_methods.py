@@ -350,7 +350,7 @@ def test_separate_processes_resume_to_the_same_bits(
 
 
 @pytest.mark.parametrize("name", FORECASTERS)
-def test_a_wish_to_stop_is_saved_before_the_next_round(name: str, tmp_path: Path) -> None:
+def test_a_stop_request_is_saved_before_the_next_round(name: str, tmp_path: Path) -> None:
     world, stop_request = sensor_world(), StopRequest()
     expected = run_local(name, world, **hard(name))
     stop_request.asked = True

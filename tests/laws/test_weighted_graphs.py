@@ -109,9 +109,9 @@ def test_a_network_without_use_for_weights_refuses_them(method):
 
 def test_trees_without_weights_refuse_them_where_the_graph_is_whole_and_at_the_devices() -> None:
     world = weighted(make_world())
-    told = "lumos trains on trees, whose edges have no weights"
-    with pytest.raises(InputError, match=told):
+    message = "lumos trains on trees, whose edges have no weights"
+    with pytest.raises(InputError, match=message):
         gf.run("lumos", data=world.graph, split="random:0.5,0.2,0.3", feature_high=2.0, out=False)
     for placement in ("stacked", "one at a time"):
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             run_local("lumos", world, placement)
