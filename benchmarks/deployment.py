@@ -254,7 +254,7 @@ def rounds(options: argparse.Namespace) -> dict[str, Any]:
         assert len(scores) == 1, f"{method}: the runtimes do not agree: {scores}"
         found[method] = {
             "rounds": count,
-            "milliseconds": {way: summary([ms for (ms,) in told]) for way, told in seconds.items()},
+            "milliseconds": {way: summary([ms for (ms,) in found]) for way, found in seconds.items()},
             "ratios": {f"nvflare / {way}": ratio(seconds["nvflare"], seconds[way]) for way in seconds},
         }
         print(f"{method}: {found[method]['milliseconds']}", file=sys.stderr)

@@ -140,7 +140,7 @@ def test_a_deployment_refuses_simulated_protocols_and_runs_them_where_nobody_say
     from graphfed.deployment.deploy import deploy
 
     asked = {"node_ids": "plain"} if "node_ids" in get_method(name).sends.messages else {}
-    with pytest.raises(InputError, match="protocols=simulated hides nothing from real participants; choose real"):
+    with pytest.raises(InputError, match="simulated hides nothing from real participants; choose real"):
         deploy(name, startup_kit="nowhere", settings={**asked, "protocols": "simulated"})
     with pytest.raises(InputError, match="nowhere"):  # the only error is that there is no such startup kit
         deploy(name, startup_kit="nowhere", settings=asked)

@@ -148,8 +148,8 @@ def test_every_rule_is_a_plain_loop_over_clients(rule: str, sparse: bool) -> Non
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_fedsgd_is_central_training(optimizer: str) -> None:
-    """Of fedgat, which sees every edge, however nodes are partitioned; of distgat, without cross-client edges.
-    With attention dropout too, whose draws go by the edge."""
+    """Of fedgat, which sees every edge with any partition; of distgat, without cross-client edges. With
+    attention dropout too, whose draws go by the edge."""
     settings = {**SETTINGS, **settings_of("fedsgd"), "optimizer": optimizer, "rounds": 8, "lr": 0.05}
     direct = {**settings, "drop_single": False, "evaluation": "direct"}
     found = []

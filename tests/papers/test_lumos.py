@@ -214,7 +214,7 @@ def test_a_run_reports_the_stages_of_its_set_up() -> None:
     assert stages_of(balancer="local", balance_rounds=1, shuffle_rounds=1) == [first, *passed, *last]
 
 
-def test_the_foretold_memory_is_that_of_leaves_with_features_and_embeddings() -> None:
+def test_the_predicted_memory_is_that_of_leaves_with_features_and_embeddings() -> None:
     """A client's own leaf and its neighbours', of F numbers twice and 12 embeddings of H (GAT: of each of
     its heads)."""
     extent: Any = SimpleNamespace(closure=1000, features=300)
@@ -232,9 +232,9 @@ def test_the_foretold_memory_is_that_of_leaves_with_features_and_embeddings() ->
 def test_gradients_in_a_secure_sum_train_the_same_model(run: Run, backbone: str) -> None:
     """Within the fixed point of the sum, 60 parts off by 2^-25 each, and Adam's division by small numbers."""
     options = {"rounds": 2, "optimizer": "sgd", "backbone": backbone, "heads": 2}
-    clear, _ = run(**options)
+    plaintext, _ = run(**options)
     hidden, fed = run(**options, aggregation="secure", protocols="simulated")
-    assert torch.allclose(logits(clear), logits(hidden), rtol=0, atol=1e-5)
+    assert torch.allclose(logits(plaintext), logits(hidden), rtol=0, atol=1e-5)
     assert not [e for e in fed.ledger.entries if e.name == "model/grad"]
     by_name = {e.name: e for e in fed.ledger.entries if e.phase == "train"}
     assert by_name["lumos/gradient/masked"].protection == "simulated"

@@ -137,7 +137,7 @@ def test_clients_of_different_keys_are_refused(name: str, odd: int, monkeypatch:
 def test_the_ledger_says_what_protects_the_names_of_nodes(
     name: str, ids: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key that is only simulated is never reported as a keyed hash, and plain names are in clear.
+    """A key that is only simulated is never reported as a keyed hash, and plain names are plaintext.
     Digests of features are under a simulated key there."""
     monkeypatch.setenv(KEY, "5f" * 32)
     fed = set_up(name, shared_world(), node_ids=ids)
