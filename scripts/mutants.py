@@ -334,16 +334,16 @@ def places(node: ast.AST, function: str = "", statement: ast.AST | None = None) 
                 continue
             if isinstance(child, ast.keyword) and child.arg in _UNSEEN:
                 continue
-            here, around = function, child if isinstance(child, ast.stmt) else statement
+            here, enclosing = function, child if isinstance(child, ast.stmt) else statement
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 inside = function.endswith("()")
                 name = f"{function}.{child.name}".lstrip(".") if not inside else function
                 here = name if inside or isinstance(child, ast.ClassDef) else f"{name}()"
             elif function.endswith("()"):
-                yield node, field, index if listed else None, child, function, around
+                yield node, field, index if listed else None, child, function, enclosing
                 if isinstance(child, ast.Raise):
                     continue
-            yield from places(child, here, around)
+            yield from places(child, here, enclosing)
 
 
 def mutants_of(path: Path) -> list[Mutant]:

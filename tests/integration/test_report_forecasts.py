@@ -100,7 +100,7 @@ def table_of(text: str) -> dict[str, list[str]]:
 # ---- figures -----------------------------------------------------------------------------------------------
 
 
-def test_a_runs_errors_are_told_in_their_unit_with_and_without_missing_readings(run: Path) -> None:
+def test_a_runs_errors_are_reported_in_their_unit_with_and_without_missing_readings(run: Path) -> None:
     test = content(run / "result.json")["test"]
     assert test["rmse"] != test["rmse_as_read"]
     page = page_of(run)[1]
@@ -118,7 +118,7 @@ def test_a_runs_errors_are_told_in_their_unit_with_and_without_missing_readings(
     assert f"RMSE as read, miles per hour{val['rmse_as_read']:.3f}{test['rmse_as_read']:.3f}" in page.text
 
 
-def test_without_missing_readings_there_is_one_of_each_error_and_the_note_is_told(tmp_path: Path) -> None:
+def test_without_missing_readings_there_is_one_of_each_error_and_the_note_is_shown(tmp_path: Path) -> None:
     roads = make_roads(sensors=4, weeks=1)
     filled = np.where(roads.missing, np.float32(50), roads.readings)
     note = "missing readings filled with <b>fifty</b>"
@@ -131,7 +131,7 @@ def test_without_missing_readings_there_is_one_of_each_error_and_the_note_is_tol
     assert "readings are missing" not in page.text
 
 
-def test_runs_trained_as_read_are_judged_as_read(tmp_path: Path) -> None:
+def test_runs_trained_as_read_are_scored_as_read(tmp_path: Path) -> None:
     as_read = {**DATA["settings"], "missing": "as_read"}
     graphfed.run("last_value", data="roads", settings=as_read, out=tmp_path / "run")
     test = content(tmp_path / "run/result.json")["test"]
@@ -206,7 +206,7 @@ def test_the_unit_is_what_stands_in_the_last_brackets(quantity: str, expected: t
     assert unit_of(quantity) == expected
 
 
-def test_a_quantity_without_a_unit_is_told_without_one(run: Path) -> None:
+def test_a_quantity_without_a_unit_is_reported_without_one(run: Path) -> None:
     overview = content(run / "overview.json")
     changed(run / "overview.json", **{**overview, "quantity": "occupancy"})
     rmse = content(run / "result.json")["test"]["rmse"]
@@ -393,7 +393,7 @@ def test_the_bytes_of_the_rounds_add_up_to_those_of_the_result(compared: Path) -
     }
     assert lines["to the clients"][6] * 2 == described["down"], "as many in every round"
     together = bytes_by_round(read_subject([compared]))
-    assert set(together) == {"blend_toy", "slow"}, "nothing crosses for last_value"
+    assert set(together) == {"blend_toy", "slow"}, "nothing is sent for last_value"
     history = [json.loads(x) for x in (compared / "blend_toy-seed0/metrics.jsonl").read_text().splitlines()]
     assert [line["bytes"] for line in history] == together["blend_toy"][1:]
     assert human_bytes(described["total"]) in page_of(compared / "blend_toy-seed0")[1].text
@@ -453,7 +453,7 @@ def test_the_same_run_gives_the_same_bytes(run: Path) -> None:
     assert write_report([run]).read_bytes() == write_report([run]).read_bytes()
 
 
-def test_the_card_tells_errors_in_their_unit_and_what_is_trained(compared: Path) -> None:
+def test_the_card_states_errors_in_their_unit_and_what_is_trained(compared: Path) -> None:
     test = content(compared / "blend_toy-seed0/result.json")["test"]
     card = write_card(compared / "blend_toy-seed0").read_text()
     assert f"a test RMSE of {test['rmse']:.3f} miles per hour ({test['rmse_as_read']:.3f} as read)" in card

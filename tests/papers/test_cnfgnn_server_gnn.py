@@ -31,7 +31,7 @@ def draw(seed: int, *shape: int) -> Tensor:
 
 
 def adjacency_of(seed: int, nodes: int) -> np.ndarray:
-    """Rows send to columns; self loops but for the last node, which has no edges."""
+    """Rows send to columns; self loops, except at the last node, which has no edges."""
     rng = np.random.default_rng(seed)
     dense = np.where(rng.random((nodes, nodes)) < 0.3, rng.random((nodes, nodes)), 0.0)
     np.fill_diagonal(dense, 1)
