@@ -167,5 +167,5 @@ def test_files_restore_networks_moments_and_transitions_to_the_bit(tmp_path: Any
         with seeded(7):
             both.train(gradient_steps=3, batch_size=4)
     for network in ("actor", "actor_target", "critic", "critic_target"):
-        ours, reference = (getattr(x, network).state_dict() for x in (again, learner))
-        assert all(torch.equal(ours[name], reference[name]) for name in reference), network
+        ours, theirs = (getattr(x, network).state_dict() for x in (again, learner))
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs), network

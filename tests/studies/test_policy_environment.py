@@ -101,7 +101,7 @@ def test_more_time_is_worth_less(accuracy: float, one: float, other: float) -> N
     )
 
 
-def test_alphas_default_costs_1_for_a_round_with_full_batches(federation: PreparedFederation) -> None:
+def test_alphas_default_charges_1_for_a_round_with_full_batches(federation: PreparedFederation) -> None:
     seconds = seconds_of_full_round(federation, "modelled")
     result = graphfed.run("fedgraph", clients=CLIENTS, rounds=2, seed=7, policy="full", out=False)
     assert 2 * seconds == pytest.approx(result.details["modelled_seconds"], rel=1e-12)
@@ -187,8 +187,8 @@ def test_a_run_with_a_policys_file_decides_as_the_environment_without_noise(
     write_policy(path, policy, PolicyFile("ddpg", CLIENTS, LAYERS, federation.clients.size, {}))
     here = environment(federation, projection=projection)
     here.reset(options={"episode": 0})
-    steps = [here.step(act(policy, here.sight, CLIENTS).numpy())[4] for _ in range(ROUNDS)]
-    decisions = torch.stack([torch.from_numpy(info["decision"]) for info in steps])
+    told = [here.step(act(policy, here.sight, CLIENTS).numpy())[4] for _ in range(ROUNDS)]
+    decisions = torch.stack([torch.from_numpy(info["decision"]) for info in told])
     assert len(decisions.flatten().unique()) > ROUNDS, "a policy that says one thing shows nothing"
 
     config = make_config(
@@ -221,7 +221,7 @@ def test_a_run_with_a_policys_file_decides_as_the_environment_without_noise(
         settings={"policy": "ddpg", "policy_file": str(path)},
         out=False,
     )
-    assert result.val["accuracy"] == max(info["accuracy"] for info in steps)
+    assert result.val["accuracy"] == max(info["accuracy"] for info in told)
 
 
 def test_what_the_actor_is_given_is_what_a_run_gives_it(federation: PreparedFederation) -> None:
