@@ -283,7 +283,7 @@ def test_the_page_on_runs_lists_the_files_that_a_run_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    from_file = ["--partition", "dealt.safetensors"]
+    from_file = ["--partition", "partition.safetensors"]
     assert main(["data", "partition", "digits", "--clients", "2", "--out", from_file[1]]) == 0
     assert main(["run", "fedavg", *from_file, "--rounds", "1", "--out", "on_a_file"]) == 0
     assert main(["run", "fedavg", "--clients", "2", "--rounds", "1", "--out", "run"]) == 0

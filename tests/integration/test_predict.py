@@ -481,6 +481,8 @@ def test_the_places_of_a_deployment_do_not_release_noised_values_again(method: s
     config = {**get_method(method).defaults}
     arguments = {"run": "one", "method": method, "plugin": None, "config": config}
     place = Place("bank_a", tmp_path)
-    with pytest.raises(InputError, match=r"has its predictions in runs/one/predictions\.parquet of its kit"):
+    with pytest.raises(
+        InputError, match=r"has its predictions in runs/one/predictions\.parquet of its startup kit"
+    ):
         predict_place(None, arguments, print, place)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
