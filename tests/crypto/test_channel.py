@@ -244,7 +244,7 @@ def test_nothing_of_the_message_or_its_label_is_in_what_is_sent() -> None:
     assert b"label" not in sealed
 
 
-def test_the_same_message_sealed_twice_crosses_as_different_bytes() -> None:
+def test_the_same_message_sealed_twice_is_sent_as_different_bytes() -> None:
     north, _ = pair()
     first, second = north.seal("a", bytes(64)), north.seal("a", bytes(64))
     assert first[:8] != second[:8]

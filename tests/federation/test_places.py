@@ -80,7 +80,7 @@ class Config:
 
 
 @dataclass
-class Holder:
+class WithState:
     config: Config = field(default_factory=Config)
     cache: list = field(default_factory=list)
 
@@ -137,8 +137,8 @@ CARRIERS = {
     "partial": lambda v: functools.partial(identity, v),
     "keyword of a partial": lambda v: functools.partial(identity, x=v),
     "partial of a closure": lambda v: functools.partial(closes_over(v)),
-    "bound method": lambda v: Holder(cache=[v]).method,
-    "object that is called": lambda v: Holder(cache=[v]),
+    "bound method": lambda v: WithState(cache=[v]).method,
+    "object that is called": lambda v: WithState(cache=[v]),
     "object with slots": lambda v: Slotted([v]).method,
 }
 DATA = {
@@ -452,7 +452,7 @@ def uses_a_global_tensor(x):
         calls_a_helper_with_data,
         closes_over(uses_a_global_tensor),
         closes_over(functools.partial(identity, LEAKED)),
-        closes_over(Holder(cache=[LEAKED]).method),
+        closes_over(WithState(cache=[LEAKED]).method),
     ],
     ids=["a global function's default", "a closure's global", "a closure's partial", "a closure's method"],
 )
