@@ -33,8 +33,9 @@ NEAR = {"item", "metric", "rows", "within"}
 
 @dataclass(frozen=True)
 class Finding:
-    """What the records say about one comparison: a text with our figures, and the verdict."""
+    """What the records say about one comparison: its item, a text with our figures, and the verdict."""
 
+    item: str
     text: str
     verdict: str
 
@@ -79,7 +80,9 @@ def compare(records: Records, asked: Claim) -> list[Finding]:
         verdict = (
             _verdict(difference, -math.inf, -least) if asked.get("smaller") else _verdict(difference, least)
         )
-        found.append(Finding(f"{one} minus {other}: {_text(difference, '%' if unit != 1 else '')}", verdict))
+        found.append(
+            Finding(item, f"{one} minus {other}: {_text(difference, '%' if unit != 1 else '')}", verdict)
+        )
     return found
 
 
@@ -98,7 +101,7 @@ def near(records: Records, asked: Claim) -> list[Finding]:
         difference = paired_difference(values, [printed] * len(values))
         assert difference is not None
         text = f"{row}: {sum(values) / len(values):.1f}, printed {printed:.1f}; {_text(difference)}"
-        found.append(Finding(text, _verdict(difference, -within, within)))
+        found.append(Finding(item, text, _verdict(difference, -within, within)))
     return found
 
 
@@ -193,7 +196,10 @@ class Verdicts(RecordDirective):
         for judged in (judge(records, claim) for claim in claims):
             check(judged)
             claim = judged.claim
-            figures = ". ".join(each.text for each in judged.findings)
+            several = len({each.item for each in judged.findings}) > 1
+            names = [f"{each.item.partition('/')[2]}: " if several else "" for each in judged.findings]
+            texts = [each.text for each in judged.findings]
+            figures = "\n".join(name + text for name, text in zip(names, texts, strict=True))
             lines.append(
                 [f"{claim['claim']} ({claim['source']})", figures, judged.verdict, claim.get("cause", "")]
             )

@@ -113,7 +113,7 @@ def test_a_margin_moves_the_bound_and_smaller_turns_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_claim_with_several_comparisons(verdicts: list[str], whole: str) -> None:
-    assert Judged({}, tuple(Finding("", each) for each in verdicts)).verdict == whole
+    assert Judged({}, tuple(Finding("", "", each) for each in verdicts)).verdict == whole
 
 
 @pytest.mark.parametrize(
