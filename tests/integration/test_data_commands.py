@@ -349,9 +349,9 @@ def test_a_setting_of_the_partition_asks_for_clients_and_the_page_says_how_to_dr
     assert found.partition is not None
     assert found.partition.options["beta"] == 1.0
     assert main(["data", "inspect", "digits"]) == 0
-    assert capsys.readouterr().out.endswith("draw the data with: --out FILE.svg (or .png)\n")
+    assert capsys.readouterr().out.endswith("draw a picture: --out FILE.svg (or .png)\n")
     assert main(["data", "inspect", "roads"]) == 0
-    assert capsys.readouterr().out.endswith("draw the data with: --out FILE.svg (or .png)\n")
+    assert capsys.readouterr().out.endswith("draw a picture: --out FILE.svg (or .png)\n")
 
 
 def test_the_list_of_data_sets_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
