@@ -50,6 +50,7 @@ OTHER_FENCES = {
     "{help-pages}",
     "{include}",
     "{messages-table}",
+    "{verdicts}",
     "{description-keys}",
     "{methods-table}",
     "{toctree}",
