@@ -89,7 +89,7 @@ def overhear(audited: AuditedRun) -> tuple[Received, Tensor, Tensor]:
         with fed.phase("train", round_number=number):
             state = config.method.round(fed, state, training, number)
     classes = predicted_classes(state.prepared.batches.parts[0], weights, training).cpu()
-    ids, node = remote_ids(cohort).ids.cpu().unique(return_inverse=True)
+    ids, node = torch.unique(remote_ids(cohort).ids.cpu(), return_inverse=True)
     place = torch.argsort(cohort.id.cpu())
     rows = place[torch.searchsorted(cohort.id.cpu()[place], ids)]
     frequency = torch.bincount(classes, minlength=task.num_classes)
