@@ -45,7 +45,7 @@ def maximise(released: Tensor, own: Tensor, response: Tensor, prior: Tensor) -> 
     """
     found = (prior / prior.sum(-1, keepdim=True)).expand(own.shape)
     for _ in range(STEPS):
-        # Eq. (b)
+        # (b)
         expected = found * ((released / (found @ response)) @ response.t()) + own + prior
         before, found = found, expected / expected.sum(1, keepdim=True)
         if float((found - before).abs().max()) < TOLERANCE:

@@ -216,7 +216,7 @@ METHOD = Method(
     name="prediction_release",
     summary="a network of own features, and each node's predicted class, sent to its neighbours once under "
     "randomised response",
-    paper="no paper: a method of graphfed",
+    paper="ours: docs/papers/lumos.md",
     config=PredictionReleaseConfig,
     partition="ego",
     setup=setup,
