@@ -40,7 +40,7 @@ from graphfed.methods.base import State
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.prediction_release.likelihoods import class_likelihoods, maximise
 from graphfed.methods.prediction_release.method import METHOD
-from graphfed.methods.prediction_release.release import release
+from graphfed.methods.prediction_release.release import accept_classes, accept_pairs, release
 from graphfed.privacy.local import SHIFT, WORDS, _other_class, respond, response_matrix
 from graphfed.runs.checkpoint import Checkpoints, newest_round
 from graphfed.runs.train import train
@@ -541,3 +541,24 @@ def test_several_edges_to_one_remote_neighbour_cost_one_value() -> None:
     evidence = state.values["evidence"].parts[0]
     assert torch.equal(evidence[0], evidence[1])
     assert torch.equal(evidence[3], torch.zeros(3)), "an isolated node has no evidence"
+
+
+@pytest.mark.parametrize(
+    ("classes", "words"),
+    [
+        (torch.tensor([0, 2], dtype=torch.int16), ""),
+        (torch.tensor([0, 3], dtype=torch.int16), "class 3, but the classes are 0..2"),
+        (torch.tensor([-1], dtype=torch.int16), "class -1, but the classes are 0..2"),
+        (torch.tensor([1]), "int64 [1] where a class of each node is expected"),
+        (torch.tensor([[1]], dtype=torch.int16), "int16 [1, 1] where a class of each node is expected"),
+    ],
+)
+def test_what_is_no_class_is_refused_from_another_process(classes: Tensor, words: str) -> None:
+    assert accept_classes(3, classes, {}) == words
+
+
+def test_counts_below_0_are_refused_from_another_process() -> None:
+    counts = torch.zeros(2, 3, 3, dtype=torch.int64)
+    assert accept_pairs(counts, {}) == ""
+    counts[1, 0, 2] = -1
+    assert accept_pairs(counts, {}) == "a number of neighbours below 0"

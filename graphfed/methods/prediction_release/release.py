@@ -5,8 +5,11 @@ drawn before training and kept in the state: a run that is interrupted in the ro
 on from an earlier checkpoint, predicts the same class, and releases the same value again.
 """
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +17,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.aggregation import SumForm, protected_sum
+from graphfed.federation.transfer import describe_value
 from graphfed.methods.base import Task
 from graphfed.methods.common.local_training import Prepared, predict_shared
 from graphfed.methods.common.released import noise_of
@@ -62,6 +66,23 @@ def predicted_classes(batches: Prepared, weights: Weights, config: PredictionRel
 def released_classes(classes: Tensor, words: Tensor, epsilon: float, num_classes: int) -> Tensor:
     """Apply randomised response to predicted classes, [N] int16."""
     return respond(classes, words, epsilon, num_classes).to(torch.int16)
+
+
+def accept_classes(num_classes: int, classes: Tensor, declared: Mapping[str, np.ndarray]) -> str:
+    """Check the released classes that another process sent; see `transfer.Accept`.
+
+    Args:
+        num_classes: C.
+        classes: What has arrived.
+        declared: The counts that its clients have declared; not used.
+
+    Returns:
+        The reason why they cannot be used; empty if they can.
+    """
+    if classes.dtype != torch.int16 or classes.dim() != 1:
+        return f"{describe_value(classes)} where a class of each node is expected"
+    wrong = classes[(classes < 0) | (classes >= num_classes)]
+    return f"class {int(wrong[0])}, but the classes are 0..{num_classes - 1}" if len(wrong) else ""
 
 
 def count_neighbours(cohort: Cohort, classes: Tensor, received: Tensor) -> Tensor:
@@ -128,6 +149,19 @@ def round_counts(total: Any) -> Any:
     return total.round().long()
 
 
+def accept_pairs(counts: Tensor, declared: Mapping[str, np.ndarray]) -> str:
+    """Check the counts that another process sent; see `transfer.Accept`.
+
+    Args:
+        counts: What has arrived; its dtype and shape are checked by the transfer.
+        declared: The counts that its clients have declared; not used.
+
+    Returns:
+        The reason why they cannot be used; empty if they can.
+    """
+    return "a number of neighbours below 0" if bool((counts < 0).any()) else ""
+
+
 #: The counts that the server adds up.
 PAIRS = SumForm(count_pairs, count_pairs_of_clients, no_pairs, round_counts)
 
@@ -168,6 +202,7 @@ def release(
         name="prediction_release/classes",
         protection=noise_of(config).protection(label_mechanism(config.epsilon, num_classes)),
         grad=False,
+        accept=partial(accept_classes, num_classes),
     )
     neighbours = run(count_neighbours, data, classes, received)
     pairs = protected_sum(
@@ -178,6 +213,7 @@ def release(
         protection=config.aggregation,
         name="prediction_release/class_counts",
         like=(num_classes,),
+        accept=accept_pairs,
     )
     likelihoods = fed.server.run(class_likelihoods, pairs, config.epsilon, config.smoothing)
     likelihoods = fed.broadcast(likelihoods, name="prediction_release/likelihoods", grad=False)
