@@ -33,11 +33,12 @@ machine's numbers too. The value is drawn once and all receivers get the same on
 one of them learns. What clients compute from it is post-processing. Test:
 tests/methods/test_prediction_release.py goes through all outcomes of the noise.
 
-The guarantee does not cover training. A client's gradient depends on the features and labels of its training
-nodes without noise: with aggregation=plaintext the server reads it, with aggregation=secure it reads the sum
-over all clients, and no epsilon bounds either, nor what the weights say about training nodes. At a client
-with several nodes the counts contain predicted classes of nodes at the same client, without noise. Edges are
-not hidden from the two clients that have them. A run that breaks in the round of the release and goes on
+The guarantee does not cover training and evaluation. A client's gradient depends on the features and labels
+of its training nodes without noise: with aggregation=plaintext the server reads it, with aggregation=secure
+it reads the sum over all clients, and no epsilon bounds either, nor what the weights say about training
+nodes. The same holds for the scores of validation and test nodes, which for a client with one node show its
+label and its prediction. At a client with several nodes the counts contain predicted classes of nodes at the
+same client, without noise. Edges are not hidden from the two clients that have them. A run that breaks in the round of the release and goes on
 releases again: the same values, because the noise is drawn before training and is in the checkpoint, if the
 machine computes the same weights to the bit.
 
