@@ -38,9 +38,10 @@ of its training nodes without noise: with aggregation=plaintext the server reads
 it reads the sum over all clients, and no epsilon bounds either, nor what the weights say about training
 nodes. The same holds for the scores of validation and test nodes, which for a client with one node show its
 label and its prediction. At a client with several nodes the counts contain predicted classes of nodes at the
-same client, without noise. Edges are not hidden from the two clients that have them. A run that breaks in the round of the release and goes on
-releases again: the same values, because the noise is drawn before training and is in the checkpoint, if the
-machine computes the same weights to the bit.
+same client, without noise. Edges are not hidden from the two clients that have them.
+
+A run that breaks in the round of the release and goes on releases again: the same values, because the noise
+is drawn before training and is in the checkpoint, if the machine computes the same weights to the bit.
 
 Differs from the paper: there is no paper. docs/papers/lumos.md, "Ours: release a prediction", has the
 choices that validation nodes made.
