@@ -17,6 +17,7 @@ _BUILT_IN = {
     "split_features": "sapgnn_features",
     "split_labels": "sapgnn_labels",
     "lumos_features": "lumos",
+    "released_classes": "prediction_release",
     "cnfgnn_inputs": "cnfgnn",
     "fedgat_features": "fedgat",
     "fedgat_ldp_features": "fedgat_ldp",

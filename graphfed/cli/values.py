@@ -53,7 +53,7 @@ SETTINGS = (
     "epsilon_x", "epsilon_y", "k_x", "k_y", "standardise", "denoise", "epsilon", "split_budget", "delta",
     "accounting", "decode", "rescale", "pad_bins", "unsent_value", "virtual_nodes", "trainer", "negatives",
     "balancer", "balance_rounds", "shuffle_rounds", "mcmc_steps", "temperature", "acceptance",
-    "compare_again", "degree_bits", "lags", "horizon", "every", "missing",
+    "compare_again", "degree_bits", "release_round", "smoothing", "lags", "horizon", "every", "missing",
     "batch", "teacher", "precision", "strategy", "local_epochs", "server_rounds", "network", "server_batch",
     "hidden_bits", "clip", "noise_multiplier", "coupling", "penalty", "degree", "domain", "psi", "score",
     "zeroth", "attention", "form", "evaluation", "drop_single", "max_neighbours", "later", "rule", "rho",

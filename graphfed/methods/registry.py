@@ -30,6 +30,7 @@ _OWN = {
     "lumos": "graphfed.methods.lumos.method",
     "lpgnn": "graphfed.methods.lumos.lpgnn",
     "naive_fedgnn": "graphfed.methods.lumos.naive_fedgnn",
+    "prediction_release": "graphfed.methods.prediction_release.method",
     "cnfgnn": "graphfed.methods.cnfgnn.method",
     "gru_central": "graphfed.methods.baselines.gru_central",
     "gru_local": "graphfed.methods.baselines.gru_local",

@@ -36,6 +36,7 @@ __all__ = [
     "one_bit",
     "randomised_response",
     "rare",
+    "respond",
     "response_matrix",
 ]
 
@@ -291,10 +292,7 @@ def response_matrix(epsilon: float, num_classes: int) -> Tensor:
 def randomised_response(
     labels: Tensor, ids: Tensor, noise: Noise, purpose: str, epsilon: float, num_classes: int
 ) -> Tensor:
-    """Release a class for each label.
-
-    The true class is released with probability e^epsilon / (e^epsilon + C - 1), each other class with 1 /
-    (e^epsilon + C - 1). The ratio of any two rows of `response_matrix` is at most e^epsilon in every column.
+    """Draw the words of `respond`, and release a class for each label.
 
     Args:
         labels: [n] classes, 0..C-1.
@@ -310,14 +308,34 @@ def randomised_response(
     Raises:
         InputError: A label is no class.
     """
+    return respond(labels, noise.words(purpose, ids, 1)[:, 0], epsilon, num_classes)
+
+
+def respond(labels: Tensor, words: Tensor, epsilon: float, num_classes: int) -> Tensor:
+    """Release a class for each label: randomised response.
+
+    The true class is released with probability e^epsilon / (e^epsilon + C - 1), each other class with 1 /
+    (e^epsilon + C - 1). The ratio of any two rows of `response_matrix` is at most e^epsilon in every column.
+
+    Args:
+        labels: [n] classes, 0..C-1.
+        words: [n] uniform int32 words, one for each label; see `Noise.words`.
+        epsilon: Privacy budget of a label.
+        num_classes: Number of classes, C.
+
+    Returns:
+        [n] int64.
+
+    Raises:
+        InputError: A label is no class.
+    """
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         raise InputError(
             f"a label is {int(labels.min())} or {int(labels.max())} where the classes are "
             f"0..{num_classes - 1}; check the labels"
         )
-    word = noise.words(purpose, ids, 1)[:, 0].long() + SHIFT
     # The first words stand for the other classes, one class after the other; the rest for the true class.
-    place = word // _other_class(epsilon, num_classes)
+    place = (words.long() + SHIFT) // _other_class(epsilon, num_classes)
     return torch.where(place < num_classes - 1, (labels + 1 + place) % num_classes, labels)
 
 

@@ -46,6 +46,7 @@ load_plugin("skeleton_method")
 load_plugin("exchange_toy")
 load_plugin(ROOT / "examples/plugin/graphfed_example/fedavgm.py")
 METHODS = (*SHIPPED, "skeleton", "exchange_toy", "fedavgm")
-#: naive_fedgnn hides whether there is an edge, and lumos has trees in its place: both refuse edge weights
-#: (test_released.py, test_weighted_graphs.py).
-REFUSE_WEIGHTS = ("naive_fedgnn", "lumos")
+#: naive_fedgnn hides whether there is an edge, lumos has trees in its place, and prediction_release counts
+#: neighbours: they refuse edge weights (test_released.py, test_weighted_graphs.py,
+#: test_prediction_release.py).
+REFUSE_WEIGHTS = ("naive_fedgnn", "lumos", "prediction_release")

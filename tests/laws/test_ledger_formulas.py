@@ -215,6 +215,23 @@ def naive_fedgnn(world: World) -> dict[str, int]:
     }
 
 
+def prediction_release(world: World) -> dict[str, int]:
+    """Once the ids of all neighbours elsewhere, each once for every client that has it, and a class of 2
+    bytes of each back; the counts of classes by class, two tables of C^2, and as many numbers down; 8 bytes
+    of how many train. A round: the weights down and their gradient up at every client."""
+    wants = sum(len(c) for c in closures(world)) - world.graph.num_nodes
+    k, scalar = world.clients, 8
+    return {
+        "prediction_release/neighbour_ids": wants * 8,
+        "prediction_release/training_count": k * 8,
+        "model": ROUNDS * k * model_size() * scalar,
+        "model/grad": ROUNDS * k * model_size() * scalar,
+        "prediction_release/classes": wants * 2,
+        "prediction_release/class_counts": k * 2 * C * C * 8,
+        "prediction_release/likelihoods": k * 2 * C * C * scalar,
+    }
+
+
 def passed_on(world: World) -> tuple[list[Cover], int]:
     """What balancer=local keeps, at the start and after every round, by the plain loop (seed 0, two rounds of
     shuffling); and how many of these rounds came before the shuffling."""
@@ -330,6 +347,7 @@ FORMULAS = {
     "ppgnn": ppgnn,
     "lpgnn": lpgnn,
     "naive_fedgnn": naive_fedgnn,
+    "prediction_release": prediction_release,
     "lumos": lumos,
 }
 

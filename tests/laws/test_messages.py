@@ -47,6 +47,7 @@ VARIANTS = {
         {"maps": "identity"},
     ],
     "ppgnn": [{"node_ids": "keyed"}, {"aggregation": "plaintext"}],
+    "prediction_release": AVERAGES,
     # protocols=real sends what is simulated here (test_lumos.py).
     "lumos": [
         {"balancer": "local"},

@@ -21,7 +21,8 @@ from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.federation.transfer import Options
 from graphfed.methods.base import State
-from graphfed.methods.fedgraph.client_graphs import ClientGraph, Layer, remote_ids, sample_neighbours
+from graphfed.methods.common.remote_neighbours import remote_ids
+from graphfed.methods.fedgraph.client_graphs import ClientGraph, Layer, sample_neighbours
 from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.layers import aggregate, transform
 from graphfed.methods.fedgraph.method import METHOD, Clients

@@ -47,6 +47,7 @@ __all__ = [
     "predict_personal",
     "predict_shared",
     "prepare",
+    "prepare_shared",
     "stepped",
     "train_from_shared",
     "train_personal",
@@ -163,6 +164,26 @@ def prepare(
     train = _train_batch(view, targets["train"], config, pairs, weights)
     val = _batch(view, targets["val"], config, pairs, per_client=personal)
     return Prepared(view, targets, cohort.counts(cohort.train), train, val, train.pairs, weights)
+
+
+def prepare_shared(cohort: Cohort, view: View, config: GraphNetwork) -> Prepared:
+    """Prepare the batches of a cohort for weights of which there is one copy, not one for each client.
+
+    Args:
+        cohort: The cohort.
+        view: Its view of the graph, with the cohort's rows.
+        config: The graph neural network.
+
+    Returns:
+        The batches; a training node's weight in the loss is that of its class.
+    """
+    view = config.network.adapt_view(view)
+    targets = {t: cohort.rows(t) for t in ("train", "val", "test", "all")}
+    weight = cohort.loss_weights(targets["train"])
+    train = _batch(view, targets["train"], config, None, weight=weight)
+    val = _batch(view, targets["val"], config, None)
+    counts = cohort.counts(cohort.train)
+    return Prepared(view, targets, counts, train, val, None, cohort.class_weights)
 
 
 def _batch(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.route import ExchangeIds
+from graphfed.methods.common.remote_neighbours import remote_neighbours
 from graphfed.methods.fedgraph.sampling import (
     Sampled,
     sample_by_importance,
@@ -31,7 +31,6 @@ __all__ = [
     "build_layer",
     "entering_rows",
     "make_client_graph",
-    "remote_ids",
     "sample_batch",
     "sample_neighbours",
 ]
@@ -135,39 +134,6 @@ class ClientGraph:
 # ---- the graphs of the clients -----------------------------------------------------------------------------
 
 
-def _remote_neighbours(cohort: Cohort) -> tuple[Tensor, Tensor]:
-    """Return the first cross-client edge of each remote neighbour, by client, [M]; and the remote neighbour
-    of each cross-client edge, [C].
-    """
-    known, place = torch.unique(cohort.cross_id, return_inverse=True)
-    clients = int(cohort.cross_client.max()) + 1 if len(cohort.cross_client) else 1
-    client = cohort.client[cohort.cross_row]
-    codes = (client * clients + cohort.cross_client) * max(len(known), 1) + place
-    remote, of_edge = torch.unique(codes, return_inverse=True)
-    edges = torch.arange(len(codes), device=codes.device)
-    first = edges.new_full((len(remote),), len(codes)).scatter_reduce(0, of_edge, edges, "amin")
-    return first, of_edge
-
-
-def remote_ids(cohort: Cohort) -> ExchangeIds:
-    """List the remote neighbours of a cohort's clients.
-
-    Args:
-        cohort: The clients' data.
-
-    Returns:
-        The ids of the M remote neighbours with their owners, and of the N rows.
-    """
-    first, _ = _remote_neighbours(cohort)
-    return ExchangeIds(
-        owner=cohort.cross_client[first],
-        ids=cohort.cross_id[first],
-        client=cohort.client[cohort.cross_row[first]],
-        held_ids=cohort.id,
-        held_client=cohort.client,
-    )
-
-
 def make_client_graph(
     cohort: Cohort,
     *,
@@ -194,7 +160,7 @@ def make_client_graph(
     """
     n, device = cohort.num_rows, cohort.id.device
     rows = torch.arange(n, device=device)
-    first_edge, remote = _remote_neighbours(cohort)
+    first_edge, remote = remote_neighbours(cohort)
     row, column = [rows, cohort.edge_index[1]], [rows, cohort.edge_index[0]]
     ids, weight = cohort.id, [torch.ones(n, device=device)]
     weight.append(

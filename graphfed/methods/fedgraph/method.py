@@ -56,13 +56,13 @@ from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedavg import accept_counts, check_counts
 from graphfed.methods.common import averaging
 from graphfed.methods.common.local_training import fresh_state, initial_weights, stepped
+from graphfed.methods.common.remote_neighbours import remote_ids
 from graphfed.methods.fedgraph.client_graphs import (
     ClientGraph,
     Layer,
     build_layer,
     entering_rows,
     make_client_graph,
-    remote_ids,
     sample_batch,
     sample_neighbours,
 )

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves, constant
-from graphfed.federation.secure.aggregation import secure_sum
 from graphfed.methods.base import Task
+from graphfed.methods.common.summed_gradients import broadcast_leaves, divide, secure_mean
 from graphfed.methods.lumos.client_trees import ClientTrees
 from graphfed.methods.tasks import LINK_PREDICTION
 
@@ -67,26 +66,6 @@ def with_count(trees: ClientTrees, gradients: Weights) -> tuple[Weights, Tensor]
     return gradients, count.double()
 
 
-# ---- at the server -----------------------------------------------------------------------------------------
-
-
-def sum_template(weights: Weights) -> tuple[Weights, Tensor]:
-    """Return values of the shape of a sum of `with_count`."""
-    return weights, torch.zeros(())
-
-
-def divide(gradients: Weights, count: Tensor, weights: Weights) -> Weights:
-    """Divide summed gradients by the number of training nodes."""
-    if not bool(count):
-        raise InputError("no client has a training node; use another split")
-    return {name: (g / count).to(weights[name].dtype) for name, g in gradients.items()}
-
-
-def divide_sum(total: tuple[Weights, Tensor], weights: Weights) -> Weights:
-    """Divide the sum of `with_count`."""
-    return divide(*total, weights)
-
-
 # ---- the program over places -------------------------------------------------------------------------------
 
 
@@ -106,8 +85,7 @@ def count_in_sums(fed: Federation, trees: Located, task: Task) -> None:
 
 def leaves_at_server(fed: Federation, trees: Located, weights: Located) -> tuple[Located, Located]:
     """Broadcast weights whose gradients flow back to the server."""
-    leaves = fed.server.run(as_leaves, weights)
-    return leaves, fed.broadcast(leaves, name="model")
+    return broadcast_leaves(fed, weights)
 
 
 def leaves_at_clients(fed: Federation, trees: Located, weights: Located) -> tuple[Located, Located]:
@@ -128,8 +106,7 @@ def mean_of_parts(
 ) -> Located:
     """Divide the gradients whose sum the server learns from a secure aggregation."""
     parts = fed.clients.run(with_count, trees, gradients)
-    total = secure_sum(fed, parts, None, fed.server.run(sum_template, weights), name="lumos/gradient")
-    return fed.server.run(divide_sum, total, weights)
+    return secure_mean(fed, parts, None, weights, name="lumos/gradient")
 
 
 GRADIENTS: Mapping[str, GradientSum] = {
