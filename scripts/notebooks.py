@@ -1,0 +1,85 @@
+"""Execute the example notebooks and write them next to their scripts.
+
+    python scripts/notebooks.py [NAME ...]
+
+A notebook's source is `examples/notebooks/NAME.py`, in the percent format of jupytext. This script executes its
+cells in order in a new process and writes `NAME.ipynb` with their outputs. `sapgnn`, `fedgat` and `fedgraph`
+read Cora, from the folder of `GRAPHFED_DATA` or, where the network is available, from its public repository.
+
+tests/docs/test_notebooks.py fails where a notebook is not what this script writes."""
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jupytext
+import nbformat
+from jupyter_client import AsyncKernelManager
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+FOLDER = Path(__file__).resolve().parents[1] / "examples" / "notebooks"
+#: What a notebook says about itself. The kernel's version differs between machines and is left out.
+METADATA = {
+    "jupytext": {"formats": "ipynb,py:percent"},
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+#: The longest time of one cell, in seconds.
+TIMEOUT = 600
+
+
+def read_script(path: Path) -> NotebookNode:
+    """Read a script as a notebook without outputs, with the metadata of `METADATA` only.
+
+    Args:
+        path: The script.
+
+    Returns:
+        The notebook. Its cells are named by their place, so that an unchanged cell has an unchanged name.
+    """
+    notebook = jupytext.read(path)
+    notebook.metadata = nbformat.from_dict(METADATA)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    for place, cell in enumerate(notebook.cells, 1):
+        cell.id, cell.metadata = f"cell-{place:02d}", NotebookNode()
+    return notebook
+
+
+def execute(path: Path) -> NotebookNode:
+    """Execute a script's cells in order, in an empty folder.
+
+    Args:
+        path: The script.
+
+    Returns:
+        The notebook with its outputs.
+
+    Raises:
+        CellExecutionError: A cell raised an exception.
+        ValueError: A cell wrote to stderr, as warnings do.
+    """
+    notebook = read_script(path)
+    # A cell calls `graphfed` by its name; the program of this environment must be found first.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    with tempfile.TemporaryDirectory() as folder:
+        # Sockets in the file system: nothing listens on a port.
+        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")
+        where = {"metadata": {"path": folder}}
+        NotebookClient(notebook, km=kernel, timeout=TIMEOUT, record_timing=False, resources=where).execute()
+    for cell in notebook.cells:
+        cell.metadata = NotebookNode()
+        for output in cell.get("outputs", ()):
+            if output.get("name") == "stderr":
+                raise ValueError(f"{path.name} wrote to stderr in this cell:\n{cell.source}\n\n{output.text}")
+    notebook.metadata = nbformat.from_dict(METADATA)
+    return notebook
+
+
+if __name__ == "__main__":
+    for script in [FOLDER / f"{name}.py" for name in sys.argv[1:]] or sorted(FOLDER.glob("*.py")):
+        began = time.perf_counter()
+        nbformat.write(execute(script), script.with_suffix(".ipynb"))
+        print(f"{script.stem}: {time.perf_counter() - began:.0f} s", flush=True)
