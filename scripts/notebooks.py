@@ -65,9 +65,11 @@ def execute(path: Path) -> NotebookNode:
     # A cell calls `graphfed` by its name; the program of this environment must be found first.
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder) / "work"
+        work.mkdir()
         # Sockets in the file system: nothing listens on a port.
-        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")
-        where = {"metadata": {"path": folder}}
+        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/socket")
+        where = {"metadata": {"path": str(work)}}
         NotebookClient(notebook, km=kernel, timeout=TIMEOUT, record_timing=False, resources=where).execute()
     for cell in notebook.cells:
         cell.metadata = NotebookNode()
