@@ -16,7 +16,6 @@ from pathlib import Path
 
 import jupytext
 import nbformat
-from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
@@ -67,10 +66,17 @@ def execute(path: Path) -> NotebookNode:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder) / "work"
         work.mkdir()
+        client = NotebookClient(
+            notebook,
+            kernel_name="python3",
+            timeout=TIMEOUT,
+            record_timing=False,
+            resources={"metadata": {"path": str(work)}},
+        )
         # Sockets in the file system: nothing listens on a port.
-        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/socket")
-        where = {"metadata": {"path": str(work)}}
-        NotebookClient(notebook, km=kernel, timeout=TIMEOUT, record_timing=False, resources=where).execute()
+        kernel = client.create_kernel_manager()
+        kernel.transport, kernel.ip = "ipc", f"{folder}/socket"
+        client.execute()
     for cell in notebook.cells:
         cell.metadata = NotebookNode()
         for output in cell.get("outputs", ()):
