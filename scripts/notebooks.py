@@ -1,15 +1,15 @@
 """Execute the example notebooks and write them next to their scripts.
 
-    python scripts/notebooks.py [NAME ...]
+    python scripts/notebooks.py [NAME ...] [--out FOLDER]
 
-A notebook's source is `examples/notebooks/NAME.py`, in the percent format of jupytext. This script executes its
-cells in order in a new process and writes `NAME.ipynb` with their outputs. `sapgnn`, `fedgat` and `fedgraph`
-read Cora, from the folder of `GRAPHFED_DATA` or, where the network is available, from its public repository.
+A notebook's source is `examples/notebooks/NAME.py`, in the percent format of jupytext. This script executes
+its cells in order in a new process and writes `NAME.ipynb` with their outputs. `sapgnn`, `fedgat` and
+`fedgraph` read Cora, from the folder of `GRAPHFED_DATA` or, where the network is available, from its public
+repository. A cell that fails or warns stops the script, and the old notebook stays.
 
 tests/docs/test_notebooks.py fails where a notebook is not what this script writes."""
 
-import os
-import sys
+import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -61,8 +61,6 @@ def execute(path: Path) -> NotebookNode:
         ValueError: A cell wrote to stderr, as warnings do.
     """
     notebook = read_script(path)
-    # A cell calls `graphfed` by its name; the program of this environment must be found first.
-    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder) / "work"
         work.mkdir()
@@ -87,7 +85,12 @@ def execute(path: Path) -> NotebookNode:
 
 
 if __name__ == "__main__":
-    for script in [FOLDER / f"{name}.py" for name in sys.argv[1:]] or sorted(FOLDER.glob("*.py")):
+    parser = argparse.ArgumentParser(description="Execute the example notebooks.")
+    parser.add_argument("names", nargs="*", help="the notebooks; default: all")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="the folder to write to")
+    options = parser.parse_args()
+    for script in [FOLDER / f"{name}.py" for name in options.names] or sorted(FOLDER.glob("*.py")):
         began = time.perf_counter()
-        nbformat.write(execute(script), script.with_suffix(".ipynb"))
+        executed = execute(script)
+        nbformat.write(executed, options.out / f"{script.stem}.ipynb")
         print(f"{script.stem}: {time.perf_counter() - began:.0f} s", flush=True)

@@ -1,5 +1,5 @@
-"""Brings the executed notebooks of `examples/notebooks` into the pages. They are shown with the outputs that they
-have, and are not executed again.
+"""Brings the executed notebooks of `examples/notebooks` into the pages. They are shown with the outputs that
+they have, and are not executed again.
 
 Sphinx reads sources in its own folder only, so the notebooks are copied to `docs/_notebooks` when a build
 begins. That folder is as deep as theirs, so their relative links to pages lead to the same pages."""

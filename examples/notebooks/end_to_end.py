@@ -14,6 +14,8 @@ import csv
 import json
 import os
 import runpy
+import subprocess
+import sys
 import tempfile
 import textwrap
 from html.parser import HTMLParser
@@ -83,10 +85,11 @@ print(f"{cross / found.overview['edges']:.0%} of the edges join two banks")
 print("methods that can use the data:", *(name for name, problem in found.methods.items() if problem is None))
 
 # %% [markdown]
-# graphfed draws the same on the command line. (`!` runs a command of the shell.)
+# `graphfed data inspect bank/data.yaml --out bank.png` prints the same, and draws it:
 
 # %%
-# !graphfed data inspect bank/data.yaml --out bank.png > inspect.txt
+command = [sys.executable, "-m", "graphfed", "data", "inspect", "bank/data.yaml", "--out", "bank.png"]
+subprocess.run(command, check=True, capture_output=True)
 Image("bank.png", width=700)
 
 # %% [markdown]
@@ -98,7 +101,9 @@ Image("bank.png", width=700)
 
 # %%
 training = {"rounds": 40, "class_weights": "balanced"}
-comparison = gf.compare(["fedgcn"], data="bank/data.yaml", seeds=[0, 1], eval_every=2, out="compare", **training)
+comparison = gf.compare(
+    ["fedgcn"], data="bank/data.yaml", seeds=[0, 1], eval_every=2, out="compare", **training
+)
 rows = {row["label"]: row for row in comparison.rows}
 precision = {name: row["test"]["average_precision"]["mean"] for name, row in rows.items()}
 recall = {name: row["test"]["recall_at_1_percent"]["mean"] for name, row in rows.items()}
@@ -190,7 +195,9 @@ with open("bank/accounts.csv", newline="") as file:
     accounts = list(csv.DictReader(file))
 with open("bank/transfers.csv", newline="") as file:
     transfers = list(csv.DictReader(file))
-site = {account["account"]: account.pop("bank").lower().replace(" ", "_") for account in accounts}
+for account in accounts:  # the names of sites have no blanks
+    account["bank"] = account["bank"].lower().replace(" ", "_")
+site = {account["account"]: account["bank"] for account in accounts}
 for bank in sorted({*site.values()}):
     folder = Path("sites", bank)
     folder.mkdir(parents=True)
@@ -206,8 +213,9 @@ for bank in sorted({*site.values()}):
             writer.writeheader()
             writer.writerows(content)
     (folder / "bank.yaml").write_text(
-        "nodes: accounts.csv\nedges: transfers.csv\nid: account\nlabel: fraud\nclasses: ['no', 'yes']\n"
-        "split: part\nsource: payer\ntarget: payee\nsource_client: payer_bank\ntarget_client: payee_bank\n"
+        "nodes: accounts.csv\nedges: transfers.csv\nid: account\nclient: bank\nlabel: fraud\n"
+        "classes: ['no', 'yes']\nsplit: part\nsource: payer\ntarget: payee\n"
+        "source_client: payer_bank\ntarget_client: payee_bank\n"
     )
     print(f"{bank:14} {len(own):6,} accounts, {len(at_ends):6,} transfers")
 print(*Path("sites/northbank/transfers.csv").read_text().splitlines()[:3], sep="\n")

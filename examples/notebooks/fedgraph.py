@@ -22,14 +22,12 @@
 # %%
 import json
 import tempfile
-import textwrap
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 import graphfed as gf
-from graphfed.audit.run import audit
 from graphfed.studies.policy_learning import learn_policy
 
 folder = Path(tempfile.mkdtemp())  # the runs are written here
@@ -56,10 +54,12 @@ for client in overview["clients"]:
 # %%
 network = {"hidden": 16, "lr": 0.03}
 arms = {"bandit.shares": "0.1,0.5,1", "bandit.chances": "0.25,1"}
-learned = learn_policy("bandit", rounds=30, seed=0, out=folder / "policy", settings={**network, **arms}, **cora)
+learned = learn_policy(
+    "bandit", rounds=30, seed=0, out=folder / "policy", settings={**network, **arms}, **cora
+)
 for arm in learned.details["arms"]:
-    mean = np.mean(arm["returns"])
-    print(f"{arm['share']:4.0%} of the training nodes, {arm['chance']:4.0%} of the neighbours: return {mean:6.2f}")
+    amounts = f"{arm['share']:4.0%} of the training nodes, {arm['chance']:4.0%} of the neighbours"
+    print(f"{amounts}: return {np.mean(arm['returns']):6.2f}")
 best = learned.details["best"]
 print(f"chosen: {best['share']:.0%} of the training nodes, {best['chance']:.0%} of the neighbours")
 assert best["share"] < 1
@@ -153,7 +153,8 @@ for sent in ("none", "hidden", "all"):
         for seed in (0, 1)
     ]  # fmt: skip
     worth[sent] = np.mean([result.test["accuracy"] for result in runs])
-    print(f"sent_embeddings={sent:6}  accuracy {worth[sent]:.3f}, {runs[0].bytes['peer'] / 1e6:4.1f} MB between clients")
+    megabytes = runs[0].bytes["peer"] / 1e6
+    print(f"sent_embeddings={sent:6}  accuracy {worth[sent]:.3f}, {megabytes:4.1f} MB between clients")
 assert worth["none"] + 0.02 < worth["hidden"] < worth["all"]
 
 # %% [markdown]

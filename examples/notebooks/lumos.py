@@ -88,7 +88,8 @@ names = ("none", "greedy", "mcmc", "local", "oracle")
 largest = {}
 figure, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
 for name in names:
-    gf.run("lumos", balancer=name, mcmc_steps=500, rounds=1, noise_seed=0, settings=graph, out=folder / name, **common)
+    setting = {**graph, "balancer": name, "mcmc_steps": 500, "noise_seed": 0}
+    gf.run("lumos", rounds=1, settings=setting, out=folder / name, **common)
     clients = pq.read_table(folder / name / "clients.parquet")
     workload = np.sort(clients["kept"].to_numpy())[::-1]
     largest[name] = int(workload.max())
@@ -126,7 +127,9 @@ for decode in ("unbiased", "shrunk"):
 
 figure, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
 for decode, values in curves.items():
-    ax.errorbar(epsilons, values.mean(1), values.std(1, ddof=1), marker="o", capsize=3, label=f"decode={decode}")
+    ax.errorbar(
+        epsilons, values.mean(1), values.std(1, ddof=1), marker="o", capsize=3, label=f"decode={decode}"
+    )
 ax.axhline(accuracy["own_features"]["mean"], color="grey", linestyle="--", label="own_features")
 ax.set_xscale("log", base=2)
 ax.set_xticks(epsilons, [str(epsilon) for epsilon in epsilons])

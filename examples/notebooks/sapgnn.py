@@ -98,7 +98,9 @@ training = {"hidden": 32, "weight_decay": 5e-3, "seed": 0, "patience": None}
 def train(clients, aggregation):
     """Train, and return the loss after every round and the probability of every class at every node."""
     out, descent = folder / f"{aggregation}-{clients}", {"optimizer": "sgd", "lr": 0.5}
-    gf.run("sapgnn", clients=clients, rounds=20, aggregation=aggregation, out=out, **cora, **training, **descent)
+    gf.run(
+        "sapgnn", clients=clients, rounds=20, aggregation=aggregation, out=out, **cora, **training, **descent
+    )
     lines = (out / "metrics.jsonl").read_text().splitlines()
     table = gf.predict(out)
     first = table["client"].to_numpy() == 0  # every client predicts every node
@@ -121,12 +123,11 @@ for clients, aggregation in cases:
     drift[label], difference[label] = np.abs(loss - one_loss), np.abs(other - one).max()
 torch.set_default_dtype(torch.float32)
 
-for label in drift:
+for label, values in drift.items():
     # predictions.parquet has probabilities in single precision.
-    print(f"{label:20} loss within {power(max(1e-15, drift[label].max()))} of that of one client,", end=" ")
+    print(f"{label:20} loss within {power(max(1e-15, values.max()))} of that of one client,", end=" ")
     print(f"probabilities within {power(max(1e-8, difference[label]))}")
-for label in drift:
-    assert drift[label].max() < (1e-12 if "plaintext" in label else 1e-4)
+    assert values.max() < (1e-12 if "plaintext" in label else 1e-4)
     assert difference[label] < (1e-6 if "plaintext" in label else 1e-3)
 
 # %%
