@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-all test-papers test-rest lint bench docs clean
+.PHONY: help demo test test-all test-papers test-rest lint bench docs notebooks clean
 
 help:
 	@echo "make demo   train on the digits graph and compare: isolated, fedavg, fedgcn, central; three seeds each"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-papers  those that take hours, and every benchmark"
 	@echo "make lint   ruff and mypy only"
 	@echo "make docs   build the documentation: build/docs/index.html"
+	@echo "make notebooks    execute the notebooks of examples/notebooks and write their outputs: minutes"
 	@echo "make bench  the benchmarks, as ratios: about ten minutes (FULL=1: every size)"
 	@echo "make clean  remove the virtual environment and every cache (runs/ stays)"
 
@@ -46,8 +47,11 @@ docs: $(READY)
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "build/docs/index.html"
 
+notebooks: $(READY)
+	@$(BIN)/python scripts/notebooks.py
+
 clean:
-	rm -rf $(VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_tutorial docs/_plots docs/sg_execution_times.rst
+	rm -rf $(VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_tutorial docs/_notebooks docs/_plots docs/sg_execution_times.rst
 	find graphfed tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is made last, so an installation that was cut short starts again.

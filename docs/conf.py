@@ -13,7 +13,7 @@ project_copyright = author
 version = release = __version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_gallery.gen_gallery",
@@ -21,15 +21,19 @@ extensions = [
     "flow_picture",
     "records",
     "verdicts",
+    "example_notebooks",
 ]
 exclude_patterns = [
     "_build",
     "tutorial",
     "_tutorial/index.rst",
+    "_tutorial/*.ipynb",
     "_tutorial/sg_execution_times.rst",
     "sg_execution_times.rst",
 ]
 myst_enable_extensions = ["dollarmath", "substitution"]
+# `make notebooks` has executed the notebooks; a build shows their outputs.
+nb_execution_mode = "off"
 html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"graphfed {version}"

@@ -8,6 +8,7 @@ above it prints, up to blanks and lines of tables; after ``output, within N %`` 
 much, and durations, spreads, losses and best rounds by any amount."""
 
 import importlib.util
+import json
 import os
 import pkgutil
 import re
@@ -41,6 +42,11 @@ PAGES = sorted(
     if not path.relative_to(ROOT / "docs").parts[0].startswith("_")
 )
 TEXTS = [*(f"docs/{page}" for page in PAGES), "README.md", "CONTRIBUTING.md"]
+#: Scripts in cells: the tutorial, and the sources of the notebooks.
+SCRIPTS = [
+    "docs/tutorial/three_banks.py",
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "examples/notebooks").glob("*.py")),
+]
 EXTENSIONS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/_ext").glob("*.py"))
 #: Blocks that are not code a reader could type: output, and what Sphinx fills in.
 OTHER_FENCES = {
@@ -200,7 +206,7 @@ def commands(block: Block) -> list[str]:
     return [line.removeprefix("$ ") for line in lines]
 
 
-@pytest.mark.parametrize("name", [*TEXTS, "docs/tutorial/three_banks.py"])
+@pytest.mark.parametrize("name", [*TEXTS, *SCRIPTS])
 def test_every_command_line_in_the_text_is_one_that_graphfed_takes(name: str) -> None:
     # A command in a comment of the tutorial may go on in its next line.
     text = (ROOT / name).read_text().replace("\n# ", "\n")
@@ -230,7 +236,7 @@ def test_a_command_line_that_graphfed_does_not_take_is_noticed(line: str) -> Non
         parse(line.split())
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", [*TEXTS, *SCRIPTS])
 def test_every_link_and_every_file_that_is_named_leads_somewhere(name: str) -> None:
     path = ROOT / name
     text = path.read_text()
@@ -256,7 +262,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("name", [*TEXTS, "docs/tutorial/three_banks.py", *EXTENSIONS])
+@pytest.mark.parametrize("name", [*TEXTS, *SCRIPTS, *EXTENSIONS])
 def test_every_name_of_the_package_that_is_written_down_exists(name: str) -> None:
     written_by_the_reader = {"graphfed.methods.skeleton"}
     groups_of_entry_points = {"graphfed.datasets", "graphfed.partitions", "graphfed.audits"}
@@ -310,8 +316,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writes beside its sources, so that a copy of them is built."""
     pytest.importorskip("sphinx", reason="the extra 'docs' is not installed")
     folder = tmp_path_factory.mktemp("site")
-    made = shutil.ignore_patterns("_tutorial", "_plots", "sg_execution_times.rst")
+    made = shutil.ignore_patterns("_tutorial", "_notebooks", "_plots", "sg_execution_times.rst")
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=made)
+    shutil.copytree(ROOT / "examples/notebooks", folder / "examples/notebooks")
     shutil.copytree(ROOT / "benchmarks/results", folder / "benchmarks/results")
     for included in ("README.md", "CONTRIBUTING.md"):
         shutil.copy(ROOT / included, folder)
@@ -367,6 +374,17 @@ def test_the_tutorial_is_executed_and_shows_what_it_printed_and_drew(site: Path)
     for expected in ("37682 of 59899 edges join two banks", "isolated", "fedgcn/partial_sums", "report.html"):
         assert expected in page.text
     assert any("three_banks" in name and name.endswith(".png") for name in page.fetched)
+
+
+@pytest.mark.slow
+def test_the_notebooks_are_shown_with_the_outputs_that_they_have(site: Path) -> None:
+    for script in (ROOT / "examples/notebooks").glob("*.py"):
+        page = Page(site / f"_notebooks/{script.stem}.html")
+        cells = json.loads(script.with_suffix(".ipynb").read_text())["cells"]
+        printed = [o["text"][0] for cell in cells for o in cell.get("outputs", ()) if "text" in o]
+        assert printed
+        assert [line for line in printed if line.strip() not in page.text] == []
+        assert any(name.endswith(".png") for name in page.fetched)
 
 
 def every_message() -> list[str]:

@@ -244,7 +244,7 @@ def test_in_processes_such_a_round_ends_for_everybody_with_the_reason() -> None:
     # An error stops the processes: these are its own.
     with (
         contextlib.closing(ThreeWorkers()) as clients,
-        pytest.raises(InputError, match=r"in this one only 2 of 3 have any"),
+        pytest.raises(InputError, match=r"only 2 of the 3 clients of this round have any"),
     ):
         run_processes("fedavg", restricted, clients, aggregation="secure")
 

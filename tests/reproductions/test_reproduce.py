@@ -429,7 +429,7 @@ def test_a_node_that_several_clients_have_counts_where_it_is_owned(labels: str, 
 
 
 def test_a_partition_that_cannot_be_made_leaves_no_folder(own_folder: Path) -> None:
-    with pytest.raises(InputError, match="11 clients cannot"):
+    with pytest.raises(InputError, match="11 clients are too many"):
         reproduce(lines_paper(split_clients=11), out="r")
     assert not (own_folder / "r").exists()
 

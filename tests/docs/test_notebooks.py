@@ -1,0 +1,175 @@
+"""The example notebooks are what their scripts are, were executed in order, and give the same again.
+
+`make notebooks` (scripts/notebooks.py) writes them."""
+
+import copy
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+for library in ("jupytext", "nbclient", "ipykernel"):
+    pytest.importorskip(library, reason="the extra 'docs' is not installed")
+
+import nbformat  # noqa: E402
+from nbformat import NotebookNode  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "examples/notebooks"
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from notebooks import METADATA, read_script  # noqa: E402
+
+NAMES = ("cnfgnn", "end_to_end", "fedgat", "fedgraph", "lumos", "sapgnn")
+#: The notebooks that read Cora, and the libraries that a notebook needs besides.
+ON_REAL_DATA = {"fedgat", "fedgraph", "sapgnn"}
+NEEDED = {"fedgraph": "stable_baselines3"}
+#: What an output may not have: it would differ from one machine or execution to the next.
+OF_THIS_MACHINE = re.compile(
+    r"(?<![\w.])/(?:tmp|home|root|work|var|usr|opt|Users)/|\b0x[0-9a-f]{6,}|\d{4}-\d\d-\d\d[T ]\d\d:"
+)
+#: How far a number of an execution may be from the recorded one: processors add in different orders.
+RELATIVE, ABSOLUTE = 0.05, 0.02
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+def read(name: str) -> NotebookNode:
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+
+
+def outputs_of(notebook: NotebookNode) -> list[NotebookNode]:
+    return [output for cell in notebook.cells for output in cell.get("outputs", ())]
+
+
+def text_of(notebook: NotebookNode) -> str:
+    """What the cells printed and returned, and a word for every picture."""
+    parts = []
+    for output in outputs_of(notebook):
+        data = output.get("data", {})
+        parts.append("[picture]" if "image/png" in data else output.get("text", data.get("text/plain", "")))
+    return "\n".join(parts)
+
+
+def out_of_step(script: NotebookNode, notebook: NotebookNode) -> list[str]:
+    """The cells in which the files of a pair differ."""
+    here, there = ([(cell.cell_type, cell.source) for cell in of.cells] for of in (script, notebook))
+    differ = [
+        f"cell {k}: {a[1]!r} is {b[1]!r}"
+        for k, (a, b) in enumerate(zip(here, there, strict=False), 1)
+        if a != b
+    ]
+    return differ if len(here) == len(there) else [*differ, f"{len(here)} cells and {len(there)}"]
+
+
+def not_executed(notebook: NotebookNode) -> list[str]:
+    """What shows that the cells were not executed from the first to the last without a fault."""
+    counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    faults = [] if counts == [*range(1, len(counts) + 1)] else [f"executed in the order {counts}"]
+    for output in outputs_of(notebook):
+        if output.output_type == "error" or output.get("name") == "stderr":
+            faults.append(str(output.get("evalue", output.get("text"))))
+    return faults
+
+
+def differing(recorded: str, found: str) -> list[str]:
+    """The lines of two texts that differ in a word, or in a number by more than the tolerances."""
+    lines = (recorded.splitlines(), found.splitlines())
+    if len(lines[0]) != len(lines[1]):
+        return [f"{len(lines[0])} lines and {len(lines[1])}"]
+    return [f"{a!r} is {b!r}" for a, b in zip(*lines, strict=True) if not alike(a, b)]
+
+
+def alike(recorded: str, found: str) -> bool:
+    words = [" ".join(NUMBER.sub("#", line).split()) for line in (recorded, found)]
+    numbers = [[float(n.replace(",", "")) for n in NUMBER.findall(line)] for line in (recorded, found)]
+    return words[0] == words[1] and all(
+        math.isclose(a, b, rel_tol=RELATIVE, abs_tol=ABSOLUTE) for a, b in zip(*numbers, strict=True)
+    )
+
+
+def test_there_are_six_pairs_and_nothing_else() -> None:
+    there = {path.name for path in FOLDER.iterdir() if not path.name.startswith((".", "__"))}
+    assert there == {f"{name}.{ending}" for name in NAMES for ending in ("py", "ipynb")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_has_the_cells_of_its_script(name: str) -> None:
+    assert out_of_step(read_script(FOLDER / f"{name}.py"), read(name)) == [], "run: make notebooks"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_was_executed_in_order_without_a_fault(name: str) -> None:
+    assert not_executed(read(name)) == []
+    assert text_of(read(name)).count("[picture]") >= 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_says_nothing_of_the_machine_and_the_time_of_its_execution(name: str) -> None:
+    notebook = read(name)
+    assert notebook.metadata == METADATA
+    assert all(cell.metadata == {} for cell in notebook.cells)
+    assert OF_THIS_MACHINE.findall(text_of(notebook)) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_states_an_equation_shows_the_ledger_and_asserts_what_it_says(name: str) -> None:
+    cells = read(name).cells
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    assert name == "end_to_end" or "\\tag{" in prose
+    assert "ledger.json" in code
+    assert "**What it reveals.**" in prose
+    assert code.count("assert ") >= 3
+
+
+def test_a_pair_out_of_step_is_noticed() -> None:
+    script, notebook = read_script(FOLDER / "lumos.py"), read("lumos")
+    other = copy.deepcopy(notebook)
+    other.cells[3].source += "\nprint(1)"
+    assert len(out_of_step(script, other)) == 1
+    del other.cells[-1]
+    assert "cells and" in out_of_step(script, other)[-1]
+
+
+def test_a_cell_that_was_not_executed_or_failed_is_noticed() -> None:
+    notebook = read("lumos")
+    first, second, *_ = (cell for cell in notebook.cells if cell.cell_type == "code")
+    first.execution_count, second.execution_count = 2, 1
+    assert "order" in not_executed(notebook)[0]
+    first.execution_count, second.execution_count = 1, 2
+    second.outputs = [nbformat.v4.new_output("error", ename="E", evalue="no", traceback=[])]
+    assert not_executed(notebook) == ["no"]
+    second.outputs = [nbformat.v4.new_output("stream", name="stderr", text="a warning")]
+    assert not_executed(notebook) == ["a warning"]
+
+
+@pytest.mark.parametrize("text", ["in /tmp/x1/run", "<object at 0x7f32c0ffee00>", "2026-01-31T12:00:01"])
+def test_a_path_an_address_and_a_time_are_noticed(text: str) -> None:
+    assert OF_THIS_MACHINE.search(text)
+
+
+def test_another_word_number_or_line_is_noticed() -> None:
+    assert differing("accuracy 0.81, 1,000 bytes", "accuracy 0.82, 1,020 bytes") == []
+    assert len(differing("accuracy 0.81", "accuracy 0.75")) == 1
+    assert len(differing("1,000 bytes", "1,200 bytes")) == 1
+    assert len(differing("lumos 1\nlpgnn 2", "lpgnn 1\nlumos 2")) == 2
+    assert differing("one", "one\ntwo") == ["1 lines and 2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_executed_again_a_notebook_prints_the_same(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if name in ON_REAL_DATA:
+        request.getfixturevalue("real_data")
+    if name in NEEDED:
+        pytest.importorskip(NEEDED[name], reason="the extra 'rl' is not installed")
+    command = [sys.executable, str(ROOT / "scripts/notebooks.py"), name, "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    again = nbformat.read(tmp_path / f"{name}.ipynb", as_version=4)
+    assert differing(text_of(read(name)), text_of(again)) == []
