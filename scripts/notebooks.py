@@ -2,8 +2,8 @@
 
     python scripts/notebooks.py [NAME ...] [--out FOLDER]
 
-A notebook's source is `examples/notebooks/NAME.py`, in the percent format of jupytext. This script executes
-its cells in order in a new process and writes `NAME.ipynb` with their outputs. `sapgnn`, `fedgat` and
+A notebook's source is `examples/notebooks/<name>.py`, in the percent format of jupytext. This script executes
+its cells in order in a new process and writes `<name>.ipynb` with their outputs. `sapgnn`, `fedgat` and
 `fedgraph` read Cora, from the folder of `GRAPHFED_DATA` or, where the network is available, from its public
 repository. A cell that fails or warns stops the script, and the old notebook stays.
 

@@ -21,6 +21,7 @@ from graphfed.errors import did_you_mean, shown
 from graphfed.reproductions.base import PERCENT, Item
 from graphfed.reproductions.reproduce import find_paper
 from graphfed.reproductions.tables import figure_text
+from graphfed.studies.paired import PairedDifference, paired_difference
 
 __all__ = ["RecordError", "Records"]
 
@@ -54,7 +55,7 @@ class Records:
         texts = (self.ours, self.printed, self.difference, self.relative, self.value, self.spread)
         costs = (self.timed, self.ratio)
         numbers = (self.count_seeds, self.mean, self.sd, self.printed_mean, self.relative_mean)
-        several = (self.number, self.means, self.gaps)
+        several = (self.number, self.means, self.gaps, self.paired)
         own = {function.__name__: function for function in (*texts, *costs, *numbers, *several)}
         plain = {"min": min, "max": max, "abs": abs, "len": len}
         return {**own, **plain, "brief": brief, "claim": claim}
@@ -189,6 +190,17 @@ class Records:
             raise RecordError(f"{item}: {shown(series)} and {shown(other)} have no x in common")
         return [self.mean(item, one[x], metric) - self.mean(item, two[x], metric) for x in common]
 
+    def paired(self, item: str, row: str, other: str, metric: str) -> PairedDifference:
+        """Return the difference of two rows over their common seeds, with its interval: `.mean`, `.low`,
+        `.high`.
+        """
+        first, second = self.by_seed(item, row, metric), self.by_seed(item, other, metric)
+        seeds = [seed for seed in first if seed in second]
+        found = paired_difference(*([values[seed] for seed in seeds] for values in (first, second)))
+        if found is None:
+            raise RecordError(f"{item}: {shown(row)} and {shown(other)} have no seed in common")
+        return found
+
     # ---- access to records ---------------------------------------------------------------------------------
 
     def record(self, name: str) -> dict[str, Any]:
@@ -249,6 +261,16 @@ class Records:
             raise RecordError(f"{item}: no row {shown(asked)}; {nearest}")
         (found,) = exact or matching
         return dict(found)
+
+    def by_seed(self, item: str, row: str, metric: str) -> dict[int, float]:
+        """Return the value of each seed of a row; seeds without the value are left out."""
+        found = self.row(item, row)
+        figures = found.get("ours") or {}
+        if metric not in figures:
+            nearest = did_you_mean(metric, figures)
+            raise RecordError(f"{item}: {shown(row)} has no {shown(metric)}; {nearest}")
+        pairs = zip(found["seeds"], figures[metric]["values"], strict=True)
+        return {seed: float(value) for seed, value in pairs if value is not None}
 
     def _points(self, item: str, series: str) -> dict[float, str]:
         """Return the labels of the rows of a series, by x."""

@@ -19,7 +19,7 @@ from recorded_figures import RecordError, Records
 from records import RecordDirective
 from sphinx.application import Sphinx
 
-from graphfed.errors import did_you_mean, shown
+from graphfed.errors import shown
 from graphfed.studies.paired import PairedDifference, paired_difference
 
 HOLDS, FAILS, UNDECIDED, PARTLY = "holds", "does not hold", "undecided", "holds partly"
@@ -69,7 +69,7 @@ def compare(records: Records, asked: Claim) -> list[Finding]:
     item, metric = asked["item"], asked["metric"]
     found = []
     for one, other in zip(_rows(asked["ahead"]), _rows(asked["of"]), strict=True):
-        first, second = _values(records, item, one, metric), _values(records, item, other, metric)
+        first, second = records.by_seed(item, one, metric), records.by_seed(item, other, metric)
         seeds = [seed for seed in first if seed in second]
         if not seeds:
             raise RecordError(f"{item}: {shown(one)} and {shown(other)} have no seed in common")
@@ -96,7 +96,7 @@ def near(records: Records, asked: Claim) -> list[Finding]:
     item, metric, within = asked["item"], asked["metric"], float(asked["within"])
     found = []
     for row in _rows(asked["rows"]):
-        values = [*_values(records, item, row, metric).values()]
+        values = [*records.by_seed(item, row, metric).values()]
         printed = records.printed_mean(item, row, metric)
         difference = paired_difference(values, [printed] * len(values))
         assert difference is not None
@@ -125,16 +125,6 @@ def _text(difference: PairedDifference, unit: str = "") -> str:
 
 def _rows(given: str | Sequence[str]) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
-
-
-def _values(records: Records, item: str, row: str, metric: str) -> dict[int, float]:
-    """Return the value of each seed of a row; seeds without the value are left out."""
-    found = records.row(item, row)
-    figures = found.get("ours") or {}
-    if metric not in figures:
-        raise RecordError(f"{item}: {shown(row)} has no {shown(metric)}; {did_you_mean(metric, figures)}")
-    pairs = zip(found["seeds"], figures[metric]["values"], strict=True)
-    return {seed: float(value) for seed, value in pairs if value is not None}
 
 
 def judge(records: Records, claim: Claim) -> Judged:

@@ -161,7 +161,7 @@ plt.show()
 # %% [markdown]
 # ## What is sent
 #
-# The ledger of the run with the paper's strategy. `clear` means that the receiver reads the message.
+# The ledger of the run with the paper's strategy. `plaintext` means that the receiver reads the message.
 
 # %%
 run = folders["cnfgnn at_fedavg"]

@@ -150,7 +150,7 @@ class Headings(HTMLParser):
 Headings().feed(write_report(["run"]).read_text())
 
 # %% [markdown]
-# The ledger has every transfer with its bytes and its protection. `clear` means that the receiver reads the message.
+# The ledger has every transfer with its bytes and its protection. `plaintext` means that the receiver reads the message.
 
 # %%
 for entry in json.loads(Path("run/ledger.json").read_text())["entries"]:

@@ -186,7 +186,7 @@ assert abs(reached[-1] - exact_accuracy) < 0.01
 #
 # ## What is sent
 #
-# The ledger of the run of degree 16. `clear` means that the receiver reads the message.
+# The ledger of the run of degree 16. `plaintext` means that the receiver reads the message.
 
 # %%
 total = {"setup": 0, "train": 0}

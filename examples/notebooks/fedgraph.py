@@ -160,7 +160,7 @@ assert worth["none"] + 0.02 < worth["hidden"] < worth["all"]
 # %% [markdown]
 # ## What is sent
 #
-# The ledger of the run with `sent_embeddings=hidden`. `clear` means that the receiver reads the message.
+# The ledger of the run with `sent_embeddings=hidden`. `plaintext` means that the receiver reads the message.
 
 # %%
 for entry in json.loads((folder / "hidden-0" / "ledger.json").read_text())["entries"]:

@@ -193,7 +193,7 @@ assert mean["sapgnn, as printed"][0] > mean["sapgnn"][0]
 #
 # ## What is sent
 #
-# The ledger of the run with three clients and secret shares. `clear` means that the receiver reads the message, and `simulated` that this simulation hides nothing where a deployment would.
+# The ledger of the run with three clients and secret shares. `plaintext` means that the receiver reads the message, and `simulated` that this simulation hides nothing where a deployment would.
 
 # %%
 run = folder / "additive-3"

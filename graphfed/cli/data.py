@@ -306,7 +306,7 @@ def _print_clients(found: "Inspection") -> None:
         count, name = max(zip(row["classes"], names, strict=True), default=(0, ""))
         most = f"{name} ({100 * count / sum(row['classes']):.0f} %)" if count else "-"
         rows.append((row["name"], *(f"{row[key]:,}" for key in keys), most))
-    columns = ("client", "nodes", "edges inside", "cross-client", "train", "val", "test", "largest class")
+    columns = ("client", "nodes", "edges", "cross-client", "train", "val", "test", "largest class")
     _listed(columns, rows, "clients", overview["num_clients"])
 
 

@@ -258,8 +258,8 @@ FIG5_RELEASE = Runs(
     title="Release a prediction by epsilon on Facebook, next to Lumos with GCN",
     source="nothing: the method is ours, and no paper prints a figure of it",
     notes=paragraphs("""
-        prediction_release trains a network of each node's own features, and every client tells its
-        neighbours once which class the network predicts for its node, under randomised response. Its
+        prediction_release trains a network of each node's own features, and every client sends to
+        its neighbours, once, the class that the network predicts for its node, under randomised response. Its
         epsilon is against all receivers together; that of Lumos is against each receiver of noised
         features alone, and does not cover embeddings. No epsilon covers gradients, in either.
 

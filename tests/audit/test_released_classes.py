@@ -28,8 +28,8 @@ def opened(**settings: Any) -> AuditedRun:
         rounds=6,
         settings={**SETTINGS, **settings},
     )
-    told: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
-    return AuditedRun(Path(), config, load_inputs(config), Result(**(told | {"rounds": 6})))
+    fields: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
+    return AuditedRun(Path(), config, load_inputs(config), Result(**(fields | {"rounds": 6})))
 
 
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.0])
@@ -91,8 +91,8 @@ def test_the_bound_is_the_probability_that_the_likeliest_class_is_right(epsilon:
 
 def test_one_client_with_all_nodes_sends_no_class() -> None:
     alone = make_config("prediction_release", data="social", clients=1, partition="random", rounds=2)
-    told: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
-    found = released_classes.run(AuditedRun(Path(), alone, load_inputs(alone), Result(**told)))
+    fields: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
+    found = released_classes.run(AuditedRun(Path(), alone, load_inputs(alone), Result(**fields)))
     assert found.leaks is False
     assert found.value is None
 
@@ -110,5 +110,5 @@ def test_the_check_runs_in_an_audit_of_a_finished_run(tmp_path: Path) -> None:
     assert found.details["same_noise"] is False
     assert "the noise was drawn again from the same distribution" in found.result
     graphfed.run("fedavg", clients=2, rounds=1, out=tmp_path / "other")
-    told = "the check is for the method prediction_release"
-    assert audit(tmp_path / "other").skipped["released_classes"] == told
+    reason = "the check is for the method prediction_release"
+    assert audit(tmp_path / "other").skipped["released_classes"] == reason

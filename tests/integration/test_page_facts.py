@@ -368,4 +368,4 @@ def test_the_sizes_of_overlapping_clients_on_the_page_on_data_are_those_of_cora(
     low, medium, high = (f"{np.mean(ratio):.2f}" for ratio in ratios.values())
     text = page("data.md")
     assert f"is {low}, {medium} and {high} on average" in text
-    assert f"single seeds at 0.1 go from {min(ratios[0.1]):.2f} to {max(ratios[0.1]):.2f}" in text
+    assert f"for single seeds at 0.1 it is between {min(ratios[0.1]):.2f} and {max(ratios[0.1]):.2f}" in text

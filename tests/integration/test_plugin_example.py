@@ -64,7 +64,7 @@ def test_the_run_s_manifest_names_the_distribution_and_its_version(trained: Path
     assert manifest["config"]["plugins"] == INSTALLED
     assert manifest["versions"]["graphfed-example"] == "1.0"
     # The report has the method's own words for what its clients send.
-    assert "which the server averages by the number of training nodes" in (
+    assert "The server averages them by the number of training nodes" in (
         (trained / "one/report.html").read_text()
     )
 
@@ -151,6 +151,6 @@ def test_the_method_s_file_works_as_it_is(tmp_path: Path) -> None:
     assert plugin["module"] == str(file)
     refused = command("predict", "run", path=None, folder=tmp_path)
     assert refused.returncode == 2
-    assert f"give it: --plugin {file}" in refused.stderr
+    assert f"give --plugin {file}" in refused.stderr
     done = command("predict", "run", "--plugin", str(file), path=None, folder=tmp_path)
     assert done.returncode == 0, done.stderr

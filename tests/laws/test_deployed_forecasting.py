@@ -129,7 +129,7 @@ def test_each_client_keeps_the_forecasts_of_its_own_sensors(
     folder, ended = deployed
     whole = forecasts(ended["last_value"][0])
     for number, clients in enumerate(WORKERS):
-        kept = folder / "startup_kits" / f"client-{number}" / "runs" / "last_value" / "predictions.parquet"
+        kept = folder / "startup_kits" / f"site-{number}" / "runs" / "last_value" / "predictions.parquet"
         table = pq.read_table(kept)
         assert table["client"].to_pylist() == [k for k in clients for _ in range(whole.shape[1])]
         forecast = torch.from_numpy(table["forecast_3"].to_numpy().copy()).view(len(clients), -1)

@@ -120,7 +120,7 @@ def received(world: World, word: int, epsilon: float) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("classes", [3, 4])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
-def test_all_receivers_together_tell_two_feature_vectors_apart_by_no_more_than_epsilon(
+def test_all_receivers_together_distinguish_two_feature_vectors_by_no_more_than_epsilon(
     epsilon: float, classes: int
 ) -> None:
     """Through the words of the noise by their ranges, at both ends of each: every pair of feature vectors,
@@ -519,11 +519,11 @@ def test_a_release_after_the_last_round_is_refused() -> None:
 
 def test_edge_weights_are_refused_where_the_graph_is_whole_and_at_the_clients() -> None:
     world = weighted(make_world())
-    told = "prediction_release counts the classes of neighbours, and has no use for edge weights"
-    with pytest.raises(InputError, match=told):
+    message = "prediction_release counts the classes of neighbours, and has no use for edge weights"
+    with pytest.raises(InputError, match=message):
         graphfed.run(NAME, data=world.graph, split="random:0.5,0.2,0.3", out=False)
     for placement in ("stacked", "one at a time"):
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             run_local(NAME, world, placement)
 
 

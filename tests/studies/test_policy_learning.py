@@ -370,7 +370,7 @@ def test_a_policy_that_was_rewarded_on_the_test_part_says_so_everywhere(
         result = run_with(learned, progress=True, **more)
         assert result.details["policy_saw_test"] == 1
         printed = capsys.readouterr().err.splitlines()
-        (line,) = (line for line in printed if "learned by a reward on the test part" in line)
+        (line,) = (line for line in printed if "learned with a reward on test nodes" in line)
         warnings.append(line)
     assert len({*warnings}) == 1
 
@@ -379,7 +379,7 @@ def test_other_policies_have_nothing_to_say_of_the_test_part(
     bandit: LearnedPolicy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_with(bandit, progress=True)
-    assert "test part" not in capsys.readouterr().err
+    assert "reward on test nodes" not in capsys.readouterr().err
     fixed = graphfed.run("fedgraph", clients=3, rounds=1, out=False)
     assert "policy_saw_test" not in fixed.details
 
