@@ -138,8 +138,8 @@ class OneClient(torch.nn.Module):
         self.decoder = torch.nn.GRU(f.inputs, f.decoder, batch_first=True)
         self.readout = torch.nn.Linear(f.decoder, 1)
         with torch.no_grad():
-            for own, theirs in self.names().items():
-                self.get_parameter(theirs).copy_(weights[own].t())
+            for own, torch_name in self.names().items():
+                self.get_parameter(torch_name).copy_(weights[own].t())
 
     @staticmethod
     def names() -> dict[str, str]:
@@ -179,8 +179,8 @@ class Loop:
 
     def gradients(self) -> dict[str, Tensor]:
         found = {}
-        for own, theirs in OneClient.names().items():
-            parts = [module.get_parameter(theirs).grad for module in self.modules]
+        for own, torch_name in OneClient.names().items():
+            parts = [module.get_parameter(torch_name).grad for module in self.modules]
             found[own] = torch.stack([part.t() for part in parts if part is not None])
         return found
 
@@ -297,7 +297,7 @@ def in_turns(cases: Mapping[str, Callable[[], object]], repeats: int) -> dict[st
     return times
 
 
-def told(
+def case_rows(
     times: Mapping[str, list[list[float]]], flops: Mapping[str, int], pairs: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the seconds and GFLOP/s of every case, and the ratio of a step's rate to its peak."""
@@ -337,7 +337,7 @@ def client_step(clients: int, windows: int, repeats: int) -> dict[str, Any]:
                 cases[name] = lambda step=step, products=products: step(products)
                 flops[name], pairs[name] = data.flops, top
     times = in_turns(cases, repeats)
-    found = told(times, flops, pairs)
+    found = case_rows(times, flops, pairs)
     loops = times["loop over clients"]
     return {"cases": found, "ratios": {f"{name} / loop": ratio(times[name], loops) for name in pairs}}
 
@@ -355,7 +355,7 @@ def server_step(windows: int, repeats: int, nodes: int = 207, edges: int = 1722)
         cases[precision] = lambda products=products: server.step(products)
         flops[precision], pairs[precision] = server.flops["carried out"], top
     times = in_turns(cases, repeats)
-    found = told(times, flops, pairs)
+    found = case_rows(times, flops, pairs)
     for precision in pairs:
         best = min(s for r in times[precision] for s in r)
         found[precision]["gflops_of_the_equations"] = round(spelt / best / 1e9, 1)

@@ -34,7 +34,7 @@ WAYS = ("link", "socket", "call")
 #: Of the 50 sites: starting them all keeps a small machine busy for longer than a site may usually be silent.
 PATIENT = Timing(give_up=300.0)
 KB, MB = 1000, 1_000_000
-#: Methods whose rounds are measured, each with how its data is dealt.
+#: Methods whose rounds are measured, each with the partition of its data.
 METHODS = (("fedavg", "random"), ("sapgnn", "edges_uniform"))
 
 
@@ -65,14 +65,14 @@ class Federation:
         began = time.perf_counter()
         self._folder, self.sites = folder, sites
         self.loopback = kind(project, folder / "startup_kits", {}, allow=["deployment_places"])
-        with_kits = self.loopback.__enter__()
+        loopback_sites = self.loopback.__enter__()
         try:
-            self._coordinator = with_kits.coordinator()
-            self._coordinator.wait_for_sites(lambda news: None, StopRequest())
+            self._coordinator = loopback_sites.coordinator()
+            self._coordinator.wait_for_sites(lambda message: None, StopRequest())
         except BaseException:
             self.__exit__()
             raise
-        #: Seconds until all sites were connected, making the kits included.
+        #: Seconds until all sites were connected, including the time to make the startup kits.
         self.start = time.perf_counter() - began
 
     def __enter__(self) -> "Federation":
@@ -91,18 +91,18 @@ class Federation:
                 "run": name,
                 "program": "deployment_places:round_trips",
                 "arguments": {"run": name, "plan": plan, "port": free_port() if sockets else None},
-                "hosts": [[i] for i in range(self.sites)],
+                "workers": [[i] for i in range(self.sites)],
             }
             for name, plan in zip(events, plans, strict=True)
         ]
 
-        def on_message(news: str) -> None:
-            print(news, file=sys.stderr)
-            if "their processes start" in news:
+        def on_message(text: str) -> None:
+            print(text, file=sys.stderr)
+            if "their processes start" in text:
                 self.jobs += 1
-                for told in events.values():
-                    if told and "memory" not in told[-1]:  # of a job that ended early
-                        told.clear()
+                for reports in events.values():
+                    if reports and "memory" not in reports[-1]:  # of a job that ended early
+                        reports.clear()
 
         self.jobs, began = 0, time.time()
         with tempfile.TemporaryDirectory(dir=self._folder) as kept:
@@ -115,7 +115,7 @@ class Federation:
             )
         if [outcome["kind"] for outcome in outcomes] != ["done"] * len(runs):
             raise GraphfedError(f"a run of the benchmark failed: {outcomes}")
-        return [[told[0]["answered"] - began, *told[1:]] for told in events.values()]
+        return [[reports[0]["answered"] - began, *reports[1:]] for reports in events.values()]
 
 
 # ---- transfers
@@ -129,9 +129,9 @@ def transfers(options: argparse.Namespace) -> dict[str, Any]:
     repeat = [(way, size, 1, times) for size, times in sizes for way in WAYS]
     repeat += [("site to site", size, 1, times) for size, times in sizes if size <= MB]
     with tempfile.TemporaryDirectory() as folder, Federation(sites, Path(folder)) as federation:
-        (told,) = federation.run([line for _ in range(repeats) for line in repeat], sockets=True)
+        (reports,) = federation.run([line for _ in range(repeats) for line in repeat], sockets=True)
         memory = None if options.tiny else largest(federation)
-    lines = [line for line in told if isinstance(line, dict) and "way" in line]
+    lines = [line for line in reports if isinstance(line, dict) and "way" in line]
     found: dict[str, Any] = {}
     for size, _ in sizes:
         found[name_of(size)] = row = of_size(lines, size, sites)
@@ -141,22 +141,22 @@ def transfers(options: argparse.Namespace) -> dict[str, Any]:
 
 def of_size(lines: Sequence[dict[str, Any]], size: int, sites: int) -> dict[str, Any]:
     """Return milliseconds, processor time and ratios of the round trips of one size."""
-    mine = [line for line in lines if line["bytes"] == size]
-    ways = {line["way"]: [other for other in mine if other["way"] == line["way"]] for line in mine}
-    times = {way: [[1e3 * s for s in line["seconds"]] for line in told] for way, told in ways.items()}
-    processor = {way: [[1e3 * line["processor"]] for line in told] for way, told in ways.items()}
-    flat = {way: [ms for repeat in told for ms in repeat] for way, told in times.items()}
+    same_size = [line for line in lines if line["bytes"] == size]
+    ways = {line["way"]: [other for other in same_size if other["way"] == line["way"]] for line in same_size}
+    times = {way: [[1e3 * s for s in line["seconds"]] for line in repeats] for way, repeats in ways.items()}
+    processor = {way: [[1e3 * line["processor"]] for line in repeats] for way, repeats in ways.items()}
+    flat = {way: [ms for repeat in repeats for ms in repeat] for way, repeats in times.items()}
     both_ways = 2 * sites * size / MB
     return {
-        "milliseconds": {way: summary(told) for way, told in flat.items()},
+        "milliseconds": {way: summary(found) for way, found in flat.items()},
         "one_way_milliseconds": {
-            way: {"min": summary(told)["min"] / 2, "median": summary(told)["median"] / 2}
-            for way, told in flat.items()
+            way: {"min": summary(found)["min"] / 2, "median": summary(found)["median"] / 2}
+            for way, found in flat.items()
         },
         "megabytes_per_second": {
-            way: round(1e3 * both_ways / min(told), 1) for way, told in flat.items() if way in WAYS
+            way: round(1e3 * both_ways / min(found), 1) for way, found in flat.items() if way in WAYS
         },
-        "processor_milliseconds": {way: summary([ms for (ms,) in told]) for way, told in processor.items()},
+        "processor_milliseconds": {way: summary([ms for (ms,) in found]) for way, found in processor.items()},
         "ratios": {f"link / {way}": ratio(times["link"], times[way]) for way in WAYS[1:]},
         # Times below one tick of the processor's clock are 0 and have no ratio.
         "processor_ratios": {
@@ -181,9 +181,9 @@ def largest(federation: Federation) -> dict[str, Any]:
     }
 
 
-def peaks(told: Sequence[Any]) -> dict[str, dict[str, float]]:
+def peaks(reports: Sequence[Any]) -> dict[str, dict[str, float]]:
     """Return the peak resident MB of every process of every participant."""
-    memory = told[-1]["memory"]
+    memory = reports[-1]["memory"]
     return {place: {name: used["peak"] for name, used in by.items()} for place, by in memory.items()}
 
 
@@ -201,18 +201,18 @@ def many(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, Federation(sites, Path(folder), Light) as federation:
         connected = federation.start
         print(f"{sites} sites are connected after {connected:.0f} s", file=sys.stderr)
-        (told,) = federation.run([("link", KB, 2, times)])
-    memory = told[-1]["memory"]
+        (reports,) = federation.run([("link", KB, 2, times)])
+    memory = reports[-1]["memory"]
     by_process: dict[str, list[float]] = {}
     for place, by in memory.items():
         for name, used in by.items():
             by_process.setdefault(name if place != "server" else f"server's {name}", []).append(used["pss"])
     return {
         "sites": sites,
-        "seconds": {"until connected": round(connected, 1), "until all answer a job": round(told[0], 1)},
+        "seconds": {"until connected": round(connected, 1), "until all answer a job": round(reports[0], 1)},
         "jobs": federation.jobs,
-        "round_trip_milliseconds": summary([1e3 * s for s in told[1]["seconds"]]),
-        "processor_milliseconds": round(1e3 * told[1]["processor"], 1),
+        "round_trip_milliseconds": summary([1e3 * s for s in reports[1]["seconds"]]),
+        "processor_milliseconds": round(1e3 * reports[1]["processor"], 1),
         "pss_mb": {
             "total": round(sum(sum(found) for found in by_process.values())),
             "of a process": {name: summary(found) for name, found in by_process.items()},
@@ -229,7 +229,7 @@ def rounds(options: argparse.Namespace) -> dict[str, Any]:
     count, repeats = (2, 1) if options.tiny else (20, 3)
     data = "cora" if os.environ.get("GRAPHFED_DATA") else "digits"
     found: dict[str, Any] = {"data": data}
-    for method, dealt in METHODS[:1] if options.tiny else METHODS:
+    for method, partition_name in METHODS[:1] if options.tiny else METHODS:
         ways = {
             "one at a time": {"runtime": "local", "placement": "one-at-a-time"},
             "processes": {"runtime": "processes"},
@@ -243,7 +243,7 @@ def rounds(options: argparse.Namespace) -> dict[str, Any]:
                     method,
                     data=data,
                     clients=3,
-                    partition=dealt,
+                    partition=partition_name,
                     rounds=count,
                     threads=1,
                     out=False,
@@ -254,7 +254,7 @@ def rounds(options: argparse.Namespace) -> dict[str, Any]:
         assert len(scores) == 1, f"{method}: the runtimes do not agree: {scores}"
         found[method] = {
             "rounds": count,
-            "milliseconds": {way: summary([ms for (ms,) in told]) for way, told in seconds.items()},
+            "milliseconds": {way: summary([ms for (ms,) in found]) for way, found in seconds.items()},
             "ratios": {f"nvflare / {way}": ratio(seconds["nvflare"], seconds[way]) for way in seconds},
         }
         print(f"{method}: {found[method]['milliseconds']}", file=sys.stderr)
@@ -272,11 +272,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     began, load_before = time.perf_counter(), load_average()
-    told = {}
+    result = {}
     for name in options.parts.split(","):
         print(f"== {name}", file=sys.stderr)
-        told[name] = {"load": load_average(), **PARTS[name](options)}
-    finish(options.out, began, load_before, told)
+        result[name] = {"load": load_average(), **PARTS[name](options)}
+    finish(options.out, began, load_before, result)
 
 
 if __name__ == "__main__":

@@ -45,8 +45,8 @@ def round_trips(
         _site(fed, arguments, place)
     used = {name: _memory(pid) for name, pid in processes.items()}
     if fed.server_is_here:
-        told = [json.loads(fed.link.recv(end, "memory")) for end in range(len(fed.workers))]
-        log({"memory": {"server": used, **{f"site-{i}": site for i, site in enumerate(told)}}})
+        site_memory = [json.loads(fed.link.recv(end, "memory")) for end in range(len(fed.workers))]
+        log({"memory": {"server": used, **{f"site-{i}": site for i, site in enumerate(site_memory)}}})
     else:
         fed.link.send(SERVER_INDEX, "memory", json.dumps(used).encode())
 
@@ -129,8 +129,8 @@ def _there_and_back(fed: Federation, to: int, key: str, message: bytes) -> bytes
     return fed.link.recv(to, f"{key}/back")
 
 
-def _send_back(fed: Federation, peer: int, key: str) -> None:
-    fed.link.send(peer, f"{key}/back", fed.link.recv(peer, f"{key}/there"))
+def _send_back(fed: Federation, worker: int, key: str) -> None:
+    fed.link.send(worker, f"{key}/back", fed.link.recv(worker, f"{key}/there"))
 
 
 def _timed(

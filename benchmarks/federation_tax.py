@@ -119,11 +119,11 @@ def check_placements(plan: Plan, methods: dict[str, tuple[int, ...]]) -> dict[st
         for clients in counts:
             inputs = make_inputs(plan.graph, plan.split, clients)
             both = [run(method, inputs, config, each_alone=alone) for alone in (False, True)]
-            ours, theirs = ({"logits": logits_of(o)} for o in both)
+            ours, reference = ({"logits": logits_of(o)} for o in both)
             if not method.personal:
-                ours, theirs = ours | weights_of(both[0]), theirs | weights_of(both[1])
+                ours, reference = ours | weights_of(both[0]), reference | weights_of(both[1])
             what = f"{name}, {clients} clients, stacked and one at a time"
-            gaps[what] = assert_equal(what, ours, theirs)
+            gaps[what] = assert_equal(what, ours, reference)
     return gaps
 
 
@@ -195,7 +195,7 @@ def cases_of(plan: Plan) -> dict[str, Case]:
     """Return everything that is timed on one graph, by name."""
     central, n = get_method("central"), plan.rounds
     everything = make_inputs(plan.graph, plan.split, 1)
-    dealt = {k: make_inputs(plan.graph, plan.split, k) for k in {*plan.clients, *plan.gcn_clients, 10}}
+    inputs = {k: make_inputs(plan.graph, plan.split, k) for k in {*plan.clients, *plan.gcn_clients, 10}}
     cases: dict[str, Case] = {}
     for steps in plan.steps:
         cases[f"central, {steps} step"] = Ours(central, everything, n, local_steps=steps)
@@ -204,17 +204,17 @@ def cases_of(plan: Plan) -> dict[str, Case]:
     cases["central, 1 step, every row"] = Ours(central_on_every_row(), everything, n, local_steps=1)
     for k in plan.clients:
         for steps in plan.steps:
-            cases[f"fedavg K={k}, {steps} step"] = Ours(get_method("fedavg"), dealt[k], n, local_steps=steps)
-        cases[f"isolated K={k}, 1 step"] = Ours(get_method("isolated"), dealt[k], n, local_steps=1)
+            cases[f"fedavg K={k}, {steps} step"] = Ours(get_method("fedavg"), inputs[k], n, local_steps=steps)
+        cases[f"isolated K={k}, 1 step"] = Ours(get_method("isolated"), inputs[k], n, local_steps=1)
     for k in plan.gcn_clients:
-        cases[f"fedgcn K={k}, 1 step"] = Ours(get_method("fedgcn"), dealt[k], n, local_steps=1)
+        cases[f"fedgcn K={k}, 1 step"] = Ours(get_method("fedgcn"), inputs[k], n, local_steps=1)
     for optimizer in ("Adam", "SGD"):
         loop = CentralLoop(plan.graph, plan.split, p=0.5, input_dropout=True, adam=optimizer == "Adam")
         cases[f"PyG GCN epoch, {optimizer}"] = lambda loop=loop: loop.timed(n, 2)
     loop = CentralLoop(plan.graph, plan.split, p=0.5, input_dropout=False, adam=True)
     cases["PyG GCN epoch, Adam, input not dropped"] = lambda loop=loop: loop.timed(n, 2)
     for dropped, name in ((True, ""), (False, ", input not dropped")):
-        federated = FederatedLoop(dealt[10], steps=3, p=0.5, input_dropout=dropped)
+        federated = FederatedLoop(inputs[10], steps=3, p=0.5, input_dropout=dropped)
         cases[f"PyG loop K=10, 3 step{name}"] = lambda loop=federated: loop.timed(n, 2)
     return cases
 
@@ -290,13 +290,13 @@ def measure(plan: Plan) -> dict[str, Any]:
     )
     for name, case in cases.items():
         rows[name] = {"ms": summary([t for part in times[name] for t in part])}
-        told = ""
+        sizes = ""
         if isinstance(case, Ours):
             rows[name] |= {"step": case.size, "setup_seconds": summary(case.setup)}
             size = case.size
-            told = f"{size['rows']}, {size['input_entries']}, {size['edge_entries']}"
+            sizes = f"{size['rows']}, {size['input_entries']}, {size['edge_entries']}"
         ms = rows[name]["ms"]
-        print(f"{name:42s} {ms['min']:9.2f} {ms['median']:9.2f} {ms['p90']:9.2f}  {told}")
+        print(f"{name:42s} {ms['min']:9.2f} {ms['median']:9.2f} {ms['p90']:9.2f}  {sizes}")
     ratios = {name: ratio(times[a], times[b]) for name, (a, b) in ratios_of(plan).items()}
     print(f"{'ratio':74s} {'of minima':>9s} {'medians':>8s}  over the repeats")
     for name, r in ratios.items():

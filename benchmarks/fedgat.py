@@ -77,13 +77,15 @@ class World:
     turns: int
     rounds: int
     options: Mapping[str, Any]
-    dealt: Mapping[str, Any]
+    partition_options: Mapping[str, Any]
 
     def inputs(self, folder: str | None) -> Inputs:
         graph = load(self.data, folder, **self.options)
         assert isinstance(graph, Graph)
         split = make_split(graph, self.split, 0)
-        return Inputs(graph, split, partition(graph, self.partition, self.clients, 0, **self.dealt))
+        return Inputs(
+            graph, split, partition(graph, self.partition, self.clients, 0, **self.partition_options)
+        )
 
 
 TINY = World("social", "random:0.5,0.25,0.25", "random", 3, 1, 2, {"num_nodes": 200}, {})
@@ -156,7 +158,7 @@ def check_in_float64(world: World, folder: str | None) -> float:
         return difference(vectors, direct, 1e-8)
 
 
-def foretold(inputs: Inputs, form: str) -> dict[str, float]:
+def predicted_sizes(inputs: Inputs, form: str) -> dict[str, float]:
     """Return the size of the message and the largest memory in GiB, as a run predicts them."""
     config = FEDGAT.config(**{**SETTINGS, "form": form, "evaluation": "direct"})
     fed, data, task = places(inputs, config)
@@ -164,9 +166,9 @@ def foretold(inputs: Inputs, form: str) -> dict[str, float]:
     _, graph = pretraining.upload(fed, data, task)
     asked = pretraining.ask(fed, graph, fed.clients.run(first_neighbourhood, data, config.layers))
     table = fed.table(asked.route)
-    told = fed.control(pretraining.message_bytes, graph, table, task, config, True, name="fedgat/size")
-    memory = pretraining.memory_of(told["once"], told["sent"], True)
-    sizes = {"once": told["once"], "sent": told["sent"], "memory": memory}
+    sent_bytes = fed.control(pretraining.message_bytes, graph, table, task, config, True, name="fedgat/size")
+    memory = pretraining.memory_of(sent_bytes["once"], sent_bytes["sent"], True)
+    sizes = {"once": sent_bytes["once"], "sent": sent_bytes["sent"], "memory": memory}
     return {name: round(size / GIB, 3) for name, size in sizes.items()}
 
 
@@ -204,14 +206,19 @@ def timed(cases: Mapping[str, Case], world: World) -> dict[str, list[list[float]
 def measure(world: World, folder: str | None) -> dict[str, Any]:
     """Measure one graph, in this process."""
     inputs, load_before = world.inputs(folder), load_average()
-    graph, dealt = inputs.graph, inputs.partition
-    sizes = {form: foretold(inputs, form) for form in ("vector", "matrix")}
+    graph, parts = inputs.graph, inputs.partition
+    sizes = {form: predicted_sizes(inputs, form) for form in ("vector", "matrix")}
     free, _ = memory_bytes()
     found: dict[str, Any] = {
-        **{name: value for name, value in vars(world).items() if name not in ("turns", "rounds")},
+        **{
+            key: value
+            for key, value in vars(world).items()
+            if key not in ("turns", "rounds", "partition_options")
+        },
+        "dealt": dict(world.partition_options),
         "nodes": graph.num_nodes,
         "edges": graph.num_edges,
-        "edges that cross": round(len(dealt.cross_id) / 2 / graph.num_edges, 3),
+        "edges that cross": round(len(parts.cross_id) / 2 / graph.num_edges, 3),
         "features": graph.num_features,
         "foretold_gib": sizes,
         "free_gib": None if free is None else round(free / GIB, 1),

@@ -80,30 +80,30 @@ def check_in_float64() -> float:
         cohort = make_cohort(graph, split, whole, [0])
         prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
         central = predict_shared(prepared, dict(outcome.state.weights.parts[0]), config, "all")
-        silos = torch.cat([logits for _, logits in outcome.predictions.parts])
-        gap = float((silos - central[torch.from_numpy(inputs.partition.held_id)]).abs().max())
-        assert gap <= 1e-10, f"logits of silos and of one party differ by {gap:.2e}"
+        logits = torch.cat([part for _, part in outcome.predictions.parts])
+        gap = float((logits - central[torch.from_numpy(inputs.partition.held_id)]).abs().max())
+        assert gap <= 1e-10, f"the logits of three clients and of one differ by {gap:.2e}"
         return gap
 
 
 def of_copies(inputs: Inputs) -> Inputs:
     """Return the graph of all copies, with the edges that the clients have, at one client."""
-    graph, dealt = inputs.graph, inputs.partition
+    graph, parts = inputs.graph, inputs.partition
     edges = np.concatenate(
-        [np.stack([dealt.edge_u, dealt.edge_v]), np.stack([dealt.cross_id, dealt.cross_remote_id])], 1
+        [np.stack([parts.edge_u, parts.edge_v]), np.stack([parts.cross_id, parts.cross_remote_id])], 1
     )
     assert graph.x is not None
-    place = np.full(int(dealt.held_id.max()) + 1, -1)
-    place[dealt.held_id] = np.arange(len(dealt.held_id))
-    node, split = dealt.held_node, inputs.split
+    place = np.full(int(parts.held_id.max()) + 1, -1)
+    place[parts.held_id] = np.arange(len(parts.held_id))
+    node, split = parts.held_node, inputs.split
     copies = make_graph("copies", graph.x[node], graph.y[node], place[edges], num_classes=graph.num_classes)
     masks = Split(split.name, split.train[node], split.val[node], split.test[node])
     return Inputs(copies, masks, partition(copies, "random", 1, 0))
 
 
-def timed_policies(dealt: Inputs, pooled: Inputs, rounds: int, turns: int) -> dict[str, Any]:
+def timed_policies(partitioned: Inputs, pooled: Inputs, rounds: int, turns: int) -> dict[str, Any]:
     """Return the milliseconds of rounds and of central epochs, measured in turns."""
-    cases = {name: (FEDGRAPH, dealt, settings) for name, settings in POLICIES.items()}
+    cases = {name: (FEDGRAPH, partitioned, settings) for name, settings in POLICIES.items()}
     times: dict[str, list[list[float]]] = {}
     modelled: dict[str, float] = {}
     for _ in range(turns):
@@ -202,14 +202,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         graph, split, from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64), num_clients=1)
     )
     rows = []
-    for label, dealt, pooled in (("disjoint", disjoint, whole), ("copies", copies, of_copies(copies))):
+    for label, inputs, pooled in (("disjoint", disjoint, whole), ("copies", copies, of_copies(copies))):
         row = {
             "case": label,
-            "nodes": len(dealt.partition.held_id),
-            "edges": len(dealt.partition.edge_u),
-            "cut": len(dealt.partition.cross_id),
-            **timed_policies(dealt, pooled, rounds, turns),
-            "episode": episode(dealt, rounds if options.tiny else EPISODE),
+            "nodes": len(inputs.partition.held_id),
+            "edges": len(inputs.partition.edge_u),
+            "cut": len(inputs.partition.cross_id),
+            **timed_policies(inputs, pooled, rounds, turns),
+            "episode": episode(inputs, rounds if options.tiny else EPISODE),
         }
         rows.append(row)
         print(f"{name}, {label}: an episode of {row['episode']}")

@@ -46,8 +46,8 @@ class Case:
 
     @property
     def name(self) -> str:
-        dealt = "one client a node" if self.clients is None else f"{self.clients} clients"
-        return self.method if self.method == "central" else f"{self.method}, {dealt}"
+        clients = "one client a node" if self.clients is None else f"{self.clients} clients"
+        return self.method if self.method == "central" else f"{self.method}, {clients}"
 
 
 def peak_mb() -> float:
@@ -76,8 +76,8 @@ def measure(case: Case, profile: bool) -> dict[str, Any]:
     split = timed("split", lambda: make_split(graph, "random:0.5,0.25,0.25", 0))
     method = get_method(case.method)
     clients = 1 if method.pooled else case.clients
-    dealt = timed("deal", lambda: partition(graph, "ego" if clients is None else "random", clients, 0))
-    inputs = Inputs(graph, split, dealt)
+    parts = timed("deal", lambda: partition(graph, "ego" if clients is None else "random", clients, 0))
+    inputs = Inputs(graph, split, parts)
     config = config_of(method, rounds=WARM_UP + ROUNDS, local_steps=1)
     began = time.perf_counter()
     outcome = run(method, inputs, config)
@@ -202,13 +202,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if "failed" in row:
                 print(f"{case.name:32s} {case.nodes:9d} failed: {row['failed']}", flush=True)
                 continue
-            told = ", ".join(f"{row['seconds'][p]:.2f}" for p in parts)
+            sizes = ", ".join(f"{row['seconds'][p]:.2f}" for p in parts)
             round_ms, peak = row["round_ms"]["median"], row["peak_mb"]["run"]
-            print(f"{case.name:32s} {case.nodes:9d} {round_ms:11.1f} {peak:9.0f}  {told}", flush=True)
+            print(f"{case.name:32s} {case.nodes:9d} {round_ms:11.1f} {peak:9.0f}  {sizes}", flush=True)
         growth = exponents(rows)
         for e in growth:
-            told = ", ".join(f"{k} {e[k]}" for k in ("round", "setup", "memory above the imports"))
-            print(f"    exponents from {e['from']} to {e['to']} nodes: {told}")
+            sizes = ", ".join(f"{k} {e[k]}" for k in ("round", "setup", "memory above the imports"))
+            print(f"    exponents from {e['from']} to {e['to']} nodes: {sizes}")
         for kind, lines in rows[-1].get("profile", {}).items():
             print(f"    time of {WARM_UP + ROUNDS} rounds and their set-up, {kind}:")
             print("\n".join(f"        {line}" for line in lines))

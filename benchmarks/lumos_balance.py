@@ -47,11 +47,11 @@ def pair_rows(graph: Graph) -> PairRows:
     return PairRows(torch.from_numpy(own[order]), torch.from_numpy(other[order]))
 
 
-def measured(graph: Graph, rows: PairRows, least: int, told: dict[str, Any]) -> dict[str, Any]:
+def measured(graph: Graph, rows: PairRows, least: int, options: dict[str, Any]) -> dict[str, Any]:
     fed = stacked(graph.num_nodes, simulated=True)
     located = fed.locate(CLIENTS, "pairs", [rows])
     began, worked = time.perf_counter(), time.process_time()
-    found = balance(fed, located, LumosConfig(**told))
+    found = balance(fed, located, LumosConfig(**options))
     spent = time.process_time() - worked, time.perf_counter() - began
     assignment, (made, all_again) = found.assignment.parts[0], found.comparisons()
     assert bool((assignment.local | assignment.remote).all()), "an edge is assigned to no client"
@@ -60,7 +60,7 @@ def measured(graph: Graph, rows: PairRows, least: int, told: dict[str, Any]) -> 
     setup = [e for e in fed.ledger.entries if e.phase == "setup"]
     sessions = sum(e.bytes for e in setup if e.name.endswith("/session"))
     row = {
-        **told,
+        **options,
         "largest": int(load.max()),
         "pairs_kept": int(assignment.local.sum()),
         "devices_that_keep_nothing": int((load == 0).sum()),
@@ -77,7 +77,7 @@ def measured(graph: Graph, rows: PairRows, least: int, told: dict[str, Any]) -> 
         "outcomes_after_each_round": thinned(assignment.history[:, 1].tolist()),
     }
     print(
-        f"  {told}: largest {row['largest']}, {made:,} comparisons, {spent[0]:.1f} s",
+        f"  {options}: largest {row['largest']}, {made:,} comparisons, {spent[0]:.1f} s",
         file=sys.stderr,
     )
     return row
@@ -106,7 +106,7 @@ def of_graph(graph: Graph, name: str, full: bool, tiny: bool) -> dict[str, Any]:
             "dense_part": {"nodes": int(exact.dense.sum()), "edges": inside},
             "processor_seconds": round(spent, 3),
         },
-        "rows": [measured(graph, rows, exact.maximum, told) for told in settings(name, full, tiny)],
+        "rows": [measured(graph, rows, exact.maximum, options) for options in settings(name, full, tiny)],
     }
 
 

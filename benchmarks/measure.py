@@ -154,15 +154,18 @@ def _part(weight: torch.Tensor | SparseWeights, k: int) -> torch.Tensor:
 
 
 def assert_equal(
-    what: str, ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor], tolerance: float = 1e-9
+    what: str,
+    ours: Mapping[str, torch.Tensor],
+    reference: Mapping[str, torch.Tensor],
+    tolerance: float = 1e-9,
 ) -> float:
     """Return the largest absolute difference between two sets of weights.
 
     Raises:
         AssertionError: If it exceeds `tolerance`.
     """
-    assert set(ours) == set(theirs), f"{what}: {sorted(ours)} and {sorted(theirs)}"
-    gap = max(float((ours[k] - theirs[k]).abs().max()) for k in ours)
+    assert set(ours) == set(reference), f"{what}: {sorted(ours)} and {sorted(reference)}"
+    gap = max(float((ours[k] - reference[k]).abs().max()) for k in ours)
     assert gap <= tolerance, f"{what}: weights differ by {gap:.2e}, more than {tolerance:g}"
     return gap
 

@@ -23,7 +23,7 @@ from measure import add_common_options, finish, load_average
 
 #: Nodes and edges.
 TINY, SMALL, FULL = (1_000, 10_000), (100_000, 1_000_000), (1_000_000, 10_000_000)
-FEATURES, SITES, HOLDERS = 8, 20, 3
+FEATURES, SITES, NUM_CLIENTS = 8, 20, 3
 
 READ = """
 import json, resource, sys, time
@@ -35,21 +35,21 @@ import pyarrow.csv, pyarrow.parquet, numpy
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 folder, ending, weight = Path(sys.argv[1]), sys.argv[2], sys.argv[3] or None
 def files(end): return {"nodes": f"nodes{end}.{ending}", "edges": f"edges{end}.{ending}"}
-holders = int(sys.argv[4])
-content = {"sites": {f"s{s}": files(s) for s in range(holders)}} if holders else files("")
+num_clients = int(sys.argv[4])
+content = {"clients": {f"s{s}": files(s) for s in range(num_clients)}} if num_clients else files("")
 base, began = peak(), time.perf_counter()
 graph = load_description(describe({**content, "weight": weight}, folder, "it"))
 loaded, loaded_peak = time.perf_counter(), peak()
-dealt = partition(graph, "column", None, 0)
+parts = partition(graph, "column", None, 0)
 done = time.perf_counter()
-of_sites = [graph.sites] if graph.held is None else [*vars(graph.held).values()]
-arrays = [graph.x, graph.y, graph.edges, *of_sites, graph.ids]
+of_clients = [graph.clients] if graph.held is None else [*vars(graph.held).values()]
+arrays = [graph.x, graph.y, graph.edges, *of_clients, graph.ids]
 arrays = sum(a.nbytes for a in arrays + ([] if weight is None else [graph.edge_weight]))
-tables = sum(getattr(dealt, key).nbytes for key in dealt.tables)
+tables = sum(getattr(parts, key).nbytes for key in parts.tables)
 print(json.dumps({"load_s": loaded - began, "deal_s": done - loaded, "imports_mb": base,
     "load_peak_mb": loaded_peak, "peak_mb": peak(), "arrays_mb": arrays / 1e6,
     "tables_mb": tables / 1e6, "nodes": graph.num_nodes,
-    "edges": graph.num_edges, "sites": dealt.num_clients, "cut": int(len(dealt.cross_local_client) // 2)}))
+    "edges": graph.num_edges, "sites": parts.num_clients, "cut": int(len(parts.cross_local_client) // 2)}))
 """
 
 
@@ -58,23 +58,23 @@ def generate(folder: Path, nodes: int, edges: int) -> None:
     rng = np.random.default_rng(0)
     ids = np.char.add("acct", rng.permutation(nodes).astype(str))
     client = rng.integers(SITES, size=nodes)
-    columns: dict[str, Any] = {"id": ids, "site": np.char.add("site", client.astype(str))}
+    columns: dict[str, Any] = {"id": ids, "client": np.char.add("site", client.astype(str))}
     columns["label"] = rng.integers(2, size=nodes)
     columns |= {f"f{j}": rng.normal(size=nodes).round(4) for j in range(FEATURES)}
     order = np.argsort(client, kind="stable")
     start = np.searchsorted(client[order], np.arange(SITES + 1))
     u = rng.integers(nodes, size=edges)
-    near = order[
+    same_client = order[
         start[client[u]] + (rng.random(edges) * (start[client[u] + 1] - start[client[u]])).astype(int)
     ]
-    v = np.where(rng.random(edges) < 0.75, near, rng.integers(nodes, size=edges))
+    v = np.where(rng.random(edges) < 0.75, same_client, rng.integers(nodes, size=edges))
     amount = rng.lognormal(size=edges).round(3) + 0.001
     ends = {"source": ids[u], "target": ids[v], "amount": amount}
     tables = {"nodes": pa.table(columns), "edges": pa.table(ends)}
-    for s in range(HOLDERS):
-        listed = np.arange(s, edges, HOLDERS)
-        mine = np.unique(np.concatenate((u[listed], v[listed], np.arange(s, nodes, HOLDERS))))
-        tables |= {f"nodes{s}": tables["nodes"].take(mine), f"edges{s}": tables["edges"].take(listed)}
+    for s in range(NUM_CLIENTS):
+        listed = np.arange(s, edges, NUM_CLIENTS)
+        held = np.unique(np.concatenate((u[listed], v[listed], np.arange(s, nodes, NUM_CLIENTS))))
+        tables |= {f"nodes{s}": tables["nodes"].take(held), f"edges{s}": tables["edges"].take(listed)}
     for name, table in tables.items():
         pq.write_table(table, folder / f"{name}.parquet")
         pa_csv.write_csv(table, folder / f"{name}.csv")
@@ -95,15 +95,17 @@ def main() -> None:
         code = f"import own_data, pathlib; own_data.generate(pathlib.Path({name!r}), *{size})"
         subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)
         cases = [("parquet", "", 0), ("csv", "", 0), ("parquet", "amount", 0)]
-        for ending, weight, holders in (*cases, ("parquet", "", HOLDERS), ("csv", "", HOLDERS)):
-            command = [sys.executable, "-c", READ, name, ending, weight, str(holders)]
+        for ending, weight, num_clients in (*cases, ("parquet", "", NUM_CLIENTS), ("csv", "", NUM_CLIENTS)):
+            command = [sys.executable, "-c", READ, name, ending, weight, str(num_clients)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             parts = [
-                f"{part}{s}" for part in ("nodes", "edges") for s in (range(holders) if holders else [""])
+                f"{part}{s}"
+                for part in ("nodes", "edges")
+                for s in (range(num_clients) if num_clients else [""])
             ]
             files = sum((folder / f"{part}.{ending}").stat().st_size for part in parts)
             row = json.loads(done.stdout) | {"files_mb": files / 1e6}
-            case = f"{ending}, weighted" if weight else f"{ending}, three sites" if holders else ending
+            case = f"{ending}, weighted" if weight else f"{ending}, three sites" if num_clients else ending
             results[case] = {key: round(value, 2) for key, value in row.items()}
             print(case, json.dumps(results[case]), flush=True)
     for key in ("nodes", "edges"):

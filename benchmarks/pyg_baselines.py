@@ -101,10 +101,10 @@ class FederatedLoop:
         inside = graph.edges[:, client[graph.edges[0]] == client[graph.edges[1]]]
         self.clients: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
         for k in range(inputs.partition.num_clients):
-            mine = np.flatnonzero(client == k)
-            place[mine] = np.arange(len(mine))
+            nodes = np.flatnonzero(client == k)
+            place[nodes] = np.arange(len(nodes))
             edges = _both_ways(place[inside[:, client[inside[0]] == k]])
-            self.clients.append((x[mine], edges, y[mine], train[mine]))
+            self.clients.append((x[nodes], edges, y[nodes], train[nodes]))
         self.x, self.y, self.edges = x, y, _both_ways(graph.edges)
         self.val = torch.from_numpy(split.val)
         self.steps = steps

@@ -22,7 +22,7 @@ import graphfed
 
 #: The paper's messages, which leave one linear map per layer at the server.
 PAPER = {"maps": "identity", "predictor": "server", "weight_decay": 5e-3}
-#: Runs that drift: dtype, holders and how gradients are summed, all with the predictor at the holders.
+#: Runs that drift: dtype, number of clients and how gradients are summed. The predictor is at the clients.
 DRIFTING = {
     "float64, 3 holders, clear": (torch.float64, 3, "plaintext"),
     "float64, 3 holders, shares": (torch.float64, 3, "additive"),
@@ -32,11 +32,11 @@ DRIFTING = {
 }
 
 
-def metrics(data: str, holders: int, seed: int, rounds: int, patience: int) -> dict[str, Any]:
+def metrics(data: str, clients: int, seed: int, rounds: int, patience: int) -> dict[str, Any]:
     """Return the final metrics of a float64 run."""
     with float64():
         result = graphfed.run(
-            "sapgnn", data=data, clients=holders, partition="edges_uniform", rounds=rounds, seed=seed,
+            "sapgnn", data=data, clients=clients, partition="edges_uniform", rounds=rounds, seed=seed,
             out=False, settings={**PAPER, "aggregation": "plaintext", "patience": patience},
         )  # fmt: skip
     return {
@@ -47,14 +47,14 @@ def metrics(data: str, holders: int, seed: int, rounds: int, patience: int) -> d
     }
 
 
-def losses(data: str, dtype: torch.dtype, holders: int, aggregation: str, rounds: int) -> list[float]:
+def losses(data: str, dtype: torch.dtype, clients: int, aggregation: str, rounds: int) -> list[float]:
     """Return the validation loss of every epoch, seed 0."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with tempfile.TemporaryDirectory() as folder:
             graphfed.run(
-                "sapgnn", data=data, clients=holders, partition="edges_uniform", rounds=rounds,
+                "sapgnn", data=data, clients=clients, partition="edges_uniform", rounds=rounds,
                 out=Path(folder) / "run",
                 settings={**PAPER, "predictor": "clients", "aggregation": aggregation},
             )  # fmt: skip
@@ -76,7 +76,7 @@ def drawn(drift: dict[str, list[float]], data: str) -> bytes:
             axes.semilogy(range(1, len(gaps) + 1), [max(gap, 1e-17) for gap in gaps], label=name)
         axes.set_xlabel("epoch")
         axes.set_ylabel("difference of the validation loss")
-        axes.set_title(f"SAPGNN on {data}: drift from float64 with one holder", fontsize="medium")
+        axes.set_title(f"SAPGNN on {data}: drift from float64 with one client", fontsize="medium")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
         image = io.BytesIO()
@@ -94,10 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found: dict[str, Any] = {}
     for data in sets:
         for seed in range(seeds):
-            first, *others = (metrics(data, holders, seed, rounds, 30) for holders in (1, 2, 3, 4))
-            for holders, other in enumerate(others, 2):
+            first, *others = (metrics(data, clients, seed, rounds, 30) for clients in (1, 2, 3, 4))
+            for clients, other in enumerate(others, 2):
                 assert other == first, (
-                    f"{data}, seed {seed}: {holders} clients end with {other}, 1 client with {first}"
+                    f"{data}, seed {seed}: {clients} clients end with {other}, 1 client with {first}"
                 )
             found.setdefault(data, []).append({"seed": seed, **first})
             print(f"{data}, seed {seed}: 1 to 4 clients agree, {first}", file=sys.stderr, flush=True)

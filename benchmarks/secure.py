@@ -65,11 +65,11 @@ def numbers(bits: int, count: int, first: bool) -> np.ndarray:
     return both[0 if first else 1]
 
 
-def in_clear(end: End, mine: np.ndarray, first: bool) -> np.ndarray:
+def compare_plaintext(end: End, values: np.ndarray, first: bool) -> np.ndarray:
     """Compute the same outcomes from numbers that are sent in plaintext."""
-    end.send(mine.tobytes())
-    theirs = np.frombuffer(end.receive(), dtype=mine.dtype)
-    x, y = (mine, theirs) if first else (theirs, mine)
+    end.send(values.tobytes())
+    received = np.frombuffer(end.receive(), dtype=values.dtype)
+    x, y = (values, received) if first else (received, values)
     return np.sign(x.astype(np.int64) - y.astype(np.int64))
 
 
@@ -84,29 +84,29 @@ def compare_in_turns(
         found.setdefault("set-up", []).append(spent)
         session: TwoParty = opened.result
         for bits in WIDTHS:
-            mine = numbers(bits, count, first)
-            ended, seconds, spent = clocked(end, compare(session, mine, bits))
+            values = numbers(bits, count, first)
+            ended, seconds, spent = clocked(end, compare(session, values, bits))
             met(end)
             began = time.perf_counter()
-            plain = in_clear(end, mine, first)
+            plain = compare_plaintext(end, values, first)
             clear = time.perf_counter() - began
             assert np.array_equal(ended.result, plain)
-            told = found.setdefault(bits, {"seconds": [], "cpu": [], "clear": []})
-            told["seconds"].append(seconds)
-            told["cpu"].append(spent)
-            told["clear"].append(clear)
-            told["bytes"] = ended.sent + ended.received
-    mine = numbers(8, each, first)
-    _, seconds, spent = clocked(end, many_sessions(first, mine, pairs))
+            measured = found.setdefault(bits, {"seconds": [], "cpu": [], "clear": []})
+            measured["seconds"].append(seconds)
+            measured["cpu"].append(spent)
+            measured["clear"].append(clear)
+            measured["bytes"] = ended.sent + ended.received
+    values = numbers(8, each, first)
+    _, seconds, spent = clocked(end, many_sessions(first, values, pairs))
     found["pairs"] = {"seconds": seconds, "cpu": spent}
     return found
 
 
-def many_sessions(first: bool, mine: np.ndarray, pairs: int) -> Party[None]:
+def many_sessions(first: bool, values: np.ndarray, pairs: int) -> Party[None]:
     """Run several pairs of parties, each with a separate session, one after the other."""
     for _ in range(pairs):
         session = yield from TwoParty(first=first).set_up()
-        yield from compare(session, mine, 8)
+        yield from compare(session, values, 8)
 
 
 def second_compares(end: End, **options: int) -> dict[str, np.ndarray]:
@@ -117,46 +117,49 @@ def second_compares(end: End, **options: int) -> dict[str, np.ndarray]:
 def comparisons(folder: Path, count: int, pairs: int, repeats: int) -> dict[str, Any]:
     each = 20
     options = {"count": count, "pairs": pairs, "each": each, "repeats": repeats}
-    mine, theirs = run_apart(
+    first, second = run_apart(
         folder, lambda end: compare_in_turns(end, True, **options), "secure:second_compares", **options
     )
     result: dict[str, Any] = {"comparisons": count, "set_up_cpu_ms": {}, "widths": {}}
-    for side, spent in (("first", mine["set-up"]), ("second", theirs["set-up"].tolist())):
+    for side, spent in (("first", first["set-up"]), ("second", second["set-up"].tolist())):
         result["set_up_cpu_ms"][side] = summary([s * 1e3 for s in spent])
     for place, bits in enumerate(WIDTHS):
-        told = mine[bits]
-        best = min(told["seconds"])
+        measured = first[bits]
+        best = min(measured["seconds"])
         result["widths"][bits] = {
             "per_second": round(count / best),
-            "bytes_each": round(told["bytes"] / count, 2),
-            "seconds": summary(told["seconds"]),
-            "cpu_seconds": {"first": min(told["cpu"]), "second": float(theirs["cpu"][place].min())},
-            "ratio": {"secure / clear": ratio([[s] for s in told["seconds"]], [[s] for s in told["clear"]])},
+            "bytes_each": round(measured["bytes"] / count, 2),
+            "seconds": summary(measured["seconds"]),
+            "cpu_seconds": {"first": min(measured["cpu"]), "second": float(second["cpu"][place].min())},
+            "ratio": {
+                "secure / clear": ratio([[s] for s in measured["seconds"]], [[s] for s in measured["clear"]])
+            },
         }
         print(
-            f"{bits} bits: {count / best:,.0f} per second, {told['bytes'] / count:.1f} bytes", file=sys.stderr
+            f"{bits} bits: {count / best:,.0f} per second, {measured['bytes'] / count:.1f} bytes",
+            file=sys.stderr,
         )
     result["pairs"] = {
-        "pairs": pairs, "comparisons_of_each": each, "seconds": mine["pairs"]["seconds"],
-        "seconds_each": mine["pairs"]["seconds"] / pairs,
+        "pairs": pairs, "comparisons_of_each": each, "seconds": first["pairs"]["seconds"],
+        "seconds_each": first["pairs"]["seconds"] / pairs,
     }  # fmt: skip
-    print(f"{pairs} pairs: {mine['pairs']['seconds'] / pairs * 1e3:.1f} ms each", file=sys.stderr)
+    print(f"{pairs} pairs: {first['pairs']['seconds'] / pairs * 1e3:.1f} ms each", file=sys.stderr)
     return result
 
 
 # ---- maxima ------------------------------------------------------------------------------------------------
 
 
-def holdings(holders: int, nodes: int, width: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+def holdings(clients: int, nodes: int, width: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     """Return words [P * U, H], the node of each row, and their two shares."""
-    draw = np.random.default_rng(holders)
-    words = draw.integers(-(2**25), 2**25, (holders * nodes, width), dtype=np.int64).astype(np.int32)
+    draw = np.random.default_rng(clients)
+    words = draw.integers(-(2**25), 2**25, (clients * nodes, width), dtype=np.int64).astype(np.int32)
     drawn = draw.integers(0, 2**32, words.shape, dtype=np.uint64).astype(np.uint32)
-    return words, np.tile(np.arange(nodes), holders), [words.view(np.uint32) - drawn, drawn]
+    return words, np.tile(np.arange(nodes), clients), [words.view(np.uint32) - drawn, drawn]
 
 
-def pool(end: End, first: bool, holders: int, nodes: int, width: int) -> dict[str, Any]:
-    _, group, shares = holdings(holders, nodes, width)
+def pool(end: End, first: bool, clients: int, nodes: int, width: int) -> dict[str, Any]:
+    _, group, shares = holdings(clients, nodes, width)
     session = ran(end, maximum.open_session(first=first, simulated=False)).result
     plan = maximum.make_plan(group)
     forward, seconds, spent = clocked(end, maximum.maxima(session, plan, shares[0 if first else 1]))
@@ -174,22 +177,28 @@ def second_pools(end: End, **options: int) -> dict[str, Any]:
     return pool(end, False, **options)
 
 
-def maxima(folder: Path, nodes: int, width: int, holders: Sequence[int]) -> list[dict[str, Any]]:
+def maxima(folder: Path, nodes: int, width: int, clients: Sequence[int]) -> list[dict[str, Any]]:
     rows = []
-    for count in holders:
-        size = {"holders": count, "nodes": nodes, "width": width}
-        mine, theirs = run_apart(
+    for count in clients:
+        size = {"clients": count, "nodes": nodes, "width": width}
+        first, second = run_apart(
             folder, lambda end, s=size: pool(end, True, **s), "secure:second_pools", **size
         )
         words = holdings(**size)[0].reshape(count, nodes, width)
-        assert np.array_equal(mine["found"], words.max(0))
+        assert np.array_equal(first["found"], words.max(0))
         won = np.arange(count)[:, None, None] == words.argmax(0)
-        assert np.array_equal((mine["routed"] + theirs["routed"]).reshape(won.shape), won)
+        assert np.array_equal((first["routed"] + second["routed"]).reshape(won.shape), won)
         keys = ("seconds", "seconds_back", "bytes", "bytes_back")
         rows.append(
-            {**size, **{key: mine[key] for key in keys}, "cpu_seconds": [mine["cpu"], float(theirs["cpu"])]}
+            {
+                "holders": count,
+                "nodes": nodes,
+                "width": width,
+                **{key: first[key] for key in keys},
+                "cpu_seconds": [first["cpu"], float(second["cpu"])],
+            }
         )
-        print(f"{count} clients: {mine['seconds']:.2f} s, {mine['bytes'] / 1e6:.0f} MB", file=sys.stderr)
+        print(f"{count} clients: {first['seconds']:.2f} s, {first['bytes'] / 1e6:.0f} MB", file=sys.stderr)
     return rows
 
 
@@ -199,11 +208,11 @@ def maxima(folder: Path, nodes: int, width: int, holders: Sequence[int]) -> list
 def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, Any]:
     """Measure epochs of SAPGNN with two clients in separate processes, in plaintext and with secure pooling,
     without scoring."""
-    method, dealt = get_method("sapgnn"), partition(graph, "edges_uniform", 2, 0)
-    cohorts = [make_cohort(graph, split, dealt, [k]) for k in range(2)]
+    method, parts = get_method("sapgnn"), partition(graph, "edges_uniform", 2, 0)
+    cohorts = [make_cohort(graph, split, parts, [k]) for k in range(2)]
     task = Task(graph.num_features, graph.num_classes)
     times: dict[str, list[list[float]]] = {}
-    crossed: dict[str, int] = {}
+    sent: dict[str, int] = {}
     losses: dict[str, float] = {}
     for case, pooling in (("clear", "plaintext"), ("secure", "secure")):
         settings = {
@@ -218,10 +227,10 @@ def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, An
             outcome, ledger = train_in_processes(method, cohorts, task, config, clients=clients)
         times[case] = [[outcome.seconds["train"] / rounds]]
         trained = [entry for entry in ledger.entries if entry.phase == "train"]
-        crossed[case] = sum(entry.bytes for entry in trained) // rounds
+        sent[case] = sum(entry.bytes for entry in trained) // rounds
         losses[case] = outcome.test["loss"]
         print(
-            f"{case}: {times[case][0][0]:.2f} s, {crossed[case] / 1e6:.1f} MB per epoch",
+            f"{case}: {times[case][0][0]:.2f} s, {sent[case] / 1e6:.1f} MB per epoch",
             file=sys.stderr,
         )
     assert abs(losses["clear"] - losses["secure"]) < 1e-2, losses
@@ -229,7 +238,7 @@ def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, An
         "hidden": hidden,
         "rounds": rounds,
         "seconds_an_epoch": {case: spent[0][0] for case, spent in times.items()},
-        "bytes_an_epoch": crossed,
+        "bytes_an_epoch": sent,
         "test_loss": losses,
         "ratio": {"secure / clear": ratio(times["secure"], times["clear"])},
     }

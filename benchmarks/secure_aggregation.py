@@ -35,7 +35,9 @@ from measure import (
     weights_of,
 )
 
-from graphfed.crypto.aggregation import Client, Server, Terms
+from graphfed.crypto.aggregation.client import Client
+from graphfed.crypto.aggregation.server import Server
+from graphfed.crypto.aggregation.terms import Terms
 from graphfed.crypto.sharing import decode, encode
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph
@@ -86,14 +88,14 @@ def session(terms: Terms, width: int, gone: int) -> tuple[Clock, Clock]:
     keys = {c.party: at_client.timed("advertise", c.advertise) for c in clients}
     listed = at_server.timed("list keys", server.all_keys, keys)
     sealed = {c.party: at_client.timed("share keys", c.share_keys, listed) for c in clients}
-    told = at_server.timed("forward", server.forward, sealed)
+    forwarded = at_server.timed("forward", server.forward, sealed)
     staying = clients[: terms.clients - gone]
     expected = np.zeros(width, dtype=np.int64)
     for client in staying:
         vector = numbers(client.party, width)
 
         def mask(client: Client = client, vector: torch.Tensor = vector) -> bytes:
-            return client.mask(told[client.party], encode(vector, terms.clients).numpy())
+            return client.mask(forwarded[client.party], encode(vector, terms.clients).numpy())
 
         message = at_client.timed("mask", mask)
         at_server.timed("add up", server.add_masked, client.party, message)
@@ -136,20 +138,20 @@ def measure_round(clients: int, width: int, gone: int, repeats: int) -> dict[str
     sizes = terms.sizes(width)
     up = sum(sizes[kind] for kind in ("keys", "sealed_shares", "masked", "unmask"))
     down = sum(sizes[kind] for kind in ("all_keys", "forwarded_shares", "survivors"))
-    told = {
+    milliseconds = {
         "client": {name: summary(client_ms[name]) for name in STEPS},
         "server": {name: summary(server_ms[name]) for name in SERVER_STEPS},
         "clear average": summary([ms for repeat in clear for ms in repeat]),
     }
     for place in ("client", "server"):
-        line = ", ".join(f"{name} {times['median']:.1f}" for name, times in told[place].items())
+        line = ", ".join(f"{name} {times['median']:.1f}" for name, times in milliseconds[place].items())
         print(f"{gone} of {clients} clients dropped out, {place}: {line} ms (medians)", file=sys.stderr)
     return {
         "clients": clients,
         "parameters": width,
         "gone after sharing": gone,
         "threshold": terms.threshold,
-        "milliseconds": told,
+        "milliseconds": milliseconds,
         "bytes of a client": {**sizes, "up": up, "down": down, "clear up": 4 * width, "clear down": 0},
         "ratios": {"server / clear average": ratio(totals, clear)},
     }
@@ -177,11 +179,14 @@ def measure_training(graph: Graph, split: Any, clients: int, rounds: int, repeat
         for form, chosen in FORMS.items():
             config = config_of(method, rounds=rounds + WARM_UP, **chosen)
             times[form].append(timed_run(method, inputs, config).rounds)
-    told = {form: summary([ms for repeat in times[form] for ms in repeat]) for form in FORMS}
+    milliseconds = {form: summary([ms for repeat in times[form] for ms in repeat]) for form in FORMS}
     for form in FORMS:
-        print(f"fedavg, {form}: {told[form]['min']:.1f} / {told[form]['median']:.1f} ms", file=sys.stderr)
+        print(
+            f"fedavg, {form}: {milliseconds[form]['min']:.1f} / {milliseconds[form]['median']:.1f} ms",
+            file=sys.stderr,
+        )
     return {
-        "milliseconds": told,
+        "milliseconds": milliseconds,
         "ratios": {
             f"{form} / clear": ratio(times[form], times["clear"]) for form in FORMS if form != "clear"
         },

@@ -60,19 +60,19 @@ def units(name: str, vectors: int, repeats: int) -> dict[str, Any]:
     sizes: dict[str, int] = {}
     errors: dict[str, float] = {}
     for _ in range(repeats):
-        seconds, holder = timed(lambda: KeyOwner.make(name))
-        evaluator = Evaluator.load(name, holder.public())
+        seconds, owner = timed(lambda: KeyOwner.make(name))
+        evaluator = Evaluator.load(name, owner.public())
         steps = {"make a key": seconds}
-        steps["encrypt"], sealed = timed(lambda h=holder: h.encrypt(x))
+        steps["encrypt"], sealed = timed(lambda h=owner: h.encrypt(x))
         steps["add"], total = timed(lambda e=evaluator, c=sealed: e.add(c, np.zeros(vectors, int), 1))
-        steps["decrypt"], opened = timed(lambda h=holder, c=sealed: h.decrypt(c))
-        sizes = {"ciphertext": sealed.shape[1], "secret": len(holder.secret())}
-        errors = {"fresh": gap(opened, x), "sum": gap(holder.decrypt(total), x.sum(0))}
+        steps["decrypt"], opened = timed(lambda h=owner, c=sealed: h.decrypt(c))
+        sizes = {"ciphertext": sealed.shape[1], "secret": len(owner.secret())}
+        errors = {"fresh": gap(opened, x), "sum": gap(owner.decrypt(total), x.sum(0))}
         allowed = {"fresh": 1e-5, "sum": 1e-5}
         if chosen.product_bytes is not None:
             steps["multiply and add"], product = timed(lambda e=evaluator, c=sealed: e.weighted(c, weights))
             sizes["product"] = product.shape[1]
-            errors["weighted sum"] = gap(holder.decrypt(product), weights @ x)
+            errors["weighted sum"] = gap(owner.decrypt(product), weights @ x)
             allowed["weighted sum"] = 2e-7 * vectors + 1e-8 * vectors
         assert all(errors[what] <= allowed[what] for what in errors), errors
         for step, spent in steps.items():
@@ -112,13 +112,13 @@ def exchanges(inputs: Inputs, repeats: int) -> dict[str, Any]:
     clients = inputs.partition.num_clients
     times: dict[str, list[list[float]]] = {"clear": [], "simulated": [], "encrypted": []}
     found: dict[str, list[torch.Tensor]] = {}
-    crossed: dict[str, int] = {}
+    sent: dict[str, int] = {}
     ciphertexts = 0
     for _ in range(repeats):
         for way, spent in times.items():
             seconds, found[way], fed = exchange(inputs, way)
             spent.append([seconds])
-            crossed[way] = fed.ledger.counted_bytes
+            sent[way] = fed.ledger.counted_bytes
             ciphertexts = (
                 fed.ledger.bytes_of(f"{fedgcn.ENCRYPTED}/rows") // PARAMETERS["sum"].ciphertext_bytes
             )
@@ -129,12 +129,12 @@ def exchanges(inputs: Inputs, repeats: int) -> dict[str, Any]:
         assert torch.equal(found["encrypted"][1], found["clear"][1]), "degrees differ"
     for way, spent in times.items():
         flat = [s for repeat in spent for s in repeat]
-        print(f"{clients} clients, {way}: {min(flat):.2f} s, {crossed[way]} bytes", file=sys.stderr)
+        print(f"{clients} clients, {way}: {min(flat):.2f} s, {sent[way]} bytes", file=sys.stderr)
     return {
         "clients": clients,
         "ciphertexts_up": ciphertexts,
-        "bytes": crossed,
-        "bytes_encrypted_over_clear": round(crossed["encrypted"] / crossed["clear"], 2),
+        "bytes": sent,
+        "bytes_encrypted_over_clear": round(sent["encrypted"] / sent["clear"], 2),
         "largest_error": error,
         "grid_error": Grid(clients).error,
         "seconds": {way: summary([s for r in spent for s in r]) for way, spent in times.items()},

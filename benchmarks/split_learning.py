@@ -38,7 +38,7 @@ from graphfed.methods.registry import get_method
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import default_settings
 
-#: Holders and how gradients are summed, of every case.
+#: The number of clients and how gradients are summed, of every case.
 CASES = {
     "one holder": (1, "plaintext"),
     "three holders": (3, "plaintext"),
@@ -49,12 +49,12 @@ CASES = {
 def settings(rounds: int, aggregation: str, **more: Any) -> Any:
     method = get_method("sapgnn")
     # Scored once, at the end, because only training epochs are timed.
-    told = {"rounds": rounds, "eval_every": rounds, "aggregation": aggregation, **more}
-    return method.config(**{**default_settings(method, preset="paper"), **told})
+    options = {"rounds": rounds, "eval_every": rounds, "aggregation": aggregation, **more}
+    return method.config(**{**default_settings(method, preset="paper"), **options})
 
 
-def dealt(graph: Graph, split: Split, holders: int) -> Inputs:
-    return Inputs(graph, split, partition(graph, "edges_uniform", holders, 0))
+def make_inputs(graph: Graph, split: Split, clients: int) -> Inputs:
+    return Inputs(graph, split, partition(graph, "edges_uniform", clients, 0))
 
 
 def logits_of(outcome: Outcome, nodes: int) -> dict[str, torch.Tensor]:
@@ -73,12 +73,12 @@ def check(graph: Graph, split: Split, rounds: int) -> dict[str, float]:
             name: logits_of(
                 run(
                     method,
-                    dealt(graph, split, holders),
+                    make_inputs(graph, split, clients),
                     settings(rounds, aggregation, optimizer="sgd", lr=0.05),
                 ),
                 graph.num_nodes,
             )
-            for name, (holders, aggregation) in CASES.items()
+            for name, (clients, aggregation) in CASES.items()
         }
     exact = assert_equal("three holders and one", found["three holders"], found["one holder"])
     rounded = assert_equal("with shares", found["three holders, shares"], found["one holder"], 1e-3)
@@ -90,10 +90,10 @@ def measure(graph: Graph, split: Split, rounds: int, repeats: int) -> dict[str, 
     method = get_method("sapgnn")
     times: dict[str, list[list[float]]] = {name: [] for name in CASES}
     for _ in range(repeats):
-        for name, (holders, aggregation) in CASES.items():
+        for name, (clients, aggregation) in CASES.items():
             config = settings(rounds + WARM_UP, aggregation)
             # The last round is scored.
-            times[name].append(timed_run(method, dealt(graph, split, holders), config).rounds[:-1])
+            times[name].append(timed_run(method, make_inputs(graph, split, clients), config).rounds[:-1])
     for name, found in times.items():
         flat = [ms for repeat in found for ms in repeat]
         print(f"{name}: {min(flat):.1f} / {sorted(flat)[len(flat) // 2]:.1f} ms", file=sys.stderr)
@@ -127,19 +127,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     began, load_before = time.perf_counter(), load_average()
-    told = []
+    rows = []
     for name, graph, split in graphs(options):
         large = graph.num_nodes > 10_000
         rounds, repeats = (2, 2) if options.tiny else (4, 3) if large else (20, 5)
         print(f"== {name}", file=sys.stderr)
-        told.append(
+        rows.append(
             {
                 "graph": {"name": name, "nodes": graph.num_nodes, "edges": graph.num_edges},
                 "largest_differences": check(graph, split, 2 if large else 5),
                 **measure(graph, split, rounds, repeats),
             }
         )
-    finish(options.out, began, load_before, {"graphs": told})
+    finish(options.out, began, load_before, {"graphs": rows})
 
 
 if __name__ == "__main__":

@@ -227,8 +227,8 @@ def run_apart(
         process.join(PATIENCE)
         if process.exitcode != 0:
             raise RuntimeError(_second_failed(process.exitcode, failure))
-        with np.load(folder / f"{name}.npz") as told:
-            return result, dict(told)
+        with np.load(folder / f"{name}.npz") as arrays:
+            return result, dict(arrays)
     finally:
         process.kill()
         process.join()

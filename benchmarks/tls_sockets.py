@@ -32,7 +32,7 @@ def _send(connection: ssl.SSLSocket, message: bytes) -> None:
 
 
 def _recv(connection: ssl.SSLSocket) -> bytearray | None:
-    """Return a whole message, or None if the peer has closed the connection."""
+    """Return a whole message, or None if the other side has closed the connection."""
     head = _fill(connection, bytearray(_LENGTH))
     return None if head is None else _fill(connection, bytearray(int.from_bytes(head, "little")))
 

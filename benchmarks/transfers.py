@@ -40,7 +40,7 @@ def transfers(clients: int, rows_each: int, width: int) -> dict[str, tuple[Calla
     route = fed.route(fed.locate(CLIENTS, "ids", [RowIds(ids, client)]), name="ids")
     wanted = (torch.arange(n) + rows_each) % n
     wants = ExchangeIds(client[wanted], wanted, client, torch.arange(n), client)
-    peer = fed.exchange_route(fed.locate(CLIENTS, "wants", [wants]), name="wants")
+    exchange_route = fed.exchange_route(fed.locate(CLIENTS, "wants", [wants]), name="wants")
     x = fed.locate(CLIENTS, "x", [torch.randn(n, width)])
     u = fed.sum(x, route, name="sum")
     own = fed.locate(CLIENTS, "own", [torch.randn(clients, width)])
@@ -50,7 +50,7 @@ def transfers(clients: int, rows_each: int, width: int) -> dict[str, tuple[Calla
     calls: dict[str, tuple[Callable[[], Located], Tensor]] = {
         "upload": (lambda: fed.upload(x, route, name="upload"), rows),
         "download": (lambda: fed.download(u, route, name="download"), rows),
-        "exchange": (lambda: fed.exchange(x, peer, name="exchange"), rows),
+        "exchange": (lambda: fed.exchange(x, exchange_route, name="exchange"), rows),
         "gather": (lambda: fed.gather(own, name="gather"), parts),
         "average": (lambda: fed.average(own, counts, name="average"), parts),
         "broadcast": (lambda: fed.broadcast(w, name="broadcast"), model),

@@ -128,10 +128,10 @@ def one_hot(rng: np.random.Generator, y: Array, width: int, sharpness: float) ->
 
 
 def dense(rng: np.random.Generator, y: Array, width: int, signal: float) -> Array:
-    """Draw normal features [N, width] around the centre of the class; each centre has the length `signal`."""
-    centre = rng.normal(0, 1, (int(y.max()) + 1, width))
-    centre *= signal / np.linalg.norm(centre, axis=1, keepdims=True)
-    return (centre[y] + rng.normal(0, 1, (len(y), width))).astype(np.float32)
+    """Draw normal features [N, width] around the mean of the class; each mean has the length `signal`."""
+    means = rng.normal(0, 1, (int(y.max()) + 1, width))
+    means *= signal / np.linalg.norm(means, axis=1, keepdims=True)
+    return (means[y] + rng.normal(0, 1, (len(y), width))).astype(np.float32)
 
 
 def on_different_scales(rng: np.random.Generator, y: Array, width: int, signal: float) -> Array:

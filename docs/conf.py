@@ -20,6 +20,7 @@ extensions = [
     "from_the_program",
     "flow_picture",
     "records",
+    "verdicts",
 ]
 exclude_patterns = [
     "_build",

@@ -1,7 +1,7 @@
 """Load a run's model into a plain PyG network: model.safetensors holds arrays, and needs nothing of graphfed.
 
-    graphfed run central --data digits --out runs/mine
-    python examples/load_in_pyg.py runs/mine
+    graphfed run central --data digits --out runs/central
+    python examples/load_in_pyg.py runs/central
 
 Layout of a GCN: layers.0.weight [F, H], layers.0.bias [H], layers.1.weight [H, C], layers.1.bias [C]. PyG's
 GCNConv keeps its weight transposed, and is otherwise the same network. With features=scaled, the default, the

@@ -35,7 +35,7 @@ def open_standard_streams() -> None:
 
 
 def printable(text: object) -> str:
-    """Replace characters that a terminal obeys or hides by their escapes, as in ``\\x1b``.
+    r"""Replace characters that a terminal obeys or hides by their escapes, as in ``\x1b``.
 
     These are all characters that `str.isprintable` refuses except line ends: control characters, marks of
     text direction, characters without width, and halves of surrogate pairs.

@@ -79,7 +79,10 @@ PACKAGES: dict[str, Package] = {
             "tests/deployment/test_joining.py",
         ),
     ),
-    "crypto": Package(("crypto/*.py",), ("tests/crypto", "tests/federation/test_secure_compare.py")),
+    "crypto": Package(
+        ("crypto/*.py", "crypto/aggregation/*.py"),
+        ("tests/crypto", "tests/federation/test_secure_compare.py"),
+    ),
     "privacy": Package(
         ("privacy/*.py",),
         (
@@ -195,6 +198,9 @@ PACKAGES: dict[str, Package] = {
             "methods/fedgraph/method.py",
             "methods/fedgraph/config.py",
             "methods/fedgraph/client_graphs.py",
+            "methods/fedgraph/layers.py",
+            "methods/fedgraph/server.py",
+            "methods/fedgraph/time_model.py",
             "methods/fedgraph/sampling_policies.py",
             "methods/fedgraph/sampling.py",
             "methods/fedgraph/bandit.py",
@@ -328,16 +334,16 @@ def places(node: ast.AST, function: str = "", statement: ast.AST | None = None) 
                 continue
             if isinstance(child, ast.keyword) and child.arg in _UNSEEN:
                 continue
-            here, around = function, child if isinstance(child, ast.stmt) else statement
+            here, enclosing = function, child if isinstance(child, ast.stmt) else statement
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 inside = function.endswith("()")
                 name = f"{function}.{child.name}".lstrip(".") if not inside else function
                 here = name if inside or isinstance(child, ast.ClassDef) else f"{name}()"
             elif function.endswith("()"):
-                yield node, field, index if listed else None, child, function, around
+                yield node, field, index if listed else None, child, function, enclosing
                 if isinstance(child, ast.Raise):
                     continue
-            yield from places(child, here, around)
+            yield from places(child, here, enclosing)
 
 
 def mutants_of(path: Path) -> list[Mutant]:

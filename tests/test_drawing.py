@@ -81,7 +81,7 @@ def test_names_of_bars_are_turned_where_they_would_touch_and_left_out_where_ther
     assert turn(31, "a") == []
 
 
-def test_an_axis_spans_at_least_what_it_is_told_around_its_data() -> None:
+def test_an_axis_spans_at_least_the_span_that_is_asked_for() -> None:
     axes = Figure().subplots()
     XY([Series("", [1, 2], [50, 50.5])], Axis(), Axis(span=5)).draw(axes)
     low, high = axes.get_ylim()

@@ -258,7 +258,7 @@ def test_a_run_names_its_plug_ins_and_is_found_again_with_them(
     assert main(["audit", "first"]) == DONE
     assert "nothing" in [c["check"] for c in json.loads(Path("first/audit.json").read_text())["checks"]]
 
-    # Another process knows the installed plug-in, and is told of the file.
+    # Another process knows the installed plug-in, and is given the file.
     monkeypatch.setattr(plugins, "_MODULES", {})
     capsys.readouterr()
     assert main(["predict", "first", "--out", "again.csv"]) == UNUSABLE

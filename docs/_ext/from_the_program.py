@@ -123,14 +123,14 @@ def text_table(rows: Sequence[Sequence[str]]) -> nodes.table:
     """Return a table of texts.
 
     Args:
-        rows: The cells of each row; the first row is the head.
+        rows: The cells of each row; the first row is the head. Each line of a cell is a paragraph.
     """
     group = nodes.tgroup(cols=len(rows[0]))
     group += [nodes.colspec(colwidth=1) for _ in rows[0]]
     head, body = nodes.thead(), nodes.tbody()
     for i, row in enumerate(rows):
         line = nodes.row()
-        line += [nodes.entry("", nodes.paragraph(text=cell)) for cell in row]
+        line += [nodes.entry("", *(nodes.paragraph(text=text) for text in cell.split("\n"))) for cell in row]
         (body if i else head).append(line)
     group += [head, body]
     return nodes.table("", group)

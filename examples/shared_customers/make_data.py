@@ -77,8 +77,8 @@ def labels(
     """suspicious [n] bool: who deals with a cash business; for one in 25 it is the other way round."""
     ends = np.array([(payer, payee) for payer, payee, _ in pairs])
     contact = np.zeros(PEOPLE, dtype=bool)
-    for mine, other in (ends.T, ends.T[::-1]):
-        contact[mine[features[other, 3] == 1]] = True
+    for own, other in (ends.T, ends.T[::-1]):
+        contact[own[features[other, 3] == 1]] = True
     return contact ^ (rng.random(PEOPLE) < 0.04)
 
 
@@ -107,8 +107,8 @@ def main(folder: Path) -> None:
         rows = [(name[i], *features[i].tolist(), *label) for i, label in zip(customers, found, strict=True)]
         own = folder / title.lower().replace(" ", "_")
         write(own / "customers.csv", COLUMNS, rows)
-        mine = [(name[payer], name[payee]) for payer, payee, banks in pairs if bank in banks]
-        write(own / "transfers.csv", ("payer", "payee"), mine)
+        listed = [(name[payer], name[payee]) for payer, payee, banks in pairs if bank in banks]
+        write(own / "transfers.csv", ("payer", "payee"), listed)
         (own / "bank.yaml").write_text(OWN, encoding="utf-8")
     (folder / "banks.yaml").write_text(CONFIG, encoding="utf-8")
 

@@ -1,7 +1,8 @@
 """The data of a run as its method received it, after clients agreed on the scale of features.
 
 An attack compares its results with these features: with features=scaled a method sends only values that it
-computed from scaled features."""
+computed from scaled features.
+"""
 
 from dataclasses import replace
 from typing import Any

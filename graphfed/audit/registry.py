@@ -1,5 +1,6 @@
 """The table of checks. A new check of graphfed is one module and one row; plug-ins add their own checks
-(`graphfed.plugins`)."""
+(`graphfed.plugins`).
+"""
 
 from graphfed.audit.base import Check
 from graphfed.plugins import Registry

@@ -3,7 +3,8 @@
 The ledger of a run counts bytes and stores no values, and an attack needs the values. The start of the run is
 therefore repeated in this process: the same program with the same seeds on the same data sends the same
 messages. Only privacy noise from the operating system's entropy differs; it is drawn again from the same
-distribution. Nothing is sent to another process, and no privacy budget is spent."""
+distribution. Nothing is sent to another process, and no privacy budget is spent.
+"""
 
 import dataclasses
 from collections.abc import Mapping

@@ -122,7 +122,7 @@ def data_inspect(
         print_json(found.to_json())
         return
     _print(found)
-    print_line(f"\npicture: {out}" if out is not None else "\ndraw the data with: --out FILE.svg (or .png)")
+    print_line(f"\npicture: {out}" if out is not None else "\ndraw a picture: --out FILE.svg (or .png)")
 
 
 @app.command("partition")

@@ -7,7 +7,8 @@ The docstring of a command is its page: what it does, then sections with a headi
     Files:
         ...
 
-The help shows the sections after the options, line by line as they are written, so that an example can be
+It has no section for arguments: the help of each parameter is next to the parameter, in its annotation. The
+help shows the sections after the options, line by line as they are written, so that an example can be
 copied. They have at most 78 columns. The exit codes are the same for all commands and are added here.
 """
 

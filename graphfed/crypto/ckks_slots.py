@@ -61,7 +61,7 @@ class Parameters:
         return self.degree // 2
 
 
-# SEAL compresses, so the sizes of ciphertexts vary: around 61 741 bytes (sum), 235 079 (product, fresh) and
+# SEAL compresses, so the sizes of ciphertexts vary: about 61 741 bytes (sum), 235 079 (product, fresh) and
 # 131 217 (product, multiplied), with a standard deviation of about 14 bytes (sum) and 110 (product). The
 # fixed
 # sizes are at least eight standard deviations above these means. Secret keys vary more, and get the size that

@@ -180,7 +180,11 @@ class OTSender:
         self._streams: list[CipherContext] = []
 
     def set_up(self) -> Party[None]:
-        """Run the base transfers with fresh secrets."""
+        """Run the base transfers with fresh secrets.
+
+        Returns:
+            A protocol without a result.
+        """
         bits = np.unpackbits(np.frombuffer(os.urandom(COLUMNS // 8), dtype=np.uint8), bitorder="little")
         seeds = yield from _base_receive(self._session, bits)
         self._streams = [_stream(seed) for seed in seeds]
@@ -218,7 +222,11 @@ class OTReceiver:
         self._streams: tuple[list[CipherContext], list[CipherContext]] = ([], [])
 
     def set_up(self) -> Party[None]:
-        """Run the base transfers with fresh secrets."""
+        """Run the base transfers with fresh secrets.
+
+        Returns:
+            A protocol without a result.
+        """
         seeds = yield from _base_send(self._session)
         self._streams = [_stream(zero) for zero, _ in seeds], [_stream(one) for _, one in seeds]
 
@@ -354,6 +362,9 @@ def offer(session: "TwoParty", *messages: tuple[NDArray[np.unsignedinteger], int
         session: A session that has been set up.
         messages: Pairs (words, w), as the receiver's choices: [n] words, each with the 2^w messages of a
             transfer. The message of choice c is at bit 2 c.
+
+    Returns:
+        A protocol without a result.
     """
     count = sum(w * len(words) for words, w in messages)
     columns = yield from session.receive("columns", padded(count) * COLUMNS // 8)
@@ -396,6 +407,9 @@ def offer_words(session: "TwoParty", words: NDArray[np.uint32]) -> Party[None]:
     Args:
         session: A session that has been set up.
         words: uint32 [2^w].
+
+    Returns:
+        A protocol without a result.
     """
     w = len(words).bit_length() - 1
     columns = yield from session.receive("columns", padded(w) * COLUMNS // 8)

@@ -90,6 +90,9 @@ class Session:
     def greet(self) -> Party[None]:
         """Agree on the session's id, which is a hash of one nonce of each party.
 
+        Returns:
+            A protocol without a result.
+
         Raises:
             ProtocolError: The other party sent this party's own nonce back.
         """
@@ -110,6 +113,9 @@ class Session:
         Args:
             step: Name of the step, the same at both parties.
             parts: Bytes and arrays, which are concatenated.
+
+        Returns:
+            A protocol without a result.
         """
         self._usable()
         message = b"".join(

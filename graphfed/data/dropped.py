@@ -1,6 +1,7 @@
 """Descriptions of the data that a reader found and did not use.
 
-Each description is a phrase with a count, such as "12 self loops". Shapes: N nodes, m undirected edges."""
+Each description is a phrase with a count, such as "12 self loops". Shapes: N nodes, m undirected edges.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 

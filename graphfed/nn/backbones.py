@@ -1,12 +1,12 @@
 """The graph networks that every method can use, as functions of (weights, batch): GCN, GAT, GraphSAGE and max
-pooling; and the MLP, which has no use for the graph.
+pooling; and the MLP, which uses no edges.
 
-Layers agree with PyG's GCNConv, GATConv and SAGEConv (its mean and its maximum; tested in values and
-gradients). Weights are a flat dictionary, ``layers.<l>.<name>``; a backbone knows how to draw them, which
-edges a layer sees, and how to run.
+Layers agree with PyG's GCNConv, GATConv and SAGEConv (with mean and with maximum aggregation; tests compare
+values and gradients). Weights are a flat dictionary with the names ``layers.<l>.<name>``. A backbone consists
+of functions that draw the weights, build the edges of a layer and run the network.
 
-Shapes below are those of shared weights; per-client weights have a leading dimension K (see
-`graphfed.nn.layers`).
+Shapes of weights below are those of shared weights. Per-client weights have a leading dimension K (see
+`graphfed.nn.layers`). N_l is the number of rows that enter layer l, and N_L the number of targets.
 """
 
 from collections.abc import Callable
@@ -44,25 +44,37 @@ Weights = dict[str, Tensor | SparseWeights]
 class Backbone:
     """A graph network.
 
-    init(key, widths, heads) draws shared weights for layers of the given widths [F, ..., C], in the default
-    dtype on the CPU; blocks(ids, degree, heads, layers) makes the function that builds a layer's edges;
-    forward(weights, batch, dropout) gives the targets' logits [N_L, C]; aggregate(view): what enters the
-    first layer in the place of the features, where that never changes (see `seen`)."""
+    Attributes:
+        init: init(key, widths, heads) draws shared weights for layers of the given widths [F, ..., C], in the
+            default dtype on the CPU.
+        blocks: blocks(ids [N], degree [N], heads, layers) returns the function that builds a layer's edges.
+        forward: forward(weights, batch, dropout) returns the logits of the targets [N_L, C].
+        input_weights: The names of the weights that multiply the input features. They have one row for each
+            feature.
+        weighted: Whether the network uses the weights of the edges.
+        aggregate: aggregate(view) returns the input of the first layer [N, width], if it is computed once
+            from features and edges (see `adapt_view`). None: the input is the features.
+        uses_edges: Whether the network uses edges at all.
+    """
 
     init: Callable[[int, list[int], int], dict[str, Tensor]]
     blocks: Callable[[Tensor, Tensor, int, int], BlockMaker]
     forward: Callable[[Weights, Batch, Dropout | None], Tensor]
-    #: The weights that multiply the input features: one row per feature.
     input_weights: tuple[str, ...]
-    #: Whether it uses the weights of the edges.
     weighted: bool = True
     aggregate: Callable[[View], Tensor | SparseMatrix] | None = None
-    #: Whether it uses edges at all: without, every layer only transforms its rows.
     uses_edges: bool = True
 
-    def seen(self, view: View) -> View:
-        """A view as this network takes it in: aggregated where the first layer's input can be worked out
-        once, without edges where it uses none."""
+    def adapt_view(self, view: View) -> View:
+        """Adapt a view to this network.
+
+        Args:
+            view: The view, N rows.
+
+        Returns:
+            The view without edges if the network uses none. With the input of the first layer in the place of
+            the features, marked as aggregated, if the network has `aggregate`. Else the same view.
+        """
         if not self.uses_edges:
             return replace(view, edges=(), edge_weight=None)
         return view if self.aggregate is None else replace(view, x=self.aggregate(view), aggregated=True)
@@ -88,7 +100,7 @@ def _dense(weight: Tensor | SparseWeights) -> Tensor:
 
 
 def gcn_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
-    """layers.l.weight [F_l, F_{l+1}] (Glorot), layers.l.bias [F_{l+1}] (zero)."""
+    """Draw layers.l.weight [F_l, F_{l+1}] (Glorot) and layers.l.bias [F_{l+1}] (zero)."""
     weights: dict[str, Tensor] = {}
     for layer, (fan_in, fan_out) in enumerate(pairwise(widths)):
         weights[f"layers.{layer}.weight"] = glorot(fold(key, layer), fan_in, fan_out)
@@ -97,25 +109,50 @@ def gcn_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
 
 
 def gcn_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
-    """Edges weighted w_ij / sqrt((d_i + 1)(d_j + 1)), self loops (of weight 1) included; w_ij is 1 without
-    weights. degree [N]: sum_j w_ij of every row."""
+    """Return the function that builds a layer's edges, normalised as in a GCN.
+
+    An edge of weight w_ij gets the weight w_ij / sqrt((d_i + 1)(d_j + 1)). Every row gets a self loop of
+    w_ii = 1. Without edge weights w_ij is 1.
+
+    Args:
+        ids: [N] int64, stable ids of the rows. Not used.
+        degree: [N], d_i = sum_j w_ij of each row, without the self loop.
+        heads: Not used.
+        layers: Not used.
+
+    Returns:
+        The function (`BlockMaker`). Its adjacency is [N_out, N_in] float64.
+
+    Reference:
+        Kipf and Welling 2017, Eq. (2).
+    """
     scale = (degree + 1).double().rsqrt()
 
     def make(
-        edges: Tensor, weight: Tensor | None, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int
+        edges: Tensor, weight: Tensor | None, rows_in: Tensor, rows_out: Tensor, number: Tensor, layer: int
     ) -> Block:
-        own = place[0][rows_out]
-        row = torch.cat([place[1][edges[1]], torch.arange(len(rows_out), device=own.device)])
-        col = torch.cat([place[0][edges[0]], own])
-        across = scale[edges[0]] * scale[edges[1]]
-        value = torch.cat([across if weight is None else across * weight, scale[rows_out] ** 2])
+        own = number[0][rows_out]
+        row = torch.cat([number[1][edges[1]], torch.arange(len(rows_out), device=own.device)])
+        col = torch.cat([number[0][edges[0]], own])
+        normalised = scale[edges[0]] * scale[edges[1]]
+        value = torch.cat([normalised if weight is None else normalised * weight, scale[rows_out] ** 2])
         return Block(SparseMatrix.from_coo(row, col, value, (len(rows_out), len(rows_in))), own)
 
     return make
 
 
 def gcn_layer(x: Tensor | SparseMatrix, weights: Weights, batch: Batch, layer: int) -> Tensor:
-    """A (x W) + b [N_out, H] for x [N_in, F]; without a block, x W + b."""
+    """Run one layer of a GCN, without the activation.
+
+    Args:
+        x: [N_l, F].
+        weights: The weights, with layers.l.weight [F, H] and layers.l.bias [H].
+        batch: The batch.
+        layer: l, the number of the layer.
+
+    Returns:
+        A (x W) + b, [N_{l+1}, H]; x W + b if the layer uses no edges.
+    """
     h = linear(x, weights[f"layers.{layer}.weight"], batch, layer)
     block = batch.blocks[layer]
     if block is not None:
@@ -124,7 +161,7 @@ def gcn_layer(x: Tensor | SparseMatrix, weights: Weights, batch: Batch, layer: i
 
 
 def gcn_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
-    """Layers with ReLU and dropout on every layer's input; the targets' logits [N_L, C]."""
+    """Run layers with ReLU, and dropout on the input of each. Returns the logits of the targets [N_L, C]."""
     h: Tensor | SparseMatrix = batch.x
     for layer in range(batch.layers):
         h = gcn_layer(_drop(h, batch, layer, dropout), weights, batch, layer)
@@ -138,7 +175,7 @@ def gcn_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tens
 
 
 def sage_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
-    """layers.l.neighbour_weight and .root_weight [F_l, F_{l+1}] (Glorot), .bias [F_{l+1}] (zero)."""
+    """Draw layers.l.neighbour_weight, .root_weight [F_l, F_{l+1}] (Glorot) and .bias [F_{l+1}] (zero)."""
     weights: dict[str, Tensor] = {}
     for layer, (fan_in, fan_out) in enumerate(pairwise(widths)):
         weights[f"layers.{layer}.neighbour_weight"] = glorot(fold(key, layer, "neighbour"), fan_in, fan_out)
@@ -148,23 +185,25 @@ def sage_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
 
 
 def sage_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
-    """Edges weighted w_ij / d_i, with d_i = sum_j w_ij: the (weighted) mean over the neighbours, zero for a
-    node without any."""
-    share = torch.where(degree > 0, degree, 1).double().reciprocal()
+    """Return the function that builds a layer's edges with weights w_ij / d_i, d_i = sum_j w_ij.
+
+    The layer then takes the weighted mean over the neighbours; it is zero for a node without neighbours.
+    """
+    inverse_degree = torch.where(degree > 0, degree, 1).double().reciprocal()
 
     def make(
-        edges: Tensor, weight: Tensor | None, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int
+        edges: Tensor, weight: Tensor | None, rows_in: Tensor, rows_out: Tensor, number: Tensor, layer: int
     ) -> Block:
-        row, col = place[1][edges[1]], place[0][edges[0]]
-        value = share[edges[1]] if weight is None else share[edges[1]] * weight
+        row, col = number[1][edges[1]], number[0][edges[0]]
+        value = inverse_degree[edges[1]] if weight is None else inverse_degree[edges[1]] * weight
         adjacency = SparseMatrix.from_coo(row, col, value, (len(rows_out), len(rows_in)))
-        return Block(adjacency, place[0][rows_out])
+        return Block(adjacency, number[0][rows_out])
 
     return make
 
 
 def sage_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
-    """mean_j(x_j) W_neighbour + x_i W_root + b, then as GCN; the targets' logits [N_L, C]."""
+    """Run layers mean_j(x_j) W_neighbour + x_i W_root + b, with ReLU and dropout as in `gcn_forward`."""
     h: Tensor | SparseMatrix = batch.x
     for layer, block in enumerate(batch.blocks):
         assert block is not None
@@ -183,31 +222,53 @@ def sage_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Ten
 
 
 def gat_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
-    """layers.l.weight [F_l, heads * H], .att_src and .att_dst [heads, H] (Glorot), .bias [heads * H]
-    (zero)."""
+    """Draw the weights of a GAT.
+
+    Args:
+        key: Key of the draws.
+        widths: F, the widths of one head in the hidden layers, and C.
+        heads: Number of heads; the last layer has one.
+
+    Returns:
+        For each layer l of width H: layers.l.weight [F_l, heads * H], layers.l.att_src and layers.l.att_dst
+        [heads, H] (Glorot), and layers.l.bias [heads * H] (zero). F_l is heads times the width of the layer
+        before, or F.
+    """
     weights: dict[str, Tensor] = {}
     last = len(widths) - 2
     for layer in range(last + 1):
         fan_in = widths[layer] * (heads if layer else 1)
-        here = heads if layer < last else 1
+        heads_of_layer = heads if layer < last else 1
         width = widths[layer + 1]
-        weights[f"layers.{layer}.weight"] = glorot(fold(key, layer), fan_in, here * width)
-        weights[f"layers.{layer}.att_src"] = glorot(fold(key, layer, "source"), here, width)
-        weights[f"layers.{layer}.att_dst"] = glorot(fold(key, layer, "destination"), here, width)
-        weights[f"layers.{layer}.bias"] = torch.zeros(here * width)
+        weights[f"layers.{layer}.weight"] = glorot(fold(key, layer), fan_in, heads_of_layer * width)
+        weights[f"layers.{layer}.att_src"] = glorot(fold(key, layer, "source"), heads_of_layer, width)
+        weights[f"layers.{layer}.att_dst"] = glorot(fold(key, layer, "destination"), heads_of_layer, width)
+        weights[f"layers.{layer}.bias"] = torch.zeros(heads_of_layer * width)
     return weights
 
 
 def gat_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
-    """The edges and a self loop for every row, once per head, with the words of the attention's dropout. GAT
-    has no use for edge weights (`Backbone.weighted`)."""
+    """Return the function that builds a layer's edges, with a self loop for every row.
+
+    GAT does not use edge weights (`Backbone.weighted`).
+
+    Args:
+        ids: [N] int64, stable ids of the rows, for the words of the attention's dropout.
+        degree: [N]. Not used.
+        heads: Number of heads; the last layer has one.
+        layers: L.
+
+    Returns:
+        The function (`BlockMaker`). Its adjacency is [heads * N_out, heads * N_in], a copy of the pattern for
+        each head along the diagonal.
+    """
 
     def make(
-        edges: Tensor, weight: Tensor | None, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int
+        edges: Tensor, weight: Tensor | None, rows_in: Tensor, rows_out: Tensor, number: Tensor, layer: int
     ) -> Block:
-        own = place[0][rows_out]
-        row = torch.cat([place[1][edges[1]], torch.arange(len(rows_out), device=own.device)])
-        col = torch.cat([place[0][edges[0]], own])
+        own = number[0][rows_out]
+        row = torch.cat([number[1][edges[1]], torch.arange(len(rows_out), device=own.device)])
+        col = torch.cat([number[0][edges[0]], own])
         ones = torch.ones(len(row), device=row.device)
         pattern = SparseMatrix.from_coo(row, col, ones, (len(rows_out), len(rows_in)))
         words = entry_words(ids[rows_out][pattern.row], ids[rows_in][pattern.indices])
@@ -217,7 +278,7 @@ def gat_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMake
 
 
 def gat_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
-    """Layers with ELU, dropout on every layer's input and on the attention; the targets' logits [N_L, C]."""
+    """Run layers with ELU, and dropout on the input and the attention of each. Returns logits [N_L, C]."""
     h: Tensor | SparseMatrix = batch.x
     for layer in range(batch.layers):
         h = gat_layer(h, weights, batch, dropout, layer)
@@ -228,19 +289,43 @@ def gat_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tens
 def gat_layer(
     h: Tensor | SparseMatrix, weights: Weights, batch: Batch, dropout: Dropout | None, layer: int
 ) -> Tensor:
-    """What leaves a layer that h [N_l, F] enters: [N_{l+1}, heads * H]."""
+    """Run one layer of a GAT.
+
+    Args:
+        h: [N_l, F].
+        weights: The weights (see `gat_init`).
+        batch: The batch.
+        dropout: Dropout of the input and of the attention; None: none.
+        layer: l, the number of the layer.
+
+    Returns:
+        [N_{l+1}, heads * H], after the activation.
+
+    Reference:
+        Velickovic et al. 2018, Eq. (1) to (5). The last layer has one head.
+    """
     z = linear(_drop(h, batch, layer, dropout), weights[f"layers.{layer}.weight"], batch, layer)
     return gat_output(_attend(z, weights, batch, layer, dropout), weights, batch, layer)
 
 
 def gat_output(h: Tensor, weights: Weights, batch: Batch, layer: int) -> Tensor:
-    """What leaves a layer whose attention gave h: with its bias, and the ELU of all but the last."""
+    """Add the bias to the weighted means of a layer, and apply ELU unless it is the last layer.
+
+    Args:
+        h: [N_{l+1}, heads * H], the result of the attention.
+        weights: The weights (see `gat_init`).
+        batch: The batch.
+        layer: l, the number of the layer.
+
+    Returns:
+        [N_{l+1}, heads * H].
+    """
     h = add_bias(h, _dense(weights[f"layers.{layer}.bias"]), batch, layer)
     return elu(h) if layer < batch.layers - 1 else h
 
 
 def _attend(z: Tensor, weights: Weights, batch: Batch, layer: int, dropout: Dropout | None) -> Tensor:
-    """sum_j alpha_ij z_j for every head: z [N_in, heads * H] -> [N_out, heads * H]."""
+    """Compute the scores of z [N_in, heads * H], and sum_j alpha_ij z_j, [N_out, heads * H]."""
     block = batch.blocks[layer]
     assert block is not None
     att_src, att_dst = (_dense(weights[f"layers.{layer}.{name}"]) for name in ("att_src", "att_dst"))
@@ -252,11 +337,26 @@ def _attend(z: Tensor, weights: Weights, batch: Batch, layer: int, dropout: Drop
 def attend(
     z: Tensor, scores: Tensor, block: Block, heads: int, dropout: Dropout | None = None, layer: int = 0
 ) -> Tensor:
-    """sum_j alpha_ij z_j for every head, z [N_in, heads * H] -> [N_out, heads * H]; scores [2 heads, N_in]:
-    of every row as a source, then as a target."""
+    """Compute the attention means sum_j alpha_ij z_j of every head.
+
+    Args:
+        z: [N_in, heads * H], the transformed rows.
+        scores: [2 heads, N_in]: the score of each row as a source, then as a target, for every head.
+        block: The edges. The adjacency has one copy of the pattern for each head.
+        heads: Number of heads.
+        dropout: Dropout of alpha; None: none.
+        layer: Number of the layer, for the draws of dropout.
+
+    Returns:
+        [N_out, heads * H].
+
+    Reference:
+        Velickovic et al. 2018, Eq. (3) and (4), without the activation.
+    """
     source = scores[:heads]  # [heads, N_in]
     target = scores[heads:].index_select(1, block.own)  # [heads, N_out]
-    # The heads lie on the adjacency's diagonal: vectors over its rows, columns and entries go head by head.
+    # The copies of the pattern lie on the adjacency's diagonal, so vectors over its rows, columns and entries
+    # are ordered head by head.
     score = leaky_relu(entry_sums(block.adjacency, target.flatten(), source.flatten()), 0.2)  # [heads * E]
     alpha = row_softmax(block.adjacency, score)
     if dropout is not None:
@@ -269,7 +369,14 @@ def attend(
 
 
 def per_head(att: Tensor) -> Tensor:
-    """Attention vectors [heads, H] as one matrix [heads * H, heads] with a block per head on its diagonal."""
+    """Arrange attention vectors as a matrix, so that one product computes the scores of all heads.
+
+    Args:
+        att: [..., heads, H].
+
+    Returns:
+        [..., heads * H, heads]: the vector of head h in the h-th block of H rows of column h, 0 elsewhere.
+    """
     eye = torch.eye(att.shape[-2], dtype=att.dtype, device=att.device)
     return (att[..., None] * eye[:, None]).flatten(-3, -2)
 
@@ -278,7 +385,7 @@ def per_head(att: Tensor) -> Tensor:
 
 
 def maxpool_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
-    """layers.l.weight [2 F_l, F_{l+1}] (Glorot), layers.l.bias [F_{l+1}] (zero)."""
+    """Draw layers.l.weight [2 F_l, F_{l+1}] (Glorot) and layers.l.bias [F_{l+1}] (zero)."""
     weights: dict[str, Tensor] = {}
     for layer, (fan_in, fan_out) in enumerate(pairwise(widths)):
         weights[f"layers.{layer}.weight"] = glorot(fold(key, layer), 2 * fan_in, fan_out)
@@ -287,22 +394,22 @@ def maxpool_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
 
 
 def maxpool_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
-    """The edges. The maximum has no use for their weights (`Backbone.weighted`)."""
+    """Return the function that builds a layer's edges. The maximum does not use edge weights."""
 
     def make(
-        edges: Tensor, weight: Tensor | None, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int
+        edges: Tensor, weight: Tensor | None, rows_in: Tensor, rows_out: Tensor, number: Tensor, layer: int
     ) -> Block:
-        row, column = place[1][edges[1]], place[0][edges[0]]
+        row, column = number[1][edges[1]], number[0][edges[0]]
         ones = torch.ones(len(row), device=row.device)
         return Block(
-            SparseMatrix.from_coo(row, column, ones, (len(rows_out), len(rows_in))), place[0][rows_out]
+            SparseMatrix.from_coo(row, column, ones, (len(rows_out), len(rows_in))), number[0][rows_out]
         )
 
     return make
 
 
 def maxpool_aggregate(view: View) -> Tensor | SparseMatrix:
-    """x_i || max_j x_j [N, 2 F], over the neighbours j; zero for a node without any."""
+    """Compute x_i || max_j x_j, [N, 2 F], over the neighbours j; zero for a node without neighbours."""
     source, target = view.edges[0]
     (n, features), x = view.x.shape, view.x
     if isinstance(x, SparseMatrix):
@@ -315,14 +422,16 @@ def maxpool_aggregate(view: View) -> Tensor | SparseMatrix:
 
 
 def _with_maxima(h: Tensor, pattern: SparseMatrix, own: Tensor | None) -> Tensor:
-    """h_i || max_j h_j [N_out, 2 H]."""
+    """Compute h_i || max_j h_j, [N_out, 2 H]. own [N_out]: the row of h of each i; None: row i."""
     top = neighbour_max(pattern, h)
     return torch.cat([h if own is None else h.index_select(0, own), top.masked_fill(top.isneginf(), 0)], 1)
 
 
 def maxpool_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
-    """Layers with ReLU and dropout on the output of each but the last; the targets' logits [N_L, C]. The
-    batch is of an aggregated view (`Backbone.seen`)."""
+    """Run layers with ReLU and dropout on the output of each except the last. Returns logits [N_L, C].
+
+    The batch is made from an aggregated view (`Backbone.adapt_view`).
+    """
     h = linear(batch.x, weights["layers.0.weight"], batch, 0)
     h = add_bias(h, _dense(weights["layers.0.bias"]), batch, 0)
     for layer in range(1, batch.layers):
@@ -332,7 +441,7 @@ def maxpool_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> 
         block = batch.blocks[layer]
         assert block is not None
         h = _with_maxima(h, block.adjacency, block.own)
-        # These are the rows that leave the layer: its tiles are those of the next one.
+        # These are the rows that the layer returns, so their tiles are those of the next layer.
         h = linear(h, weights[f"layers.{layer}.weight"], batch, layer + 1)
         h = add_bias(h, _dense(weights[f"layers.{layer}.bias"]), batch, layer)
     return h
@@ -352,6 +461,6 @@ BACKBONES: dict[str, Backbone] = {
         weighted=False,
         aggregate=maxpool_aggregate,
     ),
-    # GCN's layers on a graph without edges, where its neighbourhood is the node itself: x W + b.
+    # The layers of a GCN without edges compute x W + b.
     "mlp": Backbone(gcn_init, gcn_block, gcn_forward, ("layers.0.weight",), weighted=False, uses_edges=False),
 }

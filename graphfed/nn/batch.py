@@ -1,9 +1,9 @@
-"""What a forward pass needs of a cohort's graph, prepared once: the rows that matter, layer by layer.
+"""Batches: the input of a forward pass, prepared once from a cohort's graph.
 
-A graph network's output at some target rows depends only on their receptive field. `make_batch` keeps exactly
-those rows: layer l of L takes the rows N_l and gives the rows N_{l+1}, with N_L = the targets. Training on
-few labelled nodes, or a client whose cross edges are dropped, then costs what its field costs. Exact:
-every dropped row has no influence on the targets.
+The output of a graph network at some target rows depends only on their receptive field. `make_batch` selects
+exactly these rows. Layer l of L takes N_l rows and returns N_{l+1} rows; the last N_L rows are the targets.
+So a step on few labelled nodes costs what their receptive field costs. The result is exact, because the other
+rows do not influence the targets.
 """
 
 from collections.abc import Callable
@@ -13,21 +13,25 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from graphfed.nn.moments import MomentParts, MomentRows, Moments
+from graphfed.nn.moments import MomentChunks, MomentRows, Moments
 from graphfed.nn.sparse import SparseMatrix, pair_columns, shift_columns
 from graphfed.nn.tiles import Tiles, make_tiles
 from graphfed.random import entry_words
 
-__all__ = ["Batch", "Block", "BlockMaker", "Far", "View", "make_batch"]
+__all__ = ["Batch", "Block", "BlockMaker", "FarRows", "View", "make_batch"]
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One layer's edges between the rows in [N_in] and the rows out [N_out].
+    """The edges of one layer, from N_in input rows to N_out output rows.
 
-    adjacency [N_out, N_in]: weighted as the backbone needs; own [N_out]: the row in that is each row out
-    itself. For GAT, adjacency [heads * N_out, heads * N_in] is the pattern once per head along a diagonal,
-    and words [E] are the attention's dropout words, one for each entry of the pattern."""
+    Attributes:
+        adjacency: [N_out, N_in], with the weights that the backbone needs. For GAT [heads * N_out,
+            heads * N_in]: one copy of the pattern per head, along the diagonal.
+        own: [N_out] int64, the input row of the same node as each output row.
+        words: [E] int64, the words of the attention's dropout, one for each entry of one copy of the pattern.
+            None without attention.
+    """
 
     adjacency: SparseMatrix
     own: Tensor
@@ -35,31 +39,57 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False)
-class Far:
-    """The rows of a batch that other clients work out (`View.far`).
+class FarRows:
+    """The rows of a batch whose embeddings other clients compute (`View.far`).
 
-    near [n]: of the rows entering the first layer those that are none; at[l - 1] [m_l]: where they are among
-    the rows entering layer l = 1 .. L - 1; which[l - 1] [m_l]: their numbers among the view's; given: the
-    view's."""
+    Attributes:
+        near: [n] int64, which of the rows that enter the first layer are not far.
+        positions: For each layer l = 1 .. L - 1, [m_l] int64: which of the rows that enter the layer are far.
+        numbers: For each of these layers, [m_l] int64: the rows of `received` for these rows.
+        received: `View.received`.
+    """
 
     near: Tensor
-    at: tuple[Tensor, ...]
-    which: tuple[Tensor, ...]
-    given: tuple[Tensor, ...]
+    positions: tuple[Tensor, ...]
+    numbers: tuple[Tensor, ...]
+    received: tuple[Tensor, ...]
 
-    def put(self, h: Tensor, layer: int) -> Tensor:
-        """h [N_l, H] with what was given of these rows."""
-        return h.index_copy(0, self.at[layer - 1], self.given[layer - 1][self.which[layer - 1]])
+    def insert(self, h: Tensor, layer: int) -> Tensor:
+        """Replace the embeddings of the far rows by the received ones.
+
+        Args:
+            h: [N_l, H], the input of the layer.
+            layer: l, the number of the layer, from 1.
+
+        Returns:
+            [N_l, H].
+        """
+        received = self.received[layer - 1][self.numbers[layer - 1]]
+        return h.index_copy(0, self.positions[layer - 1], received)
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
     """The input of a forward pass for the rows of one or more clients.
 
-    x [N_0, F] (sparse with per-client weights: columns renumbered, see `shift_columns`), words [E] its
-    dropout words, ids[l] [N_l] stable ids and client[l] [N_l] cohort index of the rows entering layer l (l =
-    L: the targets), blocks[l] (None: the layer only transforms its rows), tiles[l] (of the rows ids[l]) and
-    pairs for per-client weights; y [N_L] and weight [N_L] of the loss; moments, far: see `View`."""
+    Attributes:
+        x: [N_0, F]. If it is sparse and the weights are per client, its columns are renumbered
+            (`sparse.shift_columns`).
+        words: [E] int64, the dropout words of the entries of a sparse `x`; else None.
+        ids: For l = 0 .. L, [N_l] int64: the stable ids of the rows that enter layer l. Those of l = L are
+            the targets.
+        client: For l = 0 .. L, [N_l] int64: the index in the cohort of each row's client, ascending.
+        blocks: For l = 0 .. L - 1, the edges of layer l. None if the layer does not use edges.
+        num_clients: K.
+        tiles: For l = 0 .. L, the tiles of the rows that enter layer l. None if the weights are shared or
+            there is only one client.
+        pairs: The (client, feature) pairs of stored per-client weights, two [P] int64 tensors
+            (`sparse.pair_columns`); else None.
+        y: [N_L] int64, the classes of the targets.
+        weight: [N_L], the weight of each target in the loss.
+        moments: The moments of the rows that enter the first layer (`View.moments`).
+        far: The rows whose embeddings other clients compute; None if there are none.
+    """
 
     x: Tensor | SparseMatrix
     words: Tensor | None
@@ -71,37 +101,54 @@ class Batch:
     pairs: tuple[Tensor, Tensor] | None
     y: Tensor
     weight: Tensor
-    moments: MomentRows | MomentParts | None = None
-    far: Far | None = None
+    moments: MomentRows | MomentChunks | None = None
+    far: FarRows | None = None
 
     @property
     def layers(self) -> int:
         """The number of layers, L."""
         return len(self.blocks)
 
-    def with_given(self, given: tuple[Tensor, ...]) -> "Batch":
-        """The same with other embeddings of the far rows, as `View.given`."""
-        return self if self.far is None else replace(self, far=replace(self.far, given=given))
+    def with_received(self, received: tuple[Tensor, ...]) -> "Batch":
+        """Replace the embeddings that were received from other clients.
+
+        Args:
+            received: As `View.received`.
+
+        Returns:
+            The batch with these embeddings; the same batch if it has no far rows.
+        """
+        return self if self.far is None else replace(self, far=replace(self.far, received=received))
 
 
-#: make(edges [2, E], weight [E] or None, rows_in [N_in], rows_out [N_out], place [2, N], layer): the block of
-#: the edges into rows_out, all three numbered as in the view; place[0] gives a row's number among rows_in,
-#: place[1] among rows_out (-1: absent).
+#: make(edges [2, E], weight [E] or None, rows_in [N_in], rows_out [N_out], number [2, N], layer) returns the
+#: block of one layer. The edges point into rows_out. Edges and rows are numbered as in the view. number[0]
+#: maps a row of the view to its number among rows_in, number[1] to that among rows_out (-1: absent).
 BlockMaker = Callable[[Tensor, Tensor | None, Tensor, Tensor, Tensor, int], Block]
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A graph as a method lets the clients see it: N rows sorted by client, and which edges each layer may
-    use.
+    """The graph that a method shows to the clients: N rows, and the edges that each layer may use.
 
-    x [N, F], ids [N], client [N], y [N], degree [N] (for normalisation), edges[l] [2, E_l] (source,
-    destination) rows without self loops for layer l (the last entry serves all later layers; without entries
-    every layer only transforms its rows); aggregated: x
-    is already summed over each row's neighbourhood, so the first layer only transforms it; edge_weight[l]
-    [E_l]: of a weighted graph, else None; moments: of each row's neighbourhood, in the place of x, which then
-    has no columns; far [N] bool: rows that other clients work out, else None: they have no moments, and what
-    enters layer l of them is given[l - 1] [number of far rows, H]."""
+    Attributes:
+        x: [N, F], the features.
+        ids: [N] int64, stable ids of the rows.
+        client: [N] int64, the index in the cohort of each row's client, ascending.
+        num_clients: K.
+        y: [N] int64, classes; -1 where the client does not know the class.
+        degree: [N], the degrees that GCN and GraphSAGE normalise by. Other backbones do not use them.
+        edges: For layer l, [2, E_l] int64: rows (source, destination) without self loops. Layers after the
+            last entry use the last entry. Empty: no layer uses edges.
+        aggregated: Whether `x` is already summed over each row's neighbourhood. The first layer then uses no
+            edges.
+        edge_weight: Like `edges`, [E_l]. None for a graph without weights.
+        moments: The moments of the neighbourhoods of all rows that are not far. The first layer uses them in
+            the place of `x`, which then has no columns. None for methods without moments.
+        far: [N] bool, the rows whose embeddings other clients compute. They have no moments. None: no row.
+        received: For layer l = 1, 2, ... the embeddings of all far rows that enter it, [number of far rows,
+            H_l].
+    """
 
     x: Tensor | SparseMatrix
     ids: Tensor
@@ -114,21 +161,44 @@ class View:
     edge_weight: tuple[Tensor, ...] | None = None
     moments: Moments | None = None
     far: Tensor | None = None
-    given: tuple[Tensor, ...] = ()
+    received: tuple[Tensor, ...] = ()
 
     def layer_edges(self, layer: int) -> Tensor | None:
-        """The edges of a layer, None where it only transforms its rows."""
+        """Select the edges of a layer.
+
+        Args:
+            layer: l, the number of the layer.
+
+        Returns:
+            [2, E_l] int64; None if the layer uses no edges.
+        """
         if not self.edges or (self.aggregated and layer == 0):
             return None
         return self.edges[min(layer, len(self.edges) - 1)]
 
     def layer_weight(self, layer: int) -> Tensor | None:
-        """The weights of a layer's edges, None where every edge weighs 1."""
+        """Select the weights of a layer's edges.
+
+        Args:
+            layer: l, the number of the layer.
+
+        Returns:
+            [E_l]; None if every edge has the weight 1.
+        """
         return None if self.edge_weight is None else self.edge_weight[min(layer, len(self.edges) - 1)]
 
 
 def receptive_fields(view: View, targets: Tensor, layers: int) -> list[Tensor]:
-    """The rows entering each layer, and the targets last: layers + 1 ascending index tensors."""
+    """Find the rows that influence the targets.
+
+    Args:
+        view: The graphs.
+        targets: [n] int64, ascending rows of the view.
+        layers: L.
+
+    Returns:
+        L + 1 tensors [N_l] int64: the rows that enter each layer, ascending, and the targets.
+    """
     mask = torch.zeros(len(view.ids), dtype=torch.bool, device=targets.device)
     mask[targets] = True
     fields = [targets]
@@ -151,12 +221,21 @@ def make_batch(
     per_client: bool = False,
     pairs: tuple[Tensor, Tensor] | None = None,
 ) -> Batch:
-    """Prepare a forward pass for the rows `targets` [n] (ascending) of a view; `make_block` is the
-    backbone's.
+    """Prepare a forward pass for some rows of a view. The adjacencies get the dtype of x.
 
-    weight [n]: of each target in the loss (default 1); per_client: the weights will be one set per client,
-    stored for `pairs` (default: the (client, feature) pairs that occur in the rows that matter). Floats take
-    the dtype of x."""
+    Args:
+        view: The graphs.
+        targets: [n] int64, ascending rows of the view.
+        layers: L.
+        make_block: Makes the block of a layer (`Backbone.blocks`).
+        weight: [n], the weight of each target in the loss. None: 1 each.
+        per_client: Whether the network will have one set of weights per client.
+        pairs: If `x` is sparse and `per_client` is set: the (client, feature) pairs whose weights are stored,
+            two [P] int64 tensors. None: the pairs that occur in the receptive field.
+
+    Returns:
+        The batch.
+    """
     fields = receptive_fields(view, targets, layers)
     size, device = len(view.ids), targets.device
     blocks: list[Block | None] = []
@@ -165,12 +244,12 @@ def make_batch(
         if edges is None:
             blocks.append(None)
             continue
-        place = torch.full((2, size), -1, device=device)
-        place[0, rows_in] = torch.arange(len(rows_in), device=device)
-        place[1, rows_out] = torch.arange(len(rows_out), device=device)
-        into, edge_weight = place[1, edges[1]] >= 0, view.layer_weight(layer)
+        number = torch.full((2, size), -1, device=device)
+        number[0, rows_in] = torch.arange(len(rows_in), device=device)
+        number[1, rows_out] = torch.arange(len(rows_out), device=device)
+        into, edge_weight = number[1, edges[1]] >= 0, view.layer_weight(layer)
         edge_weight = None if edge_weight is None else edge_weight[into]
-        block = make_block(edges[:, into], edge_weight, rows_in, rows_out, place, layer)
+        block = make_block(edges[:, into], edge_weight, rows_in, rows_out, number, layer)
         blocks.append(replace(block, adjacency=block.adjacency.to(dtype=view.x.dtype)))
     client = tuple(view.client[f] for f in fields)
     x, words = view.x, None
@@ -180,27 +259,29 @@ def make_batch(
         if per_client:
             if pairs is None:
                 pairs = pair_columns(x, client[0], view.num_clients)
-                if view.num_clients == 1:  # the rows that all clients share are this client's weights
+                # With one client the ghost rows of `SparseWeights` are its weights, so no pair is stored.
+                if view.num_clients == 1:
                     pairs = (pairs[0][:0], pairs[1][:0])
             x = shift_columns(x, client[0], *pairs)
     elif len(fields[0]) < size:
         x = x[fields[0]]
     tiles: list[Tiles | None] = [None] * (layers + 1)
-    apart = per_client and view.num_clients > 1
+    has_several_sets = per_client and view.num_clients > 1
     far = None if view.far is None else _far_rows(view, view.far, fields)
-    moments: MomentRows | MomentParts | None = None
+    moments: MomentRows | MomentChunks | None = None
     if view.moments is not None:
-        rows, whose = fields[0], client[0]
+        rows, row_client = fields[0], client[0]
         if view.far is not None and far is not None:
-            rows, whose = ((~view.far).cumsum(0) - 1)[rows[far.near]], whose[far.near]
+            rows, row_client = ((~view.far).cumsum(0) - 1)[rows[far.near]], row_client[far.near]
         some = rows if len(rows) < len(view.moments.size) else None
-        # Laid out once for training; predictions gather a few nodes at a time.
+        # For training all moments are laid out once. A prediction lays out a few nodes at a time, so that it
+        # needs little memory.
         moments = (
-            view.moments.prepared(whose if apart else None, view.num_clients, some)
+            view.moments.lay_out(row_client if has_several_sets else None, view.num_clients, some)
             if per_client
-            else view.moments.in_parts(rows)
+            else view.moments.lay_out_in_chunks(rows)
         )
-    if apart:
+    if has_several_sets:
         tiles = [make_tiles(rows, view.num_clients) for rows in client]
     return Batch(
         x=x,
@@ -218,12 +299,12 @@ def make_batch(
     )
 
 
-def _far_rows(view: View, far: Tensor, fields: list[Tensor]) -> Far:
+def _far_rows(view: View, far: Tensor, fields: list[Tensor]) -> FarRows:
     number, inner = far.cumsum(0) - 1, fields[1:-1]
-    at = tuple(far[rows].nonzero()[:, 0] for rows in inner)
-    return Far(
+    positions = tuple(far[rows].nonzero()[:, 0] for rows in inner)
+    return FarRows(
         near=(~far[fields[0]]).nonzero()[:, 0],
-        at=at,
-        which=tuple(number[rows[there]] for rows, there in zip(inner, at, strict=True)),
-        given=view.given,
+        positions=positions,
+        numbers=tuple(number[rows[at]] for rows, at in zip(inner, positions, strict=True)),
+        received=view.received,
     )

@@ -1,4 +1,4 @@
-"""Bits eight to a byte, as they are sent: bit k of byte b of a row is its element 8 b + k."""
+"""Bits packed, eight to a byte, as they are sent: bit k of byte b of a row is the row's element 8 b + k."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,14 @@ __all__ = ["pack_bits", "unpack_bits"]
 
 
 def pack_bits(bits: Tensor) -> Tensor:
-    """[N, d] bool -> [N, ceil(d / 8)] uint8; what is left over of a row's last byte is 0."""
+    """Pack the bits of each row into bytes.
+
+    Args:
+        bits: [N, d] bool.
+
+    Returns:
+        [N, ceil(d / 8)] uint8. The unused bits of a row's last byte are 0.
+    """
     n, width = bits.shape
     size = (width + 7) // 8
     packed = torch.zeros(n, size, dtype=torch.uint8, device=bits.device)
@@ -18,7 +25,15 @@ def pack_bits(bits: Tensor) -> Tensor:
 
 
 def unpack_bits(packed: Tensor, width: int) -> Tensor:
-    """[N, ceil(d / 8)] uint8 -> [N, d] bool, for `width` = d."""
+    """Unpack the bytes of `pack_bits`.
+
+    Args:
+        packed: [N, ceil(d / 8)] uint8.
+        width: d.
+
+    Returns:
+        [N, d] bool.
+    """
     bits = torch.empty(len(packed), 8 * packed.shape[1], dtype=torch.bool, device=packed.device)
     for k in range(8):
         bits[:, k::8] = (packed >> k) & 1

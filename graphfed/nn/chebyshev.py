@@ -1,8 +1,9 @@
 """Chebyshev series of a function on [-s, s], and polynomials of tensors evaluated by them.
 
-The series of degree p is cut off, not refitted: c_n = (2 / pi) int f(s cos t) cos(n t) dt, c_0 halved. If
-f^(nu) has variation V on the scaled interval, it is off by at most 2 V / (pi nu (p - nu)^nu) (Trefethen,
-Approximation Theory and Approximation Practice, Theorem 7.2)."""
+The series of degree p is truncated, not fitted again: c_n = (2 / pi) int_0^pi f(s cos t) cos(n t) dt, with
+c_0 halved. If f^(nu) has the variation V on the scaled interval, the error is at most
+2 V / (pi nu (p - nu)^nu) (Trefethen, Approximation Theory and Approximation Practice, Theorem 7.2).
+"""
 
 from collections.abc import Callable
 
@@ -13,16 +14,29 @@ from torch.autograd.function import FunctionCtx
 
 __all__ = ["Series", "chebyshev_series", "derivative", "evaluate", "powers"]
 
-#: c_0, ..., c_p.
+#: Coefficients c_0, ..., c_p.
 Series = tuple[float, ...]
-#: Nodes of the quadrature that gives the coefficients: what it folds back onto them is c_n from here on.
+#: Nodes of the quadrature that computes the coefficients. Its error consists of coefficients c_n with n of
+#: about 2 * NODES and more (aliasing).
 NODES = 1 << 14
-#: Numbers that are evaluated at a time, so that they stay in the cache.
-PART = 1 << 15
+#: How many numbers are evaluated at a time, so that they stay in the cache.
+CHUNK = 1 << 15
 
 
 def chebyshev_series(f: Callable[[np.ndarray], np.ndarray], degree: int, domain: float) -> Series:
-    """The first degree + 1 coefficients of f on [-domain, domain], float64."""
+    """Compute the Chebyshev coefficients of a function, in float64.
+
+    Args:
+        f: The function, on arrays [NODES] of numbers in [-domain, domain].
+        degree: p.
+        domain: s, half the length of the interval.
+
+    Returns:
+        The first p + 1 coefficients.
+
+    Reference:
+        Trefethen, Approximation Theory and Approximation Practice, Theorem 3.1.
+    """
     angle = (np.arange(NODES) + 0.5) * np.pi / NODES
     values = f(domain * np.cos(angle))
     orders = np.arange(degree + 1)
@@ -32,13 +46,29 @@ def chebyshev_series(f: Callable[[np.ndarray], np.ndarray], degree: int, domain:
 
 
 def derivative(series: Series, domain: float) -> Series:
-    """The series of the derivative, of one degree less."""
-    given = np.polynomial.chebyshev.chebder(series) / domain
-    return tuple(given.tolist())
+    """Differentiate a series.
+
+    Args:
+        series: The coefficients of a polynomial on [-domain, domain].
+        domain: Half the length of the interval.
+
+    Returns:
+        The coefficients of the derivative, one fewer (0 for a constant).
+    """
+    coefficients = np.polynomial.chebyshev.chebder(series) / domain
+    return tuple(coefficients.tolist())
 
 
 def powers(series: Series, domain: float) -> Series:
-    """q_0, ..., q_p: the same polynomial in powers of x, for small degrees: they grow as (1 + sqrt 2)^p."""
+    """Convert a series to powers of x. Only for small degrees: the coefficients grow like (1 + sqrt 2)^p.
+
+    Args:
+        series: The p + 1 coefficients of a polynomial on [-domain, domain].
+        domain: Half the length of the interval.
+
+    Returns:
+        q_0, ..., q_p of the same polynomial sum_n q_n x^n.
+    """
     scaled = np.polynomial.chebyshev.cheb2poly(series)
     full = np.zeros(len(series))
     full[: len(scaled)] = scaled
@@ -46,13 +76,22 @@ def powers(series: Series, domain: float) -> Series:
 
 
 def evaluate(series: Series, domain: float, x: Tensor) -> Tensor:
-    """The polynomial at every number of x, [...] -> [...]; differentiable once."""
+    """Evaluate a polynomial elementwise. Differentiable once, in `x`.
+
+    Args:
+        series: The coefficients of the polynomial on [-domain, domain].
+        domain: Half the length of the interval.
+        x: [...].
+
+    Returns:
+        [...].
+    """
     result: Tensor = _Evaluate.apply(x, series, domain)  # type: ignore[no-untyped-call]
     return result
 
 
 class _Evaluate(torch.autograd.Function):
-    """Two Clenshaw recurrences, forward and for the derivative, where autograd would keep every step."""
+    """A Clenshaw recurrence for the value, and one for the derivative: autograd would store every step."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, series: Series, domain: float) -> Tensor:
@@ -68,14 +107,14 @@ class _Evaluate(torch.autograd.Function):
 
 
 def _clenshaw(series: Series, domain: float, x: Tensor) -> Tensor:
-    """sum_n c_n T_n(x / domain): b_n = c_n + 2 (x / domain) b_(n+1) - b_(n+2)."""
+    """Compute sum_n c_n T_n(x / domain) by b_n = c_n + 2 (x / domain) b_(n+1) - b_(n+2)."""
     result = torch.empty_like(x, memory_format=torch.contiguous_format)
     flat, out = x.detach().reshape(-1), result.view(-1)
-    for first in range(0, len(flat), PART):
-        twice = flat[first : first + PART] * (2 / domain)
+    for first in range(0, len(flat), CHUNK):
+        twice = flat[first : first + CHUNK] * (2 / domain)
         last, before = torch.zeros_like(twice), torch.zeros_like(twice)
         for c in reversed(series[1:]):
             before.neg_().addcmul_(twice, last).add_(c)
             last, before = before, last
-        torch.addcmul(series[0] - before, twice, last, value=0.5, out=out[first : first + PART])
+        torch.addcmul(series[0] - before, twice, last, value=0.5, out=out[first : first + CHUNK])
     return result

@@ -1,4 +1,4 @@
-"""The directed edges of one graph, sorted by receiver, as the server's networks take them."""
+"""The directed edges of one graph, sorted by receiver: the input of the networks that a server runs."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,13 +10,19 @@ from torch import Tensor
 
 from graphfed.nn.sparse import SparseMatrix, spmm
 
-__all__ = ["Edges", "induced", "make_edges"]
+__all__ = ["Edges", "induce_subgraph", "make_edges"]
 
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """receiver, sender [E] int64: the nodes of every edge, ascending by receiver and then by sender;
-    weight [E] float32; num_nodes: V, those without edges included. Self loops are edges like others."""
+    """The E directed edges of a graph with N nodes. A self loop is an edge like any other.
+
+    Attributes:
+        receiver: [E] int64, the node that each edge points to. Edges are sorted by receiver, then by sender.
+        sender: [E] int64, the node that each edge starts from.
+        weight: [E] float32.
+        num_nodes: N, nodes without edges included.
+    """
 
     receiver: Tensor
     sender: Tensor
@@ -25,16 +31,32 @@ class Edges:
 
     @property
     def count(self) -> int:
-        """E."""
+        """The number of edges, E."""
         return len(self.receiver)
 
     def to(self, device: torch.device | str) -> "Edges":
-        """The same edges on another device."""
+        """Move the edges to a device.
+
+        Args:
+            device: The torch device.
+
+        Returns:
+            The same edges on the device.
+        """
         receiver, sender = self.receiver.to(device), self.sender.to(device)
         return Edges(receiver, sender, self.weight.to(device), self.num_nodes)
 
-    def copies(self, count: int) -> "Edges":
-        """The edges of `count` copies of the graph, one after another: node i of copy c is c V + i."""
+    def repeat(self, count: int) -> "Edges":
+        """Return the edges of a graph that consists of copies of this one.
+
+        The result is cached for each `count`.
+
+        Args:
+            count: Number of copies.
+
+        Returns:
+            The edges, copy after copy. Node i of copy c has the number c N + i.
+        """
         if count not in self._copies:
             shift = self.num_nodes * torch.arange(count, device=self.receiver.device)[:, None]
             receiver, sender = (self.receiver + shift).flatten(), (self.sender + shift).flatten()
@@ -47,22 +69,43 @@ class Edges:
         return {}
 
     def sum_by_receiver(self, values: Tensor) -> Tensor:
-        """The sums of values [E, ...] over the edges into every node, [V, ...], in one order on every
-        device. Differentiable."""
+        """Sum values over the edges into each node. Differentiable.
+
+        The order of the additions is the same on every device.
+
+        Args:
+            values: [E, ...], a value for each edge.
+
+        Returns:
+            [N, ...], zero for a node without incoming edges.
+        """
         return self._sums(self._by_receiver, values)
 
     def sum_by_sender(self, values: Tensor) -> Tensor:
-        """The sums of values [E, ...] over the edges out of every node, [V, ...]."""
+        """Sum values over the edges out of each node. Differentiable.
+
+        Args:
+            values: [E, ...], a value for each edge.
+
+        Returns:
+            [N, ...], zero for a node without outgoing edges.
+        """
         return self._sums(self._by_sender, values)
 
     def max_by_receiver(self, values: Tensor) -> Tensor:
-        """The largest of values [E, ...] over the edges into every node, [V, ...]; -inf without any. Not
-        differentiable."""
+        """Take the elementwise maximum of values over the edges into each node. Not differentiable.
+
+        Args:
+            values: [E, ...], a value for each edge.
+
+        Returns:
+            [N, ...], -inf for a node without incoming edges.
+        """
         top = torch.segment_reduce(values.flatten(1), "max", offsets=self._by_receiver[0], unsafe=True)
         return top.view(-1, *values.shape[1:])
 
     def _sums(self, pattern: tuple[Tensor, Tensor], values: Tensor) -> Tensor:
-        # A product with a sparse matrix of ones adds each node's edges in a row: no atomic additions.
+        # A product with a sparse matrix of ones adds each node's edges in order. Atomic additions would not.
         shape = (self.num_nodes, self.count)
         ones = values.new_ones(self.count, requires_grad=False)
         return spmm(SparseMatrix.from_csr(*pattern, ones, shape), values.flatten(1)).view(
@@ -78,13 +121,20 @@ class Edges:
         return self._pattern(self.sender)
 
     def _pattern(self, node: Tensor) -> tuple[Tensor, Tensor]:
-        """CSR pointers [V+1] and the edges [E] of every node."""
+        """CSR pointers [N+1], and the numbers of the edges [E], sorted by node."""
         counts = torch.bincount(node, minlength=self.num_nodes)
         return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), torch.argsort(node, stable=True)
 
 
 def make_edges(adjacency: sp.csr_matrix) -> Edges:
-    """The non-zero entries of an adjacency matrix [V, V]: from the row (sender) to the column (receiver)."""
+    """Convert an adjacency matrix to edges.
+
+    Args:
+        adjacency: [N, N]. A non-zero entry (i, j) is an edge from sender i to receiver j.
+
+    Returns:
+        The edges.
+    """
     into = adjacency.T.tocsr()
     into.eliminate_zeros()
     into.sort_indices()
@@ -93,9 +143,17 @@ def make_edges(adjacency: sp.csr_matrix) -> Edges:
     return Edges(receivers, senders, torch.from_numpy(into.data.astype(np.float32)), into.shape[0])
 
 
-def induced(edges: Edges, keep: Tensor) -> Edges:
-    """The edges between the nodes of `keep` [V] bool, renumbered in their order."""
-    place = keep.long().cumsum(0) - 1
+def induce_subgraph(edges: Edges, keep: Tensor) -> Edges:
+    """Return the edges of the subgraph that a set of nodes induces.
+
+    Args:
+        edges: The edges of the whole graph.
+        keep: [N] bool, the nodes of the subgraph.
+
+    Returns:
+        The edges between these nodes, which are renumbered in their order.
+    """
+    number = keep.long().cumsum(0) - 1
     inside = keep[edges.receiver] & keep[edges.sender]
-    receiver, sender = place[edges.receiver[inside]], place[edges.sender[inside]]
+    receiver, sender = number[edges.receiver[inside]], number[edges.sender[inside]]
     return Edges(receiver, sender, edges.weight[inside], int(keep.sum()))

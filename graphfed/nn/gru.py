@@ -1,7 +1,7 @@
-"""Encoders and decoders of gated recurrent units (Cho et al. 2014), one series per client, all clients at
-once.
+"""Encoders and decoders of gated recurrent units (Cho et al. 2014), with one time series per client, for all
+clients at once.
 
-    K clients, W windows, m time steps in, n steps to forecast, D inputs of a step, H hidden, L layers
+    K clients, W windows, m input steps, n steps of the horizon, D inputs of a step, H hidden, L layers
 
 Equations and gate order are those of torch.nn.GRU, for an input x and a state h:
 
@@ -10,10 +10,10 @@ Equations and gate order are those of torch.nn.GRU, for an input x and a state h
     c = tanh(x W_in + b_in + r * (h W_hn + b_hn))
     h' = c + z * (h - c)
 
-A layer has ``input_weight`` [D, 3H], ``hidden_weight`` [H, 3H], ``input_bias`` and ``hidden_bias`` [3H], the
-columns of r, z and n side by side. Weights are *shared* by all clients (these shapes) or *per client* (all of
-them with a leading dimension K). A state is [K, W, L*H]: the layers' states one after another, for one layer
-the plain [K, W, H].
+A layer has ``input_weight`` [D, 3H], ``hidden_weight`` [H, 3H], ``input_bias`` and ``hidden_bias`` [3H], with
+the columns of r, z and n side by side; a layer after the first has D = H. Weights are *shared* by all clients
+(these shapes) or *per client* (all of them with a leading dimension K). A state is [K, W, L*H]: the states of
+the layers side by side.
 """
 
 import math
@@ -30,9 +30,9 @@ __all__ = [
     "Forecaster",
     "client_errors",
     "decode",
+    "draw_teacher_forcing",
     "encode",
     "init",
-    "taught_steps",
     "weight_gradients",
 ]
 
@@ -43,9 +43,14 @@ Weights = Mapping[str, Tensor]
 class Forecaster:
     """The widths of an encoder and a decoder.
 
-    inputs: values of a time step, the reading first and then what is known ahead (the time of day); encoder,
-    decoder: hidden widths of a layer; layers: of each of the two. A decoder wider than the encoder starts
-    from the encoder's state and an embedding side by side."""
+    Attributes:
+        inputs: D, the inputs of a time step: the reading, then covariates that are known in advance (the time
+            of day).
+        encoder: H of the encoder.
+        decoder: H of the decoder. If it is wider than the encoder, the caller appends an embedding to the
+            encoder's state.
+        layers: L of each of the two.
+    """
 
     inputs: int = 2
     encoder: int = 64
@@ -54,9 +59,16 @@ class Forecaster:
 
 
 def init(key: int, forecaster: Forecaster) -> dict[str, Tensor]:
-    """Shared weights, U(-1/sqrt(H), 1/sqrt(H)) as torch.nn.GRU and torch.nn.Linear draw them, in the default
-    dtype on the CPU: ``encoder.<l>.<name>``, ``decoder.<l>.<name>`` (see the module), ``readout.weight``
-    [H, 1] and ``readout.bias`` [1]."""
+    """Draw shared weights from U(-1/sqrt(H), 1/sqrt(H)), as torch.nn.GRU and torch.nn.Linear do.
+
+    Args:
+        key: Key of the draws.
+        forecaster: The widths.
+
+    Returns:
+        ``encoder.<l>.<name>`` and ``decoder.<l>.<name>`` (the module has the names and shapes),
+        ``readout.weight`` [H, 1] and ``readout.bias`` [1], in the default dtype on the CPU.
+    """
     weights: dict[str, Tensor] = {}
     for part, hidden in (("encoder", forecaster.encoder), ("decoder", forecaster.decoder)):
         for layer in range(forecaster.layers):
@@ -78,9 +90,17 @@ def init(key: int, forecaster: Forecaster) -> dict[str, Tensor]:
 
 
 def encode(weights: Weights, x: Tensor, layers: int = 1, products: torch.dtype | None = None) -> Tensor:
-    """The state after reading x [K, W, m, D] from zeros: [K, W, L*H].
+    """Run the encoder over the input steps, from a zero state.
 
-    products: the dtype that matrix products are made in, that of the weights if None."""
+    Args:
+        weights: Shared weights, or weights per client.
+        x: [K, W, m, D], the inputs.
+        layers: L.
+        products: The dtype of matrix products (`precision.product_dtype`). None: that of the weights.
+
+    Returns:
+        The state after the last step, [K, W, L*H].
+    """
     frames, cells = _columns(x, weights), _cells(weights, "encoder", layers)
     start = [frames.new_zeros(len(frames), cell.hidden, frames.shape[-1]) for cell in cells]
     return _rows(torch.cat(unroll(cells, start, frames, products=products), 1), x)
@@ -97,12 +117,25 @@ def decode(
     layers: int = 1,
     products: torch.dtype | None = None,
 ) -> Tensor:
-    """Forecasts [K, W, n] of the `horizon` = n steps after the frame `last` [K, W, D], from `state`
-    [K, W, L*H].
+    """Forecast the steps of the horizon, each from the forecast before it.
 
-    The first input is `last`; that of a later step is the forecast before it, with the covariates `later`
-    [K or 1, W or 1, n-1, D-1] known for that forecast's time. Where `teach` [n-1] is true the `truth`
-    [K, W, n] of that time goes in, not the forecast (scheduled sampling). products: as in `encode`."""
+    The input of the first step is `last`. The input of a later step is the forecast of the step before, or
+    the true reading where `teach` is true, and the covariates of that time.
+
+    Args:
+        weights: Shared weights, or weights per client.
+        state: [K, W, L*H], the state that the decoder starts from.
+        last: [K, W, D], the last input step.
+        later: [K, W, n - 1, D - 1], the covariates of the first n - 1 steps of the horizon. K and W may be 1.
+        horizon: n.
+        truth: [K, W, n], the true readings. Needed only with `teach`.
+        teach: [n - 1] bool, the later steps that read the truth (scheduled sampling). None: no step.
+        layers: L.
+        products: As in `encode`.
+
+    Returns:
+        The forecasts, [K, W, n].
+    """
     clients, windows, inputs = last.shape
     taught = [False] * (horizon - 1) if truth is None or teach is None else teach.tolist()
     value = last.new_zeros(clients, windows, horizon - 1) if truth is None else truth[..., :-1]
@@ -112,12 +145,12 @@ def decode(
     states = _columns(state, weights).chunk(layers, 1)
     weight, bias = weights["readout.weight"], weights["readout.bias"]
     readout = _grouped(torch.cat([weight, bias[..., None]], -2))
-    own = [False, *(not each for each in taught)]
-    return _rows(unroll(cells, states, frames, readout, own, products)[0], last)
+    reads_forecast = [False, *(not each for each in taught)]
+    return _rows(unroll(cells, states, frames, readout, reads_forecast, products)[0], last)
 
 
 def _cells(weights: Weights, part: str, layers: int) -> list[Cell]:
-    """The layers of the encoder or the decoder as `unroll` takes them."""
+    """Combine the weights of each layer of the encoder or the decoder for `unroll`."""
     cells = []
     for layer in range(layers):
         names = ("hidden_weight", "input_weight", "hidden_bias", "input_bias")
@@ -133,12 +166,12 @@ def _cells(weights: Weights, part: str, layers: int) -> list[Cell]:
 
 
 def _grouped(weight: Tensor) -> Tensor:
-    """A weight [F, H] or [K, F, H] as [G, H, F], contiguous: one group if it is shared, else one a client."""
+    """Transpose a weight [F, H] or [K, F, H] to [G, H, F], contiguous. G is 1 for shared weights, else K."""
     return weight.reshape(-1, *weight.shape[-2:]).transpose(1, 2).contiguous()
 
 
 def _columns(x: Tensor, weights: Weights) -> Tensor:
-    """Rows [K, W, ...] as columns of the groups, [G, ..., C]: G = 1 and C = K*W if weights are shared."""
+    """Arrange rows [K, W, ...] as columns [G, ..., C]: G = 1, C = K*W, or G = K, C = W."""
     return (x.reshape(1, -1, *x.shape[2:]) if _is_shared(weights) else x).movedim(1, -1)
 
 
@@ -147,46 +180,77 @@ def _is_shared(weights: Weights) -> bool:
 
 
 def _rows(columns: Tensor, like: Tensor) -> Tensor:
-    """Columns [G, F, C] as rows [K, W, F] again, K and W as those of `like`."""
+    """Arrange columns [G, F, C] as rows [K, W, F], with K and W of `like`."""
     return columns.transpose(1, 2).reshape(*like.shape[:2], -1)
 
 
 def client_errors(forecast: Tensor, truth: Tensor) -> Tensor:
-    """The mean squared error of each client over its windows and steps: [K, W, n] twice -> [K]."""
+    """Compute the mean squared error of each client over its windows and steps.
+
+    Args:
+        forecast: [K, W, n].
+        truth: [K, W, n].
+
+    Returns:
+        [K].
+    """
     return (forecast - truth).square().mean((1, 2))
 
 
 def weight_gradients(
     weights: Weights, losses: Callable[[dict[str, Tensor], slice], Tensor], clients: int, windows: int
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The losses [K] of `clients` = K clients, and their gradients: of per-client weights each client's own,
-    [K, ...], of shared ones the sum over the clients.
+    """Compute the losses of clients and the gradients of their weights, a few clients at a time.
 
-    losses(weights, few) gives the losses of the clients `few`, a slice of 0..K-1, from `windows` windows of
-    each and weights that are theirs. A few go forward and back before the next ones, as many as a block of
-    the recurrence holds. So memory does not grow with the steps of all clients as it does with one call for
-    all, which gives the same numbers."""
+    The forward and backward passes of as many clients as fit a block of the recurrence run together. So the
+    memory for the steps does not grow with the number of clients. The results are those of one call for all.
+
+    Args:
+        weights: Shared weights, or weights per client [K, ...].
+        losses: losses(weights, some) returns the losses [k] of the clients `some`, a slice of 0 .. K - 1.
+            Weights per client are those of these clients, [k, ...].
+        clients: K.
+        windows: W, the windows that a loss is computed from.
+
+    Returns:
+        The losses [K], and the gradients of their sum, shaped as the weights: for weights per client, those
+        of each client's own loss.
+    """
     shared = _is_shared(weights)
     size = max(1, SERIES // max(1, windows))
     gradients = {name: w.new_zeros(w.shape) for name, w in weights.items()}
-    found = []
+    all_losses = []
     for first in range(0, clients, size):
-        few = slice(first, min(first + size, clients))
-        own = {name: w if shared else w[few] for name, w in weights.items()}
-        leaves = {name: w.detach().requires_grad_() for name, w in own.items()}
+        some = slice(first, min(first + size, clients))
+        used = {name: w if shared else w[some] for name, w in weights.items()}
+        leaves = {name: w.detach().requires_grad_() for name, w in used.items()}
         with torch.enable_grad():
-            mine = losses(leaves, few)
-            parts = torch.autograd.grad(mine.sum(), list(leaves.values()))
-        found.append(mine.detach())
-        for name, part in zip(leaves, parts, strict=True):
-            into = gradients[name] if shared else gradients[name][few]
-            into += part
-    return torch.cat(found), gradients
+            losses_of_some = losses(leaves, some)
+            terms = torch.autograd.grad(losses_of_some.sum(), list(leaves.values()))
+        all_losses.append(losses_of_some.detach())
+        for name, term in zip(leaves, terms, strict=True):
+            into = gradients[name] if shared else gradients[name][some]
+            into += term
+    return torch.cat(all_losses), gradients
 
 
-def taught_steps(key: int, step: int, horizon: int, decay: float = 1000.0) -> Tensor:
-    """Which later inputs of the decoder are the truth at training step `step`: [n-1] bool, each with
-    probability k / (k + exp(step / k)), k = `decay` (scheduled sampling, Bengio et al. 2015)."""
+def draw_teacher_forcing(key: int, step: int, horizon: int, decay: float = 1000.0) -> Tensor:
+    """Draw which later inputs of the decoder are true readings in a training step (scheduled sampling).
+
+    Each is one with probability k / (k + exp(step / k)).
+
+    Args:
+        key: Key of the draws.
+        step: The training step, from 0.
+        horizon: n.
+        decay: k, in steps.
+
+    Returns:
+        [n - 1] bool.
+
+    Reference:
+        Bengio, Vinyals, Jaitly and Shazeer 2015, inverse sigmoid decay.
+    """
     # k / (k + exp(s / k)) is the logistic function of log k - s / k, which never overflows.
     threshold = torch.sigmoid(torch.tensor(math.log(decay) - step / decay, dtype=torch.float64))
     return uniform(fold(key, step), torch.arange(horizon - 1))[:, 0] < threshold

@@ -1,6 +1,7 @@
 """Linear maps and dropout on a cohort's rows, with shared weights or one set per client.
 
-A weight is *shared* ([F, H], bias [H]) or *per client* ([K, F, H] or `SparseWeights`, bias [K, H]).
+A weight is *shared* ([F, H], bias [H]) or *per client* ([K, F, H] or `SparseWeights`, bias [K, H]). N_l is
+the number of rows that enter layer l of a batch; the rows are sorted by client.
 """
 
 from dataclasses import dataclass
@@ -20,30 +21,63 @@ Weight = Tensor | SparseWeights
 
 @dataclass(frozen=True)
 class Dropout:
-    """Inverted dropout with keyed draws: the mask of a row depends on `key`, the layer and the row's stable
-    id only.
+    """Inverted dropout with keyed draws.
 
-    p in [0, 1): the share of entries that become zero; the others are divided by the share that is kept."""
+    The mask of a row depends on the key, the layer and the row's stable id only, so it is the same in every
+    placement of the clients.
+
+    Attributes:
+        p: Probability in [0, 1) that an entry becomes zero. Other entries are divided by the probability that
+            an entry is kept.
+        key: Key of the draws (`graphfed.random.fold`).
+    """
 
     p: float
     key: int
 
     def entries(self, x: SparseMatrix, words: Tensor, layer: int) -> SparseMatrix:
-        """Dropout of a sparse matrix with entry words [E] touches stored entries only: zeros stay zero."""
+        """Apply dropout to the stored entries of a sparse matrix.
+
+        Args:
+            x: The matrix [N, F] with E stored entries.
+            words: [E] int64, one word for each stored entry (`graphfed.random.entry_words`).
+            layer: Number of the layer that the matrix enters.
+
+        Returns:
+            The matrix [N, F] with the same pattern.
+        """
         if self.p == 0:
             return x
         drop = bernoulli_entries(fold(self.key, layer), words, self.p)
         return x.with_values(x.values * _inverted(drop, self.p, x.dtype))
 
     def rows(self, x: Tensor, ids: Tensor, layer: int) -> Tensor:
-        """Dropout of dense rows [N, H] with ids [N]."""
+        """Apply dropout to dense rows.
+
+        Args:
+            x: [N, H].
+            ids: [N] int64, the stable ids of the rows.
+            layer: Number of the layer that the rows enter.
+
+        Returns:
+            [N, H].
+        """
         if self.p == 0:
             return x
         drop = bernoulli_rows(fold(self.key, layer), ids, x.shape[1], self.p)
         return x * _inverted(drop, lane_probability(self.p), x.dtype)
 
     def edges(self, alpha: Tensor, words: Tensor, layer: int) -> Tensor:
-        """Dropout of attention coefficients [heads, E] with edge words [E]."""
+        """Apply dropout to attention coefficients.
+
+        Args:
+            alpha: [heads, E].
+            words: [E] int64, one word for each edge.
+            layer: Number of the layer.
+
+        Returns:
+            [heads, E].
+        """
         if self.p == 0:
             return alpha
         drop = bernoulli_rows(fold(self.key, "attention", layer), words, alpha.shape[0], self.p).t()
@@ -55,7 +89,17 @@ def _inverted(drop: Tensor, p: float, dtype: torch.dtype) -> Tensor:
 
 
 def linear(x: Tensor | SparseMatrix, weight: Weight, batch: Batch, layer: int) -> Tensor:
-    """x W for the rows entering `layer`, each with its client's weights: [N_l, F] -> [N_l, H]."""
+    """Multiply each row that enters a layer by the weights of its client.
+
+    Args:
+        x: [N_l, F]. A sparse matrix with per-client weights has renumbered columns (`sparse.shift_columns`).
+        weight: [F, H], [K, F, H], or `SparseWeights` if `x` is sparse and the weights are per client.
+        batch: The batch.
+        layer: l, the number of the layer.
+
+    Returns:
+        x W, [N_l, H].
+    """
     if isinstance(x, SparseMatrix):
         return spmm(x, weight.values if isinstance(weight, SparseWeights) else weight)
     assert isinstance(weight, Tensor)
@@ -66,21 +110,50 @@ def linear(x: Tensor | SparseMatrix, weight: Weight, batch: Batch, layer: int) -
 
 
 def tiled(x: Tensor, weight: Tensor, tiles: Tiles) -> Tensor:
-    """x W_k for the rows [N, F] of every client k, sorted by client; weight [K, F, H] -> [N, H]."""
+    """Multiply the rows of each client by its weights, in one batched product.
+
+    Args:
+        x: [N, F], sorted by client.
+        weight: [K, F, H].
+        tiles: The tiles of the N rows.
+
+    Returns:
+        x W_k for the rows of every client k, [N, H].
+    """
     padded = x.new_zeros(tiles.count * tiles.size, x.shape[1]).index_copy(0, tiles.slot, x)
-    mine = weight if tiles.client is None else weight.index_select(0, tiles.client)
-    product = torch.bmm(padded.view(tiles.count, tiles.size, -1), mine)
+    tile_weight = weight if tiles.client is None else weight.index_select(0, tiles.client)
+    product = torch.bmm(padded.view(tiles.count, tiles.size, -1), tile_weight)
     return product.flatten(0, 1).index_select(0, tiles.slot)
 
 
 def add_bias(x: Tensor, bias: Tensor, batch: Batch, layer: int) -> Tensor:
-    """x + b for the rows leaving `layer`; bias [H] or [K, H]."""
+    """Add the bias to the rows that a layer returns.
+
+    Args:
+        x: [N_{l+1}, H].
+        bias: [H], or [K, H] with one bias per client.
+        batch: The batch.
+        layer: l, the number of the layer.
+
+    Returns:
+        [N_{l+1}, H].
+    """
     return x + per_row(bias, batch, layer + 1, 1)
 
 
 def per_row(weight: Tensor, batch: Batch, layer: int, shared_dim: int) -> Tensor:
-    """A weight for the rows entering `layer`: a shared one ([...] of `shared_dim` dimensions) broadcasts,
-    per-client ones ([K, ...]) are looked up, [N_l, ...]."""
+    """Look up the weight of each row that enters a layer.
+
+    Args:
+        weight: [...] if shared, [K, ...] if per client.
+        batch: The batch.
+        layer: l, the number of the layer.
+        shared_dim: The number of dimensions of a shared weight.
+
+    Returns:
+        [N_l, ...] for per-client weights. A shared weight, or the weight of an only client, is returned
+        without a dimension for rows: it broadcasts.
+    """
     if weight.dim() == shared_dim:
         return weight
     return weight[0] if batch.num_clients == 1 else weight.index_select(0, batch.client[layer])

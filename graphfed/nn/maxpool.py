@@ -1,8 +1,9 @@
-"""Elementwise maxima over neighbours, and the updates that commute with them.
+"""Elementwise maxima over neighbours, and the updates that commute with them (SAPGNN, docs/papers/sapgnn.md).
 
-A maximum over all neighbours is the maximum of the maxima over any parts of them, however these overlap. An
-update U(h, a) of the pooled messages a keeps that exactly if every output coordinate is
-max_j g_j(a_j; h) with each g_j nondecreasing (max-separable): then max_p U(h, a_p) = U(h, max_p a_p).
+Let sets of neighbours, which may overlap, cover all neighbours. The maximum over all neighbours is then the
+maximum of the maxima a_p over the sets. An update U(h, a) of the pooled messages a preserves this exactly if
+every output coordinate is max_j g_j(a_j; h) with each g_j nondecreasing (max-separable): then
+max_p U(h, a_p) = U(h, max_p a_p).
 """
 
 from collections.abc import Callable
@@ -17,7 +18,9 @@ from graphfed.nn.sparse import SparseMatrix
 __all__ = ["UPDATES", "LocalUpdate", "neighbour_max", "sparse_maxima"]
 
 
-#: The winner is looked for entry by entry among so many entries at most, and among fewer numbers all at once.
+#: The gradient looks for the neighbour with the maximum by a cumulative sum over all entries of a row if the
+#: rows have more than MANY_ENTRIES entries, or the gradient has fewer than FEW_NUMBERS numbers; else entry by
+#: entry. Each is the faster of the two there.
 MANY_ENTRIES, FEW_NUMBERS = 1024, 2048
 
 
@@ -25,9 +28,9 @@ class _NeighbourMax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pattern: SparseMatrix, messages: Tensor) -> Tensor:
         top = messages.new_full((pattern.shape[0], messages.shape[1]), -torch.inf)
-        for rows, near in pattern.pattern.buckets:
-            there = messages.index_select(0, near.flatten()).view(*near.shape, -1)
-            top[rows] = there.amax(0)
+        for rows, neighbours in pattern.pattern.buckets:
+            received = messages.index_select(0, neighbours.flatten()).view(*neighbours.shape, -1)
+            top[rows] = received.amax(0)
         ctx.pattern = pattern
         ctx.save_for_backward(messages, top)
         return top
@@ -35,40 +38,59 @@ class _NeighbourMax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         messages, top = ctx.saved_tensors
-        given = torch.zeros_like(messages)
-        for rows, near in ctx.pattern.pattern.buckets:
-            left = grad.index_select(0, rows)
-            won = messages.index_select(0, near.flatten()).view(*near.shape, -1)
-            torch.eq(won, top.index_select(0, rows), out=won)
-            if len(near) > MANY_ENTRIES or left.numel() < FEW_NUMBERS:
-                won.mul_(won.cumsum(0) == 1).mul_(left)
+        messages_grad = torch.zeros_like(messages)
+        for rows, neighbours in ctx.pattern.pattern.buckets:
+            remaining = grad.index_select(0, rows)
+            is_max = messages.index_select(0, neighbours.flatten()).view(*neighbours.shape, -1)
+            torch.eq(is_max, top.index_select(0, rows), out=is_max)
+            if len(neighbours) > MANY_ENTRIES or remaining.numel() < FEW_NUMBERS:
+                is_max.mul_(is_max.cumsum(0) == 1).mul_(remaining)
             else:
-                for there in won:  # the first that won takes the gradient, and leaves nothing
-                    there.mul_(left)
-                    left.sub_(there)
-            given.index_add_(0, near.flatten(), won.flatten(0, 1))
-        return None, given
+                # The first neighbour with the maximum takes all of the gradient; nothing remains for others.
+                for entry in is_max:
+                    entry.mul_(remaining)
+                    remaining.sub_(entry)
+            messages_grad.index_add_(0, neighbours.flatten(), is_max.flatten(0, 1))
+        return None, messages_grad
 
 
 def neighbour_max(pattern: SparseMatrix, messages: Tensor) -> Tensor:
-    """max over j of messages_j at the stored entries (i, j) of a pattern [N, M], elementwise: [M, H] -> [N,
-    H]; -inf where row i has none.
+    """Take the elementwise maximum of the messages of each row's neighbours. Differentiable in `messages`.
 
-    The gradient goes to the neighbour that won, of equal ones to that of the lowest row."""
+    The gradient goes to the neighbour with the maximum; of equal ones to that with the lowest number.
+
+    Args:
+        pattern: [N, M]; the stored entries (i, j) say that j is a neighbour of i. Values are not used.
+        messages: [M, H].
+
+    Returns:
+        [N, H]; -inf for a row without neighbours.
+
+    Reference:
+        SAPGNN, Eq. (5).
+    """
     result: Tensor = _NeighbourMax.apply(pattern, messages)  # type: ignore[no-untyped-call]
     return result
 
 
 def sparse_maxima(x: SparseMatrix, group: Tensor, num_groups: int) -> SparseMatrix:
-    """Row g is the elementwise maximum of the rows m of `x` [M, F] with group[m] = g: [num_groups, F]; zero
-    where there are none. No gradient. An entry that is not stored counts as zero."""
+    """Take the elementwise maximum of the rows of each group. Not differentiable.
+
+    Args:
+        x: [M, F]. An entry that is not stored counts as zero.
+        group: [M] int64, the group of each row.
+        num_groups: G.
+
+    Returns:
+        [G, F], without stored zeros; zero for a group without rows.
+    """
     width = x.shape[1]
     codes = group[x.row] * width + x.indices
     codes, order = codes.sort(stable=True)
-    found, counts = torch.unique_consecutive(codes, return_counts=True)
+    entries, counts = torch.unique_consecutive(codes, return_counts=True)
     ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     top = torch.segment_reduce(x.values[order], "max", offsets=ends, unsafe=True)
-    row, column = found // width, found % width
+    row, column = entries // width, entries % width
     rows_in = torch.bincount(group, minlength=num_groups)[row]
     top = torch.where(counts < rows_in, top.clamp(min=0), top)
     kept = top != 0
@@ -77,11 +99,18 @@ def sparse_maxima(x: SparseMatrix, group: Tensor, num_groups: int) -> SparseMatr
 
 @dataclass(frozen=True)
 class LocalUpdate:
-    """U(h, a): apply(own [N, H], pooled [N, H], weight [H, H], [N, H, H] for one of each row, or None) -> [N,
-    width * H], -inf where `pooled` is.
+    """A max-separable update U(h, a) of a node's embedding h and its pooled messages a.
 
-    weighted: whether it takes a weight; odd: whether U(-h, -a, -weight) is -U(h, a, weight) with minimum for
-    maximum, else only h stays as it is; why: in which form it is max-separable."""
+    Attributes:
+        apply: apply(own [N, H], pooled [N, H], weight) returns [N, width * H]. The weight is [H, H], or
+            [N, H, H] with one for each row; None for an update without a weight. Where `pooled` is -inf, the
+            coordinates that depend on it are -inf.
+        width: The width of the result, divided by H.
+        why: In which form the update is max-separable.
+        weighted: Whether the update has a weight.
+        odd: How the update serves minima. True: with minimum in the place of maximum, the update is
+            -U(-h, -a, -weight). False: it is -U(h, -a), so h keeps its sign.
+    """
 
     apply: Callable[[Tensor, Tensor, Tensor | None], Tensor]
     width: int
@@ -99,9 +128,9 @@ def _sum(own: Tensor, pooled: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def _product(own: Tensor, pooled: Tensor, weight: Tensor | None) -> Tensor:
-    none = pooled.isneginf()
-    # Zero in place of -inf: its product with a zero gradient would be no number.
-    return torch.where(none, pooled, own.sigmoid() * pooled.masked_fill(none, 0))
+    is_empty = pooled.isneginf()
+    # Zero in the place of -inf, because the product of -inf with a zero gradient is NaN.
+    return torch.where(is_empty, pooled, own.sigmoid() * pooled.masked_fill(is_empty, 0))
 
 
 def _tropical(own: Tensor, pooled: Tensor, weight: Tensor | None) -> Tensor:

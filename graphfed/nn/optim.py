@@ -1,9 +1,9 @@
-"""Optimisers as pure functions on dictionaries of weights: elementwise, so on stacked weights they are one
-per client.
+"""Optimisers as pure functions on dictionaries of weights.
 
-They follow torch.optim.SGD, torch.optim.Adam (weight decay added to the gradient) and torch.optim.AdamW
-(weight decay beside the step), tested against all three. Adam counts its steps in tensors that broadcast
-against the weights, because a client that was absent has taken fewer.
+They work elementwise. So one step on stacked weights [K, ...] is one step for each client. The functions
+follow torch.optim.SGD, torch.optim.Adam (weight decay is added to the gradient) and torch.optim.AdamW (weight
+decay is decoupled from the gradient), and are tested against them. Adam counts its steps in tensors that
+broadcast against the weights, because a client that was absent has taken fewer steps.
 """
 
 import math
@@ -21,16 +21,25 @@ OPTIMIZERS = get_args(Optimizer)
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
-#: Numbers of a weight that are stepped at a time.
-PART = 1 << 18
+#: How many numbers of a weight Adam updates at a time, so that they stay in the cache.
+CHUNK = 1 << 18
 
-#: "first" and "second" moments shaped as the weights, "steps" taken; each a tensor for every weight.
+#: The state of Adam, with a tensor for each weight: the "first" and "second" moments of the gradient, shaped
+#: as the weight, and the "steps" taken, [R, 1, ...] for a weight [R, ...].
 AdamState = dict[str, dict[str, Tensor]]
 Tensors = Mapping[str, Tensor]
 
 
 def init_state(name: Optimizer, weights: Tensors) -> AdamState:
-    """Return the state of an optimiser that has not taken a step; {} for SGD, which has none."""
+    """Return the state of an optimiser before its first step.
+
+    Args:
+        name: Which optimiser.
+        weights: Tensors [R, ...], by name.
+
+    Returns:
+        The state of Adam (see `adam_init`); {} for SGD.
+    """
     return {} if name == "sgd" else adam_init(weights)
 
 
@@ -41,30 +50,50 @@ def optimizer_step(
 
     Args:
         name: Which optimiser.
-        weights: Tensors of any shape, by name.
-        gradients: Of the same names and shapes.
-        state: What the step before returned, or `init_state`.
+        weights: Tensors [R, ...], by name.
+        gradients: Tensors of the same names and shapes.
+        state: The state after the step before, or `init_state`.
         lr: Learning rate.
-        weight_decay: Strength of the decay; in "adamw" a step shrinks the weights by lr * weight_decay.
+        weight_decay: Strength of the decay. In "adamw" a step multiplies the weights by
+            1 - lr * weight_decay.
 
     Returns:
-        The new weights, and the state for the next step."""
+        The new weights, and the state for the next step.
+    """
     if name == "sgd":
         return sgd(weights, gradients, lr, weight_decay), state
     return adam(weights, gradients, state, lr, weight_decay, decoupled=name == "adamw")
 
 
 def sgd(weights: Tensors, gradients: Tensors, lr: float, weight_decay: float) -> dict[str, Tensor]:
-    """w - lr (g + weight_decay w), without momentum."""
+    """Take one step of gradient descent without momentum.
+
+    Args:
+        weights: Tensors of any shape, by name.
+        gradients: Tensors of the same names and shapes.
+        lr: Learning rate.
+        weight_decay: Strength of the decay.
+
+    Returns:
+        The new weights w - lr (g + weight_decay w).
+    """
     new: dict[str, Tensor] = {}
     for k, w in weights.items():
         g = torch.add(gradients[k], w, alpha=weight_decay)
-        new[k] = torch.add(w, g, alpha=-lr, out=g)  # the memory of g, which nobody else holds
+        # The result takes the memory of g, which is used nowhere else.
+        new[k] = torch.add(w, g, alpha=-lr, out=g)
     return new
 
 
 def adam_init(weights: Tensors) -> AdamState:
-    """No moments and no steps; the steps of a weight [R, ...] are counted for each of its R leading rows."""
+    """Return the state of Adam before its first step.
+
+    Args:
+        weights: Tensors [R, ...], by name.
+
+    Returns:
+        Zero moments and zero steps. Steps are counted for each of the R leading rows of a weight.
+    """
     return {
         "first": {k: torch.zeros_like(w) for k, w in weights.items()},
         "second": {k: torch.zeros_like(w) for k, w in weights.items()},
@@ -81,33 +110,49 @@ def adam(
     *,
     decoupled: bool = False,
 ) -> tuple[dict[str, Tensor], AdamState]:
-    """Take one step of Adam (Kingma and Ba 2015, Alg. 1) with bias correction.
+    """Take one step of Adam with bias correction.
 
-    decoupled: the decay is not part of the gradient but shrinks the weights beside the step (Loshchilov and
-    Hutter 2019, Alg. 2). In a federation the difference is large: a client that lacks a feature has no
-    gradient for its weights but the decay's, and Adam enlarges that to a step of the full learning rate."""
+    Decoupled decay makes a large difference in a federation. If a client lacks a feature, the gradient of the
+    feature's weights at this client consists of the decay alone, and Adam scales it to a step of the full
+    learning rate.
+
+    Args:
+        weights: Tensors [R, ...], by name.
+        gradients: Tensors of the same names and shapes.
+        state: The state after the step before, or `adam_init`.
+        lr: Learning rate.
+        weight_decay: Strength of the decay.
+        decoupled: Whether the decay multiplies the weights by 1 - lr * weight_decay. Else it is added to the
+            gradient.
+
+    Returns:
+        The new weights, and the state for the next step.
+
+    Reference:
+        Kingma and Ba 2015, Alg. 1; Loshchilov and Hutter 2019, Alg. 2, for decoupled decay.
+    """
     new: dict[str, Tensor] = {}
     after: AdamState = {"first": {}, "second": {}, "steps": {}}
     for k, w in weights.items():
         t = after["steps"][k] = state["steps"][k] + 1
-        # 1 - beta^t; written so that float32 keeps all its digits at small t.
+        # 1 - beta^t, computed as -expm1(t log beta): in float32 the difference loses digits at small t.
         first, second = (-torch.expm1(t * math.log(beta)) for beta in (BETA1, BETA2))
         m, v, x = (torch.empty_like(w, memory_format=torch.contiguous_format) for _ in range(3))
         after["first"][k], after["second"][k], new[k] = m, v, x
-        for part in _parts(w):
-            g = gradients[k][part]
+        for rows in _chunks(w):
+            g = gradients[k][rows]
             if not decoupled:
-                g = torch.add(g, w[part], alpha=weight_decay)
-            torch.lerp(state["first"][k][part], g, 1 - BETA1, out=m[part])
-            torch.mul(state["second"][k][part], BETA2, out=v[part]).addcmul_(g, g, value=1 - BETA2)
-            root = (v[part] / second[part]).sqrt_().add_(EPSILON)
-            before = w[part] * (1 - lr * weight_decay) if decoupled else w[part]
-            torch.addcdiv(before, m[part] * (-lr / first[part]), root, out=x[part])
+                g = torch.add(g, w[rows], alpha=weight_decay)
+            torch.lerp(state["first"][k][rows], g, 1 - BETA1, out=m[rows])
+            torch.mul(state["second"][k][rows], BETA2, out=v[rows]).addcmul_(g, g, value=1 - BETA2)
+            root = (v[rows] / second[rows]).sqrt_().add_(EPSILON)
+            before = w[rows] * (1 - lr * weight_decay) if decoupled else w[rows]
+            torch.addcdiv(before, m[rows] * (-lr / first[rows]), root, out=x[rows])
     return new, after
 
 
-def _parts(x: Tensor) -> Iterator[slice]:
-    """Leading rows, as many at a time as the cache holds: a step has temporaries of their size only."""
-    rows = max(1, len(x) * PART // max(1, x.numel()))
+def _chunks(x: Tensor) -> Iterator[slice]:
+    """Divide the leading rows into chunks that fit the cache. Temporary tensors have the size of a chunk."""
+    rows = max(1, len(x) * CHUNK // max(1, x.numel()))
     for first in range(0, len(x), rows):
         yield slice(first, first + rows)

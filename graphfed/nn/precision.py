@@ -1,7 +1,8 @@
-"""Matrix products in a shorter format than everything around them.
+"""Matrix products in a shorter floating-point format than the other operations.
 
-Weights, states, sums and gradients stay float32; with bfloat16 products both factors are rounded to 8 bits of
-mantissa on the way into a product, whose own sums the processor makes in float32."""
+Weights, states, sums and gradients are float32. With products in bfloat16, both factors of a product are
+rounded to a significand of 8 bits; the processor adds up the terms in float32.
+"""
 
 from typing import Any
 
@@ -14,15 +15,23 @@ __all__ = ["has_fast_bfloat16", "product", "product_dtype"]
 
 
 def product_dtype(name: str, device: torch.device | str) -> torch.dtype | None:
-    """What the networks take as `products`: None for "float32", the weights' own; torch.bfloat16 for
-    "bfloat16".
+    """Convert a setting to the argument `products` of the networks.
 
-    Raises InputError for another name, and for bfloat16 on a device that would only emulate it."""
+    Args:
+        name: "float32" or "bfloat16".
+        device: The torch device of the products.
+
+    Returns:
+        None for "float32": products have the dtype of the weights. torch.bfloat16 for "bfloat16".
+
+    Raises:
+        InputError: For another name, or for bfloat16 on a device that has no instructions for it.
+    """
     if name == "float32":
         return None
     if name != "bfloat16":
         hint = did_you_mean(name, ("float32", "bfloat16"))
-        raise InputError(f"products are made in float32 or bfloat16, got {shown(name)}; {hint}")
+        raise InputError(f"the dtype of products must be float32 or bfloat16; got {shown(name)}; {hint}")
     if not has_fast_bfloat16(device):
         raise InputError(
             f"bfloat16: {torch.device(device).type} has no fast products in bfloat16 here "
@@ -32,22 +41,38 @@ def product_dtype(name: str, device: torch.device | str) -> torch.dtype | None:
 
 
 def has_fast_bfloat16(device: torch.device | str) -> bool:
-    """Whether the device multiplies bfloat16 by instructions of its own."""
+    """Check whether a device has instructions for products of bfloat16 numbers.
+
+    Args:
+        device: The torch device.
+
+    Returns:
+        True if it has. False if it would emulate the products.
+    """
     kind = torch.device(device).type
     if kind == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if kind != "cpu":
         return False
-    told: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    if told:
-        return any(has is True and "bf16" in name for name, has in told.items())
-    # Before torch could be asked for all of them at once.
-    asked = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))
-    return any(ask is not None and bool(ask()) for ask in asked)
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    if capabilities:
+        return any(has is True and "bf16" in name for name, has in capabilities.items())
+    # Older versions of torch have no `get_capabilities`.
+    checks = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))
+    return any(check is not None and bool(check()) for check in checks)
 
 
 def product(x: Tensor, weight: Tensor, products: torch.dtype | None) -> Tensor:
-    """x @ weight, made in the dtype `products` (None: their own), in x's own dtype. Differentiable."""
+    """Multiply two tensors in a given dtype. Differentiable.
+
+    Args:
+        x: [..., F].
+        weight: [F, H], or any tensor that can follow `x` in a matrix product.
+        products: The dtype of the product (see `product_dtype`). None: that of `x`.
+
+    Returns:
+        x @ weight, [..., H], in the dtype of `x`.
+    """
     if products is None or products == x.dtype:
         return x @ weight
     return (x.to(products) @ weight.to(products)).to(x.dtype)

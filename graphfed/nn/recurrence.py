@@ -1,17 +1,17 @@
-"""Gated recurrent units run over time for many series at once, forward and backward written out.
+"""Gated recurrent units, run over time for many series at once, with an explicit backward pass.
 
     G sets of weights, C columns (series) of each, T steps, D inputs, H hidden
 
-All steps of a block of series run before the next block's, so what a step writes the next one finds in the
-cache, and a step of a block is two batched products and a few passes in place. Series lie in columns: every
-gate is then a contiguous block of rows. With the inputs x and a one below the state h,
+All steps of a block of series run before those of the next block, so that a step finds the results of the
+step before in the cache. A step of a block is two batched products and a few passes in place. Series are
+columns, so that every gate is a contiguous block of rows. With the inputs x and a one below the state h,
 
     a = M [h; x; 1]     rows r and z, and n: the part of the candidate that reads the state
     b = N [x; 1]        the part of the candidate that reads the inputs
     r, z = sigmoid(a_r), sigmoid(a_z);   c = tanh(b + r * a_n);   h' = c + z * (h - c)
 
-so biases and inputs ride in the product of the state. Autograd would save a tensor for every operation here;
-written out, a step keeps its state, gates and candidate, and no product is worked out twice.
+so one product computes biases, inputs and state of a gate. Autograd would save a tensor for every operation.
+The explicit backward pass saves state, gates and candidate of a step, and computes no product twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,21 +23,26 @@ from torch import Tensor
 
 __all__ = ["SERIES", "Cell", "unroll"]
 
-#: Series of a block. Products at widths of 64 and 128 ran alike with 256 to 512 columns, and on two threads
-#: about half as fast again as with all 26 496 of 207 clients' 128 windows.
+#: The number of series of a block. Products of widths 64 and 128 are equally fast with 256 to 512 columns,
+#: and on two threads about 1.5 times as fast as with 26 496 columns (207 clients with 128 windows each).
 SERIES = 512
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One layer's weights: state [G, 3H, H+D+1], the matrix M; inputs [G, H, D+1], the matrix N."""
+    """The weights of one layer.
+
+    Attributes:
+        state: [G, 3H, H+D+1], the matrix M.
+        inputs: [G, H, D+1], the matrix N.
+    """
 
     state: Tensor
     inputs: Tensor
 
     @property
     def hidden(self) -> int:
-        """H."""
+        """The hidden width, H."""
         return self.inputs.shape[1]
 
 
@@ -46,16 +51,26 @@ def unroll(
     states: Sequence[Tensor],
     frames: Tensor,
     readout: Tensor | None = None,
-    own: Sequence[bool] = (),
+    reads_forecast: Sequence[bool] = (),
     products: torch.dtype | None = None,
 ) -> list[Tensor]:
-    """Run stacked layers over the frames [G, T, D, C], each from its state [G, H, C].
+    """Run stacked layers over time. Differentiable once, in all tensors.
 
-    Without a readout: every layer's last state. With a readout [G, 1, H+1] of [h; 1]: its forecasts
-    [G, T, C] alone; where own[t] is true, the first input of step t is the forecast of step t-1 and not the
-    frame's. Differentiable in all tensors. products: the dtype that matrix products are made in, the tensors'
-    own if None."""
-    plan = _Plan(len(cells), readout is not None, tuple(own) or (False,) * frames.shape[1], products)
+    Args:
+        cells: The weights of the L layers. A layer after the first has D = H of the layer before.
+        states: [G, H, C] each, the states that the layers start from.
+        frames: [G, T, D, C], the inputs.
+        readout: [G, 1, H+1], which computes a forecast from [h; 1] of the last layer. None: no forecasts.
+        reads_forecast: For each step, whether its first input is the forecast of the step before, in the
+            place of that of the frame. False for the first step. (): False for all.
+        products: The dtype of matrix products. None: that of `frames`.
+
+    Returns:
+        Without a readout the last state of each layer, [G, H, C]; with a readout the forecasts alone,
+        [G, T, C].
+    """
+    own_inputs = tuple(reads_forecast) or (False,) * frames.shape[1]
+    plan = _Plan(len(cells), readout is not None, own_inputs, products)
     tensors = (frames, *([] if readout is None else [readout]), *states)
     tensors += tuple(w for cell in cells for w in (cell.state, cell.inputs))
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -65,23 +80,24 @@ def unroll(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What `unroll` was asked for, beside tensors: how many layers, whether there is a readout, which steps
-    read their own forecast, the dtype of products."""
+    """The arguments of `unroll` that are not tensors: the number of layers, whether there is a readout, which
+    steps read the forecast before, and the dtype of products.
+    """
 
     layers: int
     reads_out: bool
-    own: tuple[bool, ...]
+    reads_forecast: tuple[bool, ...]
     products: torch.dtype | None
 
-    def parts(self, tensors: Sequence[Any]) -> tuple[Any, Any, list[Any], list[Any], list[Any]]:
-        """The frames, the readout, and for every layer the states, the matrices M and the matrices N."""
+    def unpack(self, tensors: Sequence[Any]) -> tuple[Any, Any, list[Any], list[Any], list[Any]]:
+        """Return the frames, the readout, and for every layer the states, the matrices M and matrices N."""
         first = 1 + self.reads_out
         states, weights = list(tensors[first : first + self.layers]), list(tensors[first + self.layers :])
         return tensors[0], tensors[1] if self.reads_out else None, states, weights[::2], weights[1::2]
 
 
 def _blocks(groups: int, columns: int) -> Iterator[tuple[slice, slice]]:
-    """Groups and columns of blocks of at most SERIES series."""
+    """Divide groups and columns into blocks of at most SERIES series."""
     wide = max(1, min(columns, SERIES))
     deep = SERIES // wide
     for g in range(0, groups, deep):
@@ -90,23 +106,23 @@ def _blocks(groups: int, columns: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _forward(plan: _Plan, tensors: Sequence[Tensor], kept: "list[_Block] | None") -> list[Tensor]:
-    """The results of `unroll`; what every block leaves for the way back is appended to `kept`."""
-    frames, readout, states, of_state, of_inputs = plan.parts(tensors)
+    """Compute the results of `unroll`. Blocks are appended to `kept`, if given, for the backward pass."""
+    frames, readout, states, of_state, of_inputs = plan.unpack(tensors)
     groups, steps, _, columns = frames.shape
     if plan.reads_out:
-        found = [frames.new_empty(groups, steps, columns)]
+        results = [frames.new_empty(groups, steps, columns)]
     else:
-        found = [torch.empty_like(state, memory_format=torch.contiguous_format) for state in states]
+        results = [torch.empty_like(state, memory_format=torch.contiguous_format) for state in states]
     for g, c in _blocks(groups, columns):
         cells = [Cell(m[g], n[g]) for m, n in zip(of_state, of_inputs, strict=True)]
-        mine = None if readout is None else readout[g]
-        block = _Block(plan, cells, mine, frames[g, :, :, c], kept is not None)
-        results = block.forward([state[g, :, c] for state in states])
-        for whole, part in zip(found, results, strict=True):
-            whole[g, ..., c] = part
+        block_readout = None if readout is None else readout[g]
+        block = _Block(plan, cells, block_readout, frames[g, :, :, c], kept is not None)
+        results_of_block = block.forward([state[g, :, c] for state in states])
+        for whole, result in zip(results, results_of_block, strict=True):
+            whole[g, ..., c] = result
         if kept is not None:
             kept.append(block)
-    return found
+    return results
 
 
 class _Unrolled(torch.autograd.Function):
@@ -126,9 +142,10 @@ class _Unrolled(torch.autograd.Function):
             upstream[0].new_zeros(shape) if need else None
             for shape, need in zip(ctx.shapes, needed, strict=True)
         ]
-        frames, readout, states, of_state, of_inputs = plan.parts(grads)
-        groups, _, _, columns = plan.parts(ctx.shapes)[0]
-        # A block is let go as soon as its gradients are added; who goes back again makes them again.
+        frames, readout, states, of_state, of_inputs = plan.unpack(grads)
+        groups, _, _, columns = plan.unpack(ctx.shapes)[0]
+        # The memory of a block is freed as soon as its gradients are added. A second backward pass over the
+        # same graph computes the blocks again.
         again: list[_Block] = []
         if ctx.blocks is None:
             _forward(plan, ctx.saved_tensors, again)
@@ -142,16 +159,16 @@ class _Unrolled(torch.autograd.Function):
                 [None if m is None else m[g] for m in of_state],
                 [None if n is None else n[g] for n in of_inputs],
             )
-            starts = block.backward([part[g, ..., c] for part in upstream], into)
-            for whole, part in zip(states, starts, strict=True):
+            start_grads = block.backward([grad[g, ..., c] for grad in upstream], into)
+            for whole, grad in zip(states, start_grads, strict=True):
                 if whole is not None:
-                    whole[g, :, c] = part
+                    whole[g, :, c] = grad
         return None, *grads
 
 
 @dataclass(frozen=True)
 class _Gradients:
-    """Where a block's gradients are added; None where none is asked for."""
+    """The tensors that a block adds its gradients to; None for a gradient that is not needed."""
 
     frames: Tensor | None
     readout: Tensor | None
@@ -160,18 +177,23 @@ class _Gradients:
 
 
 class _Layer:
-    """One layer on one block, and what its steps leave for the way back.
+    """One layer on one block, with the values of its steps that the backward pass needs.
 
-    state [.., G, H, C]; read [.., G, H+D+1, C]: the columns [h; x; 1] as products take them, which hold the
-    state too where the dtype is the same; gates [.., G, 3H, C]: r, z and a_n; candidate [.., G, H, C]. There
-    is a slot for every step, or one that all steps use where nothing is kept (two for what a step hands
-    on)."""
+    There is a slot for every step; without a backward pass all steps share one slot, and two slots of `state`
+    and `read`, because a step reads one and writes the other.
+
+    Attributes:
+        state: [slots + 1, G, H, C], the states. A view of `read` if the dtype of products is that of `state`.
+        read: [slots + 1, G, H+D+1, C], the columns [h; x; 1] in the dtype of products.
+        gates: [slots, G, 3H, C], the values r, z and a_n.
+        candidate: [slots, G, H, C].
+    """
 
     def __init__(self, cell: Cell, like: Tensor, slots: int, products: torch.dtype) -> None:
         groups, columns, hidden = like.shape[0], like.shape[-1], cell.hidden
         self.hidden = hidden
         self.of_state, self.of_inputs = cell.state.to(products), cell.inputs.to(products)
-        # tanh(a) = 2 sigmoid(2a) - 1, and the sigmoid is several times faster: a is made twice as large.
+        # tanh(a) = 2 sigmoid(2a) - 1, and the sigmoid is several times faster, so the products compute 2a.
         self.twice_of_inputs = 2 * self.of_inputs
         self.read = like.new_empty(slots + 1, groups, cell.state.shape[2], columns, dtype=products)
         self.read[:, :, -1] = 1
@@ -182,16 +204,21 @@ class _Layer:
         self.candidate = like.new_empty(slots, groups, hidden, columns)
 
     def start(self, state: Tensor) -> None:
-        """The state [G, H, C] that the first step starts from."""
+        """Set the state [G, H, C] that the first step starts from."""
         self.state[0] = state
 
     def after(self, t: int) -> Tensor:
-        """The state after step t, [G, H, C]."""
+        """Return the state after step t, [G, H, C]."""
         return self.state[(t + 1) % len(self.state)]
 
     def step(self, t: int, inputs: Tensor, first: Tensor | None) -> Tensor:
-        """Step t on the inputs [G, D, C], with `first` [G, 1, C] in the place of their first; the state
-        after it."""
+        """Run step t. Returns the state after it, [G, H, C].
+
+        Args:
+            t: The step.
+            inputs: [G, D, C].
+            first: [G, 1, C], a value in the place of the first input. None: the input itself.
+        """
         hidden, slot, turn = self.hidden, t % len(self.gates), t % len(self.state)
         state, read, gates, candidate = (
             self.state[turn],
@@ -213,9 +240,19 @@ class _Layer:
         return torch.lerp(candidate, state, z, out=self.after(t))
 
     def step_back(self, t: int, grad: Tensor, inputs: int) -> tuple[Tensor, Tensor | None]:
-        """From the gradient of the state after step t, [G, H, C], which is written over: those of the state
-        before it and of the first `inputs` inputs [G, inputs, C], None for 0. Those of a and b take the place
-        of the step's gates and candidate, for `weights_back`."""
+        """Run the backward pass of step t.
+
+        The gradients of a and b overwrite the step's gates and candidate, for `weights_back`.
+
+        Args:
+            t: The step.
+            grad: [G, H, C], the gradient of the state after the step. It is overwritten.
+            inputs: For how many of the step's inputs a gradient is needed.
+
+        Returns:
+            The gradients of the state before the step [G, H, C], and of the first `inputs` inputs
+            [G, inputs, C]; None if `inputs` is 0.
+        """
         hidden, state, gates, candidate = self.hidden, self.state[t], self.gates[t], self.candidate[t]
         both, of_state = gates[:, : 2 * hidden], gates[:, 2 * hidden :]
         r, z = both.chunk(2, 1)
@@ -238,7 +275,7 @@ class _Layer:
         return before, of_read
 
     def weights_back(self, of_state: Tensor | None, of_inputs: Tensor | None) -> None:
-        """Add the gradients of M and N, each by one product over all steps, when every step has gone back."""
+        """Add the gradients of M and N, each by one product over all steps. Called after all `step_back`."""
         read = _side_by_side(self.read[:-1]).transpose(1, 2)
         if of_state is not None:
             _add_product(of_state, _side_by_side(self.gates).to(read.dtype), read)
@@ -247,12 +284,12 @@ class _Layer:
 
 
 def _side_by_side(steps: Tensor) -> Tensor:
-    """Columns of all steps, [T, G, F, C], next to each other: [G, F, T*C]."""
+    """Arrange the columns of all steps [T, G, F, C] side by side, [G, F, T*C]."""
     return steps.permute(1, 2, 0, 3).flatten(2)
 
 
 def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """left @ right, written to `out`, whose dtype may be another."""
+    """Write left @ right to `out`, which may have another dtype."""
     if left.dtype == out.dtype:
         torch.bmm(left, right, out=out)
     else:
@@ -260,7 +297,7 @@ def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 
 def _add_product(whole: Tensor, left: Tensor, right: Tensor) -> None:
-    """whole += left @ right, whose dtype may be another."""
+    """Add left @ right to `whole`, which may have another dtype."""
     if left.dtype == whole.dtype:
         whole.baddbmm_(left, right)
     else:
@@ -273,20 +310,20 @@ class _Block:
     def __init__(
         self, plan: _Plan, cells: Sequence[Cell], readout: Tensor | None, frames: Tensor, keep: bool
     ) -> None:
-        slots = len(plan.own) if keep else 1
+        slots = len(plan.reads_forecast) if keep else 1
         products = plan.products or frames.dtype
         self.plan, self.frames, self.readout = plan, frames, readout
         self.layers = [_Layer(cell, frames, slots, products) for cell in cells]
 
     def forward(self, states: Sequence[Tensor]) -> list[Tensor]:
-        """The forecasts [G, T, C] alone, or every layer's last state."""
+        """Run all steps from the states [G, H, C]. Returns the forecasts [G, T, C], or the last states."""
         for layer, state in zip(self.layers, states, strict=True):
             layer.start(state)
-        steps = len(self.plan.own)
+        steps = len(self.plan.reads_forecast)
         forecasts: list[Tensor] = []
         for t in range(steps):
             signal = self.frames[:, t]
-            first = forecasts[-1] if self.plan.own[t] else None
+            first = forecasts[-1] if self.plan.reads_forecast[t] else None
             for layer in self.layers:
                 signal, first = layer.step(t, signal, first), None
             if self.readout is not None:
@@ -294,38 +331,52 @@ class _Block:
         return [torch.cat(forecasts, 1)] if forecasts else [layer.after(steps - 1) for layer in self.layers]
 
     def backward(self, upstream: Sequence[Tensor], into: _Gradients) -> list[Tensor]:
-        """From the gradients of what `forward` gave: those of the states it started from. The others are
-        added to `into`."""
-        layers, own = self.layers, self.plan.own
+        """Run the backward pass of all steps.
+
+        Args:
+            upstream: The gradients of the results of `forward`.
+            into: The tensors that the gradients of frames, readout and weights are added to.
+
+        Returns:
+            The gradients of the states that the layers started from, [G, H, C] each.
+        """
+        layers, reads_forecast = self.layers, self.plan.reads_forecast
         if self.readout is None:
             grads = [grad.clone() for grad in upstream]
         else:
             grads = [torch.zeros_like(layer.state[0]) for layer in layers]
-        fed: Tensor | None = None  # the gradient of a forecast as the next step's input
-        for t in reversed(range(len(own))):
+        as_input: Tensor | None = None  # the gradient of a forecast as the input of the next step
+        for t in reversed(range(len(reads_forecast))):
             if self.readout is not None:
                 of_forecast = upstream[0][:, t : t + 1]
-                of_forecast = of_forecast if fed is None else of_forecast + fed
+                of_forecast = of_forecast if as_input is None else of_forecast + as_input
                 self._readout_back(layers[-1].after(t), of_forecast, grads[-1], into.readout)
-            for place in reversed(range(len(layers))):
-                if place:
-                    width = layers[place - 1].hidden
+            for i in reversed(range(len(layers))):
+                if i:
+                    width = layers[i - 1].hidden
                 else:
-                    width = self.frames.shape[2] if into.frames is not None else int(own[t])
-                grads[place], below = layers[place].step_back(t, grads[place], width)
-                if place and below is not None:
-                    grads[place - 1] += below
-            fed = below[:, :1] if own[t] and below is not None else None
+                    width = self.frames.shape[2] if into.frames is not None else int(reads_forecast[t])
+                grads[i], below = layers[i].step_back(t, grads[i], width)
+                if i and below is not None:
+                    grads[i - 1] += below
+            as_input = below[:, :1] if reads_forecast[t] and below is not None else None
             if into.frames is not None and below is not None:
                 into.frames[:, t] = below
-                if own[t]:
+                if reads_forecast[t]:
                     into.frames[:, t, 0] = 0
         for layer, of_state, of_inputs in zip(layers, into.of_state, into.of_inputs, strict=True):
             layer.weights_back(of_state, of_inputs)
         return grads
 
     def _readout_back(self, state: Tensor, grad: Tensor, of_state: Tensor, into: Tensor | None) -> None:
-        """Add what a gradient [G, 1, C] of w h + b gives to that of h [G, H, C], and to that of [w; b]."""
+        """Run the backward pass of a forecast w h + b.
+
+        Args:
+            state: [G, H, C], h.
+            grad: [G, 1, C], the gradient of the forecast.
+            of_state: [G, H, C], to which the gradient of h is added.
+            into: [G, 1, H+1], to which the gradient of [w; b] is added; None if it is not needed.
+        """
         assert self.readout is not None
         of_state.addcmul_(self.readout[:, 0, :-1, None], grad)
         if into is not None:

@@ -1,10 +1,10 @@
 """Sparse matrices with a static pattern, and the per-client weights that they multiply.
 
-Shape letters, here and in the whole package: N rows (nodes), E stored entries (edges), F features, H
-hidden width, C classes, K clients of a cohort, P (client, feature) pairs that occur.
+Shape letters, here and in the whole package: N rows (nodes), M columns, E stored entries (edges), F features,
+H hidden width, C classes, K clients of a cohort, P stored (client, feature) pairs.
 
-The differentiable operations treat the pattern as fixed: `spmm` multiplies, `entry_sums` gives every stored
-entry a value from its row and its column, `row_softmax` normalises the entries of each row.
+The differentiable operations keep the pattern: `spmm` multiplies, `entry_sums` computes a value of every
+stored entry from its row and its column, and `row_softmax` normalises the entries of each row.
 """
 
 import warnings
@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphfed.nn.pattern import Pattern, count_pointers, row_pointers, stable_order
+
 __all__ = [
-    "Pattern",
     "SparseMatrix",
     "SparseWeights",
     "entry_sums",
@@ -31,7 +32,7 @@ __all__ = [
 ]
 
 with warnings.catch_warnings():
-    # torch announces once per process that CSR tensors are in beta; the first one is made here, in silence.
+    # torch warns once per process that CSR tensors are in beta. Make the first one here, without the warning.
     warnings.simplefilter("ignore", UserWarning)
     torch.sparse_csr_tensor(
         torch.zeros(1, dtype=torch.int32), torch.zeros(0, dtype=torch.int32), torch.zeros(0)
@@ -39,73 +40,60 @@ with warnings.catch_warnings():
 
 
 @dataclass(frozen=True, eq=False)
-class Pattern:
-    """Where a CSR matrix [N, M] has entries: indptr [N+1] int32, indices [E] int32, ascending in each row.
-
-    What products with the transpose need is worked out when first asked for, and shared by every matrix on
-    this pattern. once: it will be multiplied once and is then gone, so that on the CPU the gradient of that
-    product is made without working it out."""
-
-    indptr: Tensor
-    indices: Tensor
-    shape: tuple[int, int]
-    once: bool = False
-
-    @cached_property
-    def row(self) -> Tensor:
-        """The row of each stored entry, [E] int64."""
-        rows = torch.arange(self.shape[0], device=self.indptr.device)
-        return torch.repeat_interleave(rows, self.indptr.diff().long(), output_size=len(self.indices))
-
-    @cached_property
-    def t_order(self) -> Tensor:
-        """Which entry comes where in the transpose, [E] int64: its values are ``values[t_order]``."""
-        return _stable_order(self.indices, self.shape[1])
-
-    @cached_property
-    def transpose(self) -> tuple[Tensor, Tensor]:
-        """indptr [M+1] and indices [E] of the transpose, int32."""
-        return _pointers(self.indices, self.shape[1]).int(), self.row.int()[self.t_order]
-
-    @cached_property
-    def buckets(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        """The rows with entries, by their number of entries rounded up to 1, 2, 3, 4, 6, 8, 12, ...: rows [n]
-        and their columns [width, n], in order; a row with fewer entries repeats its last one."""
-        lengths = self.indptr.diff().long()
-        longest = int(lengths.max()) if len(lengths) else 0
-        found, below, width, wider = [], 0, 1, 2
-        while below < longest:
-            rows = ((lengths > below) & (lengths <= width)).nonzero()[:, 0]
-            if len(rows):
-                step = torch.arange(width, device=rows.device)[:, None].minimum(lengths[rows] - 1)
-                found.append((rows, self.indices[self.indptr[rows] + step].long()))
-            below, width, wider = width, wider, max(3, 2 * width)
-        return tuple(found)
-
-
-@dataclass(frozen=True, eq=False)
 class SparseMatrix:
-    """A CSR matrix [N, M] with values [E] on a pattern; a product and its gradient are one CSR product
-    each."""
+    """A CSR matrix [N, M] with E stored entries. A product and its gradient are one CSR product each.
+
+    Attributes:
+        pattern: The positions of the entries.
+        values: [E], the values in the order of the pattern.
+    """
 
     pattern: Pattern
     values: Tensor
 
     @staticmethod
     def from_csr(indptr: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, int]) -> "SparseMatrix":
-        """Build from CSR parts whose indices ascend in each row."""
+        """Build a matrix from CSR arrays.
+
+        Args:
+            indptr: [N+1] of any integer dtype.
+            indices: [E] of any integer dtype, ascending in each row.
+            values: [E].
+            shape: (N, M).
+
+        Returns:
+            The matrix.
+        """
         return SparseMatrix(Pattern(indptr.int(), indices.int(), shape), values)
 
     @staticmethod
     def from_coo(row: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int]) -> "SparseMatrix":
-        """Build from coordinates in any order ([E] each); duplicates stay as separate entries."""
-        order = _stable_order(col, shape[1])
-        order = order[_stable_order(row[order], shape[0])]
-        return SparseMatrix.from_csr(_pointers(row, shape[0]), col[order], values[order], shape)
+        """Build a matrix from coordinates in any order. Duplicates stay separate entries.
+
+        Args:
+            row: [E] int64.
+            col: [E] int64.
+            values: [E].
+            shape: (N, M).
+
+        Returns:
+            The matrix.
+        """
+        order = stable_order(col, shape[1])
+        order = order[stable_order(row[order], shape[0])]
+        return SparseMatrix.from_csr(row_pointers(row, shape[0]), col[order], values[order], shape)
 
     @staticmethod
     def from_scipy(matrix: Any, dtype: torch.dtype | None = None) -> "SparseMatrix":
-        """Build from a scipy sparse matrix or array, values in `dtype` (default: torch's default)."""
+        """Convert a scipy sparse matrix or array. The memory is copied.
+
+        Args:
+            matrix: The matrix [N, M].
+            dtype: The dtype of the values. None: torch's default.
+
+        Returns:
+            The matrix, on the CPU.
+        """
         csr = matrix.tocsr()
         if not csr.has_sorted_indices:
             csr = csr.sorted_indices()
@@ -114,29 +102,43 @@ class SparseMatrix:
         return SparseMatrix.from_csr(indptr, indices, values, tuple(csr.shape))
 
     def to_scipy(self) -> Any:
-        """The matrix as a scipy CSR matrix, on the CPU."""
+        """Convert the matrix to a scipy CSR matrix [N, M].
+
+        Returns:
+            The scipy matrix.
+        """
         import scipy.sparse
 
-        parts = (self.values.detach().cpu().numpy(), self.indices.cpu().numpy(), self.indptr.cpu().numpy())
-        return scipy.sparse.csr_matrix(parts, shape=self.shape)
+        arrays = (self.values.detach().cpu().numpy(), self.indices.cpu().numpy(), self.indptr.cpu().numpy())
+        return scipy.sparse.csr_matrix(arrays, shape=self.shape)
 
     @staticmethod
     def from_dense(dense: Tensor) -> "SparseMatrix":
-        """The stored entries are the non-zero ones."""
+        """Convert a dense matrix. The non-zero entries are stored.
+
+        Args:
+            dense: [N, M].
+
+        Returns:
+            The matrix.
+        """
         row, col = dense.nonzero(as_tuple=True)
         shape = (dense.shape[0], dense.shape[1])
-        return SparseMatrix.from_csr(_pointers(row, shape[0]), col, dense[row, col], shape)
+        return SparseMatrix.from_csr(row_pointers(row, shape[0]), col, dense[row, col], shape)
 
     @property
     def indptr(self) -> Tensor:
+        """Where the entries of each row begin, [N+1] int32."""
         return self.pattern.indptr
 
     @property
     def indices(self) -> Tensor:
+        """The column of each stored entry, [E] int32, ascending in each row."""
         return self.pattern.indices
 
     @property
     def shape(self) -> tuple[int, int]:
+        """The shape, (N, M)."""
         return self.pattern.shape
 
     @property
@@ -146,19 +148,34 @@ class SparseMatrix:
 
     @cached_property
     def t_values(self) -> Tensor:
-        """The values in the order of the transpose."""
+        """The values in the order of the transpose, [E]."""
         return self.values.index_select(0, self.pattern.t_order)
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the values."""
         return self.values.dtype
 
     def with_values(self, values: Tensor) -> "SparseMatrix":
-        """The same pattern with other values [E]."""
+        """Replace the values.
+
+        Args:
+            values: [E].
+
+        Returns:
+            A matrix [N, M] with the same pattern.
+        """
         return SparseMatrix(self.pattern, values)
 
     def block_diagonal(self, copies: int) -> "SparseMatrix":
-        """The matrix `copies` times along a diagonal, [copies * N, copies * M]; entries copy by copy."""
+        """Arrange copies of the matrix along the diagonal of a larger one.
+
+        Args:
+            copies: Number of copies.
+
+        Returns:
+            [copies * N, copies * M], with the entries of one copy after those of another.
+        """
         (n, m), entries = self.shape, len(self.indices)
         copy = torch.arange(copies, device=self.indices.device)[:, None]
         indptr = torch.cat(
@@ -168,14 +185,29 @@ class SparseMatrix:
         return SparseMatrix.from_csr(indptr, indices, self.values.repeat(copies), (copies * n, copies * m))
 
     def select_rows(self, rows: Tensor) -> "SparseMatrix":
-        """The matrix of the given rows [n] int64, in that order."""
+        """Select rows.
+
+        Args:
+            rows: [n] int64, in any order.
+
+        Returns:
+            [n, M], the rows in this order.
+        """
         starts, counts = self.indptr[rows], self.indptr.diff()[rows]
         entry = ranges(starts, counts)
         shape = (len(rows), self.shape[1])
-        return SparseMatrix.from_csr(_ends(counts), self.indices[entry], self.values[entry], shape)
+        return SparseMatrix.from_csr(count_pointers(counts), self.indices[entry], self.values[entry], shape)
 
     def slice_rows(self, start: int, stop: int) -> "SparseMatrix":
-        """The matrix of the rows start .. stop - 1, sharing the memory of the entries."""
+        """Select the rows start .. stop - 1, without a copy of the entries.
+
+        Args:
+            start: The first row.
+            stop: One after the last row.
+
+        Returns:
+            [stop - start, M].
+        """
         indptr = self.indptr[start : stop + 1]
         entries = slice(int(indptr[0]), int(indptr[-1]))
         shape = (stop - start, self.shape[1])
@@ -184,91 +216,92 @@ class SparseMatrix:
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> "SparseMatrix":
-        """The matrix on another device or with values of another dtype."""
+        """Move the matrix to a device, or convert its values to a dtype.
+
+        Args:
+            device: The torch device. None: the same.
+            dtype: The dtype of the values. None: the same.
+
+        Returns:
+            The matrix [N, M].
+        """
         values = self.values.to(device).to(dtype or self.dtype)
         return SparseMatrix.from_csr(self.indptr.to(device), self.indices.to(device), values, self.shape)
 
     def to_dense(self) -> Tensor:
-        """The dense matrix [N, M]; duplicate entries are added."""
+        """Convert the matrix to a dense one. Duplicate entries are added.
+
+        Returns:
+            [N, M].
+        """
         dense = torch.zeros(self.shape, dtype=self.dtype, device=self.values.device)
         return dense.index_put_((self.row, self.indices.long()), self.values, accumulate=True)
 
 
-def _pointers(rows: Tensor, n: int) -> Tensor:
-    """CSR pointers [n+1] of entries with the given rows, in any order."""
-    return _ends(torch.bincount(rows, minlength=n))
-
-
-def _ends(counts: Tensor) -> Tensor:
-    """CSR pointers from the entries of each row."""
-    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-
-
-#: Below this many keys a comparison sort is as fast as a counting sort.
-_FEW = 50_000
-
-
-def _stable_order(keys: Tensor, num_keys: int) -> Tensor:
-    """The stable ascending order of integers in 0..num_keys-1, [E] int64.
-
-    On the CPU a long one is a counting sort: in scipy's words, turning a matrix whose row e has its one entry
-    in column keys[e] from CSR to CSC."""
-    if len(keys) < _FEW or keys.device.type != "cpu":
-        return torch.argsort(keys, stable=True)
-    import scipy.sparse
-
-    size = len(keys)
-    one_per_row = (np.ones(size, dtype=np.int8), keys.numpy(), np.arange(size + 1))
-    order = scipy.sparse.csr_matrix(one_per_row, shape=(size, num_keys)).tocsc().indices
-    return torch.from_numpy(order).long()
-
-
 def ranges(starts: Tensor, counts: Tensor) -> Tensor:
-    """The concatenated index ranges starts[i] .. starts[i] + counts[i] - 1."""
+    """Concatenate the index ranges starts[i] .. starts[i] + counts[i] - 1.
+
+    Args:
+        starts: [n], integers.
+        counts: [n], integers.
+
+    Returns:
+        [sum of counts], integers.
+    """
     ends = counts.cumsum(0)
     offset = torch.repeat_interleave(starts - (ends - counts), counts)
     return torch.arange(len(offset), device=starts.device) + offset
 
 
 def _product(indptr: Tensor, indices: Tensor, values: Tensor, dense: Tensor) -> Tensor:
-    """The CSR matrix of the three tensors times dense [M, H] or [M]; not differentiable."""
+    """Multiply the CSR matrix of the first three tensors by dense [M, H] or [M]. Not differentiable."""
     rows = len(indptr) - 1
     csr = torch.sparse_csr_tensor(indptr, indices, values, (rows, len(dense)))
-    # With beta = 0 the empty result is never read; `csr @ dense` would first fill it with zeros.
+    # With beta = 0 the result is not read before it is written; `csr @ dense` would fill it with zeros first.
     out = dense.new_empty(rows, *dense.shape[1:])
     return (torch.addmv if dense.dim() == 1 else torch.addmm)(out, csr, dense, beta=0, out=out)
 
 
 def _transposed_product(matrix: SparseMatrix, dense: Tensor) -> Tensor:
-    """The transpose of a CSR matrix [N, M] times dense [N, H], by scipy: it adds up row after row, which
-    needs no order of the columns."""
+    """Multiply the transpose of a CSR matrix [N, M] by dense [N, H], by scipy.
+
+    scipy adds up row after row of the matrix, which needs no order of the columns.
+    """
     import scipy.sparse
 
-    parts = (matrix.values.detach().numpy(), matrix.indices.numpy(), matrix.indptr.numpy())
-    return torch.from_numpy(scipy.sparse.csc_matrix(parts, shape=matrix.shape[::-1]) @ dense.numpy())
+    arrays = (matrix.values.detach().numpy(), matrix.indices.numpy(), matrix.indptr.numpy())
+    return torch.from_numpy(scipy.sparse.csc_matrix(arrays, shape=matrix.shape[::-1]) @ dense.numpy())
 
 
 def _row_sums(matrix: SparseMatrix, values: Tensor) -> Tensor:
-    """The sum of each row's entries, [E] -> [N]."""
+    """Sum the entries of each row, [E] -> [N]."""
     return _product(matrix.indptr, matrix.indices, values, values.new_ones(matrix.shape[1]))
 
 
 def _column_sums(matrix: SparseMatrix, values: Tensor) -> Tensor:
-    """The sum of each column's entries, [E] -> [M]."""
+    """Sum the entries of each column, [E] -> [M]."""
     indptr, indices = matrix.pattern.transpose
     t_values = values.index_select(0, matrix.pattern.t_order)
     return _product(indptr, indices, t_values, values.new_ones(matrix.shape[0]))
 
 
 def sums_by(index: Tensor, values: Tensor, size: int) -> Tensor:
-    """The sum of the values [E] at each index [E] in 0..size-1, [size]; added in one order on every
-    device."""
-    order = _stable_order(index, size)
-    return torch.segment_reduce(values[order], "sum", offsets=_pointers(index, size))
+    """Sum the values of each index. The order of the additions is the same on every device.
+
+    Args:
+        index: [E] int64 in 0 .. size - 1.
+        values: [E].
+        size: Number of indices.
+
+    Returns:
+        [size]; 0 for an index without values.
+    """
+    order = stable_order(index, size)
+    return torch.segment_reduce(values[order], "sum", offsets=row_pointers(index, size))
 
 
 class _SpMM(torch.autograd.Function):
-    """values, dense -> CSR(values) @ dense, with gradients to both; values None: the matrix's own."""
+    """CSR(values) @ dense, with gradients of both. values None: those of the matrix."""
 
     @staticmethod
     def forward(ctx: Any, matrix: SparseMatrix, values: Tensor | None, dense: Tensor) -> Tensor:
@@ -297,9 +330,16 @@ class _SpMM(torch.autograd.Function):
 
 
 def spmm(matrix: SparseMatrix, dense: Tensor, values: Tensor | None = None) -> Tensor:
-    """``matrix @ dense``: [N, M] by [M, H] -> [N, H], optionally with other `values` [E] on the same pattern.
+    """Multiply a sparse matrix by a dense one. Differentiable in `dense` and in `values`.
 
-    Differentiable in `dense` and in `values`; the matrix's own values are constants."""
+    Args:
+        matrix: [N, M]. Its own values are constants.
+        dense: [M, H].
+        values: [E], other values for the entries of `matrix`. None: its own.
+
+    Returns:
+        [N, H].
+    """
     result: Tensor = _SpMM.apply(matrix, values, dense)  # type: ignore[no-untyped-call]
     return result
 
@@ -317,7 +357,16 @@ class _EntrySums(torch.autograd.Function):
 
 
 def entry_sums(matrix: SparseMatrix, left: Tensor, right: Tensor) -> Tensor:
-    """left[row] + right[column] at every stored entry: left [N], right [M] -> [E]. Differentiable in both."""
+    """Compute left[row] + right[column] of every stored entry. Differentiable in both.
+
+    Args:
+        matrix: [N, M]. Values are not used.
+        left: [N].
+        right: [M].
+
+    Returns:
+        [E].
+    """
     result: Tensor = _EntrySums.apply(matrix, left, right)  # type: ignore[no-untyped-call]
     return result
 
@@ -326,25 +375,32 @@ class _RowSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: SparseMatrix, scores: Tensor) -> Tensor:
         ctx.matrix = matrix
-        # Subtracting each row's largest score leaves the softmax as it is and keeps exp in range.
+        # Subtract each row's largest score: the softmax stays the same, and exp cannot overflow.
         top = torch.segment_reduce(scores, "max", offsets=matrix.indptr, unsafe=True)
         weight = (scores - top.index_select(0, matrix.row)).exp_()
-        share = weight.div_(_row_sums(matrix, weight).index_select(0, matrix.row))
-        ctx.save_for_backward(share)
-        return share
+        alpha = weight.div_(_row_sums(matrix, weight).index_select(0, matrix.row))
+        ctx.save_for_backward(alpha)
+        return alpha
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (share,) = ctx.saved_tensors
-        # d share_e / d score_f = share_e (1[e = f] - share_f) inside a row.
-        weighted = share * grad
+        (alpha,) = ctx.saved_tensors
+        # d alpha_e / d score_f = alpha_e (1[e = f] - alpha_f) for entries e and f of a row.
+        weighted = alpha * grad
         mean = _row_sums(ctx.matrix, weighted)
-        return None, weighted.addcmul_(share, mean.index_select(0, ctx.matrix.row), value=-1)
+        return None, weighted.addcmul_(alpha, mean.index_select(0, ctx.matrix.row), value=-1)
 
 
 def row_softmax(matrix: SparseMatrix, scores: Tensor) -> Tensor:
-    """exp(score) over its row's sum of exp(score), for scores [E] at the stored entries -> [E].
-    Differentiable."""
+    """Apply softmax to the entries of each row. Differentiable.
+
+    Args:
+        matrix: [N, M]. Values are not used.
+        scores: [E], a score for each stored entry.
+
+    Returns:
+        [E]: exp(score), divided by the sum of exp(score) over the row.
+    """
     result: Tensor = _RowSoftmax.apply(matrix, scores)  # type: ignore[no-untyped-call]
     return result
 
@@ -353,13 +409,19 @@ def row_softmax(matrix: SparseMatrix, scores: Tensor) -> Tensor:
 class SparseWeights:
     """One weight matrix [F, H] per client, stored only where clients can differ.
 
-    A row of a client's first-layer weights whose feature never occurs in its training rows gets no data
-    gradient, so it moves alike at all clients (by weight decay alone): one *ghost* copy of all F rows stands
-    for every such row. Exact as long as those rows share one optimiser state; `pair_columns(...,
-    every_pair=True)` stores full rows where they do not.
+    If a feature does not occur in the training rows of a client, its row of the client's first-layer weights
+    gets no gradient from data. It changes by weight decay alone, so it is the same at all such clients. One
+    *ghost* row for each feature stands for all of them. This is exact if these rows have the same state of
+    the optimiser. If they have not, `pair_columns(..., every_pair=True)` stores all rows of all clients.
 
-    values [P + F, H]: row q < P belongs to client ``pair_client[q]`` and feature ``pair_feature[q]``; row P +
-    f is the ghost of feature f. The pairs are sorted by (client, feature), without repetition."""
+    Attributes:
+        values: [P + F, H]. Row q < P belongs to client ``pair_client[q]`` and feature ``pair_feature[q]``;
+            row P + f is the ghost row of feature f.
+        pair_client: [P] int64, the index in the cohort of the client of each stored row.
+        pair_feature: [P] int64, the feature of each stored row. The pairs are sorted by (client, feature),
+            without duplicates.
+        num_clients: K.
+    """
 
     values: Tensor
     pair_client: Tensor
@@ -370,17 +432,34 @@ class SparseWeights:
     def expand(
         shared: Tensor, pair_client: Tensor, pair_feature: Tensor, num_clients: int
     ) -> "SparseWeights":
-        """Every client starts from the same weights `shared` [F, H]."""
+        """Copy shared weights for each client.
+
+        Args:
+            shared: [F, H].
+            pair_client: [P] int64, sorted with `pair_feature` (see the class).
+            pair_feature: [P] int64.
+            num_clients: K.
+
+        Returns:
+            The weights, the same for all clients.
+        """
         values = torch.cat([shared.index_select(0, pair_feature), shared])
         return SparseWeights(values, pair_client, pair_feature, num_clients)
 
     def with_values(self, values: Tensor) -> "SparseWeights":
-        """The same pairs with other values [P + F, H]."""
+        """Replace the values.
+
+        Args:
+            values: [P + F, H].
+
+        Returns:
+            Weights with the same pairs.
+        """
         return replace(self, values=values)
 
     @property
     def ghost(self) -> Tensor:
-        """The rows that occur nowhere, [F, H]."""
+        """The ghost rows, [F, H]."""
         return self.values[len(self.pair_client) :]
 
     @property
@@ -390,10 +469,18 @@ class SparseWeights:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the values."""
         return self.values.dtype
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """sum_k weights[k] * W_k, [F, H]; weights [K]."""
+        """Compute a weighted sum of the clients' weights.
+
+        Args:
+            weights: [K].
+
+        Returns:
+            sum_k weights[k] * W_k, [F, H].
+        """
         ghost = self.ghost
         weights = weights.to(self.values.dtype)
         delta = self.values[: len(self.pair_client)] - ghost.index_select(0, self.pair_feature)
@@ -401,24 +488,40 @@ class SparseWeights:
         return (ghost * weights.sum()).index_add_(0, self.pair_feature, delta)
 
     def part(self, k: int) -> Tensor:
-        """Client k's weights in full, [F, H]."""
-        mine = self.pair_client == k
-        return self.ghost.index_copy(0, self.pair_feature[mine], self.values[: len(mine)][mine])
+        """Return the weights of one client in full.
+
+        Args:
+            k: The client's index in the cohort.
+
+        Returns:
+            [F, H].
+        """
+        of_client = self.pair_client == k
+        stored = self.values[: len(of_client)][of_client]
+        return self.ghost.index_copy(0, self.pair_feature[of_client], stored)
 
 
 def pair_columns(
     matrix: SparseMatrix, client: Tensor, num_clients: int, *, every_pair: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The (client, feature) pairs whose weights are to be stored, sorted: two [P] int64 tensors.
+    """Find the (client, feature) pairs whose weights `SparseWeights` must store.
 
-    They are the pairs that occur in the rows of a stacked matrix, whose clients are `client` [N]; all K * F
-    of them if `every_pair`."""
+    Args:
+        matrix: [N, F], the features of all clients' training rows.
+        client: [N] int64, the index in the cohort of each row's client.
+        num_clients: K.
+        every_pair: Whether to store all K * F pairs. Else those that occur in the rows.
+
+    Returns:
+        The clients and the features of the pairs, [P] int64 each, sorted by (client, feature).
+    """
     features = matrix.shape[1]
     if every_pair:
         codes = torch.arange(num_clients * features, device=client.device)
     else:
         codes = client[matrix.row] * features + matrix.indices
-        if num_clients * features < 4 * len(codes):  # marking every possible pair beats sorting
+        # To mark all possible pairs is faster than to sort the entries, unless the entries are few.
+        if num_clients * features < 4 * len(codes):
             occurs = torch.zeros(num_clients * features, dtype=torch.bool, device=codes.device)
             codes = occurs.index_fill_(0, codes, True).nonzero()[:, 0]
         else:
@@ -429,28 +532,47 @@ def pair_columns(
 def shift_columns(
     matrix: SparseMatrix, client: Tensor, pair_client: Tensor, pair_feature: Tensor
 ) -> SparseMatrix:
-    """Renumber the columns of a stacked matrix [N, F] to rows of `SparseWeights.values`: [N, P + F].
+    """Renumber the columns of the clients' stacked features to rows of `SparseWeights.values`.
 
-    An entry (row of client k, feature f) goes to its pair's column, or to the ghost column P + f where the
-    pair is not stored. One product with the result multiplies every client's rows by that client's
-    weights."""
+    An entry in a row of client k with feature f is moved to the column of the pair (k, f), or to the ghost
+    column P + f if the pair is not stored. So one product multiplies the rows of every client by its own
+    weights.
+
+    Args:
+        matrix: [N, F].
+        client: [N] int64, the index in the cohort of each row's client.
+        pair_client: [P] int64, sorted with `pair_feature` (see `SparseWeights`).
+        pair_feature: [P] int64.
+
+    Returns:
+        [N, P + F].
+    """
     features, pairs = matrix.shape[1], len(pair_client)
     shape = (matrix.shape[0], pairs + features)
     if pairs == 0:
         return SparseMatrix.from_csr(matrix.indptr, matrix.indices, matrix.values, shape)
     codes = pair_client * features + pair_feature
     wanted = client[matrix.row] * features + matrix.indices
-    place = torch.searchsorted(codes, wanted).clamp(max=pairs - 1)
-    found = codes[place] == wanted
-    if bool(found.all()):  # the pairs of a client ascend with the feature, so every row stays sorted
-        return SparseMatrix.from_csr(matrix.indptr, place, matrix.values, shape)
-    columns = torch.where(found, place, pairs + matrix.indices)
+    pair = torch.searchsorted(codes, wanted).clamp(max=pairs - 1)
+    is_stored = codes[pair] == wanted
+    # The pairs of a client are sorted by feature. So the columns of every row stay sorted if all are stored.
+    if bool(is_stored.all()):
+        return SparseMatrix.from_csr(matrix.indptr, pair, matrix.values, shape)
+    columns = torch.where(is_stored, pair, pairs + matrix.indices)
     return SparseMatrix.from_coo(matrix.row, columns, matrix.values, shape)
 
 
 def multiply(left: SparseMatrix, right: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
-    """left @ right [N, F]; sparse where `right` is. For set-up work: a sparse product is made on the CPU, by
-    scipy."""
+    """Multiply a sparse matrix by a dense or sparse one, for setup.
+
+    Args:
+        left: [N, M].
+        right: [M, F].
+
+    Returns:
+        left @ right, [N, F]. It is sparse if `right` is; then it is computed by scipy on the CPU, and is not
+        differentiable.
+    """
     if isinstance(right, Tensor):
         return spmm(left, right)
     product = left.to_scipy() @ right.to_scipy()

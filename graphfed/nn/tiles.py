@@ -1,4 +1,4 @@
-"""Rows of many clients in one batched product with every client's own weights."""
+"""Tiles: the layout in which one batched product multiplies the rows of each client by its weights."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,14 @@ __all__ = ["Tiles", "make_tiles"]
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Rows grouped into T tiles of at most `size` rows of one client, for one batched product.
+    """N rows, grouped into T tiles of at most `size` rows of one client.
 
-    slot [N]: each row's place in the padded [T * size] rows; client [T]: whose weights a tile meets (None:
-    tile k is client k)."""
+    Attributes:
+        slot: [N] int64, the position of each row among the T * size padded rows.
+        size: Rows of a tile.
+        count: T.
+        client: [T] int64, the client of each tile. None: tile k has the rows of client k, and T = K.
+    """
 
     slot: Tensor
     size: int
@@ -22,12 +26,22 @@ class Tiles:
 
 
 def make_tiles(client: Tensor, num_clients: int, fetch: int = 8) -> Tiles:
-    """Group rows sorted by client, client [N], into tiles of the power of two (or the largest client) that
-    wastes least. fetch: how many rows' worth of time it takes to fetch a tile's weights."""
+    """Group rows into tiles of the size that takes the least time.
+
+    The size is a power of two, or the number of rows of the largest client.
+
+    Args:
+        client: [N] int64, ascending: the client of each row.
+        num_clients: K.
+        fetch: The time to load the weights of a tile, as the number of rows multiplied in that time.
+
+    Returns:
+        The tiles.
+    """
     counts = torch.bincount(client, minlength=num_clients)
     largest = max(int(counts.max()) if len(counts) else 1, 1)
     sizes = sorted({min(1 << b, largest) for b in range(largest.bit_length() + 1)})
-    # A tile costs its padded rows and fetching its weights.
+    # The time of a tile: its rows, padding included, and loading its weights.
     size = min(sizes, key=lambda s: (int(((counts + s - 1) // s).sum()) * (s + fetch), -s))
     per_client = (counts + size - 1) // size
     if size == largest:

@@ -11,6 +11,7 @@ from graphfed.report.figures import Errors, Figures
 from graphfed.report.read import Run, Subject
 from graphfed.runs.overview_schema import GraphOverview
 from graphfed.runs.progress import human_bytes, human_seconds
+from graphfed.studies.paired import PairedDifference, correct_by_holm, paired_difference
 from graphfed.studies.plan import ComparedRow, Statistic
 
 __all__ = [
@@ -304,7 +305,8 @@ def result_table(subject: Subject, figures: Figures) -> ResultTable:
     # The smallest error of a column is marked.
     means = {m: [mean for row in rows if (mean := row["test"][m]["mean"]) is not None] for m in metrics}
     least = {m: min(of) for m, of in means.items() if isinstance(figures, Errors) and len(of) > 1}
-    lines = []
+    differences = [_difference_cells(rows, references.get(name), figures) for name in tested]
+    lines: list[TableRow] = []
     for row in rows:
         shown = [(metric, row["test"][metric]) for metric in metrics]
         if pooled:
@@ -313,7 +315,7 @@ def result_table(subject: Subject, figures: Figures) -> ResultTable:
                 (figures.metric, whole.get(figures.metric) or {"mean": None, "std": None, "values": []})
             )
         cells = [figures.cell(metric, figure["mean"], figure["std"]) for metric, figure in shown]
-        cells += [_difference(row, references.get(name), figures) for name in tested]
+        cells += [column[len(lines)] for column in differences]
         cells += [human_bytes(row["bytes"]["mean"] or 0.0), human_seconds(row["seconds"]["mean"] or 0.0)]
         changes = ", ".join(f"{key}={value}" for key, value in row["changed_settings"].items())
         best = [i for i, m in enumerate(metrics) if m in least and row["test"][m]["mean"] == least[m]]
@@ -321,25 +323,44 @@ def result_table(subject: Subject, figures: Figures) -> ResultTable:
     return ResultTable(metrics, pooled, tested, lines)
 
 
-def _difference(row: ComparedRow, reference: ComparedRow | None, figures: Figures) -> str:
-    """Return the mean difference of the test metric over the same seeds, and the p value of a paired t-test.
+def _difference_cells(
+    rows: Sequence[ComparedRow], reference: ComparedRow | None, figures: Figures
+) -> list[str]:
+    """Return for each row the difference of its test metric to that of a reference row, over the same seeds.
 
-    The result is "-" for the reference row itself, and if a seed is missing in one of the rows.
+    A cell is "-" for the reference row itself, and if a seed is missing in one of the rows. With several
+    seeds it has the 95 % interval and p values, corrected by Holm's method for the number of rows.
     """
-    if reference is None or row is reference:
-        return "-"
-    scores, reference_scores = (one["test"][figures.metric]["values"] for one in (row, reference))
-    pairs = [
-        (a, b) for a, b in zip(scores, reference_scores, strict=False) if a is not None and b is not None
-    ]
-    if not len(pairs) == len(scores) == len(reference_scores):
-        return "-"
-    differences = [a - b for a, b in pairs]
-    difference = figures.difference(figures.metric, sum(differences) / len(pairs))
-    # All differences are equal up to rounding, so the t-test has no spread to divide by.
-    if len(pairs) < 2 or max(differences) - min(differences) < 1e-9:
-        return difference
-    from scipy.stats import ttest_rel
+    none = [None] * len(rows)
+    found = none if reference is None else [_difference(row, reference, figures) for row in rows]
+    tested = {
+        k: (each.t_test, each.wilcoxon)
+        for k, each in enumerate(found)
+        if each is not None and each.t_test is not None and each.wilcoxon is not None
+    }
+    t_tests = correct_by_holm([t_test for t_test, _ in tested.values()])
+    signed_ranks = correct_by_holm([wilcoxon for _, wilcoxon in tested.values()])
+    corrected = dict(zip(tested, zip(t_tests, signed_ranks, strict=True), strict=True))
+    cells = []
+    for k, each in enumerate(found):
+        if each is None:
+            cells.append("-")
+            continue
+        cell = figures.difference(figures.metric, each.mean)
+        if k in corrected:
+            low, high = (figures.difference(figures.metric, end or 0.0) for end in (each.low, each.high))
+            p, wilcoxon = (_p_value(p) for p in corrected[k])
+            cell += f" ({low} to {high}; p {p}, Wilcoxon {wilcoxon})"
+        cells.append(cell)
+    return cells
 
-    p = float(ttest_rel([a for a, _ in pairs], [b for _, b in pairs]).pvalue)
-    return f"{difference} ({'p < 0.001' if p < 0.001 else f'p = {p:.3f}'})"
+
+def _difference(row: ComparedRow, reference: ComparedRow, figures: Figures) -> PairedDifference | None:
+    if row is reference:
+        return None
+    scores, reference_scores = (one["test"][figures.metric]["values"] for one in (row, reference))
+    return paired_difference(scores, reference_scores)
+
+
+def _p_value(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}"

@@ -248,12 +248,12 @@ class Learning:
         }
 
     def _episodes(self) -> int:
-        from graphfed.methods.fedgraph.bandit import arms_of, episodes_of
+        from graphfed.methods.fedgraph.bandit import count_search_episodes, make_arms
 
         settings = take_settings(self.policy.kind, self.policy.settings)[1]
         if not isinstance(settings, BanditConfig):
             return self.policy.episodes or EPISODES
-        every = episodes_of(len(arms_of(settings)))
+        every = count_search_episodes(len(make_arms(settings)))
         return min(every, self.policy.episodes or every)
 
 

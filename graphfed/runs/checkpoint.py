@@ -228,7 +228,8 @@ def write_part(
         content: What goes into the JSON file, with the version and the other file's checksum.
 
     Raises:
-        OSError: When the disk refuses."""
+        OSError: When the disk refuses.
+    """
     folder = checkpoints / _name(number)
     path = folder / f"{process}.safetensors"
     write_tensors(path, arrays)

@@ -301,7 +301,8 @@ def guarded(text: str) -> str:
     """Put an apostrophe before a text that a spreadsheet would take for a formula.
 
     A number such as -5 stays: a spreadsheet reads that number. A text that already begins with apostrophes
-    and such a sign gets one more, so that `unguarded` gives every text back."""
+    and such a sign gets one more, so that `unguarded` gives every text back.
+    """
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 

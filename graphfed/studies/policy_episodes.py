@@ -11,7 +11,6 @@ checkpoint of a bandit has no tensors, because its search follows from the retur
 """
 
 import contextlib
-import dataclasses
 import itertools
 import time
 from collections.abc import Iterator, Mapping
@@ -291,11 +290,11 @@ def learn(work: Learning) -> tuple[dict[str, Tensor], JsonObject]:
 
 
 def _learn_actor(work: Learning, config: DDPGConfig) -> tuple[dict[str, Tensor], JsonObject]:
-    """Learn an actor by DDPG.  FedGraph, Alg. 4"""
+    """Learn an actor by DDPG (FedGraph, Alg. 4)."""
     asked, seed = work.question, work.question.config.seed
     if not work.lines:
         work.begin()
-        first = ddpg.first_episode(work.environment(), config, seed, work.after_round, work.note)
+        first = ddpg.run_first_episode(work.environment(), config, seed, work.after_round, work.note)
         episode, transitions, projection = first
         write_tensors(work.transitions_of(1), transitions.arrays())
         work.add(episode, projection, actions="uniform")
@@ -312,37 +311,37 @@ def _learn_actor(work: Learning, config: DDPGConfig) -> tuple[dict[str, Tensor],
     returns = [line["return"] for line in work.lines]
     work.begin()
     for number in range(len(work.lines) + 1, asked.episodes + 1):
-        episode, transitions = ddpg.later_episode(
+        episode, transitions = ddpg.run_later_episode(
             environment, learner, config, seed, number, work.after_round
         )
-        returns.append(episode.discounted(config.gamma))
-        if ddpg.kept_episode(returns) == number:
+        returns.append(episode.discounted_return(config.gamma))
+        if ddpg.select_episode(returns) == number:
             kept = ddpg.actor_tensors(learner)
         write_tensors(work.transitions_of(number), transitions.arrays())
         of_actor = {f"kept.{name}": tensor for name, tensor in kept.items()}
         work.add(episode, {**projection, **of_actor, **ddpg.learner_tensors(learner)}, actions="noisy")
-    details = {"components": len(projection["pca.components"]), "kept_episode": ddpg.kept_episode(returns)}
+    details = {"components": len(projection["pca.components"]), "kept_episode": ddpg.select_episode(returns)}
     return {**kept, **projection}, details
 
 
 def _search_arms(work: Learning, config: BanditConfig) -> tuple[dict[str, Tensor], JsonObject]:
     """Search the best arm. The first returns of a search that was stopped are those of its lines."""
     layers, clients = work.federation.config.layers, work.federation.fed.num_clients
-    environment, arms, numbers = work.environment(), bandit.arms_of(config), itertools.count()
+    environment, arms, numbers = work.environment(), bandit.make_arms(config), itertools.count()
 
     def pull(stage: int, arm: bandit.Arm) -> float:
         number = next(numbers)
         if number == len(work.lines):
-            action = bandit.action_of(arm, layers).repeat(clients).numpy()
+            action = bandit.make_action(arm, layers).repeat(clients).numpy()
             episode = run_episode(environment, stage, lambda _: action, after_round=work.after_round)
-            work.add(episode, {}, stage=stage, arm=dataclasses.asdict(arm))
+            work.add(episode, {}, stage=stage, arm=arm.to_json())
         value: float = work.lines[number]["return"]
         return value
 
     work.begin()
     best, returns = bandit.search(arms, pull, work.question.episodes)
-    details = [{"share": arm.share, "chance": arm.chance, "returns": returns[arm]} for arm in arms]
-    return {"action": bandit.action_of(best, layers)}, {"best": dataclasses.asdict(best), "arms": details}
+    details = [{**arm.to_json(), "returns": returns[arm]} for arm in arms]
+    return {"action": bandit.make_action(best, layers)}, {"best": best.to_json(), "arms": details}
 
 
 def final_episode(work: Learning, policy: dict[str, Tensor]) -> JsonObject:

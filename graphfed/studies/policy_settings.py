@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
-from graphfed.methods.fedgraph.bandit import arms_of, episodes_of
+from graphfed.methods.fedgraph.bandit import count_search_episodes, make_arms
 from graphfed.methods.fedgraph.learning_config import KINDS, BanditConfig, LearningConfig, RewardConfig
 from graphfed.runs import folder as files
 from graphfed.runs.settings import explain_in, settings_in
@@ -108,13 +108,13 @@ def count_episodes(asked: object, learning: LearningConfig, config: RunConfig) -
                 "nothing is learned yet"
             )
         return int(episodes)
-    arms = len(arms_of(learning))
+    arms = len(make_arms(learning))
     if asked is not None and asked < arms:
         raise InputError(
             f"episodes={asked} cannot be used: expected at least {arms}, one for every arm; or give fewer "
             "bandit.shares or bandit.chances"
         )
-    return min(episodes_of(arms), asked or episodes_of(arms))
+    return min(count_search_episodes(arms), asked or count_search_episodes(arms))
 
 
 def learning_setting_names() -> list[str]:

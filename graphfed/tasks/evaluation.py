@@ -2,7 +2,8 @@
 
 Scores are summed with the same protection as the weights of the method (`methods.config.sum_protection`).
 With aggregation=plaintext the server reads each client's scores; if a client has only one node or pair, they
-reveal its label. With aggregation=secure the server learns only the sum over all clients."""
+reveal its label. With aggregation=secure the server learns only the sum over all clients.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,7 @@
 """The most important metrics of a run, and the names of metrics in texts and tables.
 
-A task decides which metrics are the most important (`TaskDefinition.headline`)."""
+A task decides which metrics are the most important (`TaskDefinition.headline`).
+"""
 
 from collections.abc import Iterable, Mapping
 

@@ -52,7 +52,8 @@ class DataSource:
     @property
     def default_partition(self) -> str:
         """The default partitioner: "sensors" for sensors, "column" for a graph that states clients, else
-        "label_dirichlet"."""
+        "label_dirichlet".
+        """
         if self.kind == "sensors":
             return "sensors"
         names_clients = isinstance(self.value, Graph | Description) and self.value.names_clients

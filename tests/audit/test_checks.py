@@ -109,7 +109,7 @@ def test_an_estimate_that_knows_the_classes_of_all_and_nothing_of_a_client_is_no
     assert (found, by_chance, p) == (0, 0, 1)
 
 
-def test_two_clients_are_enough_to_tell_a_right_estimate_from_chance():
+def test_two_clients_are_enough_to_distinguish_a_right_estimate_from_chance():
     client, label = np.repeat([0, 1], 20), np.repeat([0, 1, 1, 2], 10)
     truth = np.array([[0.5, 0.5, 0], [0, 0.5, 0.5]])
     found, _, by_chance, p = correlation_and_baseline(truth, client, label)
@@ -143,11 +143,11 @@ def test_updates_of_clients_with_skewed_classes_leak_them(method, settings, tmp_
     settings = {"partition.beta": 0.5, **settings}
     graphfed.run(method, clients=6, rounds=1, threads=1, out=tmp_path / "run", settings=settings)
     findings = audit(tmp_path / "run").findings
-    told = findings["label_histogram"]
-    assert told.leaks
-    assert told.value is not None
-    assert told.value > 0.9
-    assert told.details["wrong_share"] < told.details["wrong_share_uniform"] / 2
+    finding = findings["label_histogram"]
+    assert finding.leaks
+    assert finding.value is not None
+    assert finding.value > 0.9
+    assert finding.details["wrong_share"] < finding.details["wrong_share_uniform"] / 2
     counts = findings["training_counts"].details["received"]
     assert sum(counts) == 200
     assert findings["training_counts"].value == 1
@@ -155,8 +155,8 @@ def test_updates_of_clients_with_skewed_classes_leak_them(method, settings, tmp_
 
 def test_with_a_fraction_of_the_clients_only_those_of_the_round_are_looked_at(tmp_path: Path):
     graphfed.run("fedavg", clients=8, rounds=1, fraction=0.5, threads=1, out=tmp_path / "run")
-    told = audit(tmp_path / "run").findings["label_histogram"]
-    assert told.details["clients"] == 4
+    finding = audit(tmp_path / "run").findings["label_histogram"]
+    assert finding.details["clients"] == 4
 
 
 # ---- FedGCN's exchange ----
@@ -189,7 +189,7 @@ def test_on_a_path_the_server_reads_the_nodes_that_a_drawing_shows(
     alone), and of its own 2, without neighbours at home (x2 alone). Client c: of its own 3 and of 2 (x3
     alone).
     So x1, x2 and x3 lie alone in a share, x0 never does; only those of 2 and 3 are own shares, which the
-    server can tell with the neighbour counts that two hops send."""
+    server can recognise by the neighbour counts that two hops send."""
     audited = opened(tmp_path / "run", hops, weights)
     finding = fedgcn_features(audited)
     assert (finding.details["recovered"], finding.details["nodes"]) == (3, 4)
@@ -233,13 +233,13 @@ def test_a_ledger_that_was_changed_does_not_add_up(overfit: Path, tmp_path: Path
     assert any("gradient" in fault and "over clients" in fault for fault in wrong)
 
 
-def test_every_clear_transfer_of_the_ledger_is_named(tmp_path: Path):
+def test_every_plaintext_transfer_of_the_ledger_is_named(tmp_path: Path):
     graphfed.run("fedgcn", clients=2, rounds=1, threads=1, out=tmp_path / "run")
     finding = audit(tmp_path / "run").findings["plaintext_transfers"]
     entries = json.loads((tmp_path / "run/ledger.json").read_text())["entries"]
-    clear = [entry for entry in entries if entry["protection"] == "plaintext"]
-    assert len(clear) == finding.value
-    assert all(f"{entry['name']} ({entry['phase']}" in finding.result for entry in clear)
+    plaintext = [entry for entry in entries if entry["protection"] == "plaintext"]
+    assert len(plaintext) == finding.value
+    assert all(f"{entry['name']} ({entry['phase']}" in finding.result for entry in plaintext)
     assert finding.leaks
 
 
@@ -276,9 +276,9 @@ def test_the_command_prints_every_check_and_the_file(overfit: Path, capsys: pyte
     from graphfed.cli import main
 
     assert main(["audit", str(overfit)]) == 0
-    told = capsys.readouterr().out
-    assert "membership" in told
-    assert "audit.json" in told
+    printed = capsys.readouterr().out
+    assert "membership" in printed
+    assert "audit.json" in printed
     assert main(["audit", str(overfit), "--json"]) == 0
     content = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert content == json.loads((overfit / "audit.json").read_text())

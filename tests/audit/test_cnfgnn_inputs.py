@@ -35,7 +35,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
 
 
 def found(run: AuditedRun, rounds: int = 3, **settings: Any) -> Finding:
-    """Of the same model, had encodings crossed with these settings and in so many rounds."""
+    """Of the same model, had encodings been sent with these settings and in so many rounds."""
     training = replace(run.config.training, **settings)
     config = replace(run.config, training=training)
     return cnfgnn_inputs(replace(run, config=config, result=replace(run.result, rounds=rounds)))
@@ -49,7 +49,7 @@ def share(finding: Finding, what: str = "readings") -> float:
 # ---- a small run ----
 
 
-def test_encodings_in_clear_give_the_readings_of_every_sensor_away(trained: AuditedRun) -> None:
+def test_plaintext_encodings_give_the_readings_of_every_sensor_away(trained: AuditedRun) -> None:
     """Measured: 97.4 %, 98.5 % and 79 %, with 0.3 miles per hour; by a neighbour's reading 18 %."""
     finding = found(trained)
     assert finding.leaks
@@ -67,7 +67,7 @@ def test_a_byte_for_each_number_hides_no_readings(trained: AuditedRun) -> None:
     assert share(found(trained, hidden_bits=8)) > 0.95
 
 
-def test_strong_noise_leaves_this_attack_nothing_and_tells_its_epsilon(trained: AuditedRun) -> None:
+def test_strong_noise_leaves_this_attack_nothing_and_states_its_epsilon(trained: AuditedRun) -> None:
     """The noise on an encoding is 40 times as large as the encoding."""
     finding = found(trained, clip=1.0, noise_multiplier=20.0)
     assert finding.leaks is False
@@ -128,11 +128,11 @@ def made(seed: int, series: int, starts: Tensor, lags: int = 4) -> tuple[Tensor,
 def test_encodings_that_are_linear_in_the_readings_are_undone_exactly() -> None:
     """With every third window, so that some steps are in two windows and some in one."""
     starts = torch.arange(0, 200, 3)
-    (known, readings), (truth, theirs) = made(0, 2, starts), made(1, 3, starts)
+    (known, readings), (truth, true_windows) = made(0, 2, starts), made(1, 3, starts)
     map_of = torch.randn(4, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    found = reconstruct(known, readings, readings @ map_of, theirs @ map_of, starts)
+    found = reconstruct(known, readings, readings @ map_of, true_windows @ map_of, starts)
     assert found.steps.tolist() == [*range(202)]
-    torch.testing.assert_close(found.windows, theirs, rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.windows, true_windows, rtol=0, atol=1e-4)
     torch.testing.assert_close(found.readings, truth[:, found.steps], rtol=0, atol=1e-4)
 
 
@@ -140,11 +140,13 @@ def test_encodings_that_are_random_give_nothing() -> None:
     """Twenty times 8 known and 8 other series. In 200 such draws the largest share was 0.5 %."""
     starts = torch.arange(350)
     for case in range(20):
-        (known, readings), (truth, theirs) = made(3 * case, 8, starts), made(3 * case + 1, 8, starts)
+        (known, readings), (truth, true_windows) = made(3 * case, 8, starts), made(3 * case + 1, 8, starts)
         draw = torch.Generator().manual_seed(3 * case + 2)
-        mine, others = (torch.randn(8, 350, 16, generator=draw, dtype=torch.float64) for _ in range(2))
-        found = reconstruct(known, readings, mine, others, starts)
-        for estimate, x in ((found.windows, theirs), (found.readings, truth)):
+        encodings, other_encodings = (
+            torch.randn(8, 350, 16, generator=draw, dtype=torch.float64) for _ in range(2)
+        )
+        found = reconstruct(known, readings, encodings, other_encodings, starts)
+        for estimate, x in ((found.windows, true_windows), (found.readings, truth)):
             assert 1 - (estimate - x).square().sum() / (x - x.mean()).square().sum() < 0.01
 
 

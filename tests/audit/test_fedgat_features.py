@@ -167,9 +167,9 @@ def test_all_of_coras_neighbours_come_out(form: str, attack: Attack, largest: in
     assert isinstance(graph, Graph)
     ends = np.concatenate([graph.edges, graph.edges[::-1]], 1)
     every = np.arange(graph.num_nodes)
-    centre, member = np.concatenate([every, ends[0]]), np.concatenate([every, ends[1]])
-    order = np.argsort(centre, kind="stable")
-    size = torch.from_numpy(np.bincount(centre))
+    row, member = np.concatenate([every, ends[0]]), np.concatenate([every, ends[1]])
+    order = np.argsort(row, kind="stable")
+    size = torch.from_numpy(np.bincount(row))
     x = SparseMatrix.from_scipy(graph.x)
     neighbourhoods = Neighbourhoods(torch.from_numpy(every), size, torch.from_numpy(member[order]))
     pooled, starts = Pooled(x, neighbourhoods), size.cumsum(0) - size

@@ -19,7 +19,7 @@ def found(folder: Path, form: str = "vector", **options: object) -> Finding:
 
 @pytest.mark.parametrize("form", ["vector", "matrix"])
 def test_no_features_come_out_of_the_message_on_noised_ones(form: str, tmp_path: Path) -> None:
-    """What is computed tells next to nothing at epsilon 0.1: 50 % of comparisons, and 52 % at the most."""
+    """What is computed reveals almost nothing at epsilon 0.1: 50 % of comparisons, and 52 % at the most."""
     finding = found(tmp_path / "run", form, epsilon=0.1, k_x=0)
     assert finding.details["recovered"] == 0
     assert finding.details["neighbours"] > 1000
@@ -38,7 +38,7 @@ def test_the_measure_finds_what_little_noise_leaves(tmp_path: Path) -> None:
     assert finding.value > 0.999
 
 
-def test_smoothing_tells_of_the_neighbourhood(tmp_path: Path) -> None:
+def test_smoothing_reveals_the_neighbourhood(tmp_path: Path) -> None:
     """Noise averages out over neighbours: why the figure is measured, and not only bounded."""
     plain = found(tmp_path / "plain", epsilon=20.0, k_x=0, noise_seed=0)
     smooth = found(tmp_path / "smooth", epsilon=20.0, k_x=4, noise_seed=0)

@@ -1,5 +1,5 @@
 """What clients find in FedGraph's rows: planted cases whose answer is known, and that the attack's model is
-of what crosses."""
+of what is sent."""
 
 import dataclasses
 from pathlib import Path
@@ -34,7 +34,7 @@ from graphfed.audit.attacks.fedgraph_messages import (
     edges_to,
     guesses,
     opened,
-    overhear,
+    record_rows,
     true_sums,
 )
 from graphfed.audit.base import AuditedRun, Finding
@@ -102,7 +102,7 @@ def test_features_that_may_be_negative_come_out_too() -> None:
 
 @pytest.mark.parametrize("attack", [solve, solve_linear])
 def test_rows_of_other_nodes_say_nothing_of_a_node(attack: Any) -> None:
-    """The measure is of what crosses, not of the guess."""
+    """The measure is of what is sent, not of the guess."""
     seen, known, sums = planted(8, 0 if attack is solve_linear else 8)
     other = attack(dataclasses.replace(seen, rows=seen.rows.roll(1, 1)), known)
     assert cosines(attack(seen, known), sums).min() > 0.99
@@ -179,7 +179,7 @@ def test_rounds_are_spread_over_the_evaluations_and_give_no_more_numbers_than_ar
     assert rounds_used([1, 2], 5000) == [1]
 
 
-# ---- what crosses ------------------------------------------------------------------------------------------
+# ---- what is sent ------------------------------------------------------------------------------------------
 
 
 def small(**settings: Any) -> dict[str, Any]:
@@ -197,8 +197,8 @@ def at(rounds: int, data: Any = "social", partition: str | None = None, **settin
         rounds=rounds,
         settings=small(**settings) if data == "social" else settings,
     )
-    told: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
-    return AuditedRun(Path(), config, load_inputs(config), Result(**(told | {"rounds": rounds})))
+    fields: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
+    return AuditedRun(Path(), config, load_inputs(config), Result(**(fields | {"rounds": rounds})))
 
 
 def weighted_graph() -> Graph:
@@ -230,21 +230,21 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def heard(again: Opened, rounds: int) -> tuple[Pairs, Seen]:
-    layer = min(again.crossing)
+def received_rows(again: Opened, rounds: int) -> tuple[Pairs, Seen]:
+    layer = min(again.sent_rows)
     which = drawn(again, layer)
-    wants = again.crossing[layer][which]
-    pairs = Pairs(again.receiver[wants], again.node[wants])
-    return pairs, overhear(again, layer, which, list(range(1, rounds + 1)))
+    requests = again.sent_rows[layer][which]
+    pairs = Pairs(again.receiver[requests], again.node[requests])
+    return pairs, record_rows(again, layer, which, list(range(1, rounds + 1)))
 
 
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
-def test_with_the_true_sums_the_attackers_model_is_what_crosses(settings: dict[str, Any]) -> None:
+def test_with_the_true_sums_the_attackers_model_is_what_is_sent(settings: dict[str, Any]) -> None:
     """And with another node's it is not; the scale is within the bounds that receivers know."""
     again = opened(at(3, **settings))
-    pairs, seen = heard(again, 3)
+    pairs, seen = received_rows(again, 3)
     linear = settings.get("sent_embeddings") == "all"
-    sums, tau = true_sums(again, pairs, own=linear), again.silo.scale[pairs.node].double()
+    sums, tau = true_sums(again, pairs, own=linear), again.graph.scale[pairs.node].double()
     known = what_is_known(again, pairs, own=linear)
     assert len(sums) >= 8
     assert (tau <= known.most + 1e-6).all()
@@ -263,20 +263,22 @@ def test_a_receivers_guess_is_made_of_its_own_nodes_alone(settings: dict[str, An
     """By a plain loop: the mean over the edges that it has to the node, and one of all its nodes."""
     again = opened(at(1, **settings))
     own = settings.get("sent_embeddings") == "all"
-    pairs, _ = heard(again, 1)
+    pairs, _ = received_rows(again, 1)
     every = torch.arange(again.cohort.num_rows)
     of_row = true_sums(again, Pairs(again.cohort.client, every), own=own)
     found = guesses(again, pairs, own=own)
     for row, receiver, node in zip(found, pairs.receiver.tolist(), pairs.node.tolist(), strict=True):
-        mine = of_row[again.cohort.client == receiver].mean(0)
-        near = [of_row[int(again.cohort.cross_row[edge])] for edge in edges_to(again.cohort, receiver, node)]
-        assert near
-        torch.testing.assert_close(row, torch.stack([mine, *near]).mean(0))
+        own_mean = of_row[again.cohort.client == receiver].mean(0)
+        neighbours = [
+            of_row[int(again.cohort.cross_row[edge])] for edge in edges_to(again.cohort, receiver, node)
+        ]
+        assert neighbours
+        torch.testing.assert_close(row, torch.stack([own_mean, *neighbours]).mean(0))
 
 
 def test_embeddings_are_solved_for_exactly_where_layers_are_of_equal_width_and_else_not() -> None:
     again = opened(at(2, layers=3))
-    _, seen = heard(again, 2)
+    _, seen = received_rows(again, 2)
     second, third = embeddings_by_layer(again, seen)
     assert (second.layer, second.width, second.sent) == (2, 6, 6)
     assert second.exact == 1
@@ -327,10 +329,10 @@ def test_a_run_of_many_rounds_gives_features_away_and_its_figures_are_fractions(
 
 def test_messages_of_other_nodes_are_no_leak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def mixed(*args: Any) -> Seen:
-        seen = overhear(*args)
+        seen = record_rows(*args)
         return dataclasses.replace(seen, rows=seen.rows.roll(seen.rows.shape[1] // 2, 1))
 
-    monkeypatch.setattr(fedgraph_embeddings, "overhear", mixed)
+    monkeypatch.setattr(fedgraph_embeddings, "record_rows", mixed)
     finding = found(tmp_path, rounds=20)
     assert not finding.leaks
     assert "does not prove" in finding.verdict

@@ -1,4 +1,4 @@
-"""What a neighbour reads in embeddings: its model is what crosses, and it finds what they determine."""
+"""What a neighbour reads in embeddings: its model is what is sent, and it finds what they determine."""
 
 import dataclasses
 from pathlib import Path
@@ -31,8 +31,8 @@ def opened(rounds: int, **settings: Any) -> AuditedRun:
     config = make_config(
         "lumos", data="social", split="random:0.5,0.25,0.25", rounds=rounds, settings=settings_of(**settings)
     )
-    told: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
-    return AuditedRun(Path(), config, load_inputs(config), Result(**(told | {"rounds": rounds})))
+    unset: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
+    return AuditedRun(Path(), config, load_inputs(config), Result(**(unset | {"rounds": rounds})))
 
 
 def config_of(audited: AuditedRun) -> LumosConfig:
@@ -51,7 +51,7 @@ def config_of(audited: AuditedRun) -> LumosConfig:
     ],
     ids=["gcn", "dropout", "gat", "three layers", "secure"],
 )
-def test_with_the_true_features_the_attackers_model_is_what_crosses(settings: dict[str, Any]) -> None:
+def test_with_the_true_features_the_attackers_model_is_what_is_sent(settings: dict[str, Any]) -> None:
     audited = opened(3, **settings)
     seen, truth, _ = overhear(audited)
     assert len(seen.weights) == 3
@@ -81,7 +81,7 @@ def test_rounds_enough_to_determine_the_features_give_them_all_and_few_do_not() 
 
 
 def test_embeddings_of_other_devices_do_not_give_a_device_away() -> None:
-    """The measure is of what crosses: with embeddings that belong to other pairs nothing is found."""
+    """The measure is of what is sent: with embeddings that belong to other pairs nothing is found."""
     audited = opened(60, noise_seed=0)
     seen, truth, _ = overhear(audited)
     right, _ = solve(seen, config_of(audited))
@@ -92,11 +92,11 @@ def test_embeddings_of_other_devices_do_not_give_a_device_away() -> None:
 
 
 def test_noise_that_can_be_drawn_again_is_and_other_noise_is_said_to_be_new(tmp_path: Path) -> None:
-    told = {seed: lumos_features.run(opened(1, noise_seed=seed)) for seed in (5, None)}
-    assert told[5].details["same_noise"] is True
-    assert "drawn anew" not in told[5].result
-    assert told[None].details["same_noise"] is False
-    assert "noise drawn anew by the same law" in told[None].result
+    findings = {seed: lumos_features.run(opened(1, noise_seed=seed)) for seed in (5, None)}
+    assert findings[5].details["same_noise"] is True
+    assert "drawn anew" not in findings[5].result
+    assert findings[None].details["same_noise"] is False
+    assert "noise drawn anew by the same law" in findings[None].result
     again: list[Seen] = [overhear(opened(2, noise_seed=5))[0] for _ in range(2)]
     assert torch.equal(again[0].embeddings, again[1].embeddings)
     other = overhear(opened(2))[0]

@@ -38,11 +38,11 @@ def test_identity_messages_leak_with_other_updates_too(update: str, tmp_path: Pa
 def test_as_many_maps_as_features_hide_nothing_from_a_server_that_knows_some_nodes(tmp_path: Path) -> None:
     """64 mixtures of 64 features: from 180 known nodes nearly all of the others follows."""
     wide = found(tmp_path / "wide", "sapgnn", "split_features", hidden=64)
-    narrow = found(tmp_path / "narrow", "sapgnn", "split_features", hidden=4)
+    hidden_4 = found(tmp_path / "hidden_4", "sapgnn", "split_features", hidden=4)
     assert wide.value is not None
-    assert narrow.value is not None
+    assert hidden_4.value is not None
     assert wide.value > 0.95
-    assert narrow.value < 0.6
+    assert hidden_4.value < 0.6
 
 
 @pytest.mark.parametrize("method", ["sapgnn", "ppgnn"])
@@ -83,13 +83,13 @@ def test_features_that_have_nothing_to_do_with_the_uploads_are_not_reconstructed
     assert explained_variance(seen, mixed, known) > 0.999
 
 
-def test_the_maxima_of_secure_pooling_give_away_what_the_maxima_in_clear_do(tmp_path: Path) -> None:
+def test_the_maxima_of_secure_pooling_give_away_what_plaintext_maxima_do(tmp_path: Path) -> None:
     """A node's own part is the same at all its clients: pooling hides neighbours and whose they are, not
     that."""
     pytest.importorskip("cryptography", reason="secure pooling needs the extra 'secure'")
-    clear, secure = (
+    plaintext, secure = (
         found(tmp_path / pooling, "sapgnn", "split_features", hidden=8, pooling=pooling)
         for pooling in ("plaintext", "secure")
     )
-    assert clear.value is not None
-    assert secure.value == pytest.approx(clear.value, abs=1e-6)
+    assert plaintext.value is not None
+    assert secure.value == pytest.approx(plaintext.value, abs=1e-6)

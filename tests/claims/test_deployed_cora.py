@@ -45,11 +45,11 @@ def cora(real_data: Path):
 @pytest.fixture(scope="module")
 def deployed(cora, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcome, Ledger]]:
     torch.set_default_dtype(torch.float64)
-    folder, (graph, split, dealt) = tmp_path_factory.mktemp("cora"), cora
+    folder, (graph, split, parts) = tmp_path_factory.mktemp("cora"), cora
     project = loopback_project([1, 1, 1])
     data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
     for k, path in enumerate(data.values()):
-        save_cohort(make_cohort(graph, split, dealt, [k]), path)
+        save_cohort(make_cohort(graph, split, parts, [k]), path)
     asked = [
         request(
             project, get_method(name), config_of(name),
@@ -75,9 +75,9 @@ def deployed(cora, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[
 
 def run_here(cora, name: str, place) -> tuple[Outcome, Federation]:
     torch.set_default_dtype(torch.float64)
-    graph, split, dealt = cora
+    graph, split, parts = cora
     fed = place(3, "cpu")
-    cohorts = [make_cohort(graph, split, dealt, worker) for worker in fed.workers]
+    cohorts = [make_cohort(graph, split, parts, worker) for worker in fed.workers]
     data = fed.locate("clients", "data", cohorts)
     return train(fed, get_method(name), data, Task(graph.num_features, 7), config_of(name)), fed
 
@@ -93,11 +93,11 @@ def weights(outcome: Outcome, name: str) -> list[torch.Tensor]:
 def test_the_metrics_of_every_round_and_the_weights_are_those_of_the_local_runtime(name, deployed, cora):
     apart, ledger = deployed[name]
     together, fed = run_here(cora, name, stacked)
-    for mine, theirs in zip(apart.history, together.history, strict=True):
-        assert mine["val"] == pytest.approx(theirs["val"], abs=1e-9)
+    for apart_row, together_row in zip(apart.history, together.history, strict=True):
+        assert apart_row["val"] == pytest.approx(together_row["val"], abs=1e-9)
     assert apart.test == pytest.approx(together.test, abs=1e-9)
-    for mine, theirs in zip(weights(apart, name), weights(together, name), strict=True):
-        assert torch.allclose(mine, theirs.reshape(mine.shape), rtol=0, atol=1e-9)
+    for apart_weight, together_weight in zip(weights(apart, name), weights(together, name), strict=True):
+        assert torch.allclose(apart_weight, together_weight.reshape(apart_weight.shape), rtol=0, atol=1e-9)
     bytes_here = {(e.phase, e.name): e.bytes for e in fed.ledger.entries}
     bytes_there = {(e.phase, e.name): e.bytes for e in ledger.entries}
     assert {key: bytes_there[key] for key in bytes_here} == bytes_here
@@ -109,7 +109,7 @@ def test_the_bits_are_those_of_one_client_at_a_time(name, deployed, cora):
     apart, _ = deployed[name]
     together, _ = run_here(cora, name, one_at_a_time)
     assert all(
-        torch.equal(mine, theirs)
-        for mine, theirs in zip(weights(apart, name), weights(together, name), strict=True)
+        torch.equal(apart_weight, together_weight)
+        for apart_weight, together_weight in zip(weights(apart, name), weights(together, name), strict=True)
     )
     assert [line["val"] for line in apart.history] == [line["val"] for line in together.history]

@@ -2,7 +2,7 @@
 
 Fedgcn's place beside central, and fedavg's far below it when cross-client edges are dropped at training and
 at prediction, are FedGCN's own findings (Yao et al. 2023, Table 2); the band of central GCN is
-what the recipe gives over many seeds."""
+what the preset gives over many seeds."""
 
 import re
 import sys
@@ -48,9 +48,9 @@ def figures_of_records():
 @pytest.mark.parametrize("name", ["README.md", "docs/choosing.md"])
 def test_the_figures_on_cora_that_the_texts_print_are_these(name, cora):
     """The program's own output, so a change shows here; a point is left for other machines and versions."""
-    (told,) = re.findall(r"^On Cora .*?(?:\n\n|\Z)", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
-    told = figures_of_records().render(told)
-    printed = dict(re.findall(r"\b(central|isolated|fedavg|fedgcn) ([\d.]+) (?:±|%)", told))
+    (paragraph,) = re.findall(r"^On Cora .*?(?:\n\n|\Z)", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
+    paragraph = figures_of_records().render(paragraph)
+    printed = dict(re.findall(r"\b(central|isolated|fedavg|fedgcn) ([\d.]+) (?:±|%)", paragraph))
     assert {*printed} == {*METHODS}
     for method, figure in printed.items():
         assert accuracy(cora[method]) == pytest.approx(float(figure), abs=1.0), method
@@ -87,9 +87,9 @@ def test_the_bytes_of_fedgcns_exchange_on_cora_equal_the_formula(real_data):
     """Up sum_i |clients touching N(i)| d scalars, down d sum_k |closure_k|: counted here from the
     edges."""
     graph = load("cora", real_data)
-    dealt = partition(graph, "label_dirichlet", 10, 0)
+    parts = partition(graph, "label_dirichlet", 10, 0)
     client = np.empty(graph.num_nodes, dtype=int)
-    client[dealt.held_node] = dealt.held_client
+    client[parts.held_node] = parts.held_client
     u, v = graph.edges
     holds = np.zeros((10, graph.num_nodes), dtype=bool)  # holds[k, i]: client k has i or a neighbour of i
     holds[client, np.arange(graph.num_nodes)] = True

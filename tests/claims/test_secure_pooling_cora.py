@@ -1,4 +1,4 @@
-"""SAPGNN on Cora with two holders, a server and real secure pooling, every place a process of its own."""
+"""SAPGNN on Cora with two clients, a server and real secure pooling, every place a process of its own."""
 
 from pathlib import Path
 from typing import Any
@@ -26,20 +26,20 @@ pytestmark = pytest.mark.on_demand
 @pytest.fixture(scope="module")
 def cohorts(real_data: Path) -> tuple[list[Cohort], Task]:
     graph = load("cora", real_data)
-    split, dealt = make_split(graph, "public", 0), partition(graph, "edges_uniform", 2, 0)
-    return [make_cohort(graph, split, dealt, [k]) for k in range(2)], Task(graph.num_features, 7)
+    split, parts = make_split(graph, "public", 0), partition(graph, "edges_uniform", 2, 0)
+    return [make_cohort(graph, split, parts, [k]) for k in range(2)], Task(graph.num_features, 7)
 
 
 def trained(cohorts: tuple[list[Cohort], Task], **settings: Any) -> tuple[Outcome, Ledger]:
     method = get_method("sapgnn")
-    recipe = {
+    options = {
         **default_settings(method, preset="paper"),
         "hidden": 16,
         "dropout": 0.0,
         "weight_decay": 0.0,
         "eval_every": 5,
     }
-    config = method.config(**{**recipe, **settings})
+    config = method.config(**{**options, **settings})
     with Workers([(0,), (1,)]) as clients:
         return train_in_processes(method, *cohorts, config, running=clients)
 
@@ -51,27 +51,27 @@ def weights(outcome: Outcome) -> dict[str, torch.Tensor]:
     }
 
 
-def test_the_gradients_of_the_first_epoch_are_those_of_pooling_in_clear_within_fixed_point(
+def test_the_gradients_of_the_first_epoch_are_those_of_plaintext_pooling_within_fixed_point(
     cohorts: tuple[list[Cohort], Task],
 ) -> None:
     """A step of SGD with learning rate 1 from the same weights: its difference is the gradients'."""
     step = {"optimizer": "sgd", "lr": 1.0, "rounds": 1}
-    clear, hidden = (weights(trained(cohorts, pooling=p, **step)[0]) for p in ("plaintext", "secure"))
+    plaintext, hidden = (weights(trained(cohorts, pooling=p, **step)[0]) for p in ("plaintext", "secure"))
     moved = 0.0
-    for name, w in clear.items():
+    for name, w in plaintext.items():
         assert torch.allclose(hidden[name], w, rtol=0, atol=2e-4), name
         moved += float((hidden[name] - w).abs().sum())
-    assert moved > 0, "the fixed point leaves a trace: else this compared clear with clear"
+    assert moved > 0, "the fixed point leaves a trace: else this compared plaintext with plaintext"
 
 
-def test_five_epochs_learn_what_they_learn_in_clear_at_the_bytes_of_the_simulation(
+def test_five_epochs_learn_what_they_learn_in_plaintext_at_the_bytes_of_the_simulation(
     cohorts: tuple[list[Cohort], Task],
 ) -> None:
-    clear, _ = trained(cohorts, pooling="plaintext", rounds=5)
+    plaintext, _ = trained(cohorts, pooling="plaintext", rounds=5)
     hidden, ledger = trained(cohorts, pooling="secure", rounds=5)
     simulated, counted = trained(cohorts, pooling="secure", protocols="simulated", rounds=5)
     for name in ("accuracy", "macro_f1", "loss"):
-        assert hidden.test[name] == pytest.approx(clear.test[name], abs=5e-3)
+        assert hidden.test[name] == pytest.approx(plaintext.test[name], abs=5e-3)
         assert hidden.test[name] == pytest.approx(simulated.test[name], abs=1e-6)
     assert ledger.totals() == counted.totals()
     kinds = {e.protection for e in ledger.entries if "/protocol" in e.name or "_shares" in e.name}

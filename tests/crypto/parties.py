@@ -41,9 +41,9 @@ def random_pairs(bits: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def batches(first: bool) -> dict[int, np.ndarray]:
-    mine = 0 if first else 1
-    exhaustive = {bits: all_pairs(bits)[mine] for bits in range(1, 9)}
-    return exhaustive | {bits: random_pairs(bits, 10**5)[mine] for bits in (10, 16, 32)}
+    party = 0 if first else 1
+    exhaustive = {bits: all_pairs(bits)[party] for bits in range(1, 9)}
+    return exhaustive | {bits: random_pairs(bits, 10**5)[party] for bits in (10, 16, 32)}
 
 
 def compare_second(end: End) -> Arrays:

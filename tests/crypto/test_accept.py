@@ -39,14 +39,14 @@ def accepted(numbers: Numbers, **terms: Any) -> tuple[list[bool], tuple[int, int
 def test_a_number_is_accepted_exactly_where_the_draw_of_both_is_below_its_threshold(
     old_is_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At draws around every border of the three signs, for all pairs of 2-bit numbers."""
+    """At draws next to every border of the three signs, for all pairs of 2-bit numbers."""
     cases = []
     for x, y in product(range(4), repeat=2):
         t = int(thresholds(np.array(y - x if old_is_first else x - y), 1.5))
         for total in (0, t - 1, t, DRAWS - 1, DRAWS, DRAWS + t - 1, DRAWS + t, 2 * DRAWS - 2):
-            mine = min(max(total - DRAWS // 3, 0), DRAWS - 1)
-            if 0 <= total - mine < DRAWS:
-                cases.append((x, y, mine, total - mine, t))
+            first = min(max(total - DRAWS // 3, 0), DRAWS - 1)
+            if 0 <= total - first < DRAWS:
+                cases.append((x, y, first, total - first, t))
     assert len(cases) > 100
     draws = iter([d for case in cases for d in case[2:4]])
     monkeypatch.setattr(acceptance, "_draw_below", lambda _: next(draws))
@@ -71,7 +71,7 @@ def test_a_number_that_is_no_larger_is_always_accepted_and_one_far_larger_never(
 
 
 @pytest.mark.parametrize("bits", [1, 4, 9, 12])
-def test_it_costs_the_bytes_that_are_foretold(bits: int) -> None:
+def test_it_costs_the_bytes_that_are_predicted(bits: int) -> None:
     _, cost = accepted([(1, 0), (0, 1)], bits=bits, old_is_first=True, temperature=1.0)
     assert cost == tuple(2 * size for size in bytes_of_accept(bits))
 
@@ -146,10 +146,10 @@ def test_the_bit_that_each_shows_says_nothing_by_itself() -> None:
         session = yield from TwoParty(first=first).set_up()
         swap = session.swap
 
-        def spy(step: str, mine: Any) -> Party[Any]:
+        def spy(step: str, bit: Any) -> Party[Any]:
             if first and step == "accepted":
-                shown.append(int(mine[0]))
-            return (yield from swap(step, mine))
+                shown.append(int(bit[0]))
+            return (yield from swap(step, bit))
 
         session.swap = spy  # type: ignore[method-assign,assignment]
         for _ in range(200):
@@ -160,7 +160,7 @@ def test_the_bit_that_each_shows_says_nothing_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "bits", "temperature", "told"),
+    ("number", "bits", "temperature", "message"),
     [
         (8, 3, 1.0, "at most 3 of at most 12 bits"),
         (0, 13, 1.0, "at most 13 of at most 12 bits"),
@@ -170,6 +170,6 @@ def test_the_bit_that_each_shows_says_nothing_by_itself() -> None:
         (0, 3, math.nan, "got nan"),
     ],
 )
-def test_what_cannot_be_accepted_is_refused(number: int, bits: int, temperature: float, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_what_cannot_be_accepted_is_refused(number: int, bits: int, temperature: float, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         accepted([(number, 0)], bits=bits, old_is_first=True, temperature=temperature)

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from graphfed.crypto import shamir
-from graphfed.crypto.aggregation import Client, IdealClient, IdealServer, Server, Terms
+from graphfed.crypto.aggregation.client import Client, IdealClient
+from graphfed.crypto.aggregation.server import IdealServer, Server
+from graphfed.crypto.aggregation.terms import Terms
 from graphfed.crypto.errors import ProtocolError
 from graphfed.crypto.pairwise import KeyPair, add_masks, open_sealed, seal
 from graphfed.errors import InputError
@@ -64,9 +66,11 @@ class Talk:
         keys = self.upwards(1, lambda c: c.advertise())
         listed = self.carry("all_keys", None, self.server.all_keys(keys))
         sealed = self.upwards(2, lambda c: c.share_keys(listed))
-        told = self.server.forward(sealed)
-        told = {party: self.carry("forwarded_shares", party, message) for party, message in told.items()}
-        masked = self.upwards(3, lambda c: c.mask(told[c.party], self.vectors[c.party]))
+        forwarded = self.server.forward(sealed)
+        forwarded = {
+            party: self.carry("forwarded_shares", party, message) for party, message in forwarded.items()
+        }
+        masked = self.upwards(3, lambda c: c.mask(forwarded[c.party], self.vectors[c.party]))
         for party, message in masked.items():
             self.server.add_masked(party, message)
 
@@ -77,7 +81,7 @@ class Talk:
 
 
 def vectors_of(clients: int, width: int = 5, seed: int = 0) -> list[np.ndarray]:
-    """Any 64-bit words: their sums wrap around."""
+    """Any 64-bit words: their sums wrap."""
     draw = np.random.default_rng(seed)
     return list(draw.integers(-(2**63), 2**63, (clients, width), dtype=np.int64))
 
@@ -338,12 +342,12 @@ def ready(step: int, clients: int = 5, threshold: int = 4) -> Talk:
     talk.sent["all_keys", None] = listed = talk.server.all_keys(keys)
     if step == 1:
         return talk
-    told = talk.server.forward({c.party: c.share_keys(listed) for c in talk.clients})
-    talk.sent |= {("forwarded_shares", party): message for party, message in told.items()}
+    forwarded = talk.server.forward({c.party: c.share_keys(listed) for c in talk.clients})
+    talk.sent |= {("forwarded_shares", party): message for party, message in forwarded.items()}
     if step == 2:
         return talk
     for c in talk.clients:
-        talk.server.add_masked(c.party, c.mask(told[c.party], talk.vectors[c.party]))
+        talk.server.add_masked(c.party, c.mask(forwarded[c.party], talk.vectors[c.party]))
     return talk
 
 
@@ -395,14 +399,14 @@ def test_a_client_refuses_keys_that_cannot_be_the_clients_own(change: Any, why: 
 def test_a_client_refuses_a_mask_key_of_low_order() -> None:
     talk = ready(2)
     talk.clients[1]._keys[2] = talk.clients[1]._keys[2][:32] + (1).to_bytes(32, "little")
-    told = talk.sent["forwarded_shares", 1]
-    refused("a point of low order", lambda: talk.clients[1].mask(told, talk.vectors[1]))
+    forwarded = talk.sent["forwarded_shares", 1]
+    refused("a point of low order", lambda: talk.clients[1].mask(forwarded, talk.vectors[1]))
 
 
 def test_a_client_refuses_to_mask_among_fewer_than_the_threshold() -> None:
     talk = ready(2)
-    told = talk.sent["forwarded_shares", 0]
-    few = told[: 8 + 2 * 80] + bytes(2 * 80)
+    forwarded = talk.sent["forwarded_shares", 0]
+    few = forwarded[: 8 + 2 * 80] + bytes(2 * 80)
     refused(
         "only 3 of 5 clients are left that have shared", lambda: talk.clients[0].mask(few, talk.vectors[0])
     )
@@ -411,8 +415,8 @@ def test_a_client_refuses_to_mask_among_fewer_than_the_threshold() -> None:
 def test_a_client_refuses_a_share_of_one_that_advertised_no_keys() -> None:
     talk = Talk(Terms("stranger", 5, 3), vectors_of(5), [4, 4, 4, 4, 0])
     listed = talk.server.all_keys(talk.upwards(1, lambda c: c.advertise()))
-    told = talk.server.forward(talk.upwards(2, lambda c: c.share_keys(listed)))
-    strange = told[0][:-80] + b"?" * 80
+    forwarded = talk.server.forward(talk.upwards(2, lambda c: c.share_keys(listed)))
+    strange = forwarded[0][:-80] + b"?" * 80
     refused(
         "a share of client 4 arrived, and that client has not advertised",
         lambda: talk.clients[0].mask(strange, talk.vectors[0]),
@@ -422,27 +426,27 @@ def test_a_client_refuses_a_share_of_one_that_advertised_no_keys() -> None:
 def test_a_share_for_somebody_else_does_not_open() -> None:
     """The server swaps the boxes, each under the tag of the other."""
     talk = ready(2)
-    mine, theirs = (talk.sent["forwarded_shares", p] for p in (0, 1))
-    refused("does not open", lambda: talk.clients[0].mask(mine[:8] + theirs[8:], talk.vectors[0]))
+    first, second = (talk.sent["forwarded_shares", p] for p in (0, 1))
+    refused("does not open", lambda: talk.clients[0].mask(first[:8] + second[8:], talk.vectors[0]))
 
 
 def test_a_share_of_another_session_or_of_another_sender_does_not_open() -> None:
     talk, other = ready(2), ready(2)
-    mine, old = talk.sent["forwarded_shares", 0], other.sent["forwarded_shares", 0]
-    refused("does not open", lambda: talk.clients[0].mask(mine[:8] + old[8:], talk.vectors[0]))
+    new, old = talk.sent["forwarded_shares", 0], other.sent["forwarded_shares", 0]
+    refused("does not open", lambda: talk.clients[0].mask(new[:8] + old[8:], talk.vectors[0]))
     other = ready(2)
-    told = other.sent["forwarded_shares", 0]
-    swapped = told[:8] + told[88:168] + told[8:88] + told[168:]
+    forwarded = other.sent["forwarded_shares", 0]
+    swapped = forwarded[:8] + forwarded[88:168] + forwarded[8:88] + forwarded[168:]
     refused("does not open", lambda: other.clients[0].mask(swapped, other.vectors[0]))
 
 
-def asked(talk: Talk, wanted: Sequence[int]) -> bytes:
+def request_of(talk: Talk, requested: Sequence[int]) -> bytes:
     """A request to unmask as the server would send it."""
-    return talk.server._tag("survivors", 2**32 - 1) + bytes(wanted)
+    return talk.server._tag("survivors", 2**32 - 1) + bytes(requested)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "why"),
+    ("requested", "why"),
     [
         ([1, 1, 1, 3, 1], "the server asks for both secrets of client 3, which would reveal its vector; "
         "refused"),
@@ -450,17 +454,17 @@ def asked(talk: Talk, wanted: Sequence[int]) -> bytes:
         ([3, 1, 1, 1, 1], "both secrets of client 0"),
         ([1, 1, 255, 1, 1], "both secrets of client 2"),
         ([2, 1, 1, 1, 1], "lists this client as dropped out"),
-        ([1, 1, 1, 2, 2], "only 3 of 5 clients are left whose masked vector has come"),
+        ([1, 1, 1, 2, 2], "only 3 of 5 clients are left whose masked vector has arrived"),
         ([1, 1, 1, 1, 0], "no secret of client 4, so the sum cannot be opened"),
         ([0, 1, 1, 1, 1], "no secret of client 0"),
     ],
 )  # fmt: skip
-def test_a_client_refuses_a_request_that_could_show_a_vector(wanted: Sequence[int], why: str) -> None:
+def test_a_client_refuses_a_request_that_could_show_a_vector(requested: Sequence[int], why: str) -> None:
     talk = ready(3)
-    refused(why, lambda: talk.clients[0].unmask(asked(talk, wanted)))
+    refused(why, lambda: talk.clients[0].unmask(request_of(talk, requested)))
     refused(
         "already answered or refused the session's one request",
-        lambda: talk.clients[0].unmask(asked(talk, [1] * 5)),
+        lambda: talk.clients[0].unmask(request_of(talk, [1] * 5)),
     )
 
 
@@ -470,17 +474,17 @@ def test_a_client_refuses_survivors_that_were_not_among_those_it_saw() -> None:
     talk.until_masked()
     for code in (1, 2):
         client = talk.clients[code]
-        told = asked(talk, [1, 1, 1, 1, code])
-        refused("a secret of client 4, which did not share its keys", lambda c=client, t=told: c.unmask(t))
+        request = request_of(talk, [1, 1, 1, 1, code])
+        refused("a secret of client 4, which did not share its keys", lambda c=client, r=request: c.unmask(r))
 
 
 @pytest.mark.parametrize("again", [[1, 1, 1, 1, 1], [1, 1, 1, 1, 2]], ids=["the same", "another set"])
 def test_a_client_answers_one_request_in_a_session(again: Sequence[int]) -> None:
     """With two, client 4's seed from some and its key from others."""
     talk = ready(3)
-    talk.clients[0].unmask(asked(talk, [1] * 5))
+    talk.clients[0].unmask(request_of(talk, [1] * 5))
     why = "with a second answer the server could open both secrets of a client"
-    refused(why, lambda: talk.clients[0].unmask(asked(talk, again)))
+    refused(why, lambda: talk.clients[0].unmask(request_of(talk, again)))
 
 
 def test_half_of_the_clients_are_too_few_to_answer_two_requests_with() -> None:
@@ -496,8 +500,8 @@ def test_half_of_the_clients_are_too_few_to_answer_two_requests_with() -> None:
 
 def test_the_server_refuses_a_second_masked_vector_and_one_of_a_stranger() -> None:
     talk = ready(2)
-    told = {p: talk.sent["forwarded_shares", p] for p in range(5)}
-    masked = {c.party: c.mask(told[c.party], talk.vectors[c.party]) for c in talk.clients}
+    forwarded = {p: talk.sent["forwarded_shares", p] for p in range(5)}
+    masked = {c.party: c.mask(forwarded[c.party], talk.vectors[c.party]) for c in talk.clients}
     talk.server.add_masked(1, masked[1])
     refused("a second masked vector of client 1", lambda: talk.server.add_masked(1, masked[1]))
     for party in (-1, 5, 9):
@@ -622,7 +626,7 @@ STEPS: list[Callable[[Talk], Any]] = [
     lambda talk: talk.clients[0].advertise(),
     lambda talk: talk.clients[0].share_keys(talk.sent.get(("all_keys", None), b"")),
     lambda talk: talk.clients[0].mask(talk.sent.get(("forwarded_shares", 0), b""), talk.vectors[0]),
-    lambda talk: talk.clients[0].unmask(asked(talk, [1] * 5)),
+    lambda talk: talk.clients[0].unmask(request_of(talk, [1] * 5)),
 ]
 
 
@@ -689,7 +693,8 @@ def test_without_the_library_the_ideal_form_runs_and_the_real_one_says_what_to_i
 import sys
 sys.modules["cryptography"] = None
 from graphfed.errors import InputError
-from graphfed.crypto.aggregation import Client, IdealClient, Terms
+from graphfed.crypto.aggregation.client import Client, IdealClient
+from graphfed.crypto.aggregation.terms import Terms
 IdealClient(Terms.usual("", 3), 0).advertise()
 try:
     Client(Terms.usual("", 3), 0).advertise()

@@ -228,15 +228,15 @@ def test_what_a_refusal_says_is_the_sender_the_label_and_the_size() -> None:
     sealed[12] ^= 1
     with pytest.raises(ChannelError) as caught:
         south.open("round 3/update", sealed)
-    told = str(caught.value)
-    assert all(part in told for part in ("'north'", "'round 3/update'", "38 bytes"))
-    assert "secret" not in told
+    text = str(caught.value)
+    assert all(part in text for part in ("'north'", "'round 3/update'", "38 bytes"))
+    assert "secret" not in text
     # No inner error, whose locals could hold what the bytes would have opened to.
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
 
 
-def test_nothing_of_the_message_or_its_label_is_in_what_crosses() -> None:
+def test_nothing_of_the_message_or_its_label_is_in_what_is_sent() -> None:
     north, _ = pair()
     message = b"account 4711: fraud" * 50
     sealed = north.seal("label/4711", message)
@@ -244,7 +244,7 @@ def test_nothing_of_the_message_or_its_label_is_in_what_crosses() -> None:
     assert b"label" not in sealed
 
 
-def test_the_same_message_sealed_twice_crosses_as_different_bytes() -> None:
+def test_the_same_message_sealed_twice_is_sent_as_different_bytes() -> None:
     north, _ = pair()
     first, second = north.seal("a", bytes(64)), north.seal("a", bytes(64))
     assert first[:8] != second[:8]
@@ -397,8 +397,8 @@ def test_offers_for_another_session_or_site_or_from_another_site_are_refused() -
             east, certificate=north.certificate.public_bytes(serialization.Encoding.DER)
         ): "its signature is wrong: the offer was altered, or another site made it",
     }
-    for offer, told in cases.items():
-        assert refusal(offer) == told
+    for offer, reason in cases.items():
+        assert refusal(offer) == reason
 
 
 def test_a_sites_own_offer_is_refused_when_it_comes_back() -> None:
@@ -424,7 +424,7 @@ def test_a_point_of_low_order_is_refused_even_from_the_peer_itself(point: bytes)
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "reason"),
     [
         (
             {"ends": -0.5},
@@ -441,9 +441,9 @@ def test_a_point_of_low_order_is_refused_even_from_the_peer_itself(point: bytes)
         ({"usage": UNREADABLE}, r"it cannot be read \(ValueError\)|does not vouch for it"),
     ],
 )
-def test_a_certificate_that_does_not_speak_for_the_peer_is_refused(how: dict, told: str) -> None:
+def test_a_certificate_that_does_not_speak_for_the_peer_is_refused(how: dict, reason: str) -> None:
     der = client("north", **how).certificate.public_bytes(serialization.Encoding.DER)
-    assert re.search(told, refusal(offer_of(bank("north"), certificate=der)))
+    assert re.search(reason, refusal(offer_of(bank("north"), certificate=der)))
 
 
 def test_a_root_of_the_same_name_with_another_key_vouches_for_nobody() -> None:
@@ -454,8 +454,8 @@ def test_a_root_of_the_same_name_with_another_key_vouches_for_nobody() -> None:
 
 def test_a_root_that_has_expired_vouches_for_nobody_any_more() -> None:
     old = authority("old_project", -0.5)
-    told = refusal(offer_of(client("north", by=old)), identity=client("south", by=old))
-    assert "the root's certificate is valid from" in told
+    text = refusal(offer_of(client("north", by=old)), identity=client("south", by=old))
+    assert "the root's certificate is valid from" in text
 
 
 def test_a_site_cannot_vouch_for_another_name() -> None:
@@ -554,7 +554,7 @@ def test_two_handshakes_of_the_same_sites_and_session_have_nothing_in_common() -
 
 
 @pytest.mark.parametrize(
-    ("peer", "session", "told"),
+    ("peer", "session", "reason"),
     [
         ("north", "run 1", "connects two different sites, and both are 'north'"),
         ("", "run 1", "the peer's name '' cannot be used"),
@@ -565,9 +565,9 @@ def test_two_handshakes_of_the_same_sites_and_session_have_nothing_in_common() -
     ],
 )
 def test_names_that_cannot_be_used_are_refused_before_anything_is_signed(
-    peer: str, session: str, told: str
+    peer: str, session: str, reason: str
 ) -> None:
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=reason):
         Handshake.begin(bank("north"), peer, session)
 
 
@@ -612,9 +612,9 @@ def test_the_keys_of_rfc_7748_give_what_the_description_says() -> None:
         return number.to_bytes(8, "big") + content
 
     for number, message in enumerate([b"", b"weights", bytes(1000)]):
-        theirs = sealed(to_bob, number, (b"alice", b"bob"), b"update", message)
-        assert at_alice.seal("update", message) == theirs
-        assert at_bob.open("update", theirs) == message
+        box = sealed(to_bob, number, (b"alice", b"bob"), b"update", message)
+        assert at_alice.seal("update", message) == box
+        assert at_bob.open("update", box) == message
     assert at_bob.seal("m", b"x" * 33) == sealed(to_alice, 0, (b"bob", b"alice"), b"m", b"x" * 33)
 
 
@@ -668,7 +668,7 @@ def test_a_key_that_is_not_the_certificates_or_cannot_be_used_is_refused(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "reason"),
     [
         ({"ends": -0.5}, "the certificate is valid from .* set the clock or renew the startup kit"),
         ({"begins": 0.5}, "the certificate is valid from"),
@@ -677,9 +677,9 @@ def test_a_key_that_is_not_the_certificates_or_cannot_be_used_is_refused(tmp_pat
     ],
 )
 def test_a_certificate_that_peers_would_refuse_is_refused_at_home(
-    how: dict, told: str, tmp_path: Path
+    how: dict, reason: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=f"client.crt cannot be used: .*{told}"):
+    with pytest.raises(InputError, match=f"client.crt cannot be used: .*{reason}"):
         Identity.load(write_kit(tmp_path, client("north", **how)))
 
 

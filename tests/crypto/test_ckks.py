@@ -145,7 +145,7 @@ def test_weighted_sums_are_within_the_stated_error_and_the_ideal_form_of_them_to
 
 
 def test_products_at_the_limit_are_right(holders, evaluators):
-    """Where the scale could not carry a result it would wrap around and be anything."""
+    """Where the scale could not carry a result it would wrap and be anything."""
     x = np.full((2, PRODUCT.slots), PRODUCT.largest - 1)
     weights = sp.csr_matrix([[PRODUCT.weight / 2, PRODUCT.weight / 2]])
     (result,) = holders["product"].decrypt(
@@ -435,7 +435,7 @@ def test_importing_graphfed_and_running_a_simulation_do_not_load_the_library():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_the_library_a_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_without_the_library_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "tenseal", None)
     with pytest.raises(InputError, match=r"pip install 'graphfed\[secure\]'"):
         KeyOwner.make("sum")

@@ -61,7 +61,7 @@ def test_the_old_name_of_the_variable_is_refused_with_the_new_one(monkeypatch: p
         ("5f" * 33, r"has 66 characters and is not a key"),
     ],
 )
-def test_a_missing_or_short_key_is_told_with_the_way_to_make_one_and_is_not_shown(
+def test_a_missing_or_short_key_is_reported_with_the_way_to_make_one_and_is_not_shown(
     text: str | None, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(KEY, raising=False)

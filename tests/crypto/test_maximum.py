@@ -77,8 +77,8 @@ def test_maxima_and_the_rows_that_won_are_those_of_the_plain_maximum_with_the_fi
         session = yield from maximum.open_session(first=first, simulated=simulated)
         plan = maximum.make_plan(group)
         found, chosen = yield from maximum.maxima(session, plan, shares[not first])
-        mine = gradient if first else 0 * gradient
-        return found, (yield from maximum.send_gradients(session, plan, chosen, mine))
+        local = gradient if first else 0 * gradient
+        return found, (yield from maximum.send_gradients(session, plan, chosen, local))
 
     one, other = run_both(party(True), party(False))
     assert (one.sent, one.received) == (other.received, other.sent)
@@ -115,14 +115,14 @@ def pooled(place: Place, *, simulated: bool) -> tuple[Federation, torch.Tensor, 
     client, ids = torch.tensor(HELD).T
     x = torch.randn(len(HELD), 2, generator=torch.Generator().manual_seed(0)).double()
     x[0, 0] = -torch.inf
-    mine = [torch.isin(client, torch.tensor(h)) for h in fed.workers]
+    masks = [torch.isin(client, torch.tensor(h)) for h in fed.workers]
     rows = fed.locate(
         "clients", "ids",
-        [RowIds(ids[m], client[m] - h[0]) for m, h in zip(mine, fed.workers, strict=True)],
+        [RowIds(ids[m], client[m] - h[0]) for m, h in zip(masks, fed.workers, strict=True)],
     )  # fmt: skip
     meeting = prepare_route(fed, fed.route(rows, name="ids"), open_helper_session(fed, name="pool"))
     with fed.tape():
-        at_clients = fed.clients.run(as_leaves, fed.locate("clients", "x", [x[m] for m in mine]))
+        at_clients = fed.clients.run(as_leaves, fed.locate("clients", "x", [x[m] for m in masks]))
         z = secure_max(fed, at_clients, meeting, name="pool")
         fed.backward(fed.server.run(weighted_squares, z))
         gradient = torch.cat(fed.gradients(at_clients).parts)

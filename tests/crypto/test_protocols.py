@@ -46,9 +46,9 @@ def session_of(first: bool, use: Use, both_ways: bool = False) -> Party[tuple[An
 def together(first: Use, second: Use, both_ways: bool = False) -> tuple[Any, Any, tuple[int, int]]:
     """The results of both, and the bytes of the first and of the second."""
     one, other = run_both(session_of(True, first, both_ways), session_of(False, second, both_ways))
-    (mine, (sent, received)), (theirs, seen) = one.result, other.result
+    (local, (sent, received)), (remote, seen) = one.result, other.result
     assert seen == (received, sent)
-    return mine, theirs, (sent, received)
+    return local, remote, (sent, received)
 
 
 def u32(values: Any) -> np.ndarray:
@@ -72,11 +72,11 @@ PAIRS = st.integers(1, 32).flatmap(
 
 @settings(max_examples=40)
 @given(case=PAIRS)
-def test_numbers_of_any_width_compare_as_numbers_do_at_the_bytes_that_are_foretold(case: Any) -> None:
+def test_numbers_of_any_width_compare_as_numbers_do_at_the_bytes_that_are_predicted(case: Any) -> None:
     bits, pairs = case
     x, y = u32([a for a, _ in pairs]), u32([b for _, b in pairs])
-    mine, theirs, cost = together(lambda s: compare(s, x, bits), lambda s: compare(s, y, bits))
-    assert mine.tolist() == theirs.tolist() == [(a > b) - (a < b) for a, b in pairs]
+    local, remote, cost = together(lambda s: compare(s, x, bits), lambda s: compare(s, y, bits))
+    assert local.tolist() == remote.tolist() == [(a > b) - (a < b) for a, b in pairs]
     opening = bytes_of_opening(len(pairs))
     assert cost == tuple(size + opening for size in bytes_of_comparison(len(pairs), bits))
 
@@ -86,8 +86,8 @@ def test_numbers_of_any_width_compare_as_numbers_do_at_the_bytes_that_are_foreto
 def test_only_less_is_opened_at_half_the_bits_of_the_opening(case: Any) -> None:
     bits, pairs = case
     x, y = u32([a for a, _ in pairs]), u32([b for _, b in pairs])
-    mine, theirs, cost = together(lambda s: is_less(s, x, bits), lambda s: is_less(s, y, bits))
-    assert mine.tolist() == theirs.tolist() == [a < b for a, b in pairs]
+    local, remote, cost = together(lambda s: is_less(s, x, bits), lambda s: is_less(s, y, bits))
+    assert local.tolist() == remote.tolist() == [a < b for a, b in pairs]
     opening = bytes_of_opening_less(len(pairs))
     assert opening == TAG_BYTES + math.ceil(len(pairs) / 8)
     assert cost == tuple(size + opening for size in bytes_of_comparison(len(pairs), bits))
@@ -110,15 +110,15 @@ def test_a_session_compares_again_and_again_and_in_more_than_one_wave(
 
         return use
 
-    mine, theirs, cost = together(all_of(0), all_of(1))
-    assert mine == theirs == [np.sign(n[0].astype(int) - n[1]).tolist() for n, _ in batches]
-    told = [bytes_of_comparison(n.shape[1], bits) for n, bits in batches]
+    local, remote, cost = together(all_of(0), all_of(1))
+    assert local == remote == [np.sign(n[0].astype(int) - n[1]).tolist() for n, _ in batches]
+    predicted = [bytes_of_comparison(n.shape[1], bits) for n, bits in batches]
     opened = sum(bytes_of_opening(n.shape[1]) for n, _ in batches)
-    assert cost == (sum(t[0] for t in told) + opened, sum(t[1] for t in told) + opened)
+    assert cost == (sum(t[0] for t in predicted) + opened, sum(t[1] for t in predicted) + opened)
 
 
 @pytest.mark.parametrize("both_ways", [False, True])
-def test_setting_up_a_session_costs_what_is_foretold(both_ways: bool) -> None:
+def test_setting_up_a_session_costs_what_is_predicted(both_ways: bool) -> None:
     one, other = run_both(*(TwoParty(first=f, both_ways=both_ways).set_up() for f in (True, False)))
     assert (one.sent, one.received) == (other.received, other.sent) == bytes_of_set_up(both_ways=both_ways)
 
@@ -135,11 +135,11 @@ def test_signs_and_products_of_shared_numbers_are_those_of_the_numbers(values: l
     d0, d1 = shares_of(d)
     big = np.arange(1, len(d) + 1, dtype=np.uint64 if wide else np.uint32) * (2**40 + 3 if wide else 77)
 
-    def use(share: np.ndarray, mine: np.ndarray) -> Use:
+    def use(share: np.ndarray, multiplied: np.ndarray) -> Use:
         def work(session: TwoParty) -> Party[Any]:
             sign = yield from ring.nonnegative(session, share)
             kept = yield from ring.select(session, sign, share)
-            of_first = yield from ring.select(session, sign, mine, of_first=True)
+            of_first = yield from ring.select(session, sign, multiplied, of_first=True)
             return sign, kept, of_first
 
         return work
@@ -150,9 +150,9 @@ def test_signs_and_products_of_shared_numbers_are_those_of_the_numbers(values: l
     assert ((one[1] + other[1]) == d * nonnegative).all()
     assert ((one[2] + other[2]) == big * nonnegative).all()
     n, size = len(d), big.itemsize
-    told = ring.bytes_of_nonnegative(n), ring.bytes_of_select(n, 4)
-    told += (ring.bytes_of_select(n, size, of_first=True),)
-    assert cost == tuple(sum(t[i] for t in told) for i in (0, 1))
+    predicted = ring.bytes_of_nonnegative(n), ring.bytes_of_select(n, 4)
+    predicted += (ring.bytes_of_select(n, size, of_first=True),)
+    assert cost == tuple(sum(t[i] for t in predicted) for i in (0, 1))
 
 
 @settings(max_examples=25)
@@ -166,9 +166,9 @@ def test_a_difference_is_opened_or_only_whether_it_passes_a_threshold(
     a, b = u32([x for x, _ in pairs]), u32([y for _, y in pairs])
     known = np.full(len(pairs), threshold, dtype=np.int32)
 
-    def use(mine: np.ndarray, share: np.ndarray) -> Use:
+    def use(subtracted: np.ndarray, share: np.ndarray) -> Use:
         def work(session: TwoParty) -> Party[Any]:
-            difference = yield from ring.subtract(session, mine)
+            difference = yield from ring.subtract(session, subtracted)
             accepted = yield from ring.at_most(session, share, known)
             return difference.tolist(), accepted.tolist()
 
@@ -176,8 +176,8 @@ def test_a_difference_is_opened_or_only_whether_it_passes_a_threshold(
 
     one, other, cost = together(use(a, a), use(b, 0 - b))
     assert one == other == ([x - y for x, y in pairs], [x - y <= threshold for x, y in pairs])
-    told = ring.bytes_of_subtract(len(a), 4), ring.bytes_of_at_most(len(a))
-    assert cost == tuple(sum(t[i] for t in told) for i in (0, 1))
+    predicted = ring.bytes_of_subtract(len(a), 4), ring.bytes_of_at_most(len(a))
+    assert cost == tuple(sum(t[i] for t in predicted) for i in (0, 1))
 
 
 @pytest.mark.parametrize("known", [-(2**29), -1, 0, 2**29])
@@ -191,7 +191,7 @@ def test_a_shared_number_one_above_the_known_one_is_not_at_most_it(known: int) -
 
 
 @pytest.mark.parametrize("of_first", [False, True])
-def test_products_in_more_than_one_message_and_wave_cost_what_is_foretold(
+def test_products_in_more_than_one_message_and_wave_cost_what_is_predicted(
     of_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ring, "BLOCK", 7)
@@ -215,10 +215,10 @@ def test_what_both_drew_is_the_same_at_both_and_another_every_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "bits", "told"), [(256, 8, "256 needs more than 8 bits"), (1, 33, "33 bits")]
+    ("number", "bits", "message"), [(256, 8, "256 needs more than 8 bits"), (1, 33, "33 bits")]
 )
-def test_a_number_that_does_not_fit_is_refused(number: int, bits: int, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_a_number_that_does_not_fit_is_refused(number: int, bits: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         together(lambda s: compare(s, u32([number]), bits), lambda s: compare(s, u32([0]), bits))
 
 
@@ -259,13 +259,13 @@ def test_every_block_gives_the_same_and_costs_the_same_to_the_byte_when_it_is_si
     def ideal(side: int) -> Party[Any]:
         return every_block(Simulated(side == 0), side, seed, count)
 
-    (mine, theirs), (shown, other) = run_both(real(0), real(1)), run_both(ideal(0), ideal(1))
+    (local, remote), (shown, other) = run_both(real(0), real(1)), run_both(ideal(0), ideal(1))
     first, second = bytes_of_set_up(both_ways=True)
-    assert (mine.sent - first, mine.received - second) == (shown.sent, shown.received)
+    assert (local.sent - first, local.received - second) == (shown.sent, shown.received)
     assert (other.sent, other.received) == (shown.received, shown.sent)
     join = {"^": np.bitwise_xor, "+": np.add}
-    for name in mine.result:
-        pairs = [(mine.result[name], theirs.result[name]), (shown.result[name], other.result[name])]
+    for name in local.result:
+        pairs = [(local.result[name], remote.result[name]), (shown.result[name], other.result[name])]
         if name[-1] in join:
             assert np.array_equal(*(join[name[-1]](a, b) for a, b in pairs)), name
         else:
@@ -312,10 +312,10 @@ def learnt_by_the_second(
         patched.setattr(comparison, "BLOCK", len(coins))
         patched.setattr(comparison, "_draw_masks", drawn)
         patched.setattr(comparison, "take", take)
-        mine = together(*(
+        outcome = together(*(
             lambda s, n=n: compare_shared(s, np.full(len(coins), n, dtype=np.uint32), bits) for n in (x, y)
         ))[0]  # fmt: skip
-    return Counter(map(tuple, np.concatenate([*read, mine[:, None] & opened], axis=1).tolist()))
+    return Counter(map(tuple, np.concatenate([*read, outcome[:, None] & opened], axis=1).tolist()))
 
 
 @pytest.mark.parametrize(("bits", "y", "alike"), [

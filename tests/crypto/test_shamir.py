@@ -17,7 +17,7 @@ HALVES = (slice(0, 16), slice(16, 32))
 
 
 @st.composite
-def dealings(draw: st.DrawFn) -> tuple[bytes, int, list[tuple[int, bytes]]]:
+def splits(draw: st.DrawFn) -> tuple[bytes, int, list[tuple[int, bytes]]]:
     """A secret of 16 to 64 bytes, a threshold, and that many of its shares in any order."""
     secret = draw(st.binary(min_size=16, max_size=16)) * draw(st.integers(1, 3)) + draw(
         st.binary(min_size=16, max_size=16)
@@ -29,9 +29,9 @@ def dealings(draw: st.DrawFn) -> tuple[bytes, int, list[tuple[int, bytes]]]:
 
 
 @settings(max_examples=100)
-@given(dealt=dealings())
-def test_any_t_shares_in_any_order_open_the_secret(dealt: tuple[bytes, int, list[tuple[int, bytes]]]) -> None:
-    secret, threshold, shares = dealt
+@given(drawn=splits())
+def test_any_t_shares_in_any_order_open_the_secret(drawn: tuple[bytes, int, list[tuple[int, bytes]]]) -> None:
+    secret, threshold, shares = drawn
     assert all(len(share) == len(secret) for _, share in shares)
     assert combine(shares, threshold) == secret
 
@@ -45,23 +45,23 @@ def test_shares_of_the_library_open_here_and_ours_open_there(secret: bytes, part
     ours = split(secret, threshold, parties)
     opened = [Shamir.combine([(i, ours[i - 1][half]) for i in some]) for half in HALVES]
     assert b"".join(opened) == secret
-    theirs = [dict(Shamir.split(threshold, parties, secret[half])) for half in HALVES]
-    assert combine([(i, theirs[0][i] + theirs[1][i]) for i in some], threshold) == secret
+    library = [dict(Shamir.split(threshold, parties, secret[half])) for half in HALVES]
+    assert combine([(i, library[0][i] + library[1][i]) for i in some], threshold) == secret
 
 
 def test_the_shares_of_fifty_open_as_the_librarys_do_and_many_secrets_at_once() -> None:
     secrets = [bytes([k]) * 32 for k in range(50)]
-    dealt = [split(secret, 34, 50) for secret in secrets]
+    splits_of_secrets = [split(secret, 34, 50) for secret in secrets]
     some = random.Random(0).sample(range(50), 34)
-    joined = [(i + 1, b"".join(shares[i] for shares in dealt)) for i in some]
+    joined = [(i + 1, b"".join(shares[i] for shares in splits_of_secrets)) for i in some]
     assert combine(joined, 34) == b"".join(secrets)
-    library = Shamir.combine([(i + 1, dealt[7][i][:16]) for i in some])
+    library = Shamir.combine([(i + 1, splits_of_secrets[7][i][:16]) for i in some])
     assert library == secrets[7][:16]
 
 
 def test_the_last_index_that_there_is_can_be_used() -> None:
-    theirs = split(b"s" * 16, 2, 300)
-    assert combine([(300, theirs[299]), (257, theirs[256])], 2) == b"s" * 16
+    shares = split(b"s" * 16, 2, 300)
+    assert combine([(300, shares[299]), (257, shares[256])], 2) == b"s" * 16
 
 
 @settings(max_examples=60)

@@ -24,13 +24,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_pair_up_to_8_bits_and_100_000_of_10_16_and_32_have_the_right_outcome_at_both(
     certificates: Path,
 ) -> None:
-    mine, theirs = run_apart(
+    first, second = run_apart(
         certificates, lambda end: ran(end, comparing(True, batches(True))).result, "parties:compare_second"
     )
-    for bits, outcomes in mine.items():
+    for bits, outcomes in first.items():
         x, y = all_pairs(bits) if bits <= 8 else random_pairs(bits, 10**5)
         assert np.array_equal(outcomes, np.sign(x.astype(np.int64) - y))
-        assert np.array_equal(theirs[str(bits)], outcomes)
+        assert np.array_equal(second[str(bits)], outcomes)
 
 
 @pytest.mark.slow
@@ -40,19 +40,19 @@ def test_maxima_of_2708_by_64_numbers_and_the_way_of_their_gradients_are_right_a
 ) -> None:
     size = {"seed": holders, "holders": holders, "nodes": 2708, "width": 64}
     words, group, shares, gradient = pooling_inputs(**size)
-    mine, theirs = run_apart(
+    first, second = run_apart(
         certificates,
         lambda end: ran(end, pooling(True, group, shares[0], gradient)).result,
         "parties:pool_second",
         **size,
     )
     stacked = words.reshape(holders, 2708, 64)
-    assert np.array_equal(mine["found"].view(np.int32), stacked.max(0))
+    assert np.array_equal(first["found"].view(np.int32), stacked.max(0))
     won = np.arange(holders)[:, None, None] == stacked.argmax(0)
-    routed = (mine["routed"] + theirs["routed"]).reshape(won.shape)
+    routed = (first["routed"] + second["routed"]).reshape(won.shape)
     assert np.array_equal(routed, won * gradient)
     # Who won is in neither's hands: half of each one's bits are ones, whoever has the larger numbers.
-    for party in (mine, theirs):
+    for party in (first, second):
         assert abs(party["chosen"].mean() - 0.5) < 0.01
 
 

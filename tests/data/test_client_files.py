@@ -99,14 +99,14 @@ def test_what_clients_share_is_counted(folder: Path) -> None:
     assert "at several clients" not in dict(client_facts(alone)), "an overview of an earlier version"
 
 
-def test_any_other_partition_deals_the_graph_of_all_clients(folder: Path) -> None:
+def test_any_other_partition_assigns_the_graph_of_all_clients(folder: Path) -> None:
     graph = load(folder)
     assigned = partition(graph, "random", 2, 0)
     assigned.check(graph)
     assert len(assigned.held_id) == graph.num_nodes
 
 
-def test_without_a_column_of_labels_every_holder_owns_its_nodes(folder: Path) -> None:
+def test_without_a_column_of_labels_every_client_owns_its_nodes(folder: Path) -> None:
     graph = load(folder, label=None, features=["age"])
     assert graph.held is not None
     assert graph.held.owner.all()
@@ -147,14 +147,14 @@ def test_a_description_of_clients_survives_json_and_names_absolute_paths(folder:
     lines = ["clients:"] + [
         f"  {name}: {{nodes: {f['nodes']}, edges: {f['edges']}}}" for name, f in SITES.items()
     ]
-    (folder / "d.yaml").write_text("\n".join([*lines, "split:", "features: [age]", "name: mine"]))
+    (folder / "d.yaml").write_text("\n".join([*lines, "split:", "features: [age]", "name: custom"]))
     description, _ = describe_file(folder / "d.yaml")
     content = description.to_json()
     again = describe(content, Path("/nowhere"), "it")
     assert again == description
     assert again.to_json() == content
     assert all(Path(path).is_absolute() for client in content["clients"].values() for path in client.values())
-    assert (again.name, again.features, again.split) == ("mine", ("age",), None)
+    assert (again.name, again.features, again.split) == ("custom", ("age",), None)
     assert hash(again) == hash(description)
     assert load_description(again).hash == load_description(description).hash
 

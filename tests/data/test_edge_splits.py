@@ -124,7 +124,7 @@ def test_a_split_that_cannot_be_is_refused(spec: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("n", [6, 9])
-def test_a_complete_graph_has_no_pair_to_tell_edges_from(n: int) -> None:
+def test_a_complete_graph_has_no_pair_that_is_not_an_edge(n: int) -> None:
     with pytest.raises(InputError, match="has 0 pairs of nodes without an edge, and the split needs"):
         make_edge_split(graph_of(set(combinations(range(n), 2)), n), "edges:0.5,0.25,0.25", 0)
 

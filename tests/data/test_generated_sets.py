@@ -43,7 +43,7 @@ class TestSocial:
         assert set(graph.x.data) == {1.0}
         assert graph.x.getnnz(axis=1).min() >= 1
 
-    def test_features_tell_the_community_and_neighbours_features_tell_more(self):
+    def test_features_predict_the_community_and_neighbours_features_predict_more(self):
         graph = load("social")
         n = graph.num_nodes
         u, v = graph.edges
@@ -78,7 +78,7 @@ class TestSocial:
         assert abs(noise.var() - 1) < 0.012
         assert abs(np.corrcoef(noise.T) - np.eye(30)).max() < 0.05  # 435 of N(0, 1/20000): 7 sigma
 
-    def test_dense_features_tell_the_community_and_neighbours_features_tell_more(self):
+    def test_dense_features_predict_the_community_and_neighbours_features_predict_more(self):
         graph = load("social", dense=True)
         u, v = graph.edges
         ends = (np.ones(2 * len(u), np.float32), (np.r_[u, v], np.r_[v, u]))
@@ -102,7 +102,7 @@ class TestSocial:
         assert first.hash == same.hash
         assert (first.x != other.x).mean() > 0.99
 
-    def test_node_numbers_do_not_tell_the_community(self):
+    def test_node_numbers_do_not_reveal_the_community(self):
         y = load("social", num_nodes=10_000).y
         # Under random numbering the correlation of class and number is about N(0, 1/10000): 5.5 of it, 4e-8.
         assert abs(np.corrcoef(np.arange(10_000), y)[0, 1]) < 0.055

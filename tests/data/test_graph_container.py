@@ -265,7 +265,7 @@ class TestFromPyG:
         assert (sparse.x.toarray() == dense.x).all()
 
     def test_masks_become_the_public_split(self):
-        graph = from_pyg(self.data(**self.masks()), name="mine")
+        graph = from_pyg(self.data(**self.masks()), name="custom")
         assert graph.split.train.tolist() == [True, False, False, False]
         assert graph.split.test.tolist() == [False, False, True, False]
         assert graph.split.name == "public"

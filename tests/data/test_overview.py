@@ -62,10 +62,10 @@ def test_clients_add_up_to_the_graph_and_a_slow_count_agrees(n: int, m: int, cli
     assert result["label_skew"] is None or 0 <= result["label_skew"] <= 1
     drawing = result["drawing"]
     assert len(drawing["nodes"]) == len(drawing["positions"]) == len(drawing["clients"])
-    for i, j, crosses in drawing["edges"]:
+    for i, j, is_cross_client in drawing["edges"]:
         u, v = drawing["nodes"][i], drawing["nodes"][j]
         assert slow.has_edge(u, v)
-        assert crosses == (client[u] != client[v])
+        assert is_cross_client == (client[u] != client[v])
     if clients == 1:
         assert result["label_skew"] in (None, 0)
     assert result == overview(graph, split, assigned)
@@ -78,7 +78,7 @@ def test_clients_add_up_to_the_graph_and_a_slow_count_agrees(n: int, m: int, cli
     m=st.integers(0, 80),
     seed=st.integers(0, 2**31),
 )
-def test_where_clients_share_nodes_an_edge_is_cut_if_no_client_has_both_ends_of_it(
+def test_where_clients_share_nodes_an_edge_is_cross_client_if_no_client_has_both_ends_of_it(
     name: str, clients: int, m: int, seed: int
 ) -> None:
     graph, split, _ = world(20, m, 1, seed)
@@ -97,7 +97,7 @@ def test_where_clients_share_nodes_an_edge_is_cut_if_no_client_has_both_ends_of_
     assert name == "overlapping" or cross == 0
 
 
-def test_the_smallest_client_is_told_beside_the_largest_where_there_are_several() -> None:
+def test_the_smallest_client_is_reported_next_to_the_largest_where_there_are_several() -> None:
     graph, split, _ = world(60, 80, 1, 0)
     result = overview(graph, split, from_assignment(graph, np.repeat([0, 1, 2], [10, 10, 40])))
     assert ("smallest / largest client", "0.25 (10 / 40 nodes)") in client_facts(result)
@@ -114,7 +114,7 @@ def test_clients_of_one_class_each_are_as_skewed_as_can_be() -> None:
     assert overview(graph, split, from_assignment(graph, y))["label_skew"] == pytest.approx(2 / 3)
 
 
-def test_an_edge_between_owners_is_drawn_as_cut_only_where_no_client_has_it() -> None:
+def test_an_edge_between_owners_is_drawn_as_cross_client_only_where_no_client_has_it() -> None:
     """Where clients share nodes, the ends of an edge that a client has may be owned by others."""
     graph, split, _ = world(60, 80, 1, 0)
     shared = overview(graph, split, partition(graph, "edges_uniform", 3, 0))

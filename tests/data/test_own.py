@@ -68,12 +68,12 @@ def test_a_table_of_nodes_and_one_of_edges_are_a_graph(folder: Path) -> None:
 
 def test_columns_are_taken_by_the_names_in_the_description(folder: Path) -> None:
     (folder / "d.yaml").write_text(
-        "nodes: nodes.csv\nedges: edges.csv\nlabel: client\nfeatures: ['b*', age]\nname: mine\nsource: "
+        "nodes: nodes.csv\nedges: edges.csv\nlabel: client\nfeatures: ['b*', age]\nname: custom\nsource: "
         "target\n"
         "target: source\n"
     )
     graph = load_description(describe_file(folder / "d.yaml")[0])
-    assert graph.name == "mine"
+    assert graph.name == "custom"
     assert graph.feature_names == ("balance", "age")
     assert graph.class_names == ("north", "south")
 

@@ -151,7 +151,7 @@ class TestForms:
         Path("speeds.csv").write_text(text)
         assert read().hash == before
 
-    def test_times_with_a_zone_are_told_in_utc(self):
+    def test_times_with_a_zone_are_reported_in_utc(self):
         before = read()
         lines = Path("speeds.csv").read_text().splitlines()
         zoned = [lines[0]] + [line.replace(",", "+02:00,", 1) for line in lines[1:]]
@@ -210,7 +210,7 @@ class TestGraph:
             == "3 of 9 listed pairs were left out, because they name 2 sensors without readings ('x', 'y')"
         )
 
-    def test_distances_that_make_no_edge_are_told(self):
+    def test_distances_that_make_no_edge_are_reported(self):
         Path("distances.csv").write_text("from,to,distance\na,b,100\nb,a,101\n")  # far beyond their deviation
         assert read().note == "no two sensors are close enough for an edge (see sigma and threshold)"
         assert read(sigma=100).note == ""

@@ -73,7 +73,7 @@ def rows(*columns: np.ndarray) -> list[tuple[int, ...]]:
 @every_case
 @law
 @given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
-def test_every_id_has_one_owner_or_all_its_holders_and_every_node_is_owned(
+def test_every_id_has_one_owner_or_all_its_clients_and_every_node_is_owned(
     name, options, graph, clients, seed
 ):
     p = make_partition(graph, name, clients, seed, options)
@@ -99,13 +99,13 @@ def test_tables_are_sorted_without_repetition_and_refer_to_held_ids(name, option
     p = make_partition(graph, name, clients, seed, options)
     held = rows(p.held_client, p.held_id)
     edges = rows(p.edge_client, p.edge_u, p.edge_v)
-    cut = rows(p.cross_local_client, p.cross_id, p.cross_remote_client, p.cross_remote_id)
-    for table in (held, edges, cut):
+    cross = rows(p.cross_local_client, p.cross_id, p.cross_remote_client, p.cross_remote_id)
+    for table in (held, edges, cross):
         assert table == sorted(set(table))
     known = set(held)
     owned = {row for row, owner in zip(held, p.held_owner.tolist(), strict=True) if owner}
     assert all(u < v and (k, u) in known and (k, v) in known for k, u, v in edges)
-    assert all(k != r and (k, i) in known and (r, j) in owned for k, i, r, j in cut)
+    assert all(k != r and (k, i) in known and (r, j) in owned for k, i, r, j in cross)
     for column in p.tables.values():
         assert column.dtype == (bool if column is p.held_owner else np.int64)
 
@@ -113,20 +113,20 @@ def test_tables_are_sorted_without_repetition_and_refer_to_held_ids(name, option
 @pytest.mark.parametrize(("name", "options"), DISJOINT, ids=[f"{n}-{o}" for n, o in DISJOINT])
 @law
 @given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
-def test_clients_are_disjoint_and_an_edge_is_either_inside_one_or_cut_in_both_directions(
+def test_clients_are_disjoint_and_an_edge_is_either_inside_one_or_cross_client_in_both_directions(
     name, options, graph, clients, seed
 ):
     p = make_partition(graph, name, clients, seed, options)
     client = dict(rows(p.held_id, p.held_client))
     assert len(client) == len(p.held_id) == graph.num_nodes
-    inside, cut = [], []
+    inside, cross = [], []
     for u, v in graph.edges.T.tolist():  # the slow version
         if client[u] == client[v]:
             inside.append((client[u], u, v))
         else:
-            cut += [(client[u], u, client[v], v), (client[v], v, client[u], u)]
+            cross += [(client[u], u, client[v], v), (client[v], v, client[u], u)]
     assert rows(p.edge_client, p.edge_u, p.edge_v) == sorted(inside)
-    assert rows(p.cross_local_client, p.cross_id, p.cross_remote_client, p.cross_remote_id) == sorted(cut)
+    assert rows(p.cross_local_client, p.cross_id, p.cross_remote_client, p.cross_remote_id) == sorted(cross)
 
 
 @every_case
@@ -144,7 +144,7 @@ def test_saving_and_loading_changes_nothing(name, options, graph, clients, seed)
 
 
 @every_case
-def test_the_same_seed_deals_the_same_way(name, options):
+def test_the_same_seed_partitions_the_same_way(name, options):
     graph = random_graph(200, 600, 4, seed=1)
     assert make_partition(graph, name, 4, 7, options).hash == make_partition(graph, name, 4, 7, options).hash
 
@@ -152,7 +152,7 @@ def test_the_same_seed_deals_the_same_way(name, options):
 @pytest.mark.parametrize(
     ("name", "options"), [case for case in CASES if case[0] not in (*FIXED, "louvain", "metis")], ids=str
 )
-def test_another_seed_deals_another_way(name, options):
+def test_another_seed_partitions_another_way(name, options):
     graph = random_graph(200, 600, 4, seed=1)
     if (name, options) == ("label_skew", {}):
         graph = make_graph("with unknown classes", None, np.where(graph.y == 0, -1, graph.y), graph.edges)
@@ -169,7 +169,7 @@ def test_partitions_that_are_not_by_label_ignore_the_labels(name):
 
 
 @every_case
-def test_a_graph_without_edges_and_with_one_class_can_be_dealt(name, options):
+def test_a_graph_without_edges_and_with_one_class_can_be_partitioned(name, options):
     graph = make_graph("bare", None, np.zeros(40, int), [])
     p = make_partition(graph, name, 2, 0, options)
     assert len(p.edge_client) == len(p.cross_local_client) == 0
@@ -234,7 +234,7 @@ class TestLabelDirichlet:
             p = partition(graph, "label_dirichlet", 10, 0, beta=beta, kind="hsu")
             assert set(np.bincount(p.held_client)) == {179, 180}
 
-    def test_hsu_draws_around_the_class_shares_and_small_beta_is_skewed(self):
+    def test_hsu_draws_with_the_class_shares_as_mean_and_small_beta_is_skewed(self):
         graph = load("digits")
         even = self.counts(graph, partition(graph, "label_dirichlet", 10, 0, beta=1e6, kind="hsu"))
         # Draws without replacement vary less than binomial ones; 5.5 sigma, 100 counts: false alarm 1e-5.
@@ -259,7 +259,7 @@ class TestLabelDirichlet:
         with pytest.raises(InputError, match="must be a positive number"):
             partition(random_graph(100, 0, 3, 0), "label_dirichlet", 2, 0, beta=beta)
 
-    def test_an_unknown_kind_is_refused_with_the_near_one(self):
+    def test_an_unknown_kind_is_refused_with_a_suggestion(self):
         with pytest.raises(InputError, match="did you mean 'proportions'"):
             partition(random_graph(100, 0, 3, 0), "label_dirichlet", 2, 0, kind="proportion")
 
@@ -269,11 +269,11 @@ class TestLabelSkew:
     graph = make_graph("cora-like", None, np.repeat(np.arange(7), [297, 250, 300, 250, 243, 200, 100]), [])
 
     @pytest.mark.parametrize(("alpha", "sizes"), [(0.0, [1097, 543]), (0.5, [821, 819])])
-    def test_two_holders_have_the_sizes_printed_in_the_paper(self, alpha, sizes):
+    def test_two_clients_have_the_sizes_printed_in_the_paper(self, alpha, sizes):
         p = partition(self.graph, "label_skew", 2, 0, alpha=alpha)
         assert np.bincount(p.held_client).tolist() == sizes
 
-    def test_alpha_0_deals_whole_classes(self):
+    def test_alpha_0_assigns_whole_classes(self):
         p = partition(self.graph, "label_skew", 3, 0)
         classes = [set(self.graph.y[p.held_id[p.held_client == k]].tolist()) for k in range(3)]
         assert classes == [{0, 1, 2}, {3, 4}, {5, 6}]
@@ -288,7 +288,7 @@ class TestLabelSkew:
             others = np.delete(now, k)
             assert others.max() - others.min() <= 1
 
-    def test_absent_nodes_stay_at_the_other_holders_without_label_and_edges(self):
+    def test_absent_nodes_stay_at_the_other_clients_without_label_and_edges(self):
         graph = random_graph(90, 300, 4, 0)
         own = partition(graph, "label_skew", 3, 1, alpha=0.3)
         every = partition(graph, "label_skew", 3, 1, alpha=0.3, nodes="all")
@@ -363,7 +363,7 @@ class TestEdgesUniform:
         assert sorted(i for _, i in held - expected) == alone.tolist()
         assert len(alone) > 0
 
-    def test_ownership_is_spread_over_the_holders(self):
+    def test_ownership_is_spread_over_the_clients(self):
         p = partition(random_graph(4000, 10, 2, 0), "edges_uniform", 4, 0, labels="one")
         owned = np.bincount(p.held_client[p.held_owner])
         # Binomial(4000, 1/4): standard deviation 27; 5.5 of them, 4 counts: false alarm below 1e-6.
@@ -419,7 +419,7 @@ class TestOverlapping:
         for r, j in rows(p.cross_remote_client, p.cross_remote_id):
             assert copies[r, node[j]] == j
             assert serving.setdefault(node[j], j) == j
-        inside, cut = [], []
+        inside, cross = [], []
         somewhere = {v for _, v in copies}
         for k in range(clients):  # the slow version
             for u, v in graph.edges.T.tolist():
@@ -427,15 +427,15 @@ class TestOverlapping:
                     inside.append((k, copies[k, u], copies[k, v]))
                 for own, other in ((u, v), (v, u)):
                     if (k, own) in copies and (k, other) not in copies and other in somewhere:
-                        cut.append((k, copies[k, own], other))
+                        cross.append((k, copies[k, own], other))
         assert rows(p.edge_client, p.edge_u, p.edge_v) == sorted(inside)
         found = [(k, i, node[j]) for k, i, j in rows(p.cross_local_client, p.cross_id, p.cross_remote_id)]
-        assert sorted(found) == sorted(cut)
+        assert sorted(found) == sorted(cross)
 
     def test_no_client_serves_all_the_copies(self):
         p = partition(random_graph(400, 2000, 2, 0), "overlapping", 4, 0, mean=0.5, variance=0.0)
         served = np.unique(np.stack((p.cross_remote_client, p.cross_remote_id)), axis=1)[0]
-        # Over 300 nodes are served, each by a random holder; 1/8 of 300 is 5 sigma below 1/4.
+        # Over 300 nodes are served, each by a random client; 1/8 of 300 is 5 sigma below 1/4.
         assert len(served) > 300
         assert np.bincount(served, minlength=4).min() > len(served) / 8
 
@@ -527,7 +527,7 @@ class TestOverlapping:
         seed=st.integers(0, 99),
     )
     @pytest.mark.slow
-    def test_without_copies_all_nodes_are_dealt_in_the_proportion_of_the_fractions(
+    def test_without_copies_all_nodes_are_assigned_in_the_proportion_of_the_fractions(
         self, n, clients, variance, seed
     ):
         graph = random_graph(n, 2 * n, 3, seed)
@@ -537,7 +537,7 @@ class TestOverlapping:
         assert sizes.sum() == n
         assert abs(sizes - n * xi / xi.sum()).max() <= 1.01  # the fractions are rounded, too
 
-    def test_without_copies_a_class_is_dealt_over_its_clients_in_the_proportion_of_their_fractions(self):
+    def test_without_copies_a_class_is_assigned_to_its_clients_in_the_proportion_of_their_fractions(self):
         graph = make_graph("three", None, np.arange(9000) % 4 - 1, [])
         xi = fractions(4, 1, 0.5, 0.3)
         p = partition(graph, "overlapping", 4, 1, mean=0.5, variance=0.3, copies="one", classes=2)
@@ -547,7 +547,7 @@ class TestOverlapping:
             assert has_class.all() if c < 0 else 2 <= has_class.sum() <= 3
             assert abs(counts - 2250 * xi * has_class / (xi * has_class).sum()).max() <= 1.1
 
-    def test_a_class_subset_and_a_deal_without_copies_draw_the_same_fractions(self):
+    def test_a_class_subset_and_a_partition_without_copies_draw_the_same_fractions(self):
         bare = make_graph("bare", None, np.zeros(50_000, int), [])
         sizes = [
             np.bincount(partition(bare, "overlapping", 5, 2, **options).held_client)
@@ -579,7 +579,7 @@ class TestOverlapping:
                 ratios.append((sizes.min(1) / sizes.max(1)).mean())
             assert np.round(ratios, 2).tolist() == [0.19, 0.09, 0.08]  # docs/data.md, "overlapping"
 
-    def test_the_default_deals_of_digits_stay_what_they_were(self):
+    def test_the_default_partitions_of_digits_stay_what_they_were(self):
         # Copied from the program's output: proves only that nothing moved, on this machine or another.
         digits = load("digits")
         assert partition(digits, "overlapping", 10, 0).hash == (
@@ -655,12 +655,12 @@ class TestRefusals:
         with pytest.raises(InputError, match=message):
             partition(self.graph, name, clients, 0, **options)
 
-    def test_a_graph_is_not_dealt_as_sensors_are(self):
+    def test_a_graph_is_not_partitioned_as_sensors_are(self):
         for clients in (None, 2):
             with pytest.raises(InputError, match="'sensors' assigns each sensor's readings"):
                 partition(self.graph, "sensors", clients, 0)
 
-    def test_a_negative_seed_is_refused_by_every_recipe_that_draws(self):
+    def test_a_negative_seed_is_refused_by_every_partition_that_draws(self):
         for name in OF_GRAPHS:
             if name not in FIXED:
                 with pytest.raises(InputError, match="seed -1 "):
@@ -851,23 +851,23 @@ class TestFilesPeopleHandIn:
         assert Partition.load(tmp_path / "p.safetensors").seed == 3
 
 
-def test_an_assignment_keeps_empty_clients_and_its_recipe():
+def test_an_assignment_keeps_empty_clients_and_its_options():
     graph = random_graph(10, 20, 2, 0)
-    p = from_assignment(graph, np.full(10, 2), num_clients=5, name="mine", options={"a": 1}, seed=4)
-    assert (p.num_clients, p.name, p.options, p.seed) == (5, "mine", {"a": 1}, 4)
+    p = from_assignment(graph, np.full(10, 2), num_clients=5, name="custom", options={"a": 1}, seed=4)
+    assert (p.num_clients, p.name, p.options, p.seed) == (5, "custom", {"a": 1}, 4)
     assert np.bincount(p.held_client, minlength=5).tolist() == [0, 0, 10, 0, 0]
     assert from_assignment(graph, np.full(10, 2)).num_clients == 3
 
 
-def test_a_partition_remembers_its_recipe_with_the_defaults_filled_in():
+def test_a_partition_remembers_its_options_with_the_defaults_filled_in():
     p = partition(random_graph(100, 20, 2, 0), "label_dirichlet", 2, 3, beta=5)
     assert (p.name, p.seed, p.options) == ("label_dirichlet", 3, {"beta": 5.0, "kind": "proportions"})
 
 
-def test_the_recipe_does_not_count_for_the_hash_but_the_number_of_clients_does():
+def test_the_options_do_not_count_for_the_hash_but_the_number_of_clients_does():
     graph = random_graph(10, 20, 2, 0)
     client = np.arange(10) % 2
-    assert from_assignment(graph, client).hash == from_assignment(graph, client, name="mine", seed=9).hash
+    assert from_assignment(graph, client).hash == from_assignment(graph, client, name="custom", seed=9).hash
     assert from_assignment(graph, client).hash != from_assignment(graph, client, num_clients=3).hash
 
 

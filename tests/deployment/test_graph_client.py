@@ -1,4 +1,4 @@
-"""A client that reads its own files alone has what one party that reads everybody's would deal to it."""
+"""A client that reads its own files alone has what one party that reads all files would assign to it."""
 
 import dataclasses
 import hashlib
@@ -58,8 +58,8 @@ def read(
 # ---- what a cohort says, by the user's own ids -------------------------------------------------------------
 
 
-def told(cohort: Cohort, names: Sequence[str], far: Callable[[int, int], str]) -> dict[str, Any]:
-    """What a cohort says of its clients, without any number of a row or node. names: of the rows;
+def described(cohort: Cohort, names: Sequence[str], far: Callable[[int, int], str]) -> dict[str, Any]:
+    """Describe what a cohort says of its clients, without any number of a row or node. names: of the rows;
     far(client, id): the name of a node elsewhere."""
     x = cohort.x.to_dense() if isinstance(cohort.x, SparseMatrix) else cohort.x
     assert x is not None
@@ -69,7 +69,7 @@ def told(cohort: Cohort, names: Sequence[str], far: Callable[[int, int], str]) -
     cross_weight = (
         [1.0] * len(cohort.cross_row) if cohort.cross_weight is None else cohort.cross_weight.tolist()
     )
-    cut = zip(
+    cross = zip(
         cohort.cross_row.tolist(),
         cohort.cross_client.tolist(),
         cohort.cross_id.tolist(),
@@ -82,19 +82,19 @@ def told(cohort: Cohort, names: Sequence[str], far: Callable[[int, int], str]) -
             (*where[a], where[b][1], w)
             for (a, b), w in zip(cohort.edge_index.t().tolist(), weight, strict=True)
         ),
-        "cut": sorted((*where[row], client, far(client, i), w) for row, client, i, w in cut),
+        "cross": sorted((*where[row], client, far(client, i), w) for row, client, i, w in cross),
     }
 
 
-def told_locally(graph: Graph, split: str, clients: Sequence[int]) -> dict[str, Any]:
-    """Of the cohort that one party deals which has all files."""
+def described_locally(graph: Graph, split: str, clients: Sequence[int]) -> dict[str, Any]:
+    """Describe the cohort that one party with all files makes for these clients."""
     partitioned = partition(graph, "column", None, 0)
     cohort = make_cohort(graph, make_split(graph, split, 0), partitioned, clients)
     names = graph.ids.to_pylist()
-    return told(cohort, [names[i] for i in cohort.id.tolist()], lambda _, i: names[i])
+    return described(cohort, [names[i] for i in cohort.id.tolist()], lambda _, i: names[i])
 
 
-def told_by_client(data: ClientData, cohort: Cohort, everyone: Sequence[ClientData]) -> dict[str, Any]:
+def described_by_client(data: ClientData, cohort: Cohort, everyone: Sequence[ClientData]) -> dict[str, Any]:
     name_of = {
         (k, i): name
         for other in everyone
@@ -103,10 +103,10 @@ def told_by_client(data: ClientData, cohort: Cohort, everyone: Sequence[ClientDa
             other.cohort.id.tolist(), other.ids.to_pylist(), strict=True,
         )
     }  # fmt: skip
-    return told(cohort, data.ids.to_pylist(), lambda client, i: name_of[client, i])
+    return described(cohort, data.ids.to_pylist(), lambda client, i: name_of[client, i])
 
 
-# ---- one table of nodes, cut into the clients' own --------------------------------------------------------
+# ---- one table of nodes, split into the clients' own -----------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -164,7 +164,7 @@ def worlds(draw: st.DrawFn) -> World:
     rule=st.sampled_from(["sum", "mean", "max"]),
     gateway=st.booleans(),
 )
-def test_clients_with_edges_between_them_read_what_one_party_would_deal_them(
+def test_clients_with_edges_between_them_read_what_one_party_would_assign_to_them(
     world: World, weighted: bool, rule: str, gateway: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("world")
@@ -180,7 +180,7 @@ def test_clients_with_edges_between_them_read_what_one_party_would_deal_them(
         assert (data.schema.class_names, data.schema.feature_names) == (graph.class_names, ("f",))
         assert data.schema.weighted is weighted is (data.cohort.edge_weight is not None)
         cohort = make_client_cohort(data, numbers, 2)
-        assert told_by_client(data, cohort, clients) == told_locally(graph, "public", numbers)
+        assert described_by_client(data, cohort, clients) == described_locally(graph, "public", numbers)
 
 
 @settings(max_examples=30)
@@ -322,7 +322,7 @@ def test_clients_that_share_nodes_find_out_how_many_own_them(
     counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), SapgnnConfig(node_ids=ids))
     assert {entry.name for entry in fed.ledger.entries} == {*OWNER_MESSAGES}
     for data, worker, cohort in zip(clients, workers, fed.local_parts(counted), strict=True):
-        assert told_by_client(data, cohort, clients) == told_locally(graph, "public", worker)
+        assert described_by_client(data, cohort, clients) == described_locally(graph, "public", worker)
 
 
 # ---- training ----------------------------------------------------------------------------------------------
@@ -365,14 +365,14 @@ def friends_world() -> World:
     n = 90
     label = rng.integers(0, 2, n)
     ends = rng.integers(0, n, (400, 2))
-    near = (label[ends[:, 0]] == label[ends[:, 1]]) | (rng.random(400) < 0.3)
-    weights = rng.choice([0.5, 1, 2], near.sum())
+    listed = (label[ends[:, 0]] == label[ends[:, 1]]) | (rng.random(400) < 0.3)
+    weights = rng.choice([0.5, 1, 2], listed.sum())
     return World(
         [ROSTER[s] for s in rng.integers(0, 3, n)],
         (label + rng.normal(0, 1, n)).tolist(),
         [("yes-", "no")[c] for c in label],
         [("train", "train", "val", "test")[p] for p in rng.integers(0, 4, n)],
-        [(int(u), int(v), float(w)) for (u, v), w in zip(ends[near], weights, strict=True)],
+        [(int(u), int(v), float(w)) for (u, v), w in zip(ends[listed], weights, strict=True)],
     )
 
 
@@ -425,8 +425,8 @@ def test_banks_that_read_their_own_files_train_what_one_run_on_all_files_trains(
     workers = one_at_a_time(3).workers
     partitioned = partition(graph, "column", None, 0)
     split = make_split(graph, "default", 0)
-    dealt_cohorts = [make_cohort(graph, split, partitioned, worker) for worker in workers]
-    local = trained(name, dealt_cohorts, workers, False, aggregation=aggregation)
+    cohorts = [make_cohort(graph, split, partitioned, worker) for worker in workers]
+    local = trained(name, cohorts, workers, False, aggregation=aggregation)
     clients = [read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS) for bank in BANKS]
     compare_schemas({bank: data.schema for bank, data in zip(BANKS, clients, strict=True)})
     cohorts = [make_client_cohort(data, worker, 2) for data, worker in zip(clients, workers, strict=True)]
@@ -434,14 +434,14 @@ def test_banks_that_read_their_own_files_train_what_one_run_on_all_files_trains(
     check_same(own, local, 1e-9 if aggregation == "plaintext" else 1e-5)
 
 
-def test_banks_that_read_their_own_files_have_what_one_party_would_deal_them(banks: Path) -> None:
+def test_banks_that_read_their_own_files_have_what_one_party_would_assign_to_them(banks: Path) -> None:
     graph = load_description(describe_file(banks / "banks.yaml")[0])
     fed = one_at_a_time(3)
     clients = [read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS) for bank in BANKS]
     cohorts = [make_client_cohort(data, worker, 2) for data, worker in zip(clients, fed.workers, strict=True)]
     counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), SapgnnConfig())
     for data, worker, cohort in zip(clients, fed.workers, counted.parts, strict=True):
-        assert told_by_client(data, cohort, clients) == told_locally(graph, "default", worker)
+        assert described_by_client(data, cohort, clients) == described_locally(graph, "default", worker)
 
 
 @pytest.mark.parametrize("name", ["fedgcn", "fedavg"])
@@ -482,7 +482,7 @@ class UniqueIds(World):
 
 @pytest.mark.parametrize("unique", [False, True], ids=["ids of a client", "unique ids"])
 @pytest.mark.parametrize("between", [True, False], ids=["edges between clients", "edges inside clients"])
-def test_a_client_has_the_very_ids_rows_and_edges_that_one_party_with_all_files_deals_it(
+def test_a_client_has_the_very_ids_rows_and_edges_that_one_party_with_all_files_assigns_to_it(
     unique: bool, between: bool, tmp_path: Path
 ) -> None:
     """Draws are keyed by the ids, and sums are in the order of the rows. Where ids are unique over all
@@ -680,19 +680,19 @@ def test_the_files_that_are_broken_above_are_good(tmp_path: Path) -> None:
         read(tmp_path / "d.txt", "north")
 
 
-# ---- dealt cohorts -----------------------------------------------------------------------------------------
+# ---- partitioned cohorts ---------------------------------------------------------------------------------
 
 
-def dealt_files(banks: Path, folder: Path) -> tuple[Graph, dict[str, Path]]:
+def partitioned_files(banks: Path, folder: Path) -> tuple[Graph, dict[str, Path]]:
     graph = load_description(describe_file(banks / "banks.yaml")[0])
     split, partitioned = make_split(graph, "default", 0), partition(graph, "column", None, 0)
     return graph, write_cohorts(graph, split, partitioned, folder)
 
 
-def test_a_dealt_file_is_the_clients_cohort_with_the_names_of_its_columns(
+def test_a_partitioned_file_is_the_clients_cohort_with_the_names_of_its_columns(
     banks: Path, tmp_path: Path
 ) -> None:
-    graph, files = dealt_files(banks, tmp_path / "partitioned")
+    graph, files = partitioned_files(banks, tmp_path / "partitioned")
     assert [path.name for path in files.values()] == [
         "Northbank.safetensors",
         "Harbour-Trust.safetensors",
@@ -712,7 +712,7 @@ def test_a_dealt_file_is_the_clients_cohort_with_the_names_of_its_columns(
 
 
 def test_another_clients_file_or_another_runs_is_refused(banks: Path, tmp_path: Path) -> None:
-    _, files = dealt_files(banks, tmp_path / "dealt")
+    _, files = partitioned_files(banks, tmp_path / "partitioned")
     with pytest.raises(
         InputError, match=r"was exported for the clients \[1\] .* and 'Northbank' has the clients \[0\]"
     ):
@@ -725,9 +725,9 @@ def test_another_clients_file_or_another_runs_is_refused(banks: Path, tmp_path: 
 
 def test_a_gateways_file_has_several_clients_and_names_are_no_must(banks: Path, tmp_path: Path) -> None:
     graph = load_description(describe_file(banks / "banks.yaml")[0])
-    split, dealt = make_split(graph, "default", 0), partition(graph, "column", None, 0)
+    split, parts = make_split(graph, "default", 0), partition(graph, "column", None, 0)
     for clients, fault in (([0, 1], ""), ([0, 2], r"was exported for the clients \[0, 2\]")):
-        save_cohort(make_cohort(graph, split, dealt, clients), tmp_path / "hub.safetensors")
+        save_cohort(make_cohort(graph, split, parts, clients), tmp_path / "hub.safetensors")
         if fault:
             with pytest.raises(InputError, match=fault):
                 read(tmp_path / "hub.safetensors", "hub", BANKS)
@@ -740,7 +740,7 @@ def test_a_gateways_file_has_several_clients_and_names_are_no_must(banks: Path, 
         compare_schemas({"hub": data.schema, "Union Savings": named})
 
 
-def test_a_dealt_file_has_nothing_of_other_clients_but_the_ids_of_neighbours(
+def test_a_partitioned_file_has_nothing_of_other_clients_except_the_ids_of_neighbours(
     friends: Path, tmp_path: Path
 ) -> None:
     graph = load_description(describe_file(friends / "all.yaml")[0])

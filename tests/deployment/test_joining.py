@@ -258,7 +258,7 @@ def site_data(label: int | None = None) -> ClientData:
     return ClientData(make_cohort(graph, split, partition(graph, "random", 1, 0), [0]), SCHEMA)
 
 
-def test_a_sites_digest_tells_the_same_data_from_other_data_and_nothing_to_who_lacks_its_secret(
+def test_a_sites_digest_distinguishes_data_and_reveals_nothing_without_its_secret(
     tmp_path: Path,
 ) -> None:
     here, there = Place("north", tmp_path / "a"), Place("north", tmp_path / "b")

@@ -1,4 +1,4 @@
-"""Clients whose data does not go together are told so, with both names, what differs and the fix."""
+"""Clients whose data does not match are refused with both names, what differs and the fix."""
 
 import dataclasses
 import json

@@ -163,12 +163,12 @@ def row_ids(fed: Federation, world: World) -> Located:
 def peer_ids(fed: Federation, world: World) -> Located:
     parts = []
     for h in fed.here:
-        hosted = fed.workers[h]
-        wants = torch.cat([world.wants[k] for k in hosted])
+        of_worker = fed.workers[h]
+        wants = torch.cat([world.wants[k] for k in of_worker])
         asker = torch.repeat_interleave(
-            torch.arange(len(hosted)), torch.tensor([len(world.wants[k]) for k in hosted])
+            torch.arange(len(of_worker)), torch.tensor([len(world.wants[k]) for k in of_worker])
         )
-        held = torch.cat([world.ids[k] for k in hosted])
+        held = torch.cat([world.ids[k] for k in of_worker])
         parts.append(ExchangeIds(wants[:, 0], wants[:, 1], asker, held, client_index(fed, world, h)))
     return fed.locate(CLIENTS, "wants", parts)
 

@@ -55,7 +55,7 @@ def graph(request):
 
 
 @pytest.fixture(params=PARTITIONS)
-def parts(request, graph):
+def partitioned(request, graph):
     return partition(graph, request.param, CLIENTS, 0, **PARTITIONS[request.param])
 
 
@@ -65,8 +65,11 @@ def split(graph):
 
 
 @pytest.mark.parametrize("clients", [[0], [1, 3], [0, 2, 4], [4], list(range(CLIENTS))], ids=str)
-def test_a_cohort_of_some_clients_holds_their_rows_of_the_whole(graph, split, parts, clients):
-    whole, some = make_cohort(graph, split, parts, range(CLIENTS)), make_cohort(graph, split, parts, clients)
+def test_a_cohort_of_some_clients_holds_their_rows_of_the_whole(graph, split, partitioned, clients):
+    whole, some = (
+        make_cohort(graph, split, partitioned, range(CLIENTS)),
+        make_cohort(graph, split, partitioned, clients),
+    )
     assert some.clients == tuple(clients)
     chosen = torch.isin(whole.client, torch.tensor(clients))
     stable = torch.tensor(clients)[some.client]
@@ -89,23 +92,29 @@ def edge_set(edges):
     return sorted(map(tuple, edges.t().tolist()))
 
 
-def test_rows_edges_and_cuts_are_those_of_the_partition(graph, split, parts):
+def test_rows_edges_and_cross_client_edges_are_those_of_the_partition(graph, split, partitioned):
     """Checked node by node: features, labels, edges inside a client in both directions, cross-client edges by
     id."""
-    cohort = make_cohort(graph, split, parts, range(CLIENTS))
+    cohort = make_cohort(graph, split, partitioned, range(CLIENTS))
     keys = list(zip(cohort.client.tolist(), cohort.id.tolist(), strict=True))
     assert keys == sorted(keys)
     node = {
         (s, i): v
         for s, i, v in zip(
-            parts.held_client.tolist(), parts.held_id.tolist(), parts.held_node.tolist(), strict=True
+            partitioned.held_client.tolist(),
+            partitioned.held_id.tolist(),
+            partitioned.held_node.tolist(),
+            strict=True,
         )
     }
     x = graph.x.toarray() if hasattr(graph.x, "toarray") else graph.x
     held = [node[key] for key in keys]
     assert np.array_equal(dense(cohort.x).numpy(), x[held])
     assert cohort.y.tolist() == [y if own else -1 for y, own in zip(graph.y[held], cohort.owned, strict=True)]
-    edges = {(s, u, v) for s, u, v in zip(parts.edge_client, parts.edge_u, parts.edge_v, strict=True)}
+    edges = {
+        (s, u, v)
+        for s, u, v in zip(partitioned.edge_client, partitioned.edge_u, partitioned.edge_v, strict=True)
+    }
     got = {(keys[a][0], keys[a][1], keys[b][1]) for a, b in cohort.edge_index.t().tolist()}
     assert got == edges | {(s, v, u) for s, u, v in edges}
     cross = [
@@ -113,23 +122,23 @@ def test_rows_edges_and_cuts_are_those_of_the_partition(graph, split, parts):
         for r, c, i in zip(cohort.cross_row, cohort.cross_client, cohort.cross_id, strict=True)
     ]
     expected = zip(
-        parts.cross_local_client,
-        parts.cross_id,
-        parts.cross_remote_client,
-        parts.cross_remote_id,
+        partitioned.cross_local_client,
+        partitioned.cross_id,
+        partitioned.cross_remote_client,
+        partitioned.cross_remote_id,
         strict=True,
     )
     assert [tuple(map(int, c)) for c in cross] == [tuple(map(int, c)) for c in expected]
 
 
-def test_weights_go_with_their_edges_inside_and_across(graph, split, parts, tmp_path):
+def test_weights_go_with_their_edges_inside_and_across(graph, split, partitioned, tmp_path):
     """Edge by edge, by the nodes at both ends; and through the file a client reads."""
     weights = np.arange(1, graph.num_edges + 1, dtype=np.float32)
     heavy = dataclasses.replace(graph, edge_weight=weights)
     weight = {frozenset(edge): w for edge, w in zip(graph.edges.T.tolist(), weights.tolist(), strict=True)}
-    node = dict(zip(parts.held_id.tolist(), parts.held_node.tolist(), strict=True))
+    node = dict(zip(partitioned.held_id.tolist(), partitioned.held_node.tolist(), strict=True))
     for clients in ([1, 3], range(CLIENTS)):
-        made = make_cohort(heavy, split, parts, clients)
+        made = make_cohort(heavy, split, partitioned, clients)
         save_cohort(made, tmp_path / "cohort.safetensors")
         for cohort in (made, load_cohort(tmp_path / "cohort.safetensors")):
             ids = cohort.id.tolist()
@@ -145,18 +154,21 @@ def test_weights_go_with_their_edges_inside_and_across(graph, split, parts, tmp_
             assert cohort.degree(with_cross=True).tolist() == degree.tolist()
 
 
-def test_every_node_is_trained_on_and_scored_at_its_owner_alone(graph, split, parts):
-    cohort = make_cohort(graph, split, parts, range(CLIENTS))
+def test_every_node_is_trained_on_and_scored_at_its_owner_alone(graph, split, partitioned):
+    cohort = make_cohort(graph, split, partitioned, range(CLIENTS))
     for mask in (cohort.train, cohort.val, cohort.test):
         assert not (mask & ~cohort.owned).any()
     owned_ids = cohort.id[cohort.owned].tolist()
-    assert sorted(owned_ids) == sorted(set(parts.held_id.tolist())), "every id has one owner"
-    held = {(s, i): v for s, i, v in zip(parts.held_client, parts.held_id, parts.held_node, strict=True)}
+    assert sorted(owned_ids) == sorted(set(partitioned.held_id.tolist())), "every id has one owner"
+    held = {
+        (s, i): v
+        for s, i, v in zip(partitioned.held_client, partitioned.held_id, partitioned.held_node, strict=True)
+    }
     for name in ("train", "val", "test"):
         rows = cohort.rows(name)
         nodes = [held[int(cohort.client[r]), int(cohort.id[r])] for r in rows]
         assert getattr(split, name)[nodes].all()
-        if parts.name != "overlapping":  # there a copy is a node of its own
+        if partitioned.name != "overlapping":  # there a copy is a node of its own
             assert (
                 sorted(nodes) == np.flatnonzero(getattr(split, name) & np.isin(np.arange(60), nodes)).tolist()
             )
@@ -164,25 +176,25 @@ def test_every_node_is_trained_on_and_scored_at_its_owner_alone(graph, split, pa
 
 
 def test_a_node_of_several_owners_is_trained_on_and_scored_at_each_of_them(graph, split):
-    parts = partition(graph, "edges_uniform", CLIENTS, 0, nodes="endpoints")
-    cohort = make_cohort(graph, split, parts, [0, 2])
+    partitioned = partition(graph, "edges_uniform", CLIENTS, 0, nodes="endpoints")
+    cohort = make_cohort(graph, split, partitioned, [0, 2])
     assert cohort.owned.all()
-    owners = np.bincount(parts.held_id, minlength=60)
+    owners = np.bincount(partitioned.held_id, minlength=60)
     assert cohort.owners.tolist() == owners[cohort.id].tolist()
     assert len(set(cohort.owners.tolist())) > 1
     assert cohort.train.tolist() == split.train[cohort.id].tolist()
 
 
 def test_a_client_gets_no_label_that_it_does_not_own(graph, split):
-    parts = partition(graph, "edges_uniform", CLIENTS, 0, labels="one")
-    cohort = make_cohort(graph, split, parts, range(CLIENTS))
+    partitioned = partition(graph, "edges_uniform", CLIENTS, 0, labels="one")
+    cohort = make_cohort(graph, split, partitioned, range(CLIENTS))
     assert cohort.y[cohort.owned].tolist() == graph.y[cohort.id[cohort.owned]].tolist()
     assert (cohort.y[~cohort.owned] == -1).all()
     assert not cohort.owned.all()
 
 
-def test_degrees_and_counts_are_those_of_the_edges(graph, split, parts):
-    cohort = make_cohort(graph, split, parts, range(CLIENTS))
+def test_degrees_and_counts_are_those_of_the_edges(graph, split, partitioned):
+    cohort = make_cohort(graph, split, partitioned, range(CLIENTS))
     for row in range(cohort.num_rows):
         inside = int((cohort.edge_index[1] == row).sum())
         assert int(cohort.degree()[row]) == inside
@@ -192,8 +204,8 @@ def test_degrees_and_counts_are_those_of_the_edges(graph, split, parts):
 
 
 @pytest.mark.parametrize("clients", [[2], [0, 1, 4]], ids=str)
-def test_a_cohort_comes_back_from_its_file(graph, split, parts, clients, tmp_path):
-    cohort = make_cohort(graph, split, parts, clients)
+def test_a_cohort_comes_back_from_its_file(graph, split, partitioned, clients, tmp_path):
+    cohort = make_cohort(graph, split, partitioned, clients)
     save_cohort(cohort, tmp_path / "cohort.safetensors")
     again = load_cohort(tmp_path / "cohort.safetensors")
     assert isinstance(again, Cohort)
@@ -218,9 +230,9 @@ def test_a_cohort_comes_back_from_its_file(graph, split, parts, clients, tmp_pat
 
 
 @pytest.mark.parametrize("clients", [[1, 0], [0, 0], [5], [-1]], ids=str)
-def test_clients_are_clients_in_ascending_order(graph, split, parts, clients):
+def test_clients_are_clients_in_ascending_order(graph, split, partitioned, clients):
     with pytest.raises(InputError, match=r"clients 0\.\.4, ascending"):
-        make_cohort(graph, split, parts, clients)
+        make_cohort(graph, split, partitioned, clients)
 
 
 def test_another_file_is_no_cohort(tmp_path):
@@ -232,8 +244,8 @@ def test_another_file_is_no_cohort(tmp_path):
         load_cohort(tmp_path / "y")
 
 
-def test_names_go_along_and_are_no_must(graph, split, parts, tmp_path):
-    cohort, path = make_cohort(graph, split, parts, [1]), tmp_path / "cohort.safetensors"
+def test_names_go_along_and_are_no_must(graph, split, partitioned, tmp_path):
+    cohort, path = make_cohort(graph, split, partitioned, [1]), tmp_path / "cohort.safetensors"
     save_cohort(cohort, path)
     assert load_names(path) == Names()
     for nodes in ((), ("a\u00e9", 'b"')):
@@ -272,8 +284,8 @@ def test_stable_ids_make_the_cohort_of_a_graph_whose_nodes_have_these_numbers(gr
     masks = (getattr(split, part)[old] for part in ("train", "val", "test"))
     graph = dataclasses.replace(graph, edge_weight=weights.astype(np.float32))
     made = make_cohort(graph, split, from_assignment(graph, client), clients, stable_ids=number)
-    parts = from_assignment(renamed, client[old])
-    require_same(made, make_cohort(renamed, Split("renamed", *masks), parts, clients))
+    partitioned = from_assignment(renamed, client[old])
+    require_same(made, make_cohort(renamed, Split("renamed", *masks), partitioned, clients))
 
 
 @pytest.mark.parametrize("task", ["nodes", "links"])
@@ -282,10 +294,10 @@ def test_the_ids_of_the_partition_come_back_in_the_place_of_stable_ones(graph, s
     if task == "links":
         split = make_edge_split(graph, "edges:0.6,0.2,0.2", 0)
         graph = training_graph(graph, split)
-    parts = partition(graph, "random", CLIENTS, 0)
+    partitioned = partition(graph, "random", CLIENTS, 0)
     stable = 7 * np.random.default_rng(1).permutation(60) + 2**40
-    plain = make_cohort(graph, split, parts, [1, 3])
-    made = make_cohort(graph, split, parts, [1, 3], stable_ids=stable)
+    plain = make_cohort(graph, split, partitioned, [1, 3])
+    made = make_cohort(graph, split, partitioned, [1, 3], stable_ids=stable)
     back = with_partition_ids(made, stable)
     columns = [(made, "id"), (made, "cross_id")] + ([(made.links, "id")] if task == "links" else [])
     for part, name in columns:
@@ -328,8 +340,8 @@ def test_a_client_that_holds_nothing_comes_back_from_its_file(graph, split, task
     if task == "links":
         split = make_edge_split(graph, "edges:0.6,0.2,0.2", 0)
         graph = training_graph(graph, split)
-    parts = from_assignment(graph, np.zeros(60, dtype=int), num_clients=2)
-    cohort = make_cohort(graph, split, parts, [1])
+    partitioned = from_assignment(graph, np.zeros(60, dtype=int), num_clients=2)
+    cohort = make_cohort(graph, split, partitioned, [1])
     save_cohort(cohort, tmp_path / "cohort")
     back = load_cohort(tmp_path / "cohort")
     assert (back.num_rows, back.num_clients, back.num_features, back.num_classes) == (0, 1, 7, 3)

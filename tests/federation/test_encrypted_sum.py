@@ -132,12 +132,12 @@ def test_the_bytes_are_those_of_the_ciphertexts(width: int, wanted: bool) -> Non
 
 
 def test_the_cost_is_reported_before_anything_is_encrypted() -> None:
-    fed, news = Federation(WORKERS[0], simulated=True), []
-    fed.on_message = lambda text: news.append((text, [entry.name for entry in fed.ledger.entries]))
+    fed, messages = Federation(WORKERS[0], simulated=True), []
+    fed.on_message = lambda text: messages.append((text, [entry.name for entry in fed.ledger.entries]))
     stages: list[str] = []
     fed.on_stage = stages.append
     sums(fed, 1500, False)
-    ((text, before),) = news
+    ((text, before),) = messages
     count = sum(map(len, IDS))
     assert text.startswith(f"e: {count} simulated ciphertexts to the server and {count} back: ")
     assert text.endswith(f"{2 * count * SUM.ciphertext_bytes / 1e6:.0f} MB")

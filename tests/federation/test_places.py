@@ -20,7 +20,7 @@ def identity(x):
     return x
 
 
-def two_hosts() -> Federation:
+def two_workers() -> Federation:
     return Federation([(0, 1), (2,)])
 
 
@@ -29,7 +29,7 @@ def two_hosts() -> Federation:
     [(CLIENTS, SERVER, "upload, gather, sum, average or max"), (SERVER, CLIENTS, "download or broadcast")],
 )
 def test_a_value_used_elsewhere_is_an_error_that_names_it_its_place_and_the_missing_transfer(at, used, fix):
-    fed = two_hosts()
+    fed = two_workers()
     value = fed.locate(at, "h", [torch.ones(1)] * (2 if at == CLIENTS else 1))
     place = fed.server if used == SERVER else fed.clients
     with pytest.raises(PlaceError, match=rf"identity: 'h' lives at {at} but was used at {used}.*\({fix}\)"):
@@ -38,7 +38,7 @@ def test_a_value_used_elsewhere_is_an_error_that_names_it_its_place_and_the_miss
 
 @pytest.mark.parametrize("transfer", ["gather", "sum", "average", "broadcast"])
 def test_a_transfer_takes_a_value_from_its_sending_place(transfer):
-    fed = two_hosts()
+    fed = two_workers()
     at = SERVER if transfer != "broadcast" else CLIENTS
     value = fed.locate(at, "h", [torch.ones(1)] * (2 if at == CLIENTS else 1))
     more = [value] if transfer == "average" else []
@@ -52,7 +52,7 @@ def test_a_transfer_takes_a_value_from_its_sending_place(transfer):
     ids=["if", "int", "float", "==", "!=", "<", "index"],
 )
 def test_the_program_cannot_branch_on_a_located_value(use):
-    value = two_hosts().locate(SERVER, "accuracy", [0.5])
+    value = two_workers().locate(SERVER, "accuracy", [0.5])
     with pytest.raises(PlaceError, match=r"'accuracy' at server.*fed.control"):
         use(value)
 
@@ -61,7 +61,7 @@ def test_the_program_cannot_branch_on_a_located_value(use):
     "use", [list, len, lambda v: v[0], lambda v: 1 in v], ids=["iter", "len", "item", "in"]
 )
 def test_the_program_cannot_take_a_located_value_apart(use):
-    value = two_hosts().locate(SERVER, "pair", [(1, 2)])
+    value = two_workers().locate(SERVER, "pair", [(1, 2)])
     with pytest.raises(PlaceError, match="take it apart in a function run at server"):
         use(value)
 
@@ -80,7 +80,7 @@ class Config:
 
 
 @dataclass
-class Holder:
+class WithState:
     config: Config = field(default_factory=Config)
     cache: list = field(default_factory=list)
 
@@ -137,8 +137,8 @@ CARRIERS = {
     "partial": lambda v: functools.partial(identity, v),
     "keyword of a partial": lambda v: functools.partial(identity, x=v),
     "partial of a closure": lambda v: functools.partial(closes_over(v)),
-    "bound method": lambda v: Holder(cache=[v]).method,
-    "object that is called": lambda v: Holder(cache=[v]),
+    "bound method": lambda v: WithState(cache=[v]).method,
+    "object that is called": lambda v: WithState(cache=[v]),
     "object with slots": lambda v: Slotted([v]).method,
 }
 DATA = {
@@ -146,16 +146,16 @@ DATA = {
     "module": lambda: torch.nn.Linear(1, 1),
     "array": lambda: np.ones(2),
     "sparse matrix": lambda: SparseMatrix.from_dense(torch.eye(2)),
-    "located value": lambda: two_hosts().locate(SERVER, "v", [1]),
-    "federation": two_hosts,
-    "place": lambda: two_hosts().clients,
+    "located value": lambda: two_workers().locate(SERVER, "v", [1]),
+    "federation": two_workers,
+    "place": lambda: two_workers().clients,
 }
 
 
 @pytest.mark.parametrize("data", DATA)
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_a_function_that_carries_data_is_refused(carrier, data):
-    fed = two_hosts()
+    fed = two_workers()
     value = fed.locate(SERVER, "x", [1])
     with pytest.raises(PlaceError, match=r"carries a .*pass it to run"):
         fed.server.run(CARRIERS[carrier](DATA[data]()), value)
@@ -168,7 +168,7 @@ def test_a_function_that_carries_data_is_refused(carrier, data):
     ids=lambda v: getattr(v, "__name__", str(v)),
 )
 def test_a_function_that_carries_plain_values_is_accepted(carrier, plain):
-    fed = two_hosts()
+    fed = two_workers()
     fn = CARRIERS[carrier](plain)
     arguments = () if carrier in ("partial", "keyword of a partial") else (fed.locate(SERVER, "x", [1]),)
     fed.server.run(fn, *arguments)
@@ -201,13 +201,13 @@ def uses_a_global_inside(x):
     ],
 )
 def test_globals_and_methods_of_data_are_refused(fn):
-    fed = two_hosts()
+    fed = two_workers()
     with pytest.raises(PlaceError, match="carries a"):
         fed.server.run(fn, fed.locate(SERVER, "x", [torch.ones(2)]))
 
 
 def test_a_name_that_is_only_an_attribute_is_no_global():
-    fed = two_hosts()
+    fed = two_workers()
     fed.server.run(lambda x: x.LEAKED, fed.locate(SERVER, "x", [type("X", (), {"LEAKED": 1})()]))
 
 
@@ -218,13 +218,13 @@ def test_functions_that_refer_to_each_other_are_looked_through_once():
     def odd(n):
         return n != 0 and even(n - 1)
 
-    fed = two_hosts()
+    fed = two_workers()
     assert fed.server.run(even, 4).parts == (True,)
 
 
 def test_a_closure_is_looked_at_every_time():
     """The same code may close over something else the next time."""
-    fed = two_hosts()
+    fed = two_workers()
     fed.server.run(closes_over(1), 0)
     with pytest.raises(PlaceError):
         fed.server.run(closes_over(torch.ones(1)), 0)
@@ -235,14 +235,14 @@ def test_a_closure_is_looked_at_every_time():
 )
 def test_bare_data_has_no_place_and_is_refused(bare):
     with pytest.raises(PlaceError, match=r"identity: a bare .*fed.locate"):
-        two_hosts().server.run(identity, bare)
+        two_workers().server.run(identity, bare)
 
 
 @pytest.mark.parametrize(
     "wrapped", [lambda v: [v], lambda v: (v,), lambda v: {"v": v}], ids=["list", "tuple", "dict"]
 )
 def test_a_located_value_inside_a_container_is_refused(wrapped):
-    fed = two_hosts()
+    fed = two_workers()
     with pytest.raises(PlaceError, match="argument of its own"):
         fed.server.run(identity, wrapped(fed.locate(SERVER, "v", [1])))
 
@@ -273,7 +273,7 @@ def test_a_failure_names_the_client_the_stage_the_phase_the_round_and_the_inputs
 
 
 def test_a_failure_at_the_server_says_so():
-    fed = two_hosts()
+    fed = two_workers()
     with pytest.raises(StageError, match="server failed in 'fails_for_two_rows'"):
         fed.server.run(fails_for_two_rows, fed.locate(SERVER, "x", [torch.ones(2)]), 1)
 
@@ -283,7 +283,7 @@ def refuses(x):
 
 
 def test_bad_input_found_inside_a_function_reaches_the_user_as_it_is():
-    fed = two_hosts()
+    fed = two_workers()
     with pytest.raises(InputError, match=r"^the value 3 is bad; use 4$"):
         fed.server.run(refuses, 1)
 
@@ -291,11 +291,11 @@ def test_bad_input_found_inside_a_function_reaches_the_user_as_it_is():
 @pytest.mark.parametrize("result", [(1,), (1, 2, 3), 4], ids=str)
 def test_a_function_with_several_outputs_gives_that_many(result):
     with pytest.raises(StageError, match="where a tuple of 2 is expected"):
-        two_hosts().server.run(identity, result, outputs=2)
+        two_workers().server.run(identity, result, outputs=2)
 
 
 def test_a_decision_is_plain_json():
-    fed = two_hosts()
+    fed = two_workers()
     assert fed.control(identity, {"stop": True}) == {"stop": True}
     with pytest.raises(StageError, match="JSON"):
         fed.control(identity, {"accuracy": float("nan")})
@@ -305,9 +305,9 @@ def test_a_decision_is_plain_json():
 
 def test_a_value_has_a_part_for_every_worker_of_its_place():
     with pytest.raises(PlaceError, match="got 1 parts, but this process has 2 participants"):
-        two_hosts().locate(CLIENTS, "x", [1])
+        two_workers().locate(CLIENTS, "x", [1])
     with pytest.raises(PlaceError):
-        two_hosts().locate("clients ", "x", [1])
+        two_workers().locate("clients ", "x", [1])
 
 
 @pytest.mark.parametrize("place", ["clients", "server"])
@@ -366,7 +366,7 @@ class EqualSettings:
 @pytest.mark.parametrize("kind", [Settings, SlottedSettings, EqualSettings])
 def test_settings_that_cannot_change_may_be_passed_and_may_hide_no_data(kind):
     """However often each is passed."""
-    fed, plain = two_hosts(), kind()
+    fed, plain = two_workers(), kind()
     for _ in range(2):
         assert fed.server.run(identity, plain).parts == (plain,)
         for hidden in (kind(cache=torch.ones(2)), kind(cache=[torch.ones(2)])):
@@ -377,7 +377,7 @@ def test_settings_that_cannot_change_may_be_passed_and_may_hide_no_data(kind):
 
 
 def test_settings_that_hold_what_can_change_are_looked_at_every_time():
-    fed, settings = two_hosts(), Settings(cache=[])
+    fed, settings = two_workers(), Settings(cache=[])
     fed.server.run(identity, settings)
     settings.cache.append(torch.ones(2))
     with pytest.raises(PlaceError, match="a Settings with a Tensor in it was passed at server"):
@@ -385,16 +385,16 @@ def test_settings_that_hold_what_can_change_are_looked_at_every_time():
 
 
 def test_messages_and_stages_of_a_program_are_reported_to_an_observer_if_there_is_one():
-    fed, seen = two_hosts(), []
+    fed, seen = two_workers(), []
     fed.log("unheard")
     fed.begin("unseen")
     fed.on_message, fed.on_stage = (
-        (lambda news: seen.append(("news", news))),
+        (lambda text: seen.append(("message", text))),
         (lambda stage: seen.append(("stage", stage))),
     )
     fed.log("10 s to go")
     fed.begin("training")
-    assert seen == [("news", "10 s to go"), ("stage", "training")]
+    assert seen == [("message", "10 s to go"), ("stage", "training")]
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_messages_and_stages_of_a_program_are_reported_to_an_observer_if_there_i
     ids=["dictionary", "tuple", "sparse rows", "sparse weights"],
 )
 def test_a_function_that_writes_into_a_part_of_its_argument_is_refused(payload):
-    fed = two_hosts()
+    fed = two_workers()
     value = fed.locate(SERVER, "w", [payload])
     assert fed.server.run(identity, value).parts == (payload,)
     with pytest.raises(PlaceError, match="_double_a_part_in_place wrote into one of its arguments"):
@@ -429,9 +429,9 @@ def test_data_is_found_five_containers_deep(levels):
         hidden = [hidden] if levels % 2 else {"a": hidden}
     for carrier in (closes_over(hidden), functools.partial(identity, hidden)):
         with pytest.raises(PlaceError, match="carries a Tensor in"):
-            two_hosts().server.run(carrier)
+            two_workers().server.run(carrier)
     with pytest.raises(PlaceError, match=r"a (dict|list) with a Tensor in it|a bare Tensor was passed"):
-        two_hosts().server.run(identity, hidden)
+        two_workers().server.run(identity, hidden)
 
 
 def helper_with_data(x, y=LEAKED):
@@ -452,13 +452,13 @@ def uses_a_global_tensor(x):
         calls_a_helper_with_data,
         closes_over(uses_a_global_tensor),
         closes_over(functools.partial(identity, LEAKED)),
-        closes_over(Holder(cache=[LEAKED]).method),
+        closes_over(WithState(cache=[LEAKED]).method),
     ],
     ids=["a global function's default", "a closure's global", "a closure's partial", "a closure's method"],
 )
 def test_data_that_a_function_reaches_through_another_is_found(fn):
     with pytest.raises(PlaceError, match="carries a Tensor in"):
-        two_hosts().server.run(fn, 1)
+        two_workers().server.run(fn, 1)
 
 
 def test_a_function_whose_closure_or_defaults_come_to_hold_data_is_refused_then():
@@ -473,7 +473,7 @@ def test_a_function_whose_closure_or_defaults_come_to_hold_data_is_refused_then(
     def keyword(x, *, y=None):
         return x, y
 
-    fed = two_hosts()
+    fed = two_workers()
     for fn in (closure, default, keyword):
         fed.server.run(fn, 1)
     held = torch.ones(1)

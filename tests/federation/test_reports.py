@@ -19,7 +19,7 @@ from graphfed.runtime.processes import Workers
 
 WORKERS = [(0, 1), (2,), (3, 4)]
 #: What the workers report, in order.
-TOLD = [{"columns": ["age", "income"]}, "Zürich \ud800", None]
+REPORTS = [{"columns": ["age", "income"]}, "Zürich \ud800", None]
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -67,8 +67,8 @@ def test_the_server_has_every_workers_report_in_order_in_every_placement(
 
 
 def test_a_place_counts_its_own_report_and_the_server_all() -> None:
-    apart = run_apart(WORKERS, lambda fed: say(fed, TOLD))
-    every = lengths(TOLD, WORKERS)
+    apart = run_apart(WORKERS, lambda fed: say(fed, REPORTS))
+    every = lengths(REPORTS, WORKERS)
     assert up_bytes(apart[SERVER_INDEX][1].ledger) == every
     for h, clients in enumerate(WORKERS):
         assert apart[h][0] is None
@@ -87,9 +87,9 @@ def test_a_report_is_of_a_worker_and_a_stacked_cohort_makes_one(workers: list[tu
 def test_reports_are_the_same_between_processes() -> None:
     workers = [(0, 1), (2,)]
     with Workers(workers) as clients:
-        found = clients.run("test_reports:in_a_process", dict.fromkeys([SERVER_INDEX, 0, 1], TOLD[:2]))
-    every = lengths(TOLD[:2], workers)
-    assert found[SERVER_INDEX] == {"said": json.dumps(TOLD[:2]), "up": tuple(every)}
+        found = clients.run("test_reports:in_a_process", dict.fromkeys([SERVER_INDEX, 0, 1], REPORTS[:2]))
+    every = lengths(REPORTS[:2], workers)
+    assert found[SERVER_INDEX] == {"said": json.dumps(REPORTS[:2]), "up": tuple(every)}
     assert found[0] == {"said": "null", "up": (every[0], 0, 0)}
     assert found[1] == {"said": "null", "up": (0, 0, every[2])}
 
@@ -120,7 +120,7 @@ def test_a_report_needs_every_worker() -> None:
     fed = Federation(WORKERS)
     fed.set_roster(np.array([True, True, False, True, True]))
     with pytest.raises(PlaceError, match=r"transfer 'join' needs every client, but clients \[2\] are absent"):
-        say(fed, TOLD)
+        say(fed, REPORTS)
 
 
 # ---- a peer that sends something else ----------------------------------------------------------------------

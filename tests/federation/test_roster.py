@@ -30,7 +30,7 @@ def one_round(fed: Federation) -> dict:
     return {
         "mean": fed.average(new, at_server(fed, "n", torch.tensor([9, 1, 9, 9, 0, 3])), name="mean"),
         "sum": fed.sum(fed.clients.run(only_present, new, fed.present()), name="sum"),
-        "told": fed.control(lambda: {"round": 1}),
+        "decision": fed.control(lambda: {"round": 1}),
         "new": new,
     }
 

@@ -72,10 +72,10 @@ def placed(draw: st.DrawFn, largest: int = 7) -> tuple[Graph, Groups]:
     return graph, [tuple(range(a, b)) for a, b in zip([0, *cuts], [*cuts, k], strict=True)]
 
 
-def ends_of(edges: Edges, hosted: Sequence[int]) -> Edges:
+def ends_of(edges: Edges, of_worker: Sequence[int]) -> Edges:
     """(client, other) of every row of a worker, sorted."""
     both = [*edges, *((v, u) for u, v in edges)]
-    return sorted((me, other) for me, other in both if me in hosted)
+    return sorted((me, other) for me, other in both if me in of_worker)
 
 
 def pair_rows(fed: Federation, graph: Graph) -> Located:
@@ -122,7 +122,7 @@ def degree(graph: Graph, k: int) -> int:
     return sum(k in edge for edge in graph.edges)
 
 
-def all_told(fed: Federation, graph: Graph) -> list[Any]:
+def all_comparisons(fed: Federation, graph: Graph) -> list[Any]:
     """Everything that pairs can do, on every call's pairs, checked against plain Python: what they learn."""
     pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs")
     learned = []
@@ -156,8 +156,8 @@ def test_simulated_pairs_learn_what_plain_python_says_and_the_ledger_is_the_same
 ) -> None:
     graph, workers = case
     stacked, fed = (Federation(h, simulated=True) for h in ([range(graph.clients)], workers))
-    all_told(stacked, graph)
-    all_told(fed, graph)
+    all_comparisons(stacked, graph)
+    all_comparisons(fed, graph)
     assert fed.ledger.to_json() == stacked.ledger.to_json()
 
 
@@ -169,8 +169,8 @@ def test_real_pairs_of_any_graph_learn_what_plain_python_says_at_the_bytes_of_th
 ) -> None:
     graph, workers = case
     stacked, fed = Federation([range(graph.clients)], simulated=True), Federation(workers)
-    all_told(stacked, graph)
-    all_told(fed, graph)
+    all_comparisons(stacked, graph)
+    all_comparisons(fed, graph)
     assert renamed(fed.ledger.to_json()) == stacked.ledger.to_json()
 
 
@@ -221,8 +221,8 @@ def test_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes(
     workers: Groups, simulated: bool
 ) -> None:
     stacked, fed = Federation([range(6)], simulated=True), Federation(workers, simulated=simulated)
-    all_told(stacked, TRIANGLE_AND_TAIL)
-    all_told(fed, TRIANGLE_AND_TAIL)
+    all_comparisons(stacked, TRIANGLE_AND_TAIL)
+    all_comparisons(fed, TRIANGLE_AND_TAIL)
     assert renamed(fed.ledger.to_json()) == stacked.ledger.to_json()
 
 
@@ -230,8 +230,8 @@ def test_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes(
 @pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["several each", "one each"])
 def test_in_places_apart_they_learn_the_same_at_the_same_bytes(workers: Groups, simulated: bool) -> None:
     stacked = Federation([range(6)], simulated=True)
-    all_told(stacked, TRIANGLE_AND_TAIL)
-    apart = run_apart(workers, lambda fed: all_told(fed, TRIANGLE_AND_TAIL), simulated=simulated)
+    all_comparisons(stacked, TRIANGLE_AND_TAIL)
+    apart = run_apart(workers, lambda fed: all_comparisons(fed, TRIANGLE_AND_TAIL), simulated=simulated)
     assert renamed(every_ledger(workers, apart)) == stacked.ledger.to_json()
 
 
@@ -239,7 +239,7 @@ def test_in_places_apart_they_learn_the_same_at_the_same_bytes(workers: Groups, 
 def test_in_processes_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes() -> None:
     pytest.importorskip("cryptography", reason="secure protocols need the extra 'secure'")
     stacked, workers = Federation([range(6)], simulated=True), PLACEMENTS[1]
-    all_told(stacked, TRIANGLE_AND_TAIL)
+    all_comparisons(stacked, TRIANGLE_AND_TAIL)
     with Workers(workers) as clients:
         found = clients.run("test_secure_compare:in_a_process", dict.fromkeys([SERVER_INDEX, 0, 1, 2]))
     merged = Ledger.from_json(json.loads(found[SERVER_INDEX]))
@@ -250,7 +250,7 @@ def test_in_processes_real_pairs_learn_what_simulated_ones_learn_at_the_same_byt
 
 def in_a_process(fed: Federation, arguments: Any, log: Any) -> str:
     """It checks there what the pairs learn; the ledger is what comes back."""
-    all_told(fed, TRIANGLE_AND_TAIL)
+    all_comparisons(fed, TRIANGLE_AND_TAIL)
     return json.dumps(fed.ledger.to_json())
 
 
@@ -272,7 +272,7 @@ def test_many_pairs_between_two_workers_take_as_many_messages_as_one(
     for edges in (between[:1], between):
         graph = Graph(6, edges, [edges, edges])
         sent.append([])
-        run_apart(workers, lambda fed, graph=graph: all_told(fed, graph), simulated=simulated)
+        run_apart(workers, lambda fed, graph=graph: all_comparisons(fed, graph), simulated=simulated)
     assert sorted(sent[0]) == sorted(sent[1])
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from placements import SEVERAL_EACH, at_server, per_client, run_apart
 from torch import Tensor
 
-from graphfed.crypto.aggregation import Server, Terms
+from graphfed.crypto.aggregation.server import Server
+from graphfed.crypto.aggregation.terms import Terms
 from graphfed.errors import InputError
 from graphfed.federation import CLIENTS, Federation, Located, StageError
 from graphfed.federation.link import SERVER_INDEX

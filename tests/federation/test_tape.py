@@ -301,7 +301,7 @@ def test_the_tape_is_opened_once_closed_again_and_run_back_once():
 
 
 def test_after_its_tape_a_received_value_is_constant():
-    """Else a later pass would stop at it and lose the sender's part of the gradient without notice."""
+    """Otherwise a later pass would stop at it and silently lose the gradient of the sender."""
     fed = Federation([(0,)])
     with fed.tape():
         got = fed.broadcast(a_leaf(fed, 1.0), name="w")

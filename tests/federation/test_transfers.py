@@ -193,12 +193,12 @@ def test_separate_places_give_the_values_and_the_ledger_of_one_process(seed, wor
     expected_entries = local.ledger.to_json()["entries"]
     between = [e for e in expected_entries if e["from"] != e["to"]]
     assert apart[SERVER_INDEX][1].ledger.to_json()["entries"] == between
-    for h, hosted in enumerate(workers):
+    for h, of_worker in enumerate(workers):
         found = {(e["phase"], e["name"], e["to"]): e for e in apart[h][1].ledger.to_json()["entries"]}
         for entry in expected_entries:
             key = (entry["phase"], entry["name"], entry["to"])
             for way in ("sent", "received"):
-                column = [b if k in hosted else 0 for k, b in enumerate(entry[way])]
+                column = [b if k in of_worker else 0 for k, b in enumerate(entry[way])]
                 assert (found[key][way] if key in found else [0] * 6) == column
     merged = apart[SERVER_INDEX][1].ledger
     for h in range(len(workers)):
@@ -317,11 +317,11 @@ def test_sparse_rows_stay_sparse_and_weigh_what_dense_rows_weigh():
 
 def sparse_weights(fed: Federation, h: int) -> SparseWeights:
     """Client k's weights [4, 2] differ from the others' in its rows k and 3."""
-    hosted = fed.workers[h]
-    pairs = torch.tensor([[i, f] for i, k in enumerate(hosted) for f in sorted({k, 3})])
-    values = torch.tensor([[10.0 * hosted[i] + f, -f] for i, f in pairs.tolist()], dtype=torch.float64)
+    of_worker = fed.workers[h]
+    pairs = torch.tensor([[i, f] for i, k in enumerate(of_worker) for f in sorted({k, 3})])
+    values = torch.tensor([[10.0 * of_worker[i] + f, -f] for i, f in pairs.tolist()], dtype=torch.float64)
     ghost = torch.arange(8.0).double().reshape(4, 2)
-    return SparseWeights(torch.cat([values, ghost]), pairs[:, 0], pairs[:, 1], len(hosted))
+    return SparseWeights(torch.cat([values, ghost]), pairs[:, 0], pairs[:, 1], len(of_worker))
 
 
 def sparse_average(fed: Federation) -> tuple[Located, Located]:

@@ -12,36 +12,36 @@ from graphfed.errors import PlaceError
 from graphfed.federation import CLIENTS, Federation, Located
 from graphfed.federation.link import SERVER_INDEX
 
-#: What the two say in turn, the server first.
-WORDS = [b"a", b"bcd", b"ef", b"ghijk", b""]
+#: The messages that the two parties send in turn. The server sends the first one.
+MESSAGES = [b"a", b"bcd", b"ef", b"ghijk", b""]
 
 
-def speak(first: bool) -> Party[list[bytes]]:
-    """Send every second word, receive the others, and return what was received."""
+def run_party(first: bool) -> Party[list[bytes]]:
+    """Send every second message, receive the others, and return those received."""
     received = []
-    for turn, word in enumerate(WORDS):
+    for turn, message in enumerate(MESSAGES):
         if (turn % 2 == 0) == first:
-            yield word
+            yield message
         else:
             received.append((yield None))
     return received
 
 
 def run_with_server(fed: Federation, protection: str = "encrypted") -> tuple[Located, Located]:
-    server = fed.server.run(speak, True)
-    return fed.run_protocol(server, fed.clients.run(speak, False), name="talk", protection=protection)
+    server = fed.server.run(run_party, True)
+    return fed.run_protocol(server, fed.clients.run(run_party, False), name="protocol", protection=protection)
 
 
 @pytest.mark.parametrize("workers", [[(0, 1, 2)], [(0,), (1,), (2,)], [(0, 1), (2,)]], ids=str)
-def test_the_server_and_the_first_client_talk_in_one_process_and_apart(
+def test_the_server_and_the_first_client_run_a_protocol_in_one_process_and_in_several(
     workers: list[tuple[int, ...]],
 ) -> None:
-    expected = {SERVER_INDEX: WORDS[1::2], 0: WORDS[::2]}
+    expected = {SERVER_INDEX: MESSAGES[1::2], 0: MESSAGES[::2]}
     fed = Federation(workers)
     at_server, at_clients = run_with_server(fed)
     assert at_server.parts == (expected[SERVER_INDEX],)
     assert at_clients.parts == (expected[0], *[None] * (len(workers) - 1))
-    up, down = (sum(map(len, words)) for words in (WORDS[1::2], WORDS[::2]))
+    up, down = (sum(map(len, messages)) for messages in (MESSAGES[1::2], MESSAGES[::2]))
     volumes = {entry.direction: (entry.sent + entry.received).tolist() for entry in fed.ledger.entries}
     assert volumes == {"up": [up, 0, 0], "down": [down, 0, 0]}
     assert {entry.protection for entry in fed.ledger.entries} == {"encrypted"}
@@ -58,40 +58,40 @@ def pick(parties: dict[int, Any]) -> Any:
     return parties
 
 
-def rooms(talks: set[tuple[int, int]], worker: int) -> dict[int, Party[list[bytes]]]:
-    """A party of a host for each other worker; the lower one sends first."""
-    others = [b if a == worker else a for a, b in talks if worker in (a, b)]
-    return {other: speak(worker < other) for other in others}
+def parties_of(pairs: set[tuple[int, int]], worker: int) -> dict[int, Party[list[bytes]]]:
+    """Make a party of a worker for each other worker; the worker with the lower number sends first."""
+    others = [b if a == worker else a for a, b in pairs if worker in (a, b)]
+    return {other: run_party(worker < other) for other in others}
 
 
-def run_between(fed: Federation, talks: set[tuple[int, int]]) -> Located:
+def run_between(fed: Federation, pairs: set[tuple[int, int]]) -> Located:
     return fed.run_worker_protocols(
-        fed.locate(CLIENTS, "parties", [rooms(talks, h) for h in fed.here]), name="talk"
+        fed.locate(CLIENTS, "parties", [parties_of(pairs, h) for h in fed.here]), name="protocol"
     )
 
 
-@pytest.mark.parametrize("talks", [set(), {(0, 2)}, {(0, 1), (0, 2), (1, 2)}], ids=str)
-def test_workers_run_protocols_alike_in_one_process_and_in_several(talks: set[tuple[int, int]]) -> None:
+@pytest.mark.parametrize("pairs", [set(), {(0, 2)}, {(0, 1), (0, 2), (1, 2)}], ids=str)
+def test_workers_run_protocols_alike_in_one_process_and_in_several(pairs: set[tuple[int, int]]) -> None:
     expected = [
         {
-            other: WORDS[1::2] if h < other else WORDS[::2]
+            other: MESSAGES[1::2] if h < other else MESSAGES[::2]
             for other in range(3)
-            if tuple(sorted((h, other))) in talks
+            if tuple(sorted((h, other))) in pairs
         }
         for h in range(3)
     ]
-    assert list(run_between(Federation(SEVERAL_EACH), talks).parts) == expected
-    apart = run_apart(SEVERAL_EACH, lambda fed: run_between(fed, talks))
+    assert list(run_between(Federation(SEVERAL_EACH), pairs).parts) == expected
+    apart = run_apart(SEVERAL_EACH, lambda fed: run_between(fed, pairs))
     assert [apart[h][0].parts for h in range(3)] == [(received,) for received in expected]
 
 
 def test_a_worker_whose_partner_has_no_party_is_refused() -> None:
     fed = Federation(SEVERAL_EACH)
-    parties = fed.locate(CLIENTS, "parties", [{}, {0: speak(False)}, {}])
+    parties = fed.locate(CLIENTS, "parties", [{}, {0: run_party(False)}, {}])
     with pytest.raises(
-        PlaceError, match=r"'talk': client 2 runs a protocol with clients 0\.\.1 \(stacked\), which"
+        PlaceError, match=r"'protocol': client 2 runs a protocol with clients 0\.\.1 \(stacked\), which"
     ):
-        fed.run_worker_protocols(parties, name="talk")
+        fed.run_worker_protocols(parties, name="protocol")
 
 
 def test_two_party_protocols_need_every_client() -> None:
@@ -99,17 +99,21 @@ def test_two_party_protocols_need_every_client() -> None:
     parties = fed.locate(CLIENTS, "parties", [{}] * 3)
     at = at_server(fed, "party", None)
     fed.set_roster(np.array([True] * 5 + [False]))
-    with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client, but clients \[5\] are absent"):
-        fed.run_worker_protocols(parties, name="talk")
-    with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client, but clients \[5\] are absent"):
-        fed.run_protocol(at, parties, name="talk", protection="plaintext")
+    with pytest.raises(
+        PlaceError, match=r"transfer 'protocol' needs every client, but clients \[5\] are absent"
+    ):
+        fed.run_worker_protocols(parties, name="protocol")
+    with pytest.raises(
+        PlaceError, match=r"transfer 'protocol' needs every client, but clients \[5\] are absent"
+    ):
+        fed.run_protocol(at, parties, name="protocol", protection="plaintext")
 
 
 def test_the_parties_of_a_protocol_live_where_it_runs_them() -> None:
     fed = Federation([(0, 1)])
-    server, clients = fed.server.run(speak, True), fed.clients.run(speak, False)
+    server, clients = fed.server.run(run_party, True), fed.clients.run(run_party, False)
     for one, other in ((server, server), (clients, clients), (clients, server)):
-        with pytest.raises(PlaceError, match="transfer 'talk'"):
-            fed.run_protocol(one, other, name="talk", protection="plaintext")
-    with pytest.raises(PlaceError, match="transfer 'talk'"):
-        fed.run_worker_protocols(at_server(fed, "parties", {}), name="talk")
+        with pytest.raises(PlaceError, match="transfer 'protocol'"):
+            fed.run_protocol(one, other, name="protocol", protection="plaintext")
+    with pytest.raises(PlaceError, match="transfer 'protocol'"):
+        fed.run_worker_protocols(at_server(fed, "parties", {}), name="protocol")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import methods_under_law  # noqa: F401 - registers the toys before the tests are collected
 import pytest
 import torch
-from worlds import Gateways
+from worlds import ThreeWorkers
 
 __all__ = ["float64", "three_clients"]
 
@@ -17,10 +17,10 @@ def float64(float32_default: None) -> None:
 
 
 @pytest.fixture(scope="session")
-def three_clients() -> Iterator[Gateways]:
+def three_clients() -> Iterator[ThreeWorkers]:
     """A server and three clients, each in a process of its own, for the whole test run."""
-    gateways = Gateways()
+    workers = ThreeWorkers()
     try:
-        yield gateways
+        yield workers
     finally:
-        gateways.close()
+        workers.close()

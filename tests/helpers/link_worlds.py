@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from worlds import Gateways, World, here, logits, make_world, one_each
+from worlds import ThreeWorkers, World, here, logits, make_world, one_each
 
 from graphfed.data.graphs.link_splits import EdgeSplit, make_edge_split, training_graph
 from graphfed.data.partitions.partition import from_assignment
@@ -78,11 +78,11 @@ def run_local(
 
 
 def run_apart(
-    name: str, world: LinkWorld, gateways: Gateways, checkpoints: Any = None, **settings: Any
+    name: str, world: LinkWorld, pool: ThreeWorkers, checkpoints: Any = None, **settings: Any
 ) -> tuple[Outcome, Any]:
     method = get_method(name)
     world = world.as_asked(method)
-    clients = gateways.of(world.clients)
+    clients = pool.of(world.clients)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in clients.workers]
     return train_in_processes(
         method, cohorts, world.task, config_of(method, **settings), running=clients,

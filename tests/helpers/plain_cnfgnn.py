@@ -10,7 +10,7 @@ from torch import Tensor
 from graphfed.methods.cnfgnn import method as cnfgnn
 from graphfed.methods.common.forecasting import Standardised, batch_of, decode, encode
 from graphfed.nn.edges import Edges
-from graphfed.nn.gru import taught_steps
+from graphfed.nn.gru import draw_teacher_forcing
 from graphfed.random import fold, permutation
 
 Weights = dict[str, Tensor]
@@ -51,7 +51,7 @@ class Plain:
         teach = None
         if config.teacher:
             key = fold(config.seed, "teacher", purpose)
-            teach = taught_steps(key, self.steps[purpose], config.horizon, config.teacher)
+            teach = draw_teacher_forcing(key, self.steps[purpose], config.horizon, config.teacher)
         own = {name: w[None] for name, w in self.own[k].items()}
         outputs = decode(own, batch, torch.cat([hidden, embedded], -1)[None], teach)
         errors = (outputs - batch.truth)[batch.weight == 1]

@@ -171,12 +171,12 @@ def train(
     rounds: int,
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Rounds of SGD with one decision, at the clients or (config.at_server) one step a round of PyTorch's
-    optimiser on the mean gradient: the last weights, and how many ids and numbers cross between clients."""
+    optimiser on the mean gradient: the last weights, and the ids and numbers sent between clients."""
     plain = Plain(world, config)
     central = {name: w.detach().clone().requires_grad_() for name, w in shared.items()}
     rule = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[config.optimizer]
     optimizer = rule(list(central.values()), lr=config.lr, weight_decay=config.weight_decay)
-    crossed = {"ids": 0, "numbers": 0, "first": 0}
+    sent = {"ids": 0, "numbers": 0, "first": 0}
     for number in range(1, rounds + 1):
         weights: dict[int, dict[str, Any]] = {k: dict(shared) for k in plain.clients}
         raw = {k: {name: torch.zeros_like(w) for name, w in shared.items()} for k in plain.clients}
@@ -188,9 +188,9 @@ def train(
                 layers = plain.sample(out, decision, key)
                 for depth, layer in enumerate(layers):
                     ids = sum(len(wanted) for wanted in layer.wanted.values())
-                    crossed["ids"] += ids
+                    sent["ids"] += ids
                     width = shared[f"layers.{depth}.bias"].numel()
-                    crossed["numbers" if depth else "first"] += ids * width
+                    sent["numbers" if depth else "first"] += ids * width
             weights = {
                 k: {name: w.detach().requires_grad_() for name, w in own.items()}
                 for k, own in weights.items()
@@ -222,4 +222,4 @@ def train(
             name: sum(decision[k][0] / total * weights[k][name].detach() for k in plain.clients)
             for name in shared
         }
-    return shared, crossed
+    return shared, sent

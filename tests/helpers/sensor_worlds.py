@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from worlds import Gateways, in_thirds
+from worlds import ThreeWorkers, in_thirds
 
 from graphfed.data.datasets import load
 from graphfed.data.sensors.series import Sensors
@@ -57,8 +57,8 @@ def sensor_world(split: str = "default", *, every: int = 3) -> SensorWorld:
     missing = whole.missing[steps].copy()
     missing[np.random.default_rng(0).random(missing.shape) < 0.05] = True
     readings = np.where(missing, np.float32(0), whole.readings[steps])
-    cut = replace(whole, readings=readings, missing=missing, adjacency=sp.csr_matrix(edges))
-    return SensorWorld(cut, make_time_split(cut, split, LAGS, HORIZON, every))
+    shortened = replace(whole, readings=readings, missing=missing, adjacency=sp.csr_matrix(edges))
+    return SensorWorld(shortened, make_time_split(shortened, split, LAGS, HORIZON, every))
 
 
 def reordered(world: SensorWorld, order: np.ndarray) -> SensorWorld:
@@ -106,10 +106,10 @@ def run_local(
 
 
 def run_apart(
-    name: str, world: SensorWorld, gateways: Gateways, checkpoints: Any = None, **settings: Any
+    name: str, world: SensorWorld, pool: ThreeWorkers, checkpoints: Any = None, **settings: Any
 ) -> tuple[Outcome, Ledger]:
     """Train in a process for each of three clients, with a third of the sensors each."""
-    method, clients = get_method(name), gateways.of(world.clients)
+    method, clients = get_method(name), pool.of(world.clients)
     return train_in_processes(
         method, world.series(clients.workers), TASK, config_of(method, **settings),
         of_server=world.network(), running=clients, checkpoints=checkpoints,

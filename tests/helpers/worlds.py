@@ -139,7 +139,7 @@ def pooled(world: World) -> World:
 
 
 def one_node_each(world: World) -> World:
-    """The same world with a client for every node: every edge is cut."""
+    """The same world with a client for every node: every edge is a cross-client edge."""
     n = world.graph.num_nodes
     return World(world.graph, world.split, partition(world.graph, "ego", n, 0))
 
@@ -158,13 +158,13 @@ def as_asked(method: Method, world: World) -> World:
 
 
 def in_thirds(count: int) -> list[range]:
-    """0..count - 1, for three gateways that hold about as many clients each."""
+    """0..count - 1, for three workers, each with about as many clients."""
     return [range(k * count // 3, (k + 1) * count // 3) for k in range(3)]
 
 
-class Gateways:
-    """Processes of a server and three clients, by how many clients the clients hold together; started when
-    they are first asked for, and kept."""
+class ThreeWorkers:
+    """Processes of a server and of three workers, one set for each total number of clients. A set is started
+    when it is first needed, and kept."""
 
     def __init__(self) -> None:
         self._clients: dict[int, Workers] = {}
@@ -201,14 +201,14 @@ def run_local(
 def run_processes(
     name: str,
     world: World,
-    gateways: Gateways,
+    pool: ThreeWorkers,
     checkpoints: tuple[Path, float, int | None] | None = None,
     **settings: Any,
 ) -> tuple[Outcome, Ledger]:
     """Train in a process for each of three clients: a client each, or a third of the world's nodes."""
     method = get_method(name)
     world = as_asked(method, world)
-    clients, config = gateways.of(world.clients), config_of(method, **settings)
+    clients, config = pool.of(world.clients), config_of(method, **settings)
     return train_in_processes(
         method, cohorts_of(world, clients.workers, config), world.task, config, running=clients,
         checkpoints=checkpoints,

@@ -28,7 +28,7 @@ def hostile(fed, arguments, log, place):
         refused["altered"] = link._posts[1](Part(sealed.key, 0, 1, 6, bad))
         refused["whole"] = link._posts[1](sealed)
     arrived = exchange(link, me, len(fed.workers), "after")
-    write_json(place.runs / run / "told.json", {"refused": refused, "arrived": arrived})
+    write_json(place.runs / run / "received.json", {"refused": refused, "arrived": arrived})
 
 
 def nothing(fed, arguments, log, place):

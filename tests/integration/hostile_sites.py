@@ -9,7 +9,7 @@ from graphfed.federation.payload import tree_map
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runtime.nvflare.link import FlareLink
 
-#: The host that is hostile.
+#: The worker of the hostile site.
 HOSTILE = 1
 #: In a run's name, between what is sent and the transfer; for a slash in the transfer's name.
 BETWEEN, SLASH = "--in--", "-slash-"

@@ -1,5 +1,5 @@
 """What runs at the places of a deployment under test: a program that says what each of them was started with,
-for `test_operator_rules`, and a site's own rule for jobs, for `test_kit_copies`."""
+for `test_operator_rules`, and a site's own rule for jobs, for `test_startup_kit_copies`."""
 
 import torch
 from nvflare.apis.app_validation import AppValidator

@@ -75,8 +75,8 @@ def test_dropping_cross_client_edges_makes_fedavg_steps_smaller_and_fedgcn_keeps
 def test_a_difference_between_the_sides_stops_a_benchmark():
     probe = (
         "import torch, measure\n"
-        "ours, theirs = ({'w': torch.tensor([x])} for x in (1.0, 1.1))\n"
-        "measure.assert_equal('two sides', ours, theirs)"
+        "ours, reference = ({'w': torch.tensor([x])} for x in (1.0, 1.1))\n"
+        "measure.assert_equal('two sides', ours, reference)"
     )
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{BENCHMARKS}"}
     done = subprocess.run(
@@ -130,14 +130,14 @@ def test_fedgats_message_is_measured_with_and_without_encryption(tmp_path: Path)
     assert rows["encrypted"]["bytes_before_training"] > rows["plaintext"]["bytes_before_training"] > 0
 
 
-def test_three_holders_of_split_learning_compute_what_one_does_before_they_are_timed(tmp_path: Path) -> None:
+def test_three_clients_of_split_learning_compute_what_one_does_before_they_are_timed(tmp_path: Path) -> None:
     (graph,) = run("split_learning", tmp_path / "split.json")["graphs"]
     assert graph["largest_differences"]["three holders and one"] <= 1e-9
     assert 0 < graph["largest_differences"]["with shares"] < 1e-3
     assert set(graph["ratios"]) == {"three holders / one", "shares / clear"}
 
 
-def test_sums_under_encryption_are_those_in_clear_before_they_are_timed(tmp_path: Path) -> None:
+def test_sums_under_encryption_are_those_in_plaintext_before_they_are_timed(tmp_path: Path) -> None:
     pytest.importorskip("tenseal", reason="tenseal is not installed: pip install 'graphfed[secure]'")
     found = run("secure_ckks", tmp_path / "ckks.json")
     assert set(found["units"]) == {"sum", "product"}
@@ -161,7 +161,7 @@ def test_secure_aggregation_opens_the_exact_sum_before_it_is_timed_with_and_with
     assert 0 < found["largest error of one number"] <= 2.0**-25
 
 
-def test_the_number_of_holders_changes_no_metric_in_float64_and_rounding_little(tmp_path: Path) -> None:
+def test_the_number_of_clients_changes_no_metric_in_float64_and_rounding_little(tmp_path: Path) -> None:
     found = run("sapgnn_identity", tmp_path / "same.json")
     assert found["alike"]["digits"][0]["rounds"] == 4
     assert max(found["drift"]["float64, 3 holders, clear"]) < 1e-9
@@ -253,7 +253,9 @@ def test_fedgats_vectors_are_its_direct_evaluation_before_either_is_timed(tmp_pa
         assert 0 < sizes["once"] < sizes["sent"] <= sizes["memory"]
 
 
-def test_fedgraphs_silos_predict_what_one_party_does_before_their_rounds_are_timed(tmp_path: Path) -> None:
+def test_three_clients_of_fedgraph_predict_what_one_does_before_their_rounds_are_timed(
+    tmp_path: Path,
+) -> None:
     found = run("fedgraph", tmp_path / "fedgraph.json")
     assert found["float64_logits_differ_by"] <= 1e-10
     disjoint, copies = found["rows"]

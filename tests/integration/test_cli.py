@@ -43,7 +43,7 @@ def test_json_is_the_last_line_of_stdout_and_progress_goes_to_stderr(
     assert "round 2/2" in output.err
 
 
-def test_without_json_the_test_score_and_the_folder_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_json_the_test_score_and_the_folder_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RUN, "--no-progress"]) == 0
     output = capsys.readouterr()
     (folder,) = Path("runs").iterdir()
@@ -190,8 +190,8 @@ def test_a_failure_of_the_program_or_the_machine_is_exit_1_and_its_message(
 
 
 def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
-    """The exit code of a command that gets a signal once it has told `after`, and what it tells then. The
-    first accuracy comes after the first round; "round 0" comes before anything can be kept."""
+    """The exit code of a command that gets a signal after it has printed `after`, and what it prints then.
+    The first accuracy comes after the first round; "round 0" comes before anything can be kept."""
     # Progress at once: the usual five seconds would only be waited for.
     code = (
         "import sys; from graphfed.runs import progress; progress.LINE_EVERY = 0.1; "

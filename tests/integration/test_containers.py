@@ -71,7 +71,7 @@ def test_all_that_an_image_copies_is_there_and_reaches_the_builder(image: str) -
      "banks/northbank/customers.csv",
      ".git/config", "runs/a/model.safetensors", "graphfed/__pycache__/x.pyc", "docker/compose.yaml"],
 )  # fmt: skip
-def test_no_kit_no_data_and_no_run_reaches_the_builder(name: str) -> None:
+def test_no_startup_kit_no_data_and_no_run_reaches_the_builder(name: str) -> None:
     assert ignored(name)
 
 
@@ -133,7 +133,7 @@ def test_every_service_runs_a_command_of_graphfed_in_an_image_that_is_built_here
             )
 
 
-def test_every_service_runs_as_whoever_owns_the_kits_and_cannot_change_its_own_rules() -> None:
+def test_every_service_runs_as_whoever_owns_the_startup_kits_and_cannot_change_its_own_rules() -> None:
     for name, service in SERVICES.items():
         assert service["user"] == "${GRAPHFED_UID:-1000}:${GRAPHFED_GID:-1000}"
         assert service["cap_drop"] == ["ALL"]

@@ -1,4 +1,4 @@
-"""`graphfed data`: what is told of a graph is true, and what is written is whole."""
+"""`graphfed data`: what is reported of a graph is true, and what is written is whole."""
 
 import dataclasses
 import errno
@@ -171,7 +171,7 @@ def test_sensors_are_counted_as_a_loop_over_them_counts() -> None:
         inspect("roads", clients=3)
 
 
-def test_a_gap_at_the_end_and_a_lone_sensor_are_told() -> None:
+def test_a_gap_at_the_end_and_a_lone_sensor_are_reported() -> None:
     missing = np.zeros((30, 3), dtype=bool)
     missing[25:, 1] = missing[2:6, 2] = True
     sensors = Sensors(
@@ -191,7 +191,7 @@ def test_a_gap_at_the_end_and_a_lone_sensor_are_told() -> None:
     assert sensor_overview(whole, None)["summary"]["longest_gap"] is None
 
 
-def test_only_the_heaviest_edges_of_many_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_heaviest_edges_of_many_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     sensors = load("roads", sensors=30, weeks=1)
     assert isinstance(sensors, Sensors)
     every = sensor_overview(sensors, None)["edges"]
@@ -201,7 +201,7 @@ def test_only_the_heaviest_edges_of_many_are_told(monkeypatch: pytest.MonkeyPatc
     assert content["summary"]["edges"] == len(every)
 
 
-def test_windows_that_do_not_fit_are_told_and_so_are_settings_that_change_nothing(
+def test_windows_that_do_not_fit_are_reported_and_so_are_settings_that_change_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     command = ["data", "inspect", "roads", "--set", "data.weeks=1"]
@@ -349,9 +349,9 @@ def test_a_setting_of_the_partition_asks_for_clients_and_the_page_says_how_to_dr
     assert found.partition is not None
     assert found.partition.options["beta"] == 1.0
     assert main(["data", "inspect", "digits"]) == 0
-    assert capsys.readouterr().out.endswith("draw the data with: --out FILE.svg (or .png)\n")
+    assert capsys.readouterr().out.endswith("draw a picture: --out FILE.svg (or .png)\n")
     assert main(["data", "inspect", "roads"]) == 0
-    assert capsys.readouterr().out.endswith("draw the data with: --out FILE.svg (or .png)\n")
+    assert capsys.readouterr().out.endswith("draw a picture: --out FILE.svg (or .png)\n")
 
 
 def test_the_list_of_data_sets_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

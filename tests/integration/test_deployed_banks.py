@@ -1,4 +1,4 @@
-"""Three banks on three kits, each with nothing but its own CSV files, train SAPGNN and predict."""
+"""Three banks with three startup kits, each with nothing but its own CSV files, train SAPGNN and predict."""
 
 import csv
 import json

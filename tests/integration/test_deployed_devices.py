@@ -1,4 +1,4 @@
-"""Lumos over three gateways, which hold a third of the devices each, as processes and as sites of a real
+"""Lumos over three gateways, each with a third of the clients, as processes and as sites of a real
 federation: the numbers, the trees and the bytes are those of one process."""
 
 import json

@@ -184,7 +184,7 @@ def test_what_owners_cannot_do_is_refused_in_a_line(
 # ---- the files of places -----------------------------------------------------------------------------------
 
 
-def test_a_place_is_told_what_is_in_its_file(folder: Path) -> None:
+def test_a_site_is_shown_what_is_in_its_file(folder: Path) -> None:
     content = checked_file(folder / "city" / "sensors.yaml", ROSTER, "city")
     assert content.startswith("3 sensors, 2016 readings of each from 2024-01-01T00:00")
     assert "edges between them" in checked_file(folder / "network.yaml", ROSTER, "server")

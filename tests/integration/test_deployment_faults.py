@@ -65,18 +65,18 @@ class Trial:
         )
 
     def run(self, run: str, on_round: Callable[[int], None] = lambda number: None) -> Outcome:
-        """Train; `on_round` is told of rounds as the coordinator hears of them."""
+        """Train; `on_round` is called with each round that is reported to the coordinator."""
         method = get_method("fedavg")
         config = method.config(
             **{**default_settings(method, preset="paper"), "rounds": ROUNDS, "hidden": 8, "lr": 0.1}
         )
         asked = request(self.project, method, config, run=run, checkpoint_every=0.1, rehearsal=True)
-        self.news: list[str] = []
+        self.messages: list[str] = []
         with self.federation.coordinator() as coordinator:
             outcomes = coordinator.run(
                 [asked],
                 on_event=lambda _, event: on_round(event["round"]),
-                on_message=self.news.append,
+                on_message=self.messages.append,
                 stop_request=self.stop_request,
                 results=self.folder / "kept",
             )
@@ -150,7 +150,7 @@ def test_a_place_that_is_killed_and_comes_back_leaves_no_trace_in_the_weights(
     place: str, trial: Trial, undisturbed: Outcome
 ) -> None:
     ended = trial.run(f"killed-{place}", trial.killed_at(place, 20, back_after=10.0))
-    assert any("the run continues from the last checkpoint" in news for news in trial.news), (
+    assert any("the run continues from the last checkpoint" in message for message in trial.messages), (
         "nothing was disturbed"
     )
     assert same(ended, undisturbed)
@@ -173,7 +173,7 @@ def test_a_site_that_never_returns_ends_the_run_saved_and_resumable(
         assert same(short.run("left"), undisturbed)
 
 
-def test_a_wish_to_stop_saves_everywhere_and_the_run_goes_on_later(
+def test_a_stop_request_saves_everywhere_and_the_run_goes_on_later(
     trial: Trial, undisturbed: Outcome
 ) -> None:
 
@@ -199,7 +199,7 @@ def test_what_no_honest_place_sends_is_refused_with_its_reason_and_the_run_goes_
         )
     assert [outcome["kind"] for outcome in outcomes] == ["done"], outcomes
     content = {
-        name: json.loads((startup_kit / "runs" / "hostile" / "told.json").read_text())
+        name: json.loads((startup_kit / "runs" / "hostile" / "received.json").read_text())
         for name, startup_kit in trial.federation.startup_kits.items()
         if name != "coordinator"
     }

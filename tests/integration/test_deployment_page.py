@@ -46,8 +46,8 @@ LIMIT = 300
 @dataclass
 class Walk:
     """What typing the page gave. folder: where; printed: by each command that ended by itself; terminals:
-    what the others had printed, by the name of the kit; codes: what these ended with at SIGTERM; made: what
-    of the kits must not change."""
+    what the others had printed, by the name of the startup kit; codes: what these ended with at SIGTERM;
+    made: what of the startup kits must not change."""
 
     folder: Path
     printed: dict[str, str] = field(default_factory=dict)
@@ -147,7 +147,7 @@ def use_port(project: Path, port: int) -> None:
 
 
 def unchanging(startup_kits: Path) -> dict[Path, bytes]:
-    """Certificates, keys, rules and the project in all kits."""
+    """Certificates, keys, rules and the project in all startup kits."""
     parts = [
         path
         for startup_kit in startup_kits.iterdir()
@@ -216,7 +216,7 @@ def test_logs_are_where_the_page_on_visibility_says(walked: Walk) -> None:
         assert logs == {*named} - {"runs"}
 
 
-def test_nothing_crosses_that_the_page_on_visibility_has_not_in_its_tables(walked: Walk) -> None:
+def test_nothing_is_sent_that_the_page_on_visibility_has_not_in_its_tables(walked: Walk) -> None:
     content: dict[str, Any] = {
         **participant.MESSAGES, **train.MESSAGES, **OWNER_MESSAGES, **get_method("sapgnn").sends.messages
     }  # fmt: skip
@@ -241,7 +241,7 @@ def test_all_certificates_are_valid_for_as_long_as_the_page_says(walked: Walk) -
         assert round(valid / timedelta(days=1)) == int(days), path
 
 
-def test_no_kit_s_certificates_rules_or_project_change_while_it_is_used(walked: Walk) -> None:
+def test_no_startup_kits_certificates_rules_or_project_change_while_it_is_used(walked: Walk) -> None:
     """So that a container may mount them for reading only."""
     assert len(walked.made) > 40
     assert unchanging(walked.folder / "startup_kits") == walked.made

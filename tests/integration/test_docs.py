@@ -122,8 +122,8 @@ def test_the_blocks_of_a_page_do_what_it_says_one_after_the_other(
     printed = ""
     for block in every_block(page):
         if block.language == "text":
-            told = OUTPUT.fullmatch(block.mark)
-            assert not told or among(block.text, printed, int(told[1] or 0)), printed
+            output = OUTPUT.fullmatch(block.mark)
+            assert not output or among(block.text, printed, int(output[1] or 0)), printed
             continue
         if block not in blocks(page) or block.mark.startswith("not run") or not here(block.needs):
             continue
@@ -151,7 +151,7 @@ def test_the_blocks_of_a_page_do_what_it_says_one_after_the_other(
 
 def among(text: str, printed: str, percent: int) -> bool:
     """Whether the words of a text stand one after the other in what was printed."""
-    expected, found = (tokens(told, rough=percent > 0) for told in (text, printed))
+    expected, found = (tokens(side, rough=percent > 0) for side in (text, printed))
     return any(
         all(
             a == b or (percent > 0 and close(a, b, percent))
@@ -283,9 +283,9 @@ def test_the_page_on_runs_lists_the_files_that_a_run_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    dealt = ["--partition", "dealt.safetensors"]
-    assert main(["data", "partition", "digits", "--clients", "2", "--out", dealt[1]]) == 0
-    assert main(["run", "fedavg", *dealt, "--rounds", "1", "--out", "on_a_file"]) == 0
+    from_file = ["--partition", "partition.safetensors"]
+    assert main(["data", "partition", "digits", "--clients", "2", "--out", from_file[1]]) == 0
+    assert main(["run", "fedavg", *from_file, "--rounds", "1", "--out", "on_a_file"]) == 0
     assert main(["run", "fedavg", "--clients", "2", "--rounds", "1", "--out", "run"]) == 0
     page = (ROOT / "docs/runs.md").read_text().partition("## result.json")[0]
     files = set(re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE))
@@ -315,7 +315,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for included in ("README.md", "CONTRIBUTING.md"):
         shutil.copy(ROOT / included, folder)
     (folder / "temporary").mkdir()
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", "html"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "temporary")},
@@ -323,7 +323,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text=True,
         check=False,
     )
-    assert told.returncode == 0, told.stderr[-3000:]
+    assert done.returncode == 0, done.stderr[-3000:]
     return folder / "html"
 
 
@@ -363,16 +363,16 @@ def test_the_site_has_every_page_and_needs_nothing_from_the_network(site: Path) 
 @pytest.mark.slow
 def test_the_tutorial_is_executed_and_shows_what_it_printed_and_drew(site: Path) -> None:
     page = Page(site / "_tutorial/three_banks.html")
-    for told in ("37682 of 59899 edges join two banks", "isolated", "fedgcn/partial_sums", "report.html"):
-        assert told in page.text
+    for expected in ("37682 of 59899 edges join two banks", "isolated", "fedgcn/partial_sums", "report.html"):
+        assert expected in page.text
     assert any("three_banks" in name and name.endswith(".png") for name in page.fetched)
 
 
 def every_message() -> list[str]:
     """The name of every transfer that a deployment knows, and the words for it."""
-    told = [participant.MESSAGES, train.MESSAGES, OWNER_MESSAGES]
-    told += [get_method(name).sends.messages for name in SHIPPED]
-    return [words for messages in told for words in (*messages, *messages.values())]
+    tables = [participant.MESSAGES, train.MESSAGES, OWNER_MESSAGES]
+    tables += [get_method(name).sends.messages for name in SHIPPED]
+    return [words for messages in tables for words in (*messages, *messages.values())]
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
-"""What a reader of the data leaves out is told in one line when a run starts, by `graphfed data inspect`, in
-the manifest and in the report: what it is and how much, for every reader, and nothing where everything is
-used."""
+"""What a reader of the data leaves out is reported in one line when a run starts, by `graphfed data
+inspect`, in the manifest and in the report: what it is and how much, for every reader, and nothing where
+everything is used."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def pyg(edges: list[tuple[int, int]], **more: Any) -> Data:
     return Data(x=x, y=y, edge_index=torch.tensor(edges).T, **masks, **more)
 
 
-def test_a_pyg_data_tells_its_direction_edge_attr_times_and_self_loops(
+def test_a_pyg_data_reports_its_direction_edge_attr_times_and_self_loops(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edges = [*BOTH, (0, 5), (3, 9), (4, 4), (0, 1)]
@@ -57,14 +57,14 @@ def test_a_pyg_data_tells_its_direction_edge_attr_times_and_self_loops(
     assert lines == [f"custom: not used: {'; '.join(dropped)}"]
 
 
-def test_a_pyg_data_of_which_everything_is_used_tells_nothing(
+def test_a_pyg_data_of_which_everything_is_used_reports_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weighted = pyg(BOTH, edge_weight=torch.full((len(BOTH),), 2.0))
     assert dropped_by(weighted, tmp_path / "run", capsys) == ([], [])
 
 
-def test_a_file_of_pyg_tells_what_the_object_tells(
+def test_a_file_of_pyg_reports_what_the_object_reports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torch.save(pyg([*BOTH, (0, 5)], edge_attr=torch.ones(len(BOTH) + 1)), tmp_path / "ring.pt")
@@ -79,7 +79,7 @@ def drawn(graph: Any, edges: list[tuple[int, int]], **attributes: Any) -> Any:
     return graph
 
 
-def test_graphml_tells_its_direction_and_the_attributes_of_its_edges(
+def test_graphml_reports_its_direction_and_the_attributes_of_its_edges(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nx.write_graphml(drawn(nx.DiGraph(), [*RING, (1, 0), (2, 2)], amount=3.5, day=4), tmp_path / "g.graphml")
@@ -92,7 +92,7 @@ def test_graphml_tells_its_direction_and_the_attributes_of_its_edges(
     assert len(lines) == 1
 
 
-def test_a_networkx_graph_tells_its_parallel_edges_and_no_direction_that_it_has_not(
+def test_a_networkx_graph_reports_its_parallel_edges_and_no_direction_that_it_has_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     graph = drawn(nx.MultiGraph(), [*RING, (1, 0), (0, 1)], weight=2.0)
@@ -114,7 +114,7 @@ def write_tables(folder: Path, edges: list[tuple[int, int]], more: str = "") -> 
     return folder / "own.yaml"
 
 
-def test_tables_tell_their_columns_direction_self_loops_and_repetitions(
+def test_tables_report_their_columns_direction_self_loops_and_repetitions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_tables(tmp_path / "own", [*RING, (1, 0), (5, 5), (0, 1), (0, 1)], "weight: time\n")
@@ -131,7 +131,7 @@ def test_tables_tell_their_columns_direction_self_loops_and_repetitions(
     assert lines == [f"own: not used: {'; '.join(dropped)}"]
 
 
-def test_parquet_tables_of_which_everything_is_used_in_both_directions_tell_nothing(
+def test_parquet_tables_of_which_everything_is_used_in_both_directions_report_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns = {"id": [f"n{i}" for i in range(N)], "f": np.arange(N) / N, "label": [i % 2 for i in range(N)]}
@@ -142,7 +142,9 @@ def test_parquet_tables_of_which_everything_is_used_in_both_directions_tell_noth
     assert dropped_by(tmp_path / "own.yaml", tmp_path / "run", capsys) == ([], [])
 
 
-def test_several_sites_files_tell_each_loss_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_sites_files_report_each_loss_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Both list the ring: the one in one direction, the other in the other one."""
     north = write_tables(tmp_path / "north", [*RING, (3, 3)])
     south = write_tables(tmp_path / "south", [*((v, u) for u, v in RING), (0, 5), (0, 5)])
@@ -161,7 +163,7 @@ def test_several_sites_files_tell_each_loss_once(tmp_path: Path, capsys: pytest.
     ]
 
 
-def test_an_npz_set_tells_arrays_that_are_not_read(
+def test_an_npz_set_reports_arrays_that_are_not_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "dblp").mkdir()
@@ -179,7 +181,7 @@ def test_an_npz_set_tells_arrays_that_are_not_read(
     assert dropped == ["1 self loop", "1 array of dblp.npz ('year')"]
 
 
-def test_inspect_the_report_and_the_files_of_a_run_tell_it_too(
+def test_inspect_the_report_and_the_files_of_a_run_report_it_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, folder = write_tables(tmp_path / "own", RING), tmp_path / "run"
@@ -198,14 +200,14 @@ def test_inspect_the_report_and_the_files_of_a_run_tell_it_too(
     assert content[0] in page
 
 
-def test_a_comparison_tells_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_reports_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_tables(tmp_path / "own", RING)
     asked = ["compare", "fedavg", "--data", str(path), "--clients", "2", "--partition", "random"]
     assert main([*asked, "--seeds", "0", "--rounds", "1", "--out", str(tmp_path / "table")]) == 0
     assert capsys.readouterr().err.count("not used:") == 1
 
 
-def test_data_named_by_a_config_file_tells_which_of_its_keys_only_config_reads(
+def test_data_named_by_a_config_file_reports_which_of_its_keys_only_config_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A user who passes a run's config as --data expects its settings to hold."""
@@ -225,7 +227,7 @@ def test_data_named_by_a_config_file_tells_which_of_its_keys_only_config_reads(
     assert phrase in checked_file(config, ("north",), "north")
 
 
-def test_a_site_that_starts_tells_its_operator(tmp_path: Path) -> None:
+def test_a_site_that_starts_informs_its_operator(tmp_path: Path) -> None:
     path = write_tables(tmp_path / "own", [*RING, (5, 5)], "classes: [c0, c1]\n")
     content = checked_file(path, ("north",), "north")
     assert content.startswith(

@@ -213,7 +213,7 @@ def test_methods_fit_80_columns(
 
 
 @pytest.mark.parametrize("name", METHODS.own)
-def test_a_method_s_page_says_its_paper_its_needs_what_crosses_and_every_setting(
+def test_a_method_s_page_says_its_paper_its_needs_what_is_sent_and_every_setting(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["methods", name, "--json"]) == DONE

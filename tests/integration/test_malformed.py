@@ -267,7 +267,7 @@ def renamed(name: str, column: str) -> Callable[[], None]:
 #: What is done to the good files of two clients, and what the message must say: client, file, place and value.
 SITE_CASES: dict[str, tuple[Callable[[], Any], str]] = {
     # what two clients say of one node or edge
-    "a holder with features of another width": (
+    "a client with features of another width": (
         content("south/customers.csv", "id,age,label,split\nc,3,yes,test\nd,4,no,train\n"),
         "client 'south': south/customers.csv has other features than north/customers.csv of client 'north': it does not have 'balance'; give"),
     "a feature more": (
@@ -290,7 +290,7 @@ SITE_CASES: dict[str, tuple[Callable[[], Any], str]] = {
         weights("a,b,1\nb,c,2\n", "c,d,4\nc,b,1\nb,c,2\n"),
         "client 'south': south/transfers.csv, line 3, column 'weight': the edge between 'b' and 'c' has weight 3.0 here and 2.0 at client 'north' (north/transfers.csv, line 3); give it one weight"),
     # one client's files
-    "an empty holder": (
+    "an empty client": (
         content("south/customers.csv", CUSTOMERS["south"][0] + "\n"),
         "client 'south': south/customers.csv has no row; add one row for each node, or remove the client"),
     "an edge to another client's node": (

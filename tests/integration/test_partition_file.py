@@ -46,7 +46,7 @@ OPTIONS: dict[str, Any] = {"rounds": 2, "threads": 1}
 HERE = Path("clients.safetensors")
 
 
-def test_a_run_on_the_file_is_the_run_on_the_recipe_it_was_made_by(saved: Partition) -> None:
+def test_a_run_on_the_file_is_the_run_on_the_options_it_was_made_by(saved: Partition) -> None:
     from_file = graphfed.run("fedavg", partition="clients.safetensors", out="run", **OPTIONS)
     made = graphfed.run(
         "fedavg", clients=4, partition="label_dirichlet", out=False,
@@ -196,7 +196,7 @@ def test_a_config_names_the_file_from_its_own_folder(
 REFUSED: dict[str, tuple[Callable[[], Any] | None, list[str], str]] = {
     "another graph": (None, ["--data", "social"], "in clients.safetensors was made for a graph with hash"),
     "another number of clients": (None, ["--clients", "5"], "has 4 clients, not 5; leave the number of"),
-    "an option of a recipe": (None, ["--set", "partition.beta=2"], "has no setting 'partition.beta'"),
+    "an option of a partition": (None, ["--set", "partition.beta=2"], "has no setting 'partition.beta'"),
     "a seed": (None, ["--set", "partition_seed=3"], "partition_seed has no use here"),
     "no file": (HERE.unlink, [], "the partition file clients.safetensors does not exist; write one with"),
     "a folder": (lambda: (HERE.unlink(), HERE.mkdir()), [], "file clients.safetensors is a folder"),
@@ -260,12 +260,12 @@ def test_a_file_that_does_not_fit_is_refused_in_one_line_and_nothing_is_written(
     ],
 )
 @pytest.mark.parametrize("command", ["data inspect digits --json", "run fedavg --rounds 1 --out new"])
-def test_a_recipe_that_cannot_be_shown_or_written_as_json_is_refused(
+def test_a_description_that_cannot_be_shown_or_written_as_json_is_refused(
     key: str, value: Any, command: str, saved: Partition, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tables, beside = read_tensors(HERE)
-    recipe = json.loads(beside["partition"])
-    write_tensors(HERE, tables, {"partition": json.dumps({**recipe, key: value})})
+    description = json.loads(beside["partition"])
+    write_tensors(HERE, tables, {"partition": json.dumps({**description, key: value})})
     assert main([*command.split(), "--partition", str(HERE)]) == 2
     out, error = capsys.readouterr()
     assert out == ""

@@ -1,4 +1,4 @@
-"""`graphfed policy` as a person or a script meets it, and what is told of its settings."""
+"""`graphfed policy` as a person or a script meets it, and what is reported of its settings."""
 
 import json
 import os
@@ -100,7 +100,7 @@ def test_what_completion_and_the_page_say_of_settings_is_what_there_is() -> None
     assert set(rows) == set(learning_setting_names())
     for prefix, config in {"reward": RewardConfig, **KINDS}.items():
         for setting in settings_in(config):
-            if setting.default is None:  # it is found out, and told in words
+            if setting.default is None:  # it is chosen at run time, and described in words
                 continue
             number = isinstance(setting.default, float)
             written = f"{setting.default:g}" if number else str(setting.default)

@@ -70,9 +70,9 @@ def test_a_shared_forecaster_is_of_use_for_other_sensors_and_others_are_not(tmp_
         with pytest.raises(InputError, match=r"sensor '99' is not in 'roads'"):
             graphfed.predict(folder, nodes=["99"])
     for method, settings, content in (
-        ("gru_local", {}, "gru_local has a model for every client, and 'roads' is of none"),
+        ("gru_local", {}, "gru_local has a model for every client, and 'roads' belongs to none of them"),
         ("cnfgnn", {"strategy": "at"}, "with these settings cnfgnn has a model for every client"),
-        ("last_value", {}, "last_value learns nothing"),
+        ("last_value", {}, "last_value has no model"),
     ):
         folder = tmp_path / f"{method}-own"
         graphfed.run(method, out=folder, **{**SENSORS, "settings": {**SENSORS["settings"], **settings}})
@@ -150,7 +150,7 @@ def test_another_graph_is_predicted_by_the_same_network(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused(bank: Path, tmp_path: Path) -> None:
     run = bank / "run"
-    with pytest.raises(InputError, match="takes 5 features, and 'digits' has 64"):
+    with pytest.raises(InputError, match="the model needs 5 features, and 'digits' has 64"):
         graphfed.predict(run, data="digits")
     with pytest.raises(InputError, match="node '99999' is not in 'accounts'"):
         graphfed.predict(run, nodes=["00001", "99999"])
@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_refused(bank: Path, tmp_path: Path) -> None:
     description = {"nodes": str(bank / "other.csv"), "edges": str(bank / "transfers.csv"), "id": "account",
                    "client": "bank",
                    "label": "fraud", "split": "part", "source": "payer", "target": "payee"}  # fmt: skip
-    with pytest.raises(InputError, match="feature 'age_days' where 'other' has 'balance'"):
+    with pytest.raises(InputError, match="feature 'age_days', and 'other' has 'balance'"):
         graphfed.predict(run, data=description)
     graphfed.run("isolated", out=tmp_path / "own", **SMALL)
     with pytest.raises(InputError, match="isolated has a model for every client"):
@@ -199,7 +199,7 @@ def test_a_model_is_used_with_edge_weights_exactly_if_it_was_trained_with_them(t
     plain = make_graph("plain", x, y, edges)
     heavy = make_graph("heavy", x, y, edges, edge_weight=rng.uniform(1, 9, 150))
     for graph, other, content in (
-        (plain, heavy, "trained without edge weights, and 'heavy' has them; leave them out"),
+        (plain, heavy, "trained without edge weights, and 'heavy' has edge weights; omit them"),
         (heavy, plain, "trained with edge weights, and 'plain' has none, or all are 1; add them"),
     ):
         folder = tmp_path / graph.name
@@ -249,8 +249,8 @@ def test_the_model_card_says_what_the_model_is_and_what_left(bank: Path) -> None
     assert "# fedgcn on accounts" in text
     assert "5 features: age_days, balance, monthly_turnover, night_share, foreign_share" in text
     assert "one of 2 classes: no, yes" in text
-    assert "- `fedgcn/partial_sums` (site to server" in text
-    assert "Nothing here is differentially private" in text
+    assert "- `fedgcn/partial_sums` (client to server" in text
+    assert "Nothing in this run is differentially private" in text
 
 
 def test_no_text_of_a_run_s_files_is_markup_in_its_model_card(bank: Path, tmp_path: Path) -> None:
@@ -481,6 +481,8 @@ def test_the_places_of_a_deployment_do_not_release_noised_values_again(method: s
     config = {**get_method(method).defaults}
     arguments = {"run": "one", "method": method, "plugin": None, "config": config}
     place = Place("bank_a", tmp_path)
-    with pytest.raises(InputError, match=r"has its predictions in runs/one/predictions\.parquet of its kit"):
+    with pytest.raises(
+        InputError, match=r"has its predictions in runs/one/predictions\.parquet of its startup kit"
+    ):
         predict_place(None, arguments, print, place)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""The report in a real browser: nothing overflows, overlaps or is empty, wide and narrow, light and dark.
+"""The report in a real browser: nothing overflows, overlaps or is empty, on wide and small screens.
 
 Needs Debian's chromium; without it these tests are skipped and counted."""
 
@@ -139,7 +139,7 @@ def test_the_page_fits_its_charts_are_full_and_their_texts_apart(
 
 def test_the_names_of_many_sites_stay_apart(tmp_path: Path) -> None:
     rows = [f"{i},branch {i % 40} <b>,{'ab'[i // 40 % 2]},{i % 7}" for i in range(240)]
-    (tmp_path / "nodes.csv").write_text("\n".join(["id,site,label,x", *rows]))
+    (tmp_path / "nodes.csv").write_text("\n".join(["id,client,label,x", *rows]))
     (tmp_path / "edges.csv").write_text("\n".join(["source,target", *(f"{i},{i + 1}" for i in range(239))]))
     data = {"nodes": "nodes.csv", "edges": "edges.csv", "id": "id", "client": "client", "label": "label"}
     (tmp_path / "graph.yaml").write_text(json.dumps(data))
@@ -157,7 +157,7 @@ def twelve_banks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("twelve")
     names = [f"{'Savings and Loan Association ' if s % 2 else 'Bankhaus' * 8}{s}" for s in range(12)]
     rows = [f"{i},{names[i % 12]},{'ab'[i // 40 % 2]},{i % 7}" for i in range(240)]
-    (folder / "nodes.csv").write_text("\n".join(["id,site,label,x", *rows]))
+    (folder / "nodes.csv").write_text("\n".join(["id,client,label,x", *rows]))
     (folder / "edges.csv").write_text("\n".join(["source,target", *(f"{i},{i + 1}" for i in range(239))]))
     (folder / "graph.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\n")
     split = "random:0.5,0.25,0.25"

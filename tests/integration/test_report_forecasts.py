@@ -40,6 +40,7 @@ from graphfed.report.forecasts import bytes_by_round
 from graphfed.report.page import write_card, write_report
 from graphfed.report.read import read_subject
 from graphfed.runs.progress import human_bytes
+from graphfed.studies.paired import correct_by_holm
 
 DATA: dict[str, Any] = {"data": "roads", "settings": {"data.sensors": 12, "data.weeks": 1}}
 
@@ -100,7 +101,7 @@ def table_of(text: str) -> dict[str, list[str]]:
 # ---- figures -----------------------------------------------------------------------------------------------
 
 
-def test_a_runs_errors_are_told_in_their_unit_with_and_without_missing_readings(run: Path) -> None:
+def test_a_runs_errors_are_reported_in_their_unit_with_and_without_missing_readings(run: Path) -> None:
     test = content(run / "result.json")["test"]
     assert test["rmse"] != test["rmse_as_read"]
     page = page_of(run)[1]
@@ -118,7 +119,7 @@ def test_a_runs_errors_are_told_in_their_unit_with_and_without_missing_readings(
     assert f"RMSE as read, miles per hour{val['rmse_as_read']:.3f}{test['rmse_as_read']:.3f}" in page.text
 
 
-def test_without_missing_readings_there_is_one_of_each_error_and_the_note_is_told(tmp_path: Path) -> None:
+def test_without_missing_readings_there_is_one_of_each_error_and_the_note_is_shown(tmp_path: Path) -> None:
     roads = make_roads(sensors=4, weeks=1)
     filled = np.where(roads.missing, np.float32(50), roads.readings)
     note = "missing readings filled with <b>fifty</b>"
@@ -131,7 +132,7 @@ def test_without_missing_readings_there_is_one_of_each_error_and_the_note_is_tol
     assert "readings are missing" not in page.text
 
 
-def test_runs_trained_as_read_are_judged_as_read(tmp_path: Path) -> None:
+def test_runs_trained_as_read_are_scored_as_read(tmp_path: Path) -> None:
     as_read = {**DATA["settings"], "missing": "as_read"}
     graphfed.run("last_value", data="roads", settings=as_read, out=tmp_path / "run")
     test = content(tmp_path / "run/result.json")["test"]
@@ -171,13 +172,15 @@ def test_differences_are_to_the_last_value_with_the_paired_tests_p(compared: Pat
     text, _ = page_of(compared)
     rows = {row["label"]: row for row in content(compared / "comparison.json")["rows"]}
     second = rows["last_value"]["test"]["rmse"]["values"]
-    for label in ("blend_toy", "slow"):
-        first = rows[label]["test"]["rmse"]["values"]
-        p = ttest_rel(first, second).pvalue
+    values = {label: rows[label]["test"]["rmse"]["values"] for label in ("blend_toy", "slow")}
+    corrected = correct_by_holm([float(ttest_rel(first, second).pvalue) for first in values.values()])
+    for (label, first), p in zip(values.items(), corrected, strict=True):
         described = f"p = {p:.3f}" if p >= 0.001 else "p &lt; 0.001"
-        assert f"{np.mean(first) - np.mean(second):+.3f} ({described})" in table_of(text)[label][4]
+        cell = table_of(text)[label][4]
+        assert cell.startswith(f"{np.mean(first) - np.mean(second):+.3f} (")
+        assert f"; {described}, Wilcoxon = " in cell
     assert table_of(text)["last_value"][4] == "-"
-    assert "RMSE minus that of last_value (p)" in text
+    assert "RMSE minus that of last_value" in text
     assert "Errors are in miles per hour and taken over all sensors, windows and steps ahead" in text
 
 
@@ -206,7 +209,7 @@ def test_the_unit_is_what_stands_in_the_last_brackets(quantity: str, expected: t
     assert unit_of(quantity) == expected
 
 
-def test_a_quantity_without_a_unit_is_told_without_one(run: Path) -> None:
+def test_a_quantity_without_a_unit_is_reported_without_one(run: Path) -> None:
     overview = content(run / "overview.json")
     changed(run / "overview.json", **{**overview, "quantity": "occupancy"})
     rmse = content(run / "result.json")["test"]["rmse"]
@@ -374,7 +377,7 @@ def test_a_comparison_of_forecasts_has_every_chart_and_its_figures(compared: Pat
         assert {"blend_toy", "slow", "last_value"} <= set(re.findall(r">([^<>]+)</text>", chart(text, title)))
     assert "Test forecasts (blend_toy, first seed) and the readings at the same times" in page.text
     assert "accuracy" not in page.text.lower()
-    assert "points (p)" not in page.text
+    assert ", points" not in page.text
 
 
 def test_a_run_of_forecasting_has_every_chart_that_it_can_have(compared: Path) -> None:
@@ -393,7 +396,7 @@ def test_the_bytes_of_the_rounds_add_up_to_those_of_the_result(compared: Path) -
     }
     assert lines["to the clients"][6] * 2 == described["down"], "as many in every round"
     together = bytes_by_round(read_subject([compared]))
-    assert set(together) == {"blend_toy", "slow"}, "nothing crosses for last_value"
+    assert set(together) == {"blend_toy", "slow"}, "nothing is sent for last_value"
     history = [json.loads(x) for x in (compared / "blend_toy-seed0/metrics.jsonl").read_text().splitlines()]
     assert [line["bytes"] for line in history] == together["blend_toy"][1:]
     assert human_bytes(described["total"]) in page_of(compared / "blend_toy-seed0")[1].text
@@ -453,7 +456,7 @@ def test_the_same_run_gives_the_same_bytes(run: Path) -> None:
     assert write_report([run]).read_bytes() == write_report([run]).read_bytes()
 
 
-def test_the_card_tells_errors_in_their_unit_and_what_is_trained(compared: Path) -> None:
+def test_the_card_states_errors_in_their_unit_and_what_is_trained(compared: Path) -> None:
     test = content(compared / "blend_toy-seed0/result.json")["test"]
     card = write_card(compared / "blend_toy-seed0").read_text()
     assert f"a test RMSE of {test['rmse']:.3f} miles per hour ({test['rmse_as_read']:.3f} as read)" in card

@@ -79,17 +79,17 @@ def test_the_page_shows_the_description_that_the_example_writes(banks: Path) -> 
 def test_customers_are_at_one_two_or_three_banks_with_the_same_features_and_some_labels(banks: Path) -> None:
     features: dict[str, set[tuple[str, ...]]] = {}
     found: dict[str, set[tuple[str, ...]]] = {}
-    holders: dict[str, int] = {}
+    banks_of: dict[str, int] = {}
     for bank in files(banks, "customers.csv"):
         unknown = sum(row[5] == "" for row in bank)
         assert 0.2 < unknown / len(bank) < 0.4, "every bank lacks labels for some"
         for name, *row in bank:
-            holders[name] = holders.get(name, 0) + 1
+            banks_of[name] = banks_of.get(name, 0) + 1
             features.setdefault(name, set()).add(tuple(row[:4]))
             found.setdefault(name, set()).update({tuple(row[4:])} - {("", "")})
-    assert len(holders) == 900
-    assert set(holders.values()) == {1, 2, 3}
-    assert 0.5 < np.mean([count > 1 for count in holders.values()]) < 0.65
+    assert len(banks_of) == 900
+    assert set(banks_of.values()) == {1, 2, 3}
+    assert 0.5 < np.mean([count > 1 for count in banks_of.values()]) < 0.65
     assert all(len(content) == 1 for content in features.values())
     assert all(len(content) <= 1 for content in found.values())
 
@@ -131,7 +131,7 @@ def test_the_label_depends_on_neighbours_that_a_bank_alone_does_not_all_see(grap
 # ---- every command -----------------------------------------------------------------------------------------
 
 
-def test_a_bank_alone_is_far_below_and_together_they_are_near_what_can_be_reached(banks: Path) -> None:
+def test_a_bank_alone_is_far_below_and_together_they_are_close_to_what_can_be_reached(banks: Path) -> None:
     sapgnn = graphfed.run("sapgnn", data=banks / "banks.yaml", rounds=60, threads=1, out=False)
     same = {"hidden": 64, "optimizer": "adam", "lr": 0.01, "backbone": "maxpool"}
     alone = graphfed.run(
@@ -254,7 +254,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(banks: Path, tmp_path: P
         assert (stopped / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_the_page_tells_the_bytes_that_the_ledger_has_for_each_bank(banks: Path, tmp_path: Path) -> None:
+def test_the_page_states_the_bytes_that_the_ledger_has_for_each_bank(banks: Path, tmp_path: Path) -> None:
     """Bytes grow by the same amount each round: two short runs say what a hundred rounds send."""
     from graphfed.runs.progress import human_bytes
 

@@ -49,7 +49,7 @@ def until(true: Callable[[], Any], what: str) -> None:
 
 
 class Party:
-    """`graphfed site start` of one kit, as its party would type it; what it prints is in a file."""
+    """`graphfed site start` with one startup kit, as its owner would type it; what it prints is in a file."""
 
     def __init__(self, startup_kit: Path, *words: str) -> None:
         self.startup_kit = startup_kit
@@ -126,7 +126,7 @@ def test_status_says_who_is_connected_and_who_is_not(
     assert "bank_c" in capsys.readouterr().out
 
 
-def test_status_with_a_site_s_certificate_in_the_coordinator_s_kit_is_refused_in_one_line(
+def test_status_with_a_site_s_certificate_in_the_coordinator_s_startup_kit_is_refused_in_one_line(
     startup_kits: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mixed = tmp_path / "mixed"
@@ -338,7 +338,7 @@ def test_a_job_with_code_or_with_a_question_about_the_site_starts_nowhere(
             assert not (startup_kits["bank_a"] / run).exists()
 
 
-def test_a_kit_cannot_be_started_twice(
+def test_a_startup_kit_cannot_be_started_twice(
     federation: dict[str, Party], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["site", "start", str(federation["bank_a"].startup_kit)]) == UNUSABLE
@@ -402,7 +402,7 @@ def test_a_rule_is_checked_even_where_the_data_is_not(
     assert "nothing.yaml cannot be read" in capfd.readouterr().err
 
 
-def test_reading_the_data_that_ends_by_a_signal_is_told(
+def test_reading_the_data_that_ends_by_a_signal_is_reported(
     startup_kits: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,6 +1,6 @@
-"""What the holder of one kit can do to a running server with connections of its own.
+"""What the owner of one startup kit can do to a running server with connections of its own.
 
-The federation is real, on this machine; the test opens sockets with the certificate of a real kit."""
+The federation is real, on this machine; the test opens sockets with the certificate of a real startup kit."""
 
 import contextlib
 import socket

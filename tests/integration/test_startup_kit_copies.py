@@ -1,6 +1,6 @@
-"""Kits that do not fit, in a real federation: a site that cannot connect says why and ends where waiting does
-not help; of two copies of a kit one takes part; a run that is refused is refused with its reason; and what a
-party keeps is for that party alone."""
+"""Startup kits that do not fit, in a real federation: a site that cannot connect says why and ends where
+waiting does not help; of two copies of a startup kit one takes part; a run that is refused is refused with
+its reason; and what a party keeps is for that party alone."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
 # ---- copies ------------------------------------------------------------------------------------------------
 
 
-def test_of_two_copies_of_a_kit_the_second_is_refused_in_words_and_the_first_stays(
+def test_of_two_copies_of_a_startup_kit_the_second_is_refused_in_words_and_the_first_stays(
     federation: Loopback, tmp_path: Path
 ) -> None:
     until_said(federation, "north", "north: connected to localhost:")
@@ -117,7 +117,7 @@ def test_of_two_copies_of_a_kit_the_second_is_refused_in_words_and_the_first_sta
 
 
 @pytest.mark.parametrize("party", ["south", "coordinator"])
-def test_a_kit_with_another_party_s_certificate_is_refused_at_once_and_names_both(
+def test_a_startup_kit_with_another_party_s_certificate_is_refused_at_once_and_names_both(
     party: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     startup_kits = provision(project("north", "south"), tmp_path / "startup_kits")
@@ -133,7 +133,7 @@ def test_a_kit_with_another_party_s_certificate_is_refused_at_once_and_names_bot
     )
 
 
-def test_a_kit_whose_key_is_not_its_certificate_s_is_refused_at_once(
+def test_a_startup_kit_whose_key_is_not_its_certificate_s_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     startup_kits = provision(project("north", "south"), tmp_path / "startup_kits")

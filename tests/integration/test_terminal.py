@@ -34,14 +34,14 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write_data(site: str = "x", feature: str = "age", label: str = "a", ident: str = "v") -> None:
-    """A description of 18 nodes at three sites, with these texts in it."""
-    names = [site, "y", "z"]
+def write_data(client: str = "x", feature: str = "age", label: str = "a", ident: str = "v") -> None:
+    """A description of 18 nodes at three clients, with these texts in it."""
+    names = [client, "y", "z"]
     rows = [
         [f"{ident}{i}", names[i % 3], str(i % 5), [label, "b"][i % 2], ["train", "val", "test"][i // 3 % 3]]
         for i in range(18)
     ]
-    quoted = [[f'"{cell}"' for cell in row] for row in [["id", "site", feature, "label", "split"], *rows]]
+    quoted = [[f'"{cell}"' for cell in row] for row in [["id", "client", feature, "label", "split"], *rows]]
     Path("nodes.csv").write_bytes("\n".join(",".join(row) for row in quoted).encode())
     ends = [(f'"{ident}{i}"', f'"{ident}{(5 * i + 3) % 18}"') for i in range(18)]
     Path("edges.csv").write_bytes("\n".join(["source,target", *map(",".join, ends)]).encode())
@@ -115,7 +115,7 @@ def test_the_environment_is_printed_without_control_characters(
     assert not FORBIDDEN.search(printed(arguments, capsys))
 
 
-@pytest.mark.parametrize("kind", ["site", "feature", "label", "ident"])
+@pytest.mark.parametrize("kind", ["client", "feature", "label", "ident"])
 def test_texts_of_the_user_s_tables_are_printed_without_control_characters(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,7 +148,7 @@ def test_texts_of_the_user_s_tables_are_printed_without_control_characters(
         assert not FORBIDDEN.search(printed(arguments, capsys)), arguments
 
 
-@pytest.mark.parametrize("key", ["nodes", "edges", "features", "classes", "sites", "HOSTILE"])
+@pytest.mark.parametrize("key", ["nodes", "edges", "features", "classes", "clients", "HOSTILE"])
 def test_texts_of_a_description_are_printed_without_control_characters(
     key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,7 +181,7 @@ def test_texts_of_a_run_s_folder_and_its_name_are_printed_without_control_charac
         assert not FORBIDDEN.search(printed(arguments, capsys)), arguments
 
 
-def test_a_deployed_site_s_ledger_and_kit_are_printed_without_control_characters(
+def test_a_deployed_site_s_ledger_and_startup_kit_are_printed_without_control_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What `site sent` reads was written while others sent: names of transfers, phases and protections."""
@@ -190,14 +190,16 @@ def test_a_deployed_site_s_ledger_and_kit_are_printed_without_control_characters
         "dtype": HOSTILE, "protection": HOSTILE, "shape": [1], "transfers": 1, "messages": 1, "bytes": 4,
         "sent": [4], "received": [0], "rounds": {"1": 4},
     }  # fmt: skip
-    run = Path("kit/runs/run")
+    run = Path("startup_kit/runs/run")
     run.mkdir(parents=True)
     (run / "manifest.json").write_text(json.dumps({"asked": {"method": HOSTILE}}))
     (run / "ledger.json").write_text(json.dumps({"num_clients": 1, "entries": [entry]}))
     output = printed(["site", "sent", "startup_kit"], capsys)
     assert "owned" in output
     assert not FORBIDDEN.search(output)
-    Path("kit/kit.json").write_text(json.dumps({"kind": HOSTILE, "name": HOSTILE, "project": {HOSTILE: 1}}))
+    Path("startup_kit/kit.json").write_text(
+        json.dumps({"kind": HOSTILE, "name": HOSTILE, "project": {HOSTILE: 1}})
+    )
     for command in ("status", "start", "check"):
         assert not FORBIDDEN.search(printed(["site", command, "startup_kit"], capsys))
 
@@ -205,7 +207,7 @@ def test_a_deployed_site_s_ledger_and_kit_are_printed_without_control_characters
 def test_what_a_deployment_says_of_other_parties_is_cleaned_where_it_is_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A refusal with the keys of a site's answer, news and events reach the coordinator's terminal by these."""
+    """A refusal with the keys of a site's answer, messages and events reach the coordinator's terminal by these."""
     from graphfed.cli.output import one_line
     from graphfed.runs.progress import show_message, show_progress
     from graphfed.runs.train import Event
@@ -272,9 +274,9 @@ def bounded() -> Iterator[None]:
     ("p.safetensors", [*RUN, "--data", "digits", "--partition", "p.safetensors"]),
     ("policy.safetensors", ["run", "fedgraph", "--data", "digits", "--set", "policy=ddpg", "--set", "policy_file=policy.safetensors"]),
     ("ids.csv", ["predict", "good", "--nodes", "ids.csv"]),
-    ("kit/kit.json", ["site", "status", "startup_kit"]),
-    ("kit/kit.json", ["site", "start", "startup_kit"]),
-    ("d.yaml", ["site", "check", "good-kit", "--data", "d.yaml"]),
+    ("startup_kit/kit.json", ["site", "status", "startup_kit"]),
+    ("startup_kit/kit.json", ["site", "start", "startup_kit"]),
+    ("d.yaml", ["site", "check", "good-startup-kit", "--data", "d.yaml"]),
     ("run/result.json", ["report", "run"]),
     ("run/manifest.json", ["resume", "run"]),
     ("run/metrics.jsonl", ["report", "run"]),
@@ -290,14 +292,16 @@ def test_a_named_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(
     write_data()
     if "run" in arguments[1:] or "good" in arguments:
         assert main([*RUN, "--data", "d.yaml", "--out", arguments[1]]) == 0
-    if "good-kit" in arguments:
+    if "good-startup-kit" in arguments:
         project = {
             "name": "p",
             "server": {"host": "localhost", "port": 8002, "listen": "127.0.0.1"},
             "sites": ["a"],
         }
-        Path("good-kit").mkdir()
-        Path("good-kit/kit.json").write_text(json.dumps({"kind": "site", "name": "a", "project": project}))
+        Path("good-startup-kit").mkdir()
+        Path("good-startup-kit/kit.json").write_text(
+            json.dumps({"kind": "site", "name": "a", "project": project})
+        )
     capsys.readouterr()
     Path(pipe).parent.mkdir(parents=True, exist_ok=True)
     Path(pipe).unlink(missing_ok=True)
@@ -321,7 +325,7 @@ def test_a_run_without_standard_streams_trains_and_writes_its_whole_folder(close
     assert Path("quiet/model.safetensors").read_bytes() == Path("usual/model.safetensors").read_bytes()
 
 
-# ---- narrow screens ----------------------------------------------------------------------------------------
+# ---- small screens -----------------------------------------------------------------------------------------
 
 
 def test_no_page_or_table_is_wider_than_a_screen_of_40_columns(

@@ -1,4 +1,4 @@
-"""Every method that forecasts runs over NVIDIA FLARE, a client of one sensor beside gateways of several, and
+"""Every method that forecasts runs over NVIDIA FLARE, a client of one sensor next to gateways of several, and
 gives what it gives in one process."""
 
 from pathlib import Path
@@ -30,10 +30,10 @@ from graphfed.runtime.nvflare.loopback import Loopback
 pytestmark = pytest.mark.slow
 
 NAMES = [name for name in FORECASTERS if not get_method(name).pooled]
-HOSTS = [(0,), (1, 2, 3), (4, 5)]
+WORKERS = [(0,), (1, 2, 3), (4, 5)]
 
 
-#: Of the issue's gateway: a hundred sensors at one client, and two clients of one sensor.
+#: A gateway: a hundred sensors at one client, and two clients of one sensor.
 CITY = [(0,), tuple(range(1, 101)), (101,)]
 CITY_SETTINGS = {"rounds": 2, "lags": 12, "horizon": 12, "every": 60, "hidden": 16}
 
@@ -43,8 +43,8 @@ Ended = dict[str, tuple[Outcome, Ledger]]
 def deploy(
     folder: Path, world: SensorWorld, workers: list[tuple[int, ...]], names: list[str], **settings: Any
 ) -> Ended:
-    """One federation of kits and processes over mutual TLS, and one job in it that runs every method: what
-    came out."""
+    """One federation of startup kits and processes over mutual TLS, and one job in it that runs every
+    method: what came out."""
     project = loopback_project([len(clients) for clients in workers])
     data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
     for series, path in zip(world.series(workers), data.values(), strict=True):
@@ -63,8 +63,8 @@ def deploy(
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(
-            asked, on_event=lambda run, event: None, on_message=lambda news: None, stop_request=StopRequest(),
-            results=folder / "kept",
+            asked, on_event=lambda run, event: None, on_message=lambda message: None,
+            stop_request=StopRequest(), results=folder / "kept",
         )  # fmt: skip
         assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in names], outcomes
         return {name: collect(federation, get_method(name), name) for name in names}
@@ -75,24 +75,24 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     """Where the federation is, and what came out of every method."""
     torch.set_default_dtype(torch.float64)
     folder = tmp_path_factory.mktemp("deployed")
-    return folder, deploy(folder, sensor_world(), HOSTS, NAMES)
+    return folder, deploy(folder, sensor_world(), WORKERS, NAMES)
 
 
-def in_hosts(_: int, *, simulated: bool = False) -> Federation:
-    return Federation(HOSTS)
+def in_workers(_: int, *, simulated: bool = False) -> Federation:
+    return Federation(WORKERS)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_deployed_run_has_the_bits_and_the_ledger_of_the_same_hosts_in_one_process(
+def test_a_deployed_run_has_the_bits_and_the_ledger_of_the_same_workers_in_one_process(
     name: str, deployed: tuple[Path, Ended]
 ) -> None:
     apart, ledger = deployed[1][name]
-    together, fed = run_local(name, sensor_world(), in_hosts)
+    together, fed = run_local(name, sensor_world(), in_workers)
     assert torch.equal(forecasts(apart), forecasts(together))
     for value in get_method(name).state.model:
-        mine, theirs = apart.state.values[value], together.state.values[value]
-        if mine.place == "server":
-            for a, b in zip(leaves(mine.parts[0]), leaves(theirs.parts[0]), strict=True):
+        deployed_value, local_value = apart.state.values[value], together.state.values[value]
+        if deployed_value.place == "server":
+            for a, b in zip(leaves(deployed_value.parts[0]), leaves(local_value.parts[0]), strict=True):
                 assert torch.equal(a, b)
     assert (apart.test, apart.details) == (together.test, together.details)
     assert [line["val"] for line in apart.history] == [line["val"] for line in together.history]
@@ -100,7 +100,7 @@ def test_a_deployed_run_has_the_bits_and_the_ledger_of_the_same_hosts_in_one_pro
 
 
 def require_same_ledger(apart: Ledger, together: Ledger) -> None:
-    """But for what crosses so that places join."""
+    """Except for what is sent so that participants join."""
     entries = apart.to_json()["entries"]
     assert [e for e in entries if e["name"] not in JOINING] == together.to_json()["entries"]
     assert {*JOINING} <= {e["name"] for e in entries}
@@ -128,9 +128,9 @@ def test_each_client_keeps_the_forecasts_of_its_own_sensors(
 ) -> None:
     folder, ended = deployed
     whole = forecasts(ended["last_value"][0])
-    for number, clients in enumerate(HOSTS):
+    for number, clients in enumerate(WORKERS):
         kept = folder / "startup_kits" / f"client-{number}" / "runs" / "last_value" / "predictions.parquet"
         table = pq.read_table(kept)
         assert table["client"].to_pylist() == [k for k in clients for _ in range(whole.shape[1])]
-        mine = torch.from_numpy(table["forecast_3"].to_numpy().copy()).view(len(clients), -1)
-        assert torch.equal(mine, whole[list(clients), :, 2].float())
+        forecast = torch.from_numpy(table["forecast_3"].to_numpy().copy()).view(len(clients), -1)
+        assert torch.equal(forecast, whole[list(clients), :, 2].float())

@@ -78,8 +78,8 @@ def asked(name: str, project: Project) -> dict[str, Any]:
 
 
 def deploy(names: list[str], small: World, folder: Path) -> Deployed:
-    """One federation of kits and processes over mutual TLS, three clients, and one job in it that runs
-    several methods on one world."""
+    """One federation of startup kits and processes over mutual TLS, three clients, and one job in it that
+    runs several methods on one world."""
     workers = in_thirds(small.clients)
     project = loopback_project([len(clients) for clients in workers])
     data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
@@ -94,7 +94,7 @@ def deploy(names: list[str], small: World, folder: Path) -> Deployed:
         outcomes = coordinator.run(
             [asked(name, project) for name in names],
             on_event=lambda run, event: events.append((run, event)),
-            on_message=lambda news: None,
+            on_message=lambda message: None,
             stop_request=StopRequest(),
             results=folder / "kept",
         )
@@ -123,14 +123,14 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_deployed_run_has_the_bits_of_three_hosts_in_one_process(name, deployed: Deployed):
+def test_a_deployed_run_has_the_bits_of_three_workers_in_one_process(name, deployed: Deployed):
     apart, _ = deployed.ended[name]
     together, _ = run_local(RUNS[name][0], world(), "in thirds", **options(name))
     assert torch.equal(logits(apart), logits(together))
     for value in method_of(name).state.model:
-        mine, theirs = apart.state.values[value], together.state.values[value]
-        if mine.place == "server":
-            for a, b in zip(leaves(mine.parts[0]), leaves(theirs.parts[0]), strict=True):
+        deployed_value, local_value = apart.state.values[value], together.state.values[value]
+        if deployed_value.place == "server":
+            for a, b in zip(leaves(deployed_value.parts[0]), leaves(local_value.parts[0]), strict=True):
                 assert torch.equal(a, b)
     assert apart.test == together.test
     assert [line["val"] for line in apart.history] == [line["val"] for line in together.history]
@@ -145,8 +145,10 @@ def test_the_ledger_of_a_deployed_run_is_the_local_one_and_joining(name, deploye
     assert {*JOINING} <= {e["name"] for e in entries}
 
 
-def test_the_coordinator_is_told_of_every_round_and_gets_the_servers_files(deployed: Deployed):
+def test_the_coordinator_hears_of_every_round_and_gets_the_servers_files(deployed: Deployed):
     assert deployed.kept == sorted(NAMES)
     for name in NAMES:
-        told = [event["round"] for run, event in deployed.events if (run, event["phase"]) == (name, "train")]
-        assert told == [1, 2, 3, 4]
+        rounds = [
+            event["round"] for run, event in deployed.events if (run, event["phase"]) == (name, "train")
+        ]
+        assert rounds == [1, 2, 3, 4]

@@ -24,7 +24,7 @@ from sensor_worlds import (
     sensor_world,
 )
 from test_resuming import STEPS, TRANSFERS, Crash, crash_at
-from worlds import Gateways
+from worlds import ThreeWorkers
 
 from graphfed.data.sensors.windows import make_time_split
 from graphfed.errors import InputError
@@ -92,7 +92,7 @@ def test_every_placement_gives_what_stacked_gives(
 @pytest.mark.parametrize(("name", "settings"), [case for case in CASES if case[0] in APART], ids=str)
 @pytest.mark.slow
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
-    name: str, settings: dict[str, Any], three_clients: Gateways
+    name: str, settings: dict[str, Any], three_clients: ThreeWorkers
 ) -> None:
     world = sensor_world()
     apart, ledger = run_apart(name, world, three_clients, **settings)
@@ -335,7 +335,7 @@ def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path
 @pytest.mark.parametrize("name", APART)
 @pytest.mark.slow
 def test_separate_processes_resume_to_the_same_bits(
-    name: str, tmp_path: Path, three_clients: Gateways
+    name: str, tmp_path: Path, three_clients: ThreeWorkers
 ) -> None:
     world, settings = sensor_world(), hard(name)
     expected, ledger = run_apart(name, world, three_clients, (tmp_path, 0.0, None), **settings)
@@ -350,7 +350,7 @@ def test_separate_processes_resume_to_the_same_bits(
 
 
 @pytest.mark.parametrize("name", FORECASTERS)
-def test_a_wish_to_stop_is_saved_before_the_next_round(name: str, tmp_path: Path) -> None:
+def test_a_stop_request_is_saved_before_the_next_round(name: str, tmp_path: Path) -> None:
     world, stop_request = sensor_world(), StopRequest()
     expected = run_local(name, world, **hard(name))
     stop_request.asked = True

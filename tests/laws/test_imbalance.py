@@ -101,11 +101,11 @@ def test_balanced_weights_raise_the_recall_of_a_class_of_one_percent() -> None:
 @pytest.mark.parametrize("protocols", ["simulated", "real"])
 def test_hidden_class_counts_give_the_weights_of_those_in_plaintext(protocols: str) -> None:
     world = rare_world(300, 0.1)
-    clear, _ = run_local("fedavg", world, class_weights="balanced", dropout=0.0)
+    plaintext, _ = run_local("fedavg", world, class_weights="balanced", dropout=0.0)
     hidden, fed = run_local(
         "fedavg", world, class_weights="balanced", dropout=0.0, aggregation="secure", protocols=protocols
     )
-    assert torch.allclose(logits(clear), logits(hidden), rtol=0, atol=1e-5)
+    assert torch.allclose(logits(plaintext), logits(hidden), rtol=0, atol=1e-5)
     names = {e.name for e in fed.ledger.entries}
     assert "class_counts/masked" in names
     assert "class_counts" not in names

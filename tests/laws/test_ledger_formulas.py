@@ -83,14 +83,14 @@ def fedgat(world: World) -> dict[str, int]:
     is a neighbour of one, ids and sizes, and in vectors 6 F B + 2 B + 4 (p + 1) B^2 numbers down. B:
     neighbours, with itself."""
     client = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
-    near: dict[int, set[int]] = {v: set() for v in client}
+    neighbours_of: dict[int, set[int]] = {v: set() for v in client}
     for u, v in world.graph.edges.T.tolist():
-        near[u].add(v)
-        near[v].add(u)
+        neighbours_of[u].add(v)
+        neighbours_of[v].add(u)
     neighbourhoods = [{v for v in client if client[v] == k} for k in range(world.clients)]
-    rows = [v for own in neighbourhoods for v in own.union(*(near[v] for v in own))]
-    b = np.array([len(near[v]) + 1 for v in rows])
-    ends, scalar = sum(len(neighbours) for neighbours in near.values()), 8
+    rows = [v for own in neighbourhoods for v in own.union(*(neighbours_of[v] for v in own))]
+    b = np.array([len(neighbours_of[v]) + 1 for v in rows])
+    ends, scalar = sum(len(neighbours) for neighbours in neighbours_of.values()), 8
     weights = distgat(world)
     gradient = weights.pop("update")  # as many numbers
     return {
@@ -116,22 +116,22 @@ def fedgat_ldp(world: World) -> dict[str, int]:
 
 
 def exchange_toy(world: World) -> dict[str, int]:
-    """An id for every end of a cut edge; a row of C scalars there, and its gradient back, every round; the
-    model down and its gradient up; the number of training nodes up and their total down."""
-    k, cut, scalar = world.clients, len(world.partition.cross_id), 8
+    """An id for every end of a cross-client edge; a row of C scalars there, and its gradient back, every
+    round; the model down and its gradient up; the number of training nodes up and their total down."""
+    k, ends, scalar = world.clients, len(world.partition.cross_id), 8
     return {
-        "toy/wanted_ids": cut * 8,
+        "toy/wanted_ids": ends * 8,
         "toy/training_count": k * 8,
         "toy/training_total": k * 8,
-        "toy/embeddings": ROUNDS * cut * C * scalar,
-        "toy/embeddings/grad": ROUNDS * cut * C * scalar,
+        "toy/embeddings": ROUNDS * ends * C * scalar,
+        "toy/embeddings/grad": ROUNDS * ends * C * scalar,
         "model": ROUNDS * k * model_size() * scalar,
         "model/grad": ROUNDS * k * model_size() * scalar,
     }
 
 
 def alignment(world: World) -> dict[str, int]:
-    """A name and a hash of the features for every node at every holder, and for every training node at
+    """A name and a hash of the features for every node at every client, and for every training node at
     every owner its name and, back, what its loss weighs: 8 bytes each."""
     p = world.partition
     train = int((p.held_owner & world.split.train[p.held_node]).sum())
@@ -146,10 +146,10 @@ def alignment(world: World) -> dict[str, int]:
 
 def sapgnn(world: World, *, shared: bool = True) -> dict[str, int]:
     """As docs/papers/sapgnn.md. Of every node at every
-    holder, N_p, two layers that upload own part and maximum, u =
+    client, N_p, two layers that upload own part and maximum, u =
     2 H each, and get back H; their gradients the other way, of the input of the first layer none. The maps of
-    H before upload and the predictor, w in all: each holder's share to and sum for every other one, 2 P (P -
-    1) w; or in clear a gradient up and the sum down."""
+    H before upload and the predictor, w in all: each client's share to and sum for every other one, 2 P (P -
+    1) w; or in plaintext a gradient up and the sum down."""
     rows, k, scalar = len(world.partition.held_id), world.clients, 8
     weights = 2 * F * H + 2 * H * H + H * C + C
     if shared:
@@ -174,17 +174,17 @@ def sapgnn(world: World, *, shared: bool = True) -> dict[str, int]:
 
 
 def ppgnn(world: World) -> dict[str, int]:
-    """Of every node at every holder H up and H down, and their gradients back; the predictor's gradient in
+    """Of every node at every client H up and H down, and their gradients back; the predictor's gradient in
     shares and sums."""
     rows, k, scalar = len(world.partition.held_id), world.clients, 8
     pairs, weights = k * (k - 1), H * C + C
-    crossing = ROUNDS * rows * H * scalar
+    embeddings = ROUNDS * rows * H * scalar
     return {
         **alignment(world),
-        "ppgnn/local_embedding": crossing,
-        "ppgnn/combined_embedding": crossing,
-        "ppgnn/local_embedding/grad": crossing,
-        "ppgnn/combined_embedding/grad": crossing,
+        "ppgnn/local_embedding": embeddings,
+        "ppgnn/combined_embedding": embeddings,
+        "ppgnn/local_embedding/grad": embeddings,
+        "ppgnn/combined_embedding/grad": embeddings,
         "ppgnn/predictor_gradient/shares": ROUNDS * pairs * weights * 8,
         "ppgnn/predictor_gradient/sums": ROUNDS * pairs * weights * 8,
     }
@@ -232,8 +232,8 @@ def passed_on(world: World) -> tuple[list[Cover], int]:
 def balanced(world: World) -> dict[str, int]:
     """Pairs compare round(ln degree) in 4 bits, once; then whether the keeper keeps more than the other does,
     and a margin, in 12: every pair when the margin is new, else those with an end whose workload has changed,
-    which tells all its neighbours so (4 bytes). A keeper that may give answers to all these neighbours, a
-    byte each, which one it offers; the one that is offered something answers, a byte each."""
+    which reports it to all its neighbours (4 bytes). A keeper that may give answers to all these
+    neighbours, a byte each, which one it offers; the one that is offered something answers, a byte each."""
     edges, n, m = world.graph.edges, world.graph.num_nodes, world.graph.num_edges
     degree = np.bincount(edges.ravel(), minlength=n)
     states, before = passed_on(world)
@@ -296,13 +296,13 @@ def fedgraph(world: World) -> dict[str, int]:
     config = config_of(get_method("fedgraph"))
     decision = dict.fromkeys(range(k), [float(config.batch)] + [config.probability] * config.layers)
     first = initial_weights(world.task, config, "cpu")
-    _, crossed = plain_fedgraph.train(world, config, decision, first, ROUNDS)
+    _, sent = plain_fedgraph.train(world, config, decision, first, ROUNDS)
     return {
         **averaging(world),
         "fedgraph/neighbours": wants * 8,
         "fedgraph/policy": ROUNDS * k * 3 * 8,
-        "fedgraph/wanted": crossed["ids"] * 8,
-        "fedgraph/embeddings": crossed["numbers"] * scalar,
+        "fedgraph/wanted": sent["ids"] * 8,
+        "fedgraph/embeddings": sent["numbers"] * scalar,
         "fedgraph/seconds": ROUNDS * k * 8,
     }
 
@@ -334,7 +334,7 @@ FORMULAS = {
 }
 
 
-def crossed(name: str, world: World, **settings) -> dict[str, int]:
+def sent_bytes(name: str, world: World, **settings) -> dict[str, int]:
     return counted(run_local(name, world, **settings)[1])
 
 
@@ -353,7 +353,7 @@ def test_set_up_and_training_cost_what_the_formula_says(name):
     world = make_world()
     # FedGAT's paper drops a lone neighbour's edge; the formulas are of every edge.
     settings = {"drop_single": False} if name in ("fedgat", "fedgat_ldp") else {}
-    assert crossed(name, world, **settings) == FORMULAS[name](world)
+    assert sent_bytes(name, world, **settings) == FORMULAS[name](world)
 
 
 def test_lumos_that_predicts_links_pays_for_the_embeddings_that_it_asks_for() -> None:
@@ -382,7 +382,7 @@ def test_lumos_that_predicts_links_pays_for_the_embeddings_that_it_asks_for() ->
 
 def test_both_ends_of_every_edge_keep_it_without_a_balancer() -> None:
     world = make_world()
-    by_name = crossed("lumos", world, balancer="none")
+    by_name = sent_bytes("lumos", world, balancer="none")
     n, m = world.graph.num_nodes, world.graph.num_edges
     assert not [name for name in by_name if name.startswith("balance/")]
     assert by_name["lumos/bins"] == 2 * m * 8
@@ -398,38 +398,38 @@ def test_a_hidden_sum_of_gradients_costs_what_secure_aggregation_costs() -> None
     """secure_sum: 112 n + 8 w + 16 bytes from each of n devices, and 145 n - 56 to it. Of w one word says
     whether a device trains."""
     world = make_world()
-    by_name = crossed("lumos", world, aggregation="secure", protocols="simulated")
+    by_name = sent_bytes("lumos", world, aggregation="secure", protocols="simulated")
     n, weights = world.graph.num_nodes, F * H + H + H * H + H + H * C + C + 1
     hidden = sum(size for name, size in by_name.items() if name.startswith("lumos/gradient/"))
     assert hidden == ROUNDS * n * ((112 * n + 8 * weights + 16) + (145 * n - 56))
-    in_clear = lumos(world)
-    del in_clear["model/grad"], in_clear["lumos/training_count"]
-    assert {k: v for k, v in by_name.items() if not k.startswith("lumos/gradient/")} == in_clear
+    plaintext = lumos(world)
+    del plaintext["model/grad"], plaintext["lumos/training_count"]
+    assert {k: v for k, v in by_name.items() if not k.startswith("lumos/gradient/")} == plaintext
 
 
 def shared_world() -> World:
-    """Three holders of all nodes; every edge at one of them, some at two; labels at all."""
+    """Three clients with all nodes; every edge at one of them, some at two; labels at all."""
     world = make_world()
-    dealt = partition(world.graph, "edges_uniform", 3, 0, overlap=0.3, nodes="endpoints")
-    return World(world.graph, world.split, dealt)
+    parts = partition(world.graph, "edges_uniform", 3, 0, overlap=0.3, nodes="endpoints")
+    return World(world.graph, world.split, parts)
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_holders_of_common_nodes_pay_for_each_copy(shared):
+def test_clients_with_common_nodes_pay_for_each_copy(shared):
     world = shared_world()
     assert len(world.partition.held_id) > world.graph.num_nodes
     aggregation = "additive" if shared else "plaintext"
-    assert crossed("sapgnn", world, aggregation=aggregation) == sapgnn(world, shared=shared)
+    assert sent_bytes("sapgnn", world, aggregation=aggregation) == sapgnn(world, shared=shared)
 
 
-def test_identity_messages_cross_once_and_nothing_of_the_first_layer_after_that():
+def test_identity_messages_are_sent_once_and_nothing_of_the_first_layer_after_that():
     """The paper counts N_p u_1 every epoch, u_1 = 2 F, for numbers that never change."""
     world = shared_world()
     rows, scalar, k = len(world.partition.held_id), 8, 3
     p = world.partition
     with_edges = len({*zip(p.edge_client, p.edge_u, strict=True), *zip(p.edge_client, p.edge_v, strict=True)})
     pairs, weights = k * (k - 1), H * C + C
-    assert crossed("sapgnn", world, maps="identity") == {
+    assert sent_bytes("sapgnn", world, maps="identity") == {
         **alignment(world),
         "sapgnn/features": rows * F * scalar,
         "sapgnn/ids_with_edges": with_edges * 8,
@@ -452,11 +452,11 @@ def test_simulated_pooling_sends_what_secure_pooling_sends_to_the_byte(settings:
         for form in ("simulated", "real")
     ]
     simulated, real = (ledger.to_json()["entries"] for ledger in ledgers)
-    mine = {e["name"] for e in real if "/protocol" in e["name"] or "_shares" in e["name"]}
-    mine |= {"sapgnn/pooling/session"}
-    assert len(mine) >= 7
+    protected = {e["name"] for e in real if "/protocol" in e["name"] or "_shares" in e["name"]}
+    protected |= {"sapgnn/pooling/session"}
+    assert len(protected) >= 7
     kinds = [
-        [entry.pop("protection") for entry in entries if entry["name"] in mine]
+        [entry.pop("protection") for entry in entries if entry["name"] in protected]
         for entries in (simulated, real)
     ]
     assert set(kinds[0]) == {"simulated"}
@@ -466,27 +466,27 @@ def test_simulated_pooling_sends_what_secure_pooling_sends_to_the_byte(settings:
 
 
 def test_secure_pooling_sends_shares_of_every_number_and_nothing_else_of_it():
-    """4 bytes of a number to the server, 4 to the first holder, who keeps its own; 8 and 8 of a gradient."""
+    """4 bytes of a number to the server, 4 to the first client, which keeps its own; 8 and 8 of gradients."""
     world = shared_world()
     p = world.partition
     rows, others = len(p.held_id), int((p.held_client > 0).sum())
-    hidden = crossed("sapgnn", world, pooling="secure")
+    hidden = sent_bytes("sapgnn", world, pooling="secure")
     numbers, name = ROUNDS * 2 * (2 * H), "sapgnn/local_embedding"
     assert hidden[f"{name}/server_shares"] == rows * numbers * 4
     assert hidden[f"{name}/helper_shares"] == others * numbers * 4
     assert hidden[f"{name}/grad/server_shares"] == rows * numbers * 8
     assert hidden[f"{name}/grad/helper_shares"] == others * numbers * 8
-    clear = crossed("sapgnn", world)
+    plaintext = sent_bytes("sapgnn", world)
     added = {key for key in hidden if key.startswith((f"{name}/", "sapgnn/pooling/"))}
     lost = {name, f"{name}/grad"}
     assert {k: v for k, v in hidden.items() if k not in added} == {
-        k: v for k, v in clear.items() if k not in lost
+        k: v for k, v in plaintext.items() if k not in lost
     }
 
 
-def test_batches_cross_only_what_their_rows_need():
-    """Two layers: a batch's nodes leave the second at all their holders, and with all their neighbours the
-    first. Set-up adds 8 bytes for every name a holder asks for or answers for, and a byte for each told."""
+def test_batches_send_only_what_their_rows_need():
+    """Two layers: a batch's nodes leave the second at all their clients, and with all their neighbours the
+    first. Set-up adds 8 bytes for every name a client asks for or answers for, and a byte for each answer."""
     world, size = shared_world(), 5
     p, graph = world.partition, world.graph
     names = keyed_names(simulated_key(0), "vertex", (str(i).encode() for i in range(graph.num_nodes)))
@@ -494,10 +494,10 @@ def test_batches_cross_only_what_their_rows_need():
     count = -(-len(train) // size)
     held = [{v for k, v in zip(p.held_client, p.held_id, strict=True) if k == client} for client in range(3)]
     owned = {(k, v) for k, v, own in zip(p.held_client, p.held_id, p.held_owner, strict=True) if own}
-    near: list[dict[int, set[int]]] = [{} for _ in range(3)]
+    neighbours_of: list[dict[int, set[int]]] = [{} for _ in range(3)]
     for k, u, v in zip(p.edge_client, p.edge_u, p.edge_v, strict=True):
-        near[k].setdefault(u, set()).add(v)
-        near[k].setdefault(v, set()).add(u)
+        neighbours_of[k].setdefault(u, set()).add(v)
+        neighbours_of[k].setdefault(v, set()).add(u)
     asked = answered = rows = 0
     for number in range(count):
         batch = [v for i, v in enumerate(train) if i * count // len(train) == number]
@@ -507,9 +507,9 @@ def test_batches_cross_only_what_their_rows_need():
             union = set().union(*needs)
             outputs = [union & held[k] for k in range(3)]
             answered += sum(len(o) for o in outputs)
-            needs = [o | {j for i in o for j in near[k].get(i, ())} for k, o in enumerate(outputs)]
+            needs = [o | {j for i in o for j in neighbours_of[k].get(i, ())} for k, o in enumerate(outputs)]
     rows = answered
-    found = crossed("sapgnn", world, batch_size=size)
+    found = sent_bytes("sapgnn", world, batch_size=size)
     assert count > 2
     assert found["batches"] == found["training_ids"]
     assert found["sapgnn/batch_needs"] == 8 * asked
@@ -522,7 +522,7 @@ def test_batches_cross_only_what_their_rows_need():
 def test_one_hop_returns_each_node_to_its_owner_only():
     """FedGCN, 1 hop: down N F."""
     world = make_world()
-    by_name = crossed("fedgcn", world, hops=1)
+    by_name = sent_bytes("fedgcn", world, hops=1)
     n, rows = world.graph.num_nodes, sum(len(c) for c in closures(world))
     expected = averaging(world) | {
         "fedgcn/closure_ids": rows * 8,
@@ -535,23 +535,23 @@ def test_one_hop_returns_each_node_to_its_owner_only():
 
 def test_no_hops_send_nothing_before_training():
     world = make_world()
-    assert crossed("fedgcn", world, hops=0) == averaging(world)
+    assert sent_bytes("fedgcn", world, hops=0) == averaging(world)
 
 
-def test_absent_clients_are_not_charged():
+def test_absent_clients_have_no_bytes_in_the_ledger():
     """Two of five take part in each of four rounds."""
     world = make_world(clients=5)
-    by_name = crossed("fedavg", world, fraction=0.4)
+    by_name = sent_bytes("fedavg", world, fraction=0.4)
     assert by_name["update"] == by_name["model"] == ROUNDS * 2 * model_size() * 8
 
 
-def test_float32_halves_what_crosses():
+def test_float32_halves_what_is_sent():
     world = make_world()
-    wide = crossed("fedavg", world)
+    in_float64 = sent_bytes("fedavg", world)
     torch.set_default_dtype(torch.float32)
-    narrow = crossed("fedavg", world)
-    assert narrow["update"] * 2 == wide["update"]
-    assert narrow["training_counts"] == wide["training_counts"]
+    in_float32 = sent_bytes("fedavg", world)
+    assert in_float32["update"] * 2 == in_float64["update"]
+    assert in_float32["training_counts"] == in_float64["training_counts"]
 
 
 def test_evaluation_control_and_prediction_stand_beside_the_cost():
@@ -583,7 +583,7 @@ def test_isolated_training_sends_nothing_but_scores_counts_of_classes_and_contro
     assert fed.ledger.totals()["total"] == 0
 
 
-def test_every_client_is_charged_its_own_share():
+def test_every_client_has_its_own_share_in_the_ledger():
     """FedGCN's rows differ by client: each vector entry is that client's own closure."""
     world = make_world()
     _, fed = run_local("fedgcn", world)

@@ -13,7 +13,7 @@ from link_worlds import ROUNDS, by_pair, config_of, link_world, run_apart, run_l
 from methods_under_law import REFUSE_WEIGHTS, SHIPPED
 from scipy.integrate import trapezoid
 from sklearn.metrics import log_loss, roc_auc_score
-from worlds import Gateways, one_each
+from worlds import ThreeWorkers, one_each
 
 import graphfed
 from graphfed.errors import GraphfedError
@@ -53,7 +53,7 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name: str)
 @pytest.mark.parametrize("name", APART)
 @pytest.mark.slow
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
-    name: str, three_clients: Gateways
+    name: str, three_clients: ThreeWorkers
 ) -> None:
     world = link_world(1)
     apart, ledger = run_apart(name, world, three_clients)

@@ -83,7 +83,7 @@ def deployed(federation: Loopback, names: list[str], label: str, files: Path, ou
         outcomes = coordinator.run(
             asked,
             on_event=lambda run, event: None,
-            on_message=lambda news: None,
+            on_message=lambda message: None,
             stop_request=StopRequest(),
             results=out / f"{label}-kept",
         )
@@ -157,13 +157,13 @@ def test_a_deployed_run_has_the_weights_of_the_run_on_all_files(
     together, _ = read_tensors(run.together / "model.safetensors")
     seen = set()
     for place, folder in run.places.items():
-        mine, _ = read_tensors(folder / "model.safetensors")
-        for key, weight in mine.items():
+        weights, _ = read_tensors(folder / "model.safetensors")
+        for key, weight in weights.items():
             expected = together[key]
             if expected.shape != weight.shape:  # a client's own among those of all clients
                 expected = expected[[SITES.index(place)]]
             np.testing.assert_allclose(weight, expected, rtol=0, atol=1e-6, err_msg=f"{key} at {place}")
-        seen |= {*mine}
+        seen |= {*weights}
     assert seen == {*together}
 
 

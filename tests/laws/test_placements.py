@@ -6,7 +6,7 @@ import pytest
 import torch
 from methods_under_law import METHODS
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     World,
     by_node,
     having,
@@ -57,7 +57,7 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, spar
 
 @pytest.mark.parametrize("preset", [PRESETS[0], pytest.param(PRESETS[1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [n for n in METHODS if not get_method(n).pooled])
-def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset, three_clients: Gateways):
+def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset, three_clients: ThreeWorkers):
     world = last_round_stands(make_world(1))
     apart, ledger = run_processes(name, world, three_clients, preset=preset, **settings_of(name))
     together, fed = run_local(name, world, preset=preset, **settings_of(name))
@@ -67,10 +67,10 @@ def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset,
 
 
 @pytest.mark.parametrize("protocols", ["real", pytest.param("simulated", marks=pytest.mark.slow)])
-def test_holders_and_a_helper_in_separate_processes_equal_stacked(
-    protocols: str, three_clients: Gateways
+def test_clients_and_a_helper_in_separate_processes_equal_stacked(
+    protocols: str, three_clients: ThreeWorkers
 ) -> None:
-    """The first holder's process and the server's talk; what each entry counts is the same."""
+    """The first client's process and the server's send messages; what each entry counts is the same."""
     world = make_world(6)
     world = World(world.graph, world.split, partition(world.graph, "edges_uniform", 3, 0))
     world = last_round_stands(world)
@@ -173,12 +173,12 @@ def test_every_backbone_and_depth_is_the_same_in_both_placements(name, backbone,
     assert fed.ledger.to_json() == oracle.ledger.to_json()
 
 
-@pytest.mark.parametrize("dealt", ["edges_uniform", "overlapping", "ego", "label_skew"])
+@pytest.mark.parametrize("kind", ["edges_uniform", "overlapping", "ego", "label_skew"])
 @pytest.mark.parametrize("name", ["fedavg", "isolated"])
-def test_every_kind_of_partition_is_the_same_in_both_placements(name, dealt):
+def test_every_kind_of_partition_is_the_same_in_both_placements(name, kind):
     """Shared nodes, copied nodes, one node a client, skewed classes."""
     whole = make_world(7, nodes=24)
-    world = World(whole.graph, whole.split, partition(whole.graph, dealt, 24 if dealt == "ego" else 3, 0))
+    world = World(whole.graph, whole.split, partition(whole.graph, kind, 24 if kind == "ego" else 3, 0))
     fast, fed = run_local(name, world, **SETTINGS)
     slow, oracle = run_local(name, world, "one at a time", **SETTINGS)
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)

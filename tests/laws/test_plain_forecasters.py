@@ -25,7 +25,7 @@ from graphfed.methods.common import forecasting, local_forecasters
 from graphfed.methods.common.forecasting import Batch, Standardised, batch_of, client_losses
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
-from graphfed.nn.gru import taught_steps
+from graphfed.nn.gru import draw_teacher_forcing
 from graphfed.random import fold, permutation
 from graphfed.runtime.local import stacked
 from graphfed.tasks.registry import get_task
@@ -175,7 +175,7 @@ class PlainGru:
         batch, config = batch_of(self.series, self.starts[chosen]).of(slice(k, k + 1)), self.config
         own = {name: w[None] for name, w in self.own[k].items()}
         key = fold(config.seed, "teacher", "clients")
-        teach = taught_steps(key, step, HORIZON, config.teacher) if config.teacher else None
+        teach = draw_teacher_forcing(key, step, HORIZON, config.teacher) if config.teacher else None
         outputs = forecasting.decode(own, batch, forecasting.encode(own, batch), teach)
         return (outputs - batch.truth)[batch.weight == 1].square().mean()
 

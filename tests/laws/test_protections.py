@@ -98,17 +98,17 @@ def test_a_protection_that_a_method_cannot_have_is_refused_with_those_that_can(
         return
     with pytest.raises(InputError) as refused:
         checked_training(name, {setting: value}, None, 0)
-    told = str(refused.value)
+    message = str(refused.value)
     able = [other for other, having, what in HIDDEN if (having, what) == (setting, value)]
     if possible:
-        assert told.startswith(f"{setting}='{value}' cannot be used: {name} does not have it ({able[0]}")
-        assert all(other in told for other in (*able, *possible))
+        assert message.startswith(f"{setting}='{value}' cannot be used: {name} does not have it ({able[0]}")
+        assert all(other in message for other in (*able, *possible))
     else:
         having = [other for other, method in METHODS.usable().items() if setting in method.protections]
         named = " and ".join(having)
         if len(having) > MOST_HOMES:
             named = f"{', '.join(having[:MOST_HOMES])} and {len(having) - MOST_HOMES} more"
-        assert told == f"{name} has no setting '{setting}'; it is a setting of {named}"
+        assert message == f"{name} has no setting '{setting}'; it is a setting of {named}"
 
 
 RULES = [(name, rule) for name in SIMULATED for rule in get_method(name).config.plaintext_only]
@@ -124,10 +124,10 @@ def test_a_setting_that_leaves_plaintext_alone_refuses_every_other_protection(na
             continue
         with pytest.raises(InputError) as refused:
             checked_training(name, {**settings, rule.protection: value}, None, 0)
-        told = str(refused.value)
+        message = str(refused.value)
         both = f"{rule.protection}={value} cannot be used with {rule.setting}={rule.value}"
-        assert f"{both}: {rule.reason}" in told
-        assert told.endswith(f"or {rule.protection}=plaintext")
+        assert f"{both}: {rule.reason}" in message
+        assert message.endswith(f"or {rule.protection}=plaintext")
 
 
 def test_some_settings_leave_plaintext_alone() -> None:
@@ -140,9 +140,9 @@ def test_a_deployment_refuses_simulated_protocols_and_runs_them_where_nobody_say
     from graphfed.deployment.deploy import deploy
 
     asked = {"node_ids": "plain"} if "node_ids" in get_method(name).sends.messages else {}
-    with pytest.raises(InputError, match="protocols=simulated hides nothing from real parties; choose real"):
+    with pytest.raises(InputError, match="protocols=simulated hides nothing from real participants; choose"):
         deploy(name, startup_kit="nowhere", settings={**asked, "protocols": "simulated"})
-    with pytest.raises(InputError, match="nowhere"):  # the only fault is that there is no such kit
+    with pytest.raises(InputError, match="nowhere"):  # the only error is that there is no such startup kit
         deploy(name, startup_kit="nowhere", settings=asked)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from methods_under_law import METHODS
-from worlds import Gateways, World, as_asked, config_of, logits, make_world, run_processes
+from worlds import ThreeWorkers, World, as_asked, config_of, logits, make_world, run_processes
 
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
@@ -104,11 +104,11 @@ def crash_at(
 
     def broken(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            mine, count[0] = count[0], count[0] + 1
-            if 2 * mine == number:
+            call_number, count[0] = count[0], count[0] + 1
+            if 2 * call_number == number:
                 raise Crash
             result = real(*args, **kwargs)
-            if 2 * mine + 1 == number:
+            if 2 * call_number + 1 == number:
                 raise Crash
             return result
 
@@ -151,7 +151,7 @@ def test_a_run_that_breaks_anywhere_goes_on_to_the_same_bits(
 
 @pytest.mark.parametrize("name", METHODS)
 def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path) -> None:
-    """Here some hosts hold nobody that takes part."""
+    """Here some workers have no client that takes part."""
     world, noise = make_world(), system_noise(name)
     expected = run(
         name, world, Checkpoints(tmp_path, every=0, stop_request=StopRequest()), one_at_a_time, **noise
@@ -166,7 +166,7 @@ def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", [name for name in METHODS if not get_method(name).pooled])
 def test_separate_processes_resume_to_the_same_bits(
-    name: str, tmp_path: Path, three_clients: Gateways
+    name: str, tmp_path: Path, three_clients: ThreeWorkers
 ) -> None:
     world, settings = make_world(), settings_of(name) | system_noise(name)
     expected, ledger = run_processes(name, world, three_clients, (tmp_path, 0.0, None), **settings)
@@ -183,7 +183,7 @@ def test_separate_processes_resume_to_the_same_bits(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_wish_to_stop_is_saved_before_the_next_round(name: str, tmp_path: Path) -> None:
+def test_a_stop_request_is_saved_before_the_next_round(name: str, tmp_path: Path) -> None:
     world, stop_request = make_world(), StopRequest()
     expected = run(name, world, None)
     stop_request.asked = True

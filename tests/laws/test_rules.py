@@ -14,7 +14,7 @@ from test_resuming import run as run_with_checkpoints
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     World,
     by_node,
     config_of,
@@ -81,8 +81,8 @@ class Plain:
             w = {k: v.detach() - 0.1 * g[k] for k, v in w.items()}  # type: ignore[union-attr]
         return w
 
-    def mean(self, told: list[Weights]) -> Weights:
-        return {k: sum(p * t[k] for p, t in zip(self.share, told, strict=True)) for k in told[0]}  # type: ignore
+    def mean(self, vectors: list[Weights]) -> Weights:
+        return {k: sum(p * t[k] for p, t in zip(self.share, vectors, strict=True)) for k in vectors[0]}  # type: ignore
 
 
 def dense_cohort(world: World, k: int) -> Cohort:
@@ -94,8 +94,8 @@ def nothing(w: Weights) -> Tensor:
     return torch.tensor(0.0)
 
 
-def squared(w: Weights, centre: Weights | None = None) -> Tensor:
-    return sum((((v - centre[k]) if centre else v) ** 2).sum() for k, v in w.items())  # type: ignore
+def squared(w: Weights, reference: Weights | None = None) -> Tensor:
+    return sum((((v - reference[k]) if reference else v) ** 2).sum() for k, v in w.items())  # type: ignore
 
 
 def expected(world: World, rule: str, rounds: int) -> Weights:
@@ -118,8 +118,8 @@ def expected(world: World, rule: str, rounds: int) -> Weights:
 
             triples = zip(plain.clients, own, dual, strict=True)
             own = [plain.descend(c, o, lambda x, y=y: added(x, y)) for c, o, y in triples]  # type: ignore
-            told = [{k: o[k] + y[k] / config.rho for k in o} for o, y in zip(own, dual, strict=True)]
-            w = plain.mean(told)
+            vectors = [{k: o[k] + y[k] / config.rho for k in o} for o, y in zip(own, dual, strict=True)]
+            w = plain.mean(vectors)
             dual = [{k: y[k] + config.rho * (o[k] - w[k]) for k in y} for o, y in zip(own, dual, strict=True)]
             continue
         mu = config.mu if rule == "fedprox" else 0.0
@@ -148,7 +148,7 @@ def test_every_rule_is_a_plain_loop_over_clients(rule: str, sparse: bool) -> Non
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_fedsgd_is_central_training(optimizer: str) -> None:
-    """Of fedgat, which sees every edge, however nodes are dealt; of distgat, where no edge is cut. With
+    """Of fedgat, which sees every edge with any partition; of distgat, without cross-client edges. With
     attention dropout too, whose draws go by the edge."""
     settings = {**SETTINGS, **settings_of("fedsgd"), "optimizer": optimizer, "rounds": 8, "lr": 0.05}
     direct = {**settings, "drop_single": False, "evaluation": "direct"}
@@ -161,9 +161,9 @@ def test_fedsgd_is_central_training(optimizer: str) -> None:
     whole = last_round_stands(make_world())
     apart = np.zeros(whole.graph.num_nodes, dtype=np.int64)
     apart[-4:] = 1  # the last four nodes have no edge
-    dealt = World(whole.graph, whole.split, from_assignment(whole.graph, apart, num_clients=2))
+    partitioned = World(whole.graph, whole.split, from_assignment(whole.graph, apart, num_clients=2))
     with_dropout = {**settings, "dropout": 0.4}
-    one = by_node(run_local("distgat", dealt, **with_dropout)[0], dealt)
+    one = by_node(run_local("distgat", partitioned, **with_dropout)[0], partitioned)
     central = {k: v for k, v in with_dropout.items() if k != "rule"}
     two, _ = run_local("central", pooled(whole), backbone="gat", heads=8, **central)
     assert torch.allclose(one, logits(two), rtol=0, atol=1e-7)
@@ -203,7 +203,7 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(rule: str,
 @pytest.mark.parametrize("form", ["plaintext", "simulated"])
 @pytest.mark.parametrize("rule", RULES)
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
-    rule: str, form: str, three_clients: Gateways
+    rule: str, form: str, three_clients: ThreeWorkers
 ) -> None:
     world = last_round_stands(make_world(1))
     settings = {**settings_of(rule), "weight_decay": 1e-2, "dropout": 0.4, **protection("aggregation", form)}
@@ -219,8 +219,8 @@ def test_the_secure_mean_of_gradients_is_the_plain_one() -> None:
     plain, _ = run_local("distgat", world, **settings)
     secure, fed = run_local("distgat", world, aggregation="secure", **settings)
     assert 0 < (logits(plain) - logits(secure)).abs().max() < 1e-5
-    crossed = {entry.protection for entry in fed.ledger.entries if entry.name.startswith("gradient")}
-    assert crossed == {"public", "encrypted", "aggregate", "shared"}
+    protections = {entry.protection for entry in fed.ledger.entries if entry.name.startswith("gradient")}
+    assert protections == {"public", "encrypted", "aggregate", "shared"}
 
 
 def test_fedsgd_goes_on_where_few_clients_take_part() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     World,
     config_of,
     having,
@@ -56,13 +56,13 @@ ROUNDS, SITES, WEIGHTS = 4, 3, 12 * 5 + 5 + 5 * 3 + 3
 
 
 def entries(ledger: Ledger) -> list[dict[str, Any]]:
-    """The ledger but for the protections, in one order."""
-    told = [{**entry, "protection": ""} for entry in ledger.to_json()["entries"]]
-    return sorted(told, key=lambda entry: (entry["phase"], entry["name"], entry["from"]))
+    """The ledger except the protections, in one order."""
+    records = [{**entry, "protection": ""} for entry in ledger.to_json()["entries"]]
+    return sorted(records, key=lambda entry: (entry["phase"], entry["name"], entry["from"]))
 
 
 def protections(ledger: Ledger) -> set[str]:
-    """Of what crosses for the average."""
+    """The protections of what is sent for the average."""
     return {entry.protection for entry in ledger.entries if entry.name.startswith(("update", "gradient"))}
 
 
@@ -123,7 +123,7 @@ def test_placement_does_not_change_it(name: str, protocols: str) -> None:
 @pytest.mark.parametrize("name", AVERAGING)
 @pytest.mark.slow
 def test_in_processes_it_has_the_bits_and_the_ledger_of_one_at_a_time(
-    name: str, protocols: str, three_clients: Gateways
+    name: str, protocols: str, three_clients: ThreeWorkers
 ) -> None:
     world = last_round_stands(make_world(1))
     apart, ledger = run_processes(name, world, three_clients, protocols=protocols, **HIDDEN)
@@ -176,8 +176,8 @@ def masked_rows(protocols: str) -> np.ndarray:
     cohorts = [make_cohort(world.graph, world.split, world.partition, range(SITES))]
     config = config_of(method, aggregation="secure", protocols=protocols, hidden=400, rounds=1)
     train(fed, method, fed.locate("clients", "data", cohorts), world.task, config)
-    (crossing,) = [c for c in fed.observed_transfers if c.name == "update/masked"]
-    return np.ascontiguousarray(crossing.payload.numpy()[:, 8:]).view(np.int64)
+    (masked,) = [c for c in fed.observed_transfers if c.name == "update/masked"]
+    return np.ascontiguousarray(masked.payload.numpy()[:, 8:]).view(np.int64)
 
 
 def test_what_reaches_the_server_of_a_client_is_uniform_and_new_in_every_run() -> None:
@@ -199,7 +199,7 @@ def test_what_reaches_the_server_of_a_client_is_uniform_and_new_in_every_run() -
     ("name", "clients", "fraction"),
     [*((name, 2, 1.0) for name in AVERAGING), *((name, 5, 0.4) for name in WITH_FEWER)],
 )
-def test_a_round_of_two_clients_is_refused_before_anything_crosses(
+def test_a_round_of_two_clients_is_refused_before_anything_is_sent(
     name: str, clients: int, fraction: float, protocols: str
 ) -> None:
     world, method = make_world(clients=clients), get_method(name)
@@ -240,13 +240,13 @@ def test_in_processes_such_a_round_ends_for_everybody_with_the_reason() -> None:
     client = world.partition.held_client[np.argsort(world.partition.held_id)]
     train = world.split.train & (client < 2)
     split = type(world.split)("two", train, world.split.val, world.split.test)
-    dealt = World(world.graph, split, world.partition)
+    restricted = World(world.graph, split, world.partition)
     # An error stops the processes: these are its own.
     with (
-        contextlib.closing(Gateways()) as clients,
+        contextlib.closing(ThreeWorkers()) as clients,
         pytest.raises(InputError, match=r"in this one only 2 of 3 have any"),
     ):
-        run_processes("fedavg", dealt, clients, aggregation="secure")
+        run_processes("fedavg", restricted, clients, aggregation="secure")
 
 
 def test_clients_without_training_nodes_weigh_nothing_beside_three_that_have_some() -> None:
@@ -282,9 +282,9 @@ def test_a_method_without_a_step_for_it_refuses_the_setting(name: str) -> None:
     refused = f"{name} has no setting 'aggregation'; it is a setting of fedavg"
     if choices:
         refused = f"aggregation='secure' cannot be used: {name} does not have it .fedavg, .*choose one of"
-    with pytest.raises(InputError, match=refused) as told:
+    with pytest.raises(InputError, match=refused) as error:
         checked_training(name, {"aggregation": "secure"}, None, 0)
-    assert all(choice in str(told.value) for choice in choices)
+    assert all(choice in str(error.value) for choice in choices)
 
 
 def test_without_the_library_the_real_form_is_refused_at_once_and_the_ideal_one_runs() -> None:
@@ -343,7 +343,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
         outcomes = coordinator.run(
             asked,
             on_event=lambda run, event: None,
-            on_message=lambda news: None,
+            on_message=lambda message: None,
             stop_request=StopRequest(),
             results=folder / "kept",
         )
@@ -359,6 +359,6 @@ def test_over_flare_it_has_the_bits_and_the_ledger_of_one_at_a_time(
     apart, ledger = deployed[name]
     together, fed = run_local(name, last_round_stands(make_world(1)), "one at a time", **HIDDEN)
     assert torch.equal(logits(apart), logits(together))
-    told = [e for e in ledger.to_json()["entries"] if e["name"] not in ("join", "agreed")]
-    assert told == fed.ledger.to_json()["entries"]
+    records = [e for e in ledger.to_json()["entries"] if e["name"] not in ("join", "agreed")]
+    assert records == fed.ledger.to_json()["entries"]
     assert protections(ledger) == SECURE

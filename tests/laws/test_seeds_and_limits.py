@@ -74,7 +74,7 @@ def test_each_purpose_draws_from_the_seed_on_its_own(purpose, monkeypatch):
 
 #: Methods whose server does more than average, whose network is another (test_sapgnn.py, test_ppgnn.py,
 #: test_fedgat.py and test_own_features.py have their limits), or that train on noise (test_released.py has
-#: theirs) or on trees (test_tree_networks.py), so that one client does not make them central training.
+#: its limits) or on trees (test_tree_networks.py), so that one client does not make them central training.
 SERVER_OPTIMISES = {
     "fedadam",
     "fedavgm",
@@ -103,18 +103,18 @@ def test_one_client_equals_central(name, steps):
     settings = {"local_steps": steps, "weight_decay": 1e-2, **options(name)}
     if name == "fedprox":
         settings["mu"] = 0.0
-    recipe = {
+    presets = {
         k: v
         for k, v in default_settings(get_method(name), preset="paper").items()
         if k in ("backbone", "heads", "optimizer", "dropout")
     }
-    if recipe.get("optimizer") == "adam":
+    if presets.get("optimizer") == "adam":
         settings |= having(name, client_state="keep")
     if name == "fedgcn" and options(name):
         settings["dropout"] = (
             0.0  # FedGCN's dropout acts on the aggregated features: the law is exact without it
         )
-    central = having("central", **{**recipe, **settings})
+    central = having("central", **{**presets, **settings})
     if name in ("distgat", "fedgat"):
         central |= {"backbone": "gat", "heads": 8}
     one, _ = run_local(name, pooled(make_world()), **settings, **WHOLE.get(name, {}))
@@ -156,7 +156,7 @@ def test_fedprox_with_mu_zero_is_fedavg_bit_for_bit():
     assert torch.equal(logits(prox), logits(averaged))
 
 
-def test_a_strong_proximal_term_keeps_the_clients_near_the_shared_weights():
+def test_a_strong_proximal_term_keeps_the_clients_close_to_the_shared_weights():
     world = make_world()
     start, _ = run_local("fedavg", world, rounds=1, local_steps=5, lr=1e-12, dropout=0.0)
     free, _ = run_local("fedprox", world, rounds=1, local_steps=5, mu=0.0, dropout=0.0)
@@ -166,9 +166,9 @@ def test_a_strong_proximal_term_keeps_the_clients_near_the_shared_weights():
 
 def test_distgat_is_fedavg_on_gat():
     world = make_world()
-    recipe = dict(default_settings(get_method("distgat"), preset="paper"))
+    preset = dict(default_settings(get_method("distgat"), preset="paper"))
     one, _ = run_local("distgat", world, **DROPOUT)
-    two, _ = run_local("fedavg", world, **{**recipe, "backbone": "gat", "lr": 0.1, "hidden": 5, **DROPOUT})
+    two, _ = run_local("fedavg", world, **{**preset, "backbone": "gat", "lr": 0.1, "hidden": 5, **DROPOUT})
     assert torch.equal(logits(one), logits(two))
 
 

@@ -21,7 +21,9 @@ def test_what_is_scored_and_kept_is_the_first_best_round_on_validation():
     world = make_world(1)
     outcome, _ = run_local("fedavg", world, **{**SETTINGS, "rounds": 4})
     accuracies = [h["val"]["accuracy"] for h in outcome.history]
-    assert 1 < outcome.best_round < outcome.rounds_run, "the world must tell best from first and last"
+    assert 1 < outcome.best_round < outcome.rounds_run, (
+        "in this world the best round must be neither the first nor the last"
+    )
     assert outcome.best_round == 1 + int(np.argmax(accuracies))
     assert outcome.val["accuracy"] == max(accuracies)
     assert torch.equal(by_node(outcome, world), unselected(world, "fedavg", outcome.best_round))
@@ -42,8 +44,8 @@ def test_isolated_clients_keep_their_own_first_best_round_and_their_last_without
         v = np.flatnonzero(val & (client == k))
         hits = [int((r[v].argmax(1).numpy() == world.graph.y[v]).sum()) for r in rounds]
         best.append(int(np.argmax(hits)) if len(v) else SETTINGS["rounds"] - 1)
-        mine = np.flatnonzero(client == k)
-        assert torch.equal(got[mine], rounds[best[k]][mine])
+        rows = np.flatnonzero(client == k)
+        assert torch.equal(got[rows], rounds[best[k]][rows])
     assert len(set(best)) > 1
 
 

@@ -90,8 +90,8 @@ def other_value(setting: Setting) -> Any:
 def fingerprint(outcome: Outcome, fed: Federation) -> str:
     """What a run gave and sent, in few letters."""
     given = [outcome.rounds_run, outcome.best_round, outcome.val, outcome.test, outcome.details]
-    told = json.dumps([given, [line["val"] for line in outcome.history], fed.ledger.to_json()], default=str)
-    digest = hashlib.sha256(told.encode())
+    text = json.dumps([given, [line["val"] for line in outcome.history], fed.ledger.to_json()], default=str)
+    digest = hashlib.sha256(text.encode())
     statistics = outcome.client_statistics
     located = [outcome.predictions, *([] if statistics is None else [statistics])]
     for part in (part for value in located for part in value.parts):

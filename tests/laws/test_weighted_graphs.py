@@ -5,7 +5,7 @@ import torch
 from methods_under_law import METHODS, REFUSE_WEIGHTS
 from test_placements import settings_of
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     by_node,
     config_of,
     having,
@@ -46,7 +46,7 @@ def test_weights_change_what_is_learnt_and_placements_agree_on_it(name, backbone
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in TAKE_WEIGHTS if not get_method(n).pooled])
-def test_separate_processes_train_on_the_weights_too(name, three_clients: Gateways):
+def test_separate_processes_train_on_the_weights_too(name, three_clients: ThreeWorkers):
     world = weighted(last_round_stands(make_world(1)))
     apart, ledger = run_processes(name, world, three_clients, **settings_of(name))
     together, fed = run_local(name, world, **settings_of(name))
@@ -109,9 +109,9 @@ def test_a_network_without_use_for_weights_refuses_them(method):
 
 def test_trees_without_weights_refuse_them_where_the_graph_is_whole_and_at_the_devices() -> None:
     world = weighted(make_world())
-    told = "lumos trains on trees, whose edges have no weights"
-    with pytest.raises(InputError, match=told):
+    message = "lumos trains on trees, whose edges have no weights"
+    with pytest.raises(InputError, match=message):
         gf.run("lumos", data=world.graph, split="random:0.5,0.2,0.3", feature_high=2.0, out=False)
     for placement in ("stacked", "one at a time"):
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             run_local("lumos", world, placement)

@@ -59,7 +59,7 @@ def batch_of(
     view: View, backbone: str, layers: int, heads: int = 1, targets: Tensor | None = None, **kwargs
 ) -> Batch:
     targets = torch.arange(len(view.ids)) if targets is None else targets
-    view = BACKBONES[backbone].seen(view)
+    view = BACKBONES[backbone].adapt_view(view)
     maker = BACKBONES[backbone].blocks(view.ids, view.degree, heads, layers)
     return make_batch(view, targets, layers, maker, **kwargs)
 
@@ -81,7 +81,7 @@ def one_client(view: View, k: int) -> View:
     """The rows of client k alone, as a view of one client."""
     rows = (view.client == k).nonzero()[:, 0]
     first = int(rows[0]) if len(rows) else 0
-    mine = view.client[view.edges[0][0]] == k
+    is_own = view.client[view.edges[0][0]] == k
     x = view.x.select_rows(rows) if isinstance(view.x, SparseMatrix) else view.x[rows]
     return replace(
         view,
@@ -91,5 +91,5 @@ def one_client(view: View, k: int) -> View:
         num_clients=1,
         y=view.y[rows],
         degree=view.degree[rows],
-        edges=(view.edges[0][:, mine] - first,),
+        edges=(view.edges[0][:, is_own] - first,),
     )

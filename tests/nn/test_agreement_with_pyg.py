@@ -23,7 +23,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
 def pyg_network(backbone: str, weights: dict[str, Tensor], layers: int):
-    """PyG's layers (MLP: torch's) with our weights, and the names under which their gradients are ours."""
+    """PyG's layers (MLP: torch's) with our weights, and the names under which their gradients are found."""
     from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
     convs, names = [], {}
@@ -54,13 +54,13 @@ def pyg_network(backbone: str, weights: dict[str, Tensor], layers: int):
             conv = GATConv(w["weight"].shape[0], width, heads, concat=not last)
             own = {n: getattr(conv, n) for n in ("att_src", "att_dst", "bias")} | {"weight": conv.lin.weight}
         for name, parameter in own.items():
-            ours = w[name].t() if name.endswith("weight") else w[name]
-            parameter.data = ours.reshape(parameter.shape).clone()
+            found = w[name].t() if name.endswith("weight") else w[name]
+            parameter.data = found.reshape(parameter.shape).clone()
             names[f"layers.{layer}.{name}"] = (parameter,)
         if backbone == "maxpool":  # one matrix for h || max h, two in PyG
             halves = (conv.lin_r.weight, conv.lin_l.weight)
-            for half, ours in zip(halves, w["weight"].t().chunk(2, 1), strict=True):
-                half.data = ours.clone()
+            for half, block in zip(halves, w["weight"].t().chunk(2, 1), strict=True):
+                half.data = block.clone()
             names[f"layers.{layer}.weight"] = halves
         convs.append(conv)
 
@@ -94,28 +94,32 @@ def test_values_and_all_gradients_agree_with_pyg(
         x.requires_grad_()
         if not sparse:
             view = replace(view, x=x)
-        ours = BACKBONES[backbone].forward(weights, batch_of(view, backbone, layers, HEADS), None)
+        found = BACKBONES[backbone].forward(weights, batch_of(view, backbone, layers, HEADS), None)
 
         forward, parameters = pyg_network(backbone, {k: w.detach() for k, w in weights.items()}, layers)
-        their_x = as_dense(view.x).detach().clone().requires_grad_()
-        theirs = forward(their_x, view.edges[0])
+        pyg_x = as_dense(view.x).detach().clone().requires_grad_()
+        expected = forward(pyg_x, view.edges[0])
 
-        assert ours.dtype == dtype
+        assert found.dtype == dtype
         close = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
-        torch.testing.assert_close(ours, theirs, **close)
-        direction = torch.from_numpy(np.random.default_rng(seed).standard_normal(tuple(ours.shape))).to(dtype)
-        (ours * direction).sum().backward()
-        (theirs * direction).sum().backward()
+        torch.testing.assert_close(found, expected, **close)
+        direction = torch.from_numpy(np.random.default_rng(seed).standard_normal(tuple(found.shape))).to(
+            dtype
+        )
+        (found * direction).sum().backward()
+        (expected * direction).sum().backward()
         assert set(parameters) == set(weights)
-        for name, theirs_too in parameters.items():
+        for name, of_pyg in parameters.items():
             gradient = weights[name].grad
-            parts = [p.grad.t() if name.endswith("weight") else p.grad for p in theirs_too]
-            expected = torch.cat(parts)
+            parts = [p.grad.t() if name.endswith("weight") else p.grad for p in of_pyg]
+            gradient_of_pyg = torch.cat(parts)
             # Gradients are sums over all rows: their tolerance is relative to their largest entry.
-            scale = max(1.0, float(expected.abs().max()))
-            torch.testing.assert_close(gradient / scale, expected.reshape(gradient.shape) / scale, **close)
+            scale = max(1.0, float(gradient_of_pyg.abs().max()))
+            torch.testing.assert_close(
+                gradient / scale, gradient_of_pyg.reshape(gradient.shape) / scale, **close
+            )
         if not sparse:
-            torch.testing.assert_close(x.grad, their_x.grad, **close)
+            torch.testing.assert_close(x.grad, pyg_x.grad, **close)
 
 
 def with_weights(view: View, seed: int) -> View:
@@ -136,9 +140,9 @@ def test_on_weighted_edges_gcn_is_pygs(sparse: bool) -> None:
         weights = draw_weights(seed, "gcn", [6, CLASSES])
         conv = GCNConv(6, CLASSES)
         conv.lin.weight.data, conv.bias.data = weights["layers.0.weight"].t(), weights["layers.0.bias"]
-        theirs = conv(as_dense(view.x), view.edges[0], view.edge_weight[0])
-        ours = BACKBONES["gcn"].forward(weights, batch_of(view, "gcn", 1), None)
-        torch.testing.assert_close(ours, theirs.detach(), rtol=1e-12, atol=1e-12)
+        expected = conv(as_dense(view.x), view.edges[0], view.edge_weight[0])
+        found = BACKBONES["gcn"].forward(weights, batch_of(view, "gcn", 1), None)
+        torch.testing.assert_close(found, expected.detach(), rtol=1e-12, atol=1e-12)
 
 
 def test_on_weighted_edges_sage_is_the_weighted_mean() -> None:
@@ -148,8 +152,8 @@ def test_on_weighted_edges_sage_is_the_weighted_mean() -> None:
     w[view.edges[0][1], view.edges[0][0]] = view.edge_weight[0]
     mean = (w @ view.x) / w.sum(1, keepdim=True).clamp(min=1e-300)
     expected = mean @ weights["layers.0.neighbour_weight"] + view.x @ weights["layers.0.root_weight"]
-    ours = BACKBONES["sage"].forward(weights, batch_of(view, "sage", 1), None)
-    torch.testing.assert_close(ours, expected + weights["layers.0.bias"], rtol=1e-12, atol=1e-12)
+    found = BACKBONES["sage"].forward(weights, batch_of(view, "sage", 1), None)
+    torch.testing.assert_close(found, expected + weights["layers.0.bias"], rtol=1e-12, atol=1e-12)
 
 
 @settings(max_examples=40)

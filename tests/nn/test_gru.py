@@ -12,9 +12,9 @@ from graphfed.nn.gru import (
     Forecaster,
     client_errors,
     decode,
+    draw_teacher_forcing,
     encode,
     init,
-    taught_steps,
     weight_gradients,
 )
 from graphfed.nn.precision import has_fast_bfloat16
@@ -54,14 +54,14 @@ class OneClient(torch.nn.Module):
         self.readout = torch.nn.Linear(f.decoder, 1)
         names = {"weight_ih": "input_weight", "weight_hh": "hidden_weight"}
         names |= {"bias_ih": "input_bias", "bias_hh": "hidden_bias"}
-        mine = {
-            f"{p}.{theirs}_l{layer}": weights[f"{p}.{layer}.{ours}"]
+        renamed = {
+            f"{p}.{of_torch}_l{layer}": weights[f"{p}.{layer}.{name}"]
             for p in ("encoder", "decoder")
             for layer in range(f.layers)
-            for theirs, ours in names.items()
+            for of_torch, name in names.items()
         }
-        mine |= {f"readout.{name}": weights[f"readout.{name}"] for name in ("weight", "bias")}
-        self.transposed = {name: w.t() if w.dim() == 2 else w for name, w in mine.items()}
+        renamed |= {f"readout.{name}": weights[f"readout.{name}"] for name in ("weight", "bias")}
+        self.transposed = {name: w.t() if w.dim() == 2 else w for name, w in renamed.items()}
 
     def encode(self, x: Tensor) -> Tensor:
         """x [W, m, D] -> [W, L*H]."""
@@ -104,7 +104,7 @@ def test_forecasts_and_gradients_are_those_of_torchs_own_modules_client_by_clien
 
     h = encode(leaves, inputs[0], f.layers)
     assert h.shape == (clients, windows, f.layers * f.encoder)
-    ours = decode(
+    found = decode(
         leaves,
         torch.cat([h, inputs[1]], -1),
         x[:, :, -1],
@@ -114,17 +114,17 @@ def test_forecasts_and_gradients_are_those_of_torchs_own_modules_client_by_clien
         torch.tensor(teach),
         f.layers,
     )
-    ours_grad = torch.autograd.grad((ours * upstream).sum(), wanted)
+    found_grad = torch.autograd.grad((found * upstream).sum(), wanted)
 
-    theirs = []
+    forecasts = []
     for k in range(clients):
         one = OneClient(f, part(leaves, k, shared))
         state = torch.cat([one.encode(inputs[0][k]), inputs[1][k]], 1)
-        theirs.append(one.decode(state, x[k, :, -1], later[0], horizon, truth[k], teach))
-    expected = torch.stack(theirs)
+        forecasts.append(one.decode(state, x[k, :, -1], later[0], horizon, truth[k], teach))
+    expected = torch.stack(forecasts)
     expected_grad = torch.autograd.grad((expected * upstream).sum(), wanted)
-    torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
-    for name, a, b in zip([*leaves, "x", "embedding"], ours_grad, expected_grad, strict=True):
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    for name, a, b in zip([*leaves, "x", "embedding"], found_grad, expected_grad, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
 
 
@@ -195,8 +195,8 @@ def test_a_clients_error_is_its_own_mean_square() -> None:
 
 
 def test_teaching_fades_as_its_law_says() -> None:
-    assert torch.equal(taught_steps(1, 5, 12), taught_steps(1, 5, 12))
-    draws = torch.stack([taught_steps(1, step, 101, decay=10.0) for step in (0, 23, 10_000)])
+    assert torch.equal(draw_teacher_forcing(1, 5, 12), draw_teacher_forcing(1, 5, 12))
+    draws = torch.stack([draw_teacher_forcing(1, step, 101, decay=10.0) for step in (0, 23, 10_000)])
     # k / (k + exp(s / k)) is 10/11 at step 0 and 1/2 at s = k log k = 23.03; 100 draws stray at most five
     # standard deviations, sqrt(100 p (1 - p)).
     assert abs(int(draws[0].sum()) - 91) <= 5 * 2.9

@@ -275,7 +275,7 @@ def test_theorems_4_and_5_of_the_embeddings(evaluation: str, degree: int, heads:
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-def test_the_bound_of_theorem_4_tells_a_wrong_polynomial(heads: int) -> None:
+def test_the_bound_of_theorem_4_exposes_a_wrong_polynomial(heads: int) -> None:
     """With the constant term twice, as printed, the first layer is off by more than 50 times of it."""
     score = Score("smooth", True, 16, DOMAIN)
     for seed in SEEDS:

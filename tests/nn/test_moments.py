@@ -36,8 +36,8 @@ def double() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Around:
-    """Nodes with neighbours: features [U, F] of length at most 1, and who is whose neighbour."""
+class Nodes:
+    """Nodes with features [U, F] of length at most 1, and their neighbourhoods."""
 
     x: Tensor
     neighbourhoods: Neighbourhoods
@@ -57,7 +57,7 @@ class Around:
             yield self.x[of_one[0]], self.x[of_one]
 
 
-def around(sizes: list[int], features: int = 5, seed: int = 0) -> Around:
+def random_nodes(sizes: list[int], features: int = 5, seed: int = 0) -> Nodes:
     rng = np.random.default_rng(seed)
     count = max(len(sizes), max(sizes) + 1)
     sizes = sizes + [1] * (count - len(sizes))
@@ -69,7 +69,7 @@ def around(sizes: list[int], features: int = 5, seed: int = 0) -> Around:
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     ids = torch.from_numpy(rng.permutation(10 * count)[:count]).sort()[0]
     neighbourhoods = Neighbourhoods(ids, torch.tensor(sizes), torch.from_numpy(np.concatenate(member)))
-    return Around(torch.from_numpy(x), neighbourhoods)
+    return Nodes(torch.from_numpy(x), neighbourhoods)
 
 
 def draw(seed: int, *shape: int, norm: float | None = None) -> Tensor:
@@ -103,9 +103,9 @@ def test_projectors_are_idempotent_of_rank_one_and_annihilate_each_other() -> No
 @pytest.mark.parametrize("n", range(17))
 def test_moments_of_every_order_are_the_sums_of_powers(form: str, n: int) -> None:
     """Eqs. (8) and (12), with half of the moments of order 0 in the matrix form."""
-    world = around([1, 2, 3, 3, 6, 9])
+    world = random_nodes([1, 2, 3, 3, 6, 9])
     b, domain = score_vectors(5), 2.0
-    rows = world.moments(form, degree=max(n, 1)).prepared(None, 1)
+    rows = world.moments(form, degree=max(n, 1)).lay_out(None, 1)
     series = power(n, domain) if n else (1.0, 0.0)
     r = rows.coefficients(b, series, domain)  # [S, heads]
     sums = world.moments(form, degree=max(n, 1)).sums
@@ -133,11 +133,11 @@ def test_moments_of_order_0_that_are_not_halved_count_twice() -> None:
     assert twice[0] - half[0] == pytest.approx(constant, rel=1e-12)
 
 
-def attention_of(world: Around, moments: Moments, b: Tensor, weight: Tensor, score: Score) -> Tensor:
-    return moments.prepared(None, 1).attention(weight, b, score_series(score), score.domain)
+def attention_of(world: Nodes, moments: Moments, b: Tensor, weight: Tensor, score: Score) -> Tensor:
+    return moments.lay_out(None, 1).attention(weight, b, score_series(score), score.domain)
 
 
-def by_neighbours(world: Around, b: Tensor, weight: Tensor, e: object) -> Tensor:
+def by_neighbours(world: Nodes, b: Tensor, weight: Tensor, e: object) -> Tensor:
     """sum_j alpha_ij W h_j of every node, e: numpy function."""
     rows = []
     features = world.x.shape[1]
@@ -160,7 +160,7 @@ def test_the_message_gives_what_the_polynomial_gives_on_the_neighbours(
     sizes: list[int], seed: int, degree: int, form: str
 ) -> None:
     torch.set_default_dtype(torch.float64)
-    world, score = around(sizes, seed=seed), Score("smooth", True, degree, 2.0)
+    world, score = random_nodes(sizes, seed=seed), Score("smooth", True, degree, 2.0)
     b, weight = score_vectors(5, seed), draw(seed + 7, 5, HEADS * WIDTH)
     series = score_series(score)
 
@@ -174,7 +174,7 @@ def test_the_message_gives_what_the_polynomial_gives_on_the_neighbours(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_bases_and_numbers_that_are_drawn_do_not_change_results(form: str) -> None:
-    world, score = around([1, 4, 7, 2]), Score("smooth", True, 16, 2.0)
+    world, score = random_nodes([1, 4, 7, 2]), Score("smooth", True, 16, 2.0)
     b, weight = score_vectors(5), draw(9, 5, HEADS * WIDTH)
     first, second = (attention_of(world, world.moments(form, key=k), b, weight, score) for k in (1, 2))
     assert not torch.equal(world.moments(form, key=1).sums, world.moments(form, key=2).sums)
@@ -187,7 +187,7 @@ def of_unit_features(form: str, b: int, nodes: int) -> tuple[Tensor, Tensor, Ten
     neighbourhoods = Neighbourhoods(
         torch.arange(nodes) * 3 + 1, torch.full((nodes,), b), torch.arange(b * nodes)
     )
-    world = Around(torch.eye(b).repeat(nodes, 1), neighbourhoods)
+    world = Nodes(torch.eye(b).repeat(nodes, 1), neighbourhoods)
     moments = world.moments(form, degree=2)
     decoders = torch.empty(0) if moments.decoders is None else moments.decoders
     return (
@@ -275,12 +275,12 @@ def test_the_vector_form_is_made_of_what_its_docstring_says() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_client_meets_its_own_weights(form: str) -> None:
-    world, score = around([3, 1, 4, 2, 8, 5]), Score("smooth", True, 8, 2.0)
+    world, score = random_nodes([3, 1, 4, 2, 8, 5]), Score("smooth", True, 8, 2.0)
     client = torch.tensor([0, 0, 0, 2, 2, 2, 2, 2, 2])[: len(world.x)]
     b = torch.stack([score_vectors(5, k) for k in range(3)])
     weight = draw(9, 3, 5, HEADS * WIDTH)
     moments = world.moments(form, 8)
-    found = moments.prepared(client, 3).attention(weight, b, score_series(score), 2.0)
+    found = moments.lay_out(client, 3).attention(weight, b, score_series(score), 2.0)
     for k in (0, 2):
         alone = attention_of(world, moments, b[k], weight[k], score)
         assert torch.allclose(found[client == k], alone[client == k], rtol=0, atol=1e-12)
@@ -288,26 +288,24 @@ def test_every_client_meets_its_own_weights(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_some_nodes_of_a_message_are_those_of_the_whole(form: str) -> None:
-    world, score = around([3, 1, 4, 2, 8, 5]), Score("smooth", True, 8, 2.0)
+    world, score = random_nodes([3, 1, 4, 2, 8, 5]), Score("smooth", True, 8, 2.0)
     b, weight, moments = score_vectors(5), draw(9, 5, HEADS * WIDTH), world.moments(form, 8)
     whole = attention_of(world, moments, b, weight, score)
     for rows in (torch.tensor([1, 4, 5]), torch.tensor([], dtype=torch.int64)):
-        for some in (moments.prepared(None, 1, rows), moments.in_parts(rows)):
+        for some in (moments.lay_out(None, 1, rows), moments.lay_out_in_chunks(rows)):
             found = some.attention(weight, b, score_series(score), score.domain)
             assert torch.allclose(found, whole[rows], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nodes_laid_out_part_by_part_are_those_of_the_whole(
-    form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A part for almost every node, in an order of their sizes."""
-    monkeypatch.setattr("graphfed.nn.moments.PART", 200)
-    world, score = around([3, 1, 4, 2, 8, 5, 1, 2]), Score("smooth", True, 8, 2.0)
+def test_nodes_laid_out_in_chunks_are_those_of_the_whole(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is a chunk for almost every node, in an order of their sizes."""
+    monkeypatch.setattr("graphfed.nn.moments.CHUNK", 200)
+    world, score = random_nodes([3, 1, 4, 2, 8, 5, 1, 2]), Score("smooth", True, 8, 2.0)
     b, weight, moments = score_vectors(5), draw(9, 5, HEADS * WIDTH), world.moments(form, 8)
-    parts = moments.in_parts(torch.arange(len(world.x)))
-    assert len(parts.parts) > 4
-    found = parts.attention(weight, b, score_series(score), 2.0)
+    chunked = moments.lay_out_in_chunks(torch.arange(len(world.x)))
+    assert len(chunked.chunks) > 4
+    found = chunked.attention(weight, b, score_series(score), 2.0)
     assert torch.allclose(found, attention_of(world, moments, b, weight, score), rtol=0, atol=1e-12)
 
 
@@ -342,7 +340,11 @@ def test_any_numbers_are_evaluated_by_the_formula_of_their_form(form: str) -> No
         expected.append(torch.cat(row))
         first, first_entry = first + s, first_entry + e
     every = torch.arange(len(sizes))
-    for laid_out in (moments.prepared(None, 1), moments.prepared(None, 1, every), moments.in_parts(every)):
+    for laid_out in (
+        moments.lay_out(None, 1),
+        moments.lay_out(None, 1, every),
+        moments.lay_out_in_chunks(every),
+    ):
         found = laid_out.attention(weight, b, series, domain)
         assert torch.allclose(found, torch.stack(expected), rtol=1e-9, atol=1e-9)
 
@@ -350,8 +352,8 @@ def test_any_numbers_are_evaluated_by_the_formula_of_their_form(form: str) -> No
 @pytest.mark.parametrize("form", FORMS)
 def test_a_neighbourhood_is_padded_once_and_by_less_than_a_half(form: str) -> None:
     sizes = [3, 1, 4, 2, 8, 5, 9, 10, 17, 1, 3]
-    world = around(sizes)
-    for group in (groups := world.moments(form, 2).prepared(None, 1).groups):
+    world = random_nodes(sizes)
+    for group in (groups := world.moments(form, 2).lay_out(None, 1).groups):
         assert group.keys.shape[1] in [2 * w for w in (1, 2, 3, 4, 6, 8, 12, 16, 24)]
     assert sum(len(group.keys) for group in groups) == len(world.neighbourhoods.size)
     for group in groups:
@@ -361,8 +363,8 @@ def test_a_neighbourhood_is_padded_once_and_by_less_than_a_half(form: str) -> No
 
 @pytest.mark.parametrize("form", FORMS)
 def test_gradients_are_those_of_differences(form: str) -> None:
-    world, score = around([3, 1, 4]), Score("smooth", True, 6, 2.0)
-    rows = world.moments(form, 6).prepared(None, 1)
+    world, score = random_nodes([3, 1, 4]), Score("smooth", True, 6, 2.0)
+    rows = world.moments(form, 6).lay_out(None, 1)
     b, weight = score_vectors(5).requires_grad_(), draw(9, 5, HEADS * WIDTH).requires_grad_()
     assert torch.autograd.gradcheck(
         lambda b, weight: rows.attention(weight, b, score_series(score), 2.0), (b, weight)
@@ -372,21 +374,21 @@ def test_gradients_are_those_of_differences(form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("domain", [2.0, 4.0])
 def test_in_float32_degree_16_loses_less_than_1e_5(form: str, domain: float) -> None:
-    world, score = around([1, 4, 7, 2, 20]), Score("smooth", True, 16, domain)
+    world, score = random_nodes([1, 4, 7, 2, 20]), Score("smooth", True, 16, domain)
     b, weight = score_vectors(5), draw(9, 5, HEADS * WIDTH)
     exact = attention_of(world, world.moments(form), b, weight, score)
-    single = Around(world.x.float(), world.neighbourhoods)
+    single = Nodes(world.x.float(), world.neighbourhoods)
     found = attention_of(single, single.moments(form), b.float(), weight.float(), score)
     assert float((found - exact).abs().max()) < 1e-5
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_as_many_numbers_cross_as_the_formulas_say(form: str) -> None:
+def test_as_many_numbers_are_sent_as_the_formulas_say(form: str) -> None:
     """8 d B^2 + 2 B + 2 B d, and 6 d B + 2 B + 4 (p + 1) B^2, of every node."""
-    world = around([3, 1, 4, 2, 8, 5])
+    world = random_nodes([3, 1, 4, 2, 8, 5])
     moments = world.moments(form, 7)
-    parts = [moments.sums, moments.scores] + ([] if moments.decoders is None else [moments.decoders])
-    assert sum(part.numel() for part in parts) == numbers(form, world.neighbourhoods.size, 5, 7)
+    sent = [moments.sums, moments.scores] + ([] if moments.decoders is None else [moments.decoders])
+    assert sum(x.numel() for x in sent) == numbers(form, world.neighbourhoods.size, 5, 7)
     b, d = world.neighbourhoods.size.tolist(), 5
     of_one = {
         "matrix": lambda b: 2 * d * (2 * b) ** 2 + 2 * b + 2 * b * d,
@@ -398,7 +400,7 @@ def test_as_many_numbers_cross_as_the_formulas_say(form: str) -> None:
 def errors_and_bounds(degree: int, form: str = "matrix") -> tuple[float, float]:
     """Of one layer on neighbours of length at most 1, scores within [-2, 2]: the largest error of an output
     row, and the bound ||W|| max ||h|| 2 eta / (1 - eta), eta = eps / e_min (Theorems 3 and 4; one head)."""
-    world, score = around([2, 3, 5, 8, 13], seed=4), Score("smooth", True, degree, 2.0)
+    world, score = random_nodes([2, 3, 5, 8, 13], seed=4), Score("smooth", True, degree, 2.0)
     b, weight = score_vectors(5), draw(9, 5, HEADS * WIDTH)
     e = score_function(score)
     grid = np.linspace(-2, 2, 4001)

@@ -20,22 +20,22 @@ def draws(seed: int, dtype: torch.dtype, *leading: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_ten_steps_equal_those_of_torch(name: str, dtype: torch.dtype, decay: float) -> None:
-    ours = draws(0, dtype)
-    theirs = {k: w.clone().requires_grad_() for k, w in ours.items()}
+    weights = draws(0, dtype)
+    expected = {k: w.clone().requires_grad_() for k, w in weights.items()}
     kind = torch.optim.SGD if name == "sgd" else torch.optim.Adam
-    stepper = kind(theirs.values(), lr=LR, weight_decay=decay)
-    state = adam_init(ours)
+    stepper = kind(expected.values(), lr=LR, weight_decay=decay)
+    state = adam_init(weights)
     for step in range(STEPS):
         gradients = draws(step + 1, dtype)
-        for k, w in theirs.items():
+        for k, w in expected.items():
             w.grad = gradients[k].clone()
         stepper.step()
         if name == "sgd":
-            ours = sgd(ours, gradients, LR, decay)
+            weights = sgd(weights, gradients, LR, decay)
         else:
-            ours, state = adam(ours, gradients, state, LR, decay)
+            weights, state = adam(weights, gradients, state, LR, decay)
         close = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
-        torch.testing.assert_close(ours, {k: w.detach() for k, w in theirs.items()}, **close)
+        torch.testing.assert_close(weights, {k: w.detach() for k, w in expected.items()}, **close)
 
 
 @pytest.mark.parametrize("clients", [1, 3, 17])
@@ -47,8 +47,8 @@ def test_stacked_adam_is_one_adam_per_client(clients: int) -> None:
         gradients = draws(step + 1, torch.float64, clients)
         together, state = adam(together, gradients, state, LR, DECAY)
         for c in range(clients):
-            mine = {k: g[c] for k, g in gradients.items()}
-            apart[c], states[c] = adam(apart[c], mine, states[c], LR, DECAY)
+            own = {k: g[c] for k, g in gradients.items()}
+            apart[c], states[c] = adam(apart[c], own, states[c], LR, DECAY)
     for c in range(clients):
         torch.testing.assert_close({k: w[c] for k, w in together.items()}, apart[c], rtol=1e-14, atol=1e-14)
 
@@ -69,8 +69,8 @@ def test_a_client_that_was_absent_corrects_its_bias_by_its_own_step_count() -> N
         weights = {k: choose(new[k], weights[k]) for k in new}
         state = {part: {k: choose(after[part][k], state[part][k]) for k in new} for part in state}
         if present[1]:
-            mine = {k: g[1:] for k, g in gradients.items()}
-            alone, alone_state = adam(alone, mine, alone_state, LR, DECAY)
+            own = {k: g[1:] for k, g in gradients.items()}
+            alone, alone_state = adam(alone, own, alone_state, LR, DECAY)
     assert state["steps"]["weight"].flatten().tolist() == [5, 3]
     torch.testing.assert_close({k: w[1:] for k, w in weights.items()}, alone, rtol=1e-14, atol=1e-14)
 

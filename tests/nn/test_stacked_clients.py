@@ -33,8 +33,8 @@ def run_alone(
     backbone: str, weights: dict[str, Tensor], view: View, k: int, dropout: Dropout | None
 ) -> Tensor:
     """The slow version: client k with its own rows and its own weights, nothing stacked."""
-    mine = {name: w[k] for name, w in weights.items()}
-    return BACKBONES[backbone].forward(mine, batch_of(one_client(view, k), backbone, LAYERS, HEADS), dropout)
+    own = {name: w[k] for name, w in weights.items()}
+    return BACKBONES[backbone].forward(own, batch_of(one_client(view, k), backbone, LAYERS, HEADS), dropout)
 
 
 @settings(max_examples=60)

@@ -1,4 +1,4 @@
-"""CNFGNN is the paper's: what crosses, what is trained on what, and how its strategies are related.
+"""CNFGNN is the paper's: what is sent, what is trained on what, and how its strategies are related.
 
 Numbers of the paper: Meng, Rambhatla and Liu, KDD 2021, Tables 2 to 6, 8 and 10."""
 
@@ -52,7 +52,7 @@ def one_round(world: SensorWorld, **settings: Any) -> dict[str, Any]:
     return {name: value.parts[0] for name, value in after.values.items()}
 
 
-# ---- what crosses ------------------------------------------------------------------------------------------
+# ---- what is sent ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -157,7 +157,7 @@ def test_eight_bits_are_a_quarter_of_the_bytes_of_encodings_and_nearly_the_same_
     assert 0 < apart < 0.5
 
 
-def test_noise_on_encodings_is_another_one_every_time_and_the_ledger_tells_its_epsilon() -> None:
+def test_noise_on_encodings_is_another_one_every_time_and_the_ledger_states_its_epsilon() -> None:
     runs = [run_local("cnfgnn", sensor_world(), clip=1.0) for _ in range(2)]
     one, two = (outcome.predictions.parts[0][1] for outcome, _ in runs)
     assert not torch.equal(one, two)
@@ -167,9 +167,9 @@ def test_noise_on_encodings_is_another_one_every_time_and_the_ledger_tells_its_e
     assert classes == {f"dp(eps={epsilon:.4g}, delta=1e-05)"}
 
 
-def test_no_window_crosses_more_often_than_epsilon_counts() -> None:
+def test_no_window_is_sent_more_often_than_epsilon_counts() -> None:
     """Training windows in each of 3 rounds, those of validation after each and at the end, those of test at
-    the end: a reading is in 4 windows, and each crosses at most 4 times."""
+    the end: a reading is in 4 windows, and each is sent at most 4 times."""
     rounds, (world, config) = 3, (sensor_world(), config_of(METHOD, clip=1.0))
     for strategy in ("at_fedavg", "sl"):
         _, fed = run_local("cnfgnn", world, clip=1.0, strategy=strategy, rounds=rounds)
@@ -193,11 +193,11 @@ def test_epsilon_is_that_of_one_gaussian_release_with_the_noise_of_all(noise_mul
 
 
 def test_only_clipped_encodings_are_announced_and_recorded_with_their_epsilon() -> None:
-    """In the news, among the facts of the result, and in the ledger where nothing is trained."""
+    """In the messages, among the facts of the result, and in the ledger where nothing is trained."""
     world = sensor_world()
     for clip in (None, 1.0):
-        fed, news = stacked(world.clients), list[str]()
-        fed.on_message = news.append
+        fed, messages = stacked(world.clients), list[str]()
+        fed.on_message = messages.append
         data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
         config = config_of(METHOD, clip=clip)
         state = METHOD.setup(fed, data, TASK, config)
@@ -206,7 +206,7 @@ def test_only_clipped_encodings_are_announced_and_recorded_with_their_epsilon() 
         classes = {entry.protection for entry in fed.ledger.entries if entry.name == "hidden"}
         protection = f"dp(eps={cnfgnn.epsilon_of(config):.4g}, delta=1e-05)"
         assert classes == ({"plaintext"} if clip is None else {protection})
-        said = [line for line in news if "clients clip encodings and add noise" in line]
+        said = [line for line in messages if "clients clip encodings and add noise" in line]
         assert len(said) == (clip is not None)
         assert all(f"epsilon {cnfgnn.epsilon_of(config):.4g} (delta 1e-05)" in line for line in said)
 
@@ -302,14 +302,14 @@ def test_the_graph_networks_gradient_from_replies_is_that_of_autograd_through_ev
     count = len(starts_of(world.split, "train"))
     order, part = cnfgnn.in_order(fed, 7, count), slice(3, 12)
     encoded = fed.collect(hidden, name="hidden", grad=False)
-    mine = fed.clients.run(steps.batch_in_order, hidden, order[0], part)
-    theirs = fed.server.run(steps.batch_in_order, encoded, order[1], part)
+    batch = fed.clients.run(steps.batch_in_order, hidden, order[0], part)
+    encoded_batch = fed.server.run(steps.batch_in_order, encoded, order[1], part)
     with fed.tape():
         leaves = fed.server.run(as_leaves, values["network"])
-        embedded = fed.server.run(steps.embed, leaves, theirs, prepared.edges, config)
+        embedded = fed.server.run(steps.embed, leaves, encoded_batch, prepared.edges, config)
         received = fed.scatter(embedded, name="embeddings")
         loss = fed.clients.run(
-            steps.loss_of_batch, prepared.training, values["own"], mine, received, order[0], part,
+            steps.loss_of_batch, prepared.training, values["own"], batch, received, order[0], part,
             config, 0,
         )  # fmt: skip
         fed.backward(loss)
@@ -492,8 +492,8 @@ def test_the_penalty_that_is_trained_with_has_the_gradient_of_the_squared_distan
         flat = [torch.cat([own["a"], own["b"]], 1), torch.cat([sent["a"], sent["b"]], 1)]
         distance = (flat[0][:, None] - flat[1][None]).square().sum(-1)
         plain = (shares * (distance if form == "squared" else distance.sqrt())).sum()
-        for mine, theirs in zip(gradients, torch.autograd.grad(plain, list(own.values())), strict=True):
-            assert torch.allclose(mine, theirs, atol=1e-5)
+        for gradient, expected in zip(gradients, torch.autograd.grad(plain, list(own.values())), strict=True):
+            assert torch.allclose(gradient, expected, atol=1e-5)
 
 
 def test_without_coupling_multi_task_learning_is_every_sensor_alone() -> None:

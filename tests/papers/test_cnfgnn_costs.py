@@ -42,7 +42,7 @@ HEAVY = ("fedgat", "fedgat_ldp", "lumos", "lpgnn", "naive_fedgnn")
 SENSORS = ({"data.sensors": 8, "data.weeks": 1}, {"data.sensors": 24, "data.weeks": 1})
 
 
-#: Bytes need no size: what crosses in a round is as often sent in a small one.
+#: Bytes need no size: in a small round as many messages are sent.
 TINY = (
     {"data.num_nodes": 200, "data.features": 40, "data.average_degree": 6, "data.dense": True},
     {"data.num_nodes": 150, "data.features": 60, "data.average_degree": 8},
@@ -96,21 +96,23 @@ def large_blocks_are_returned() -> Iterator[None]:
 @pytest.mark.usefixtures("large_blocks_are_returned")
 @pytest.mark.parametrize("world", [0, 1])
 @pytest.mark.parametrize("method", [*SHIPPED, *FORECASTERS])
-def test_the_memory_that_is_foretold_is_within_a_factor_of_3_of_the_peak(method: str, world: int) -> None:
+def test_the_predicted_memory_is_within_a_factor_of_3_of_the_peak(method: str, world: int) -> None:
     """Above `SMALL`, where the process's own memory hides it."""
     config, inputs = inputs_of(method, world, 2)
-    foretold = inputs.memory_needed(config)
+    predicted = inputs.memory_needed(config)
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     PEAK.write_text("5")
     before = status("VmRSS")
     execute(config, inputs, folder=None, command="test")
     taken = max(status("VmHWM") - before, SMALL)
-    ratio = max(foretold, SMALL) / taken
-    assert 1 / ACCURACY <= ratio <= ACCURACY, f"{foretold / 1e6:.0f} MB foretold, {taken / 1e6:.0f} MB taken"
+    ratio = max(predicted, SMALL) / taken
+    assert 1 / ACCURACY <= ratio <= ACCURACY, (
+        f"{predicted / 1e6:.0f} MB predicted, {taken / 1e6:.0f} MB taken"
+    )
 
 
-#: Of sensors one world: what crosses is the same in every round whatever their number.
+#: Of sensors one world: what is sent is the same in every round whatever their number.
 LEARNING = [(m, w) for m in (*SHIPPED, *FORECASTERS) for w in (0, 1) if get_method(m).state.model]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphfed.methods.cnfgnn import graph_network as module
 from graphfed.methods.cnfgnn.graph_network import graph_network, init
-from graphfed.nn.edges import Edges, induced, make_edges
+from graphfed.nn.edges import Edges, induce_subgraph, make_edges
 
 
 @pytest.fixture(autouse=True)
@@ -205,8 +205,8 @@ def test_edges_are_the_matrix_sorted_by_receiver_and_sender() -> None:
 
 def test_copies_of_a_graph_are_a_block_diagonal_of_its_matrix() -> None:
     edges = make_edges(random_adjacency(0, 7))
-    assert np.array_equal(as_dense(edges.copies(3)), np.kron(np.eye(3), as_dense(edges)))
-    assert edges.copies(3) is edges.copies(3)
+    assert np.array_equal(as_dense(edges.repeat(3)), np.kron(np.eye(3), as_dense(edges)))
+    assert edges.repeat(3) is edges.repeat(3)
 
 
 def test_an_entry_that_is_stored_and_zero_is_no_edge() -> None:
@@ -219,7 +219,10 @@ def test_an_entry_that_is_stored_and_zero_is_no_edge() -> None:
 def test_the_induced_edges_are_those_of_the_submatrix() -> None:
     adjacency = random_adjacency(0, 20)
     keep = np.random.default_rng(0).random(20) < 0.5
-    part, whole = induced(make_edges(adjacency), torch.from_numpy(keep)), make_edges(adjacency[keep][:, keep])
+    part, whole = (
+        induce_subgraph(make_edges(adjacency), torch.from_numpy(keep)),
+        make_edges(adjacency[keep][:, keep]),
+    )
     assert part.num_nodes == whole.num_nodes == keep.sum()
     assert torch.equal(part.receiver, whole.receiver)
     assert torch.equal(part.sender, whole.sender)

@@ -31,7 +31,7 @@ def draw(seed: int, *shape: int) -> Tensor:
 
 
 def adjacency_of(seed: int, nodes: int) -> np.ndarray:
-    """Rows send to columns; self loops but for the last node, which has no edges."""
+    """Rows send to columns; self loops, except at the last node, which has no edges."""
     rng = np.random.default_rng(seed)
     dense = np.where(rng.random((nodes, nodes)) < 0.3, rng.random((nodes, nodes)), 0.0)
     np.fill_diagonal(dense, 1)
@@ -209,7 +209,7 @@ def test_products_are_float32_bfloat16_or_refused(monkeypatch: pytest.MonkeyPatc
 def test_a_processor_is_fast_in_bfloat16_by_its_own_instructions(
     flag: str, fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = {"avx512_bf16": False, "amx_bf16": False, flag: True, "cpu_name": "bf16"}
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
+    capabilities = {"avx512_bf16": False, "amx_bf16": False, flag: True, "cpu_name": "bf16"}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert has_fast_bfloat16("cpu") == fast
     assert not has_fast_bfloat16("meta")

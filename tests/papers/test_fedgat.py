@@ -1,4 +1,4 @@
-"""FedGAT: its three evaluations are one, what it equals in its limits, and what crosses."""
+"""FedGAT: its three evaluations are one, what it equals in its limits, and what is sent."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_weights_of_edges_change_nothing_and_the_network_says_so() -> None:
 
 
 @pytest.mark.parametrize("form", ["vector", "matrix"])
-def test_direct_evaluation_charges_what_the_message_would(form: str) -> None:
+def test_direct_evaluation_counts_what_the_message_would(form: str) -> None:
     world = small_world()
     for layers in (1, 3):
         real, direct = (
@@ -119,7 +119,7 @@ def test_direct_evaluation_charges_what_the_message_would(form: str) -> None:
 
 
 def test_direct_evaluation_is_refused_where_clients_are_apart() -> None:
-    """Before anything crosses: the link is never used."""
+    """Before anything is sent: the link is never used."""
     world = make_world()
     fed = Federation([(0, 1), (2,)], here=[0], link=cast(Link, object()))
     data = fed.locate("clients", "data", [make_cohort(world.graph, world.split, world.partition, (0, 1))])
@@ -129,7 +129,7 @@ def test_direct_evaluation_is_refused_where_clients_are_apart() -> None:
 
 @pytest.mark.parametrize("protocols", ["real", "simulated"])
 @pytest.mark.parametrize("name", ["fedgat", "fedgat_ldp"])
-def test_the_set_up_refuses_secure_sums_of_two_clients_before_anything_crosses(
+def test_the_set_up_refuses_secure_sums_of_two_clients_before_anything_is_sent(
     name: str, protocols: str
 ) -> None:
     """By itself: not only where a run that also hides its scores has refused them before."""
@@ -205,14 +205,14 @@ def test_a_message_that_does_not_fit_is_refused_before_its_routes_are_made(
         run_local("fedgat", small_world(), **protection("exchange", form))
 
 
-def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(Federation, "log", lambda fed, message: told.append(message))
+def test_what_is_predicted_is_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[str] = []
+    monkeypatch.setattr(Federation, "log", lambda fed, message: messages.append(message))
     _, fed = run_local("fedgat", make_world())
     names = ("fedgat/sums", "fedgat/scores", "fedgat/decoders")
-    crossed = sum(entry.bytes for entry in fed.ledger.entries if entry.name in names)
-    assert told == [told[0]]
-    assert told[0].startswith(f"the message before training: {crossed / 2**30:.2f} GiB to all clients")
+    sent = sum(entry.bytes for entry in fed.ledger.entries if entry.name in names)
+    assert messages == [messages[0]]
+    assert messages[0].startswith(f"the message before training: {sent / 2**30:.2f} GiB to all clients")
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_watcher_is_shown_what_the_set_up_works_on(layers: int) -> None:
 
 @pytest.mark.parametrize("most", [None, 2])
 @pytest.mark.parametrize("layers", [2, 3])
-def test_how_nodes_are_dealt_changes_nothing_where_every_neighbour_counts(
+def test_how_nodes_are_partitioned_changes_nothing_where_every_neighbour_counts(
     layers: int, most: int | None
 ) -> None:
     """One step of gradient descent a round, and no neighbour that is done without, or those of a cap: the

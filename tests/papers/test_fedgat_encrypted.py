@@ -14,7 +14,7 @@ from protections import protection
 from torch import Tensor
 from worlds import (
     PLACEMENTS,
-    Gateways,
+    ThreeWorkers,
     Watched,
     World,
     by_node,
@@ -68,7 +68,7 @@ def small_world(features: int = 12, nodes: int = 24, clients: int = 3) -> World:
 
 @dataclass
 class Received:
-    """What the clients have of the message, host after host; and the federation."""
+    """What the clients have of the message, worker after worker; and the federation."""
 
     fed: Federation
     sums: Tensor
@@ -86,7 +86,7 @@ def set_up(
     fed: Federation | None = None,
     **settings: Any,
 ) -> Received:
-    """The set-up alone, and what came to the clients."""
+    """The set-up alone, and what the clients received."""
     config = config_of(METHOD, **settings)
     fed = fed or PLACEMENTS[placement](world.clients, simulated=config.simulated)
     seen: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -132,34 +132,34 @@ def test_the_message_is_the_weights_times_the_features(b: int) -> None:
         *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1100, 24), (2100, 12), (4100, 8))),
     ],
 )
-def test_an_encrypted_message_is_the_clear_one_within_the_schemes_error(
+def test_an_encrypted_message_is_the_plaintext_one_within_the_schemes_error(
     features: int, nodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Features of length at most 1, in many, some and one row of a ciphertext, and in two ciphertexts: a
     number is a sum of at most B products, whose sizes add up to less than 3."""
     world = small_world(features, nodes)
-    clear, ideal, real = (
+    plaintext, ideal, real = (
         set_up(world, monkeypatch, **protection("exchange", form)).tensors()
         for form in ("plaintext", "simulated", "real")
     )
     allowed = 3 * 2e-7 + nodes * 1e-8
-    for a, b, c in zip(clear[:2], ideal[:2], real[:2], strict=True):
+    for a, b, c in zip(plaintext[:2], ideal[:2], real[:2], strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-8)  # weights are at least 2^-30
         assert 0 < float((a - c).abs().max()) <= allowed
-    assert torch.equal(clear[2], ideal[2])
-    assert torch.equal(clear[2], real[2])
+    assert torch.equal(plaintext[2], ideal[2])
+    assert torch.equal(plaintext[2], real[2])
 
 
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.slow
-def test_logits_under_encryption_are_those_in_clear(layers: int) -> None:
+def test_logits_under_encryption_are_those_in_plaintext(layers: int) -> None:
     world = small_world()
-    clear, ideal, real = (
+    plaintext, ideal, real = (
         logits(run_local("fedgat", world, layers=layers, **protection("exchange", form))[0])
         for form in ("plaintext", "simulated", "real")
     )
-    assert torch.allclose(clear, ideal, rtol=0, atol=1e-8)
-    assert torch.allclose(clear, real, rtol=0, atol=1e-4)
+    assert torch.allclose(plaintext, ideal, rtol=0, atol=1e-8)
+    assert torch.allclose(plaintext, real, rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -192,15 +192,15 @@ def test_a_simulated_message_is_the_same_bits_in_every_placement_and_in_parts(
 ) -> None:
     world = small_world()
     whole = set_up(world, monkeypatch, exchange="encrypted", protocols="simulated")
-    expected, told = whole.tensors(), whole.fed.ledger.to_json()["entries"]
+    expected, entries = whole.tensors(), whole.fed.ledger.to_json()["entries"]
     monkeypatch.setattr(encrypted_moments, "PART", part)
     for placement in PLACEMENTS:
         found = set_up(world, monkeypatch, placement, exchange="encrypted", protocols="simulated")
         for a, b in zip(expected, found.tensors(), strict=True):
             assert torch.equal(a, b), placement
-        crossed = [e for e in found.fed.ledger.to_json()["entries"] if e["phase"] == "setup"]
-        named = {e["name"]: e["bytes"] for e in told if e["phase"] == "setup"}
-        assert {e["name"]: e["bytes"] for e in crossed} == named
+        sent = [e for e in found.fed.ledger.to_json()["entries"] if e["phase"] == "setup"]
+        named = {e["name"]: e["bytes"] for e in entries if e["phase"] == "setup"}
+        assert {e["name"]: e["bytes"] for e in sent} == named
         (products,) = [e for e in found.fed.ledger.entries if e.name.endswith("products")]
         parts = -(-products.bytes // part)
         assert (parts > 3) == (part < 2**29)
@@ -208,7 +208,7 @@ def test_a_simulated_message_is_the_same_bits_in_every_placement_and_in_parts(
 
 @pytest.mark.parametrize("protocols", ["simulated", "real"])
 @pytest.mark.slow
-def test_separate_processes_give_what_one_process_gives(protocols: str, three_clients: Gateways) -> None:
+def test_separate_processes_give_what_one_process_gives(protocols: str, three_clients: ThreeWorkers) -> None:
     world = last_round_stands(make_world(1, nodes=24))
     hidden = {"exchange": "encrypted", "protocols": protocols}
     together, fed = run_local("fedgat", world, **hidden)
@@ -220,12 +220,14 @@ def test_separate_processes_give_what_one_process_gives(protocols: str, three_cl
 
 def test_an_empty_client_and_nodes_without_neighbours_go_through(monkeypatch: pytest.MonkeyPatch) -> None:
     world = last_round_stands(make_world(nodes=12, assignment=[0, 2] * 6))
-    clear, real = (set_up(world, monkeypatch, exchange=how).tensors() for how in ("plaintext", "encrypted"))
-    for a, b in zip(clear, real, strict=True):
+    plaintext, real = (
+        set_up(world, monkeypatch, exchange=how).tensors() for how in ("plaintext", "encrypted")
+    )
+    for a, b in zip(plaintext, real, strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-6)
 
 
-# ---- what crosses
+# ---- what is sent
 
 
 def test_the_server_receives_no_feature_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,17 +265,17 @@ def test_a_simulated_exchange_shows_the_server_every_feature(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("features", [12, 1100, 4100])
-def test_the_bytes_are_those_of_the_formula_and_are_foretold(
+def test_the_bytes_are_those_of_the_formula_and_are_predicted(
     features: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up: a node in ciphertexts of its own. Down, of every node that a client asks for: 6 B rows, as many
     of them in a ciphertext as fit."""
-    told: list[str] = []
-    monkeypatch.setattr(Federation, "log", lambda fed, message: told.append(message))
+    messages: list[str] = []
+    monkeypatch.setattr(Federation, "log", lambda fed, message: messages.append(message))
     world = small_world(features, 10)
     fed = set_up(world, monkeypatch, exchange="encrypted", protocols="simulated").fed
-    crossed = fed.ledger.totals()["by_transfer"]
-    clear = set_up(world, monkeypatch, exchange="plaintext").fed.ledger.totals()["by_transfer"]
+    sent = fed.ledger.totals()["by_transfer"]
+    plaintext = set_up(world, monkeypatch, exchange="plaintext").fed.ledger.totals()["by_transfer"]
     fit, pieces = max(1, PRODUCT.slots // features), -(-features // PRODUCT.slots)
     sizes = sizes_asked_for(world)
     down = pieces * int(np.ceil(6 * sizes / fit).sum())
@@ -286,31 +288,31 @@ def test_the_bytes_are_those_of_the_formula_and_are_foretold(
         "features": PRODUCT.ciphertext_bytes * up,
         "products": 132_500 * down,
     }
-    there = {n.removeprefix("fedgat/encrypted/"): b for n, b in crossed.items() if "/encrypted/" in n}
+    there = {n.removeprefix("fedgat/encrypted/"): b for n, b in sent.items() if "/encrypted/" in n}
     assert there == expected
     for name in ("fedgat/decoders", "fedgat/neighbourhood_ids", "fedgat/neighbours"):
-        assert crossed[name] == clear[name]
-    assert not {"fedgat/features", "fedgat/sums", "fedgat/scores"} & crossed.keys()
-    assert told[0].startswith(f"the encrypted message before training: {up} simulated ciphertexts to")
-    assert f"and {down} back" in told[0]
+        assert sent[name] == plaintext[name]
+    assert not {"fedgat/features", "fedgat/sums", "fedgat/scores"} & sent.keys()
+    assert messages[0].startswith(f"the encrypted message before training: {up} simulated ciphertexts to")
+    assert f"and {down} back" in messages[0]
 
 
 def sizes_asked_for(world: World) -> np.ndarray:
     """B of every node of every client's neighbourhood, from the edges alone."""
     cohort = make_cohort(world.graph, world.split, world.partition, range(world.clients))
     kept = without_singles(cohort, config_of(METHOD))
-    near: dict[int, set[int]] = {int(i): {int(i)} for i in kept.id}
+    neighbours_of: dict[int, set[int]] = {int(i): {int(i)} for i in kept.id}
     ends = torch.cat([kept.edge_index[1], kept.cross_row]).tolist()
     others = torch.cat([kept.id[kept.edge_index[0]], kept.cross_id]).tolist()
     for row, other in zip(ends, others, strict=True):
-        near[int(kept.id[row])].add(other)
+        neighbours_of[int(kept.id[row])].add(other)
     neighbourhoods: list[set[int]] = [set() for _ in range(world.clients)]
     for node, client in zip(kept.id.tolist(), kept.client.tolist(), strict=True):
-        neighbourhoods[client] |= near[node]
-    return np.array([len(near[v]) for neighbourhood in neighbourhoods for v in neighbourhood])
+        neighbourhoods[client] |= neighbours_of[node]
+    return np.array([len(neighbours_of[v]) for neighbourhood in neighbourhoods for v in neighbourhood])
 
 
-def test_the_cost_is_told_before_anything_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_is_logged_before_anything_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     monkeypatch.setattr(Federation, "log", lambda fed, message: order.append(message))
     real = KeyOwner.make.__func__  # type: ignore[attr-defined]
@@ -322,7 +324,7 @@ def test_the_cost_is_told_before_anything_is_encrypted(monkeypatch: pytest.Monke
     assert re.search(r", about \d+ s of one core$", order[0])
 
 
-def some_hoods(sizes: list[int], nodes: int = 20) -> Neighbourhoods:
+def some_neighbourhoods(sizes: list[int], nodes: int = 20) -> Neighbourhoods:
     """Neighbourhoods of these sizes, and of the other nodes none."""
     size = [*sizes, *[1] * (nodes - len(sizes))]
     member = [[i, *(j for j in range(nodes) if j != i)][:b] for i, b in enumerate(size)]
@@ -330,40 +332,42 @@ def some_hoods(sizes: list[int], nodes: int = 20) -> Neighbourhoods:
 
 
 @pytest.mark.parametrize("width", [12, 100, 700, 1100, 2048, 2100, 4100])
-def test_the_cost_that_is_foretold_is_that_of_every_ciphertext_and_product(
+def test_the_predicted_cost_is_that_of_every_ciphertext_and_product(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ciphertext for every node, result and delivery; a product for every result and neighbour with a
     weight in it, of which at most 15 % more are forecast; bytes of the message by its formula."""
-    around, degree = some_hoods([1, 2, 3, 5, 8, 13, 20]), 5
+    neighbourhoods, degree = some_neighbourhoods([1, 2, 3, 5, 8, 13, 20]), 5
     everyone, wanted = torch.arange(20), torch.tensor([1, 6, 6, 6, 19, 3])
-    table = RouteTable(around.ids, wanted, torch.zeros_like(wanted))
+    table = RouteTable(neighbourhoods.ids, wanted, torch.zeros_like(wanted))
     layout = encrypted_moments.layout_of(width)
     fit, pieces = max(1, PRODUCT.slots // width), -(-width // PRODUCT.slots)
-    weights = encrypted_moments.message_weights(around, everyone, around.member, 1).tocoo()
-    unit, _ = encrypted_moments.places(around.size, layout)
+    weights = encrypted_moments.message_weights(neighbourhoods, everyone, neighbourhoods.member, 1).tocoo()
+    unit, _ = encrypted_moments.places(neighbourhoods.size, layout)
     products = pieces * len(set(zip(unit[weights.row].tolist(), weights.col.tolist(), strict=True)))
-    of_node = [pieces * -(-6 * b // fit) for b in around.size.tolist()]
+    of_node = [pieces * -(-6 * b // fit) for b in neighbourhoods.size.tolist()]
     made, down = sum(of_node), sum(of_node[v] for v in wanted)
     names = ("ENCRYPT", "MAKE", "DECRYPT", "TIMES_VECTOR", "TIMES_NUMBER")
     counts = {}
     for counted in names:
         for name in names:
             monkeypatch.setattr(encrypted_moments, name, int(name == counted))
-        cost = encrypted_moments.predict_cost(around, table, around.size, width, degree, False)
+        cost = encrypted_moments.predict_cost(
+            neighbourhoods, table, neighbourhoods.size, width, degree, False
+        )
         counts[counted] = cost["milliseconds"]
     assert (cost["up"], cost["made"], cost["down"]) == (20 * pieces, made, down)
     assert (counts["ENCRYPT"], counts["MAKE"], counts["DECRYPT"]) == (20 * pieces, made, down)
     used, other = ("TIMES_NUMBER", "TIMES_VECTOR") if fit == 1 else ("TIMES_VECTOR", "TIMES_NUMBER")
     assert counts[other] == 0
     assert products <= counts[used] <= (1 if fit == 1 else 1.15) * products
-    b = around.size.numpy()
+    b = neighbourhoods.size.numpy()
     assert cost["once"] == 8 * (2 * b + 4 * (degree + 1) * b**2).sum()
     b = b[wanted.numpy()]
     assert cost["sent"] == 8 * (6 * width * b + 2 * b + 4 * (degree + 1) * b**2).sum()
 
 
-def test_the_memory_that_is_foretold_is_that_of_what_is_kept_and_of_one_part() -> None:
+def test_the_predicted_memory_is_that_of_what_is_kept_and_of_one_part() -> None:
     """Of 10 ciphertexts up and of 9000 results and as many to send, in three parts; at the clients as well,
     what they encrypted, the 4096 numbers of every result of a part, and their message three times."""
     cost = {"up": 10, "made": 9000, "down": 9000, "once": 500, "sent": 7000}
@@ -380,7 +384,7 @@ def test_the_memory_that_is_foretold_is_that_of_what_is_kept_and_of_one_part() -
 @pytest.mark.parametrize(
     ("milliseconds", "time"), [(10, "1 s"), (90_000, "90 s"), (91_000, "2 min"), (600_000, "10 min")]
 )
-def test_the_time_of_an_encryption_is_told_and_of_a_simulation_none(milliseconds: int, time: str) -> None:
+def test_the_time_of_an_encryption_is_logged_and_of_a_simulation_none(milliseconds: int, time: str) -> None:
     cost = {"up": 3, "made": 2, "down": 2, "once": 0, "sent": 0, "milliseconds": milliseconds}
     text = encrypted_moments.log_cost(cost, False, simulated=False)
     assert "encrypted message before training: 3 ciphertexts to the server" in text
@@ -390,7 +394,7 @@ def test_the_time_of_an_encryption_is_told_and_of_a_simulation_none(milliseconds
     assert ideal.endswith("GiB of memory at the server's process")
 
 
-def test_the_memory_that_is_told_counts_the_clients_of_the_servers_process(
+def test_the_memory_that_is_logged_counts_the_clients_of_the_servers_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And its size is sent under its name, and the stages of the set-up in their order."""
@@ -419,7 +423,7 @@ def test_the_memory_that_is_told_counts_the_clients_of_the_servers_process(
     assert stages[-parts - 1 :] == ["encrypting the features", *making]
 
 
-def test_nodes_are_dealt_evenly_over_the_parts_of_a_message() -> None:
+def test_nodes_are_spread_evenly_over_the_parts_of_a_message() -> None:
     """Of 8000 nodes a part in eight has 1000, within 5 standard errors; so has it under another key, and
     not the same ones."""
     ids = 7 * torch.arange(8000)
@@ -492,7 +496,7 @@ def test_what_the_clients_can_work_out_is_not_changed_by_encryption(tmp_path: Pa
 # ---- the cap on neighbours
 
 
-def kept_by(world: World, placement: str = "stacked", **settings: Any) -> set[tuple[int, int]]:
+def kept_pairs(world: World, placement: str = "stacked", **settings: Any) -> set[tuple[int, int]]:
     """(node, neighbour) of all that the clients keep."""
     config = config_of(METHOD, **settings)
     found: set[tuple[int, int]] = set()
@@ -505,19 +509,19 @@ def kept_by(world: World, placement: str = "stacked", **settings: Any) -> set[tu
 
 
 def test_a_node_keeps_so_many_neighbours_and_which_does_not_depend_on_who_holds_them() -> None:
-    every = kept_by(make_world(), drop_single=False)
+    every = kept_pairs(make_world(), drop_single=False)
     degree = np.bincount([node for node, _ in every])
     for most in (1, 2, 3):
-        found = kept_by(make_world(), drop_single=False, max_neighbours=most)
+        found = kept_pairs(make_world(), drop_single=False, max_neighbours=most)
         assert found < every
         assert np.array_equal(np.bincount([v for v, _ in found]), np.minimum(degree, most))
         for clients in (1, 3, 10):
             for placement in PLACEMENTS if clients > 1 else ["stacked"]:
                 world = make_world(clients=clients)
-                assert kept_by(world, placement, drop_single=False, max_neighbours=most) == found
+                assert kept_pairs(world, placement, drop_single=False, max_neighbours=most) == found
         # One more neighbour: the same and one more.
-        assert found < kept_by(make_world(), drop_single=False, max_neighbours=most + 1)
-    assert kept_by(make_world(), drop_single=False, max_neighbours=int(degree.max())) == every
+        assert found < kept_pairs(make_world(), drop_single=False, max_neighbours=most + 1)
+    assert kept_pairs(make_world(), drop_single=False, max_neighbours=int(degree.max())) == every
 
 
 def test_neighbours_are_drawn_alike_and_anew_with_another_seed() -> None:
@@ -531,7 +535,7 @@ def test_neighbours_are_drawn_alike_and_anew_with_another_seed() -> None:
     split = Split("random", *(part[:5] for part in parts))
     star = World(graph, split, from_assignment(graph, np.zeros(5, dtype=int), num_clients=1))
     drawn = [
-        next(n for v, n in kept_by(star, drop_single=False, max_neighbours=1, seed=seed) if v == 0)
+        next(n for v, n in kept_pairs(star, drop_single=False, max_neighbours=1, seed=seed) if v == 0)
         for seed in range(400)
     ]
     counts = np.bincount(drawn, minlength=5)[1:]

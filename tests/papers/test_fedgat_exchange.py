@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, elu, leaky_relu
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     World,
     cohorts_of,
     config_of,
@@ -42,33 +42,33 @@ EVALUATIONS = {
 
 
 def world_of(kind: str) -> World:
-    """Two, three and seven clients; one that has no node; a client for every node; edges that none is
-    cut."""
+    """Two, three and seven clients; one that has no node; a client for every node; no
+    cross-client edge."""
     if kind == "a client without a node":
         client = np.random.default_rng(0).permutation(30) % 3
         return make_world(0, clients=4, nodes=30, assignment=client + (client > 0))
     if kind == "a node each":
         return one_node_each(make_world(1, nodes=16))
-    if kind == "no cut edge":  # of two clients one has nodes without edges only
+    if kind == "no cross-client edge":  # of two clients one has nodes without edges only
         return make_world(2, clients=2, nodes=30, assignment=np.arange(30) // 26)
     return make_world(3, clients=int(kind), nodes=30)
 
 
-WORLDS = ["2", "3", "7", "a client without a node", "a node each", "no cut edge"]
+WORLDS = ["2", "3", "7", "a client without a node", "a node each", "no cross-client edge"]
 
 
 def neighbours(world: World, drop_single: bool) -> tuple[dict[int, int], dict[int, set[int]]]:
     """The client of every node, and the neighbours that it does not do without."""
     client = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
-    near: dict[int, set[int]] = {v: set() for v in client}
+    neighbours_of: dict[int, set[int]] = {v: set() for v in client}
     for u, v in world.graph.edges.T.tolist():
-        near[u].add(v)
-        near[v].add(u)
-    for v, others in near.items():
+        neighbours_of[u].add(v)
+        neighbours_of[v].add(u)
+    for v, others in neighbours_of.items():
         elsewhere = {u for u in others if client[u] != client[v]}
         if drop_single and len(elsewhere) == 1:
-            near[v] = others - elsewhere
-    return client, near
+            neighbours_of[v] = others - elsewhere
+    return client, neighbours_of
 
 
 def drawn_weights(world: World, layers: int, attention: str) -> dict[str, Tensor]:
@@ -116,21 +116,21 @@ def test_with_one_client_it_is_hops_to_the_last_bit_and_byte() -> None:
 @pytest.mark.parametrize("drop_single", [False, True])
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.parametrize("kind", WORLDS)
-def test_what_crosses_is_what_the_formula_says(kind: str, layers: int, drop_single: bool) -> None:
+def test_what_is_sent_is_what_the_formula_says(kind: str, layers: int, drop_single: bool) -> None:
     """Once: the message of every node to its own client, 6 F B + 2 B + 4 (p + 1) B^2 numbers; an id of
     every node, and back its size and one byte; an id of every pair of a client and a neighbour elsewhere,
     P. In every round and for every layer but the last: heads * hidden numbers up of every node that is in
     a pair, U of them, and down for every pair."""
     world = world_of(kind)
-    client, near = neighbours(world, drop_single)
-    pairs = {(client[v], u) for v, others in near.items() for u in others if client[u] != client[v]}
+    client, neighbours_of = neighbours(world, drop_single)
+    pairs = {(client[v], u) for v, others in neighbours_of.items() for u in others if client[u] != client[v]}
     asked = {u for _, u in pairs}
     row = HEADS * HIDDEN * SCALAR
     _, fed = run_local("fedgat", world, layers=layers, later="exchange", drop_single=drop_single)
-    crossed: dict[str, int] = {}
+    sent: dict[str, int] = {}
     for entry in fed.ledger.entries:
         if entry.phase in ("setup", "train"):
-            crossed[entry.name] = crossed.get(entry.name, 0) + entry.bytes
+            sent[entry.name] = sent.get(entry.name, 0) + entry.bytes
         if entry.name == "fedgat/embeddings" and entry.phase == "train":
             of_client = [sum(client[u] == k for u in asked) for k in range(world.clients)]
             assert entry.sent.tolist() == [ROUNDS * (layers - 1) * n * row for n in of_client]
@@ -138,8 +138,8 @@ def test_what_crosses_is_what_the_formula_says(kind: str, layers: int, drop_sing
         if entry.name == "fedgat/neighbour_embeddings" and entry.phase == "train":
             of_client = [sum(k == j for k, _ in pairs) for j in range(world.clients)]
             assert entry.received.tolist() == [ROUNDS * (layers - 1) * n * row for n in of_client]
-    size = torch.tensor([len(near[v]) + 1 for v in sorted(client)])
-    message = sum(crossed[name] for name in ("fedgat/sums", "fedgat/scores", "fedgat/decoders"))
+    size = torch.tensor([len(neighbours_of[v]) + 1 for v in sorted(client)])
+    message = sum(sent[name] for name in ("fedgat/sums", "fedgat/scores", "fedgat/decoders"))
     assert message == numbers("vector", size, FEATURES, 16) * SCALAR
     for name, expected in {
         "fedgat/neighbourhood_ids": 8 * len(client),
@@ -149,10 +149,10 @@ def test_what_crosses_is_what_the_formula_says(kind: str, layers: int, drop_sing
         "fedgat/embeddings": ROUNDS * (layers - 1) * len(asked) * row,
         "fedgat/neighbour_embeddings": ROUNDS * (layers - 1) * len(pairs) * row,
     }.items():
-        assert crossed[name] == expected, name
+        assert sent[name] == expected, name
 
 
-def test_predicting_is_charged_to_its_own_phases() -> None:
+def test_predicting_is_counted_in_its_own_phases() -> None:
     """As much in every evaluation as in a round of training."""
     _, fed = run_local("fedgat", make_world(nodes=30), later="exchange")
     for name in ("fedgat/embeddings", "fedgat/neighbour_embeddings"):
@@ -177,7 +177,7 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(layers: in
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.slow
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
-    layers: int, three_clients: Gateways
+    layers: int, three_clients: ThreeWorkers
 ) -> None:
     world = last_round_stands(make_world(6))
     settings = {**REGULARISED, "later": "exchange", "layers": layers}
@@ -217,11 +217,11 @@ def dense_layers(
     x: Tensor,
     reaches: Tensor,
     config: FedGATConfig,
-    theirs: list[Tensor] | None,
-    mine: Tensor | None,
+    remote: list[Tensor] | None,
+    is_local: Tensor | None,
 ) -> list[Tensor]:
     """What leaves every layer, of all nodes; reaches [N, N] bool: (i, j) where j is a neighbour of i, or i
-    itself. What leaves a layer but the last of the nodes that are not `mine` [N] is `theirs`."""
+    itself. What leaves a layer but the last of the nodes that are not `is_local` [N] is `remote`."""
     series = score_series(Score("smooth", True, config.degree, config.domain))
     outputs, h = [], x
     for layer in range(config.layers):
@@ -242,8 +242,8 @@ def dense_layers(
         h = h + weights[f"layers.{layer}.bias"]
         h = h if last else elu(h)
         outputs.append(h)
-        if theirs is not None and mine is not None and not last:
-            h = torch.where(mine[:, None], h, theirs[layer])
+        if remote is not None and is_local is not None and not last:
+            h = torch.where(is_local[:, None], h, remote[layer])
     return outputs
 
 
@@ -266,28 +266,28 @@ def test_a_client_steps_on_its_loss_with_its_neighbours_embeddings_as_constants(
     outcome, _ = run_local("fedgat", world, later="exchange", **settings)
     x = torch.from_numpy(world.graph.x.toarray()).double()
     x = x / x.norm(dim=1, keepdim=True).clamp(min=1e-30)
-    client, near = neighbours(world, drop_single=False)
+    client, neighbours_of = neighbours(world, drop_single=False)
     reaches = torch.eye(len(x), dtype=torch.bool)
-    for v, others in near.items():
+    for v, others in neighbours_of.items():
         reaches[v, list(others)] = True
     of = torch.tensor([client[v] for v in range(len(x))])
     y, train = torch.from_numpy(world.graph.y), torch.from_numpy(world.split.train)
     shared = initial_weights(world.task, config, "cpu")
     for _ in range(2):
-        theirs = dense_layers(shared, x, reaches, config, None, None)
+        remote = dense_layers(shared, x, reaches, config, None, None)
         parts = []
         for k in range(world.clients):
-            mine, weights = of == k, dict(shared)
+            is_local, weights = of == k, dict(shared)
             for _ in range(2):
                 leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
-                found = dense_layers(leaves, x, reaches, config, theirs, mine)[-1]
-                loss = cross_entropy(found[mine & train], y[mine & train])
+                found = dense_layers(leaves, x, reaches, config, remote, is_local)[-1]
+                loss = cross_entropy(found[is_local & train], y[is_local & train])
                 gradients = torch.autograd.grad(loss, list(leaves.values()))
                 weights = {
                     name: w.detach() - config.lr * (g + config.weight_decay * w.detach())
                     for (name, w), g in zip(leaves.items(), gradients, strict=True)
                 }
-            parts.append((int((mine & train).sum()), weights))
+            parts.append((int((is_local & train).sum()), weights))
         total = sum(count for count, _ in parts)
         shared = {name: sum(n / total * w[name] for n, w in parts) for name in shared}  # type: ignore[misc]
     found = outcome.state.weights.parts[0]

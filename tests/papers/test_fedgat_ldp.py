@@ -46,24 +46,24 @@ def test_what_is_released_is_the_features_within_length_1_and_noise_of_sigma() -
     world = make_world(nodes=400, clients=1)
     cohort = make_cohort(world.graph, world.split, world.partition, [0])
     assert cohort.x is not None
-    told = noised_features(cohort, config(noise_seed=None, epsilon=2.0, delta=1e-4))
+    noised = noised_features(cohort, config(noise_seed=None, epsilon=2.0, delta=1e-4))
     x = cohort.x.to_dense()  # type: ignore[operator]
     bounded = x / x.norm(dim=1, keepdim=True).clamp(min=1)
     assert float(x.norm(dim=1).max()) > 1
     sigma = gaussian_sigma(2.0, 1e-4, 2.0)
-    z = (told - bounded) / sigma
+    z = (noised - bounded) / sigma
     assert abs(float(z.mean())) < 4 / z.numel() ** 0.5
     assert abs(float(z.std()) - 1) < 4 / (2 * z.numel()) ** 0.5
 
 
 @pytest.mark.parametrize("seed", [None, 0])
-def test_the_ledger_names_the_budget_and_no_feature_crosses_beside(seed: int | None) -> None:
+def test_the_ledger_names_the_budget_and_no_other_feature_is_sent(seed: int | None) -> None:
     _, fed = run_local("fedgat_ldp", make_world(), noise_seed=seed, epsilon=3.0)
-    told = {entry.name: entry for entry in fed.ledger.entries}
-    release = told["fedgat_ldp/features"]
+    entries = {entry.name: entry for entry in fed.ledger.entries}
+    release = entries["fedgat_ldp/features"]
     assert release.protection == ("simulated" if seed == 0 else "ldp(eps=3, delta=1e-05)")
     assert [*release.rounds] == [0]
-    assert "fedgat/features" not in told
+    assert "fedgat/features" not in entries
 
 
 def test_smoothing_is_the_normalised_adjacency_and_rows_of_length_1() -> None:
@@ -110,8 +110,8 @@ def test_training_and_predictions_follow_from_what_was_released_alone(evaluation
     chosen = config(noise_seed=None, evaluation=evaluation)
 
     def begin(graph: Graph) -> tuple[Federation, Any]:
-        dealt = replace(world.partition, graph_hash=graph.hash)
-        there, fed = World(graph, world.split, dealt), stacked(world.clients)
+        parts = replace(world.partition, graph_hash=graph.hash)
+        there, fed = World(graph, world.split, parts), stacked(world.clients)
         cohorts = [make_cohort(there.graph, there.split, there.partition, h) for h in fed.workers]
         return fed, fed.locate("clients", "data", cohorts)
 

@@ -21,13 +21,18 @@ def one_hop() -> Neighbourhood:
     """The rows of both clients sorted by (client, node): own nodes, and their neighbours."""
     rows = sorted(
         {(client, node) for client, own in OWN.items() for node in own}
-        | {(client, near) for client, own in OWN.items() for node in own for near in NEIGHBOURS[node]}
+        | {
+            (client, neighbour)
+            for client, own in OWN.items()
+            for node in own
+            for neighbour in NEIGHBOURS[node]
+        }
     )
     edges = [
-        (rows.index((client, near)), rows.index((client, node)))
+        (rows.index((client, neighbour)), rows.index((client, node)))
         for client, own in OWN.items()
         for node in own
-        for near in NEIGHBOURS[node]
+        for neighbour in NEIGHBOURS[node]
     ]
     return Neighbourhood(
         ids=torch.tensor([node for _, node in rows]),
@@ -42,12 +47,12 @@ def pairs(ids: torch.Tensor, client: torch.Tensor) -> list[tuple[int, int]]:
     return list(zip(client.tolist(), ids.tolist(), strict=True))
 
 
-def widened(neighbourhood: Neighbourhood) -> Neighbourhood:
+def one_hop_wider(neighbourhood: Neighbourhood) -> Neighbourhood:
     border = border_ids(neighbourhood)
     lists = [NEIGHBOURS[int(node)] for node in border.ids]
     counts = torch.tensor([[len(each)] for each in lists])
     return wider_neighbourhood(
-        neighbourhood, counts, torch.tensor([[near] for each in lists for near in each])
+        neighbourhood, counts, torch.tensor([[neighbour] for each in lists for neighbour in each])
     )
 
 
@@ -56,13 +61,15 @@ def test_each_hop_adds_the_neighbours_of_the_border_of_each_client_and_the_edges
     neighbourhood = one_hop()
     for _ in range(hops):
         before = set(pairs(neighbourhood.ids, neighbourhood.client))
-        neighbourhood = widened(neighbourhood)
+        neighbourhood = one_hop_wider(neighbourhood)
         rows = pairs(neighbourhood.ids, neighbourhood.client)
-        assert rows == sorted(before | {(c, near) for c, node in before for near in NEIGHBOURS[node]})
+        assert rows == sorted(
+            before | {(c, neighbour) for c, node in before for neighbour in NEIGHBOURS[node]}
+        )
         assert {row for row, known in zip(rows, neighbourhood.known.tolist(), strict=True) if known} == before
         assert [rows[i] for i in neighbourhood.own] == [(c, node) for c, own in OWN.items() for node in own]
         edges = [(rows[source], rows[target]) for source, target in neighbourhood.edges.t().tolist()]
-        expected = [((c, near), (c, node)) for c, node in before for near in NEIGHBOURS[node]]
+        expected = [((c, neighbour), (c, node)) for c, node in before for neighbour in NEIGHBOURS[node]]
         assert sorted(edges) == sorted(expected)
         assert neighbourhood.far is None
 

@@ -108,17 +108,17 @@ def test_the_error_is_that_of_theorem_3(psi: str) -> None:
     assert all(0.5 * e / least < error <= 1.05 * e / least for error, e in zip(found, eps, strict=True))
 
 
-@pytest.mark.parametrize(("largest", "told"), [(3.9, {}), (4.0, {}), (4.1, {"outside": 5})])
-def test_word_is_given_once_when_scores_leave_the_domain(largest: float, told: dict[str, int]) -> None:
+@pytest.mark.parametrize(("largest", "expected"), [(3.9, {}), (4.0, {}), (4.1, {"outside": 5})])
+def test_word_is_given_once_when_scores_leave_the_domain(largest: float, expected: dict[str, int]) -> None:
     facts = [{"largest_score": torch.tensor(x), "polynomial_error": torch.tensor(0)} for x in (1.0, largest)]
-    assert message_of(facts[0], facts[1], SCORE) == told
+    assert message_of(facts[0], facts[1], SCORE) == expected
     assert message_of(facts[1], facts[1], SCORE) == {}
 
 
-@pytest.mark.parametrize(("error", "told"), [(0.1, {}), (0.11, {"error": 20}), (7.0, {"error": 100})])
-def test_word_is_given_of_a_polynomial_that_is_far_off(error: float, told: dict[str, int]) -> None:
+@pytest.mark.parametrize(("error", "expected"), [(0.1, {}), (0.11, {"error": 20}), (7.0, {"error": 100})])
+def test_word_is_given_of_a_polynomial_that_is_far_off(error: float, expected: dict[str, int]) -> None:
     facts = [{"largest_score": torch.tensor(1.0), "polynomial_error": torch.tensor(x)} for x in (0.0, error)]
-    assert message_of(facts[0], facts[1], SCORE) == told
+    assert message_of(facts[0], facts[1], SCORE) == expected
 
 
 def world() -> World:
@@ -127,22 +127,24 @@ def world() -> World:
 
 @pytest.mark.parametrize("placement", ["stacked", "one at a time"])
 def test_a_run_says_that_its_domain_is_too_small(placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(Federation, "log", lambda fed, message: told.append(message))
+    messages: list[str] = []
+    monkeypatch.setattr(Federation, "log", lambda fed, message: messages.append(message))
     outcome, _ = run_local("fedgat", world(), placement, domain=0.25)
-    warnings = [news for news in told if "outside domain=0.25" in news]
+    warnings = [message for message in messages if "outside domain=0.25" in message]
     assert len(warnings) == 1
     assert outcome.details["largest_score"] > 0.25
-    told.clear()
+    messages.clear()
     outcome, _ = run_local("fedgat", world(), placement)
-    assert not [news for news in told if "outside" in news or "has an error of" in news]
+    assert not [message for message in messages if "outside" in message or "has an error of" in message]
     assert 0 < outcome.details["largest_score"] < 4
     assert outcome.details["polynomial_error"] < 0.02
     for domain, off in ((4, "100 % or more"), (0.25, "up to 20 %")):
-        told.clear()
+        messages.clear()
         outcome, _ = run_local("fedgat", world(), placement, degree=2, domain=domain)
-        (news,) = [news for news in told if f"degree=2 and domain={domain:g} has an error of" in news]
-        assert f" has an error of {off} for the scores of this run; set a higher degree" in news
+        (message,) = [
+            message for message in messages if f"degree=2 and domain={domain:g} has an error of" in message
+        ]
+        assert f" has an error of {off} for the scores of this run; set a higher degree" in message
         assert (outcome.details["polynomial_error"] >= 1) == (domain == 4)
 
 
@@ -183,12 +185,12 @@ def test_after_a_round_the_facts_are_those_of_its_weights_where_scores_can_be_wa
 
 
 def test_with_encrypted_features_the_bound_is_watched_where_their_length_is_known() -> None:
-    clear, _ = run_local("fedgat", world(), features="unit")
+    plaintext, _ = run_local("fedgat", world(), features="unit")
     cohorts_are_unit, _ = run_local(
         "fedgat", world(), features="unit", exchange="encrypted", protocols="simulated"
     )
-    assert cohorts_are_unit.details["largest_score"] > clear.details["largest_score"]
+    assert cohorts_are_unit.details["largest_score"] > plaintext.details["largest_score"]
     unknown, _ = run_local("fedgat", world(), features="raw", exchange="encrypted", protocols="simulated")
     assert unknown.details["largest_score"] == 0
     known, _ = run_local("fedgat", world(), features="raw")
-    assert known.details["largest_score"] > clear.details["largest_score"]
+    assert known.details["largest_score"] > plaintext.details["largest_score"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protections import protection
 from torch import Tensor
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     Watched,
     World,
     config_of,
@@ -67,7 +67,7 @@ def wide_world(features: int, clients: int = 3) -> World:
 
 
 def exchanged(world: World, fed: Federation, hops: int, exchange: str) -> tuple[list[Tensor], list[Tensor]]:
-    """The aggregated rows and degrees at every host."""
+    """The aggregated rows and degrees at every worker."""
     config = config_of(get_method("fedgcn"), hops=hops, exchange=exchange)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     data = fed.locate(CLIENTS, "data", cohorts)
@@ -81,16 +81,16 @@ def exchanged(world: World, fed: Federation, hops: int, exchange: str) -> tuple[
 
 @HOPS
 @pytest.mark.parametrize("kind", ["narrow", "wide", "in pieces", "weighted"])
-def test_encrypted_sums_are_those_in_clear_within_the_grids_error(kind, hops):
+def test_encrypted_sums_are_those_in_plaintext_within_the_grids_error(kind, hops):
     world = {
         "narrow": make_world,
         "wide": lambda: wide_world(1100),
         "in pieces": lambda: wide_world(2100),
         "weighted": lambda: weighted(make_world()),
     }[kind]()
-    clear, degrees = exchanged(world, stacked(3), hops, "plaintext")
+    plaintext, degrees = exchanged(world, stacked(3), hops, "plaintext")
     hidden, hidden_degrees = exchanged(world, stacked(3), hops, "encrypted")
-    for a, b in zip(clear, hidden, strict=True):
+    for a, b in zip(plaintext, hidden, strict=True):
         assert 0 < float((a - b).abs().max()) <= Grid(3).error
     for a, b in zip(degrees, hidden_degrees, strict=True):
         assert a.dtype == b.dtype
@@ -120,15 +120,15 @@ def test_simulated_is_encrypted_to_the_bit_and_to_the_byte(kind, hops):
 
 
 @HOPS
-def test_stacked_one_at_a_time_and_separate_processes_give_the_same(hops, three_clients: Gateways):
+def test_stacked_one_at_a_time_and_separate_processes_give_the_same(hops, three_clients: ThreeWorkers):
     world = last_round_stands(make_world(1))
     settings = {"hops": hops, "exchange": "encrypted", "dropout": 0.4}
     together, fed = run_local("fedgcn", world, **settings)
     slow, oracle = run_local("fedgcn", world, "one at a time", **settings)
     apart, ledger = run_processes("fedgcn", world, three_clients, **settings)
-    for other, told in ((slow, oracle.ledger), (apart, ledger)):
+    for other, entries in ((slow, oracle.ledger), (apart, ledger)):
         assert torch.allclose(logits(together), logits(other), rtol=0, atol=1e-9)
-        assert fed.ledger.to_json() == told.to_json()
+        assert fed.ledger.to_json() == entries.to_json()
 
 
 def test_a_second_run_has_the_bits_of_the_first_under_another_key():
@@ -155,14 +155,14 @@ def test_predictions_made_later_are_those_of_the_run(tmp_path: Path):
 @pytest.mark.parametrize("client", [[0] * 60, [0, 2] * 30], ids=["one client", "one is empty"])
 def test_a_single_client_and_one_without_nodes_go_through(client, hops):
     world = make_world(assignment=client, clients=max(client) + 1)
-    clear, _ = run_local("fedgcn", world, hops=hops)
+    plaintext, _ = run_local("fedgcn", world, hops=hops)
     hidden, fed = run_local("fedgcn", world, hops=hops, exchange="encrypted")
-    assert torch.allclose(logits(clear), logits(hidden), rtol=0, atol=1e-2)
+    assert torch.allclose(logits(plaintext), logits(hidden), rtol=0, atol=1e-2)
     (rows,) = [e for e in fed.ledger.entries if e.name == "fedgcn/encrypted/rows"]
     assert (rows.bytes == 0) == (len(set(client)) == 1), "nodes without neighbours elsewhere do not cross"
 
 
-# ---- what crosses
+# ---- what is sent
 
 
 def border_sets(world: World) -> dict[int, frozenset[int]]:
@@ -203,23 +203,23 @@ def test_the_bytes_are_those_of_the_formula(hops):
     if hops == 1:
         expected |= {"wanted_ids": 8 * len(sets), "wanted_ciphertext_ids": 8 * down}
     _, fed = run_local("fedgcn", world, hops=hops, exchange="encrypted", protocols="simulated")
-    told = fed.ledger.totals()["by_transfer"]
+    sent_bytes = fed.ledger.totals()["by_transfer"]
     assert {
-        name.removeprefix("fedgcn/encrypted/"): n for name, n in told.items() if "crypt" in name
+        name.removeprefix("fedgcn/encrypted/"): n for name, n in sent_bytes.items() if "crypt" in name
     } == expected
 
 
 def test_wide_rows_need_no_word_about_packing():
     world = wide_world(1100)
     _, fed = run_local("fedgcn", world, exchange="encrypted", protocols="simulated")
-    told = fed.ledger.totals()["by_transfer"]
+    sent_bytes = fed.ledger.totals()["by_transfer"]
     rows = sum(len(touching) for touching in border_sets(world).values())
-    assert told["fedgcn/encrypted/rows"] == rows * SUM.ciphertext_bytes
-    assert not {name for name in told if "packing" in name or "ciphertext_ids" in name}
+    assert sent_bytes["fedgcn/encrypted/rows"] == rows * SUM.ciphertext_bytes
+    assert not {name for name in sent_bytes if "packing" in name or "ciphertext_ids" in name}
 
 
 @HOPS
-def test_no_number_of_a_client_leaves_it_in_clear_and_the_server_receives_no_key(hops):
+def test_no_number_of_a_client_leaves_it_in_plaintext_and_the_server_receives_no_key(hops):
     """What reaches the server in the exchange: ids, parameters, and ciphertexts that it cannot open."""
     world, fed = make_world(), Watched([(0,), (1,), (2,)])
     exchanged(world, fed, hops, "encrypted")
@@ -303,8 +303,8 @@ def test_a_ciphertext_only_has_rows_of_the_same_senders_and_receivers(clients, s
     known = dict(zip(have.ids.tolist(), names.tolist(), strict=True))
     seen: dict[int, tuple[int, int]] = {}
     for own in ids:
-        mine = torch.tensor([known[i] for i in own.tolist()], dtype=torch.int64)
-        places = place_rows(RowIds(torch.from_numpy(own), torch.zeros(len(own), dtype=torch.int64)), mine)
+        values = torch.tensor([known[i] for i in own.tolist()], dtype=torch.int64)
+        places = place_rows(RowIds(torch.from_numpy(own), torch.zeros(len(own), dtype=torch.int64)), values)
         for i, unit, place in zip(own.tolist(), places.unit.tolist(), places.place.tolist(), strict=True):
             assert seen.setdefault(i, (int(places.ids.ids[unit]), place)) == (known[i], place)
 
@@ -344,19 +344,19 @@ def test_the_audit_finds_a_key_that_was_sent_to_the_server_by_mistake(tmp_path, 
     assert finding.details["recovered"] > 0
 
 
-def test_the_clear_transfers_of_an_encrypted_run_name_the_key_and_no_sums(tmp_path):
+def test_the_plaintext_transfers_of_an_encrypted_run_name_the_key_and_no_sums(tmp_path):
     graphfed.run("fedgcn", clients=3, rounds=1, threads=1, out=tmp_path / "run", exchange="encrypted")
     from graphfed.audit.run import audit
 
     found = audit(tmp_path / "run").findings
-    told = found["plaintext_transfers"].result
-    assert "fedgcn/encrypted/secret_key" in told
-    assert "fedgcn/encrypted/rows" not in told
-    assert "fedgcn/encrypted/sums" not in told
+    listed = found["plaintext_transfers"].result
+    assert "fedgcn/encrypted/secret_key" in listed
+    assert "fedgcn/encrypted/rows" not in listed
+    assert "fedgcn/encrypted/sums" not in listed
     assert found["fedgcn_features"].leaks is False
 
 
-# ---- what is refused, what is told
+# ---- what is refused, what is logged
 
 
 def test_more_ciphertexts_than_a_process_may_hold_are_refused_before_any_is_made(monkeypatch):
@@ -366,7 +366,7 @@ def test_more_ciphertexts_than_a_process_may_hold_are_refused_before_any_is_made
         run_local("fedgcn", wide_world(1100), exchange="encrypted")
 
 
-def test_the_cost_is_told_before_anything_is_encrypted(monkeypatch):
+def test_the_cost_is_logged_before_anything_is_encrypted(monkeypatch):
     world, fed, events = make_world(), stacked(3), []
     real, made = KeyOwner.encrypt, []
 
@@ -383,10 +383,10 @@ def test_the_cost_is_told_before_anything_is_encrypted(monkeypatch):
 
     config = config_of(method, exchange="encrypted", rounds=1)
     train(fed, method, fed.locate(CLIENTS, "data", cohorts), world.task, config, on_event=hear)
-    ((count, told),) = made
+    ((count, notes),) = made
     cost = f"{2 * count * SUM.ciphertext_bytes / 1e6:.0f} MB, about 1 s of one core"
     expected = f"fedgcn/encrypted: {count} ciphertexts to the server and {count} back: {cost}"
-    assert [note for note in told if "ciphertexts" in note] == [expected]
+    assert [note for note in notes if "ciphertexts" in note] == [expected]
     assert [e.phase for e in events if not e.note] == ["setup", "train", "done"]
 
 
@@ -426,14 +426,14 @@ def test_over_flare_the_result_and_the_bytes_are_the_local_ones(tmp_path):
     local = graphfed.run("fedgcn", out=False, **settings)
     deployed = graphfed.run("fedgcn", runtime="nvflare", out=tmp_path / "run", **settings)
     assert deployed.test == pytest.approx(local.test, abs=1e-6)
-    theirs = {n: b for n, b in deployed.bytes["by_transfer"].items() if n.startswith("fedgcn/")}
-    assert theirs == {n: b for n, b in local.bytes["by_transfer"].items() if n.startswith("fedgcn/")}
+    sent = {n: b for n, b in deployed.bytes["by_transfer"].items() if n.startswith("fedgcn/")}
+    assert sent == {n: b for n, b in local.bytes["by_transfer"].items() if n.startswith("fedgcn/")}
 
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("clients", [3, pytest.param(10, marks=pytest.mark.on_demand)])
 def test_on_cora_encryption_changes_no_prediction_that_counts(clients, real_data):
-    """The same test accuracy as in clear."""
+    """The same test accuracy as in plaintext."""
     torch.set_default_dtype(torch.float32)
     accuracy = [
         graphfed.run("fedgcn", data="cora", clients=clients, seed=0, out=False, exchange=exchange).test[

@@ -30,17 +30,17 @@ from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.methods.common.local_training import initial_weights
-from graphfed.methods.fedgraph import client_graphs
+from graphfed.methods.fedgraph import client_graphs, server
 from graphfed.methods.fedgraph import method as fedgraph
 from graphfed.methods.fedgraph.config import FedGraphConfig
-from graphfed.methods.fedgraph.method import modelled_seconds
 from graphfed.methods.fedgraph.sampling_policies import (
     MIN_PROBABILITY,
     PolicyFile,
     fixed_decision,
-    squash,
+    make_decision,
     write_policy,
 )
+from graphfed.methods.fedgraph.time_model import modelled_seconds
 from graphfed.methods.registry import get_method
 from graphfed.runs.train import train
 
@@ -83,7 +83,7 @@ SETTINGS = {
     "fastgcn of three layers": {"policy": "fastgcn", "layer_size": 7, "layers": 3},
     "fastgcn with internal degrees": {"policy": "fastgcn", "layer_size": 9, "first_degrees": "internal"},
     "fastgcn with all degrees": {"policy": "fastgcn", "layer_size": 9, "first_degrees": "all"},
-    "fastgcn that shares nothing": {"policy": "fastgcn", "layer_size": 9, "sent_embeddings": "none"},
+    "fastgcn that sends nothing": {"policy": "fastgcn", "layer_size": 9, "sent_embeddings": "none"},
     "full": {"policy": "full"},
     "every neighbour of a batch": {"probability": 1.0, "batch": 4},
     "three layers": {"layers": 3, "probability": 0.5, "batch": 5},
@@ -99,11 +99,11 @@ SETTINGS = {
     },
     "internal degrees": {"first_degrees": "internal", "probability": 0.7},
     "all degrees": {"first_degrees": "all", "probability": 0.7},
-    "share all": {"sent_embeddings": "all", "probability": 0.5, "layers": 3, "batch": 5},
-    "share none": {"sent_embeddings": "none", "probability": 0.5},
+    "send all": {"sent_embeddings": "all", "probability": 0.5, "layers": 3, "batch": 5},
+    "send none": {"sent_embeddings": "none", "probability": 0.5},
 }
 WORLDS = {
-    "dealt": lambda: make_world(3),
+    "one copy": lambda: make_world(3),
     "dense": lambda: make_world(4, sparse=False),
     "weighted": lambda: weighted(make_world(5)),
     "copies": lambda: overlapping(6),
@@ -114,16 +114,16 @@ WORLDS = {
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_weights_and_traffic_are_those_of_plain_loops_over_clients_and_nodes(settings, world):
-    dealt, chosen = WORLDS[world](), SETTINGS[settings]
-    weights, fed = trained(dealt, **chosen)
+    made, chosen = WORLDS[world](), SETTINGS[settings]
+    weights, fed = trained(made, **chosen)
     config = config_of(METHOD, **{**PLAIN, **chosen})
-    first = initial_weights(dealt.task, config, "cpu")
-    expected, crossed = plain_fedgraph.train(dealt, config, decision_of(dealt, config), first, ROUNDS)
+    first = initial_weights(made.task, config, "cpu")
+    expected, sent = plain_fedgraph.train(made, config, decision_of(made, config), first, ROUNDS)
     for name, w in expected.items():
         assert torch.allclose(weights[name], w, rtol=0, atol=1e-10), name
-    assert fed.ledger.bytes_of("fedgraph/wanted", "train") == 8 * crossed["ids"]
-    assert fed.ledger.bytes_of("fedgraph/embeddings", "train") == 8 * crossed["numbers"]
-    assert fed.ledger.bytes_of("fedgraph/transformed_features", "train") == 8 * crossed["first"]
+    assert fed.ledger.bytes_of("fedgraph/wanted", "train") == 8 * sent["ids"]
+    assert fed.ledger.bytes_of("fedgraph/embeddings", "train") == 8 * sent["numbers"]
+    assert fed.ledger.bytes_of("fedgraph/transformed_features", "train") == 8 * sent["first"]
     names = {entry.name for entry in fed.ledger.entries}
     assert ("fedgraph/transformed_features" in names) == (config.sent_embeddings == "all")
     assert ("gradient" in names) == config.at_server != ("update" in names)
@@ -131,8 +131,8 @@ def test_weights_and_traffic_are_those_of_plain_loops_over_clients_and_nodes(set
 
 @pytest.mark.parametrize("kind", ["ddpg", "bandit"])
 def test_a_learned_policy_does_and_sends_what_plain_loops_do_with_its_decision(kind, tmp_path):
-    """An actor whose last layer has no weights says its bias whatever it sees. Its clients' weights cross one
-    by one, and weigh what they weigh in an average."""
+    """An actor whose last layer has no weights says its bias whatever it sees. Its clients' weights are
+    sent one by one, and weigh what they weigh in an average."""
     world = make_world(3)
     config = config_of(METHOD, **PLAIN)
     counts = torch.tensor([len(ids) for ids in Plain(world, config).train.values()])
@@ -152,14 +152,14 @@ def test_a_learned_policy_does_and_sends_what_plain_loops_do_with_its_decision(k
         }
     write_policy(tmp_path / "p", tensors, PolicyFile(kind, 3, 2, size, {}))
     weights, fed = trained(world, policy=kind, policy_file=str(tmp_path / "p"))
-    decision = dict(enumerate(squash(action.repeat(3), counts).tolist()))
+    decision = dict(enumerate(make_decision(action.repeat(3), counts).tolist()))
     assert decision[0][0] < counts[0]
     first = initial_weights(world.task, config, "cpu")
-    expected, crossed = plain_fedgraph.train(world, config, decision, first, ROUNDS)
+    expected, sent = plain_fedgraph.train(world, config, decision, first, ROUNDS)
     for name, w in expected.items():
         assert torch.allclose(weights[name], w, rtol=0, atol=1e-10), name
-    assert fed.ledger.bytes_of("fedgraph/wanted", "train") == 8 * crossed["ids"]
-    assert fed.ledger.bytes_of("fedgraph/embeddings", "train") == 8 * crossed["numbers"]
+    assert fed.ledger.bytes_of("fedgraph/wanted", "train") == 8 * sent["ids"]
+    assert fed.ledger.bytes_of("fedgraph/embeddings", "train") == 8 * sent["numbers"]
     assert fed.ledger.bytes_of("update") == ROUNDS * 3 * size * 8
     assert fed.ledger.bytes_of("fedgraph/policy") == ROUNDS * 3 * 3 * 8
 
@@ -169,7 +169,7 @@ def test_a_learned_policy_is_on_the_device_of_the_weights(tmp_path: Path) -> Non
     tensors = {"action": torch.zeros(3, dtype=torch.float64)}
     write_policy(tmp_path / "p", tensors, PolicyFile("bandit", 3, 2, 1, {}))
     config = config_of(METHOD, policy="bandit", policy_file=str(tmp_path / "p"))
-    policy = fedgraph.learned_policy(config, 3, {"layers.0.weight": torch.zeros(1, device="meta")})
+    policy = server.load_policy(config, 3, {"layers.0.weight": torch.zeros(1, device="meta")})
     assert {name: tensor.device.type for name, tensor in policy.items()} == {
         "action": "meta",
         "saw_test": "meta",
@@ -177,8 +177,8 @@ def test_a_learned_policy_is_on_the_device_of_the_weights(tmp_path: Path) -> Non
 
 
 def test_an_actor_decides_by_what_the_clients_sent_the_round_before(tmp_path):
-    """Each round's batch and chances are the actor's on {W, W_1, ..., W_K} of the round before, along the
-    principal components: here computed in NumPy from the messages themselves.  Alg. 3, l. 5"""
+    """Each round's batch and probabilities are the actor's on {W, W_1, ..., W_K} of the round before, along
+    the principal components: here computed in NumPy from the messages themselves.  Alg. 3, l. 5"""
     world = make_world(3)
     config = config_of(METHOD, **PLAIN, policy="ddpg", policy_file=str(tmp_path / "p"))
     fed = Watched([[0], [1], [2]])
@@ -202,21 +202,21 @@ def test_an_actor_decides_by_what_the_clients_sent_the_round_before(tmp_path):
     ]
     whole = {name: tensor.double().numpy() for name, tensor in tensors.items()}
     row = np.concatenate([first[name].numpy().ravel() for name in sorted(first)])
-    sight = np.stack([row] * 4)
+    view = np.stack([row] * 4)
     counts = np.array([len(ids) for ids in Plain(world, config).train.values()])
     for number in range(ROUNDS):
-        seen = (sight - whole["pca.mean"]) @ whole["pca.components"].T / whole["pca.scale"]
+        seen = (view - whole["pca.mean"]) @ whole["pca.components"].T / whole["pca.scale"]
         action = np.tanh(whole["actor.0.weight"] @ seen.ravel() + whole["actor.0.bias"]).reshape(3, 3)
-        expected = squash(torch.from_numpy(action.ravel()), torch.from_numpy(counts))
+        expected = make_decision(torch.from_numpy(action.ravel()), torch.from_numpy(counts))
         assert torch.allclose(decisions[number].flatten(), expected[0], atol=1e-9)
         own = np.stack([updates[client][number].numpy().ravel() for client in range(3)])
-        share = expected[:, 0].numpy() / expected[:, 0].numpy().sum()
-        sight = np.concatenate([(share @ own)[None], own])
+        fraction = expected[:, 0].numpy() / expected[:, 0].numpy().sum()
+        view = np.concatenate([(fraction @ own)[None], own])
     assert len({tuple(decision.flatten().tolist()) for decision in decisions}) == ROUNDS
 
 
 def test_embeddings_of_the_first_step_serve_all_local_steps_of_a_round_where_they_are_not_refreshed():
-    """With one step in a round nothing is old; with three, a third of the rows cross."""
+    """With one step in a round nothing is old; with three, a third of the rows is sent."""
     world = make_world(3)
     one, _ = trained(world, refresh="round", probability=0.5)
     fresh, _ = trained(world, refresh="step", probability=0.5)
@@ -288,7 +288,7 @@ def test_a_fan_out_of_the_largest_degree_is_the_full_sum():
 
 
 @pytest.mark.parametrize("estimator", ["ratio", "horvitz_thompson"])
-def test_with_hardly_a_chance_only_the_node_itself_is_left_and_nothing_crosses(estimator):
+def test_with_a_probability_near_0_only_the_node_itself_is_left_and_nothing_is_sent(estimator):
     world = make_world(3)
     weights, fed = trained(world, probability=1e-15, batch=1000, estimator=estimator)
     assert fed.ledger.bytes_of("fedgraph/wanted", "train") == 0
@@ -314,7 +314,7 @@ def test_fastgcn_agrees_in_all_placements_and_its_batches_are_drawn_anew():
     assert not torch.equal(here["layers.0.weight"], other["layers.0.weight"])
 
 
-# ---- what crosses ------------------------------------------------------------------------------------------
+# ---- what is sent ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -341,7 +341,7 @@ def test_no_message_holds_a_feature_of_a_node(settings):
     assert not sent_up & {"fedgraph/embeddings", "fedgraph/transformed_features"}
 
 
-def test_the_owner_scales_what_it_sends_so_that_no_degree_crosses():
+def test_the_owner_scales_what_it_sends_so_that_no_degree_is_sent():
     """Q(v, u) has the owner's degree; of the messages none holds one."""
     world = make_world(2)
     fed = Watched([[0], [1], [2]])
@@ -358,19 +358,19 @@ def test_the_owner_scales_what_it_sends_so_that_no_degree_crosses():
 # ---- the server --------------------------------------------------------------------------------------------
 
 
-def test_an_action_becomes_a_batch_of_at_least_one_node_and_chances_above_the_floor():
+def test_an_action_becomes_a_batch_of_at_least_one_node_and_probabilities_above_the_floor():
     counts = torch.tensor([10, 1, 0])
-    low, high = (squash(torch.full((9,), a), counts) for a in (-5.0, 5.0))
+    low, high = (make_decision(torch.full((9,), a), counts) for a in (-5.0, 5.0))
     assert low[:, 0].tolist() == [1, 1, 0]
     assert high[:, 0].tolist() == [10, 1, 0]
     assert torch.allclose(low[:, 1:], torch.full((3, 2), MIN_PROBABILITY, dtype=torch.float64))
     assert (high[:, 1:] == 1).all()
-    middle = squash(torch.zeros(9), counts)
+    middle = make_decision(torch.zeros(9), counts)
     assert middle[0].tolist() == pytest.approx([5, (1 + MIN_PROBABILITY) / 2, (1 + MIN_PROBABILITY) / 2])
 
 
 def test_the_mean_is_by_batch_size_and_plain_where_all_are_alike():
-    """Eq. (8): the same weights at all clients stay as they are, so shares add up to one."""
+    """Eq. (8): the same weights at all clients stay as they are, so fractions add up to one."""
     world = make_world(1)
     weights, _ = trained(world, lr=1e-300, weight_decay=0.0, batch=3)
     first = initial_weights(world.task, config_of(METHOD, **PLAIN), "cpu")
@@ -378,20 +378,20 @@ def test_the_mean_is_by_batch_size_and_plain_where_all_are_alike():
         assert torch.allclose(weights[name], w, rtol=0, atol=1e-15)
 
 
-def test_each_client_draws_as_many_columns_as_it_is_told_and_in_proportion() -> None:
-    """Of two clients with columns 0 to 2 and 3 to 4, the last of them elsewhere, with replacement."""
-    chance = torch.tensor([0.5, 0.0, 0.5, 0.25, 0.75], dtype=torch.float64)
+def test_each_client_draws_as_many_columns_as_decided_and_in_proportion() -> None:
+    """Of two clients with columns 0 to 2 and 3 to 4, the last of them at another client, with replacement."""
+    probability = torch.tensor([0.5, 0.0, 0.5, 0.25, 0.75], dtype=torch.float64)
     column = torch.tensor([0, 2, 3, 4])
-    importance = client_graphs.Importance(column, chance[column].cumsum(0), chance)
-    silo: Any = SimpleNamespace(stable=torch.tensor([4, 9]), client=torch.tensor([0, 0, 0, 1]))
+    importance = client_graphs.Importance(column, probability[column].cumsum(0), probability)
+    graph: Any = SimpleNamespace(client_ids=torch.tensor([4, 9]), client=torch.tensor([0, 0, 0, 1]))
     times = torch.zeros(5, dtype=torch.int64)
     for key in range(200):
-        drawn = client_graphs._draw_columns(silo, importance, torch.tensor([2, 5]), key)
+        drawn = client_graphs._draw_columns(graph, importance, torch.tensor([2, 5]), key)
         assert (int(drawn[:3].sum()), int(drawn[3:].sum())) == (2, 5)
         times += drawn
     assert times[1] == 0
-    for found, count, share in ((times[0], 400, 0.5), (times[3], 1000, 0.25)):
-        assert abs(int(found) - count * share) < 5 * (count * share * (1 - share)) ** 0.5
+    for found, count, fraction in ((times[0], 400, 0.5), (times[3], 1000, 0.25)):
+        assert abs(int(found) - count * fraction) < 5 * (count * fraction * (1 - fraction)) ** 0.5
 
 
 def test_a_draw_at_the_end_of_a_columns_interval_belongs_to_the_next_column(
@@ -399,39 +399,41 @@ def test_a_draw_at_the_end_of_a_columns_interval_belongs_to_the_next_column(
 ) -> None:
     """So a draw of 0 is the first column of its client, and not the last one of the client before. The last
     column has no next one: to it belongs the largest draw below 1, which rounding makes the end."""
-    chance = torch.full((4,), 0.5, dtype=torch.float64)
-    importance = client_graphs.Importance(torch.arange(4), chance.cumsum(0), chance)
-    silo: Any = SimpleNamespace(stable=torch.tensor([4, 9]), client=torch.tensor([0, 0, 1, 1]))
+    probability = torch.full((4,), 0.5, dtype=torch.float64)
+    importance = client_graphs.Importance(torch.arange(4), probability.cumsum(0), probability)
+    graph: Any = SimpleNamespace(client_ids=torch.tensor([4, 9]), client=torch.tensor([0, 0, 1, 1]))
     for draw, columns in ((0.0, [1, 0, 1, 0]), (0.5, [0, 1, 0, 1]), (1 - 2**-53, [0, 1, 0, 1])):
         drawn = torch.full((2, 1), draw, dtype=torch.float64)
         monkeypatch.setattr(client_graphs, "uniform", lambda key, ids, width, drawn=drawn: drawn)
-        found = client_graphs._draw_columns(silo, importance, torch.tensor([1, 1]), key=0)
+        found = client_graphs._draw_columns(graph, importance, torch.tensor([1, 1]), key=0)
         assert found.tolist() == columns
 
 
-def test_which_neighbours_elsewhere_are_in_a_sample_is_a_mask() -> None:
+def test_which_remote_neighbours_are_in_a_sample_is_a_mask() -> None:
     """The places of their rows are sums over it, which floats do not hold from 2^24 on."""
     (cohort,) = cohorts_of(make_world(3), [[0, 1, 2]], config_of(METHOD))
-    silo = fedgraph.silo_of(cohort, config_of(METHOD))
-    every = torch.arange(silo.num_rows)
-    _, wanted = client_graphs.choose(silo, every, None, "chance", layer=1, shares=True, key=0)
-    assert wanted.dtype == torch.bool
-    assert int(wanted.sum()) == silo.num_wants > 0
+    graph = fedgraph.build_graph(cohort, config_of(METHOD))
+    every = torch.arange(graph.num_rows)
+    _, is_requested = client_graphs.sample_neighbours(
+        graph, every, None, "independent", layer=1, has_remote=True, key=0
+    )
+    assert is_requested.dtype == torch.bool
+    assert int(is_requested.sum()) == graph.num_remote > 0
 
 
-def test_chances_and_seconds_are_float64_whatever_the_networks_are() -> None:
-    """Seconds of thousands of rounds are added up, and draws fall between sums of chances."""
+def test_probabilities_and_seconds_are_float64_whatever_the_networks_are() -> None:
+    """Seconds of thousands of rounds are added up, and draws fall between sums of probabilities."""
     torch.set_default_dtype(torch.float32)
-    (seconds,) = fedgraph.first_facts({}, "cpu").values()
+    (seconds,) = server.first_facts({}, "cpu").values()
     assert seconds.dtype == torch.float64
     world = make_world(3)
     config = config_of(METHOD, policy="fastgcn", layer_size=9)
     (cohort,) = cohorts_of(world, [[0, 1, 2]], config)
-    silo = fedgraph.silo_of(cohort, config)
-    for importance in silo.importance:
-        assert importance.cumulated.dtype == importance.chance.dtype == torch.float64
+    graph = fedgraph.build_graph(cohort, config)
+    for importance in graph.importance:
+        assert importance.cumulative.dtype == importance.probability.dtype == torch.float64
         totals = torch.zeros(3, dtype=torch.float64)
-        totals.index_add_(0, silo.client, importance.chance[: silo.num_rows])
+        totals.index_add_(0, graph.client, importance.probability[: graph.num_rows])
         assert bool((totals <= 1 + 1e-12).all())
 
 
@@ -454,7 +456,7 @@ def test_modelled_seconds_are_operations_and_bytes_of_the_slowest_client():
         work = 10.0 * size
         for number, layer in enumerate(layers):
             a, b = widths[number], widths[number + 1]
-            edges = sum(len(near) for near in layer.coefficient[k].values())
+            edges = sum(len(neighbours) for neighbours in layer.coefficient[k].values())
             work += 4 * edges * b
             if number == 0:
                 work += 4 * b * sum(int((plain.x[v] != 0).sum()) for v in layer.enter[k])
@@ -477,11 +479,11 @@ def test_faster_clients_take_less_time_and_the_spread_does_not_depend_on_the_run
 def test_speeds_and_bandwidths_of_clients_lie_evenly_between_a_spread_below_and_above_the_median():
     """On a logarithmic scale: of 4000 clients the quarters differ from a 1000 by 5 standard errors at most
     (false alarms: 5e-6), and every value lies within the spread."""
-    silo = SimpleNamespace(stable=torch.arange(4000))
+    graph = SimpleNamespace(client_ids=torch.arange(4000))
     config = FedGraphConfig(speed=50.0, bandwidth=20.0, spread=3.0, local_steps=2)
     nothing, something = torch.zeros(4000), torch.full((4000,), 60)
-    speed = 2 * 10 * 7 / modelled_seconds(silo, nothing, nothing, nothing, 7, config)
-    bandwidth = 60 / modelled_seconds(silo, nothing, nothing, something, 0, config)
+    speed = 2 * 10 * 7 / modelled_seconds(graph, nothing, nothing, nothing, 7, config)
+    bandwidth = 60 / modelled_seconds(graph, nothing, nothing, something, 0, config)
     for values, median in ((speed, 50.0), (bandwidth, 20.0)):
         place = (values / median).log() / np.log(3.0)
         counts = torch.histc(place, bins=4, min=-1.0, max=1.0)
@@ -501,34 +503,34 @@ def test_a_policy_that_sees_every_clients_weights_leaves_the_optimizer_at_the_cl
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"policy": "ddpg"}, "policy=ddpg cannot be used without policy_file"),
         ({"policy_file": "p"}, "policy_file='p' cannot be used with policy=full"),
         (
             {"policy": "ddpg", "policy_file": "p", "aggregation": "secure"},
-            "what it decides by is every client's weights",
+            "the policy observes every client's weights",
         ),
         ({"backbone": "gat"}, "fedgraph has no setting 'backbone'"),
         ({"probability": 0.0}, "probability=0.0 cannot be used: expected"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_the_reason(settings, told):
+def test_what_cannot_be_used_is_refused_with_the_reason(settings, message):
     from graphfed.runs.config import make_config
 
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         make_config("fedgraph", settings=settings)
 
 
-def test_other_policies_average_under_secure_aggregation_to_what_they_do_in_clear():
+def test_other_policies_average_under_secure_aggregation_to_what_they_do_in_plaintext():
     world = make_world(3)
-    clear, _ = trained(world, probability=0.5, batch=4)
+    plaintext, _ = trained(world, probability=0.5, batch=4)
     hidden, _ = trained(world, probability=0.5, batch=4, aggregation="secure", protocols="simulated")
-    for name in clear:
-        assert torch.allclose(clear[name], hidden[name], rtol=0, atol=1e-5)
+    for name in plaintext:
+        assert torch.allclose(plaintext[name], hidden[name], rtol=0, atol=1e-5)
 
 
-def test_a_client_without_neighbours_elsewhere_and_one_without_training_nodes_take_part():
+def test_a_client_without_remote_neighbours_and_one_without_training_nodes_take_part():
     world = make_world(3, nodes=20, assignment=[0] * 8 + [1] * 8 + [2] * 4)
     train_mask = world.split.train.copy()
     train_mask[8:16] = False

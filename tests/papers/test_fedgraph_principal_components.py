@@ -54,7 +54,7 @@ def test_there_are_no_more_components_than_directions(shape: tuple[int, int]) ->
 
 
 def test_rows_that_are_all_the_same_are_refused() -> None:
-    with pytest.raises(GraphfedError, match="did not move"):
+    with pytest.raises(GraphfedError, match="did not change"):
         fit_projection(np.full((6, 10), 0.25, dtype=np.float32), 3)
 
 

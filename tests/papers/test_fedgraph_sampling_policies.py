@@ -97,11 +97,11 @@ def test_an_actor_that_lacks_a_tensor_or_has_one_of_another_shape_is_refused(
     [
         ({"kind": "other"}, "do not make a policy"),
         ({"kind": "bandit"}, "do not make a policy"),
-        ({"clients": 0}, "it does not say what it is for"),
-        ({"layers": -1}, "it does not say what it is for"),
-        ({"weights": 7.0}, "it does not say what it is for"),
-        ({"clients": True}, "it does not say what it is for"),
-        ({"learned": []}, "it does not say what it is for"),
+        ({"clients": 0}, "its description is not valid"),
+        ({"layers": -1}, "its description is not valid"),
+        ({"weights": 7.0}, "its description is not valid"),
+        ({"clients": True}, "its description is not valid"),
+        ({"learned": []}, "its description is not valid"),
     ],
 )
 def test_a_policy_file_with_a_description_that_is_not_possible_is_refused(
@@ -165,5 +165,5 @@ def test_a_policy_of_one_client_layer_and_weight_is_read_and_a_file_of_another_f
     assert act(found, torch.zeros(0), 2).tolist() == [0.25, -0.5, 0.25, -0.5]
     arrays, metadata = read_tensors(tmp_path / "policy")
     write_tensors(tmp_path / "other", arrays, {**metadata, "format": "another format"})
-    with pytest.raises(InputError, match="is not a policy file: it does not say so"):
+    with pytest.raises(InputError, match="is not a policy file: its format is not"):
         read_policy(tmp_path / "other")

@@ -14,7 +14,7 @@ import pytest
 import torch
 from balanced_graphs import Balanced, run_apart, run_here
 from worlds import (
-    Gateways,
+    ThreeWorkers,
     World,
     as_asked,
     cohorts_of,
@@ -103,7 +103,7 @@ def test_every_balancer_leads_to_the_same_numbers_in_every_placement(balancer: s
 
 @pytest.mark.slow
 def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
-    three_clients: Gateways,
+    three_clients: ThreeWorkers,
 ) -> None:
     world = last_round_stands(make_world(1))
     ideal, fed = run_local("lumos", world)
@@ -121,7 +121,7 @@ def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
 
 @pytest.mark.on_demand
 def test_two_hundred_clients_with_real_comparisons_get_the_assignment_of_the_simulation(
-    three_clients: Gateways,
+    three_clients: ThreeWorkers,
 ) -> None:
     """In one process and in three, with real sessions between all neighbours."""
     edges = make_social(num_nodes=200, average_degree=4.0).edges
@@ -214,7 +214,7 @@ def test_a_run_reports_the_stages_of_its_set_up() -> None:
     assert stages_of(balancer="local", balance_rounds=1, shuffle_rounds=1) == [first, *passed, *last]
 
 
-def test_the_foretold_memory_is_that_of_leaves_with_features_and_embeddings() -> None:
+def test_the_predicted_memory_is_that_of_leaves_with_features_and_embeddings() -> None:
     """A client's own leaf and its neighbours', of F numbers twice and 12 embeddings of H (GAT: of each of
     its heads)."""
     extent: Any = SimpleNamespace(closure=1000, features=300)
@@ -232,9 +232,9 @@ def test_the_foretold_memory_is_that_of_leaves_with_features_and_embeddings() ->
 def test_gradients_in_a_secure_sum_train_the_same_model(run: Run, backbone: str) -> None:
     """Within the fixed point of the sum, 60 parts off by 2^-25 each, and Adam's division by small numbers."""
     options = {"rounds": 2, "optimizer": "sgd", "backbone": backbone, "heads": 2}
-    clear, _ = run(**options)
+    plaintext, _ = run(**options)
     hidden, fed = run(**options, aggregation="secure", protocols="simulated")
-    assert torch.allclose(logits(clear), logits(hidden), rtol=0, atol=1e-5)
+    assert torch.allclose(logits(plaintext), logits(hidden), rtol=0, atol=1e-5)
     assert not [e for e in fed.ledger.entries if e.name == "model/grad"]
     by_name = {e.name: e for e in fed.ledger.entries if e.phase == "train"}
     assert by_name["lumos/gradient/masked"].protection == "simulated"
@@ -303,7 +303,7 @@ def test_the_statistics_of_the_clients_agree_with_the_ledger(run: Run, settings:
 
 
 @pytest.mark.slow
-def test_the_statistics_do_not_depend_on_the_processes(three_clients: Gateways) -> None:
+def test_the_statistics_do_not_depend_on_the_processes(three_clients: ThreeWorkers) -> None:
     world = last_round_stands(make_world(1))
     together, _ = run_local("lumos", world)
     apart, _ = run_processes("lumos", world, three_clients)

@@ -125,8 +125,8 @@ def test_alg_1_compares_rounded_logarithms_and_keeps_ties_on_both_sides() -> Non
 
 
 def test_alg_3_finds_the_largest_and_takes_each_of_equals_in_turn() -> None:
-    around = [[1], [0], [3], [2], []]
-    assert {find_largest([1, 3, 3, 0, 9], around, 0, step) for step in range(40)} == {1, 2}
+    neighbours = [[1], [0], [3], [2], []]
+    assert {find_largest([1, 3, 3, 0, 9], neighbours, 0, step) for step in range(40)} == {1, 2}
 
 
 def test_a_client_with_workload_1_moves_its_only_edge_and_one_without_edges_moves_none() -> None:

@@ -25,7 +25,7 @@ from graphfed.methods.lumos.feature_encoding import (
 )
 from graphfed.privacy.noise import Noise
 
-EXACT = 1e6  # a budget with which no coin falls on its rarer side (but for one chance in 2^32)
+EXACT = 1e6  # a budget with which no coin falls on its rarer side (except with probability 2^-32)
 
 
 def config_of(**options: Any) -> LumosConfig:
@@ -80,19 +80,19 @@ def test_every_coordinate_goes_to_one_receiver_and_arrives_exactly_without_noise
     there = decoded(sent, rows, width, config)
     dense = there.to_dense()
     for client, count in enumerate(receivers):
-        mine = dense[rows == client]
-        assert len(mine) == count
+        received = dense[rows == client]
+        assert len(received) == count
         if count:
-            got = mine != 0
+            got = received != 0
             assert (got.sum(0) == 1).all(), "each coordinate to one receiver"
             sizes = got.sum(1)
             assert int(sizes.max()) - int(sizes.min()) <= 1
-            assert torch.allclose(mine.sum(0) + config.unsent_value, x[client], atol=1e-6)
+            assert torch.allclose(received.sum(0) + config.unsent_value, x[client], atol=1e-6)
     assert sent.coordinates.tolist() == [width if count else 0 for count in receivers]
 
 
 @given(worlds, st.integers(1, 12))
-def test_padded_bins_do_not_tell_how_many_receivers_there_are(world: Any, bins: int) -> None:
+def test_padded_bins_do_not_reveal_how_many_receivers_there_are(world: Any, bins: int) -> None:
     width, receivers, seed = world
     x = torch.randint(0, 2, (len(receivers), width), generator=torch.Generator().manual_seed(seed)).double()
     config = config_of(epsilon=EXACT, seed=seed, pad_bins=bins)
@@ -103,7 +103,7 @@ def test_padded_bins_do_not_tell_how_many_receivers_there_are(world: Any, bins: 
     dense = decoded(sent, rows, width, config).to_dense()
     for client, count in enumerate(receivers):
         got = (dense[rows == client] != 0).double()
-        if count:  # as many different bins as there can be, and each as often as any other, but for one
+        if count:  # as many different bins as there can be, and each as often as any other, up to one
             per_bin = torch.bincount(sent.header[rows == client, 1].long(), minlength=bins)
             assert int((per_bin > 0).sum()) == min(count, bins)
             assert int(per_bin.max()) - int(per_bin.min()) <= 1

@@ -56,12 +56,12 @@ def some_logits(world: World, seed: int) -> Tensor:
 def test_counts_of_classes_are_the_same_and_so_is_every_metric_of_them(world: World, form: str) -> None:
     """The loss within the fixed point of the sum."""
     logits = some_logits(world, 1)
-    clear, _, _ = scores_of(NODES, world, logits, "plaintext", "final_val")
+    plaintext, _, _ = scores_of(NODES, world, logits, "plaintext", "final_val")
     hidden, fed, _ = scores_of(NODES, world, logits, form, "final_val")
-    assert {"auc", "average_precision"} <= {*clear.metrics}
-    assert hidden.report == clear.report
-    assert hidden.metrics["loss"] == pytest.approx(clear.metrics["loss"], abs=CLIENTS * 2.0**-25)
-    assert {**hidden.metrics, "loss": 0} == {**clear.metrics, "loss": 0}
+    assert {"auc", "average_precision"} <= {*plaintext.metrics}
+    assert hidden.report == plaintext.report
+    assert hidden.metrics["loss"] == pytest.approx(plaintext.metrics["loss"], abs=CLIENTS * 2.0**-25)
+    assert {**hidden.metrics, "loss": 0} == {**plaintext.metrics, "loss": 0}
     assert {e.name.partition("/")[0] for e in fed.ledger.entries} == {"scores", "selection"}
 
 
@@ -70,11 +70,11 @@ def test_predictions_that_are_not_finite_are_lost_in_a_hidden_sum_too(bad: float
     world = make_world(2)
     logits = some_logits(world, 2)
     logits[3, 1] = bad
-    clear, _, _ = scores_of(NODES, world, logits, "plaintext")
+    plaintext, _, _ = scores_of(NODES, world, logits, "plaintext")
     hidden, _, _ = scores_of(NODES, world, logits, "simulated")
-    assert clear.lost
+    assert plaintext.lost
     assert hidden.lost
-    assert hidden.report == clear.report
+    assert hidden.report == plaintext.report
     assert np.isfinite(hidden.metrics["loss"])
 
 
@@ -83,14 +83,14 @@ def test_the_area_is_that_of_scores_without_their_last_bits(form: str) -> None:
     world = link_world(3)
     count = len(make_cohort(world.graph, world.split, world.partition, range(CLIENTS)).pairs("val"))
     scores = torch.randn(count, generator=torch.Generator().manual_seed(3)) * 3
-    clear, _, cohort = scores_of(LINKS, world, scores, "plaintext")
+    plaintext, _, cohort = scores_of(LINKS, world, scores, "plaintext")
     hidden, _, _ = scores_of(LINKS, world, scores, form)
     assert cohort.links is not None
     label = cohort.links.label[cohort.pairs("val")].numpy()
     coarse = pair_codes(scores).long().numpy() >> COARSE_BITS
     assert hidden.metrics["auc"] == pytest.approx(roc_auc_score(label, coarse), abs=1e-12)
-    assert hidden.metrics["auc"] == pytest.approx(clear.metrics["auc"], abs=0.02)
-    assert hidden.metrics["loss"] == pytest.approx(clear.metrics["loss"], abs=CLIENTS * 2.0**-25)
+    assert hidden.metrics["auc"] == pytest.approx(plaintext.metrics["auc"], abs=0.02)
+    assert hidden.metrics["loss"] == pytest.approx(plaintext.metrics["loss"], abs=CLIENTS * 2.0**-25)
     curve = np.array(hidden.report["test_roc"])
     assert trapezoid(curve[:, 1], curve[:, 0]) == pytest.approx(hidden.metrics["auc"], abs=1e-12)
 
@@ -116,8 +116,8 @@ def test_the_words_that_reach_the_server_of_a_client_are_new_in_every_sum_and_ad
         for again in (False, True):
             _, fed, _ = scores_of(NODES, world, logits, form)
             # The first sum agrees on the metric that selects rounds.
-            _, crossing = [c for c in fed.observed_transfers if c.name == "scores/masked"]
-            seen[form, again] = np.ascontiguousarray(crossing.payload.numpy()[:, 8:]).view(np.int64).copy()
+            _, transfer = [c for c in fed.observed_transfers if c.name == "scores/masked"]
+            seen[form, again] = np.ascontiguousarray(transfer.payload.numpy()[:, 8:]).view(np.int64).copy()
     assert not (seen["real", False] == seen["real", True]).any()
     assert (np.abs(seen["real", False]) > 2**40).mean() > 0.99
     assert np.array_equal(seen["simulated", False], seen["simulated", True])

@@ -113,7 +113,7 @@ def test_a_split_budget_is_a_third_for_each() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_released_is_enough_to_go_on_without_releasing_again(name: str) -> None:
     """`restore` from a state's values, under the system's entropy: the same next round, bit for bit, and
-    nothing but ids has crossed."""
+    nothing but ids was sent."""
     world, method = make_world(), get_method(name)
     config = config_of(method, noise_seed=None)
 
@@ -246,9 +246,9 @@ def test_the_cost_of_the_false_edges_is_logged_before() -> None:
     data = fed.locate("clients", "data", cohorts)
     events: list[Any] = []
     train(fed, method, data, world.task, config_of(method, rounds=1), on_event=events.append)
-    news = [event.note for event in events if event.phase == "note"]
-    assert len(news) == 1
-    assert "60 nodes makes about 2.1e+02 false edges" in news[0]
+    notes = [event.note for event in events if event.phase == "note"]
+    assert len(notes) == 1
+    assert "60 nodes makes about 2.1e+02 false edges" in notes[0]
 
 
 def test_a_deployment_refuses_noise_that_somebody_can_draw_again() -> None:

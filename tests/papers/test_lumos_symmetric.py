@@ -95,9 +95,9 @@ def test_the_pattern_is_symmetric_sorted_and_has_a_full_diagonal() -> None:
     assert graph.indices.dtype == torch.int32
     dense = torch.zeros(30, 30)
     for i in range(30):
-        mine = graph.indices[graph.indptr[i] : graph.indptr[i + 1]].long()
-        assert (mine.diff() > 0).all()
-        dense[i, mine] = 1
+        neighbours = graph.indices[graph.indptr[i] : graph.indptr[i + 1]].long()
+        assert (neighbours.diff() > 0).all()
+        dense[i, neighbours] = 1
     assert torch.equal(dense, dense.t())
     assert (dense.diagonal() == 1).all()
     assert int(dense.sum()) == 2 * len(u) + 30

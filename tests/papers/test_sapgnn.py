@@ -74,7 +74,7 @@ def covered(
     knows = (owner[held_id] == held_client) | (rng.random(len(held_id)) < share)
     edge_client, edge = np.nonzero(has)
     none = np.zeros(0, dtype=np.int64)
-    dealt = Partition(
+    parts = Partition(
         held_client=held_client, held_id=held_id, held_node=held_id.copy(),
         held_owner=knows,
         edge_client=edge_client, edge_u=graph.edges[0, edge], edge_v=graph.edges[1, edge],
@@ -82,8 +82,8 @@ def covered(
         cross_id=none, cross_remote_client=none, cross_remote_id=none,
         num_clients=clients, graph_hash=graph.hash,
     )  # fmt: skip
-    dealt.check(graph)
-    return World(graph, Split("half", train, np.zeros_like(train), ~train), dealt)
+    parts.check(graph)
+    return World(graph, Split("half", train, np.zeros_like(train), ~train), parts)
 
 
 class Dense:
@@ -106,14 +106,14 @@ class Dense:
     def pool(self, own: torch.Tensor, message: torch.Tensor, tropical: torch.Tensor | None) -> torch.Tensor:
         turn = -1 if self.config.aggr == "min" else 1
         rows = []
-        for i, near in enumerate(self.neighbours):
-            a = turn * (turn * message[near]).amax(0) if near else torch.zeros_like(message[0])
+        for i, neighbours in enumerate(self.neighbours):
+            a = turn * (turn * message[neighbours]).amax(0) if neighbours else torch.zeros_like(message[0])
             if self.config.update == "sum":
-                rows.append(own[i] + a if near else torch.zeros_like(own[i]))
+                rows.append(own[i] + a if neighbours else torch.zeros_like(own[i]))
             elif self.config.update == "product":
                 rows.append(own[i].sigmoid() * a)
             elif self.config.update == "tropical":
-                mixed = turn * (turn * (a[:, None] + tropical)).amax(0) if near else a
+                mixed = turn * (turn * (a[:, None] + tropical)).amax(0) if neighbours else a
                 rows.append(torch.cat([own[i], mixed]))
             else:
                 rows.append(torch.cat([own[i], a]))
@@ -393,16 +393,16 @@ def test_the_maximum_over_neighbours_and_its_gradient_are_those_of_a_loop(
 
 def _check_maximum(seed: int, n: int, m: int, values: int) -> None:
     rng = np.random.default_rng(seed)
-    near = np.unique(rng.integers(0, n, (2, m)), axis=1)
+    pairs = np.unique(rng.integers(0, n, (2, m)), axis=1)
     pattern = SparseMatrix.from_coo(
-        torch.from_numpy(near[0]), torch.from_numpy(near[1]), torch.ones(near.shape[1]), (n, n)
+        torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1]), torch.ones(pairs.shape[1]), (n, n)
     )
     messages = torch.from_numpy(rng.integers(0, values, (n, 3)).astype(float)).requires_grad_()
     found = neighbour_max(pattern, messages)
     grad = torch.from_numpy(rng.normal(size=(n, 3)))
     expected, expected_grad = torch.full((n, 3), -torch.inf), torch.zeros(n, 3)
     for i in range(n):
-        js = sorted(near[1][near[0] == i].tolist())
+        js = sorted(pairs[1][pairs[0] == i].tolist())
         for k in range(3 if js else 0):
             best = max(js, key=lambda j: (messages[j, k].item(), -j))
             expected[i, k] = messages[best, k].item()
@@ -466,12 +466,12 @@ def test_a_batch_takes_only_the_rows_that_its_nodes_need() -> None:
     cohort = make_cohort(world.graph, world.split, world.partition, [0, 1])
     config = get_method("sapgnn").config(**SETTINGS)
     prepared = prepare(cohort, world.task, config)
-    near: dict[int, set[int]] = {v: {v} for v in range(cohort.num_rows)}
+    neighbours_of: dict[int, set[int]] = {v: {v} for v in range(cohort.num_rows)}
     for u, v in cohort.edge_index.T.tolist():
-        near[v].add(u)
+        neighbours_of[v].add(u)
     last = {3, 11}
-    first = set.union(*(near[v] for v in last))
-    entering = set.union(*(near[v] for v in first))
+    first = set.union(*(neighbours_of[v] for v in last))
+    entering = set.union(*(neighbours_of[v] for v in first))
     rows = pass_rows(prepared, config, *(torch.tensor(sorted(some)) for some in (first, last)))
     assert torch.equal(rows.x, cohort.x[sorted(entering)])
     assert len(entering) < cohort.num_rows
@@ -502,19 +502,19 @@ def test_balanced_class_weights_weigh_every_training_node_in_the_loss_of_the_poo
 @pytest.mark.parametrize("aggr", ["max", "min"])
 @pytest.mark.parametrize("maps", ["linear", "identity"])
 @pytest.mark.parametrize("placement", ["stacked", "one at a time"])
-def test_a_secure_maximum_on_fixed_point_gives_what_pooling_in_clear_gives_up_to_its_rounding(
+def test_a_secure_maximum_on_fixed_point_gives_what_plaintext_pooling_gives_up_to_its_rounding(
     protocols: str, aggr: str, maps: str, placement: str
 ) -> None:
     """Rounded to 2^-17 in every layer, in the forward pass and in what the step makes of it."""
     world = covered(4, 30, 60, 3, endpoints=True, share=0.4, sparse=maps == "identity")
     fed = agree(world, placement, 2e-4, pooling="secure", protocols=protocols, maps=maps, aggr=aggr)
     sent = {entry.name for entry in fed.ledger.entries}
-    assert "sapgnn/local_embedding" not in sent  # in clear
+    assert "sapgnn/local_embedding" not in sent  # not sent in plaintext
     assert "sapgnn/local_embedding/server_shares" in sent
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_the_memory_foretold_is_that_of_embeddings_and_of_every_clients_shares_of_every_map(
+def test_the_predicted_memory_is_that_of_embeddings_and_of_every_clients_shares_of_every_map(
     layers: int,
 ) -> None:
     """A layer uploads 2 H numbers of a row and gets H back: 4 copies of each (both sides, with gradients), of
@@ -585,9 +585,9 @@ def test_secure_pooling_over_flare_gives_the_scores_and_the_bytes_of_a_local_run
     local = graphfed.run("sapgnn", out=False, **options)
     deployed = graphfed.run("sapgnn", runtime="nvflare", out=tmp_path / "run", **options)
     assert deployed.test == pytest.approx(local.test, abs=1e-6)
-    theirs, mine = (
+    deployed_bytes, local_bytes = (
         {name: size for name, size in run.bytes["by_transfer"].items() if name.startswith("sapgnn/")}
         for run in (deployed, local)
     )
-    assert theirs == mine
-    assert theirs["sapgnn/local_embedding/protocol"] > 10**6
+    assert deployed_bytes == local_bytes
+    assert deployed_bytes["sapgnn/local_embedding/protocol"] > 10**6

@@ -1,4 +1,4 @@
-"""Clients whose data does not go together are told so before anything is trained, and the server learns which
+"""Clients whose data does not match are refused before anything is trained, and the server learns which
 nodes are the same and no more."""
 
 import functools
@@ -137,7 +137,7 @@ def test_clients_of_different_keys_are_refused(name: str, odd: int, monkeypatch:
 def test_the_ledger_says_what_protects_the_names_of_nodes(
     name: str, ids: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key that is only simulated is never reported as a keyed hash, and plain names are in clear.
+    """A key that is only simulated is never reported as a keyed hash, and plain names are plaintext.
     Digests of features are under a simulated key there."""
     monkeypatch.setenv(KEY, "5f" * 32)
     fed = set_up(name, shared_world(), node_ids=ids)

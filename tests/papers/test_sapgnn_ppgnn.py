@@ -40,18 +40,18 @@ class Dense:
         self.server = initial_server("cpu", world.clients, task, config)
         self.predictor = initial_predictor(fold(common_seed(config), "ppgnn"), task, config.hidden, config)
         self.held = [p.held_id[p.held_client == k].tolist() for k in range(world.clients)]
-        self.near: list[dict[int, list[int]]] = [{v: [] for v in held} for held in self.held]
+        self.neighbours: list[dict[int, list[int]]] = [{v: [] for v in held} for held in self.held]
         for k, u, v in zip(p.edge_client, p.edge_u, p.edge_v, strict=True):
-            self.near[k][u].append(v)
-            self.near[k][v].append(u)
+            self.neighbours[k][u].append(v)
+            self.neighbours[k][v].append(u)
 
     def embed(self, k: int, weights: dict) -> dict[int, torch.Tensor]:
         h = {v: torch.from_numpy(self.world.graph.x[v]).double() for v in self.held[k]}
         for layer in range(2):
             joined = {}
             for v in self.held[k]:
-                near = [h[j] for j in self.near[k][v]]
-                top = torch.stack(near).amax(0) if near else torch.zeros_like(h[v])
+                received = [h[j] for j in self.neighbours[k][v]]
+                top = torch.stack(received).amax(0) if received else torch.zeros_like(h[v])
                 joined[v] = torch.cat([h[v], top]) @ weights[f"layers.{layer}.weight"]
                 joined[v] = joined[v] + weights[f"layers.{layer}.bias"]
             h = {v: z.relu() for v, z in joined.items()}  # the server's ReLU is the last

@@ -14,7 +14,7 @@ from graphfed.privacy.accounting import composed_epsilon, gaussian_epsilon, lapl
 
 def randomised_response_delta(epsilon: float, k: int, at: float) -> float:
     """The smallest delta for which k uses of binary randomised response with `epsilon` are (at, delta)-
-    private: the hockey-stick divergence of two products of k coins, which the number of heads tells apart."""
+    private: the hockey-stick divergence of two products of k coins, distinguished by the number of heads."""
     p = math.exp(epsilon) / (1 + math.exp(epsilon))
     return math.fsum(
         math.comb(k, j) * max(0.0, p**j * (1 - p) ** (k - j) - math.exp(at) * (1 - p) ** j * p ** (k - j))
@@ -51,9 +51,9 @@ def test_the_librarys_repeated_randomised_response_is_not_to_be_called(k: int):
 
     event = dp.RandomizedResponseDpEvent(2 / (1 + math.e), 2)
     accountant = PLDAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
-    told = accountant.compose(event, k).get_epsilon(1e-6)
+    epsilon = accountant.compose(event, k).get_epsilon(1e-6)
     tight = randomised_response_epsilon(1.0, k, 1e-6)
-    assert told == pytest.approx(1.0, abs=1e-3) or told == pytest.approx(tight, abs=1e-3)
+    assert epsilon == pytest.approx(1.0, abs=1e-3) or epsilon == pytest.approx(tight, abs=1e-3)
 
 
 def test_nothing_in_the_package_names_the_event_that_is_counted_wrong():
@@ -131,7 +131,7 @@ def test_impossible_parameters_are_refused_with_the_value(call, words: str):
         call()
 
 
-def test_without_the_library_a_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_without_the_library_a_user_reads_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(InputError, match=r"pip install 'graphfed\[secure\]'"):
         gaussian_epsilon(1.0, 1e-5)

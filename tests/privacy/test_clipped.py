@@ -99,7 +99,7 @@ def test_several_releases_cost_what_one_with_less_noise_by_the_root_of_their_num
     assert gaussian_delta(multiplier / times**0.5, epsilon * (1 - 1e-9)) > 1e-5
 
 
-def test_noise_that_hides_nothing_is_told_as_an_infinite_epsilon() -> None:
+def test_noise_that_hides_nothing_is_reported_as_an_infinite_epsilon() -> None:
     assert composed_gaussian_epsilon(1e-4, 1e-5, 1) == math.inf
     assert 4e5 < composed_gaussian_epsilon(1e-3, 1e-5, 1) < 6e5
 

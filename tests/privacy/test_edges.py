@@ -68,11 +68,11 @@ def test_a_flip_is_as_likely_as_the_bound_allows_and_not_more() -> None:
 def test_every_pair_is_answered_for_by_one_end(n: int) -> None:
     ends = [(u, v) for u in range(n) for v in range(n) if u != v]
     u, v = torch.tensor(ends).t()
-    mine, place = answered(u, v, n)
-    assert sorted(map(sorted, u.new_tensor(ends)[mine].tolist())) == [
+    is_answered, place = answered(u, v, n)
+    assert sorted(map(sorted, u.new_tensor(ends)[is_answered].tolist())) == [
         list(p) for p in combinations(range(n), 2)
     ]
-    assert bool(((place[mine] >= 0) & (place[mine] < n // 2)).all())
+    assert bool(((place[is_answered] >= 0) & (place[is_answered] < n // 2)).all())
 
 
 @pytest.mark.parametrize("noise", [Noise(), Noise(6)], ids=["the system's entropy", "seeded"])
@@ -103,8 +103,10 @@ def test_who_is_here_does_not_change_what_is_flipped() -> None:
     row, neighbour = both_ways([(0, 5), (5, 9), (28, 3), (7, 22)])
     whole = flip_edges(torch.arange(n), row, neighbour, n, noise, "e", EPSILON)
     here = torch.tensor([5, 22, 28])
-    mine = torch.isin(row, here)
-    part = flip_edges(here, torch.searchsorted(here, row[mine]), neighbour[mine], n, noise, "e", EPSILON)
+    is_here = torch.isin(row, here)
+    part = flip_edges(
+        here, torch.searchsorted(here, row[is_here]), neighbour[is_here], n, noise, "e", EPSILON
+    )
     assert torch.equal(part, whole[here])
 
 

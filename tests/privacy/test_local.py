@@ -112,13 +112,13 @@ def losses(width: int, receivers: int, epsilon: float, accounting: str) -> tuple
         worst = 0.0
         for output, x in product(product([0, 1], repeat=size), product([0, 1], repeat=size)):
             y = [1 - v for v in x]
-            told = [
+            probability = [
                 math.prod(
                     (p if v else q) if o else 1 - (p if v else q) for o, v in zip(output, z, strict=True)
                 )
                 for z in (x, y)
             ]
-            worst = max(worst, abs(math.log(told[0] / told[1])))
+            worst = max(worst, abs(math.log(probability[0] / probability[1])))
         each.append(worst)
     return each, sum(each)
 
@@ -160,9 +160,9 @@ def test_bins_share_out_every_coordinate_once_in_sizes_that_differ_by_one(
     bins = assign_bins(7, torch.arange(n) * 11, width, torch.tensor(receivers))
     assert (bins.order.long().sort(1).values == torch.arange(width)).all()
     for i, r in enumerate(receivers):
-        mine = (bins.client == i).nonzero()[:, 0]
-        assert mine.tolist() == list(range(int(bins.first[i]), int(bins.first[i]) + r))
-        start, size = bins.start[mine].tolist(), bins.size[mine].tolist()
+        number = (bins.client == i).nonzero()[:, 0]
+        assert number.tolist() == list(range(int(bins.first[i]), int(bins.first[i]) + r))
+        start, size = bins.start[number].tolist(), bins.size[number].tolist()
         assert [place for s, z in zip(start, size, strict=True) for place in range(s, s + z)] == (
             list(range(width)) if r else []
         )
@@ -189,7 +189,7 @@ def test_every_coordinate_is_as_likely_at_every_place() -> None:
 
 @pytest.mark.parametrize("rescale", [False, True])
 @pytest.mark.parametrize(("width", "receivers"), [(6, 3), (7, 3), (3, 5)])
-def test_over_the_dealing_a_decoded_feature_is_unbiased_iff_rescaled(
+def test_over_the_random_bins_a_decoded_feature_is_unbiased_iff_rescaled(
     width: int, receivers: int, rescale: bool
 ) -> None:
     """By exact expectation: receiver k has a coordinate with probability |bin k| / d, and else reads the
@@ -281,14 +281,16 @@ def test_multi_bit_draws_every_coordinate_alike_and_tosses_the_right_coin(noise:
 
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 3.0, 40.0])
 @pytest.mark.parametrize("classes", [1, 2, 7])
-def test_response_rows_sum_to_one_and_no_column_tells_more_than_epsilon(epsilon: float, classes: int) -> None:
+def test_response_rows_sum_to_one_and_no_column_reveals_more_than_epsilon(
+    epsilon: float, classes: int
+) -> None:
     t = response_matrix(epsilon, classes)
     assert t.sum(1).tolist() == [1.0] * classes
     assert float((t.max(0).values / t.min(0).values).log().max()) <= epsilon
     assert float(t[0, 0]) == pytest.approx(math.exp(epsilon) / (math.exp(epsilon) + classes - 1), abs=1e-8)
 
 
-def told(label: int, word: int, epsilon: float, classes: int) -> int:
+def reported(label: int, word: int, epsilon: float, classes: int) -> int:
     class Fixed(Noise):
         def words(self, purpose: str, ids: Tensor, width: int) -> Tensor:
             return torch.tensor([[word - SHIFT]], dtype=torch.int32)
@@ -307,9 +309,13 @@ def test_the_words_of_each_class_are_as_many_as_the_matrix_says(label: int) -> N
         other = (label + step) % classes
         edges.append(edges[-1] + row[other])
         assert (
-            told(label, edges[-2], epsilon, classes) == told(label, edges[-1] - 1, epsilon, classes) == other
+            reported(label, edges[-2], epsilon, classes)
+            == reported(label, edges[-1] - 1, epsilon, classes)
+            == other
         )
-    assert told(label, edges[-1], epsilon, classes) == told(label, WORDS - 1, epsilon, classes) == label
+    assert (
+        reported(label, edges[-1], epsilon, classes) == reported(label, WORDS - 1, epsilon, classes) == label
+    )
 
 
 # ---- bounds and sources ------------------------------------------------------------------------------------
@@ -354,8 +360,8 @@ def test_a_row_alone_sends_what_it_sends_among_others() -> None:
     together = multi_bit(x, ids, noise, "x", 5.0, LOW, HIGH)
     for i in range(5):
         alone = multi_bit(x[i : i + 1], ids[i : i + 1], noise, "x", 5.0, LOW, HIGH)
-        for mine, all_ in zip(alone, together, strict=True):
-            assert torch.equal(mine, all_[i : i + 1])
+        for row, all_ in zip(alone, together, strict=True):
+            assert torch.equal(row, all_[i : i + 1])
 
 
 # ---- to the last word --------------------------------------------------------------------------------------
@@ -372,19 +378,19 @@ def test_the_bits_of_a_bin_are_one_bit_mechanisms_with_the_budget_of_its_size(
     ids, noise, epsilon = torch.arange(n), Noise(3), 2.0
     bins = assign_bins(11, ids, width, torch.full((n,), receivers))
     words = words32(fold(3, "privacy noise", "x"), ids, width)
-    dealt, expected = x.gather(1, bins.order.long()), torch.zeros(n, width, dtype=torch.bool)
+    ordered, expected = x.gather(1, bins.order.long()), torch.zeros(n, width, dtype=torch.bool)
     for number in range(receivers):  # the bins of this number are alike at every client
         start, size = int(bins.start[number]), int(bins.size[number])
         here = slice(start, start + size)
         if size:
             budget = epsilon / (size if accounting == "per_receiver" else width)
-            expected[:, here] = one_bit(dealt[:, here], budget, words[:, here], LOW, HIGH)
+            expected[:, here] = one_bit(ordered[:, here], budget, words[:, here], LOW, HIGH)
     packed = encode_bins(x, ids, bins, noise, "x", epsilon, accounting, LOW, HIGH)  # type: ignore[arg-type]
     assert torch.equal(packed, pack_bits(expected))
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 8, 9, 2**15, 2**15 + 1])
-def test_coordinates_are_dealt_in_the_order_of_their_words(width: int) -> None:
+def test_coordinates_are_assigned_in_the_order_of_their_words(width: int) -> None:
     """Of each word without the bits that a coordinate's own number needs; equal ones in their own order."""
     ids = torch.tensor([4, 7])
     order = assign_bins(5, ids, width, torch.tensor([2, 1])).order
@@ -433,9 +439,11 @@ def test_a_value_beyond_its_bounds_is_as_private_as_one_at_the_bound() -> None:
     """Otherwise its bit would say for certain that it is beyond."""
     words = torch.arange(-(2**31), 2**31, 2**20).int()
     for beyond, bound in ((1.7, 1.0), (99.0, 1.0), (-0.3, 0.0)):
-        far, near = (local.one_bit(torch.full(words.shape, x), 1.0, words, 0.0, 1.0) for x in (beyond, bound))
-        assert torch.equal(far, near)
-        assert 0 < int(far.sum()) < len(far)
+        beyond_bound, at_bound = (
+            local.one_bit(torch.full(words.shape, x), 1.0, words, 0.0, 1.0) for x in (beyond, bound)
+        )
+        assert torch.equal(beyond_bound, at_bound)
+        assert 0 < int(beyond_bound.sum()) < len(beyond_bound)
 
 
 @pytest.mark.parametrize("classes", [2, 5])

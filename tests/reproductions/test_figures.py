@@ -144,10 +144,10 @@ def test_the_other_rows_figure_and_the_percentage_give_the_rows_own(
 ) -> None:
     seeds = [*range(len(figures))]
     shuffled = [seed for seed in order if seed < len(figures)]
-    row = {"seeds": seeds, "ours": {"m": {"values": [mine for mine, _ in figures]}}}
+    row = {"seeds": seeds, "ours": {"m": {"values": [own_figure for own_figure, _ in figures]}}}
     other = {"seeds": shuffled, "ours": {"m": {"values": [figures[seed][1] for seed in shuffled]}}}
-    told = relative_to(row, other, "m")["values"]
-    assert [b * (1 + p / 100) for (_, b), p in zip(figures, told, strict=True)] == pytest.approx(
+    percentages = relative_to(row, other, "m")["values"]
+    assert [b * (1 + p / 100) for (_, b), p in zip(figures, percentages, strict=True)] == pytest.approx(
         [a for a, _ in figures]
     )
 
@@ -182,7 +182,7 @@ def test_a_path_leads_to_a_number_of_the_result(finished: Result) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "told"),
+    ("metric", "message"),
     [
         ("scor", "did you mean 'score'"),
         ("second.per_round", "no 'second' in its result; did you mean 'seconds'"),
@@ -193,10 +193,10 @@ def test_a_path_leads_to_a_number_of_the_result(finished: Result) -> None:
         ("hashes.data", "no 'hashes' in its result"),
     ],
 )
-def test_a_path_that_leads_nowhere_says_where_it_stops(metric: str, told: str, finished: Result) -> None:
+def test_a_path_that_leads_nowhere_says_where_it_stops(metric: str, message: str, finished: Result) -> None:
     with pytest.raises(InputError) as refusal:
         metric_of(finished, metric)
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 # ---- short versions ----------------------------------------------------------------------------------------
@@ -295,12 +295,12 @@ def test_workloads_are_of_every_device_and_the_curve_ends_where_balancing_did(
     assert (mcmc["printed"], mcmc["difference"]) == (7, mcmc["largest"] - 7)
     assert digits["clients"] == 1797
     for row in item["rows"]:
-        told = row["workloads"]
-        assert sum(told["clients"]) == row["clients"]
-        kept = int(np.dot(told["values"], told["clients"]))
+        workloads = row["workloads"]
+        assert sum(workloads["clients"]) == row["clients"]
+        kept = int(np.dot(workloads["values"], workloads["clients"]))
         assert kept == row["pairs_kept"] >= row["edges"]
         assert row["mean"] == pytest.approx(kept / row["clients"])
-        assert row["curve"]["largest"][-1] == row["largest"] == told["values"][-1] >= oracle["largest"]
+        assert row["curve"]["largest"][-1] == row["largest"] == workloads["values"][-1] >= oracle["largest"]
         assert row["curve"]["comparisons"][-1] == row["comparisons"]
         assert row["curve"]["largest"] == sorted(row["curve"]["largest"], reverse=True)
     assert json.loads((own_folder / "r/reproduce.json").read_text()) == found.to_json()
@@ -323,13 +323,13 @@ def test_what_was_balanced_is_read_and_an_interruption_keeps_it(
         return real(config, graph)
 
     monkeypatch.setattr(lumos_workloads, "balanced", stop_at_the_third)
-    told: list[str] = []
+    messages: list[str] = []
     with pytest.raises(KeyboardInterrupt, match="graphfed resume"):
-        reproduce(balances, out="r", log=told.append)
+        reproduce(balances, out="r", log=messages.append)
     again = graphfed.resume("r")
     assert isinstance(again, Reproduction)
     assert begun == ["none", "local", "mcmc", "mcmc", "oracle", "greedy"]
-    assert told == ["5 rows to balance, not timed; every run has ended; reading the results"]
+    assert messages == ["5 rows to balance, not timed; every run has ended; reading the results"]
     assert reproduce(balances, out="r").to_json() == again.to_json()
     assert len(begun) == 6
     with pytest.raises(InputError, match="had another mcmc_steps than is asked now"):
@@ -404,7 +404,7 @@ def test_every_figure_of_lumos_runs_in_its_short_version(own_folder: Path) -> No
     assert [*items] == ["fig3", "fig4", "fig5", "fig6", "fig7", "fig8"]
     saved = {row["label"]: row["relative"] for row in items["fig8"]["rows"]}
     for task in ("supervised", "unsupervised"):
-        # One end keeps an edge where both did, and whatever crosses in an epoch is for kept edges.
+        # One end keeps an edge where both did, and whatever is sent in an epoch is for kept edges.
         for balancer in ("local", "oracle"):
             (against,) = saved[f"{task}, {balancer}"]
             assert against["ours"]["details.clients.embeddings.mean"]["mean"] == pytest.approx(-50)

@@ -220,9 +220,9 @@ def test_a_target_is_reached_in_the_first_round_that_is_as_good(ended: Paper) ->
     (item,) = reproduce(ended, "times", out="r").items
     full, _, central = item["rows"]
     best = [Result.read(f"r/times/central-seed{seed}").val["accuracy"] for seed in (0, 1)]
-    near = np.mean(best) - 0.2
+    target = np.mean(best) - 0.2
     assert item["targets"]["half"] == {"share": 0.5, "of": None, "less": 0.0}
-    assert item["targets"]["near"] == {"share": pytest.approx(near), "of": "central", "less": 0.2}
+    assert item["targets"]["near"] == {"share": pytest.approx(target), "of": "central", "less": 0.2}
     assert item["targets"]["none"] is None
     # The target is not in the first round, and not the best one, or this would show nothing.
     runs = [lines_of(f"r/times/full-seed{seed}") for seed in (0, 1)]
@@ -231,11 +231,11 @@ def test_a_target_is_reached_in_the_first_round_that_is_as_good(ended: Paper) ->
         number = next(n for n, line in enumerate(run) if line["val"]["accuracy"] >= 0.5)
         assert 0 < number < len(run) - 1
         expected.append(run[number]["facts"]["modelled_seconds"])
-    told = full["ours"]["to_target.half.facts.modelled_seconds"]
-    assert told == {**statistic(expected), "reached": 2}
+    figure = full["ours"]["to_target.half.facts.modelled_seconds"]
+    assert figure == {**statistic(expected), "reached": 2}
     last = full["ours"]["last.facts.modelled_seconds"]
     assert last == statistic([run[-1]["facts"]["modelled_seconds"] for run in runs])
-    reached = [next(n for n in lines_of(f"r/times/central-seed{s}") if n["val"]["accuracy"] >= near)
+    reached = [next(n for n in lines_of(f"r/times/central-seed{s}") if n["val"]["accuracy"] >= target)
                for s in (0, 1)]  # fmt: skip
     assert central["ours"]["to_target.near.bytes"]["values"] == [line["bytes"] for line in reached]
 
@@ -269,12 +269,12 @@ def test_a_target_that_only_some_seeds_reach_has_no_mean_and_says_how_many_did(
     best = [max(line["val"]["accuracy"] for line in lines_of(f"r/times/full-seed{s}")) for s in (0, 1)]
     assert best[0] != best[1]
     found = reproduce(paper_of(times(half=float(np.mean(best)))), "times", out="r")
-    told = found.items[0]["rows"][0]["ours"]["to_target.half.facts.modelled_seconds"]
-    assert (told["mean"], told["reached"]) == (None, 1)
-    assert sum(value is None for value in told["values"]) == 1
+    figure = found.items[0]["rows"][0]["ours"]["to_target.half.facts.modelled_seconds"]
+    assert (figure["mean"], figure["reached"]) == (None, 1)
+    assert sum(value is None for value in figure["values"]) == 1
     figures, _ = found.tables()
-    near = found.items[0]["targets"]["near"]["share"]
-    assert f"target near: {near:.4g} on the validation part, 0.2 less than central" in str(figures.caption)
+    target = found.items[0]["targets"]["near"]["share"]
+    assert f"target near: {target:.4g} on the validation part, 0.2 less than central" in str(figures.caption)
     assert "target none" not in str(figures.caption)
     column = [c.header for c in figures.columns].index("modelled seconds to half: ours")
     assert cells(figures)[0][column] == "not reached (1 of 2 did)"
@@ -360,7 +360,7 @@ def test_an_item_of_curves_may_be_by_another_place_than_the_round(ended: Paper, 
     full, central = found.items[0]["rows"]
     ends = [lines_of(f"r/times/full-seed{seed}")[-1]["bytes"] for seed in (0, 1)]
     assert full["x"][-1] == min(ends)
-    assert central["x"] == [0.0], "nothing crosses, so that all rounds are at one place"
+    assert central["x"] == [0.0], "nothing is sent, so that all rounds are at one place"
     (table,) = found.tables()
     assert table.columns[4].header == "bytes, at the end"
     assert "bytes" in "".join(ET.parse(own_folder / "r/by_bytes.svg").getroot().itertext())
@@ -370,14 +370,14 @@ def test_an_item_of_curves_may_be_by_another_place_than_the_round(ended: Paper, 
 
 
 def test_policies_are_learned_before_the_runs_that_use_them_and_once(toy: Paper, learned: Learned) -> None:
-    told: list[str] = []
-    found = reproduce(toy, "learning", out="alone", log=told.append)
-    assert told == ["1 policies to learn, about 1:00 (from two short episodes)"]
+    messages: list[str] = []
+    found = reproduce(toy, "learning", out="alone", log=messages.append)
+    assert messages == ["1 policies to learn, about 1:00 (from two short episodes)"]
     assert [path.name for path in Path("alone").iterdir() if path.is_dir()] == ["policies"]
     learned.asked.clear()
-    told.clear()
-    found = reproduce(toy, out="r", log=told.append)
-    assert told[0].startswith("1 policies to learn, about 1:00 (from two short episodes); 6 runs to do, ")
+    messages.clear()
+    found = reproduce(toy, out="r", log=messages.append)
+    assert messages[0].startswith("1 policies to learn, about 1:00 (from two short episodes); 6 runs to do, ")
     (asked,) = learned.asked
     assert asked == {
         "threads": 1,
@@ -470,13 +470,13 @@ def test_returns_settle_where_the_moving_mean_stays_within_a_twentieth_of_its_en
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=20))
-def test_from_where_values_settle_all_are_near_the_last_and_the_one_before_is_not(
+def test_from_where_values_settle_all_are_close_to_the_last_and_the_one_before_is_not(
     values: list[float],
 ) -> None:
     place = settled_from(values)
-    near = [abs(value - values[-1]) <= 0.05 * abs(values[-1]) for value in values]
-    assert all(near[place:])
-    assert place == 0 or not near[place - 1]
+    is_close = [abs(value - values[-1]) <= 0.05 * abs(values[-1]) for value in values]
+    assert all(is_close[place:])
+    assert place == 0 or not is_close[place - 1]
 
 
 # ---- what is refused before anything is learned ------------------------------------------------------------
@@ -540,12 +540,12 @@ def test_the_short_version_of_fedgraph_learns_and_needs_no_file(
     pytest.importorskip("stable_baselines3", reason="the extra 'rl' is not installed")
     monkeypatch.delenv("GRAPHFED_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
-    told: list[str] = []
-    (item,) = reproduce("fedgraph", "fig7", quick=True, out="r", log=told.append).items
-    assert told[0].startswith("2 policies to learn, about ")
+    messages: list[str] = []
+    (item,) = reproduce("fedgraph", "fig7", quick=True, out="r", log=messages.append).items
+    assert messages[0].startswith("2 policies to learn, about ")
     assert [row["policy"] for row in item["rows"]][:3] == ["cora-ddpg", "cora-bandit", None]
-    (returns,) = reproduce("fedgraph", "fig6", quick=True, out="r", log=told.append).items
-    assert told[1] == "every run has ended; reading the results", "fig6 has the policies of fig7"
+    (returns,) = reproduce("fedgraph", "fig6", quick=True, out="r", log=messages.append).items
+    assert messages[1] == "every run has ended; reading the results", "fig6 has the policies of fig7"
     assert [len(row["returns"]) for row in returns["rows"]] == [2, 2]
     assert returns["rows"][1]["best"]["chance"] == 0.5
     used = json.loads((own_folder / "r/fig7/FedGraph-seed0/manifest.json").read_text())["config"]["training"]

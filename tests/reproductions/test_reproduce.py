@@ -126,30 +126,30 @@ def test_the_plot_is_an_svg_that_names_every_row_and_both_figures(toy: Paper, ow
     assert (own_folder / "r/small.svg").read_bytes() == first
 
 
-def test_the_cost_is_told_before_the_first_run_and_every_run_that_ended_is_read(
+def test_the_cost_is_logged_before_the_first_run_and_every_run_that_ended_is_read(
     toy: Paper, own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[int] = []
     real = plan.execute
 
     def count(config: Any, *args: Any, **kwargs: Any) -> Result:
-        assert told, "a run started before its cost was told"
+        assert messages, "a run started before its cost was logged"
         ran.append(config.seed)
         if len(ran) == 3:
             raise KeyboardInterrupt
         return real(config, *args, **kwargs)
 
     monkeypatch.setattr(plan, "execute", count)
-    told: list[str] = []
+    messages: list[str] = []
     with pytest.raises(KeyboardInterrupt, match="graphfed resume"):
-        reproduce(toy, "small", out="r", log=told.append)
-    assert told[0].startswith("4 runs to do, about ")
+        reproduce(toy, "small", out="r", log=messages.append)
+    assert messages[0].startswith("4 runs to do, about ")
     again = graphfed.resume("r")
     assert isinstance(again, Reproduction)
     assert len(ran) == 5
-    told.clear()
-    assert reproduce(toy, "small", out="r", log=told.append).to_json() == again.to_json()
-    assert told == ["every run has ended; reading the results"]
+    messages.clear()
+    assert reproduce(toy, "small", out="r", log=messages.append).to_json() == again.to_json()
+    assert messages == ["every run has ended; reading the results"]
     assert len(ran) == 5
 
 
@@ -199,7 +199,7 @@ def test_the_notes_of_an_item_are_the_paragraphs_of_a_text() -> None:
         ((Row("a", "fedavg"),), {"near": Target(row="central")}, "no row 'central'"),
     ],
 )  # fmt: skip
-def test_rows_that_could_not_be_told_apart_or_are_not_there_are_refused_when_the_item_is_made(
+def test_rows_that_could_not_be_distinguished_or_are_not_there_are_refused_when_the_item_is_made(
     rows: tuple[Row, ...], targets: dict[str, Target], message: str
 ) -> None:
     """Before the runs, at whose end they would be needed."""
@@ -339,9 +339,9 @@ def test_an_item_that_shows_other_metrics_of_another_ones_runs_runs_nothing_of_i
 ) -> None:
     alone = reproduce(lines, "fig5", out="alone").items[0]
     assert [path.name for path in Path("alone").iterdir() if path.is_dir()] == ["fig4"]
-    told: list[str] = []
-    four, five, _ = reproduce(lines, out="both", log=told.append).items
-    assert told[0].startswith("8 runs to do, about ")
+    messages: list[str] = []
+    four, five, _ = reproduce(lines, out="both", log=messages.append).items
+    assert messages[0].startswith("8 runs to do, about ")
     assert [row["folders"] for row in four["rows"]] == [row["folders"] for row in five["rows"]]
     assert [row["ours"] for row in five["rows"]] == [row["ours"] for row in alone["rows"]]
     assert [row["ours"]["accuracy"] for row in four["rows"]] == [r["ours"]["accuracy"] for r in five["rows"]]
@@ -403,8 +403,8 @@ def test_class_counts_are_of_labelled_nodes_by_owner_and_nothing_is_trained(
     split = make_split(graph, "random:0.2,0.2,0.2", 3)
     some = split.train | split.val | split.test
     for row, (clients, alpha) in zip(item["rows"], [(2, 0.0), (2, 0.5), (3, 0.0)], strict=True):
-        dealt = partition(graph, "label_skew", clients, 3, alpha=alpha)
-        client = dealt.held_client[np.argsort(dealt.held_node)]
+        parts = partition(graph, "label_skew", clients, 3, alpha=alpha)
+        client = parts.held_client[np.argsort(parts.held_node)]
         for key, among in (("all", np.ones_like(some)), ("split", some)):
             for k in range(clients):
                 counted = [int(((graph.y == c) & (client == k) & among).sum()) for c in range(10)]
@@ -420,7 +420,7 @@ def test_class_counts_are_of_labelled_nodes_by_owner_and_nothing_is_trained(
 
 
 @pytest.mark.parametrize(("labels", "owners"), [("one", 1), ("all", 3)])
-def test_a_node_that_several_holders_have_counts_where_it_is_owned(labels: str, owners: int) -> None:
+def test_a_node_that_several_clients_have_counts_where_it_is_owned(labels: str, owners: int) -> None:
     settings = {"partition.labels": labels}
     inputs = load_inputs(make_config("isolated", partition="edges_uniform", clients=3, settings=settings))
     assert len(inputs.partition.held_node) == 3 * inputs.graph.num_nodes
@@ -454,10 +454,10 @@ def test_what_is_no_number_and_no_range_is_no_seed(text: Any) -> None:
 def test_more_seeds_run_what_is_missing_and_resuming_goes_on_with_the_last_ones(
     toy: Paper, own_folder: Path
 ) -> None:
-    told: list[str] = []
-    reproduce(toy, "small", out="r", log=told.append)
-    (more,) = reproduce(toy, "small", seeds=range(1, 4), out="r", log=told.append).items
-    assert [line.split(",")[0] for line in told] == ["4 runs to do", "4 runs to do"]
+    messages: list[str] = []
+    reproduce(toy, "small", out="r", log=messages.append)
+    (more,) = reproduce(toy, "small", seeds=range(1, 4), out="r", log=messages.append).items
+    assert [line.split(",")[0] for line in messages] == ["4 runs to do", "4 runs to do"]
     assert [row["seeds"] for row in more["rows"]] == [[1, 2, 3]] * 2
     again = graphfed.resume("r")
     assert isinstance(again, Reproduction)
@@ -517,11 +517,11 @@ def test_runs_in_processes_of_their_own_give_the_same_figures(
         for a, b in zip(alone["rows"], beside["rows"], strict=True):
             assert {**a, "seconds": 0} == {**b, "seconds": 0}
     assert one.items[2] == two.items[2]
-    told = capsys.readouterr().err.splitlines()
-    assert [line.partition(" ")[0] for line in told] == [f"[{n}/8]" for n in range(1, 9)]
-    names = sorted(re.search(r"fig4: (.*), seed", line)[1] for line in told)
+    progress = capsys.readouterr().err.splitlines()
+    assert [line.partition(" ")[0] for line in progress] == [f"[{n}/8]" for n in range(1, 9)]
+    names = sorted(re.search(r"fig4: (.*), seed", line)[1] for line in progress)
     assert names == sorted([*LABELS, *LABELS[:3]])
-    assert all(" left" in line for line in told[:-1])
+    assert all(" left" in line for line in progress[:-1])
 
 
 def test_a_run_has_one_thread_unless_its_options_say_otherwise(own_folder: Path) -> None:
@@ -533,7 +533,7 @@ def test_a_run_has_one_thread_unless_its_options_say_otherwise(own_folder: Path)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_what_stops_a_run_is_told_alike_for_one_job_and_for_several(
+def test_what_stops_a_run_is_reported_alike_for_one_job_and_for_several(
     jobs: int, toy: Paper, own_folder: Path
 ) -> None:
     reproduce(toy, "small", seeds=[0], out="r")
@@ -572,17 +572,17 @@ def test_whatever_ends_the_caller_ends_every_process_and_what_it_ran_is_saved(
             os.killpg(process.pid, signal.SIGINT)
         else:
             process.send_signal(signal.SIGKILL)
-        told = process.communicate(timeout=60)[1]
+        printed = process.communicate(timeout=60)[1]
     wait_until(lambda: not alive(process.pid))
     assert process.returncode == (-signal.SIGKILL if how == "SIGKILL" else 130)
     if how != "SIGKILL":
-        assert told.splitlines()[1:] == ["interrupted; go on with: graphfed resume r"]
+        assert printed.splitlines()[1:] == ["interrupted; go on with: graphfed resume r"]
     for run in runs:
         assert newest_round(run, ["local"])[0]
         assert not (run / ".lock").exists()
 
 
-def test_a_process_that_is_killed_is_told_and_what_the_others_ran_is_saved(
+def test_a_process_that_is_killed_is_reported_and_what_the_others_ran_is_saved(
     own_folder: Path,
 ) -> None:
     toy = paper_of(small(rounds=1000000, checkpoint_every=0.2))
@@ -642,10 +642,10 @@ def test_missing_data_is_named_with_its_files_before_anything_is_written(
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
     with pytest.raises(InputError) as refusal:
         reproduce("fedgcn", "cora")
-    told = str(refusal.value)
-    assert "fedgcn/cora needs data set 'cora'" in told
-    assert "ind.cora" in told
-    assert "--data-dir" in told
+    message = str(refusal.value)
+    assert "fedgcn/cora needs data set 'cora'" in message
+    assert "ind.cora" in message
+    assert "--data-dir" in message
     assert list(own_folder.iterdir()) == []
 
 
@@ -685,7 +685,7 @@ def test_every_row_of_a_record_is_one_of_its_paper(name: str) -> None:
 def test_the_quick_version_of_fedgcn_on_cora_runs_on_the_real_data(real_data: Path, own_folder: Path) -> None:
     (item,) = reproduce("fedgcn", "cora", quick=True, data_dir=real_data, out="r").items
     means = {row["label"]: row["ours"]["accuracy"]["mean"] for row in item["rows"]}
-    # What the paper claims: the exchange brings FedGCN near central training, which FedAvg is far from.
+    # What the paper claims: the exchange brings FedGCN close to central training, which FedAvg is far from.
     assert means["FedGCN 2 hops even"] > means["central GCN"] - 3
     assert means["FedAvg even"] < means["FedGCN 1 hop even"] < means["central GCN"]
 
@@ -697,10 +697,10 @@ def test_the_command_lists_papers_and_prints_a_table(toy: Paper, capsys: pytest.
     listed = capsys.readouterr().out
     assert all(name in listed for name in PAPERS)
     assert main(["reproduce", "toy", "small", "--quick", "--out", "r", "--no-progress"]) == 0
-    told = capsys.readouterr()
-    assert "3 runs" not in told.err
-    assert "2 runs to do" in told.err
-    assert "50.00 ± 1.00" in told.out
+    printed = capsys.readouterr()
+    assert "3 runs" not in printed.err
+    assert "2 runs to do" in printed.err
+    assert "50.00 ± 1.00" in printed.out
     assert main(["reproduce", "toy", "small", "--quick", "--out", "r", "--json"]) == 0
     content = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert content == json.loads(Path("r/reproduce.json").read_text())

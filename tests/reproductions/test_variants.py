@@ -196,7 +196,7 @@ def test_without_a_choice_the_first_data_set_runs_and_data_chooses_another(
 
 
 @pytest.mark.parametrize(
-    ("item", "data", "told"),
+    ("item", "data", "message"),
     [
         ("table", "socail", "no data set 'socail' for toy/table; did you mean 'social'"),
         (None, "cora", "no data set 'cora' for toy; choose one of: digits, roads, social"),
@@ -204,11 +204,11 @@ def test_without_a_choice_the_first_data_set_runs_and_data_chooses_another(
     ],
 )
 def test_data_on_which_an_item_cannot_be_done_is_refused(
-    item: str | None, data: str, told: str, toy: Paper, own_folder: Path
+    item: str | None, data: str, message: str, toy: Paper, own_folder: Path
 ) -> None:
     with pytest.raises(InputError) as refusal:
         reproduce(toy, item, data=data, out="r")
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
     assert not (own_folder / "r").exists()
 
 
@@ -241,10 +241,10 @@ def test_curves_are_the_validation_part_by_round_over_the_seeds(toy: Paper, own_
     assert [row["label"] for row in other["rows"]] == ["one hop", "averaging"]
     assert [row["label"] for row in curves["rows"]] == ["averaging", "one hop", "adam"]
     results = [Result.read(own_folder / f"r/table/averaging-seed{seed}") for seed in (0, 1)]
-    told = other["rows"][1]["ours"]
-    assert told["best_round"]["values"] == [result.best_round for result in results]
+    figures = other["rows"][1]["ours"]
+    assert figures["best_round"]["values"] == [result.best_round for result in results]
     kilobytes = [metric_of(result, "bytes_to_best") / 1000 for result in results]
-    assert told["bytes_to_best"]["values"] == kilobytes
+    assert figures["bytes_to_best"]["values"] == kilobytes
     row = curves["rows"][0]
     assert row["x"] == [1, 2]
     best = [100 * result.val["accuracy"] for result in results]
@@ -321,7 +321,7 @@ def test_histograms_count_every_reading_that_is_there_once(toy: Paper, own_folde
         assert word in words_in(own_folder / "r/readings.svg")
     (table,) = found.tables()
     (line,) = cells(table)
-    means = [f"{told(row['mean']):.2f}" for told in (min, np.mean, max)]
+    means = [f"{statistic(row['mean']):.2f}" for statistic in (min, np.mean, max)]
     assert line[:5] == ["roads", "5", *means]
     first = (own_folder / "r/readings.svg").read_bytes()
     reproduce(toy, "readings", out="r")
@@ -420,8 +420,8 @@ def test_printed_bytes_of_the_strategies_are_those_of_the_formulas() -> None:
                 methods[row.label], clients=clients, weights=weights, windows=windows, edges=edges,
                 server_rounds=row.settings.get("server_rounds", 1),
             )  # fmt: skip
-            told = 4 * rounds * numbers / item.divided_by["bytes_to_best"]
-            assert told == pytest.approx(row.printed["bytes_to_best"].mean, rel=2e-5), row.label
+            expected = 4 * rounds * numbers / item.divided_by["bytes_to_best"]
+            assert expected == pytest.approx(row.printed["bytes_to_best"].mean, rel=2e-5), row.label
             count += 1
     assert count == 12
 

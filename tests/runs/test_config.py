@@ -26,7 +26,7 @@ from graphfed.tasks.run_options import OPTIONS
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"method": "fedavgg"}, "unknown method 'fedavgg'; did you mean 'fedavg'"),
         ({"method": None}, "no method was given"),
@@ -124,10 +124,10 @@ from graphfed.tasks.run_options import OPTIONS
         ),
     ],
 )
-def test_a_value_that_cannot_be_used_is_refused_by_name(options: dict[str, object], told: str) -> None:
+def test_a_value_that_cannot_be_used_is_refused_by_name(options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as refusal:
         make_config(**{"method": "fedavg", **options})
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 500
 
@@ -144,9 +144,9 @@ def test_every_config_is_valid_as_it_stands_and_in_both_presets_of_every_task(na
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_on_the_defaults_alone(method: str) -> None:
     config = make_config(method)
-    dealt, data = get_method(method).partition, get_task(config.task).data.default
-    assert (config.data, config.partition) == (data, dealt)
-    assert config.clients == (None if dealt in ("ego", "sensors") else 10)
+    kind, data = get_method(method).partition, get_task(config.task).data.default
+    assert (config.data, config.partition) == (data, kind)
+    assert config.clients == (None if kind in ("ego", "sensors") else 10)
     assert (config.seed, config.partition_seed, config.split_seed, config.training.seed) == (0, 0, 0, 0)
     assert config.threads is None
 
@@ -181,22 +181,22 @@ def test_every_setting_of_every_method_is_refused_in_our_own_words(method: str) 
             try:
                 make_config(method, settings={setting.name: value})
             except InputError as error:
-                told = str(error)
+                message = str(error)
                 refused += 1
-                assert setting.name in told
+                assert setting.name in message
                 # A number may be read as a truth value, and refused beside another setting.
                 assert (
-                    shown(value) in told
-                    or f"{setting.name}={value}" in told
-                    or f"{setting.name}=True" in told
+                    shown(value) in message
+                    or f"{setting.name}={value}" in message
+                    or f"{setting.name}=True" in message
                 )
                 assert re.search(
                     "expected|did you mean|choose one of|cannot use|omit this setting|needs every client",
-                    told,
+                    message,
                 )
-                assert not re.search("(?i)input should|valid|parse|constraint", told)
-                assert "\n" not in told
-                assert len(told) < 300
+                assert not re.search("(?i)input should|valid|parse|constraint", message)
+                assert "\n" not in message
+                assert len(message) < 300
         assert refused >= 3, setting.name
 
 
@@ -251,7 +251,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_recipe_shows_every_setting_of_a_method_s_own_that_was_changed(method: str) -> None:
+def test_the_changed_settings_show_every_setting_of_a_method_s_own_that_was_changed(method: str) -> None:
     default = dataclasses.asdict(make_config(method).training)
     own = set(default) - {field.name for group in GRAPH_GROUPS for field in dataclasses.fields(group)}
     assert own.isdisjoint(changed_settings(make_config(method)))
@@ -280,7 +280,7 @@ def test_what_a_method_declares_as_its_default_for_its_own_setting_is_no_deviati
     assert changed_settings(dataclasses.replace(config, method=strict)) == {}
 
 
-def test_processes_of_sites_compute_with_one_thread_unless_told() -> None:
+def test_processes_of_sites_compute_with_one_thread_unless_set() -> None:
     assert make_config("fedavg", runtime="processes").client_threads == 1
     assert make_config("fedavg", runtime="processes", threads=3).client_threads == 3
 
@@ -296,7 +296,7 @@ def test_a_pyg_graph_is_taken_as_data() -> None:
 
 
 def test_a_graph_is_used_as_it_is() -> None:
-    graph = make_graph("mine", np.eye(3, dtype=np.float32), np.array([0, 1, 1]), np.array([[0, 1], [1, 2]]))
+    graph = make_graph("custom", np.eye(3, dtype=np.float32), np.array([0, 1, 1]), np.array([[0, 1], [1, 2]]))
     assert make_config("fedavg", data=graph).data is graph
 
 
@@ -333,10 +333,10 @@ def test_none_on_the_command_line_is_the_choice_of_that_name_where_there_is_one(
 
 
 @pytest.mark.parametrize(
-    ("pairs", "told"), [(["lr"], "key=value"), (["=1"], "key=value"), (["a=1", "a=2"], "twice")]
+    ("pairs", "message"), [(["lr"], "key=value"), (["=1"], "key=value"), (["a=1", "a=2"], "twice")]
 )
-def test_a_setting_without_name_or_value_or_given_twice_is_refused(pairs: list[str], told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_a_setting_without_name_or_value_or_given_twice_is_refused(pairs: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         parse_settings(pairs)
 
 
@@ -351,7 +351,7 @@ def test_a_config_file_has_the_names_of_the_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"clinets: 3\n", "unknown key 'clinets'; did you mean 'clients'"),
         (b"num_clients: 3\n", "unknown key 'num_clients'; did you mean 'clients'"),
@@ -394,7 +394,7 @@ def test_a_config_file_has_the_names_of_the_options(tmp_path: Path) -> None:
     ],
 )
 def test_a_config_file_that_cannot_be_used_is_refused_in_one_line(
-    tmp_path: Path, content: bytes, told: str | None
+    tmp_path: Path, content: bytes, message: str | None
 ) -> None:
     path = tmp_path / "run.yaml"
     path.write_bytes(content)
@@ -406,7 +406,7 @@ def test_a_config_file_that_cannot_be_used_is_refused_in_one_line(
 
     with pytest.raises(InputError) as refusal:
         use()
-    assert (told or "more than 30 digits") in str(refusal.value)
+    assert (message or "more than 30 digits") in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value).replace(str(path), "")) < 500
 

@@ -33,22 +33,22 @@ HEALTHY: dict[str, Any] = {
 
 
 def codes(result: Result) -> list[str]:
-    return [told["code"] for told in result.details["warnings"]]
+    return [warning["code"] for warning in result.details["warnings"]]
 
 
 def text_of(result: Result, code: str) -> str:
-    (told,) = (told for told in result.details["warnings"] if told["code"] == code)
-    return str(told["text"])
+    (warning,) = (warning for warning in result.details["warnings"] if warning["code"] == code)
+    return str(warning["text"])
 
 
 def noisy_graph(sizes: tuple[int, ...], informative: int) -> Graph:
-    """A random graph with classes of these sizes; the features of the first `informative` tell them."""
+    """A random graph with classes of these sizes; the features of the first `informative` reveal them."""
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(len(sizes)), sizes)
     x = rng.normal(size=(len(y), 8)).astype(np.float32)
-    told = y < informative
-    x[told, y[told]] += 4
-    x[~told, 0] += 4  # all others look like the first class
+    is_informative = y < informative
+    x[is_informative, y[is_informative]] += 4
+    x[~is_informative, 0] += 4  # all others look like the first class
     edges = np.concatenate([rng.choice(np.flatnonzero(y == c), (2, 3 * n)) for c, n in enumerate(sizes)], 1)
     return make_graph("own", x, y, edges, class_names=tuple(f"kind {c}" for c in range(len(sizes))))
 
@@ -56,7 +56,7 @@ def noisy_graph(sizes: tuple[int, ...], informative: int) -> Graph:
 # ---- each check has a run that triggers it -----------------------------------------------------------------
 
 
-def test_a_run_that_still_improves_in_its_last_round_is_told_how_many_rounds_to_ask_for() -> None:
+def test_a_run_that_still_improves_in_its_last_round_is_advised_how_many_rounds_to_ask_for() -> None:
     result = graphfed.run("central", lr=0.002, optimizer="adam", rounds=12, threads=1, out=False)
     assert result.best_round == 12
     assert "undertrained" in codes(result)
@@ -192,8 +192,8 @@ def doubtful(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def test_a_central_row_below_isolated_is_marked_and_said_to_be(doubtful: Comparison) -> None:
-    (told,) = (one for one in doubtful.warnings if one.code == "central_below_isolated")
-    assert told.rows == ("central",)
+    (warning,) = (one for one in doubtful.warnings if one.code == "central_below_isolated")
+    assert warning.rows == ("central",)
     text = str(doubtful)
     assert "central*!" in text
     assert f"! central: {TITLES['central_below_isolated']}" in " ".join(text.split())
@@ -237,8 +237,8 @@ def test_the_command_line_says_warnings_on_stderr(capsys: pytest.CaptureFixture[
 
 
 def row(label: str, accuracy: float, **more: Any) -> dict[str, Any]:
-    told = {"mean": accuracy, "std": None, "values": [accuracy]}
-    return {"label": label, "method": label, "seeds": [0], "test": {"accuracy": told}, **more}
+    statistic = {"mean": accuracy, "std": None, "values": [accuracy]}
+    return {"label": label, "method": label, "seeds": [0], "test": {"accuracy": statistic}, **more}
 
 
 def test_central_above_isolated_is_no_warning() -> None:

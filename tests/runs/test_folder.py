@@ -142,7 +142,7 @@ def odd_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("../link", "is not empty"),
         ("../link/file", "is not a folder"),
@@ -156,12 +156,12 @@ def odd_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_name_that_cannot_become_a_folder_is_refused_before_the_work_and_leaves_nothing(
-    name: str, told: str, odd_places: Path
+    name: str, message: str, odd_places: Path
 ) -> None:
     before = sorted(odd_places.rglob("*"))
     with pytest.raises(InputError) as refusal, open_folder(Path(name)):
         pytest.fail("the work began")
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
     str(refusal.value).encode()
     assert sorted(odd_places.rglob("*")) == before
 
@@ -287,9 +287,9 @@ def test_weights_of_clients_one_at_a_time_are_those_of_the_clients_stacked() -> 
     stacked = stacked.with_values(stacked.values + torch.arange(7.0)[:, None])
     alone = []
     for k in range(2):
-        mine = pairs[0] == k
-        values = torch.cat([stacked.values[:3][mine], stacked.ghost])
-        alone.append(SparseWeights(values, torch.zeros_like(pairs[0][mine]), pairs[1][mine], 1))
+        rows = pairs[0] == k
+        values = torch.cat([stacked.values[:3][rows], stacked.ghost])
+        alone.append(SparseWeights(values, torch.zeros_like(pairs[0][rows]), pairs[1][rows], 1))
     dense = torch.rand(2, 3)
     together = weight_arrays([{"w": stacked, "b": dense}])
     apart = weight_arrays([{"w": a, "b": dense[k : k + 1]} for k, a in enumerate(alone)])

@@ -58,9 +58,9 @@ def by_hand(sensors: Sensors, lags: int, horizon: int, part: str) -> dict[str, f
         mean = sensors.readings[:seen, s][~sensors.missing[:seen, s]].mean(dtype=np.float64)
         for w in windows:
             there = [t for t in range(w, w + lags) if not sensors.missing[t, s]]
-            told = float(sensors.readings[there[-1], s]) if there else float(np.float32(mean))
+            last_reading = float(sensors.readings[there[-1], s]) if there else float(np.float32(mean))
             for t in range(w + lags, w + lags + horizon):
-                error = told - float(sensors.readings[t, s])
+                error = last_reading - float(sensors.readings[t, s])
                 as_read.append(error)
                 if not sensors.missing[t, s]:
                     errors.append(error)
@@ -158,7 +158,7 @@ def test_other_names_of_the_sensors_are_another_partition(sensors: Sensors) -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (
             {"clients": 5},
@@ -174,10 +174,10 @@ def test_other_names_of_the_sensors_are_another_partition(sensors: Sensors) -> N
         ({"method": "cnfgnn", "settings": {"bs": 7}}, "did you mean 'batch'"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_line(options: dict[str, Any], told: str) -> None:
+def test_what_cannot_be_run_is_refused_in_one_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refusal:
         run(**options)
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
@@ -210,11 +210,11 @@ def test_separate_processes_give_what_one_process_gives(tmp_path: Path) -> None:
     tables = [pq.read_table(tmp_path / name / "predictions.parquet") for name in ("apart", "here")]
     assert tables[0].schema == tables[1].schema
     for name in tables[0].column_names:
-        mine, theirs = (table[name].to_numpy() for table in tables)
+        first, second = (table[name].to_numpy() for table in tables)
         if name.startswith("forecast"):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-3)
+            np.testing.assert_allclose(first, second, rtol=1e-3)
         else:
-            np.testing.assert_array_equal(mine, theirs)
+            np.testing.assert_array_equal(first, second)
 
 
 def test_a_comparison_has_references_and_the_smallest_error_is_no_percentage() -> None:
@@ -226,13 +226,13 @@ def test_a_comparison_has_references_and_the_smallest_error_is_no_percentage() -
     for column in ("rmse", "mae", "mape", "rmse as read"):
         assert column in text
     assert "mae as read" not in text
-    told = found.rows[0]["test"]["rmse"]
-    decimals = 3 - int(np.floor(np.log10(told["mean"])))
+    statistic = found.rows[0]["test"]["rmse"]
+    decimals = 3 - int(np.floor(np.log10(statistic["mean"])))
     # On 80 columns the deviation may stand below the mean.
-    for number in (told["mean"], told["std"]):
+    for number in (statistic["mean"], statistic["std"]):
         assert re.search(rf"(?<!\d){number:.{decimals}f}(?!\d)", text)
     assert max(len(line) for line in text.splitlines()) <= 80
-    assert text.splitlines()[1].endswith("┓"), "no column is cut off"
+    assert text.splitlines()[1].endswith("┓"), "no column is truncated"
     assert "last_value: rounds" not in text
     whole = dataclasses.replace(load("roads", sensors=6, weeks=1), missing=np.zeros((2016, 6), dtype=bool))
     complete = graphfed.compare(
@@ -302,10 +302,10 @@ def test_absent_sensors_have_no_forecasts_and_change_those_of_no_one_but_cnfgnn(
     run(tmp_path / "run", method, settings=settings, rounds=1)
     away = [sensors.ids[1], sensors.ids[4]]
     whole, rest = predict(tmp_path / "run"), predict(tmp_path / "run", absent=away)
-    told = whole.filter(pc.invert(pc.is_in(whole["sensor"], pa.array(away))))
-    forecasts = [column for column in told.column_names if column.startswith("forecast")]
-    assert rest.drop_columns(forecasts).equals(told.drop_columns(forecasts))
-    same = [np.allclose(rest[column], told[column], rtol=1e-5) for column in forecasts]
+    expected = whole.filter(pc.invert(pc.is_in(whole["sensor"], pa.array(away))))
+    forecasts = [column for column in expected.column_names if column.startswith("forecast")]
+    assert rest.drop_columns(forecasts).equals(expected.drop_columns(forecasts))
+    same = [np.allclose(rest[column], expected[column], rtol=1e-5) for column in forecasts]
     assert same == [method != "cnfgnn"] * 2
 
 

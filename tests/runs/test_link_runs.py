@@ -48,12 +48,12 @@ def test_the_command_writes_a_whole_folder_and_says_what_it_found(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["run", "central", *COMMAND, "--out", "run", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert told["task"] == LINK_PREDICTION
-    assert {*told["test"]} == {*told["val"]} == {"auc", "loss"}
-    assert "test_confusion" not in told["details"]
-    assert told["details"]["changed_settings"] == {"rounds": 4}, "the task's settings are the defaults"
-    assert told["bytes"]["total"] == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["task"] == LINK_PREDICTION
+    assert {*result["test"]} == {*result["val"]} == {"auc", "loss"}
+    assert "test_confusion" not in result["details"]
+    assert result["details"]["changed_settings"] == {"rounds": 4}, "the task's settings are the defaults"
+    assert result["bytes"]["total"] == 0
     manifest = json.loads(Path("run/manifest.json").read_text())
     assert manifest["config"]["task"] == LINK_PREDICTION
     assert manifest["config"]["training"]["dropout"] == get_task(LINK_PREDICTION).defaults["dropout"]
@@ -74,10 +74,10 @@ def test_predictions_are_the_pairs_that_were_scored(linked: Result) -> None:
     assert pairs["label"].tolist() == [pair in edges for pair in found]
     assert pairs["label"].mean() == 0.5
     assert {*pairs["client"].tolist()} == {0, 1, 2, 3}
-    for part, told in (("val", linked.val), ("test", linked.test)):
-        mine = pairs["part"] == part
-        area = roc_auc_score(pairs["label"][mine], pairs["score"][mine])
-        assert told["auc"] == pytest.approx(area, abs=0.02), "but for the ties of two bytes"
+    for part, metrics in (("val", linked.val), ("test", linked.test)):
+        in_part = pairs["part"] == part
+        area = roc_auc_score(pairs["label"][in_part], pairs["score"][in_part])
+        assert metrics["auc"] == pytest.approx(area, abs=0.02), "except for the ties of two bytes"
 
 
 def test_the_model_predicts_the_same_pairs_again(linked: Result, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +94,7 @@ def test_the_model_predicts_the_same_pairs_again(linked: Result, capsys: pytest.
 
 def test_a_run_goes_on_from_its_checkpoint_to_the_same_result(linked: Result) -> None:
     assert linked.folder is not None
-    folder = Path("cut")
+    folder = Path("stopped")
     whole = graphfed.run("central", task=LINK_PREDICTION, out=folder, checkpoint_every=0, **OPTIONS)
     start, _ = newest_round(folder, ["local"])
     assert start == 4
@@ -116,7 +116,7 @@ def test_separate_processes_find_what_one_finds(linked: Result) -> None:
     assert apart.hashes == linked.hashes
 
 
-def test_hashes_are_of_the_whole_graph_its_edge_split_and_the_deal_of_the_training_edges(
+def test_hashes_are_of_the_whole_graph_its_edge_split_and_the_partition_of_the_training_edges(
     linked: Result,
 ) -> None:
     graph = load("social", num_nodes=200)
@@ -125,7 +125,7 @@ def test_hashes_are_of_the_whole_graph_its_edge_split_and_the_deal_of_the_traini
     other = graphfed.run("central", task=LINK_PREDICTION, out=False, **OPTIONS, settings={"split_seed": 1})
     assert other.hashes["data"] == graph.hash
     assert other.hashes["split"] != linked.hashes["split"]
-    assert other.hashes["partition"] != linked.hashes["partition"], "it deals other edges"
+    assert other.hashes["partition"] != linked.hashes["partition"], "it partitions other edges"
 
 
 def test_a_comparison_has_the_row_that_bounds_it_and_areas_in_its_table(
@@ -135,10 +135,10 @@ def test_a_comparison_has_the_row_that_bounds_it_and_areas_in_its_table(
     assert (
         main(["compare", "central", "--config", "row.yaml", *COMMAND, "--seeds", "0,1", "--out", "both"]) == 0
     )
-    told = json.loads(Path("both/comparison.json").read_text())
-    assert told["task"] == LINK_PREDICTION
-    assert [row["label"] for row in told["rows"]] == ["central", "two layers more"]
-    assert all(len(row["test"]["auc"]["values"]) == 2 for row in told["rows"])
+    compared = json.loads(Path("both/comparison.json").read_text())
+    assert compared["task"] == LINK_PREDICTION
+    assert [row["label"] for row in compared["rows"]] == ["central", "two layers more"]
+    assert all(len(row["test"]["auc"]["values"]) == 2 for row in compared["rows"])
     page = Path("both/report.html").read_text()
     for words in ("ROC curve", "difference to central", "highest mean test AUC", "validation pairs"):
         assert words in page
@@ -159,10 +159,10 @@ def test_rows_of_two_tasks_share_no_table(linked: Result) -> None:
 def test_a_sweep_chooses_by_the_area(capsys: pytest.CaptureFixture[str]) -> None:
     grid = ["--grid", "lr=0.001,0.02", "--seeds", "0", "--out", "tried"]
     assert main(["sweep", "central", *COMMAND, *grid]) == 0
-    told = json.loads(Path("tried/sweep.json").read_text())
-    assert told["metric"] == "auc"
-    best = max(told["trials"], key=lambda trial: trial["val"]["auc"]["mean"])
-    assert told["chosen"]["settings"] == best["settings"]
+    swept = json.loads(Path("tried/sweep.json").read_text())
+    assert swept["metric"] == "auc"
+    best = max(swept["trials"], key=lambda trial: trial["val"]["auc"]["mean"])
+    assert swept["chosen"]["settings"] == best["settings"]
     assert "validation auc" in capsys.readouterr().out
 
 
@@ -177,8 +177,8 @@ def test_a_reproduction_may_be_of_link_prediction() -> None:
         rows=(Row("central", "central", printed={"auc": Printed(90.0, 1.0)}),),
     )
     graphfed.reproduce(Paper("paper", "a paper", "somebody", "somewhere", (links,)), out="again")
-    told = json.loads(Path("again/reproduce.json").read_text())
-    row = told["items"][0]["rows"][0]
+    reproduced = json.loads(Path("again/reproduce.json").read_text())
+    row = reproduced["items"][0]["rows"][0]
     assert row["ours"]["auc"]["mean"] > 1, "in percent, as printed"
 
 
@@ -228,13 +228,13 @@ def test_what_cannot_be_done_is_refused_in_one_line_and_nothing_is_written(
     arguments: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", *arguments, "--task", LINK_PREDICTION, "--out", "run", "--no-progress"]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
     assert not Path("run").exists()
 
 
-def test_a_partition_that_was_dealt_with_all_edges_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_partition_that_was_made_with_all_edges_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "partition", "digits", "--clients", "3", "--out", "sites.safetensors"]) == 0
     asked = ["run", "central", "--task", LINK_PREDICTION, "--partition", "sites.safetensors"]
     assert main(asked) == 2
@@ -254,7 +254,7 @@ def test_a_task_that_is_none_is_answered_with_those_there_are(task: Any, message
         graphfed.run("central", task=task, out=False)
 
 
-def test_the_page_of_a_method_tells_its_tasks_and_their_defaults(
+def test_the_page_of_a_method_states_its_tasks_and_their_defaults(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["methods", "central"]) == 0
@@ -263,19 +263,19 @@ def test_the_page_of_a_method_tells_its_tasks_and_their_defaults(
     assert "defaults in link_prediction" in page
     assert "dropout=0.01" in page
     assert main(["methods", "central", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["tasks"] == ["classification", "link_prediction"]
-    assert told["default_settings"]["link_prediction"].items() >= get_task(LINK_PREDICTION).defaults.items()
+    page = json.loads(capsys.readouterr().out)
+    assert page["tasks"] == ["classification", "link_prediction"]
+    assert page["default_settings"]["link_prediction"].items() >= get_task(LINK_PREDICTION).defaults.items()
 
 
 def test_overview_counts_training_edges_and_scored_pairs(linked: Result) -> None:
     assert linked.folder is not None
-    told = json.loads((linked.folder / "overview.json").read_text())
+    overview = json.loads((linked.folder / "overview.json").read_text())
     pairs = pairs_in(linked.folder)
-    assert told["pairs"] == {part: int((pairs["part"] == part).sum()) for part in ("val", "test")}
-    for row in told["clients"]:
-        mine = pairs["client"] == row["client"]
-        assert row["test"] == int((mine & (pairs["part"] == "test")).sum())
+    assert overview["pairs"] == {part: int((pairs["part"] == part).sum()) for part in ("val", "test")}
+    for row in overview["clients"]:
+        at_client = pairs["client"] == row["client"]
+        assert row["test"] == int((at_client & (pairs["part"] == "test")).sum())
         assert row["train"] == row["edges"] + row["cross_client_edges"]
     page = (linked.folder / "report.html").read_text() if (linked.folder / "report.html").exists() else None
     assert page is None or "validation and test pairs" in page

@@ -80,10 +80,10 @@ def test_the_first_line_counts_set_up_once_and_says_memory_and_that_a_run_may_st
         assert on_event is not None
         on_event(Event("setup", 0, 20, None, 10**6, 3.0))
         on_event(Event("train", 1, 20, None, 11 * 10**5, 5.0, memory=13 * 10**8, may_stop=True))
-    told = "38.0 s left, about 43.0 s, 3.0 MB sent, 1.3 GB of memory in all at most"
+    prediction = "38.0 s left, about 43.0 s, 3.0 MB sent, 1.3 GB of memory in all at most"
     assert (
         stream.getvalue()
-        == f"fedgat: round 1/20, 1.1 MB, {told.replace('38.0 s', '0:38').replace('43.0 s', '0:43')}\n"
+        == f"fedgat: round 1/20, 1.1 MB, {prediction.replace('38.0 s', '0:38').replace('43.0 s', '0:43')}\n"
     )
 
 
@@ -176,12 +176,12 @@ def test_set_up_says_what_it_works_on(method: str, settings: dict[str, Any], sta
     config = make_config(method, clients=clients, settings={**graph, **settings}, **options)
     events: list[Event] = []
     execute(config, load_inputs(config), folder=None, command="test", on_event=events.append)
-    told = [one.note for one in events if one.phase == "stage"]
+    notes = [one.note for one in events if one.phase == "stage"]
     for stage in stages:
-        assert any(stage in one for one in told), told
+        assert any(stage in one for one in notes), notes
 
 
-def test_a_run_that_stops_early_still_tells_its_last_round() -> None:
+def test_a_run_that_stops_early_still_reports_its_last_round() -> None:
     stream = io.StringIO()
     with show_progress("fedavg", stream=stream) as on_event:
         assert on_event is not None

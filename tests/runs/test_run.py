@@ -109,10 +109,10 @@ def test_a_graph_of_ones_own_is_trained_on() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 60)
     x = (np.eye(2)[y] + 0.1 * rng.normal(size=(60, 2))).astype(np.float32)
-    graph = make_graph("mine", x, y, rng.integers(0, 60, (2, 200)))
+    graph = make_graph("custom", x, y, rng.integers(0, 60, (2, 200)))
     options = {"clients": 3, "rounds": 2, "split": "random:0.5,0.2,0.3", "partition": "random"}
     result = graphfed.run("fedavg", data=graph, **options, out=False)
-    assert (result.dataset, result.clients) == ("mine", 3)
+    assert (result.dataset, result.clients) == ("custom", 3)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "isolated"])
@@ -239,9 +239,9 @@ def test_predictions_have_a_row_a_node_and_give_the_reported_accuracy(method: st
     table = pq.read_table(tmp_path / "run" / "predictions.parquet")
     graph = load("digits")
     assert isinstance(graph, Graph)
-    dealt = partition(graph, "label_dirichlet", 4, 0)
+    parts = partition(graph, "label_dirichlet", 4, 0)
     owner = np.empty(graph.num_nodes, dtype=np.int64)
-    owner[dealt.held_node] = dealt.held_client
+    owner[parts.held_node] = parts.held_client
     column = {
         name: np.array(table[name].to_pylist()) for name in ("node", "client", "split", "label", "prediction")
     }
@@ -264,8 +264,8 @@ def test_copies_of_a_node_are_predicted_at_each_site_that_owns_one(tmp_path: Pat
     table = pq.read_table(tmp_path / "run" / "predictions.parquet")
     graph = load("digits")
     assert isinstance(graph, Graph)
-    dealt = partition(graph, "overlapping", 3, 0)
-    owned = sorted(zip(dealt.held_node[dealt.held_owner], dealt.held_client[dealt.held_owner], strict=True))
+    parts = partition(graph, "overlapping", 3, 0)
+    owned = sorted(zip(parts.held_node[parts.held_owner], parts.held_client[parts.held_owner], strict=True))
     assert list(zip(table["node"].to_pylist(), table["client"].to_pylist(), strict=True)) == owned
 
 
@@ -286,7 +286,7 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"method": "fedavgg"}, "did you mean"),
         ({"clients": 1798}, "'digits' has 1797 nodes and cannot be partitioned among 1798 clients"),
@@ -312,10 +312,10 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
         ({"device": "cuda:99"}, "device 'cuda:99' is not available"),
     ],
 )
-def test_refused_input_writes_nothing(options: dict[str, object], told: str, own_folder: Path) -> None:
+def test_refused_input_writes_nothing(options: dict[str, object], message: str, own_folder: Path) -> None:
     with pytest.raises(InputError) as refusal:
         graphfed.run(**{"method": "fedavg", "rounds": 1, **options})
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
     assert list(own_folder.iterdir()) == []
 
 

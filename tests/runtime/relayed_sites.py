@@ -111,7 +111,7 @@ def make_places(
     patience: float = LIMIT,
     max_held: int | None = None,
 ) -> dict[int, Place]:
-    """The server and the sites, in the order of the hosts, joined by the relay: by end."""
+    """The server and the sites, in the order of the workers, joined by the relay: by end."""
     names = {SERVER_INDEX: SERVER, **dict(enumerate(sites))}
     places = {}
     for end, name in names.items():

@@ -25,7 +25,7 @@ def threads(fed: Federation, arguments: Any, log: Log) -> dict[str, Any]:
 
 
 def spin(fed: Federation, arguments: Any, log: Log) -> None:
-    """Works and tells of it for two minutes: far longer than any test waits."""
+    """Computes and logs for two minutes: far longer than any test waits."""
     end = time.monotonic() + 120
     while time.monotonic() < end:
         torch.ones(100, 100) @ torch.ones(100, 100)
@@ -44,7 +44,7 @@ def listens(fed: Federation, arguments: Any, log: Log) -> dict[str, bool]:
 
 
 def exchange(fed: Federation, arguments: Any, log: Log) -> None:
-    """Every client sends one number up; host 0 ends its process first where it is told to."""
+    """Every client sends one number up; worker 0 ends its process first if asked to."""
     if arguments == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     value = fed.locate(CLIENTS, "value", [torch.ones(1) for _ in fed.here])

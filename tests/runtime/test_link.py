@@ -1,5 +1,5 @@
 """Whatever happens to the parts of messages on their way, the messages arrive as they were sent, each once,
-or who waits and who sends is told why not."""
+or whoever waits or sends gets the reason."""
 
 import functools
 import os
@@ -92,7 +92,7 @@ def begun(run: str = "run", patience: float = LIMIT) -> Mailbox:
 
 
 def alone(post: Post, *, give_up: float = 0.02, patience: float = LIMIT) -> FlareLink:
-    """The link of a site whose only peer is the server."""
+    """The link of a site that is connected with the server only."""
     return new_link({SERVER_INDEX: SERVER}, {SERVER_INDEX: post}, begun(patience=patience), give_up=give_up)
 
 
@@ -319,11 +319,11 @@ def test_honest_places_never_wait_for_each_other_in_as_little_room_as_one_part()
     north, south = places[0], places[1]
     messages = [os.urandom(size) for size in (0, PART, 5 * PART + 1, 1, 3 * PART, 9 * PART, PART + 1, 0)]
 
-    def life(place: Place, peer: int) -> None:
+    def life(place: Place, other: int) -> None:
         for i, message in enumerate(messages):
-            place.link.send(peer, f"0/{i}/x/a>b", message)
+            place.link.send(other, f"0/{i}/x/a>b", message)
         for i, message in enumerate(messages):
-            assert place.link.recv(peer, f"0/{i}/x/a>b") == message
+            assert place.link.recv(other, f"0/{i}/x/a>b") == message
         place.link.flush()
 
     with ThreadPoolExecutor() as threads:
@@ -638,7 +638,7 @@ class Anything(BaseException):
     [OSError(SECRET), KeyError(SECRET), MemoryError(SECRET), SystemExit(SECRET), Anything(SECRET)],
     ids=lambda error: type(error).__name__,
 )
-def test_a_request_may_raise_anything_and_is_repeated_and_told_of_without_what_it_says(
+def test_a_request_may_raise_anything_and_is_repeated_and_reported_without_what_it_says(
     error: BaseException,
 ) -> None:
     failing = 3
@@ -664,7 +664,7 @@ def test_a_request_may_raise_anything_and_is_repeated_and_told_of_without_what_i
     link.close()
 
 
-def test_what_graphfed_itself_says_of_a_failing_request_is_told() -> None:
+def test_what_graphfed_itself_says_of_a_failing_request_is_reported() -> None:
     def post(part: Part) -> str:
         raise ProcessError("server cannot be reached (comm_error)")
 
@@ -676,7 +676,7 @@ def test_what_graphfed_itself_says_of_a_failing_request_is_told() -> None:
     link.close()
 
 
-def test_a_reason_for_refusing_is_told_without_what_a_terminal_would_obey() -> None:
+def test_a_reason_for_refusing_is_reported_without_what_a_terminal_would_obey() -> None:
     link = alone(lambda part: "\x1b[2Jall is well\n")
     link.send(SERVER_INDEX, "0/1/x/0>-1", b"x")
     with pytest.raises(PeerLost, match=r"server refused it: '\\x1b\[2Jall is well\\n' \(tried for") as lost:
@@ -685,7 +685,7 @@ def test_a_reason_for_refusing_is_told_without_what_a_terminal_would_obey() -> N
     link.close()
 
 
-def test_nothing_more_is_tried_for_a_peer_that_is_given_up() -> None:
+def test_nothing_more_is_tried_for_a_participant_that_is_given_up() -> None:
     """A long message is many parts, each of which would be tried for as long again."""
     tried = set()
 
@@ -702,7 +702,7 @@ def test_nothing_more_is_tried_for_a_peer_that_is_given_up() -> None:
         link.send(SERVER_INDEX, "0/2/x/0>-1", b"x")
 
 
-def test_a_peer_lost_for_another_reason_is_sent_nothing_more() -> None:
+def test_a_participant_lost_for_another_reason_is_sent_nothing_more() -> None:
     """As when a site has ended the run: what waits for it is of no use."""
     posted = []
 
@@ -719,7 +719,7 @@ def test_a_peer_lost_for_another_reason_is_sent_nothing_more() -> None:
         link.recv(SERVER_INDEX, "0/2/y/-1>0")
 
 
-def test_a_peer_without_room_is_there_and_waited_for_beyond_the_time_for_failing_requests() -> None:
+def test_a_participant_without_room_is_there_and_waited_for_beyond_the_time_for_failing_requests() -> None:
     answers = iter([FULL] * 60)
     link = alone(lambda part: next(answers, ""), give_up=0.05)
     link.send(SERVER_INDEX, "0/1/x/0>-1", b"x")
@@ -728,7 +728,7 @@ def test_a_peer_without_room_is_there_and_waited_for_beyond_the_time_for_failing
     assert not mailbox_of(link).closed(SERVER)
 
 
-def test_a_peer_that_never_has_room_is_lost_after_the_patience() -> None:
+def test_a_participant_that_never_has_room_is_lost_after_the_patience() -> None:
     link = alone(lambda part: FULL, give_up=0.05, patience=0.2)
     link.send(SERVER_INDEX, "0/1/x/0>-1", b"x")
     link.flush()
@@ -790,9 +790,9 @@ def test_closing_ends_the_pause_before_a_repeat() -> None:
         until(lambda: not sending_threads())
 
 
-@pytest.mark.parametrize("how", ["the link is closed", "the peer is lost"])
+@pytest.mark.parametrize("how", ["the link is closed", "the server is lost"])
 def test_nobody_waits_for_an_offer_when_the_run_is_over(how: str) -> None:
-    """Its peer takes this site's offer and is silent from then on."""
+    """The server takes this site's offer and is silent from then on."""
     mailbox, asked = begun(), []
 
     def silent(part: Part) -> str:
@@ -812,7 +812,7 @@ def test_nobody_waits_for_an_offer_when_the_run_is_over(how: str) -> None:
     assert {part.key for part in asked} == {OFFER}
 
 
-def test_a_link_of_a_run_that_is_over_closes_no_peer_and_sends_nothing_in_the_next_one() -> None:
+def test_a_link_of_a_run_that_is_over_closes_no_participant_and_sends_nothing_in_the_next_one() -> None:
     """Its last request fails when the next run has begun."""
     release, posted = threading.Event(), []
 
@@ -869,7 +869,7 @@ def test_both_sides_send_from_many_threads_at_once_and_none_waits_for_ever() -> 
 
 # ---- a federation over links -------------------------------------------------------------------------------
 
-HOSTS = [(0, 1), (2,), (3,)]
+WORKERS = [(0, 1), (2,), (3,)]
 
 
 def own(ids: torch.Tensor) -> dict[str, int]:
@@ -893,7 +893,7 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def every_way(fed: Federation) -> dict[str, list[Any]]:
-    """Up, down and across, with a decision that comes of what the hosts say: what this process has of it."""
+    """Up, down and across, with a decision made from the reports: what this process has of it."""
     ids = fed.client_ids()
     agreed = fed.control(decide, fed.report(fed.clients.run(own, ids), name="join"), name="agreed")
     out: dict[str, list[Any]] = {"agreed": [agreed]}
@@ -910,13 +910,13 @@ def every_way(fed: Federation) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_federation_over_a_hostile_relay_computes_what_it_does_in_one_process(seed: int) -> None:
-    expected = every_way(Federation(HOSTS))
+    expected = every_way(Federation(WORKERS))
     relay = Relay(seed=seed, harm=0.5)
     places = make_places(relay, ["north", "south", "west"])
 
     def life(end: int) -> tuple[dict[str, list[Any]], Federation]:
         fed = Federation(
-            HOSTS,
+            WORKERS,
             here=[] if end == SERVER_INDEX else [end],
             server_here=end == SERVER_INDEX,
             link=places[end].link,
@@ -936,8 +936,8 @@ def test_a_federation_over_a_hostile_relay_computes_what_it_does_in_one_process(
             torch.testing.assert_close(ended[worker][0][name], [part], rtol=0, atol=0)
     for end, (_, fed) in ended.items():
         wire = places[end].link.wire
-        crossed = {e.name for e in fed.ledger.entries}
-        assert set(wire) <= crossed
+        sent = {e.name for e in fed.ledger.entries}
+        assert set(wire) <= sent
         assert set(wire) == (
             {"agreed", "broadcast"} if end == SERVER_INDEX else {"join", "gather", "exchange"}
         )

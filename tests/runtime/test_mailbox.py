@@ -1,4 +1,4 @@
-"""A message that has arrived is given out once to who asks for it; who waits is told when none will come."""
+"""A message that has arrived is given out once to who asks for it; who waits learns when none will come."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -132,7 +132,7 @@ def test_what_comes_of_a_run_that_is_over_is_dropped(late: str) -> None:
 
 @pytest.mark.parametrize("again", ["first", "second"])
 def test_a_run_does_not_begin_twice(again: str) -> None:
-    """Copies of its first messages could not be told from those of its second."""
+    """Copies of its first messages could not be distinguished from those of its second."""
     mailbox = begun()
     mailbox.begin("second")
     mailbox.put("north", "second/a", b"1")
@@ -151,7 +151,7 @@ def test_a_name_that_begins_like_another_runs_is_another_run() -> None:
 # ---- a sender that is lost ---------------------------------------------------------------------------------
 
 
-def test_who_waits_for_a_lost_sender_and_who_sends_to_it_are_told_why(
+def test_who_waits_for_a_lost_sender_and_who_sends_to_it_get_the_reason(
     beside: Callable[..., Future[Any]],
 ) -> None:
     mailbox = begun()
@@ -180,7 +180,7 @@ def test_one_lost_sender_closes_no_other() -> None:
     assert mailbox.take("south", "a", "south") == b"1"
 
 
-def test_what_a_lost_sender_had_sent_is_read_before_its_loss_is_told() -> None:
+def test_what_a_lost_sender_had_sent_is_read_before_its_loss_is_reported() -> None:
     mailbox = begun()
     mailbox.put("north", "first/a", b"1")
     mailbox.close("north", "is gone")
@@ -223,7 +223,7 @@ def test_silence_beyond_the_patience_is_an_error_that_names_the_sender_and_the_k
 # ---- sizes -------------------------------------------------------------------------------------------------
 
 
-def test_a_message_of_the_largest_size_crosses_and_one_byte_more_does_not() -> None:
+def test_a_message_of_the_largest_size_is_sent_and_one_byte_more_does_not() -> None:
     check_size(b"x" * 10, "update", 10)
     with pytest.raises(
         ProcessError, match="update is a message of 11 bytes, more than the limit of 10 bytes"

@@ -34,7 +34,7 @@ LIMIT = 30
 
 
 def run(sites: Workers, name: str, **arguments: Any) -> dict[int, Any]:
-    """Run a program with nothing but what single hosts are told: host0="..." """
+    """Run a program with arguments for single workers only: worker0="..." """
     content = {end: arguments.get(f"worker{end}") for end in [SERVER_INDEX, *range(len(sites.workers))]}
     return sites.run(f"runtime_programs:{name}", content)
 
@@ -118,9 +118,9 @@ def test_a_process_that_dies_at_work_is_named_with_its_exit_status(
         assert [a["threads"] for a in answers.values()] == [2, 2]
         assert {a["session"] for a in answers.values()} == {a["pid"] for a in answers.values()}
         with pytest.raises(ProcessError, match=r"process of worker 0 died \(exit status -9, Killed\)"):
-            run(sites, "exchange", host0="die")
+            run(sites, "exchange", worker0="die")
         assert all_ended(started)
-        with pytest.raises(ProcessError, match="were stopped, by close"):
+        with pytest.raises(ProcessError, match=r"were stopped by close\(\)"):
             run(sites, "threads")
 
 
@@ -170,7 +170,7 @@ class Pretended:
 
 @dataclass
 class PretendedSites:
-    """`Workers` of a server and one host; far: the processes' ends; log: what was done to the processes."""
+    """`Workers` of a server and one worker; far: the processes' ends; log: what was done to the processes."""
 
     sites: Workers
     far: dict[int, Connection]
@@ -187,15 +187,15 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedSites]:
     far = {}
     for end in [SERVER_INDEX, 0]:
         sites._control[end].close()
-        near, other = socket.socketpair()
-        sites._control[end], far[end] = Connection(near.detach()), Connection(other.detach())
+        ours, other = socket.socketpair()
+        sites._control[end], far[end] = Connection(ours.detach()), Connection(other.detach())
     yield PretendedSites(sites, far, log, clock)
     sites.close()
     for end in far.values():
         end.close()
 
 
-def test_the_process_that_died_is_named_when_another_one_tells_of_it_first(pretended: PretendedSites) -> None:
+def test_the_process_that_died_is_named_when_another_one_reports_it_first(pretended: PretendedSites) -> None:
     """The server saw worker 0 go; the caller has not yet."""
     pretended.far[SERVER_INDEX].send_bytes(wire.encode("worker 0 closed its connection", kind="lost", peer=0))
     with pytest.raises(ProcessError, match=r"process of worker 0 died \(exit status -9"):
@@ -232,7 +232,7 @@ def test_silence_beyond_the_patience_is_an_error_that_stops_the_processes(
     assert pretended.log == ["wait", "wait", "kill", "kill", "wait", "wait"]
 
 
-def test_all_processes_are_told_to_end_before_any_is_waited_for_and_share_one_deadline(
+def test_all_processes_are_asked_to_end_before_any_is_waited_for_and_share_one_deadline(
     pretended: PretendedSites,
 ) -> None:
     """Processes that end by nothing but a kill get 2 s together; then each is killed and waited for."""
@@ -269,7 +269,7 @@ def test_51_places_start_within_the_usual_limit_of_1024_open_files(monkeypatch: 
         content = json.loads(command[-1])
         assert len(set(pass_fds)) == 51
         assert content["patience"] == 7.0
-        pairs.extend((content["end"], int(peer)) for peer in content["peers"])
+        pairs.extend((content["index"], int(other)) for other in content["peers"])
         return Pretended([], SimpleNamespace(now=0.0))
 
     monkeypatch.setattr(subprocess, "Popen", start)
@@ -357,7 +357,7 @@ def pair() -> Iterator[tuple[Connection, Connection]]:
 
 
 def test_a_message_over_the_limit_is_refused_where_it_is_sent(pair: tuple[Connection, Connection]) -> None:
-    """With its name, its size and the limit; one byte less crosses."""
+    """With its name, its size and the limit; one byte less is sent."""
     ours, second = (PipeLink({0: end}, max_message=10, patience=LIMIT) for end in pair)
     with pytest.raises(ProcessError, match="model/-1>0 is a message of 11 bytes, more than the limit of 10"):
         ours.send(0, "model/-1>0", b"x" * 11)
@@ -366,19 +366,18 @@ def test_a_message_over_the_limit_is_refused_where_it_is_sent(pair: tuple[Connec
 
 
 def test_a_length_over_the_limit_is_refused_on_arrival(pair: tuple[Connection, Connection]) -> None:
-    """Before anything of it is read: what a peer claims costs no memory."""
+    """Before anything of it is read: what a sender claims costs no memory."""
     link = PipeLink({0: pair[0]}, max_message=10, patience=LIMIT)
     pair[1].send_bytes(b"/key")
     os.write(pair[1].fileno(), (11).to_bytes(4, "big"))
     with pytest.raises(
         ProcessError,
-        match=r"worker 0 sent a message that cannot be read .*at most 10 "
-        "bytes a message",
+        match=r"worker 0 sent a message that cannot be read .*at most 10 bytes are read",
     ):
         link.recv(0, "key")
 
 
-def test_a_peer_that_is_gone_is_an_error_for_who_waits_and_for_who_sends(
+def test_a_participant_that_is_gone_is_an_error_for_who_waits_and_for_who_sends(
     pair: tuple[Connection, Connection],
 ) -> None:
     link = PipeLink({SERVER_INDEX: pair[0]}, patience=LIMIT)
@@ -391,7 +390,7 @@ def test_a_peer_that_is_gone_is_an_error_for_who_waits_and_for_who_sends(
         link.send(SERVER_INDEX, "key", b"x")
 
 
-def test_a_silent_peer_is_an_error_after_the_patience(pair: tuple[Connection, Connection]) -> None:
+def test_a_silent_participant_is_an_error_after_the_patience(pair: tuple[Connection, Connection]) -> None:
     link = PipeLink({0: pair[0]}, patience=0.01)
     with pytest.raises(
         ProcessError,

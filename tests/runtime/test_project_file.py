@@ -58,8 +58,10 @@ def test_a_project_is_read_back_as_it_was_written(tmp_path_factory: Any, project
 def test_the_sites_clients_are_numbered_one_after_the_other_in_the_order_of_the_file(
     project: Project,
 ) -> None:
-    assert [k for host in project.workers for k in host] == list(range(sum(s.clients for s in project.sites)))
-    assert [len(host) for host in project.workers] == [site.clients for site in project.sites]
+    assert [k for worker in project.workers for k in worker] == list(
+        range(sum(s.clients for s in project.sites))
+    )
+    assert [len(worker) for worker in project.workers] == [site.clients for site in project.sites]
 
 
 @given(PLAIN)

@@ -1,4 +1,4 @@
-"""Start-up kits: whole or absent, each with a key of its own, and rules that keep a site safe."""
+"""Startup kits: whole or absent, each with a key of its own, and rules that keep a site safe."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ def startup_kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return provision(PROJECT, tmp_path_factory.mktemp("project") / "startup_kits")
 
 
-def test_every_party_has_a_kit_with_a_key_of_its_own_that_nobody_else_reads(
+def test_every_party_has_a_startup_kit_with_a_key_of_its_own_that_nobody_else_reads(
     startup_kits: dict[str, Path],
 ) -> None:
     assert set(startup_kits) == {"server", "coordinator", "bank_a", "hub"}
@@ -34,7 +34,7 @@ def test_every_party_has_a_kit_with_a_key_of_its_own_that_nobody_else_reads(
     assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in private)
 
 
-def test_the_authority_s_key_is_in_no_kit(startup_kits: dict[str, Path]) -> None:
+def test_the_authority_s_key_is_in_no_startup_kit(startup_kits: dict[str, Path]) -> None:
     state = json.loads((startup_kits["server"].parent / "authority" / "cert.json").read_text())
     root = state["root_pri_key"]
     assert root.startswith("-----BEGIN")
@@ -60,7 +60,7 @@ def test_every_certificate_has_its_party_s_name_which_flare_asks_for(startup_kit
         ]
 
 
-def test_a_kit_knows_whose_it_is_and_the_project(startup_kits: dict[str, Path]) -> None:
+def test_a_startup_kit_knows_whose_it_is_and_the_project(startup_kits: dict[str, Path]) -> None:
     found = {name: load_startup_kit(startup_kit) for name, startup_kit in startup_kits.items()}
     assert {name: startup_kit.kind for name, startup_kit in found.items()} == {
         "server": "server", "coordinator": "coordinator", "bank_a": "site", "hub": "site",
@@ -69,7 +69,7 @@ def test_a_kit_knows_whose_it_is_and_the_project(startup_kits: dict[str, Path]) 
     assert found["coordinator"].name == PROJECT.coordinator
 
 
-def test_nothing_in_a_kit_starts_it_without_our_rules(startup_kits: dict[str, Path]) -> None:
+def test_nothing_in_a_startup_kit_starts_it_without_our_rules(startup_kits: dict[str, Path]) -> None:
     assert not [file for startup_kit in startup_kits.values() for file in startup_kit.rglob("*.sh")]
     for name in ("server", "bank_a", "hub"):
         assert {file.name for file in (startup_kits[name] / "local").iterdir()} == {
@@ -77,7 +77,7 @@ def test_nothing_in_a_kit_starts_it_without_our_rules(startup_kits: dict[str, Pa
         }  # fmt: skip
 
 
-def test_kits_are_never_written_over_others(
+def test_startup_kits_are_never_written_over_others(
     startup_kits: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = startup_kits["server"].parent
@@ -88,7 +88,9 @@ def test_kits_are_never_written_over_others(
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
 
 
-def test_kits_that_cannot_be_finished_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_startup_kits_that_cannot_be_finished_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> None:
         raise OSError("no space")
 
@@ -98,7 +100,7 @@ def test_kits_that_cannot_be_finished_leave_nothing(tmp_path: Path, monkeypatch:
     assert not list(tmp_path.iterdir())
 
 
-def test_making_kits_prints_each_of_them_and_nothing_of_the_provisioner(
+def test_making_startup_kits_prints_each_of_them_and_nothing_of_the_provisioner(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_project(PROJECT, tmp_path / "p.yaml")
@@ -112,7 +114,7 @@ def test_making_kits_prints_each_of_them_and_nothing_of_the_provisioner(
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"kind": "site", "name": "a", "project": {}}'])
-def test_a_folder_that_is_no_kit_is_refused_in_one_line(
+def test_a_folder_that_is_no_startup_kit_is_refused_in_one_line(
     content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if content is not None:
@@ -133,7 +135,7 @@ def test_without_nvflare_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
 
 
 def authorized(startup_kit: Path, right: str, role: str) -> bool:
-    """What FLARE makes of a kit's authorization.json."""
+    """What FLARE makes of a startup kit's authorization.json."""
     from nvflare.fuel.sec.authz import AuthzContext, Person
     from nvflare.security.security import FLAuthorizer
 
@@ -154,7 +156,7 @@ def test_the_coordinator_may_start_watch_and_end_runs_and_nothing_else(startup_k
 
 
 def component_error(startup_kit: Path, path: str) -> str:
-    """What FLARE's own authorizer says to a class that a job names, with the kit's resources.json."""
+    """What FLARE's own authorizer says to a class that a job names, with the startup kit's resources.json."""
     from nvflare.apis.fl_exception import UnsafeComponentError
     from nvflare.apis.workspace import Workspace
     from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer

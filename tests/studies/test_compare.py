@@ -51,11 +51,13 @@ def test_references_that_were_asked_for_are_not_added_again() -> None:
 def test_mean_and_sample_deviation_are_those_of_the_values(table: Comparison) -> None:
     for row in table.rows:
         for metric in ("accuracy", "macro_f1", "loss"):
-            told = row["test"][metric]
-            assert len(told["values"]) == 2
-            assert told["mean"] == pytest.approx(sum(told["values"]) / 2)
+            statistic = row["test"][metric]
+            assert len(statistic["values"]) == 2
+            assert statistic["mean"] == pytest.approx(sum(statistic["values"]) / 2)
             # Two values: the sample deviation is their distance over sqrt(2).
-            assert told["std"] == pytest.approx(abs(told["values"][0] - told["values"][1]) / np.sqrt(2))
+            assert statistic["std"] == pytest.approx(
+                abs(statistic["values"][0] - statistic["values"][1]) / np.sqrt(2)
+            )
 
 
 def test_one_seed_has_deviation_zero() -> None:
@@ -117,7 +119,7 @@ def test_the_table_fits_80_columns_with_every_number_whole(table: Comparison, la
         assert f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['std']:.1f}" in text
 
 
-def test_no_row_is_marked_where_all_share_the_default_recipe(table: Comparison) -> None:
+def test_no_row_is_marked_where_all_share_the_default_settings(table: Comparison) -> None:
     rows = tuple({**row, "changed_settings": {}} for row in table.rows)
     assert "*" not in shown(dataclasses.replace(table, rows=rows))
 
@@ -141,7 +143,7 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("methods", "options", "told"),
+    ("methods", "options", "message"),
     [
         ([], {}, "no method was given"),
         ("fedavg", {}, "give a list"),
@@ -188,12 +190,12 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
     ],
 )
 def test_a_table_that_cannot_be_is_refused_before_anything_runs(
-    methods: Any, options: dict[str, Any], told: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+    methods: Any, options: dict[str, Any], message: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("graphfed.studies.plan.execute", None)
     with pytest.raises(InputError) as refusal:
         compare(methods, **{"rounds": 1, **options})
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
     assert list(own_folder.iterdir()) == []
 
 

@@ -18,14 +18,14 @@ from graphfed.studies.plan import InputCache
 __all__ = ["forget_plugins"]
 
 
-def tell_mask(to: Connection) -> None:
+def send_mask(to: Connection) -> None:
     to.send(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 
 def test_ctrl_c_while_processes_start_is_heard_afterwards_and_by_none_of_them() -> None:
     context = multiprocessing.get_context("spawn")
-    near, far = context.Pipe()
-    process = context.Process(target=tell_mask, args=(far,))
+    receiver, sender = context.Pipe()
+    process = context.Process(target=send_mask, args=(sender,))
 
     def start() -> None:
         with _deaf():
@@ -34,12 +34,12 @@ def test_ctrl_c_while_processes_start_is_heard_afterwards_and_by_none_of_them() 
 
     with pytest.raises(KeyboardInterrupt):
         start()
-    assert near.poll(120)
-    assert near.recv() is True
+    assert receiver.poll(120)
+    assert receiver.recv() is True
     process.join(120)
     assert process.exitcode == 0
-    near.close()
-    far.close()
+    receiver.close()
+    sender.close()
     process.close()
 
 

@@ -14,13 +14,13 @@ from graphfed.methods.fedgraph.ddpg import (  # noqa: E402
     Explorer,
     Transitions,
     actor_tensors,
-    kept_episode,
+    learn_transition,
     learner_tensors,
     make_learner,
-    observe,
     replay,
     restore,
     seeded,
+    select_episode,
 )
 from graphfed.methods.fedgraph.learning_config import DDPGConfig  # noqa: E402
 from graphfed.methods.fedgraph.sampling_policies import act  # noqa: E402
@@ -48,7 +48,7 @@ def learned(reward_of: Any, episodes: int, seed: int = 0, **settings: Any) -> An
         with seeded(episode):
             for t in range(1, ROUNDS + 1):
                 action = explorer.choose(state)
-                observe(learner, config, state, action, reward_of(action), state, t == ROUNDS)
+                learn_transition(learner, config, state, action, reward_of(action), state, t == ROUNDS)
     return learner
 
 
@@ -132,7 +132,7 @@ def test_a_run_acts_as_the_actor_that_was_learned() -> None:
     ],
 )
 def test_the_actor_is_kept_where_the_mean_of_ten_returns_is_largest(returns: Any, kept: int) -> None:
-    assert kept_episode(returns) == kept
+    assert select_episode(returns) == kept
 
 
 def test_files_restore_networks_moments_and_transitions_to_the_bit(tmp_path: Any) -> None:
@@ -145,7 +145,7 @@ def test_files_restore_networks_moments_and_transitions_to_the_bit(tmp_path: Any
             for t in range(5):
                 action = draws.uniform(-1, 1, 1).astype(np.float32)
                 transitions.add(seen[t], action, float(t), seen[t + 1])
-                observe(learner, config, seen[t], action, float(t), seen[t + 1], t == 4)
+                learn_transition(learner, config, seen[t], action, float(t), seen[t + 1], t == 4)
         write_tensors(tmp_path / f"{episode}", transitions.arrays())
     write_tensors(tmp_path / "learner", {k: t.numpy() for k, t in learner_tensors(learner).items()})
     again = make_learner(OneState(), config, 100, 5, "cpu")
@@ -167,5 +167,5 @@ def test_files_restore_networks_moments_and_transitions_to_the_bit(tmp_path: Any
         with seeded(7):
             both.train(gradient_steps=3, batch_size=4)
     for network in ("actor", "actor_target", "critic", "critic_target"):
-        ours, theirs = (getattr(x, network).state_dict() for x in (again, learner))
-        assert all(torch.equal(ours[name], theirs[name]) for name in theirs), network
+        restored, original = (getattr(x, network).state_dict() for x in (again, learner))
+        assert all(torch.equal(restored[name], original[name]) for name in original), network

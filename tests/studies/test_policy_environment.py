@@ -21,6 +21,7 @@ from gymnasium.utils.env_checker import check_env
 import graphfed
 from graphfed.errors import GraphfedError, InputError
 from graphfed.methods.fedgraph import method as fedgraph
+from graphfed.methods.fedgraph import server
 from graphfed.methods.fedgraph.environment import (
     FederationEnvironment,
     PreparedFederation,
@@ -76,32 +77,32 @@ def projected(federation: PreparedFederation) -> dict[str, torch.Tensor]:
 
 
 def test_the_reward_has_the_papers_values() -> None:
-    assert PAPER.of(0.8, 2.0) == 1.0
-    assert PAPER.of(0.7, 2.0) == pytest.approx(0.6156, abs=5e-5)
-    assert PAPER.of(0.8, 4.0) == 0.0
+    assert PAPER.compute(0.8, 2.0) == 1.0
+    assert PAPER.compute(0.7, 2.0) == pytest.approx(0.6156, abs=5e-5)
+    assert PAPER.compute(0.8, 4.0) == 0.0
 
 
-shares = st.floats(0, 1)
+fractions = st.floats(0, 1)
 times = st.floats(0, 1e6)
 
 
-@given(shares, shares, times)
+@given(fractions, fractions, times)
 def test_more_accuracy_is_worth_more(one: float, other: float, seconds: float) -> None:
     low, high = sorted((one, other))
-    assert PAPER.of(low, seconds) <= PAPER.of(high, seconds)
+    assert PAPER.compute(low, seconds) <= PAPER.compute(high, seconds)
     free = dataclasses.replace(PAPER, alpha=0.0)
-    assert free.of(low, seconds) < free.of(high, seconds) or math.isclose(low, high, abs_tol=1e-12)
+    assert free.compute(low, seconds) < free.compute(high, seconds) or math.isclose(low, high, abs_tol=1e-12)
 
 
-@given(shares, times, times)
+@given(fractions, times, times)
 def test_more_time_is_worth_less(accuracy: float, one: float, other: float) -> None:
     low, high = sorted((one, other))
-    assert PAPER.of(accuracy, low) > PAPER.of(accuracy, high) or math.isclose(
+    assert PAPER.compute(accuracy, low) > PAPER.compute(accuracy, high) or math.isclose(
         low, high, rel_tol=1e-9, abs_tol=1e-9
     )
 
 
-def test_alphas_default_charges_1_for_a_round_with_full_batches(federation: PreparedFederation) -> None:
+def test_alphas_default_costs_1_for_a_round_with_full_batches(federation: PreparedFederation) -> None:
     seconds = seconds_of_full_round(federation, "modelled")
     result = graphfed.run("fedgraph", clients=CLIENTS, rounds=2, seed=7, policy="full", out=False)
     assert 2 * seconds == pytest.approx(result.details["modelled_seconds"], rel=1e-12)
@@ -187,8 +188,8 @@ def test_a_run_with_a_policys_file_decides_as_the_environment_without_noise(
     write_policy(path, policy, PolicyFile("ddpg", CLIENTS, LAYERS, federation.clients.size, {}))
     here = environment(federation, projection=projection)
     here.reset(options={"episode": 0})
-    told = [here.step(act(policy, here.sight, CLIENTS).numpy())[4] for _ in range(ROUNDS)]
-    decisions = torch.stack([torch.from_numpy(info["decision"]) for info in told])
+    infos = [here.step(act(policy, here.server_view, CLIENTS).numpy())[4] for _ in range(ROUNDS)]
+    decisions = torch.stack([torch.from_numpy(info["decision"]) for info in infos])
     assert len(decisions.flatten().unique()) > ROUNDS, "a policy that says one thing shows nothing"
 
     config = make_config(
@@ -209,7 +210,7 @@ def test_a_run_with_a_policys_file_decides_as_the_environment_without_noise(
     for number in range(1, ROUNDS + 1):
         (counts,) = state.prepared.counts.parts
         seen = [state.values[name].parts[0] for name in ("policy", "observed")]
-        assert torch.equal(fedgraph.decide(*seen, counts, training), decisions[number - 1])
+        assert torch.equal(server.decide(*seen, counts, training), decisions[number - 1])
         with fed.phase("train", round_number=number):
             state = fedgraph.round(fed, state, training, number)
 
@@ -221,7 +222,7 @@ def test_a_run_with_a_policys_file_decides_as_the_environment_without_noise(
         settings={"policy": "ddpg", "policy_file": str(path)},
         out=False,
     )
-    assert result.val["accuracy"] == max(info["accuracy"] for info in told)
+    assert result.val["accuracy"] == max(info["accuracy"] for info in infos)
 
 
 def test_what_the_actor_is_given_is_what_a_run_gives_it(federation: PreparedFederation) -> None:
@@ -234,7 +235,7 @@ def test_what_the_actor_is_given_is_what_a_run_gives_it(federation: PreparedFede
     for action in random_actions(here):
         seen = here.step(action)[0]
         assert seen.shape == here.observation_space.shape == (size,)
-        assert torch.equal(act(policy, here.sight, CLIENTS), torch.from_numpy(seen).tanh())
+        assert torch.equal(act(policy, here.server_view, CLIENTS), torch.from_numpy(seen).tanh())
 
 
 def test_an_action_that_is_no_number_and_training_that_diverges_are_errors() -> None:
@@ -258,5 +259,5 @@ def test_a_part_without_nodes_at_any_client_is_refused(monkeypatch: pytest.Monke
     )
     here = environment(federation)
     here.reset()
-    with pytest.raises(InputError, match="no client has a node of the part 'val'"):
+    with pytest.raises(InputError, match="no client has a node in the part 'val'"):
         here.step(np.zeros(here.action_space.shape))

@@ -101,11 +101,11 @@ def test_lines_say_how_much_was_sampled_and_what_it_was_worth(bandit: LearnedPol
         assert abs(line["return"]) < abs(line["sum"]) or line["sum"] == pytest.approx(0, abs=1e-3)
     final = bandit.final["rounds"]
     reward = bandit.reward
-    for accuracy, seconds, told in zip(
+    for accuracy, seconds, given in zip(
         final["accuracy"], final["modelled_seconds"], final["reward"], strict=True
     ):
         by_hand = reward["omega"] ** (accuracy - reward["target"]) - reward["alpha"] * seconds
-        assert told == pytest.approx(by_hand)
+        assert given == pytest.approx(by_hand)
 
 
 def test_the_first_episode_is_in_the_replay_buffer_as_the_actor_sees_it(ddpg: LearnedPolicy) -> None:
@@ -191,7 +191,7 @@ def test_learning_that_was_stopped_goes_on_to_the_same_bits(
 def test_the_policy_is_the_best_actor_of_learning_that_went_on_or_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(algorithm, "WINDOW", 1)  # one episode tells how good it is
+    monkeypatch.setattr(algorithm, "WINDOW", 1)  # one episode shows how good it is
     asked = {**DDPG, "seed": 2}
     whole = learn_policy("ddpg", **asked, episodes=4, out=tmp_path / "whole")
     kept = whole.details["kept_episode"]
@@ -264,7 +264,7 @@ def test_a_folder_that_has_ended_is_read_and_another_question_is_refused(ddpg: L
 
 
 def damaged(learned: LearnedPolicy, folder: Path, *files: str) -> Path:
-    """A copy that has not ended, in which some files of checkpoints are cut short."""
+    """A copy that has not ended, in which some files of checkpoints are truncated."""
     shutil.copytree(learned.folder, folder)
     (folder / "result.json").unlink()
     for file in files:
@@ -280,9 +280,9 @@ def test_learning_goes_on_from_the_newest_whole_checkpoint_to_the_same_bits(
     files = ["round-00000003/local.safetensors", "round-00000002/local.json"]
     folder = damaged(ddpg, tmp_path / "p", *files[: 1 if back else 2])
     again = graphfed.resume(folder)
-    told = capsys.readouterr().err
-    assert "round-00000003: local.safetensors is damaged" in told
-    assert f"going back to {f'round {back}' if back else 'the beginning'}" in told
+    printed = capsys.readouterr().err
+    assert "round-00000003: local.safetensors is damaged" in printed
+    assert f"going back to {f'round {back}' if back else 'the beginning'}" in printed
     assert json.loads((folder / "manifest.json").read_text())["resumed"][0]["round"] == (back or None)
     assert untimed(again.episodes) == untimed(ddpg.episodes)
     (tensors, _), (expected, _) = read_policy(again.file), read_policy(ddpg.file)
@@ -311,7 +311,7 @@ def test_damaged_transitions_are_refused(ddpg: LearnedPolicy, tmp_path: Path) ->
 
 
 def test_the_learner_is_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alg. 4: the discount, the share of the targets' step, the learning rate, and updates on batches from a
+    """Alg. 4: the discount, the rate of the target networks, the learning rate, and updates on batches from a
     buffer no longer than asked for."""
     import gymnasium
 
@@ -330,7 +330,7 @@ def test_the_learner_is_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(learner, "train", lambda **options: updates.append(options))
     seen, action = np.zeros(2, dtype=np.float32), np.zeros(1, dtype=np.float32)
     for _ in range(4):
-        algorithm.observe(learner, config, seen, action, 1.0, seen, False)
+        algorithm.learn_transition(learner, config, seen, action, 1.0, seen, False)
     assert updates == [{"gradient_steps": 2, "batch_size": 3}] * 2
 
 
@@ -365,14 +365,14 @@ def test_a_policy_that_was_rewarded_on_the_test_part_says_so_everywhere(
     assert "no test of it" in learned.summary()
     assert json.loads((learned.folder / "manifest.json").read_text())["policy_saw_test"] is True
     assert read_policy(learned.file)[1].saw_test
-    news = []
+    warnings = []
     for more in ({}, {"placement": "one-at-a-time"}, {"runtime": "processes"}):
         result = run_with(learned, progress=True, **more)
         assert result.details["policy_saw_test"] == 1
-        told = capsys.readouterr().err.splitlines()
-        (line,) = (line for line in told if "learned by a reward on the test part" in line)
-        news.append(line)
-    assert len({*news}) == 1
+        printed = capsys.readouterr().err.splitlines()
+        (line,) = (line for line in printed if "learned by a reward on the test part" in line)
+        warnings.append(line)
+    assert len({*warnings}) == 1
 
 
 def test_other_policies_have_nothing_to_say_of_the_test_part(
@@ -403,16 +403,16 @@ def test_a_policy_is_refused_where_it_was_learned_for_something_else(
 
 
 def test_a_tampered_file_is_refused_in_one_line(ddpg: LearnedPolicy, tmp_path: Path) -> None:
-    tensors, told = read_policy(ddpg.file)
+    tensors, described = read_policy(ddpg.file)
     path = tmp_path / "bad.safetensors"
 
-    def of(policy: dict[str, torch.Tensor], about: PolicyFile = told) -> None:
+    def of(policy: dict[str, torch.Tensor], about: PolicyFile = described) -> None:
         write_policy(path, policy, about)
 
     whole = ddpg.file.read_bytes()
     endless = {**tensors, "actor.0.bias": tensors["actor.0.bias"] * float("nan")}
     about = {"format": "graphfed sampling policy 1"}
-    untold = json.dumps({"kind": "ddpg", "clients": "many", "layers": 2, "weights": 9, "learned": []})
+    strange = json.dumps({"kind": "ddpg", "clients": "many", "layers": 2, "weights": 9, "learned": []})
     makes: list[Any] = [
         lambda: path.write_bytes(whole[: len(whole) // 2]),
         lambda: path.write_bytes(b""),
@@ -422,9 +422,9 @@ def test_a_tampered_file_is_refused_in_one_line(ddpg: LearnedPolicy, tmp_path: P
         lambda: of({**tensors, "actor.0.weight": tensors["actor.0.weight"][:, :-1]}),
         lambda: of({**tensors, "pca.components": tensors["pca.components"][:, :-1]}),
         lambda: of(endless),
-        lambda: of(tensors, PolicyFile("ddpg", 4, 2, told.weights, {})),
-        lambda: of(tensors, PolicyFile("random", 3, 2, told.weights, {})),
-        lambda: write_tensors(path, {"action": np.zeros(3)}, {**about, "policy": untold}),
+        lambda: of(tensors, PolicyFile("ddpg", 4, 2, described.weights, {})),
+        lambda: of(tensors, PolicyFile("random", 3, 2, described.weights, {})),
+        lambda: write_tensors(path, {"action": np.zeros(3)}, {**about, "policy": strange}),
         lambda: write_tensors(path, {"action": np.zeros(3)}, {**about, "policy": "[1]"}),
         lambda: write_tensors(path, {"action": np.zeros(3)}),
     ]
@@ -438,7 +438,7 @@ def test_a_tampered_file_is_refused_in_one_line(ddpg: LearnedPolicy, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("kind", "more", "told"),
+    ("kind", "more", "message"),
     [
         ("ddgp", {}, "did you mean 'ddpg'"),
         ("full", {}, "choose one of: bandit, ddpg"),
@@ -476,9 +476,9 @@ def test_a_tampered_file_is_refused_in_one_line(ddpg: LearnedPolicy, tmp_path: P
     ],
 )
 def test_bad_input_is_refused_and_nothing_is_written(
-    kind: str, more: dict[str, Any], told: str, own_folder: Path
+    kind: str, more: dict[str, Any], message: str, own_folder: Path
 ) -> None:
-    with pytest.raises(InputError, match=told.replace("(", r"\(")):
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
         learn_policy(kind, **more)
     assert not list(own_folder.iterdir())
 

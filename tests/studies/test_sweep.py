@@ -74,16 +74,16 @@ def test_the_screen_is_sorted_by_validation_and_has_one_test_score(tried: Sweep)
     assert [int(row.split("│")[1]) for row in rows] == [trial["trial"] for trial in tried.ranked()]
 
 
-def test_the_best_value_at_the_edge_of_the_grid_is_told_and_one_inside_is_not() -> None:
+def test_the_best_value_at_the_edge_of_the_grid_is_reported_and_one_inside_is_not() -> None:
     plan = sweep_plan.Plan({}, {"lr": [0.1, 0.5, 1.0], "backbone": ["gcn", "gat"]}, {}, None)
     assert module._edges(plan, {"lr": 0.5, "backbone": "gcn"}) == ()
-    (told,) = module._edges(plan, {"lr": 1.0, "backbone": "gcn"})
-    assert "lr=1 is at the edge" in told
-    assert "a larger one" in told
+    (warning,) = module._edges(plan, {"lr": 1.0, "backbone": "gcn"})
+    assert "lr=1 is at the edge" in warning
+    assert "a larger one" in warning
     drawn = sweep_plan.Plan({}, {}, {"lr": sweep_plan.checked_range("lr", (0.01, 1.0, "log"))}, 3)
     assert module._edges(drawn, {"lr": 0.1}) == ()
-    (told,) = module._edges(drawn, {"lr": 0.0101})
-    assert "a smaller one" in told
+    (warning,) = module._edges(drawn, {"lr": 0.0101})
+    assert "a smaller one" in warning
 
 
 def test_every_seed_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_a_trial_that_diverges_is_a_failed_row_and_all_of_them_are_an_error(own_
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({}, "nothing varies"),
         ({"grid": {"lrr": [1]}}, "did you mean 'lr'"),
@@ -161,11 +161,11 @@ def test_a_trial_that_diverges_is_a_failed_row_and_all_of_them_are_an_error(own_
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_is_written(
-    arguments: dict[str, Any], told: str, own_folder: Path
+    arguments: dict[str, Any], message: str, own_folder: Path
 ) -> None:
     with pytest.raises(InputError) as refusal:
         sweep("fedavg", **{**COMMON, **arguments})
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
     assert list(own_folder.iterdir()) == []
 
 
@@ -186,7 +186,7 @@ def test_another_sweeps_folder_and_a_foreign_trial_are_refused(own_folder: Path)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "message"),
     [
         ("grid", {"lr": [[0.1]]}, "is no number, text or None"),
         ("grid", {"learning": [0.1]}, "has no setting 'learning'"),
@@ -195,7 +195,7 @@ def test_another_sweeps_folder_and_a_foreign_trial_are_refused(own_folder: Path)
     ],
 )
 def test_a_manifest_with_a_damaged_plan_is_refused_by_name(
-    key: str, value: Any, told: str, own_folder: Path
+    key: str, value: Any, message: str, own_folder: Path
 ) -> None:
     sweep("fedavg", grid={"lr": [0.1]}, seeds=(0,), out=own_folder / "s", **{**COMMON, "rounds": 1})
     (own_folder / "s/sweep.json").unlink()
@@ -207,7 +207,7 @@ def test_a_manifest_with_a_damaged_plan_is_refused_by_name(
     path.write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=r"manifest\.json is damaged: ") as refusal:
         graphfed.resume(own_folder / "s")
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_a_search_is_seeded_stays_in_its_ranges_and_can_be_resumed(
@@ -238,7 +238,7 @@ def test_a_search_is_seeded_stays_in_its_ranges_and_can_be_resumed(
     resumed = graphfed.resume(own_folder / "s")
     assert isinstance(resumed, Sweep)
     assert len(done) == 13
-    # The sampler starts to use what it was told after ten trials.
+    # The sampler starts to use what it was given after ten trials.
     assert [t["settings"] for t in resumed.trials] == [t["settings"] for t in whole.trials]
 
 

@@ -41,8 +41,8 @@ def test_tensorboard_gets_every_round_and_the_test_metrics_once(finished: Result
     values = tensorboard_values(tmp_path / "tb" / run.name)
     lines = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
     for metric in METRICS:
-        told = [(line["round"], pytest.approx(line["val"][metric])) for line in lines]
-        assert values[f"val/{metric}"] == told
+        expected = [(line["round"], pytest.approx(line["val"][metric])) for line in lines]
+        assert values[f"val/{metric}"] == expected
         assert values[f"test/{metric}"] == [(finished.best_round, pytest.approx(finished.test[metric]))]
 
 
@@ -132,7 +132,7 @@ def test_what_cannot_be_tracked_is_refused_in_one_line(
     from graphfed.cli import main
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    for arguments, told in (
+    for arguments, message in (
         ([str(finished.folder), "--to", "tensorbord"], "did you mean 'tensorboard'"),
         ([str(finished.folder), "--to", "mlflow"], "give --uri"),
         (["nowhere", "--to", "tensorboard"], "there is no folder nowhere"),
@@ -140,5 +140,5 @@ def test_what_cannot_be_tracked_is_refused_in_one_line(
         assert main(["track", *arguments]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("error: ")
-        assert told in line
+        assert message in line
     assert list(own_folder.iterdir()) == []

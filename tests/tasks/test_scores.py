@@ -258,7 +258,7 @@ def test_the_kept_scores_of_all_pairs_hold_those_of_each_part() -> None:
 
 
 def coded(codes: list[int], labels: list[bool]) -> Tensor:
-    """What crosses of pairs with these codes."""
+    """What is sent of pairs with these codes."""
     words = np.array(codes, dtype="<i2").view(np.uint8).reshape(-1, 2)
     return torch.from_numpy(np.concatenate([words, np.array(labels, dtype=np.uint8)[:, None]], 1))
 
@@ -273,7 +273,7 @@ def test_codes_outside_those_of_finite_numbers_lose_the_run() -> None:
         assert pair_scores(coded(codes, [True, False]), loss).lost == lost
 
 
-def test_pairs_are_scored_by_area_mean_loss_and_count_in_clear_and_coarsely_where_hidden() -> None:
+def test_pairs_are_scored_by_area_mean_loss_and_count_in_plaintext_and_coarsely_where_hidden() -> None:
     cohort = link_cohort()
     assert cohort.links is not None
     scores = some_scores(cohort)

@@ -18,7 +18,8 @@ is the fraction of the readings' variance that the estimates explain and their m
 readings do not count (docs/papers/cnfgnn.md).
 
 Shapes: S sensors, W windows, m lags, H hidden width, N time steps that the windows cover, T time steps of the
-series, G known series."""
+series, G known series.
+"""
 
 from dataclasses import asdict, dataclass, replace
 

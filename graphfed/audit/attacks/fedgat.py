@@ -16,7 +16,8 @@ docs/papers/fedgat.md:
 The attacks succeed for every choice of U_j, V_j and keys, because the method itself needs the property that
 they use. The set-up is run again until the server has the graph in plaintext, and the messages are computed
 again. With exchange=encrypted they differ from the run's by the noise of the encryption, which protects
-against the server and not against clients. The check runs the first two attacks."""
+against the server and not against clients. The check runs the first two attacks.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -10,7 +10,8 @@ features without noise:
               person's. 0.5 is no signal; FedGAT's message without noise has 1.0. Smoothed rows also show
               features that neighbours have in common
 
-The noise is drawn again from the same distribution (docs/papers/fedgat.md)."""
+The noise is drawn again from the same distribution (docs/papers/fedgat.md).
+"""
 
 import numpy as np
 import torch

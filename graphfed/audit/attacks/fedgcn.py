@@ -17,7 +17,8 @@ With exchange=encrypted the server receives ciphertexts of the sums of those nod
 The attack tries to read them without the key: it uses the content of the public context as a key if it is
 one, and otherwise reads the bytes as plain numbers. This finds everything if the encryption is only
 simulated, and
-would find a secret key that was sent to the server by mistake. It does not attack the encryption itself."""
+would find a secret key that was sent to the server by mistake. It does not attack the encryption itself.
+"""
 
 import numpy as np
 import torch

@@ -28,8 +28,8 @@ with the rows of this client alone. They are drawn equally from nodes with few a
 their client. At most EQUATIONS numbers of each node are used, from evaluations spread over the run. Training
 is run again in this process. The attack does not use the rows of training steps (their sampling and dropout
 follow from the seed, which all clients know), several clients together, and nodes whose row is sent only
-once,
-in the last prediction (docs/papers/fedgraph.md)."""
+once, in the last prediction (docs/papers/fedgraph.md).
+"""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -47,7 +47,7 @@ from graphfed.audit.attacks.fedgraph_messages import (
     features,
     guesses,
     opened,
-    overhear,
+    record_rows,
     true_sums,
 )
 from graphfed.audit.attacks.least_squares import bounded
@@ -57,9 +57,8 @@ from graphfed.methods.fedgraph.config import FedGraphConfig
 
 __all__ = ["CHECK", "Known", "compare", "embeddings", "solve", "solve_linear"]
 
-# : The number of attacked pairs in each group of GROUPS, with up to MANY_FEATURES features (fewer with more);
-# and
-#: the largest number of equations for a node.
+#: The number of attacked pairs in each group of GROUPS, with up to MANY_FEATURES features (fewer with more);
+#: and the largest number of equations for a node.
 PAIRS, MANY_FEATURES, EQUATIONS = 10, 2000, 400
 #: Groups of nodes by their number of neighbours at their own client: at least, at most.
 GROUPS = {"0": (0, 0), "1": (1, 1), "2": (2, 2), "3 to 5": (3, 5), "more": (6, 1 << 62)}
@@ -69,9 +68,8 @@ STEPS, ITERATIONS, LINEAR_ITERATIONS = 12, 50, 200
 FEW = 0.1
 #: The attack ends if a linearisation fits worse than the best one by this factor.
 WORSE = 3.0
-# : Precision is computed among the LARGEST entries. A vector counts as read if its error, relative to its
-# length
-#: and after the best scaling, is at most CLOSE, and as exact if it is at most EXACT.
+#: Precision is computed among the LARGEST entries. A vector counts as read if its error, relative to its
+#: length and after the best scaling, is at most CLOSE, and as exact if it is at most EXACT.
 LARGEST, CLOSE, EXACT = 10, 0.05, 1e-3
 #: Draws of the bootstrap; with fewer than FEWEST nodes nothing is concluded.
 DRAWS, FEWEST = 1000, 5
@@ -297,7 +295,7 @@ def drawn(again: Opened, layer: int) -> Tensor:
     """Draw the rows of a layer that are attacked, [S]: up to PAIRS of each of GROUPS."""
     random = generator(0, "audit/fedgraph_embeddings")
     count = max(2, PAIRS * MANY_FEATURES // max(again.cohort.num_features, MANY_FEATURES))
-    neighbours = local_neighbours(again, again.node[again.crossing[layer]])
+    neighbours = local_neighbours(again, again.node[again.sent_rows[layer]])
     chosen = []
     for least, most in GROUPS.values():
         alike = ((neighbours >= least) & (neighbours <= most)).nonzero()[0]
@@ -307,13 +305,13 @@ def drawn(again: Opened, layer: int) -> Tensor:
 
 def local_neighbours(again: Opened, node: Tensor) -> np.ndarray:
     """Count the neighbours that nodes have at their own client, [S]."""
-    neighbours: np.ndarray = (again.silo.inner[node] - 1).cpu().numpy()
+    neighbours: np.ndarray = (again.graph.num_internal[node] - 1).cpu().numpy()
     return neighbours
 
 
 def what_is_known(again: Opened, pairs: Pairs, *, own: bool) -> Known:
     """Compute what receivers know without a row; own: whether features are attacked instead of sums."""
-    cohort, scale = again.cohort, again.silo.scale.double()
+    cohort, scale = again.cohort, again.graph.scale.double()
     counts = torch.bincount(cohort.client, minlength=cohort.num_clients)
     typical = torch.zeros(cohort.num_clients, dtype=torch.float64, device=scale.device)
     typical = typical.index_add_(0, cohort.client, scale) / counts.clamp(min=1)
@@ -368,10 +366,10 @@ def embeddings_by_layer(again: Opened, seen: Seen) -> list[Embeddings]:
     found = []
     entering = entering_rows(again, seen)
     for number, layer in enumerate(again.layers):
-        if number == 0 or number not in again.crossing:
+        if number == 0 or number not in again.sent_rows:
             continue
         h, weight = entering[number].double(), seen.weights[-1][f"layers.{number}.weight"]
-        requests = again.crossing[number]
+        requests = again.sent_rows[number]
         truth = h[torch.searchsorted(layer.rows, again.node[requests])].cpu()
         client = again.cohort.client[layer.rows]
         own = h.new_zeros(again.cohort.num_clients, h.shape[1]).index_add_(0, client, h)
@@ -407,18 +405,18 @@ def run(audited: AuditedRun) -> Finding:
             no_signal=0.0,
         )
     again = opened(audited)
-    if not again.crossing:
+    if not again.sent_rows:
         few = (
             "no validation node has a neighbour at another client; rows are sent only in the last prediction"
         )
         return Finding(few, baseline, "not measured", None)
-    layer = min(again.crossing)
+    layer = min(again.sent_rows)
     linear = layer == 0
     which = drawn(again, layer)
-    requests = again.crossing[layer][which]
+    requests = again.sent_rows[layer][which]
     pairs = Pairs(again.receiver[requests], again.node[requests])
     width = again.state.prepared.widths[layer + 1]
-    seen = overhear(again, layer, which, rounds_used(evaluated(config, audited.result.rounds), width))
+    seen = record_rows(again, layer, which, rounds_used(evaluated(config, audited.result.rounds), width))
     known = what_is_known(again, pairs, own=linear)
     own = true_sums(again, pairs, own=True)
     sums = own if linear else true_sums(again, pairs, own=False)

@@ -1,7 +1,8 @@
 """FedGraph: the rows that clients send each other in evaluations, recorded in a repeated run.
 
 Validation nodes are predicted with the weights that the server has just sent, with all neighbours and without
-dropout. A client that receives a row therefore knows exactly the weights that it was computed with."""
+dropout. A client that receives a row therefore knows exactly the weights that it was computed with.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +21,9 @@ from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.federation.transfer import Options
 from graphfed.methods.base import State
-from graphfed.methods.fedgraph.client_graphs import ClientGraph, Layer, aggregate, choose, transform, wants_of
+from graphfed.methods.fedgraph.client_graphs import ClientGraph, Layer, remote_ids, sample_neighbours
 from graphfed.methods.fedgraph.config import FedGraphConfig
+from graphfed.methods.fedgraph.layers import aggregate, transform
 from graphfed.methods.fedgraph.method import METHOD, Clients
 from graphfed.nn.backbones import Weights
 from graphfed.nn.sparse import SparseMatrix, ranges
@@ -35,12 +37,12 @@ __all__ = [
     "features",
     "guesses",
     "opened",
-    "overhear",
+    "record_rows",
     "true_sums",
 ]
 
 
-class _Listening(Federation):
+class _RecordingFederation(Federation):
     """A federation with all clients in one cohort that records the rows of evaluations.
 
     The rows are by layer, each in the order of the receivers' requests.
@@ -48,12 +50,12 @@ class _Listening(Federation):
 
     def __init__(self, num_clients: int, device: str) -> None:
         super().__init__([tuple(range(num_clients))], device=device)
-        self.heard: list[Tensor] = []
+        self.recorded: list[Tensor] = []
 
     def exchange(self, x: Located, route: ExchangeRoute, **options: Unpack[Options]) -> Located:
         rows = super().exchange(x, route, **options)
         if self.ledger.phase == "eval":
-            self.heard.append(rows.parts[0].detach())
+            self.recorded.append(rows.parts[0].detach())
         return rows
 
 
@@ -66,21 +68,21 @@ class Opened:
         state: The method's state.
         config: The run's settings.
         cohort: The data of all clients.
-        silo: The graphs of all clients.
+        graph: The graphs of all clients.
         receiver: The client of each request for a remote node's row, [M].
         node: The requested node's row in the cohort, at its owner, [M].
-        crossing: For each layer whose rows are sent in an evaluation, the requests that are answered,
+        sent_rows: For each layer whose rows are sent in an evaluation, the requests that are answered,
             ascending, [m]. Layers without such rows are left out.
     """
 
-    fed: _Listening
+    fed: _RecordingFederation
     state: State
     config: FedGraphConfig
     cohort: Cohort
-    silo: ClientGraph
+    graph: ClientGraph
     receiver: Tensor
     node: Tensor
-    crossing: dict[int, Tensor]
+    sent_rows: dict[int, Tensor]
 
     @property
     def layers(self) -> list[Layer]:
@@ -101,25 +103,26 @@ def opened(audited: AuditedRun) -> Opened:
     config, inputs = audited.config, audited.inputs
     assert isinstance(config.training, FedGraphConfig)
     training = replace(config.training, aggregation=PLAINTEXT)
-    fed = _Listening(inputs.clients_of(config.method), config.device)
+    fed = _RecordingFederation(inputs.clients_of(config.method), config.device)
     data, task = prepared_data(fed, config, inputs)
     with fed.phase("setup", round_number=0):
         state = config.method.setup(fed, data, task, training)
     clients: Clients = state.prepared
-    cohort, silo = data.parts[0], clients.silo.parts[0]
-    wants = wants_of(cohort)
-    crossing = {}
+    cohort, graph = data.parts[0], clients.graph.parts[0]
+    requests = remote_ids(cohort)
+    sent_rows = {}
     for number, (layer, route) in enumerate(clients.val.layers):
         if route is not None:
-            _, wanted = choose(silo, layer.parts[0].out, None, training.sampler, number, True, 0)
-            if bool(wanted.any()):
-                crossing[number] = wanted.nonzero()[:, 0]
+            rows = layer.parts[0].out
+            _, is_requested = sample_neighbours(graph, rows, None, training.sampler, number, True, 0)
+            if bool(is_requested.any()):
+                sent_rows[number] = is_requested.nonzero()[:, 0]
     # A node may be at several clients. Its row is the one at the client that receives the request.
-    ids, place = torch.unique(torch.cat([cohort.id, wants.ids]), return_inverse=True)
-    held = cohort.client * len(ids) + place[: cohort.num_rows]
-    order = held.argsort()
-    at = torch.searchsorted(held[order], wants.owner * len(ids) + place[cohort.num_rows :])
-    return Opened(fed, state, training, cohort, silo, wants.client, order[at], crossing)
+    ids, place = torch.unique(torch.cat([cohort.id, requests.ids]), return_inverse=True)
+    held_codes = cohort.client * len(ids) + place[: cohort.num_rows]
+    order = held_codes.argsort()
+    at = torch.searchsorted(held_codes[order], requests.owner * len(ids) + place[cohort.num_rows :])
+    return Opened(fed, state, training, cohort, graph, requests.client, order[at], sent_rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,13 +153,13 @@ class Seen:
     last: dict[int, Tensor]
 
 
-def overhear(again: Opened, layer: int, which: Tensor, rounds: Sequence[int]) -> Seen:
+def record_rows(again: Opened, layer: int, which: Tensor, rounds: Sequence[int]) -> Seen:
     """Train again and record the rows that are sent for a layer.
 
     Args:
         again: The run after set-up.
         layer: The layer's number.
-        which: The rows that are recorded, [S], as places in ``crossing[layer]``.
+        which: The rows that are recorded, [S], as places in ``sent_rows[layer]``.
         rounds: The rounds after whose evaluations they are recorded, ascending.
 
     Returns:
@@ -170,12 +173,12 @@ def overhear(again: Opened, layer: int, which: Tensor, rounds: Sequence[int]) ->
             state = METHOD.round(again.fed, state, config, number)
         if number not in rounds:
             continue
-        again.fed.heard = []
+        again.fed.recorded = []
         with again.fed.phase("eval"):
             METHOD.predict(again.fed, state, config, "val")
         # The exchange of a layer takes place even if it has no rows.
         sharing = [n for n in range(config.layers) if config.sends_embeddings(n)]
-        received = dict(zip(sharing, again.fed.heard, strict=True))
+        received = dict(zip(sharing, again.fed.recorded, strict=True))
         if not all(bool(of_layer.isfinite().all()) for of_layer in received.values()):
             break  # training has diverged
         last = received
@@ -197,15 +200,15 @@ def entering_rows(again: Opened, seen: Seen) -> dict[int, Tensor]:
     Returns:
         For each layer from the second, embeddings [n_in, H] in the order of `Layer.rows`.
     """
-    weights: Weights = {name: w.to(again.silo.scale) for name, w in seen.weights[-1].items()}
+    weights: Weights = {name: w.to(again.graph.scale) for name, w in seen.weights[-1].items()}
     h: Tensor | None = None
     entering = {}
     for number, layer in enumerate(again.layers):
         if h is not None:
             entering[number] = h
-        hw = transform(again.silo, layer, weights, h, number, 0.0, None)
+        hw = transform(again.graph, layer, weights, h, number, 0.0, None)
         last = number == again.config.layers - 1
-        h = aggregate(again.silo, layer, hw, seen.last.get(number), weights, number, last)
+        h = aggregate(again.graph, layer, hw, seen.last.get(number), weights, number, last)
     return entering
 
 
@@ -224,12 +227,13 @@ def features(cohort: Cohort) -> Any:
     return cohort.x.cpu().numpy()
 
 
-def first_adjacency(silo: ClientGraph) -> sp.csr_matrix:
+def first_adjacency(graph: ClientGraph) -> sp.csr_matrix:
     """Return Q(v, u) of the first layer over a node and its neighbours at its client, [N, N]."""
-    entry = ranges(silo.starts, silo.inner)
-    parts = (silo.first[entry].double(), silo.column[entry], torch.cat([silo.inner[:1] * 0, silo.inner]))
-    values, columns, counts = (part.cpu().numpy() for part in parts)
-    return sp.csr_matrix((values, columns, counts.cumsum()), shape=(silo.num_rows, silo.num_rows))
+    entry = ranges(graph.starts, graph.num_internal)
+    counts = torch.cat([graph.num_internal[:1] * 0, graph.num_internal])
+    parts = (graph.first[entry].double(), graph.column[entry], counts)
+    values, columns, numbers = (part.cpu().numpy() for part in parts)
+    return sp.csr_matrix((values, columns, numbers.cumsum()), shape=(graph.num_rows, graph.num_rows))
 
 
 def true_sums(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
@@ -246,7 +250,7 @@ def true_sums(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
     """
     at = pairs.node.cpu().numpy()
     x = features(again.cohort)
-    return _dense(x[at] if own else first_adjacency(again.silo)[at] @ x)
+    return _dense(x[at] if own else first_adjacency(again.graph)[at] @ x)
 
 
 def guesses(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
@@ -271,7 +275,9 @@ def guesses(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
         weight[local.cpu().numpy()] += 1 / len(local)
         rows.append(sp.csr_matrix(weight / (len(edges) + 1)))
     mixed = sp.vstack(rows).tocsr()
-    return _dense(mixed @ features(cohort) if own else mixed @ first_adjacency(again.silo) @ features(cohort))
+    return _dense(
+        mixed @ features(cohort) if own else mixed @ first_adjacency(again.graph) @ features(cohort)
+    )
 
 
 def edges_to(cohort: Cohort, receiver: int, node: int) -> Tensor:

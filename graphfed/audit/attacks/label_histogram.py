@@ -16,7 +16,8 @@ assigns the same labels to clients at random, 1000 times, with each client's num
 p-value is the fraction of assignments that fit the estimate at least as well as the true one. The interval is
 a percentile bootstrap over clients. With Adam the size of a step does not follow the gradient, so only the
 signs of the estimate are meaningful. If clients send the gradient itself (rule=fedsgd), the estimate does not
-need eta and E."""
+need eta and E.
+"""
 
 import numpy as np
 

@@ -18,7 +18,8 @@ noise on features cannot be repeated; it is drawn again from the same distributi
 replaced by simulated ones and secure aggregation by a plaintext sum; both give the same values. At most
 EQUATIONS numbers are used, from rounds evenly spread over the run. With more features than numbers, a failure
 of the attack proves nothing. With three layers u is assumed to know how many edges v has in its tree
-(docs/papers/lumos.md)."""
+(docs/papers/lumos.md).
+"""
 
 from dataclasses import dataclass, replace
 from typing import Unpack

@@ -10,7 +10,8 @@ and the loss differs between classes; without this comparison a model that was n
 leak. The AUC of each class is weighted by its number of training nodes. The interval is a percentile
 bootstrap of 1000 draws within classes and parts. It treats nodes as independent, which neighbours in a graph
 are not
-exactly."""
+exactly.
+"""
 
 import numpy as np
 

@@ -2,7 +2,8 @@
 
 This check attacks nothing. It adds the totals of result.json up again from the ledger's entries, and each
 entry's total from its clients and from its rounds. It names every transfer that the receiver can read: those
-in plaintext, and those whose protection is only simulated, because a simulated protection hides nothing."""
+in plaintext, and those whose protection is only simulated, because a simulated protection hides nothing.
+"""
 
 from typing import Any
 

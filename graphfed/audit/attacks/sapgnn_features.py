@@ -9,7 +9,8 @@ features the map explains.
 
 The first round is run again in this process. The attack uses uploads pooled over clients. With pooling=secure
 the server has nothing else, and the protocol gives it these values to within 2^-17; the round is then run
-again with pooling=plaintext (docs/papers/sapgnn.md)."""
+again with pooling=plaintext (docs/papers/sapgnn.md).
+"""
 
 from dataclasses import replace
 

@@ -8,7 +8,8 @@ nearly the same direction. The server can group training nodes by label without 
 
 The first round is run again in this process. Groups are scored by purity: the fraction of nodes whose label
 is the most frequent one of their group. A node that several clients train on has a gradient from each; they
-are added up, as the server does (docs/papers/sapgnn.md)."""
+are added up, as the server does (docs/papers/sapgnn.md).
+"""
 
 import numpy as np
 import torch

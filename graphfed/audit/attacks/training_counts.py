@@ -1,7 +1,8 @@
 """The number of training nodes of each client, from the weights of the average.
 
 Averaging methods send `training_counts` in plaintext. They are numbers of nodes and not classes. Together
-with `label_histogram`, which estimates fractions of classes, they give numbers of nodes of each class."""
+with `label_histogram`, which estimates fractions of classes, they give numbers of nodes of each class.
+"""
 
 import numpy as np
 

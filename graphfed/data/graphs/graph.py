@@ -156,7 +156,8 @@ class Graph:
         """The hash of each node's key, [N] int64, which is equal for every reader of the node's files.
 
         None if a node is identified by its number in this graph. Raises InputError if two keys have the same
-        hash."""
+        hash.
+        """
         return None if self.keys is None else node_ids(self.keys.to_pylist())
 
     def node_name(self, node: int) -> str:

@@ -2,7 +2,8 @@
 
 A negative pair is a pair of nodes without an edge. Training sees the graph with the training edges only
 (`training_graph`), so no other edge can be in a partition, a cohort or a degree. Shapes: N nodes, m
-undirected edges, L scored pairs."""
+undirected edges, L scored pairs.
+"""
 
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -20,7 +20,17 @@ from graphfed.nn.sparse import SparseWeights
 
 @contextmanager
 def open_tape(delivery: Delivery) -> Iterator[None]:
-    """Implement `Federation.tape`."""
+    """Implement `Federation.tape`.
+
+    Args:
+        delivery: The delivery of the run.
+
+    Yields:
+        Nothing. The tape is open in the block.
+
+    Raises:
+        PlaceError: If a tape is open already.
+    """
     if delivery.tape is not None:
         raise PlaceError("fed.tape() is already recording; close it before opening another")
     delivery.tape = Tape()
@@ -37,7 +47,20 @@ def custom_backward(
     z: Located[Tensor],
     back: Callable[[Located[Tensor]], Located[Tensor]],
 ) -> Located[Tensor]:
-    """Implement `Federation.custom_backward`."""
+    """Implement `Federation.custom_backward`.
+
+    Args:
+        delivery: The delivery of the run.
+        x: A floating tensor at each participant of its place.
+        z: A floating tensor at each participant of its place, computed from `x`.
+        back: Computes the gradient of `x`, at its place, from the gradient of `z`.
+
+    Returns:
+        z. While a tape is open its tensors become leaves, which collect its gradient.
+
+    Raises:
+        PlaceError: If a part of `x` or `z` is not a tensor.
+    """
     if delivery.tape is None:
         return z
     for part in (*x.parts, *z.parts):
@@ -53,7 +76,16 @@ def custom_backward(
 
 
 def run_backward(delivery: Delivery, loss: Located[Tensor]) -> None:
-    """Implement `Federation.backward`."""
+    """Implement `Federation.backward`.
+
+    Args:
+        delivery: The delivery of the run.
+        loss: A scalar at every participant of its place.
+
+    Raises:
+        PlaceError: Without an open tape, or for the second time on one tape.
+        ReceivedError: For a gradient from another process that cannot be used.
+    """
     places, tape = delivery.places, delivery.tape
     if tape is None:
         raise PlaceError(
@@ -131,7 +163,14 @@ def _run_custom(delivery: Delivery, record: CustomBackward, pending: Pending) ->
 
 
 def collect_gradients(weights: Located) -> Located:
-    """Implement `Federation.gradients`."""
+    """Implement `Federation.gradients`.
+
+    Args:
+        weights: A payload of leaves (`functions.as_leaves`).
+
+    Returns:
+        The gradients, in the form of the weights. Zeros for leaves that were not used.
+    """
     parts = tuple(p if p is ABSENT else pay.tree_map(_gradient, p) for p in weights.parts)
     return Located(weights.place, f"gradient of {weights.name}", parts, weights.members)
 

@@ -31,13 +31,29 @@ def decide(
     arguments: Sequence[object],
     name: str,
 ) -> JsonObject:
-    """Implement `Federation.control`."""
+    """Implement `Federation.control`.
+
+    Args:
+        delivery: The delivery of the run.
+        server: The place at which `fn` runs.
+        fn: Returns the decision as plain JSON values.
+        arguments: The arguments of `fn`, as in `Place.run`.
+        name: The name of the transfer.
+
+    Returns:
+        The decision, the same dictionary in every process.
+
+    Raises:
+        StageError: If `fn` fails, or returns anything but JSON.
+        PlaceError: If the decision is longer than `MAX_CONTROL` characters and one for each client.
+        WireError: If another process sent something that is not a decision.
+    """
     places, ledger = delivery.places, delivery.ledger
     decision = server.run(_as_json, fn, *arguments)
     pairs = [(SERVER_INDEX, h) for h in range(len(places.workers))]
     messages = {p: Message(text) for text in decision.parts for p in pairs}
     got = delivery.deliver(messages, pairs, delivery.next_key(name))
-    # The server's process has the decision itself, every other process received it.
+    # The server's process has the decision itself; every other process received it.
     text = decision.parts[0] if decision.parts else next(iter(got.values())).payload
     if not isinstance(text, str):
         raise WireError("a control message is not text")
@@ -54,7 +70,22 @@ def decide(
 
 
 def report(delivery: Delivery, clients: Place, x: Located, name: str) -> Located[list[Any]]:
-    """Implement `Federation.report`."""
+    """Implement `Federation.report`.
+
+    Args:
+        delivery: The delivery of the run.
+        clients: The place of the content.
+        x: At the clients, the content that each worker reports.
+        name: The name of the transfer.
+
+    Returns:
+        At the server, the contents in the order of the workers.
+
+    Raises:
+        StageError: If a content is not JSON, or longer than `MAX_REPORT` characters.
+        PlaceError: If a client is absent.
+        WireError: If another process sent something that is not a report.
+    """
     places = delivery.places
     places.check_all_present(name)
     texts = clients.run(_as_report, x)
@@ -63,7 +94,7 @@ def report(delivery: Delivery, clients: Place, x: Located, name: str) -> Located
     got = delivery.deliver(messages, pairs, delivery.next_key(name))
     seen = {h: m.payload for (h, _), m in {**messages, **got}.items()}
     reports = [_from_json(seen[h], MAX_REPORT, f"{name!r} from {places.name_of(h)}") for h in sorted(seen)]
-    # A report belongs to a worker; the ledger has numbers of clients, so the first client stands for it.
+    # A worker sends a report, but the ledger counts by client. So its first client is recorded.
     sizes = np.zeros(places.num_clients, dtype=np.int64)
     for h, text in seen.items():
         sizes[places.workers[h][0]] = len(text.encode())

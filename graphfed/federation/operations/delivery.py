@@ -208,7 +208,7 @@ class Delivery:
         for pair, other in others:
             found = transfer.record_of(other.payload)
             if (found.dtype, found.shape) != (record.dtype, record.shape):
-                # Of a message from the server the error names the receiver, as the sender is always the same.
+                # If the server is the sender, name the receiver, because all messages have the same sender.
                 named = [sender if sender != SERVER_INDEX else receiver for sender, receiver in (pair, first)]
                 names = [self.places.name_of(participant) for participant in named]
                 raise PlaceError(

@@ -85,6 +85,7 @@ class Places:
 
         Raises:
             InputError: If no client takes part.
+            ValueError: If `present` has another shape or dtype.
         """
         present = np.array(present)
         if present.shape != (self.num_clients,) or present.dtype != bool:

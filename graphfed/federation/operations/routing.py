@@ -35,7 +35,21 @@ _NO_ROWS = torch.zeros(0, dtype=torch.int64)
 
 
 def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protection: str) -> Route:
-    """Implement `Federation.route`."""
+    """Implement `Federation.route`.
+
+    Args:
+        delivery: The delivery of the run.
+        ids: At the clients, the ids of each worker's rows.
+        name: The name of the transfer.
+        protection: How the ledger records the transfer.
+
+    Returns:
+        The route.
+
+    Raises:
+        PlaceError: If a client is absent, or the rows do not name the clients of their worker.
+        ReceivedError: If another process sent ids that do not fit its clients.
+    """
     places = delivery.places
     places.check_sent(ids, CLIENTS, name)
     places.check_all_present(name)
@@ -65,21 +79,36 @@ def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protecti
 def expand_route(
     delivery: Delivery, route: Route, at_clients: Located[Tensor], at_server: Located[Tensor], name: str
 ) -> Route:
-    """Implement `Federation.expand_route`."""
+    """Implement `Federation.expand_route`.
+
+    Args:
+        delivery: The delivery of the run.
+        route: The route with one row for each id.
+        at_clients: [M_h] int64, the number of rows that each row of a worker becomes.
+        at_server: [U] int64, the same for every id.
+        name: What messages call the route.
+
+    Returns:
+        The expanded route.
+
+    Raises:
+        PlaceError: If the numbers do not fit the route, or clients and server expect different numbers of
+            rows.
+    """
     places = delivery.places
     check_arguments(CLIENTS, f"route {name!r}", [at_clients])
     check_arguments(SERVER, f"route {name!r}", [at_server])
     sizes: dict[int, int] = {}
     rows = np.zeros(places.num_clients, dtype=np.int64)
     for h, counts in zip(places.here, at_clients.parts, strict=True):
-        check_rows(counts, route.sizes[h], f"route {name!r}: what the clients say", "the rows are")
+        check_rows(counts, route.sizes[h], f"route {name!r}: the value at the clients", "the rows are")
         clients = places.clients_of(h)
         rows[clients] = sum_parts(counts, route.flow.sent[clients])
         sizes[h] = int(rows[clients].sum())
     table = None
     for counts in at_server.parts:
         assert route.table is not None
-        check_rows(counts, len(route.table.ids), f"route {name!r}: what the server says", "the ids are")
+        check_rows(counts, len(route.table.ids), f"route {name!r}: the value at the server", "the ids are")
         table = expand_table(route.table, counts)
         rows = torch.bincount(table.client, minlength=places.num_clients).cpu().numpy()
         at_all = {h: int(rows[places.clients_of(h)].sum()) for h in range(len(places.workers))}
@@ -92,7 +121,22 @@ def expand_route(
 def agree_on_exchange_route(
     delivery: Delivery, wants: Located[ExchangeIds], name: str, protection: str
 ) -> ExchangeRoute:
-    """Implement `Federation.exchange_route`."""
+    """Implement `Federation.exchange_route`.
+
+    Args:
+        delivery: The delivery of the run.
+        wants: At the clients, the ids that each worker's clients want, and those that they hold.
+        name: The name of the transfer.
+        protection: How the ledger records the transfer.
+
+    Returns:
+        The route.
+
+    Raises:
+        InputError: If an owner has no such row.
+        PlaceError: If a client is absent, or a worker's wants are out of range or of a client's own rows.
+        ReceivedError: If another process asks for its rows in the name of other clients.
+    """
     places = delivery.places
     places.check_sent(wants, CLIENTS, name)
     places.check_all_present(name)
@@ -108,7 +152,8 @@ def agree_on_exchange_route(
         for a in workers:
             place[a, b] = (owner == a).nonzero()[:, 0]
             requests[b, a] = Message(tuple(column[place[a, b]] for column in (want.owner, want.ids, asker)))
-    # Ids are sent from the worker that wants a row to the one that owns it; rows in the opposite direction.
+    # The worker that wants a row sends its id to the worker that owns it. Rows are sent in the opposite
+    # direction.
     pairs = [(b, a) for a in workers for b in workers if a in local or b in local]
     got = delivery.deliver(requests, pairs, delivery.next_key(name))
     send: dict[Pair, Tensor] = {}
@@ -116,13 +161,13 @@ def agree_on_exchange_route(
     for a, held in local.items():
         for b in workers:
             if places.is_remote(b) and not wants_fit(got[b, a].payload, places.workers[b]):
-                raise delivery.refusal(b, name, "a request of clients that are not its own")
+                raise delivery.refusal(b, name, "a request in the name of clients that it does not hold")
             owner, ids, asker = got[b, a].payload
             rows = find_rows(held, places.workers[a], owner, ids, name, places.name_of(b))
             if len(rows):
                 send[a, b] = rows
                 links[a, b] = encode_links(owner, asker, places.num_clients)
-    # Of rows whose sender is elsewhere, the receiver records the links.
+    # The receiver records the links of rows whose sender is in another process.
     for b, want in local.items():
         for a in workers:
             rows = place[a, b]
@@ -135,7 +180,23 @@ def agree_on_exchange_route(
 def restrict_route(
     delivery: Delivery, route: ExchangeRoute, wanted: Located[Tensor], name: str, protection: str
 ) -> tuple[ExchangeRoute, Located[Tensor]]:
-    """Implement `Federation.restrict_route`."""
+    """Implement `Federation.restrict_route`.
+
+    Args:
+        delivery: The delivery of the run.
+        route: The whole route.
+        wanted: [M_h] bool at the clients, which of their wanted rows.
+        name: The name of the transfer.
+        protection: How the ledger records the transfer.
+
+    Returns:
+        The restricted route, on which each worker sends a row for every row that it is asked for; and at the
+        clients [A_h] int64, which of the rows of the worker's cohort these are.
+
+    Raises:
+        PlaceError: If a client is absent.
+        ReceivedError: If another process asks for rows that are not on the route.
+    """
     places = delivery.places
     places.check_sent(wanted, CLIENTS, name)
     places.check_all_present(name)
@@ -152,7 +213,7 @@ def restrict_route(
     links = {p: route.links[p][numbers] for p, numbers in chosen.items()}
     requested = []
     for a in places.here:
-        # The sender's new rows are those it is asked for, receiver after receiver; `so_far` counts them.
+        # The sender's new rows are those that it is asked for, receiver by receiver; `so_far` counts them.
         rows = [torch.zeros(0, dtype=torch.int64, device=places.device)]
         so_far = 0
         for p in route.pairs:
@@ -166,8 +227,8 @@ def restrict_route(
             send[p] = torch.arange(so_far, so_far + len(numbers), device=places.device)
             so_far += len(numbers)
         requested.append(torch.cat(rows))
-    part = _exchange_route(delivery, route.pairs, send, place, links, name, protection)
-    return part, Located(CLIENTS, f"rows asked for, {name}", tuple(requested), places.roster)
+    restricted = _exchange_route(delivery, route.pairs, send, place, links, name, protection)
+    return restricted, Located(CLIENTS, f"rows asked for, {name}", tuple(requested), places.roster)
 
 
 def _exchange_route(

@@ -1,6 +1,7 @@
 """Payload transfers: which messages are sent, and what the receiver computes from them.
 
-Sums, maxima and the order of rows are computed by the sender or the receiver in plain autograd.
+The sender or the receiver computes sums, maxima and the order of rows with operations that autograd knows.
+Every transfer raises ReceivedError if another process sends a payload that cannot be used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,25 +25,77 @@ from graphfed.nn.sparse import SparseWeights
 
 
 def upload(delivery: Delivery, x: Located, route: Route, options: Options) -> Located:
-    """Implement `Federation.upload`."""
+    """Implement `Federation.upload`.
+
+    Args:
+        delivery: The delivery of the run.
+        x: [M_h, ...] at each worker, a row for every id of the route.
+        route: The route.
+        options: The options of the transfer (`transfer.Options`).
+
+    Returns:
+        [M, ...] at the server, in client order.
+
+    Raises:
+        PlaceError: If a client is absent, or `x` does not have the rows of the route.
+    """
     transfer = Transfer(kind="rows", flow=route.flow, **options)
     return Located(SERVER, transfer.name, _send_route(delivery, x, route, transfer))
 
 
 def gather(delivery: Delivery, x: Located, options: Options) -> Located:
-    """Implement `Federation.gather`."""
+    """Implement `Federation.gather`.
+
+    Args:
+        delivery: The delivery of the run.
+        x: [K_h, ...] at each worker, a row for each client.
+        options: The options of the transfer (`transfer.Options`).
+
+    Returns:
+        [K, ...] at the server, in client order.
+
+    Raises:
+        PlaceError: If a client is absent, or `x` is not one row for each client.
+    """
     transfer = Transfer(kind="gather", flow=delivery.places.flow, **options)
     delivery.places.check_all_present(transfer.name)
     return _send_client_rows(delivery, x, transfer)
 
 
 def collect(delivery: Delivery, x: Located, options: Options) -> Located:
-    """Implement `Federation.collect`."""
+    """Implement `Federation.collect`.
+
+    Args:
+        delivery: The delivery of the run.
+        x: [P_h, ...] at each worker, a row for each client that takes part.
+        options: The options of the transfer (`transfer.Options`).
+
+    Returns:
+        [P, ...] at the server, in client order.
+
+    Raises:
+        PlaceError: If `x` is not one row for each client that takes part.
+    """
     return _send_client_rows(delivery, x, Transfer(kind="gather", flow=delivery.places.flow, **options))
 
 
 def add(delivery: Delivery, x: Located, route: Route | None, options: Options) -> Located:
-    """Implement `Federation.sum`."""
+    """Implement `Federation.sum`.
+
+    Args:
+        delivery: The delivery of the run.
+        x: With a route, [M_h, ...] rows at each worker. Without one, each worker's total over its clients
+            that take part, of the same shape at every worker.
+        route: The ids of the rows. None: sum over the workers.
+        options: The options of the transfer (`transfer.Options`).
+
+    Returns:
+        At the server: with a route [U, ...], the sum of the rows of each id; without one the sum of the
+        totals.
+
+    Raises:
+        PlaceError: For a wrapper without a route, or rows that do not fit the route.
+    """
     places = delivery.places
     if route is not None:
         transfer = Transfer(kind="sum", flow=route.flow, **options)
@@ -61,7 +114,20 @@ def add(delivery: Delivery, x: Located, route: Route | None, options: Options) -
 
 
 def maximum(delivery: Delivery, x: Located, route: Route, options: Options) -> Located:
-    """Implement `Federation.max`."""
+    """Implement `Federation.max`.
+
+    Args:
+        delivery: The delivery of the run.
+        x: [M_h, H] at each worker, a row for every id of the route.
+        route: The route.
+        options: The options of the transfer (`transfer.Options`).
+
+    Returns:
+        [U, H] at the server, the elementwise maximum of the rows of each id.
+
+    Raises:
+        PlaceError: If a client is absent, or `x` does not have the rows of the route.
+    """
     transfer = Transfer(kind="max", flow=route.flow, **options)
     arrived = _send_route(delivery, x, route, transfer)
     maxima = tuple(pay.max_rows(rows, route.table.rows_of_ids) for rows in arrived if route.table)
@@ -71,7 +137,22 @@ def maximum(delivery: Delivery, x: Located, route: Route, options: Options) -> L
 def average(
     delivery: Delivery, x: Located, weights: Located, otherwise: Located | None, options: Options
 ) -> Located:
-    """Implement `Federation.average`."""
+    """Implement `Federation.average`.
+
+    Args:
+        delivery: The delivery of the run.
+        x: Each client's value: [K_h, ...] tensors or `SparseWeights` at each worker.
+        weights: [K] at the server, constants of at least 0.
+        otherwise: At the server, the result if all clients that take part have weight 0. None: an error.
+        options: The options of the transfer (`transfer.Options`).
+
+    Returns:
+        The weighted mean at the server.
+
+    Raises:
+        InputError: If all clients that take part have weight 0 and there is no `otherwise`.
+        PlaceError: If the weights are not K numbers of at least 0.
+    """
     places = delivery.places
     transfer = Transfer(kind="average", flow=places.flow, **options)
     name = transfer.name
@@ -80,7 +161,7 @@ def average(
     if otherwise is not None:
         places.check_sent(otherwise, SERVER, name)
     payloads = _from_workers(places, x)
-    # Inside a process a cohort's values stay as they are stored. Over a link, or in a wrapper, the part of
+    # Inside a process the values of a cohort are sent as stored. Over a link, or in a wrapper, the value of
     # each client that takes part is sent in full.
     in_full = delivery.link is not None or transfer.wrap is not None
     if in_full:
@@ -116,7 +197,19 @@ def average(
 
 
 def broadcast(delivery: Delivery, x: Located, options: Options) -> Located:
-    """Implement `Federation.broadcast`."""
+    """Implement `Federation.broadcast`.
+
+    Args:
+        delivery: The delivery of the run.
+        x: Tensors of any shape at the server.
+        options: The options of the transfer (`transfer.Options`).
+
+    Returns:
+        The payload at each worker.
+
+    Raises:
+        PlaceError: For a wrapper of gradients.
+    """
     places = delivery.places
     transfer = Transfer(kind="broadcast", flow=places.flow.back, leading=False, **options)
     places.check_sent(x, SERVER, transfer.name)
@@ -131,7 +224,21 @@ def broadcast(delivery: Delivery, x: Located, options: Options) -> Located:
 
 
 def scatter(delivery: Delivery, x: Located, route: Route | None, options: Options) -> Located:
-    """Implement `Federation.scatter`."""
+    """Implement `Federation.scatter`.
+
+    Args:
+        delivery: The delivery of the run.
+        x: At the server, [P, ...] with a row for each client that takes part, in client order. With a route,
+            [M, ...]: row m goes to the client that sends row m of an upload.
+        route: The route whose rows are returned; or None.
+        options: The options of the transfer (`transfer.Options`).
+
+    Returns:
+        At each worker [P_h, ...], or [M_h, ...] with a route.
+
+    Raises:
+        PlaceError: If `x` has another number of rows, or a client of the route is absent.
+    """
     places = delivery.places
     kind, flow = ("scatter", places.flow.back) if route is None else ("rows", route.flow.back)
     transfer = Transfer(kind=kind, flow=flow, **options)
@@ -152,7 +259,22 @@ def scatter(delivery: Delivery, x: Located, route: Route | None, options: Option
 
 
 def download(delivery: Delivery, x: Located, route: Route, ideal: Ideal | None, options: Options) -> Located:
-    """Implement `Federation.download`."""
+    """Implement `Federation.download`.
+
+    Args:
+        delivery: The delivery of the run.
+        x: [U, ...] at the server, in the order of the route's table.
+        route: The route.
+        ideal: What the ledger counts instead of a simulated download; or None.
+        options: The options of the transfer (`transfer.Options`).
+
+    Returns:
+        [M_h, ...] at each worker, a row for every id of the route.
+
+    Raises:
+        PlaceError: For a simulated download to another process, if a client is absent, or if `x` has another
+            number of rows.
+    """
     places = delivery.places
     transfer = Transfer(kind="rows", flow=route.flow.back, ideal=ideal, **options)
     if ideal is not None and delivery.link is not None:
@@ -176,7 +298,20 @@ def download(delivery: Delivery, x: Located, route: Route, ideal: Ideal | None, 
 
 
 def exchange(delivery: Delivery, x: Located, route: ExchangeRoute, options: Options) -> Located:
-    """Implement `Federation.exchange`."""
+    """Implement `Federation.exchange`.
+
+    Args:
+        delivery: The delivery of the run.
+        x: [N_h, ...] at each worker, the rows that it holds.
+        route: The route.
+        options: The options of the transfer (`transfer.Options`).
+
+    Returns:
+        [M_h, ...] at each worker, in the order of its clients' wants.
+
+    Raises:
+        PlaceError: If a client is absent.
+    """
     places = delivery.places
     transfer = Transfer(kind="rows", flow=route.flow, **options)
     name = transfer.name
@@ -203,17 +338,17 @@ def exchange(delivery: Delivery, x: Located, route: ExchangeRoute, options: Opti
 
 
 def _sizes_of_present(places: Places) -> dict[int, int]:
-    """The number of clients that take part, for each worker that takes part."""
+    """Count the clients that take part, for each worker that takes part."""
     return {h: len(places.present_in(h)) for h, _ in places.up}
 
 
 def _from_workers(places: Places, x: Located) -> dict[Pair, Payload]:
-    """The messages to the server from the workers in this process that take part."""
+    """Collect the payloads to the server from the workers in this process that take part."""
     return {(h, SERVER_INDEX): p for h, p in zip(places.here, x.parts, strict=True) if places.is_active(h)}
 
 
 def _at_clients(places: Places, name: str, got: Mapping[Pair, Payload]) -> Located:
-    """The value at the clients, from the messages that the server sent."""
+    """Make the value at the clients from the payloads that the server sent."""
     parts = tuple(got.get((SERVER_INDEX, h), ABSENT) for h in places.here)
     return Located(CLIENTS, name, parts, places.roster)
 
@@ -273,13 +408,13 @@ def _receive_rows(
 
 
 def _groups(route: Route) -> tuple[Tensor, int]:
-    """The id of each arriving row, as a position in the route's table [M], and the number of ids."""
+    """Return the position of each arriving row's id in the route's table [M], and the number of ids."""
     assert route.table is not None
     return route.table.index, len(route.table.ids)
 
 
 def _total(parts: Sequence[Payload]) -> Payload:
-    """The sum of the parts, in client order."""
+    """Sum payloads, in client order."""
     total = parts[0]
     for part in parts[1:]:
         total = pay.add(total, part)
@@ -287,13 +422,13 @@ def _total(parts: Sequence[Payload]) -> Payload:
 
 
 def _normalise(weights: Tensor, places: Places, name: str) -> np.ndarray | None:
-    """p_k of the weighted mean over the roster, [K] float64; None if all weights are 0."""
+    """Compute p_k of the weighted mean over the roster, [K] float64; None if all weights are 0."""
     given = weights.detach().cpu().double().numpy()
     if given.shape != (places.num_clients,) or not (given >= 0).all():
         raise PlaceError(
             f"transfer {name!r}: weights must be {places.num_clients} numbers of at least 0, got {weights}"
         )
-    # An absent client has no part, whatever its weight.
+    # An absent client does not count, whatever its weight is.
     given = np.where(places.roster, given, 0.0)
     total: float = given.sum()
     return given / total if total > 0 else None

@@ -25,7 +25,22 @@ def run_with_first_client(
     name: str,
     protection: str,
 ) -> tuple[Located[Result], Located[Other | None]]:
-    """Implement `Federation.run_protocol`."""
+    """Implement `Federation.run_protocol`.
+
+    Args:
+        delivery: The delivery of the run.
+        at_server: The server's party.
+        at_clients: The party of each worker. Only that of the first client is run.
+        name: The name of the transfer.
+        protection: How the ledger records the transfer.
+
+    Returns:
+        The results at the server and at the clients (None at the workers of other clients).
+
+    Raises:
+        PlaceError: If a client is absent.
+        ProtocolError: If a message does not fit the protocol.
+    """
     places, link = delivery.places, delivery.link
     places.check_sent(at_server, SERVER, name)
     places.check_sent(at_clients, CLIENTS, name)
@@ -65,7 +80,20 @@ def _record(delivery: Delivery, name: str, protection: str, up: int, down: int) 
 def run_between_workers(
     delivery: Delivery, at_clients: Located[dict[int, Party[Result]]], name: str
 ) -> Located[dict[int, Result]]:
-    """Implement `Federation.run_worker_protocols`."""
+    """Implement `Federation.run_worker_protocols`.
+
+    Args:
+        delivery: The delivery of the run.
+        at_clients: {the other worker: the party} at each worker.
+        name: The name of the transfer.
+
+    Returns:
+        {the other worker: the result of the party} at each worker.
+
+    Raises:
+        PlaceError: If a client is absent, or a worker has no party for another that has one for it.
+        ProtocolError: If a message does not fit the protocol.
+    """
     places = delivery.places
     places.check_sent(at_clients, CLIENTS, name)
     places.check_all_present(name)

@@ -2,8 +2,8 @@
 
 The protocol is that of Bonawitz et al., CCS 2017, among the clients that take part in the round. Numbers are
 rounded to fixed point (`graphfed.crypto.sharing`) and added modulo 2^64, so the sum is exact and has the same
-bits in every placement. `graphfed.crypto.aggregation` states what is hidden from whom. With n clients and w
-numbers, a client sends 112 n + 8 w + 16 bytes and receives 145 n - 56 (`Terms.sizes`).
+bits in every placement. `graphfed.crypto.aggregation.terms` states what is hidden from whom. With n clients
+and w numbers, a client sends 112 n + 8 w + 16 bytes and receives 145 n - 56 (`Terms.sizes`).
 
 A transfer waits for all clients of the round. If one stops within it, the transfer waits, or the run ends, as
 in any other transfer. The protocol could complete the sum without such clients, but nothing here uses this
@@ -25,7 +25,9 @@ import torch
 from torch import Tensor
 
 import graphfed.federation.payload as pay
-from graphfed.crypto.aggregation import FEWEST_CLIENTS, Client, IdealClient, IdealServer, Server, Terms
+from graphfed.crypto.aggregation.client import Client, IdealClient
+from graphfed.crypto.aggregation.server import IdealServer, Server
+from graphfed.crypto.aggregation.terms import FEWEST_CLIENTS, Terms
 from graphfed.crypto.errors import ProtocolError
 from graphfed.crypto.sharing import decode, encode
 from graphfed.errors import InputError

@@ -77,7 +77,7 @@ def pool(cohort: Cohort, config: GraphTraining) -> Pooled:
     """Prepare the only client's graph; its nodes are the rows 0..N-1 in the order of their ids."""
     assert cohort.links is not None
     backbone = config.network
-    view = backbone.seen(own_view(cohort))
+    view = backbone.adapt_view(own_view(cohort))
     make_block = backbone.blocks(view.ids, view.degree, config.attention_heads, config.layers)
     rows = torch.arange(cohort.num_rows, device=cohort.id.device)
     batch = make_batch(view, rows, config.layers, make_block, per_client=True)

@@ -18,7 +18,8 @@ linear, so edges are summed before it. If the next layer of the network reads e'
 first layer of the next MLP_edge are multiplied to one matrix. What remains for each edge is the product of
 the second layer, and one for each earlier e'. Windows are independent: a group of windows passes the network
 at a time,
-and the edges' part processes only as many windows at a time as fit into the cache."""
+and the edges' part processes only as many windows at a time as fit into the cache.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -297,7 +298,7 @@ def _parts(edges: Edges, windows: int) -> Iterator[tuple[Edges, slice, slice]]:
     for start in range(0, windows, size):
         stop = min(start + size, windows)
         node, edge = (slice(start * n, stop * n) for n in (edges.num_nodes, edges.count))
-        yield edges.copies(stop - start), node, edge
+        yield edges.repeat(stop - start), node, edge
 
 
 def _add_product(whole: Tensor, left: Tensor, right: Tensor) -> None:

@@ -27,7 +27,8 @@ means where the paper's takes sums (1; the paper's is network=graph_network); li
 nodes (2); batches with a step of Adam each (3); equal weights in line 11 (4); missing readings do not count
 in losses (5; the paper's is missing=as_read); the scale is a federated statistic (6); scheduled sampling (7);
 a
-new optimiser in every round (8); all clients have the same random order of windows (9)."""
+new optimiser in every round (8); all clients have the same random order of windows (9).
+"""
 
 from dataclasses import dataclass
 

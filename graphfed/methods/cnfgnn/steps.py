@@ -29,7 +29,7 @@ from graphfed.methods.common.forecasting import (
     teaching,
 )
 from graphfed.nn import gru
-from graphfed.nn.edges import Edges, induced
+from graphfed.nn.edges import Edges, induce_subgraph
 from graphfed.nn.gru import Forecaster
 from graphfed.nn.optim import AdamState
 from graphfed.nn.precision import product_dtype
@@ -380,7 +380,7 @@ def graph_of(network: Network, absent: tuple[int, ...]) -> Edges:
         return network.edges
     keep = torch.ones(network.edges.num_nodes, dtype=torch.bool, device=network.edges.sender.device)
     keep[list(absent)] = False
-    return induced(network.edges, keep)
+    return induce_subgraph(network.edges, keep)
 
 
 def facts_of(config: CNFGNNConfig) -> dict[str, Tensor]:

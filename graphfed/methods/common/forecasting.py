@@ -417,7 +417,9 @@ def teaching(config: ForecastTraining, purpose: str, step: int) -> Tensor | None
     """
     if not config.teacher:
         return None
-    return gru.taught_steps(fold(config.seed, "teacher", purpose), step, config.horizon, config.teacher)
+    return gru.draw_teacher_forcing(
+        fold(config.seed, "teacher", purpose), step, config.horizon, config.teacher
+    )
 
 
 # ---- training ----------------------------------------------------------------------------------------------

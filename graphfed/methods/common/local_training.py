@@ -144,7 +144,7 @@ def prepare(
     Returns:
         The batches.
     """
-    view = config.network.seen(view)
+    view = config.network.adapt_view(view)
     targets = {t: cohort.rows(t) for t in ("train", "val", "test", "all")}
     if place is not None:
         targets = {t: place[rows] for t, rows in targets.items()}

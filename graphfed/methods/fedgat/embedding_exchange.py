@@ -39,16 +39,16 @@ def embeddings(batches: tuple[Batch, ...], weights: Weights, config: GraphTraini
     nodes so far.
     """
     with torch.no_grad():
-        return elu(config.network.forward(weights, batches[len(given)].with_given(given), None))
+        return elu(config.network.forward(weights, batches[len(given)].with_received(given), None))
 
 
-def with_given(prepared: Prepared, *given: Tensor) -> Prepared:
+def with_received(prepared: Prepared, *received: Tensor) -> Prepared:
     """Return the prepared data with the far nodes' embeddings as inputs of the later layers."""
     return replace(
         prepared,
-        view=replace(prepared.view, given=given),
-        train=prepared.train.with_given(given),
-        val=prepared.val.with_given(given),
+        view=replace(prepared.view, received=received),
+        train=prepared.train.with_received(received),
+        val=prepared.val.with_received(received),
     )
 
 
@@ -128,7 +128,7 @@ def exchange(
         rows = fed.upload(rows, border.up, name="fedgat/embeddings", grad=False)
         rows = fed.server.run(by_node, rows, fed.table(border.up))
         given.append(fed.download(rows, border.down, name="fedgat/neighbour_embeddings", grad=False))
-    return fed.clients.run(with_given, prepared, *given)
+    return fed.clients.run(with_received, prepared, *given)
 
 
 MESSAGES: Mapping[str, str] = {

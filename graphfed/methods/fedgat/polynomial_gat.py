@@ -124,7 +124,7 @@ def polynomial_gat(score: Score, tied: bool) -> Backbone:
         h = gat_output(_first_layer(weights, batch, score), weights, batch, 0)
         # Alg. 2, l. 5: later layers by Eq. (1) to Eq. (3).
         for layer in range(1, batch.layers):
-            h = h if batch.far is None else batch.far.put(h, layer)
+            h = h if batch.far is None else batch.far.insert(h, layer)
             h = gat_layer(h, weights, batch, dropout, layer)
         return h
 

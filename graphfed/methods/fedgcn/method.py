@@ -36,7 +36,8 @@ Encrypted sums differ from plaintext sums by at most `ckks.Grid(K).error`, 8e-5 
 Differs from the paper (docs/papers/fedgcn.md gives the reasons, by these numbers): degrees are exchanged with
 2 hops (1); sums are exchanged where the authors' program copies features (2); clients' weights are averaged
 by n_k (3); a layer after the second uses the client's own nodes only (5); exact sums under encryption (6);
-edge weights (7)."""
+edge weights (7).
+"""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal

@@ -1,7 +1,9 @@
-"""A cohort's silos as FedGraph trains on them: neighbours here and elsewhere in one adjacency, samples of it,
-and what a layer does with a sample (Chen, Li, Miyazaki and Wu, "FedGraph", Algorithms 1 and 2).
+"""The graphs of FedGraph's clients, and samples of them (Chen, Li, Miyazaki and Wu, "FedGraph", Algorithm 2).
 
-Everything here runs at the clients, on all silos of a cohort at once."""
+Everything here runs at the clients, for all clients of a cohort at once. A row is a node at a client, and a
+remote neighbour is a node of another client that is a neighbour of a row; a node is one remote neighbour for
+each client that has an edge to it.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,117 +13,152 @@ from torch import Tensor
 
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import ExchangeIds
-from graphfed.methods.fedgraph.sampling import Kept, by_chance, fan_out, in_proportion
-from graphfed.nn.backbones import Weights
-from graphfed.nn.layers import Dropout, tiled
-from graphfed.nn.sparse import Pattern, SparseMatrix, SparseWeights, pair_columns, ranges, shift_columns, spmm
-from graphfed.nn.tiles import make_tiles
+from graphfed.methods.fedgraph.sampling import (
+    Sampled,
+    sample_by_importance,
+    sample_fan_out,
+    sample_independently,
+)
+from graphfed.nn.pattern import Pattern
+from graphfed.nn.sparse import SparseMatrix, pair_columns, ranges, shift_columns
 from graphfed.random import entry_words, uniform, uniform_entries
 
 __all__ = [
-    "Chosen",
     "ClientGraph",
     "Importance",
     "Layer",
-    "aggregate",
-    "answers",
-    "batch_rows",
-    "choose",
-    "entering",
+    "SampledNeighbours",
+    "build_layer",
+    "entering_rows",
     "make_client_graph",
-    "settle",
-    "transform",
-    "wants_of",
-    "work_of",
+    "remote_ids",
+    "sample_batch",
+    "sample_neighbours",
 ]
 
-#: With a larger share of the rows entering the first layer, all of them do: what is not used costs less than
-#: a sparse matrix of those that are.
+#: If a larger fraction of the rows enters the first layer, all rows enter it: multiplying the unused rows
+#: costs less than building a sparse matrix of the used ones.
 TAKE_ALL = 0.4
 
 
 @dataclass(frozen=True, eq=False)
 class Importance:
-    """FastGCN's chances at each client: column [U] of the adjacency in the order of the clients, their
-    cumulated chances [U], those of client k from k to k + 1; chance [N + M] of each column at a single
-    draw."""
+    """FastGCN's sampling probabilities.
 
-    column: Tensor
-    cumulated: Tensor
-    chance: Tensor
+    Attributes:
+        columns: The columns of the adjacency that can be drawn, in the order of the clients, [U].
+        cumulative: Their cumulative probabilities, [U]; those of the cohort's client k are from k to k + 1.
+        probability: The probability of each column in a single draw of its client, [N + M].
+    """
+
+    columns: Tensor
+    cumulative: Tensor
+    probability: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class ClientGraph:
-    """N rows of K clients, and the M wants: nodes elsewhere that are a neighbour of some row.
+    """The graphs of K clients, with N rows and M remote neighbours.
 
-    x [N, F]; apart: x with its columns renumbered for weights of each client's own (`pairs`), None where x is
-    dense; words: of x's entries, for dropout; ids, client, y [N]; stable [K]: the clients' ids; train [n]:
-    rows of training nodes; counts [K] of them.
-    The neighbours of row v, v itself among them, are the entries starts[v] .. starts[v] + every[v] - 1, those
-    at the same client first, inner[v] of them: column [E] is a row, or N + the number of a want; own [E]: v
-    itself; near_words [E] for draws; first, later [E]: Q(v, u) in the first layer and in the later ones, for
-    a want without its owner's 1 / sqrt(D_uu). scale [N]: 1 / sqrt(D_vv), what a row is sent with.
-    importance: of the first and the later layers, where FastGCN samples. class_weights [C]: of the loss
-    (None: all 1)."""
+    The neighbours of row v, with v itself, are the entries starts[v] to starts[v] + num_all[v] - 1 of the
+    adjacency; the first num_internal[v] of them are at the same client.
+
+    Attributes:
+        x: The features, [N, F].
+        x_by_client: The features with columns renumbered for each client's own weights (`shift_columns`);
+            None if x is dense.
+        weight_pairs: The (client, feature) pairs whose first-layer weights can differ (`pair_columns`); None
+            if x is dense.
+        x_words: A word for each stored entry of x, for dropout; None if x is dense.
+        ids: The id of each row's node, [N].
+        client: The index in the cohort of each row's client, [N].
+        y: The labels, [N].
+        client_ids: The stable ids of the clients, [K].
+        train_rows: The rows of training nodes, [n].
+        num_train: The number of training nodes of each client, [K].
+        starts: The first entry of each row, [N].
+        num_internal: The number of entries of each row at its own client, the self entry included, [N].
+        num_all: The number of entries of each row, [N].
+        column: The column of each entry: a row, or N + the number of a remote neighbour, [E].
+        is_self: Whether an entry is the row itself, bool [E].
+        entry_words: A word for each entry, for the draws of samplers, [E].
+        first: Q(v, u) of each entry in the first layer, [E]. For a remote neighbour u it lacks the factor
+            1 / sqrt(D_uu), which only the owner knows.
+        later: The same for the later layers, [E].
+        scale: 1 / sqrt(D_vv) of each row, by which the rows that are sent are multiplied, [N].
+        num_remote: M, the number of remote neighbours.
+        importance: FastGCN's probabilities in the first and in the later layers; None for other samplers.
+        class_weights: The weight of each class in the loss, [C]; None: all 1.
+    """
 
     x: Tensor | SparseMatrix
-    apart: SparseMatrix | None
-    pairs: tuple[Tensor, Tensor] | None
-    words: Tensor | None
+    x_by_client: SparseMatrix | None
+    weight_pairs: tuple[Tensor, Tensor] | None
+    x_words: Tensor | None
     ids: Tensor
     client: Tensor
     y: Tensor
-    stable: Tensor
-    train: Tensor
-    counts: Tensor
+    client_ids: Tensor
+    train_rows: Tensor
+    num_train: Tensor
     starts: Tensor
-    inner: Tensor
-    every: Tensor
+    num_internal: Tensor
+    num_all: Tensor
     column: Tensor
-    own: Tensor
-    near_words: Tensor
+    is_self: Tensor
+    entry_words: Tensor
     first: Tensor
     later: Tensor
     scale: Tensor
-    num_wants: int
+    num_remote: int
     importance: tuple[Importance, Importance] | None
     class_weights: Tensor | None
 
     @property
     def num_rows(self) -> int:
+        """N, the number of rows."""
         return len(self.ids)
 
     @property
     def num_clients(self) -> int:
-        return len(self.counts)
+        """K, the number of clients."""
+        return len(self.num_train)
 
     @cached_property
-    def entries(self) -> Tensor:
-        """Non-zero features of each row, [N]."""
+    def num_nonzero(self) -> Tensor:
+        """The number of non-zero features of each row, [N]."""
         if isinstance(self.x, SparseMatrix):
             return self.x.indptr.diff().long()
         return torch.full_like(self.ids, self.x.shape[1])
 
 
-# ---- what a silo is ----------------------------------------------------------------------------------------
+# ---- the graphs of the clients -----------------------------------------------------------------------------
 
 
-def _wanted(cohort: Cohort) -> tuple[Tensor, Tensor]:
-    """The first cut edge of each want, [M], by client; and the want of each cut edge, [C]."""
+def _remote_neighbours(cohort: Cohort) -> tuple[Tensor, Tensor]:
+    """Return the first cross-client edge of each remote neighbour, by client, [M]; and the remote neighbour
+    of each cross-client edge, [C].
+    """
     known, place = torch.unique(cohort.cross_id, return_inverse=True)
     clients = int(cohort.cross_client.max()) + 1 if len(cohort.cross_client) else 1
     client = cohort.client[cohort.cross_row]
     codes = (client * clients + cohort.cross_client) * max(len(known), 1) + place
-    wants, of_edge = torch.unique(codes, return_inverse=True)
+    remote, of_edge = torch.unique(codes, return_inverse=True)
     edges = torch.arange(len(codes), device=codes.device)
-    first = edges.new_full((len(wants),), len(codes)).scatter_reduce(0, of_edge, edges, "amin")
+    first = edges.new_full((len(remote),), len(codes)).scatter_reduce(0, of_edge, edges, "amin")
     return first, of_edge
 
 
-def wants_of(cohort: Cohort) -> ExchangeIds:
-    """The neighbours of a cohort's rows at other clients, each once for every client."""
-    first, _ = _wanted(cohort)
+def remote_ids(cohort: Cohort) -> ExchangeIds:
+    """List the remote neighbours of a cohort's clients.
+
+    Args:
+        cohort: The clients' data.
+
+    Returns:
+        The ids of the M remote neighbours with their owners, and of the N rows.
+    """
+    first, _ = _remote_neighbours(cohort)
     return ExchangeIds(
         owner=cohort.cross_client[first],
         ids=cohort.cross_id[first],
@@ -132,14 +169,32 @@ def wants_of(cohort: Cohort) -> ExchangeIds:
 
 
 def make_client_graph(
-    cohort: Cohort, shares: bool, first_degrees: str, importance: bool, shares_first: bool
+    cohort: Cohort,
+    *,
+    has_remote: bool,
+    has_remote_first: bool,
+    first_degrees: str,
+    needs_importance: bool,
 ) -> ClientGraph:
-    """shares: whether there are neighbours elsewhere, in the first layer too if `shares_first`;
-    first_degrees: "all" of them count in the first layer's degrees, or "internal" ones only, unless that
-    layer sums over all of them; importance: whether FastGCN samples."""
+    """Build the graphs of a cohort's clients.
+
+    Args:
+        cohort: The clients' data.
+        has_remote: Whether any layer sums over remote neighbours.
+        has_remote_first: Whether the first layer does.
+        first_degrees: The edges that count in the degrees of the first layer: "all", or "internal". If the
+            first layer sums over remote neighbours, all edges count.
+        needs_importance: Whether FastGCN samples.
+
+    Returns:
+        The graphs.
+
+    Reference:
+        FedGraph, Eq. (1).
+    """
     n, device = cohort.num_rows, cohort.id.device
     rows = torch.arange(n, device=device)
-    first_edge, want = _wanted(cohort)
+    first_edge, remote = _remote_neighbours(cohort)
     row, column = [rows, cohort.edge_index[1]], [rows, cohort.edge_index[0]]
     ids, weight = cohort.id, [torch.ones(n, device=device)]
     weight.append(
@@ -147,307 +202,305 @@ def make_client_graph(
         if cohort.edge_weight is None
         else cohort.edge_weight
     )
-    num_wants = 0
-    if shares:
-        num_wants = len(first_edge)
+    num_remote = 0
+    if has_remote:
+        num_remote = len(first_edge)
         row.append(cohort.cross_row)
-        column.append(n + want)
+        column.append(n + remote)
         ids = torch.cat([ids, cohort.cross_id[first_edge]])
         weight.append(
-            torch.ones(len(want), device=device) if cohort.cross_weight is None else cohort.cross_weight
+            torch.ones(len(remote), device=device) if cohort.cross_weight is None else cohort.cross_weight
         )
-    near = SparseMatrix.from_coo(torch.cat(row), torch.cat(column), torch.cat(weight), (n, n + num_wants))
-    at, to = near.row, near.indices.long()
-    inside = to < n
-    inner_degree, degree = ((cohort.degree(with_cross=cut) + 1).double() for cut in (False, shares))
+    # A + I of Eq. (1)
+    adjacency = SparseMatrix.from_coo(
+        torch.cat(row), torch.cat(column), torch.cat(weight), (n, n + num_remote)
+    )
+    source, target = adjacency.row, adjacency.indices.long()
+    is_internal = target < n
+    internal_degree, degree = (
+        (cohort.degree(with_cross=with_cross) + 1).double() for with_cross in (False, has_remote)
+    )
     scale = degree.rsqrt()
-    narrow = inner_degree.rsqrt() if first_degrees == "internal" and not shares_first else scale
-    own_row = torch.where(inside, to, 0)
+    first_scale = internal_degree.rsqrt() if first_degrees == "internal" and not has_remote_first else scale
+    internal_target = torch.where(is_internal, target, 0)
 
-    def values(of: Tensor) -> Tensor:
-        across = torch.where(inside, of[own_row], 1.0)
-        return (near.values.double() * of[at] * across).to(torch.get_default_dtype())
+    def normalise(scale: Tensor) -> Tensor:
+        # Eq. (1); the owner of a remote neighbour scales its row (`layers.rows_to_send`).
+        of_target = torch.where(is_internal, scale[internal_target], 1.0)
+        return (adjacency.values.double() * scale[source] * of_target).to(torch.get_default_dtype())
 
-    later = values(scale)
-    first = later if narrow is scale else values(narrow)
+    later = normalise(scale)
+    first = later if first_scale is scale else normalise(first_scale)
     assert cohort.x is not None
-    apart = pairs = words = None
+    x_by_client = weight_pairs = x_words = None
     x = cohort.x
     if isinstance(x, SparseMatrix):
-        words = entry_words(cohort.id[x.row], x.indices.long())
-        pairs = pair_columns(x, cohort.client, cohort.num_clients)
+        x_words = entry_words(cohort.id[x.row], x.indices.long())
+        weight_pairs = pair_columns(x, cohort.client, cohort.num_clients)
         if cohort.num_clients == 1:  # the rows that all clients share are this client's weights
-            pairs = (pairs[0][:0], pairs[1][:0])
-        apart = shift_columns(x, cohort.client, *pairs)
-    silo = ClientGraph(
+            weight_pairs = (weight_pairs[0][:0], weight_pairs[1][:0])
+        x_by_client = shift_columns(x, cohort.client, *weight_pairs)
+    graph = ClientGraph(
         x=x,
-        apart=apart,
-        pairs=pairs,
-        words=words,
+        x_by_client=x_by_client,
+        weight_pairs=weight_pairs,
+        x_words=x_words,
         ids=cohort.id,
         client=cohort.client,
         y=cohort.y,
-        stable=torch.tensor(cohort.clients, device=device),
-        train=cohort.rows("train"),
-        counts=cohort.counts(cohort.train),
-        starts=near.indptr[:-1].long(),
-        inner=torch.bincount(at[inside], minlength=n),
-        every=near.indptr.diff().long(),
-        column=to,
-        own=to == at,
-        near_words=entry_words(cohort.id[at], ids[to]),
+        client_ids=torch.tensor(cohort.clients, device=device),
+        train_rows=cohort.rows("train"),
+        num_train=cohort.counts(cohort.train),
+        starts=adjacency.indptr[:-1].long(),
+        num_internal=torch.bincount(source[is_internal], minlength=n),
+        num_all=adjacency.indptr.diff().long(),
+        column=target,
+        is_self=target == source,
+        entry_words=entry_words(cohort.id[source], ids[target]),
         first=first,
         later=later,
         scale=scale.to(torch.get_default_dtype()),
-        num_wants=num_wants,
+        num_remote=num_remote,
         importance=None,
         class_weights=cohort.class_weights,
     )
-    if not importance:
-        return silo
+    if not needs_importance:
+        return graph
     client = cohort.client
-    if num_wants:
+    if num_remote:
         client = torch.cat([client, client[cohort.cross_row[first_edge]]])
-    both = (_importance(silo, at, client, shares_first), _importance(silo, at, client, shares))
-    return ClientGraph(**{**silo.__dict__, "importance": both})
+    importance = (_importance(graph, client, has_remote_first), _importance(graph, client, has_remote))
+    return ClientGraph(**{**graph.__dict__, "importance": importance})
 
 
-def _importance(silo: ClientGraph, at: Tensor, client: Tensor, shares: bool) -> Importance:
-    """q(u) proportional to sum_v Q(v, u)^2 over the client's own rows v. Of a node elsewhere the client
-    does not know the degree: its edges to own rows stand for it, which changes the spread and not the
-    mean."""
-    n, column = silo.num_rows, silo.column
-    value = silo.later.double() if shares else silo.first.double()
-    known = torch.bincount(column, minlength=n + silo.num_wants).double() + 1
-    value = torch.where(column < n, value, value / known[column].sqrt())
-    used = torch.ones_like(column, dtype=torch.bool) if shares else column < n
-    mass = torch.zeros(n + silo.num_wants, dtype=torch.float64, device=column.device)
-    mass = mass.index_add_(0, column[used], value[used] ** 2)
-    total = torch.zeros(silo.num_clients, dtype=torch.float64, device=column.device)
-    chance = mass / total.index_add_(0, client, mass)[client]
+def _importance(graph: ClientGraph, client: Tensor, has_remote: bool) -> Importance:
+    """Compute rho(u), proportional to the sum of Q(v, u)^2 over the client's own rows v; client [N + M]: of
+    each column.
+
+    A client does not know the degree of a remote neighbour. The number of edges to its own rows, plus 1,
+    stands for it, which changes the variance and not the mean.
+    """
+    n, column = graph.num_rows, graph.column
+    value = graph.later.double() if has_remote else graph.first.double()
+    known_degree = torch.bincount(column, minlength=n + graph.num_remote).double() + 1
+    value = torch.where(column < n, value, value / known_degree[column].sqrt())
+    is_used = torch.ones_like(column, dtype=torch.bool) if has_remote else column < n
+    mass = torch.zeros(n + graph.num_remote, dtype=torch.float64, device=column.device)
+    mass = mass.index_add_(0, column[is_used], value[is_used] ** 2)
+    total = torch.zeros(graph.num_clients, dtype=torch.float64, device=column.device)
+    probability = mass / total.index_add_(0, client, mass)[client]
     order = torch.argsort(client, stable=True)
     order = order[mass[order] > 0]
-    # A client without nodes has no column: the intervals of the clients after it lie one number further on.
-    is_empty = torch.bincount(silo.client) == 0
-    cumulated = chance[order].cumsum(0) + is_empty.cumsum(0)[client[order]]
-    return Importance(order, cumulated, chance)
+    # A client without nodes has no column, so the intervals of the clients after it move up by 1.
+    is_empty = torch.bincount(graph.client) == 0
+    cumulative = probability[order].cumsum(0) + is_empty.cumsum(0)[client[order]]
+    return Importance(order, cumulative, probability)
 
 
-# ---- Algorithm 2: the model of a batch ---------------------------------------------------------------------
+# ---- Algorithm 2: the sample of a local step ---------------------------------------------------------------
 
 
-def batch_rows(silo: ClientGraph, size: Tensor, key: int) -> Tensor:
-    """size [K] training nodes of each client, drawn without repetition: rows, ascending.  Alg. 2, l. 1"""
-    if bool((size >= silo.counts).all()):
-        return silo.train
-    client = silo.client[silo.train]
-    draw = uniform(key, silo.ids[silo.train])[:, 0]
+def sample_batch(graph: ClientGraph, sizes: Tensor, key: int) -> Tensor:
+    """Draw training nodes of each client without replacement.
+
+    Args:
+        graph: The clients' graphs.
+        sizes: kappa of each client, [K] int64.
+        key: The key of the draws.
+
+    Returns:
+        V^(L): the rows of the drawn nodes, ascending.
+
+    Reference:
+        FedGraph, Alg. 2, line 1.
+    """
+    # Alg. 2, l. 1
+    if bool((sizes >= graph.num_train).all()):
+        return graph.train_rows
+    client = graph.client[graph.train_rows]
+    draw = uniform(key, graph.ids[graph.train_rows])[:, 0]
     order = torch.argsort(client + draw)
-    rank = torch.arange(len(order), device=order.device) - (silo.counts.cumsum(0) - silo.counts)[client]
-    return silo.train[order[rank < size[client]].sort().values]
+    before = graph.num_train.cumsum(0) - graph.num_train
+    rank = torch.arange(len(order), device=order.device) - before[client]
+    return graph.train_rows[order[rank < sizes[client]].sort().values]
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
-    """The neighbours that n rows leaving a layer have in a sample: counts [n] of them, which column of the
-    adjacency each is, [e], and Q of the sample, [e] (Eq. 7)."""
+class SampledNeighbours:
+    """The sampled neighbours N^(l)(v) of the n rows v that leave a layer.
+
+    Attributes:
+        counts: The number of sampled entries of each row, [n].
+        column: The column of each entry in the adjacency, [e].
+        value: Q^(l)(v, u) of each entry, Eq. (7), [e].
+    """
 
     counts: Tensor
     column: Tensor
     value: Tensor
 
 
-def choose(
-    silo: ClientGraph, rows: Tensor, amount: Tensor | None, sampler: str, layer: int, shares: bool, key: int
-) -> tuple[Chosen, Tensor]:
-    """Of the rows [n] that leave a layer, the neighbours that its sum is over, and which wants are among
-    them, [M] bool.  Alg. 2, l. 3-6
+def sample_neighbours(
+    graph: ClientGraph,
+    rows: Tensor,
+    amount: Tensor | None,
+    sampler: str,
+    layer: int,
+    has_remote: bool,
+    key: int,
+) -> tuple[SampledNeighbours, Tensor]:
+    """Sample the neighbours over which a layer sums.
 
-    amount [K]: at each client, of sampler "chance" the chance of a neighbour, with "fan_out" how many of
-    them, with "importance" how many nodes of the layer; None: all neighbours. shares: those elsewhere
-    count too. "chance_ht": as "chance", weighted by 1 / p."""
-    counts = (silo.every if shares else silo.inner)[rows]
-    entry = ranges(silo.starts[rows], counts)
-    value = silo.first if layer == 0 else silo.later
-    if amount is None or (sampler.startswith("chance") and bool((amount >= 1).all())):
+    Args:
+        graph: The clients' graphs.
+        rows: V^(l+1): the rows that leave the layer, [n].
+        amount: What the decision says for this layer, for each client, [K]: the probability of a neighbour,
+            the number of neighbours, or the number of draws, depending on the sampler. None: all neighbours.
+        sampler: "independent" (the ratio of Eq. (7)), "independent_ht" (1 / p), "fan_out" or "importance".
+        layer: The number of the layer, from 0.
+        has_remote: Whether the layer sums over remote neighbours.
+        key: The key of the draws.
+
+    Returns:
+        The sampled neighbours; and whether each remote neighbour is among them, bool [M].
+
+    Reference:
+        FedGraph, Alg. 2, lines 3 to 6.
+    """
+    counts = (graph.num_all if has_remote else graph.num_internal)[rows]
+    entry = ranges(graph.starts[rows], counts)
+    value = graph.first if layer == 0 else graph.later
+    if amount is None or (sampler.startswith("independent") and bool((amount >= 1).all())):
         value = value[entry]
     else:
         numbers = torch.arange(len(rows), device=rows.device)
         row = torch.repeat_interleave(numbers, counts, output_size=len(entry))
-        kept = _sample(silo, row, entry, counts, amount[silo.client[rows]], amount, sampler, shares, key)
-        entry, row = entry[kept.which], row[kept.which]
-        value = value[entry] * kept.factor.to(value.dtype)
+        sampled = _run_sampler(
+            graph, row, entry, counts, amount[graph.client[rows]], amount, sampler, has_remote, key
+        )
+        entry, row = entry[sampled.entries], row[sampled.entries]
+        # Eq. (7)
+        value = value[entry] * sampled.factor.to(value.dtype)
         counts = torch.bincount(row, minlength=len(rows))
-    column = silo.column[entry]
-    wanted = torch.zeros(silo.num_wants, dtype=torch.bool, device=rows.device)
-    if shares:
-        wanted[column[column >= silo.num_rows] - silo.num_rows] = True
-    return Chosen(counts, column, value), wanted
+    column = graph.column[entry]
+    is_requested = torch.zeros(graph.num_remote, dtype=torch.bool, device=rows.device)
+    if has_remote:
+        is_requested[column[column >= graph.num_rows] - graph.num_rows] = True
+    return SampledNeighbours(counts, column, value), is_requested
 
 
-def _sample(
-    silo: ClientGraph,
+def _run_sampler(
+    graph: ClientGraph,
     row: Tensor,
     entry: Tensor,
     counts: Tensor,
-    of_row: Tensor,
+    row_amount: Tensor,
     amount: Tensor,
     sampler: str,
-    shares: bool,
+    has_remote: bool,
     key: int,
-) -> Kept:
-    """What is kept of the entries [E] of n rows, counts [n] each; of_row [n]: the amount of each row's
-    client."""
+) -> Sampled:
+    """Sample from the entries [E] of n rows, counts [n] each; row_amount [n]: the amount of each row's
+    client.
+    """
     if sampler == "importance":
-        assert silo.importance is not None
-        importance = silo.importance[1 if shares else 0]
-        times = _draw_columns(silo, importance, amount.long(), key)
-        column = silo.column[entry]
-        return in_proportion(times[column], importance.chance[column], of_row[row])
-    draw, own = uniform_entries(key, silo.near_words[entry]), silo.own[entry]
+        assert graph.importance is not None
+        importance = graph.importance[1 if has_remote else 0]
+        times = _draw_columns(graph, importance, amount.long(), key)
+        column = graph.column[entry]
+        return sample_by_importance(times[column], importance.probability[column], row_amount[row])
+    draw, is_self = uniform_entries(key, graph.entry_words[entry]), graph.is_self[entry]
     if sampler == "fan_out":
-        return fan_out(draw, of_row, row, own, counts)
-    return by_chance(draw, of_row, row, own, counts, ratio=sampler == "chance")
+        return sample_fan_out(draw, row_amount, row, is_self, counts)
+    return sample_independently(draw, row_amount, row, is_self, counts, ratio=sampler == "independent")
 
 
-def _draw_columns(silo: ClientGraph, importance: Importance, draws: Tensor, key: int) -> Tensor:
-    """How often each column is drawn, [N + M]: draws [K] times at each client that has nodes, with
-    replacement."""
-    draws = torch.where(torch.bincount(silo.client, minlength=len(draws)) > 0, draws, 0)
+def _draw_columns(graph: ClientGraph, importance: Importance, draws: Tensor, key: int) -> Tensor:
+    """Count how often each column is drawn, [N + M]: `draws` [K] times at each client that has nodes, with
+    replacement.
+    """
+    draws = torch.where(torch.bincount(graph.client, minlength=len(draws)) > 0, draws, 0)
     width = int(draws.max()) if len(draws) else 0
-    at = uniform(key, silo.stable, width)
+    point = uniform(key, graph.client_ids, width)
     client = torch.arange(len(draws), device=draws.device)
-    at = (at + client[:, None])[torch.arange(width, device=draws.device) < draws[:, None]]
-    place = torch.searchsorted(importance.cumulated, at, right=True)
-    column = importance.column[place.clamp(max=len(importance.column) - 1)]
-    return torch.bincount(column, minlength=len(importance.chance))
+    point = (point + client[:, None])[torch.arange(width, device=draws.device) < draws[:, None]]
+    place = torch.searchsorted(importance.cumulative, point, right=True)
+    column = importance.columns[place.clamp(max=len(importance.columns) - 1)]
+    return torch.bincount(column, minlength=len(importance.probability))
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer of a sample: rows [n_in] that enter it and out [n] that leave it, adjacency [n, n_in + m] over
-    these and the m rows that come from elsewhere; answers [A]: which of the rows entering other clients ask
-    for, None where nothing is shared."""
+    """A layer of a sample, with n_in rows that enter it and m remote neighbours.
+
+    Attributes:
+        rows: V^(l): the rows that enter it, ascending, [n_in].
+        out: V^(l+1): the rows that leave it, [n].
+        adjacency: Q^(l), over the rows that enter and the remote neighbours, [n, n_in + m].
+        sent: The positions in `rows` of the rows that other clients have requested, [A]; None if the layer
+            has no remote neighbours.
+    """
 
     rows: Tensor
     out: Tensor
     adjacency: SparseMatrix
-    answers: Tensor | None
+    sent: Tensor | None
 
 
-def settle(
-    silo: ClientGraph, out: Tensor, chosen: Chosen, wanted: Tensor, asked: Tensor | None, first: bool
+def build_layer(
+    graph: ClientGraph,
+    out: Tensor,
+    sampled: SampledNeighbours,
+    is_requested: Tensor,
+    requested: Tensor | None,
+    is_first: bool,
 ) -> Layer:
-    """The layer, once the silo knows which rows others ask for (asked [A], None: nothing is shared).
-    Alg. 2, l. 7: V^(l) is what is sampled, and here what is asked for."""
-    n = silo.num_rows
+    """Build a layer, after the clients have requested rows from each other.
+
+    The rows that enter are the sampled ones (the rows that leave are among them), and those that other
+    clients request.
+
+    Args:
+        graph: The clients' graphs.
+        out: The rows that leave the layer, [n].
+        sampled: Their sampled neighbours.
+        is_requested: Whether each remote neighbour is sampled, bool [M].
+        requested: The rows that other clients request, [A]; None if the layer has no remote neighbours.
+        is_first: Whether it is the first layer.
+
+    Returns:
+        The layer.
+
+    Reference:
+        FedGraph, Alg. 2, line 7.
+    """
+    n = graph.num_rows
+    # Alg. 2, l. 7
     enters = torch.zeros(n, dtype=torch.bool, device=out.device)
-    inside = chosen.column < n
-    enters[chosen.column[inside]] = True
-    if asked is not None:
-        enters[asked] = True
+    is_internal = sampled.column < n
+    enters[sampled.column[is_internal]] = True
+    if requested is not None:
+        enters[requested] = True
     rows = enters.nonzero()[:, 0]
-    if first and len(rows) > TAKE_ALL * n:
+    if is_first and len(rows) > TAKE_ALL * n:
         rows = torch.arange(n, device=out.device)
-    place = torch.empty(n + silo.num_wants, dtype=torch.int64, device=out.device)
+    place = torch.empty(n + graph.num_remote, dtype=torch.int64, device=out.device)
     place[rows] = torch.arange(len(rows), device=out.device)
-    place[n:] = wanted.cumsum(0) + (len(rows) - 1)
-    indptr = torch.cat([chosen.counts.new_zeros(1), chosen.counts.cumsum(0)]).int()
-    shape = (len(out), len(rows) + int(wanted.sum()))
-    pattern = Pattern(indptr, place[chosen.column].int(), shape, once=True)
-    answered = None if asked is None else place[asked]
-    return Layer(rows, out, SparseMatrix(pattern, chosen.value), answered)
+    place[n:] = is_requested.cumsum(0) + (len(rows) - 1)
+    indptr = torch.cat([sampled.counts.new_zeros(1), sampled.counts.cumsum(0)]).int()
+    shape = (len(out), len(rows) + int(is_requested.sum()))
+    pattern = Pattern(indptr, place[sampled.column].int(), shape, once=True)
+    sent = None if requested is None else place[requested]
+    return Layer(rows, out, SparseMatrix(pattern, sampled.value), sent)
 
 
-def entering(layer: Layer) -> Tensor:
+def entering_rows(layer: Layer) -> Tensor:
+    """Return the rows that enter a layer, which leave the layer below.
+
+    Args:
+        layer: The layer.
+
+    Returns:
+        The rows, [n_in].
+    """
     return layer.rows
-
-
-# ---- Algorithm 1: what a layer does ------------------------------------------------------------------------
-
-
-def transform(
-    silo: ClientGraph,
-    layer: Layer,
-    weights: Weights,
-    h: Tensor | None,
-    number: int,
-    p: float,
-    key: int | None,
-) -> Tensor:
-    """h W of the rows that enter a layer, [n_in, H], each with its client's weights, or with those that all
-    share; h: None for the features. p, key: of dropout, key None for none."""
-    weight, dropout = weights[f"layers.{number}.weight"], None if key is None else Dropout(p, key)
-    rows = layer.rows
-    if h is None and isinstance(silo.x, SparseMatrix):
-        x, words = silo.x, silo.words
-        if isinstance(weight, SparseWeights):
-            assert silo.apart is not None
-            x, weight = silo.apart, weight.values
-        assert words is not None
-        if len(rows) < silo.num_rows:
-            words = words[ranges(x.indptr[rows].long(), silo.entries[rows])]
-            x = x.select_rows(rows)
-        return spmm(x if dropout is None else dropout.entries(x, words, number), weight)
-    if h is None:
-        assert isinstance(silo.x, Tensor)
-        h = silo.x if len(rows) == silo.num_rows else silo.x[rows]
-    if dropout is not None:
-        h = dropout.rows(h, silo.ids[rows], number)
-    assert isinstance(weight, Tensor)
-    if weight.dim() == 2:
-        return h @ weight
-    if silo.num_clients == 1:
-        return h @ weight[0]
-    return tiled(h, weight, make_tiles(silo.client[rows], silo.num_clients))
-
-
-def answers(silo: ClientGraph, layer: Layer, hw: Tensor) -> Tensor:
-    """h W / sqrt(D_uu) of the rows that other clients ask for, [A, H]."""
-    assert layer.answers is not None
-    return hw.detach()[layer.answers] * silo.scale[layer.rows[layer.answers], None]
-
-
-def aggregate(
-    silo: ClientGraph,
-    layer: Layer,
-    hw: Tensor,
-    received: Tensor | None,
-    weights: Weights,
-    number: int,
-    last: bool,
-) -> Tensor:
-    """What leaves a layer, [n, H]; received [m, H]: from elsewhere.  Eqs. (2)-(4)"""
-    bias = weights[f"layers.{number}.bias"]
-    assert isinstance(bias, Tensor)
-    z = spmm(layer.adjacency, hw if received is None else torch.cat([hw, received]))
-    if bias.dim() == 2:
-        bias = bias[0] if silo.num_clients == 1 else bias.index_select(0, silo.client[layer.out])
-    z = z + bias
-    return z if last else z.relu()
-
-
-def work_of(silo: ClientGraph, layer: Layer, number: int, width_in: int, width_out: int) -> Tensor:
-    """Floating-point operations of a layer at each client for a step of training, [K] float64: two for every
-    product and sum, of the transformation and of the neighbours' sum, forwards and backwards."""
-    enters = _entering(silo, layer)
-    client = silo.client[enters]
-    if number == 0:
-        products = 2 * 2 * silo.entries[enters].double() * width_out  # h W, and the gradient of W
-    else:
-        products = torch.full_like(enters, 3 * 2 * width_in * width_out).double()
-    work = torch.zeros(silo.num_clients, dtype=torch.float64, device=client.device)
-    work.index_add_(0, client, products)
-    edges = layer.adjacency.indptr.diff().double() * (2 * 2 * width_out)
-    return work.index_add_(0, silo.client[layer.out], edges)
-
-
-def _entering(silo: ClientGraph, layer: Layer) -> Tensor:
-    """The rows that a layer needs: fewer than enter it where all do (`TAKE_ALL`)."""
-    if len(layer.rows) < silo.num_rows:
-        return layer.rows
-    used = torch.zeros(layer.adjacency.shape[1], dtype=torch.bool, device=layer.rows.device)
-    used[layer.adjacency.indices.long()] = True
-    if layer.answers is not None:
-        used[layer.answers] = True
-    return layer.rows[used[: len(layer.rows)]]

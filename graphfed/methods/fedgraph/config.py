@@ -32,39 +32,43 @@ class FedGraphConfig(
             "aggregation",
             "policy",
             "ddpg",
-            "what it decides by is every client's weights, which the server must read",
+            "the policy observes every client's weights, which the server must read",
         ),
     )
     policy: Literal["full", "constant", "graphsage", "fastgcn", "ddpg", "bandit"] = Field(
         default="full",
-        description="how much is sampled: nothing is left out, neighbours with one chance, so many "
-        "neighbours, so many nodes of a layer; or as a policy says that `graphfed policy` has learned",
+        description="how much is sampled: everything (full), one probability for every neighbour (constant), "
+        "a number of neighbours (graphsage), a number of nodes of a layer (fastgcn), or by a policy that "
+        "`graphfed policy` has learned (ddpg, bandit)",
     )
     policy_file: str | None = Field(
-        default=None, description="of policy=ddpg or bandit: the file, at the server, of what was learned"
+        default=None, description="the file of the learned policy, at the server, for policy=ddpg or bandit"
     )
     probability: float = Field(
-        default=0.5, gt=0, le=1, description="of policy=constant: chance of a neighbour, in every layer"
+        default=0.5,
+        gt=0,
+        le=1,
+        description="sampling probability of a neighbour, in every layer, for policy=constant",
     )
     batch: int = Field(
         default=256,
         ge=1,
-        description="of policy=constant, graphsage and fastgcn: training nodes of a client in a step, at "
-        "most",
+        description="largest number of a client's training nodes in a step, for policy=constant, graphsage "
+        "and fastgcn",
     )
     fan_out: int = Field(
-        default=25, ge=1, description="of policy=graphsage: neighbours in the last layer, at most"
+        default=25, ge=1, description="largest number of neighbours in the last layer, for policy=graphsage"
     )
     inner_fan_out: int = Field(
-        default=10, ge=1, description="of policy=graphsage: neighbours in the other layers, at most"
+        default=10, ge=1, description="largest number of neighbours in the other layers, for policy=graphsage"
     )
     layer_size: int = Field(
-        default=256, ge=1, description="of policy=fastgcn: draws of each client and layer"
+        default=256, ge=1, description="number of draws of each client and layer, for policy=fastgcn"
     )
     estimator: Literal["ratio", "horvitz_thompson"] = Field(
         default="ratio",
-        description="weight of a sampled neighbour: all neighbours over those sampled, as in the paper, or "
-        "one over its chance",
+        description="weight of a sampled neighbour: the number of neighbours over that of sampled ones, as "
+        "in the paper (ratio), or 1 over the sampling probability (horvitz_thompson)",
     )
     sent_embeddings: Literal["hidden", "all", "none"] = Field(
         default="hidden",
@@ -74,38 +78,39 @@ class FedGraphConfig(
     )
     refresh: Literal["step", "round"] = Field(
         default="step",
-        description="when samples are drawn and embeddings cross: in every local step, or once in a round",
+        description="when samples are drawn and embeddings are sent: in every local step, or once in a round",
     )
     first_degrees: Literal["all", "internal"] = Field(
         default="internal",
-        description="degrees of the first layer's adjacency: of the edges that it sums over, or with those "
-        "to other clients (the paper), which scales nodes down where most neighbours are elsewhere",
+        description="degrees of the first layer's adjacency: of internal edges only, which the first layer "
+        "sums over (internal), or of all edges, as in the paper (all), which scales nodes with many remote "
+        "neighbours down",
     )
     speed: float = Field(
         default=1e9,
         gt=0,
         allow_inf_nan=False,
-        description="of the time model: floating-point operations a second of a client, at the median",
+        description="time model: median of the clients' floating-point operations per second",
     )
     bandwidth: float = Field(
         default=1.25e8,
         gt=0,
         allow_inf_nan=False,
-        description="of the time model: bytes a second of a client, at the median",
+        description="time model: median of the clients' bytes per second",
     )
     spread: float = Field(
         default=2.0,
         ge=1,
         allow_inf_nan=False,
-        description="of the time model: the fastest client has so many times the median speed and bandwidth, "
-        "the slowest so many times less",
+        description="time model: the factor by which the fastest client exceeds the median speed and "
+        "bandwidth, and by which the slowest falls below them",
     )
 
     @model_validator(mode="after")
-    def _file_of_a_policy(self) -> "FedGraphConfig":
+    def _check_policy_file(self) -> "FedGraphConfig":
         if self.policy in LEARNED and self.policy_file is None:
             raise InputError(
-                f"policy={self.policy} cannot be used without policy_file, the file of what was learned; "
+                f"policy={self.policy} cannot be used without policy_file, the file of a learned policy; "
                 f"learn one with `graphfed policy {self.policy}`, or use policy=full"
             )
         if self.policy not in LEARNED and self.policy_file is not None:
@@ -122,10 +127,17 @@ class FedGraphConfig(
 
     @property
     def sampler(self) -> str:
-        """The sampler of a decision's amounts (`silos.choose`)."""
+        """The sampler that uses a decision's amounts (`client_graphs.sample_neighbours`)."""
         kinds = {"graphsage": "fan_out", "fastgcn": "importance"}
-        return kinds.get(self.policy, "chance" if self.estimator == "ratio" else "chance_ht")
+        return kinds.get(self.policy, "independent" if self.estimator == "ratio" else "independent_ht")
 
     def sends_embeddings(self, layer: int) -> bool:
-        """Return whether the embeddings of a layer are sent, so that it sees neighbours at other clients."""
+        """Return whether the embeddings that enter a layer are sent, so that it sums over remote neighbours.
+
+        Args:
+            layer: The number of the layer, from 0.
+
+        Returns:
+            Whether they are sent.
+        """
         return self.sent_embeddings == "all" or (self.sent_embeddings == "hidden" and layer > 0)

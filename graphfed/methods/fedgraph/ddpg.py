@@ -1,21 +1,24 @@
-"""The DDPG that learns FedGraph's sampling policy: Stable-Baselines3's networks, updates and replay buffer,
-in the loop of the paper (Chen, Li, Miyazaki and Wu, "FedGraph", Algorithm 4).
+"""The DDPG that learns FedGraph's sampling policy (Chen, Li, Miyazaki and Wu, "FedGraph", Algorithm 4), with
+the networks, updates and replay buffer of Stable-Baselines3.
 
     paper              here
     q, mu              `learner.critic`, `learner.actor`
     q~, mu~            `learner.critic_target`, `learner.actor_target`
-    eta_q, eta_mu      `DDPGConfig.lr`, of both: Stable-Baselines3 has one rate, of Adam
-    phi, K             `DDPGConfig.phi`, batch
+    eta_q, eta_mu      `DDPGConfig.lr` for both: Stable-Baselines3 has one learning rate, of Adam
+    phi, K_b           `DDPGConfig.phi`, `DDPGConfig.batch`
     Eqs. (12) to (14)  `learner.train`
 
-Differs from the paper: it says neither gamma, phi, K, the learning rates, the noise nor the size of the
-buffer; see `DDPGConfig`. The first episode acts at random, uniformly: it is what the principal components
-are fitted on, and its rounds are in the replay buffer too. The policy is the actor that `kept_episode` names,
-not the last one: returns can fall again, and far.
+Differs from the paper (items of docs/papers/fedgraph.md, "Differences from the paper"): the actions of the
+first episode are random and uniform, because the principal components are fitted on its weights; its
+transitions are in the replay buffer (12). The policy is the actor after the episode that `select_episode`
+returns, and not the last actor, because returns can fall again (13). The constants that the paper does not
+give have our values (14).
 
-Stable-Baselines3 saves by pickle, so nothing of it is saved or loaded by its own functions: weights, moments
-(`learner_tensors`) and transitions (`Transitions.arrays`) are arrays for safetensors files. What an episode
-draws follows from the seed and its number, so learning that was stopped goes on to the same bits."""
+Stable-Baselines3 saves with pickle, so its own functions neither save nor load anything here. Weights,
+moments (`learner_tensors`) and transitions (`Transitions.arrays`) are arrays for safetensors files. The
+random draws of an episode follow from the seed and its number, so learning that was stopped goes on to the
+same bits.
+"""
 
 import contextlib
 import itertools
@@ -35,7 +38,7 @@ from graphfed.methods.fedgraph.environment import (
     Episode,
     FederationEnvironment,
     PreparedFederation,
-    observation_of,
+    make_observation,
     run_episode,
 )
 from graphfed.methods.fedgraph.learning_config import WINDOW, DDPGConfig, numbers_in
@@ -49,23 +52,29 @@ __all__ = [
     "actor_tensors",
     "bytes_of_files",
     "check_fits",
-    "first_episode",
-    "kept_episode",
-    "later_episode",
+    "learn_transition",
     "learner_tensors",
     "make_learner",
-    "observe",
     "replay",
     "restore",
+    "run_first_episode",
+    "run_later_episode",
     "seeded",
+    "select_episode",
     "tensors_under",
 ]
 
 
 @contextlib.contextmanager
 def seeded(key: int) -> Iterator[None]:
-    """In this block the global generators, which Stable-Baselines3 draws from, begin from `key`; after it
-    they are as they were."""
+    """Seed the global generators, from which Stable-Baselines3 draws, for a block, and restore them after it.
+
+    Args:
+        key: The seed of the block.
+
+    Yields:
+        Nothing.
+    """
     before = random.getstate(), np.random.get_state(), torch.random.get_rng_state()  # noqa: NPY002
     random.seed(key)
     np.random.seed(key % 2**32)  # noqa: NPY002
@@ -79,8 +88,21 @@ def seeded(key: int) -> Iterator[None]:
 
 
 def make_learner(environment: gymnasium.Env, config: DDPGConfig, rounds: int, seed: int, device: str) -> Any:
-    """A DDPG (Stable-Baselines3's) with fresh networks and an empty buffer for at most `rounds`
-    transitions."""
+    """Build a DDPG of Stable-Baselines3 with initial networks and an empty replay buffer.
+
+    Args:
+        environment: The environment, whose spaces give the sizes of the networks.
+        config: The settings of DDPG.
+        rounds: The rounds of all episodes; the buffer never needs to hold more transitions.
+        seed: The seed of the policy; the networks are drawn from it.
+        device: The device of the networks.
+
+    Returns:
+        The learner, a `stable_baselines3.DDPG`.
+
+    Reference:
+        FedGraph, Alg. 4, lines 1 to 5.
+    """
     widths = numbers_in(config.widths, int)
     with seeded(fold(seed, "policy", "networks")):
         learner = stable_baselines3.DDPG(
@@ -99,109 +121,201 @@ def make_learner(environment: gymnasium.Env, config: DDPGConfig, rounds: int, se
 
 
 class Explorer:
-    """Actions while learning, of episode `number`: of the first one uniform, later the actor's with noise, in
-    [-1, 1]. learner: None in the first, which it is not there for."""
+    """Selects the actions of an episode while learning.
+
+    In the first episode they are uniform; later they are the actor's with Gaussian noise, clipped to [-1, 1].
+    """
 
     def __init__(self, learner: Any, config: DDPGConfig, size: int, seed: int, number: int) -> None:
+        """Initialise the draws of an episode.
+
+        Args:
+            learner: The learner; None in the first episode.
+            config: The settings of DDPG.
+            size: The numbers of an action.
+            seed: The seed of the policy.
+            number: The number of the episode, from 1.
+        """
         self._learner, self._noise, self._size = learner, config.noise, size
         self._draws = np.random.default_rng(fold(seed, "policy", "actions", number))
 
-    def choose(self, seen: np.ndarray) -> np.ndarray:
+    def choose(self, observation: np.ndarray) -> np.ndarray:
+        """Select an action.
+
+        Args:
+            observation: The observation, [d].
+
+        Returns:
+            The action, [size] float32 in [-1, 1].
+
+        Reference:
+            FedGraph, Alg. 4, line 15.
+        """
         if self._learner is None:
             return self._draws.uniform(-1, 1, self._size).astype(np.float32)
-        action, _ = self._learner.predict(seen, deterministic=True)
+        action, _ = self._learner.predict(observation, deterministic=True)
         noise = self._draws.normal(0.0, self._noise, self._size)
         clipped: np.ndarray = np.clip(action + noise, -1, 1).astype(np.float32)
         return clipped
 
 
-def remember(
-    learner: Any, seen: np.ndarray, action: np.ndarray, reward: float, after: np.ndarray, over: bool
-) -> None:
-    """Store a transition. The end of an episode is that of time, not of what could still be gained."""
-    info = [{"TimeLimit.truncated": over}]
-    learner.replay_buffer.add(seen, after, action, np.array([reward]), np.array([over]), info)
-
-
-def observe(
+def store_transition(
     learner: Any,
-    config: DDPGConfig,
-    seen: np.ndarray,
+    observation: np.ndarray,
     action: np.ndarray,
     reward: float,
-    after: np.ndarray,
-    over: bool,
+    next_observation: np.ndarray,
+    is_last: bool,
 ) -> None:
-    """Store a transition and learn.  Alg. 4, l. 11-14"""
-    remember(learner, seen, action, reward, after, over)
+    """Store a transition in the replay buffer."""
+    # An episode ends by its time limit, so its last transition keeps the term gamma q~ of Eq. (12).
+    info = [{"TimeLimit.truncated": is_last}]
+    learner.replay_buffer.add(
+        observation, next_observation, action, np.array([reward]), np.array([is_last]), info
+    )
+
+
+def learn_transition(
+    learner: Any,
+    config: DDPGConfig,
+    observation: np.ndarray,
+    action: np.ndarray,
+    reward: float,
+    next_observation: np.ndarray,
+    is_last: bool,
+) -> None:
+    """Store a transition, and update the networks once the buffer has enough transitions for a batch.
+
+    Args:
+        learner: The learner.
+        config: The settings of DDPG.
+        observation: s'[t], [d].
+        action: a[t], [size].
+        reward: r[t].
+        next_observation: s'[t + 1], [d].
+        is_last: Whether the episode ends with this transition.
+
+    Reference:
+        FedGraph, Alg. 4, lines 11 to 14.
+    """
+    # Alg. 4, l. 11
+    store_transition(learner, observation, action, reward, next_observation, is_last)
     if learner.replay_buffer.size() >= config.batch:
+        # Alg. 4, l. 12-14
         learner.train(gradient_steps=config.updates, batch_size=config.batch)
 
 
 def actor_tensors(learner: Any) -> dict[str, Tensor]:
-    """The actor as a policy's file has it: ``actor.<layer>.weight`` and ``bias``."""
-    found = {}
+    """Return the actor's weights as a policy file has them.
+
+    Args:
+        learner: The learner.
+
+    Returns:
+        ``actor.<layer>.weight`` and ``actor.<layer>.bias``, copies on the CPU.
+    """
+    tensors = {}
     layers = [part for part in learner.actor.mu if isinstance(part, torch.nn.Linear)]
     for number, layer in enumerate(layers):
-        found[f"actor.{number}.weight"] = layer.weight.detach().cpu().clone()
-        found[f"actor.{number}.bias"] = layer.bias.detach().cpu().clone()
-    return found
+        tensors[f"actor.{number}.weight"] = layer.weight.detach().cpu().clone()
+        tensors[f"actor.{number}.bias"] = layer.bias.detach().cpu().clone()
+    return tensors
 
 
-def kept_episode(returns: Sequence[float]) -> int:
-    """The episode after which the actor is the policy: of those that end ten with noise in a row, the one
-    whose ten have the largest mean return, the first of equal ones; the last one where none does. The first
-    episode is not the actor's."""
+def select_episode(returns: Sequence[float]) -> int:
+    """Select the episode after which the actor is the policy.
+
+    It is the last of the WINDOW episodes in a row with the largest mean return, the first episode not
+    counted, because its actions are not the actor's. The earliest of equal ones is selected.
+
+    Args:
+        returns: The return of each episode.
+
+    Returns:
+        The number of the episode, from 1; the last one if there are too few episodes.
+    """
     ends = range(1 + WINDOW, len(returns) + 1)
     return max(ends, key=lambda end: sum(returns[end - WINDOW : end]), default=len(returns))
 
 
 # ---- what is saved -----------------------------------------------------------------------------------------
 
-#: The networks, and those of them that an optimiser moves.
+#: The networks, and those of them that have an optimiser.
 NETWORKS = ("actor", "actor_target", "critic", "critic_target")
-LEARNING = ("actor", "critic")
+OPTIMIZED = ("actor", "critic")
 
 
 @dataclass
 class Transitions:
-    """The rounds of an episode as the replay buffer has them: R + 1 observations [d], the last one after the
-    last round, R actions [a] and rewards."""
+    """The rounds of an episode as the replay buffer has them.
 
-    seen: list[np.ndarray] = field(default_factory=list)
+    Attributes:
+        observations: R + 1 observations [d], the last one after the last round.
+        actions: R actions [a].
+        rewards: R rewards.
+    """
+
+    observations: list[np.ndarray] = field(default_factory=list)
     actions: list[np.ndarray] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
 
-    def add(self, seen: np.ndarray, action: np.ndarray, reward: float, after: np.ndarray) -> None:
-        if not self.seen:
-            self.seen.append(seen)
-        self.seen.append(after)
+    def add(
+        self, observation: np.ndarray, action: np.ndarray, reward: float, next_observation: np.ndarray
+    ) -> None:
+        """Append a round.
+
+        Args:
+            observation: The observation before it, [d]; the one after the round before, if there is one.
+            action: The action, [a].
+            reward: The reward.
+            next_observation: The observation after it, [d].
+        """
+        if not self.observations:
+            self.observations.append(observation)
+        self.observations.append(next_observation)
         self.actions.append(action)
         self.rewards.append(reward)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """For a file."""
+        """Return the rounds as arrays for a file.
+
+        Returns:
+            seen: the observations, [R + 1, d]. actions: [R, a]. rewards: [R] float64.
+        """
         return {
-            "seen": np.stack(self.seen),
+            "seen": np.stack(self.observations),
             "actions": np.stack(self.actions),
             "rewards": np.array(self.rewards),
         }
 
 
 def replay(learner: Any, arrays: Mapping[str, np.ndarray]) -> None:
-    """Store the transitions of an episode again, from `Transitions.arrays`."""
-    seen, actions, rewards = (arrays[name] for name in ("seen", "actions", "rewards"))
+    """Store the transitions of a saved episode in the replay buffer.
+
+    Args:
+        learner: The learner.
+        arrays: The arrays of `Transitions.arrays`.
+    """
+    observations, actions, rewards = (arrays[name] for name in ("seen", "actions", "rewards"))
     for t, (action, reward) in enumerate(zip(actions, rewards, strict=True)):
-        remember(learner, seen[t], action, float(reward), seen[t + 1], t + 1 == len(actions))
+        is_last = t + 1 == len(actions)
+        store_transition(learner, observations[t], action, float(reward), observations[t + 1], is_last)
 
 
 def learner_tensors(learner: Any) -> dict[str, Tensor]:
-    """The networks, and the moments of their optimisers."""
+    """Return the weights of the networks and the moments of their optimisers.
+
+    Args:
+        learner: The learner.
+
+    Returns:
+        ``<network>.<name>`` and ``adam.<network>.<place>.<name>``.
+    """
     tensors: dict[str, Tensor] = {}
     for network in NETWORKS:
         weights = getattr(learner, network).state_dict()
         tensors |= {f"{network}.{name}": weight for name, weight in weights.items()}
-    for network in LEARNING:
+    for network in OPTIMIZED:
         moments = getattr(learner, network).optimizer.state_dict()["state"]
         for place, state in moments.items():
             tensors |= {f"adam.{network}.{place}.{name}": tensor for name, tensor in state.items()}
@@ -209,10 +323,15 @@ def learner_tensors(learner: Any) -> dict[str, Tensor]:
 
 
 def restore(learner: Any, tensors: Mapping[str, Tensor]) -> None:
-    """Set networks and optimisers to what `learner_tensors` gave."""
+    """Load the networks and optimisers of a saved learner.
+
+    Args:
+        learner: The learner.
+        tensors: The tensors of `learner_tensors`; others are ignored.
+    """
     for network in NETWORKS:
         getattr(learner, network).load_state_dict(tensors_under(tensors, f"{network}."))
-    for network in LEARNING:
+    for network in OPTIMIZED:
         optimizer = getattr(learner, network).optimizer
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors_under(tensors, f"adam.{network}.").items():
@@ -223,7 +342,15 @@ def restore(learner: Any, tensors: Mapping[str, Tensor]) -> None:
 
 
 def tensors_under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Those tensors whose names begin with a prefix, without it."""
+    """Select the tensors whose names begin with a prefix, and remove it.
+
+    Args:
+        tensors: Tensors by name.
+        prefix: The prefix.
+
+    Returns:
+        The selected tensors.
+    """
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
@@ -231,9 +358,19 @@ def tensors_under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tenso
 
 
 def check_fits(federation: PreparedFederation, config: DDPGConfig, episodes: int, rounds: int) -> None:
-    """InputError where the first episode, its components and the replay buffer do not fit into memory."""
-    seen, actions = _sizes(federation, config)
-    buffer = 4 * min(config.buffer, episodes * rounds) * (2 * seen + actions + 3)
+    """Check that the weights of the first episode, their components and the replay buffer fit into memory.
+
+    Args:
+        federation: The federation.
+        config: The settings of DDPG.
+        episodes: The number of episodes.
+        rounds: The rounds of an episode.
+
+    Raises:
+        InputError: They do not fit into the free memory.
+    """
+    observation_size, action_size = _sizes(federation, config)
+    buffer = 4 * min(config.buffer, episodes * rounds) * (2 * observation_size + action_size + 3)
     check_memory(
         rounds * (1 + federation.fed.num_clients),
         federation.clients.size,
@@ -243,62 +380,89 @@ def check_fits(federation: PreparedFederation, config: DDPGConfig, episodes: int
 
 
 def bytes_of_files(federation: PreparedFederation, config: DDPGConfig, episodes: int, rounds: int) -> int:
-    """About what learning writes: the transitions of all episodes, and in each of three checkpoints, two that
-    are kept and one that is being written, networks with targets and moments, and the projection."""
-    seen, actions = _sizes(federation, config)
-    widths = [seen + actions, *numbers_in(config.widths, int), actions]
+    """Estimate the size of the files that learning writes.
+
+    They are the transitions of all episodes and three checkpoints: two that are kept, and one that is being
+    written. A checkpoint has networks, targets and moments, and the projection.
+
+    Args:
+        federation: The federation.
+        config: The settings of DDPG.
+        episodes: The number of episodes.
+        rounds: The rounds of an episode.
+
+    Returns:
+        Bytes.
+    """
+    observation_size, action_size = _sizes(federation, config)
+    widths = [observation_size + action_size, *numbers_in(config.widths, int), action_size]
     weights = 2 * sum((a + 1) * b for a, b in itertools.pairwise(widths))
-    transitions = episodes * rounds * (seen + actions + 2)
+    transitions = episodes * rounds * (observation_size + action_size + 2)
     projection = 8 * config.components * federation.clients.size
     size: int = 4 * transitions + 3 * (4 * 4 * weights + projection)
     return size
 
 
 def _sizes(federation: PreparedFederation, config: DDPGConfig) -> tuple[int, int]:
-    """The numbers of an observation, at most, and of an action."""
+    """Return the largest size of an observation, and the size of an action."""
     clients = federation.fed.num_clients
     return (1 + clients) * config.components, clients * (1 + federation.config.layers)
 
 
-def first_episode(
+def run_first_episode(
     environment: FederationEnvironment,
     config: DDPGConfig,
     seed: int,
     after_round: Callable[[], None],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> tuple[Episode, Transitions, dict[str, Tensor]]:
-    """Run an episode of random actions, and fit the principal components on the weights of all of its rounds.
+    """Run an episode of random actions, and fit the principal components on the weights of all its rounds.
 
     Args:
-        environment: One without a projection.
+        environment: An environment without a projection.
         config: The settings of DDPG.
-        seed: What the actions are drawn from.
+        seed: The seed of the policy; the actions are drawn from it.
         after_round: Called after every round; it may raise to end the episode.
-        say: Called with what takes long after the rounds.
+        report: Called with a line of text before a long computation.
 
     Returns:
-        The episode; its transitions, observed on the components; and the components (`fit_projection`)."""
+        The episode; its transitions, with observations on the components; and the components
+        (`fit_projection`).
+
+    Raises:
+        GraphfedError: Training diverged, or the weights did not change.
+
+    Reference:
+        FedGraph, Alg. 4, lines 6 to 11.
+    """
     clients, size = environment.federation.fed.num_clients, environment.federation.clients.size
     rows = np.empty((environment.rounds, 1 + clients, size), dtype=np.float32)
     raw = Transitions()
 
-    def on_round(seen: np.ndarray, action: np.ndarray, reward: float, after: np.ndarray, over: bool) -> None:
-        if not raw.seen:
-            raw.seen.append(seen)
-        rows[len(raw.rewards)] = after.reshape(1 + clients, size)
+    def on_round(
+        observation: np.ndarray,
+        action: np.ndarray,
+        reward: float,
+        next_observation: np.ndarray,
+        is_last: bool,
+    ) -> None:
+        if not raw.observations:
+            raw.observations.append(observation)
+        rows[len(raw.rewards)] = next_observation.reshape(1 + clients, size)
         raw.actions.append(action)
         raw.rewards.append(reward)
 
     explorer = Explorer(None, config, environment.action_space.shape[0], seed, 1)
     episode = run_episode(environment, 1, explorer.choose, on_round, after_round)
-    say(f"finding the principal components of {environment.rounds * (1 + clients)} times {size} weights")
+    report(f"computing the principal components of {environment.rounds * (1 + clients)} times {size} weights")
     projection = fit_projection(rows.reshape(-1, size), config.components)
-    weights = [raw.seen[0].reshape(1 + clients, size), *rows]
-    seen = [observation_of(projection, project(projection, torch.from_numpy(each))) for each in weights]
-    return episode, Transitions(seen, raw.actions, raw.rewards), projection
+    weights = [raw.observations[0].reshape(1 + clients, size), *rows]
+    views = [project(projection, torch.from_numpy(each)) for each in weights]
+    observations = [make_observation(projection, view) for view in views]
+    return episode, Transitions(observations, raw.actions, raw.rewards), projection
 
 
-def later_episode(
+def run_later_episode(
     environment: FederationEnvironment,
     learner: Any,
     config: DDPGConfig,
@@ -306,12 +470,36 @@ def later_episode(
     number: int,
     after_round: Callable[[], None],
 ) -> tuple[Episode, Transitions]:
-    """Run an episode in which the actor decides, with noise, and learns after every round.  Alg. 4"""
+    """Run an episode in which the actor decides, with noise, and learns after every round.
+
+    Args:
+        environment: An environment with the projection.
+        learner: The learner.
+        config: The settings of DDPG.
+        seed: The seed of the policy.
+        number: The number of the episode, from 2.
+        after_round: Called after every round; it may raise to end the episode.
+
+    Returns:
+        The episode and its transitions.
+
+    Raises:
+        GraphfedError: Training or the policy diverged.
+
+    Reference:
+        FedGraph, Alg. 4, lines 7 to 15.
+    """
     transitions = Transitions()
 
-    def on_round(seen: np.ndarray, action: np.ndarray, reward: float, after: np.ndarray, over: bool) -> None:
-        transitions.add(seen, action, reward, after)
-        observe(learner, config, seen, action, reward, after, over)
+    def on_round(
+        observation: np.ndarray,
+        action: np.ndarray,
+        reward: float,
+        next_observation: np.ndarray,
+        is_last: bool,
+    ) -> None:
+        transitions.add(observation, action, reward, next_observation)
+        learn_transition(learner, config, observation, action, reward, next_observation, is_last)
 
     explorer = Explorer(learner, config, environment.action_space.shape[0], seed, number)
     with seeded(fold(seed, "policy", "updates", number)):

@@ -1,20 +1,22 @@
-"""A federation that trains with FedGraph as a Gymnasium environment, for learning its sampling policy (Chen,
-Li, Miyazaki and Wu, "FedGraph", section 4): a step is a round, an episode a training from fresh weights.
+"""A federation that trains with FedGraph, as a Gymnasium environment in which a sampling policy is learned
+(Chen, Li, Miyazaki and Wu, "FedGraph", section 4). A step is a round, and an episode is a training from new
+weights.
 
     paper                          here
-    s[t] = {W, W_1, ..., W_C}      `FederationEnvironment.sight`, before its projection
+    s[t] = {W, W_1, ..., W_K}      `FederationEnvironment.server_view` without a projection
     s'[t], PCA to 20               the observation: `sampling_policies.project`, by `principal_components`
-    a[t], P                        the action, and `sampling_policies.squash` of it
-    lambda[t]                      accuracy on the validation nodes of all clients (on=test: the test's)
+    a[t], {P_i}                    the action, and `sampling_policies.make_decision` of it
+    lambda[t]                      accuracy on the validation nodes of all clients (on=test: the test nodes)
     delta[t]                       seconds of the round by the method's time model (clock=wall: measured)
-    Lambda, Omega, alpha, beta     `Reward.target`, omega, alpha, beta
+    Lambda, Omega, alpha, beta     `Reward.target`, `omega`, `alpha`, `beta`
 
-Differs from the paper: lambda is of the validation part, where the paper's server scores its test set
-(on=test is that); delta is modelled, so that it does not depend on the machine. An episode ends by its time
-limit: what comes after the last round still has a value (`truncated`). The default of Lambda is what central
-training reaches, of alpha one over the seconds of a round with full batches, of beta 0: the penalty of a
-round is 1 for full batches, and less for less. They are ours; the paper says that alpha (delta - beta) is
-near 1."""
+Differs from the paper (items of docs/papers/fedgraph.md, "Differences from the paper"): lambda is the
+accuracy on validation nodes, where the paper's server scores its test set, as with on=test (9). delta is
+modelled, so that it does not depend on the machine (10). An episode ends by its time limit (`truncated`), so
+the state after the last round still has a value. The defaults of Lambda, alpha and beta are ours (14): the
+accuracy of central training, 1 over the seconds of a round with full batches, and 0. So alpha (delta - beta)
+is 1 for full batches; the paper says that it is near 1.
+"""
 
 import math
 import time
@@ -35,7 +37,8 @@ from graphfed.methods.fedgraph import method as fedgraph
 from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.learning_config import Clock, Part
 from graphfed.methods.fedgraph.method import Clients
-from graphfed.methods.fedgraph.sampling_policies import act, squash
+from graphfed.methods.fedgraph.sampling_policies import act, make_decision
+from graphfed.methods.fedgraph.server import no_policy
 from graphfed.random import fold
 
 __all__ = [
@@ -43,7 +46,7 @@ __all__ = [
     "FederationEnvironment",
     "PreparedFederation",
     "Reward",
-    "observation_of",
+    "make_observation",
     "prepare_clients",
     "run_episode",
     "run_policy",
@@ -55,7 +58,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Reward:
-    """r = Omega^(lambda - Lambda) - alpha (delta - beta)."""
+    """The reward of a round, r = Omega^(lambda - Lambda) - alpha (delta - beta).
+
+    Attributes:
+        target: Lambda, the target accuracy, a fraction in (0, 1].
+        omega: Omega, the base.
+        alpha: alpha, the cost of a second.
+        beta: beta, the seconds of a round without cost.
+        on: The nodes whose accuracy is used, "val" or "test".
+        clock: Whether seconds are "modelled" or measured ("wall").
+    """
 
     target: float
     omega: float
@@ -64,8 +76,20 @@ class Reward:
     on: Part = "val"
     clock: Clock = "modelled"
 
-    def of(self, accuracy: float, seconds: float) -> float:
-        """The reward of a round: accuracy lambda, a share in [0, 1], and seconds delta.  Eq. (9)"""
+    def compute(self, accuracy: float, seconds: float) -> float:
+        """Compute the reward of a round.
+
+        Args:
+            accuracy: lambda, a fraction in [0, 1].
+            seconds: delta.
+
+        Returns:
+            The reward.
+
+        Reference:
+            FedGraph, Eq. (9).
+        """
+        # Eq. (9)
         return float(self.omega ** (accuracy - self.target) - self.alpha * (seconds - self.beta))
 
 
@@ -74,11 +98,18 @@ class Reward:
 
 @dataclass(frozen=True)
 class PreparedFederation:
-    """Clients in one process that have agreed who asks whom for what, and can train anew any number of times.
+    """A federation in one process, after the clients' set-up, that can train any number of times.
 
-    counts [K]: training nodes. score: (outputs of `fedgraph.predict`, settings, part) -> the accuracy on that
-    part of all clients' nodes, summed at the server as in a run; NaN where there is none, None where a
-    prediction is not finite."""
+    Attributes:
+        fed: The federation.
+        task: The task.
+        config: The settings of the method.
+        clients: What the clients have prepared.
+        counts: The number of training nodes of each client, [K].
+        score: Called with the outputs of `method.predict`, the settings and the part of the split ("val" or
+            "test"). Returns the accuracy on that part of all clients' nodes, summed at the server as in a
+            run; NaN if there is no such node, None if a prediction is not finite.
+    """
 
     fed: Federation
     task: Task
@@ -88,28 +119,49 @@ class PreparedFederation:
     score: Callable[[Located, FedGraphConfig, Part], float | None]
 
     def first_state(self, config: FedGraphConfig, policy: Mapping[str, Tensor]) -> State:
-        """Fresh weights of the seed in `config`, before the first round. The ledger begins anew: an episode's
-        entries are not the next one's."""
+        """Return the state before the first round, with new weights of the seed in `config`.
+
+        The federation gets an empty ledger, so that an episode has no entries of the one before.
+
+        Args:
+            config: The settings of the method, with the seed of the episode.
+            policy: The tensors of a learned policy or of its projection; empty for none.
+
+        Returns:
+            The state.
+        """
         fed = self.fed
         fed.ledger = Ledger(fed.num_clients)
         weights = fed.server.run(initial_weights, self.task, config, str(fed.device))
-        of_policy = fed.locate(SERVER, "policy", [dict(policy)])
-        return fedgraph.first_state(fed, self.clients, config, weights, of_policy)
+        policy_at_server = fed.locate(SERVER, "policy", [dict(policy)])
+        return fedgraph.first_state(fed, self.clients, config, weights, policy_at_server)
 
     def accuracy(self, state: State, config: FedGraphConfig, part: Part) -> float:
-        """The accuracy of a state on a part of all clients' nodes. GraphfedError where a prediction is not
-        finite."""
+        """Compute the accuracy of a state.
+
+        Args:
+            state: The state.
+            config: The settings of the method.
+            part: The part of the split, "val" or "test", of all clients' nodes.
+
+        Returns:
+            The accuracy, a fraction.
+
+        Raises:
+            GraphfedError: A prediction is not finite.
+            InputError: No client has a node of this part.
+        """
         with self.fed.phase("eval"):
             accuracy = self.score(fedgraph.predict(self.fed, state, config, part), config, part)
         if accuracy is None:
             raise GraphfedError(
-                "the training that a policy is learned on diverged: its predictions are no longer finite; "
-                f"use a smaller learning rate (lr is {config.lr:g})"
+                "training diverged while the policy was learned: its predictions are no longer finite; use "
+                f"a smaller learning rate (lr is {config.lr:g})"
             )
         if math.isnan(accuracy):
             raise InputError(
-                f"no client has a node of the part {part!r} that the reward needs; use another split or "
-                "partition"
+                f"no client has a node in the part {part!r} of the split, which the reward needs; use "
+                "another split or partition"
             )
         return accuracy
 
@@ -121,41 +173,58 @@ def prepare_clients(
     config: FedGraphConfig,
     score: Callable[[Located, FedGraphConfig, Part], float | None],
 ) -> PreparedFederation:
-    """Let the clients of a federation agree who asks whom for what.
+    """Run the clients' set-up, in which they agree on the rows that they can request from each other.
 
     Args:
         fed: All clients, and the server, in this process.
-        data: The clients' data, after what a run agrees on before set-up.
+        data: The clients' data, after the agreements that a run makes before set-up.
         task: The task.
         config: The settings of the method.
-        score: See `PreparedFederation`.
+        score: As in `PreparedFederation`.
 
     Returns:
-        What episodes train on."""
+        The federation, ready for episodes.
+    """
     with fed.phase("setup", round_number=0):
         weights = fed.server.run(initial_weights, task, config, str(fed.device))
-        nothing = fed.server.run(fedgraph.no_policy)
-        state = fedgraph.begin(fed, data, task, config, weights, nothing)
+        policy = fed.server.run(no_policy)
+        state = fedgraph.begin(fed, data, task, config, weights, policy)
     (counts,) = fed.local_parts(state.prepared.counts)
     return PreparedFederation(fed, task, config, state.prepared, counts, score)
 
 
 # ---- the environment ---------------------------------------------------------------------------------------
 
-#: The largest number that an observation is said to have.
+#: The bound that the observation space declares.
 LARGEST = float(np.finfo(np.float32).max)
 
 
 class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
-    """Observation: with a projection (`pca.mean`, `pca.components`, `pca.scale`) the coordinates of W, W_1,
-    ..., W_K, c each, over the scale, [(1 + K) c] float32, as the actor of a run sees them; without one the
-    weights themselves, [(1 + K) n_W]; with policy=bandit, which sees nothing, a zero.
-    Action: [K (1 + L)] in [-1, 1], see `sampling_policies.squash`.
-    info: accuracy, decision [K, 1 + L] and modelled_seconds of the round. spent: seconds that this process
-    has spent in the episode's rounds and in their evaluation.
+    """A federation as a Gymnasium environment.
 
-    Episode n has the weights, samples and dropout of a seed of its own, which follows from the seed and n; in
-    episode 0 it is the seed itself, so that this is what a run with that seed does."""
+    Observation: with a projection (`pca.mean`, `pca.components`, `pca.scale`) the coordinates of W, W_1, ...,
+    W_K, c each, divided by the scale, [(1 + K) c] float32, as the actor of a run has them; without one the
+    weights themselves, [(1 + K) n_W]; with policy=bandit, which observes nothing, one zero.
+
+    Action: [K (1 + L)] in [-1, 1] (`sampling_policies.make_decision`).
+
+    Info: accuracy, decision [K, 1 + L] and modelled_seconds of the round.
+
+    An episode has the weights, samples and dropout of its own seed, which follows from the environment's seed
+    and the number of the episode. Episode 0 has the environment's seed itself, so it is what a run with that
+    seed does.
+
+    Attributes:
+        federation: The federation.
+        reward: The reward.
+        rounds: The rounds of an episode.
+        projection: The tensors of the projection; empty for none.
+        seed: The environment's seed.
+        episode: The number of the episode.
+        round: The number of rounds of the episode that are done.
+        spent: Seconds that this process has spent in the episode's rounds ("rounds") and in their evaluation
+            ("evaluation").
+    """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
 
@@ -167,6 +236,14 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
         rounds: int,
         projection: Mapping[str, Tensor] | None = None,
     ) -> None:
+        """Initialise the environment. `reset` begins the first episode.
+
+        Args:
+            federation: The federation.
+            reward: The reward.
+            rounds: The rounds of an episode.
+            projection: The projection of the weights (`fit_projection`); None for none.
+        """
         self.federation, self.reward, self.rounds = federation, reward, rounds
         self.seed, self.episode, self.round = federation.config.seed, 0, 0
         self.spent: dict[str, float] = {}
@@ -185,66 +262,87 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin the next episode, or number `options["episode"]`. seed: count episodes anew, from this
-        seed."""
+        """Begin an episode.
+
+        Args:
+            seed: The new seed of the environment, with which the count of episodes begins again; None: the
+                seed does not change.
+            options: With the key "episode": the number of the episode. Otherwise the next one begins.
+
+        Returns:
+            The observation before the first round, and an empty info.
+        """
         super().reset(seed=seed)
         if seed is not None:
             self.seed, self.episode = seed, 0
         self.episode = (options or {}).get("episode", self.episode + 1)
         self.round, self.spent = 0, {"rounds": 0.0, "evaluation": 0.0}
-        of_episode = fold(self.seed, "policy", "episode", self.episode) >> 1 if self.episode else self.seed
-        self._config = replace(self.federation.config, seed=of_episode)
+        episode_seed = fold(self.seed, "policy", "episode", self.episode) >> 1 if self.episode else self.seed
+        self._config = replace(self.federation.config, seed=episode_seed)
         self._state = self.federation.first_state(self._config, self.projection)
         return self._observation(), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """A round as the action says, and its evaluation. GraphfedError for an action that is no number, and
-        where training has diverged."""
+        """Run a round with the decision of an action, and evaluate it.
+
+        Args:
+            action: The action, [K (1 + L)] in [-1, 1].
+
+        Returns:
+            The observation after the round, the reward, False (an episode never ends before its time limit),
+            whether the episode is over, and the info.
+
+        Raises:
+            GraphfedError: No episode has begun, or it is over; the action is not finite; or training
+                diverged.
+            InputError: No client has a node of the part that the reward uses.
+        """
         if self._state is None or self.round == self.rounds:
             raise GraphfedError("the episode has not begun, or is over; reset the environment first")
         if not np.isfinite(action).all():
             raise GraphfedError(
-                "the policy that is learned is no longer finite; use a smaller ddpg.lr, or a smaller "
-                "reward.alpha"
+                "the learned policy diverged: its action is no longer finite; use a smaller ddpg.lr, or a "
+                "smaller reward.alpha"
             )
         fed, before = self.federation.fed, self._modelled_seconds()
-        chosen = fed.locate(SERVER, "action", [torch.as_tensor(action).to(fed.device)])
-        decision = fed.server.run(squash, chosen, self.federation.clients.counts)
+        action_at_server = fed.locate(SERVER, "action", [torch.as_tensor(action).to(fed.device)])
+        decision = fed.server.run(make_decision, action_at_server, self.federation.clients.counts)
         self.round += 1
-        began = time.perf_counter()
+        start = time.perf_counter()
         with fed.phase("train", round_number=self.round):
             self._state = fedgraph.round_with(fed, self._state, self._config, self.round, decision)
         trained = time.perf_counter()
         accuracy = self.federation.accuracy(self._state, self._config, self.reward.on)
         done = time.perf_counter()
         modelled = self._modelled_seconds() - before
-        self.spent["rounds"] += trained - began
+        self.spent["rounds"] += trained - start
         self.spent["evaluation"] += done - trained
-        seconds = modelled if self.reward.clock == "modelled" else trained - began
+        seconds = modelled if self.reward.clock == "modelled" else trained - start
         info = {
             "accuracy": accuracy,
             "decision": decision.parts[0].cpu().numpy(),
             "modelled_seconds": modelled,
         }
-        over = self.round == self.rounds
-        return self._observation(), self.reward.of(accuracy, seconds), False, over, info
+        is_over = self.round == self.rounds
+        return self._observation(), self.reward.compute(accuracy, seconds), False, is_over, info
 
     @property
-    def sight(self) -> Tensor:
-        """What the server sees: the coordinates s' [1 + K, c], or without a projection the weights [1 + K,
-        n_W]."""
+    def server_view(self) -> Tensor:
+        """What the server has of the weights: the coordinates s' [1 + K, c], or without a projection the
+        weights [1 + K, n_W].
+        """
         assert self._state is not None
-        (seen,) = self._state.values["observed"].parts
-        found: Tensor = seen
-        return found
+        view: Tensor
+        (view,) = self._state.values["observed"].parts
+        return view
 
     def _observation(self) -> np.ndarray:
         if self.federation.config.policy != "ddpg":
             return np.zeros(1, dtype=np.float32)
-        observed = observation_of(self.projection, self.sight)
+        observed = make_observation(self.projection, self.server_view)
         if not np.isfinite(observed).all():
             raise GraphfedError(
-                "the training that a policy is learned on diverged: its weights are no longer finite; use a "
+                "training diverged while the policy was learned: its weights are no longer finite; use a "
                 f"smaller learning rate (lr is {self._config.lr:g})"
             )
         return observed
@@ -255,37 +353,59 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
         return float(facts["modelled_seconds"])
 
 
-def observation_of(projection: Mapping[str, Tensor], sight: Tensor) -> np.ndarray:
-    """What the actor gets of what the server sees (`FederationEnvironment.sight`), as in
-    `sampling_policies.act`."""
-    flat = sight.flatten()
+def make_observation(projection: Mapping[str, Tensor], view: Tensor) -> np.ndarray:
+    """Compute the actor's input, as `sampling_policies.act` does.
+
+    Args:
+        projection: The tensors of the projection; empty for none.
+        view: `FederationEnvironment.server_view`, [1 + K, c] or [1 + K, n_W].
+
+    Returns:
+        The view in one row, divided by the projection's scale, [(1 + K) c] or [(1 + K) n_W] float32.
+    """
+    flat = view.flatten()
     observed: np.ndarray = (flat / projection["pca.scale"] if projection else flat).float().cpu().numpy()
     return observed
 
 
 def seconds_of_full_round(federation: PreparedFederation, clock: Clock) -> float:
-    """delta of a round with all training nodes and all neighbours; measured, of the second such round:
-    in a first one memory is taken."""
-    free = Reward(target=1.0, omega=128.0, alpha=0.0, beta=0.0)
-    environment = FederationEnvironment(federation, free, rounds=2)
-    everything = np.ones(environment.action_space.shape)
+    """Return the duration delta of a round with all training nodes and all neighbours.
+
+    Args:
+        federation: The federation.
+        clock: "modelled", or "wall" to measure it.
+
+    Returns:
+        Seconds. The measured round is the second one, because the first one also allocates memory.
+    """
+    without_cost = Reward(target=1.0, omega=128.0, alpha=0.0, beta=0.0)
+    environment = FederationEnvironment(federation, without_cost, rounds=2)
+    full_batches = np.ones(environment.action_space.shape)
     environment.reset(options={"episode": 0})
-    environment.step(everything)
+    environment.step(full_batches)
     first = environment.spent["rounds"]
-    modelled: float = environment.step(everything)[4]["modelled_seconds"]
+    modelled: float = environment.step(full_batches)[4]["modelled_seconds"]
     return modelled if clock == "modelled" else environment.spent["rounds"] - first
 
 
 # ---- episodes ----------------------------------------------------------------------------------------------
 
-#: What a round was: (observation before, action, reward, observation after, whether the episode is over).
+#: Called after a round with the observation before it, the action, the reward, the observation after it, and
+#: whether the episode is over.
 OnRound = Callable[[np.ndarray, np.ndarray, float, np.ndarray, bool], None]
 
 
 @dataclass
 class Episode:
-    """The rounds of an episode, in order: rewards, accuracies (of the part that the reward is of), modelled
-    seconds, decisions [K, 1 + L]; spent: seconds of this process in rounds, evaluation and learning."""
+    """The rounds of an episode, in order.
+
+    Attributes:
+        rewards: The rewards.
+        accuracies: The accuracies, on the part that the reward uses.
+        modelled: The modelled seconds.
+        decisions: The decisions, [K, 1 + L] each.
+        spent: Seconds of this process in "rounds", "evaluation" and "learning".
+    """
 
     rewards: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
@@ -293,26 +413,45 @@ class Episode:
     decisions: list[np.ndarray] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
 
-    def discounted(self, gamma: float) -> float:
-        """sum_t gamma^(t - 1) r[t].  Eq. (10)"""
+    def discounted_return(self, gamma: float) -> float:
+        """Compute the discounted return sum_t gamma^(t - 1) r[t].
+
+        Args:
+            gamma: The discount.
+
+        Returns:
+            The return.
+
+        Reference:
+            FedGraph, Eq. (10).
+        """
+        # Eq. (10), from the last round on
         total = 0.0
         for reward in reversed(self.rewards):
             total = reward + gamma * total
         return total
 
     def to_json(self, gamma: float, counts: Tensor) -> dict[str, Any]:
-        """What a line of episodes.jsonl has of it; counts [K]: training nodes of each client."""
+        """Return the figures of a line of episodes.jsonl.
+
+        Args:
+            gamma: The discount of the return.
+            counts: The number of training nodes of each client, [K].
+
+        Returns:
+            The figures by name.
+        """
         rounds = len(self.rewards)
         decisions = np.stack(self.decisions)
-        share = decisions[:, :, 0] / counts.clamp(min=1).cpu().numpy()
+        fraction = decisions[:, :, 0] / counts.clamp(min=1).cpu().numpy()
         return {
-            "return": self.discounted(gamma),
+            "return": self.discounted_return(gamma),
             "sum": sum(self.rewards),
             "mean_reward": sum(self.rewards) / rounds,
             "accuracy": {"final": self.accuracies[-1], "best": max(self.accuracies)},
             "modelled_seconds": sum(self.modelled),
             "wall_seconds": sum(self.spent.values()),
-            "kappa_share": float(share.mean()),
+            "kappa_share": float(fraction.mean()),
             "chance": decisions[:, :, 1:].mean((0, 1)).tolist(),
             "spent": self.spent,
         }
@@ -325,22 +464,36 @@ def run_episode(
     on_round: OnRound = lambda *_: None,
     after_round: Callable[[], None] = lambda: None,
 ) -> Episode:
-    """Run episode `number` with the actions of choose(observation). on_round learns from each round;
-    after_round is called after that, and may raise to end the episode."""
+    """Run an episode.
+
+    Args:
+        environment: The environment.
+        number: The number of the episode.
+        choose: Called with the observation before a round; returns the action.
+        on_round: Called after every round, to learn from it.
+        after_round: Called after `on_round`; it may raise to end the episode.
+
+    Returns:
+        The rounds of the episode.
+
+    Raises:
+        GraphfedError: Training or the policy diverged.
+        InputError: No client has a node of the part that the reward uses.
+    """
     episode = Episode()
-    seen, _ = environment.reset(options={"episode": number})
-    over, learning = False, 0.0
-    while not over:
-        action = choose(seen)
-        after, reward, _, over, info = environment.step(action)
-        began = time.perf_counter()
-        on_round(seen, action, reward, after, over)
-        learning += time.perf_counter() - began
+    observation, _ = environment.reset(options={"episode": number})
+    is_over, learning = False, 0.0
+    while not is_over:
+        action = choose(observation)
+        next_observation, reward, _, is_over, info = environment.step(action)
+        start = time.perf_counter()
+        on_round(observation, action, reward, next_observation, is_over)
+        learning += time.perf_counter() - start
         episode.rewards.append(reward)
         episode.accuracies.append(info["accuracy"])
         episode.modelled.append(info["modelled_seconds"])
         episode.decisions.append(info["decision"])
-        seen = after
+        observation = next_observation
         after_round()
     episode.spent = {**environment.spent, "learning": learning}
     return episode
@@ -349,15 +502,26 @@ def run_episode(
 def run_policy(
     environment: FederationEnvironment, policy: Mapping[str, Tensor], after_round: Callable[[], None]
 ) -> Episode:
-    """Run the episode of the seed itself with a policy and without noise: what a run with both does.
+    """Run episode 0 with a learned policy and without noise, which is what a run with both does.
 
-    environment: with the policy's projection; after_round: as `run_episode` takes it."""
+    Args:
+        environment: An environment with the policy's projection.
+        policy: The tensors of the policy.
+        after_round: Called after every round; it may raise to end the episode.
+
+    Returns:
+        The rounds of the episode.
+
+    Raises:
+        GraphfedError: Training diverged.
+        InputError: No client has a node of the part that the reward uses.
+    """
     federation = environment.federation
-    here = {name: tensor.to(federation.fed.device) for name, tensor in policy.items()}
+    tensors = {name: tensor.to(federation.fed.device) for name, tensor in policy.items()}
 
     def choose(_: np.ndarray) -> np.ndarray:
-        seen = environment.sight if federation.config.policy == "ddpg" else federation.counts
-        action: np.ndarray = act(here, seen, federation.fed.num_clients).cpu().numpy()
+        observed = environment.server_view if federation.config.policy == "ddpg" else federation.counts
+        action: np.ndarray = act(tensors, observed, federation.fed.num_clients).cpu().numpy()
         return action
 
     return run_episode(environment, 0, choose, after_round=after_round)

@@ -1,6 +1,8 @@
-"""The principal components that FedGraph's actor sees weights on: fitted once, then never changed.
+"""The principal components onto which the weights are projected for FedGraph's actor.
 
-(Refitted in every round, as the authors' program does, their signs flip and the state turns around.)"""
+They are fitted once and never changed. The authors' program fits them again in every round: the signs of
+components then flip, and with them the state.
+"""
 
 from collections.abc import Iterator
 
@@ -14,31 +16,52 @@ from graphfed.memory import memory_bytes
 
 __all__ = ["check_memory", "fit_projection"]
 
-#: Columns of the weights, or rows, that are multiplied at a time, in float64.
+#: The number of columns of the weights, or of rows, that are multiplied at a time, in float64.
 BLOCK = 4096
 
 
-def check_memory(rows: int, width: int, beside: int, fix: str) -> None:
-    """InputError, before anything is computed, where `rows` weights of `width` numbers, what it takes to find
-    their components, and `beside` bytes do not fit into the memory that is free."""
+def check_memory(rows: int, width: int, other_bytes: int, advice: str) -> None:
+    """Check, before anything is computed, that fitting the projection fits into the free memory.
+
+    Args:
+        rows: The number of rows of weights, R.
+        width: The numbers of a row, n_W.
+        other_bytes: Bytes that are needed in addition.
+        advice: What the user can do, for the message.
+
+    Raises:
+        InputError: The rows, the computation of their components and the other bytes need more memory than
+            is free.
+    """
     small = min(rows, width)
-    need = 4 * rows * width + 8 * (3 * small**2 + max(rows, width) * min(BLOCK, width)) + beside
+    need = 4 * rows * width + 8 * (3 * small**2 + max(rows, width) * min(BLOCK, width)) + other_bytes
     free, _ = memory_bytes()
     if free is not None and need > free:
         raise InputError(
             f"learning needs about {need / 1e9:.1f} GB of memory, for the weights of the first episode "
             f"({rows} times {width} numbers), their principal components and the replay buffer; "
-            f"{free / 1e9:.1f} GB are free; {fix}"
+            f"{free / 1e9:.1f} GB are free; {advice}"
         )
 
 
 def fit_projection(rows: np.ndarray, most: int) -> dict[str, Tensor]:
-    """The mean [n_W] and the first components [c, n_W] of rows [R, n_W] float32, float64, with orthonormal
-    rows; c: `most`, or the rank of the rows where that is less. The largest number of each component is
-    positive, so that its sign says nothing. pca.scale: the root mean square of all coordinates, so that those
-    over it are neither tiny nor huge.
+    """Fit the principal components of rows of weights.
 
-    GraphfedError where all rows are the same."""
+    The largest number of each component, by size, is positive, so that its sign is determined.
+
+    Args:
+        rows: The rows, [R, n_W] float32.
+        most: The largest number of components.
+
+    Returns:
+        All float64. pca.mean: the mean of the rows, [n_W]. pca.components: the first c components, which are
+        orthonormal, [c, n_W]; c is `most`, or the rank of the rows if that is smaller. pca.scale: the root
+        mean square of all coordinates, a scalar, by which the actor's inputs are divided so that they are
+        neither tiny nor huge.
+
+    Raises:
+        GraphfedError: All rows are the same.
+    """
     mean = rows.mean(0, dtype=np.float64)
     wide = rows.shape[0] <= rows.shape[1]
     products = _row_products(rows, mean) if wide else _column_products(rows, mean)
@@ -46,14 +69,14 @@ def fit_projection(rows: np.ndarray, most: int) -> dict[str, Tensor]:
     first = max(0, small - most)
     values, vectors = scipy.linalg.eigh(products, subset_by_index=[first, small - 1], overwrite_a=True)
     values, vectors = values[::-1], vectors[:, ::-1]
-    # What float64 products cannot tell from nothing, and what is left of float32 weights by rounding.
-    kept = values > max(rows.shape) * np.finfo(np.float64).eps * max(values[0], 0.0)
-    if not kept.any():
+    # Smaller values are rounding errors of the float64 products and of the float32 weights.
+    is_nonzero = values > max(rows.shape) * np.finfo(np.float64).eps * max(values[0], 0.0)
+    if not is_nonzero.any():
         raise GraphfedError(
-            "the weights did not move in the first episode, so there is nothing that a policy could see; use "
-            "more rounds, or a larger learning rate"
+            "the weights did not change in the first episode, so a policy has nothing to observe; use more "
+            "rounds, or a larger learning rate"
         )
-    values, vectors = values[kept], vectors[:, kept]
+    values, vectors = values[is_nonzero], vectors[:, is_nonzero]
     components = _times(rows, mean, vectors) / np.sqrt(values)[:, None] if wide else vectors.T
     largest = np.abs(components).argmax(1)
     signs = np.sign(components[np.arange(len(components)), largest])
@@ -66,14 +89,14 @@ def fit_projection(rows: np.ndarray, most: int) -> dict[str, Tensor]:
 
 
 def _blocks(rows: np.ndarray, mean: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Some columns after the other, centred, in float64."""
+    """Yield the centred rows in blocks of columns, in float64, with the columns of each block."""
     for start in range(0, rows.shape[1], BLOCK):
-        at = slice(start, start + BLOCK)
-        yield at, rows[:, at] - mean[at]
+        columns = slice(start, start + BLOCK)
+        yield columns, rows[:, columns] - mean[columns]
 
 
 def _row_products(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """X X^T of the centred rows X, [R, R]."""
+    """Compute X X^T of the centred rows X, [R, R]."""
     total = np.zeros((len(rows), len(rows)))
     for _, block in _blocks(rows, mean):
         total += block @ block.T
@@ -81,7 +104,7 @@ def _row_products(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
 
 
 def _column_products(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """X^T X of the centred rows X, [n_W, n_W]."""
+    """Compute X^T X of the centred rows X, [n_W, n_W]."""
     total = np.zeros((rows.shape[1], rows.shape[1]))
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK] - mean
@@ -90,8 +113,8 @@ def _column_products(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
 
 
 def _times(rows: np.ndarray, mean: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """U^T X of the centred rows X, [c, n_W]; vectors U [R, c]."""
+    """Compute U^T X of the centred rows X, [c, n_W]; vectors U [R, c]."""
     product = np.empty((vectors.shape[1], rows.shape[1]))
-    for at, block in _blocks(rows, mean):
-        product[:, at] = vectors.T @ block
+    for columns, block in _blocks(rows, mean):
+        product[:, columns] = vectors.T @ block
     return product

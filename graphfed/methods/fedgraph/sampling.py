@@ -1,70 +1,116 @@
-"""Samplers of neighbourhoods: which entries of a sparse adjacency a layer keeps, and what each then weighs so
-that the layer's sum stays what it was on average.
+"""Samplers of neighbours: the entries of a sparse adjacency that a layer keeps, and the factor of each, so
+that the mean of the layer's sum stays the full sum.
 
-All work on the entries of n rows that leave a layer, [E] in the order of the rows, from draws that are given
-(see `graphfed.random`): a sampler decides nothing by itself. A row's own entry (its self loop) is `own`
-there."""
+All samplers work on the E entries of n rows that leave a layer, in the order of the rows, with draws that are
+given (`graphfed.random`). A row's entry for the node itself (its self loop) is called its self entry.
+"""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["Kept", "by_chance", "fan_out", "in_proportion"]
+__all__ = ["Sampled", "sample_by_importance", "sample_fan_out", "sample_independently"]
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """Entries that are kept: which [e], ascending numbers, and factor [e], what each one's weight is
-    multiplied by."""
+class Sampled:
+    """The sampled entries.
 
-    which: Tensor
+    Attributes:
+        entries: Positions of the sampled entries, ascending, [e].
+        factor: The factor of the weight of each, [e].
+    """
+
+    entries: Tensor
     factor: Tensor
 
 
-def by_chance(draw: Tensor, p: Tensor, row: Tensor, own: Tensor, counts: Tensor, ratio: bool) -> Kept:
-    """Every entry of row i with the chance p [n] of its row, in (0, 1], own ones always (FedGraph, Alg. 2).
+def sample_independently(
+    draw: Tensor, p: Tensor, row: Tensor, is_self: Tensor, counts: Tensor, ratio: bool
+) -> Sampled:
+    """Sample every entry of a row with the probability of this row, independently; self entries always.
 
-    draw [E] uniform in [0, 1); row [E] in 0..n-1, ascending; own [E] bool, one in each row; counts [n]:
-    entries of each row. The factor of the others is the ratio of their number in the row to the number that
-    is kept (Eq. 7), whose mean, where any is kept, is the full sum; or 1 / p (Horvitz and Thompson 1952),
-    whose mean is the full sum."""
+    A sampled entry has the factor of Eq. (7): the number of the row's entries over the number of those that
+    are sampled, both without the self entry. Given that at least one is sampled, the mean of the row's sum is
+    then the full sum. The other factor is 1 / p (Horvitz and Thompson 1952); the mean of the row's sum is
+    then always the full sum. A self entry has the factor 1.
+
+    Args:
+        draw: A uniform number in [0, 1) for each entry, [E].
+        p: The sampling probability of each row, in (0, 1], [n].
+        row: The row of each entry, ascending, [E].
+        is_self: Whether an entry is a self entry, one in each row, bool [E].
+        counts: The number of entries of each row, [n].
+        ratio: Whether the factor is the ratio of Eq. (7), and not 1 / p.
+
+    Returns:
+        The sampled entries.
+
+    Reference:
+        FedGraph, Alg. 2, line 4, and Eq. (7).
+    """
     size = len(draw)
-    which = (own | (draw < torch.repeat_interleave(p, counts, output_size=size))).nonzero()[:, 0]
-    rows = row[which]
+    # Alg. 2, l. 4
+    entries = (is_self | (draw < torch.repeat_interleave(p, counts, output_size=size))).nonzero()[:, 0]
+    rows = row[entries]
     if ratio:
-        left = torch.bincount(rows, minlength=len(counts)) - 1
-        of_row = (counts - 1).double() / left.clamp(min=1)
+        # Eq. (7)
+        num_sampled = torch.bincount(rows, minlength=len(counts)) - 1
+        of_row = (counts - 1).double() / num_sampled.clamp(min=1)
     else:
         of_row = 1 / p.double()
-    return Kept(which, of_row[rows].masked_fill_(own[which], 1.0))
+    return Sampled(entries, of_row[rows].masked_fill_(is_self[entries], 1.0))
 
 
-def fan_out(draw: Tensor, most: Tensor, row: Tensor, own: Tensor, counts: Tensor) -> Kept:
-    """In row i its own entry and at most `most` [n] others, those of the smallest draws, with the ratio of
-    the others' number to that of those kept as their factor (GraphSAGE's sampler, here without replacement:
-    with most at the row's degree it is the full sum). The rest: see `by_chance`."""
+def sample_fan_out(draw: Tensor, most: Tensor, row: Tensor, is_self: Tensor, counts: Tensor) -> Sampled:
+    """Sample a fixed number of entries of a row, as GraphSAGE, but without replacement.
+
+    The self entry is always sampled, with the factor 1. Of the other entries those with the smallest draws
+    are sampled, with the number of the row's other entries over the number of those that are sampled as
+    their factor. If `most` is at least the row's degree, the result is the full sum.
+
+    Args:
+        draw: A uniform number in [0, 1) for each entry, [E].
+        most: The fan-out of each row, [n].
+        row: The row of each entry, ascending, [E].
+        is_self: Whether an entry is a self entry, one in each row, bool [E].
+        counts: The number of entries of each row, [n].
+
+    Returns:
+        The sampled entries.
+    """
     others = counts - 1
-    kept = torch.ones_like(own)
-    crowded = torch.repeat_interleave(others > most, counts, output_size=len(draw))
-    large = (crowded & ~own).nonzero()[:, 0]
+    is_sampled = torch.ones_like(is_self)
+    exceeds = torch.repeat_interleave(others > most, counts, output_size=len(draw))
+    large = (exceeds & ~is_self).nonzero()[:, 0]
     if len(large):
         rows = row[large]
         order = torch.argsort(rows + draw[large])
-        first = torch.searchsorted(rows, rows)  # of the row, among these entries
+        first = torch.searchsorted(rows, rows)  # the position of the row's first entry in `large`
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(order), device=order.device)
-        kept[large] = rank - first < most[rows]
-    which = kept.nonzero()[:, 0]
+        is_sampled[large] = rank - first < most[rows]
+    entries = is_sampled.nonzero()[:, 0]
     of_row = others.double() / others.minimum(most).clamp(min=1)
-    return Kept(which, of_row[row[which]].masked_fill_(own[which], 1.0))
+    return Sampled(entries, of_row[row[entries]].masked_fill_(is_self[entries], 1.0))
 
 
-def in_proportion(times: Tensor, chance: Tensor, draws: Tensor) -> Kept:
-    """The entries of a column that was drawn, with what it is expected to have been drawn below what it was
-    (FastGCN's importance sampling).
+def sample_by_importance(times: Tensor, probability: Tensor, draws: Tensor) -> Sampled:
+    """Select the entries of drawn columns (FastGCN's importance sampling).
 
-    times [E]: how often the entry's column was drawn; chance [E]: of each single draw; draws [E]: how many
-    there were."""
-    which = (times > 0).nonzero()[:, 0]
-    return Kept(which, times[which].double() / (draws[which].double() * chance[which].double()))
+    The factor of an entry is the number of times that its column was drawn over the expected number, so the
+    mean over all draws is the full sum.
+
+    Args:
+        times: How often the column of each entry was drawn, [E].
+        probability: The probability of that column in a single draw, [E].
+        draws: The number of draws of the entry's client, [E].
+
+    Returns:
+        The sampled entries.
+    """
+    entries = (times > 0).nonzero()[:, 0]
+    return Sampled(
+        entries, times[entries].double() / (draws[entries].double() * probability[entries].double())
+    )

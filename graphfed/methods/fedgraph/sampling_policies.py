@@ -1,13 +1,15 @@
-"""What decides how much each silo samples, round by round (FedGraph, sections 3.1.1 and 4): fixed schemes,
-and policies that were learned and are read from a file.
+"""Sampling policies: how much each client samples in a round (FedGraph, sections 3.1.1 and 4).
 
-A policy's decision has a row for every client: kappa, the training nodes of a step, then for each layer,
-the one next to the features first, how much is sampled there: the chance of a neighbour, of graphsage how
-many neighbours, of fastgcn how many nodes.
+A policy returns a decision [K, 1 + L], with a row P_i = {kappa_i, p_i^(1), ..., p_i^(L)} for each client:
+kappa is the number of training nodes of a step, and then follows for each layer, from the first, how much is
+sampled there. That is the sampling probability of a neighbour, for graphsage the number of neighbours, and
+for fastgcn the number of draws. L is the number of layers of weights.
 
-A learned policy's file is one safetensors file, written by `graphfed policy`; nothing in it is code. A DDPG
-actor sees what the server has after each round, the weights W, W_1, ..., W_K, each projected on the principal
-components of those of the first episode. What a constant policy found by search says never changes."""
+Fixed policies are computed from the settings. Learned policies are read from a safetensors file that
+`graphfed policy` writes and that holds no code. A DDPG actor observes what the server has after each round:
+the weights W, W_1, ..., W_K, each projected onto principal components of the weights in the first episode.
+The policy of a bandit is constant.
+"""
 
 import json
 from dataclasses import asdict, dataclass
@@ -28,17 +30,18 @@ __all__ = [
     "act",
     "check_fits",
     "fixed_decision",
+    "make_decision",
     "project",
     "read_policy",
-    "squash",
     "write_policy",
 ]
 
 #: The policies that are read from a file.
 LEARNED = ("ddpg", "bandit")
-#: The smallest chance of a neighbour that an action stands for: with none, nothing would be learned of it.
+#: The smallest sampling probability that an action stands for. With probability 0 no neighbour would ever be
+#: sampled, and nothing could be learned about its effect.
 MIN_PROBABILITY = 0.05
-#: What a policy's file calls itself.
+#: The format that a policy file states.
 FORMAT = "graphfed sampling policy 1"
 
 
@@ -54,8 +57,20 @@ def fixed_decision(
     fan_outs: tuple[int, int],
     size: int,
 ) -> Tensor:
-    """What a fixed scheme says in every round, [K, 1 + L]; counts [K]: training nodes of each client.
-    fan_outs: of the last layer, and of the others."""
+    """Compute the decision of a fixed policy, which is the same in every round.
+
+    Args:
+        counts: The number of training nodes of each client, [K].
+        policy: "full", "constant", "graphsage" or "fastgcn".
+        layers: L, the layers of the network.
+        batch: The largest kappa; not used by "full".
+        probability: The sampling probability of "constant".
+        fan_outs: The fan-outs of "graphsage": of the last layer, and of the others.
+        size: The number of draws of "fastgcn".
+
+    Returns:
+        The decision, [K, 1 + L] float64.
+    """
     kappa = counts if policy == "full" else counts.clamp(max=batch)
     outer, inner = fan_outs
     amounts = {
@@ -64,29 +79,55 @@ def fixed_decision(
         "graphsage": [float(inner)] * (layers - 1) + [float(outer)],
         "fastgcn": [float(size)] * layers,
     }[policy]
-    every = torch.tensor(amounts, dtype=torch.float64, device=counts.device).expand(len(counts), layers)
-    return torch.cat([kappa.double()[:, None], every], 1)
+    of_layers = torch.tensor(amounts, dtype=torch.float64, device=counts.device).expand(len(counts), layers)
+    return torch.cat([kappa.double()[:, None], of_layers], 1)
 
 
-def squash(action: Tensor, counts: Tensor) -> Tensor:
-    """An action in [-1, 1]^(K (1 + L)) -> the decision [K, 1 + L]: kappa_k in 1 .. counts_k, chances between
-    MIN_PROBABILITY and 1. (The tanh of a network's output x, so mapped, is the sigmoid of 2 x.)"""
-    share = (action.double().reshape(len(counts), -1).clamp(-1, 1) + 1) / 2
-    kappa = (share[:, 0] * counts).round().clamp(min=1).minimum(counts.double())
-    return torch.cat([kappa[:, None], MIN_PROBABILITY + (1 - MIN_PROBABILITY) * share[:, 1:]], 1)
+def make_decision(action: Tensor, counts: Tensor) -> Tensor:
+    """Compute the decision that an action stands for.
+
+    An entry a of the action stands for the fraction f = (a + 1) / 2. (For a = tanh(z), f is the sigmoid of
+    2 z.) Then kappa_i = min(n_i, max(1, round(f n_i))) with n_i training nodes, and p = 0.05 + 0.95 f.
+
+    Args:
+        action: The action, [K (1 + L)]; it is clipped to [-1, 1].
+        counts: The number of training nodes of each client, [K].
+
+    Returns:
+        The decision, [K, 1 + L] float64.
+    """
+    fraction = (action.double().reshape(len(counts), -1).clamp(-1, 1) + 1) / 2
+    kappa = (fraction[:, 0] * counts).round().clamp(min=1).minimum(counts.double())
+    return torch.cat([kappa[:, None], MIN_PROBABILITY + (1 - MIN_PROBABILITY) * fraction[:, 1:]], 1)
 
 
 def project(policy: dict[str, Tensor], weights: Tensor) -> Tensor:
-    """The weights W, W_1, ... [1 + K, n_W] on the principal components [c, n_W]: the state s' [1 + K, c]."""
+    """Project weights onto the principal components.
+
+    Args:
+        policy: The tensors of a policy, with pca.mean [n_W] and pca.components [c, n_W].
+        weights: W, W_1, ..., W_K, [1 + K, n_W].
+
+    Returns:
+        The state s', [1 + K, c] float64.
+    """
     return (weights.double() - policy["pca.mean"]) @ policy["pca.components"].t()
 
 
 def act(policy: dict[str, Tensor], observed: Tensor, clients: int) -> Tensor:
-    """The action [K (1 + L)] that a learned policy takes when it sees s' [1 + K, c]; a constant one sees
-    nothing, and says the same to all."""
+    """Compute the action of a learned policy.
+
+    Args:
+        policy: The tensors of the policy's file, on the device of `observed`.
+        observed: The state s', [1 + K, c]. A constant policy does not use it.
+        clients: K, the number of clients.
+
+    Returns:
+        The action, [K (1 + L)] in [-1, 1]. A constant policy has the same action for every client.
+    """
     if "action" in policy:
         return policy["action"].repeat(clients)
-    # `pca.scale` is one number: inputs of a network are to be neither tiny nor huge.
+    # The scale is one number for all coordinates, so that inputs are neither tiny nor huge.
     h = (observed.flatten() / policy["pca.scale"]).to(policy["actor.0.weight"].dtype)
     layers = sum(name.endswith(".weight") for name in policy)
     for layer in range(layers):
@@ -100,9 +141,16 @@ def act(policy: dict[str, Tensor], observed: Tensor, clients: int) -> Tensor:
 
 @dataclass(frozen=True)
 class PolicyFile:
-    """What a policy was learned for: kind "ddpg" or "bandit", clients K, layers L, weights n_W of the model;
-    learned: how, for a reader (data, partition, episodes, reward); saw_test in it: whether the reward was on
-    the test part."""
+    """The description of a policy in its file.
+
+    Attributes:
+        kind: "ddpg" or "bandit".
+        clients: K, the number of clients.
+        layers: L, the layers of the network.
+        weights: n_W, the number of weights of the model.
+        learned: How it was learned, for a reader (data, partition, episodes, reward). With the key
+            ``saw_test``: whether the reward used the test nodes.
+    """
 
     kind: str
     clients: int
@@ -112,27 +160,46 @@ class PolicyFile:
 
     @property
     def saw_test(self) -> bool:
-        """Whether the reward was on the test part."""
+        """Whether the reward used the accuracy on the test nodes."""
         return bool(self.learned.get("saw_test", False))
 
 
-def write_policy(path: Path, policy: dict[str, Tensor], told: PolicyFile) -> None:
-    """Write a policy whole or not at all. OSError when the disk refuses."""
+def write_policy(path: Path, policy: dict[str, Tensor], description: PolicyFile) -> None:
+    """Write a policy file, whole or not at all.
+
+    Args:
+        path: The file.
+        policy: The tensors of the policy.
+        description: What it was learned for.
+
+    Raises:
+        OSError: The disk refuses the file.
+    """
     arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in policy.items()}
-    write_tensors(path, arrays, {"format": FORMAT, "policy": json.dumps(asdict(told))})
+    write_tensors(path, arrays, {"format": FORMAT, "policy": json.dumps(asdict(description))})
 
 
 def read_policy(path: str | Path) -> tuple[dict[str, Tensor], PolicyFile]:
-    """The tensors of a policy's file and what it is for. InputError for any other file."""
+    """Read a policy file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The tensors of the policy, on the CPU, and its description.
+
+    Raises:
+        InputError: There is no such file, or it is not a policy file.
+    """
     path = Path(path)
     try:
-        arrays, told = read_tensors(path)
-        if told.get("format") != FORMAT:
-            raise ValueError("it does not say so")
-        policy = PolicyFile(**json.loads(told["policy"]))
+        arrays, description = read_tensors(path)
+        if description.get("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT!r}")
+        policy = PolicyFile(**json.loads(description["policy"]))
         sizes = (policy.clients, policy.layers, policy.weights)
         if not all(type(n) is int and n > 0 for n in sizes) or not isinstance(policy.learned, dict):
-            raise ValueError("it does not say what it is for")
+            raise ValueError("its description is not valid")
     except FileNotFoundError:
         raise InputError(
             f"there is no policy file {path}; learn one with `graphfed policy`, which names the file it "
@@ -149,24 +216,24 @@ def read_policy(path: str | Path) -> tuple[dict[str, Tensor], PolicyFile]:
 
 
 def _check_tensors(path: Path, policy: PolicyFile, shapes: dict[str, tuple[int, ...]]) -> None:
-    """InputError unless the tensors go together."""
+    """Raise InputError unless the tensors have the names and shapes of the described policy."""
     size = policy.clients * (1 + policy.layers)
-    right = policy.kind in LEARNED
+    is_valid = policy.kind in LEARNED
     if policy.kind == "bandit":
-        right = shapes == {"action": (1 + policy.layers,)}
-    elif right:
+        is_valid = shapes == {"action": (1 + policy.layers,)}
+    elif is_valid:
         components = shapes.get("pca.components", ())
         width = (policy.clients + 1) * (components[0] if components else 0)
-        right = components[1:] == (policy.weights,) and shapes.get("pca.mean") == (policy.weights,)
-        right = right and shapes.get("pca.scale") == ()
+        is_valid = components[1:] == (policy.weights,) and shapes.get("pca.mean") == (policy.weights,)
+        is_valid = is_valid and shapes.get("pca.scale") == ()
         layers = (len(shapes) - 3) // 2
         for layer in range(layers):
             weight = shapes.get(f"actor.{layer}.weight", ())
-            right = right and len(weight) == 2 and weight[1] == width
-            right = right and shapes.get(f"actor.{layer}.bias") == weight[:1]
+            is_valid = is_valid and len(weight) == 2 and weight[1] == width
+            is_valid = is_valid and shapes.get(f"actor.{layer}.bias") == weight[:1]
             width = weight[0] if weight else 0
-        right = right and width == size and layers > 0 and len(shapes) == 3 + 2 * layers
-    if not right:
+        is_valid = is_valid and width == size and layers > 0 and len(shapes) == 3 + 2 * layers
+    if not is_valid:
         raise InputError(
             f"{path} is not a policy file: its tensors {sorted(shapes)[:8]} do not make a policy of "
             f"{policy.clients} clients and {policy.layers} layers; learn it again"
@@ -174,15 +241,28 @@ def _check_tensors(path: Path, policy: PolicyFile, shapes: dict[str, tuple[int, 
 
 
 def check_fits(policy: PolicyFile, path: str, kind: str, clients: int, layers: int, weights: int) -> None:
-    """InputError where a policy was learned for something else."""
-    asked = {"policy": kind, "layers": layers}
+    """Check that a policy was learned for the run that uses it.
+
+    Args:
+        policy: The description of the policy.
+        path: Its file, for the message.
+        kind: The run's policy, "ddpg" or "bandit".
+        clients: K, the number of clients of the run.
+        layers: L, the layers of the run's network.
+        weights: n_W, the number of weights of the run's model.
+
+    Raises:
+        InputError: The policy is of another kind or for another number of layers; or, for "ddpg", for other
+            numbers of clients or weights.
+    """
+    expected = {"policy": kind, "layers": layers}
     learned_for = {"policy": policy.kind, "layers": policy.layers}
-    if policy.kind == "ddpg":  # it sees the weights, and says something to each client
-        asked |= {"clients": clients, "weights of the model": weights}
+    if policy.kind == "ddpg":  # its inputs are the weights, and it has outputs for each client
+        expected |= {"clients": clients, "weights of the model": weights}
         learned_for |= {"clients": policy.clients, "weights of the model": policy.weights}
-    for what, here in asked.items():
-        if learned_for[what] != here:
+    for quantity, value in expected.items():
+        if learned_for[quantity] != value:
             raise InputError(
-                f"policy_file={path} cannot be used: it was learned for {what} {learned_for[what]}, and this "
-                f"run has {here}; learn one for this run with `graphfed policy`"
+                f"policy_file={path} cannot be used: it was learned for {quantity} {learned_for[quantity]}, "
+                f"and this run has {value}; learn one for this run with `graphfed policy`"
             )

@@ -35,7 +35,8 @@ Differs from the paper (docs/papers/sapgnn.md gives the reasons, by these number
 the exact family (1); linear maps before upload (2); clients' losses weigh n_p / n (3); rules for equal maxima
 (4) and nodes without neighbours (5); dropout and normalisation at the server (6); the predictor's gradients
 are summed (7); gradients in fixed point (8); no boolean shares (9); keyed hashes of ids (10); secure pooling
-by oblivious transfer (13); mini-batches (14)."""
+by oblivious transfer (13); mini-batches (14).
+"""
 
 from dataclasses import dataclass, replace
 

@@ -21,7 +21,8 @@ summed as in SAPGNN.
 Differs from the paper: PPGNN is for clients with different features of the same nodes, and its embeddings are
 computed from features under secret sharing. SAPGNN's authors compare with a version for common features that
 they do not describe. Ours is joint split learning, with concatenation as the default
-(docs/papers/sapgnn.md, difference 15)."""
+(docs/papers/sapgnn.md, difference 15).
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -97,7 +98,7 @@ class Embedder:
 def make_embedder(clients: NamedCohort, config: PpgnnConfig) -> Embedder:
     """Make the batch of all rows of a cohort, each with its client's edges."""
     network = config.network
-    view = network.seen(own_view(clients.cohort))
+    view = network.adapt_view(own_view(clients.cohort))
     make_block = network.blocks(view.ids, view.degree, config.heads, config.layers)
     rows = torch.arange(clients.cohort.num_rows, device=clients.names.device)
     return Embedder(clients, make_batch(view, rows, config.layers, make_block, per_client=True))

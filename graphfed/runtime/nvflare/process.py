@@ -1,5 +1,6 @@
 """Starts FLARE's long-lived process of a startup kit, reports its events, and ends it with all its
-children."""
+children.
+"""
 
 import contextlib
 import json

@@ -175,7 +175,8 @@ def use_tls_driver() -> None:
 
     class Limited(SocketConnection):  # type: ignore[misc]
         """A connection with limited frames, and a time `overdue` by which the next whole frame must
-        arrive."""
+        arrive.
+        """
 
         def __init__(self, sock: socket.socket, connector: "ConnectorInfo", secure: bool) -> None:
             super().__init__(sock, connector, secure)

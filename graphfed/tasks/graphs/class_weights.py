@@ -4,7 +4,8 @@ With class_weights=balanced, a training node of class c has the weight n / (C n_
 number of training nodes of all clients, n_c the number of those of class c, and C the number of classes that
 occur among them. So every class has the same total weight, and the weights of all training nodes sum to n.
 The counts are summed over the clients with the same protection as the run's other sums. The server computes
-the weights, and every client gets them on its `Cohort`, where methods read them (`Cohort.loss_weights`)."""
+the weights, and every client gets them on its `Cohort`, where methods read them (`Cohort.loss_weights`).
+"""
 
 from dataclasses import replace
 

@@ -6,7 +6,8 @@ of scores is assumed. Scores whose relative difference is less than 1/128 may ti
 
 With aggregation=secure the server gets the numbers of edges and of negative pairs that have each score,
 summed over the clients, and no single client's scores. The scores are coarser then: those whose relative
-difference is less than 1/16 may tie."""
+difference is less than 1/16 may tie.
+"""
 
 from collections.abc import Callable, Mapping
 

@@ -13,7 +13,8 @@ bin count as tied: AUC counts their pairs one half, average precision takes the 
 bin, and recall at 1 % alarms takes a fraction of the bin. So each metric is exact up to the pairs in the same
 bin; tests/tasks/test_node_scores.py measures the remaining error.
 
-Shapes: K clients, C classes, G = 1 score for two classes and C otherwise, B bins."""
+Shapes: K clients, C classes, G = 1 score for two classes and C otherwise, B bins.
+"""
 
 import math
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
 """The inputs of a run on readings: the sensors, each a client, and their split (see `tasks.inputs`).
 
-Shapes: S sensors, W windows, n steps ahead."""
+Shapes: S sensors, W windows, n steps ahead.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -8,7 +8,8 @@ selected by the kind of error that the run is trained on (setting `missing`).
 An RMSE is the root of the mean over all sensors, windows and steps ahead. Every sensor has equally many
 windows, so `rmse_as_read` is also the root of the mean over sensors of their own mean squared errors.
 
-Shapes: K clients, P of which take part, W windows, n steps ahead."""
+Shapes: K clients, P of which take part, W windows, n steps ahead.
+"""
 
 from collections.abc import Mapping
 

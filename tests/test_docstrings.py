@@ -1,0 +1,164 @@
+"""Every public module, class and function of the package has a docstring, which names its arguments, its
+result and what it raises. Ruff's pydocstyle rules check their form (pyproject.toml)."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+import graphfed
+from graphfed.cli.commands import app
+
+PACKAGE = Path(graphfed.__file__).parent
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+#: Nothing is to be said of a result of these types.
+NO_RESULT = {"None", "NoReturn", "Never"}
+#: Properties are described as values are, in one sentence.
+PROPERTIES = {"property", "cached_property", "setter"}
+#: Raised in any function: what cannot happen, what a subclass has to write, and the end of a command.
+NEVER_NAMED = {"AssertionError", "NotImplementedError", "StopIteration", "SystemExit"}
+
+
+def public(tree: ast.Module) -> list[tuple[str, ast.ClassDef | Function]]:
+    """The public classes and functions of a module, and the public methods of its public classes: what
+    ``__all__`` names, or, without it, what has no leading underscore."""
+    exported = next(
+        (
+            ast.literal_eval(node.value)
+            for node in tree.body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        ),
+        None,
+    )
+    found: list[tuple[str, ast.ClassDef | Function]] = []
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef | Function) or node.name.startswith("_"):
+            continue
+        if exported is not None and node.name not in exported:
+            continue
+        found.append((node.name, node))
+        if isinstance(node, ast.ClassDef):
+            members = [m for m in node.body if isinstance(m, Function) and not m.name.startswith("_")]
+            found += [(f"{node.name}.{member.name}", member) for member in members]
+    return found
+
+
+def raised(function: Function) -> set[str]:
+    """The exceptions that leave a function by a ``raise`` of its own: not those of functions in it, and not
+    those that an ``except`` in it catches."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST, caught: set[str]) -> None:
+        if isinstance(node, Function | ast.Lambda | ast.ClassDef) and node is not function:
+            return
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            called = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            name = ast.unparse(called).split(".")[-1]
+            if name[0].isupper() and not caught & {name, "Exception", "BaseException"}:
+                found.add(name)
+        if isinstance(node, ast.Try):
+            kinds = {ast.unparse(part) for h in node.handlers if h.type for part in _kinds(h.type)}
+            for child in node.body:
+                visit(child, caught | kinds)
+            for rest in (*node.handlers, *node.orelse, *node.finalbody):
+                visit(rest, caught)
+            return
+        for child in ast.iter_child_nodes(node):
+            visit(child, caught)
+
+    visit(function, set())
+    return found - NEVER_NAMED
+
+
+def _kinds(caught: ast.expr) -> list[ast.expr]:
+    return list(caught.elts) if isinstance(caught, ast.Tuple) else [caught]
+
+
+def missing(function: Function, command: bool = False) -> list[str]:
+    """What a function's docstring does not say. A command's docstring is its help page, whose arguments and
+    errors typer and docs/errors.md describe."""
+    text = ast.get_docstring(function) or ""
+    decorators = {ast.unparse(each).split(".")[-1] for each in function.decorator_list}
+    if "overload" in decorators:
+        return []
+    if not text:
+        return ["docstring"]
+    if command:
+        return []
+    where, _, exceptions = text.partition("Raises:")
+    arguments = function.args
+    plain = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    collected = [each for each in (arguments.vararg, arguments.kwarg) if each]
+    # `a, b: Two numbers.` describes both.
+    starts = re.findall(r"^ *([\w, *]+):", where.partition("Args:")[2], re.MULTILINE)
+    described = {name.strip(" *") for start in starts for name in start.split(",")} | {"self", "cls"}
+    names = [each.arg for each in (*plain, *collected)]
+    found = [f"Args: {name}" for name in names if name not in described and not name.startswith("_")]
+    has_result = function.returns is not None and ast.unparse(function.returns) not in NO_RESULT
+    if has_result and not decorators & PROPERTIES and "Returns:" not in text and "Yields:" not in text:
+        found.append("Returns")
+    return found + [f"Raises: {name}" for name in sorted(raised(function)) if name not in exceptions]
+
+
+def commands(group: typer.Typer) -> set[str]:
+    """The names of the functions that a command line registers, those of its groups included."""
+    found = {each.callback.__name__ for each in group.registered_commands if each.callback}
+    return found.union(
+        *(commands(each.typer_instance) for each in group.registered_groups if each.typer_instance)
+    )
+
+
+def test_public_functions_name_their_arguments_their_result_and_what_they_raise() -> None:
+    lacking, help_pages = {}, commands(app)
+    assert {"run", "site_start", "data_export"} <= help_pages
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        place = path.relative_to(PACKAGE).as_posix()
+        if tree.body and not ast.get_docstring(tree):
+            lacking[place] = ["docstring"]
+        for name, node in public(tree):
+            if isinstance(node, ast.ClassDef):
+                found = [] if ast.get_docstring(node) else ["docstring"]
+            else:
+                found = missing(node, command=place.startswith("cli/") and name in help_pages)
+            if found:
+                lacking[f"{place}, {name}"] = found
+    assert lacking == {}
+
+
+SECTIONS = {
+    "Args": "    Args:\n        x: A number.",
+    "Returns": "    Returns:\n        The sum.",
+    "Raises": "    Raises:\n        ValueError: Always.",
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "lacks"), [("Args", "Args: x"), ("Returns", "Returns"), ("Raises", "Raises: ValueError")]
+)
+def test_what_a_docstring_does_not_say_is_noticed(section: str, lacks: str) -> None:
+    def add(sections: list[str]) -> Function:
+        text = "\n\n".join(["Add.", *sections])
+        source = f'def add(x: int) -> int:\n    """{text}\n    """\n    raise ValueError(x)\n'
+        ((_, function),) = public(ast.parse(source))
+        assert isinstance(function, ast.FunctionDef)
+        return function
+
+    assert missing(add([*SECTIONS.values()])) == []
+    assert missing(add([text for name, text in SECTIONS.items() if name != section])) == [lacks]
+
+
+def test_an_exception_that_the_function_itself_catches_is_not_raised() -> None:
+    source = """
+def f() -> None:
+    try:
+        raise ValueError
+    except ValueError as error:
+        raise OSError from error
+"""
+    ((_, function),) = public(ast.parse(source))
+    assert isinstance(function, ast.FunctionDef)
+    assert raised(function) == {"OSError"}
+    assert missing(ast.parse("def f(): pass").body[0]) == ["docstring"]  # type: ignore[arg-type]
