@@ -62,7 +62,7 @@ SELECTION = Runs(
     divided_by={"val.accuracy": 0.01},
     x="weight decay",
     panels=tuple(PANELS),
-    seeds=range(100, 103),
+    seeds=range(100, 105),
     options={"clients": 10, "split": "public", "rounds": 200},
     settings=SHARED,
     quick=Quick(seeds=(100,), options={"rounds": 5}),
