@@ -285,7 +285,7 @@ FIG5_UNBIASED = Runs(
     rows=(
         *by_epsilon_unbiased(FEW),
         *by_epsilon_unbiased(FEWEST),
-        *levels("bits not read", "lumos", {"decode": "unread"}),
+        *levels("bits not read", "lumos", {"decode": "unread", "pad_bins": FEWEST}),
         *levels("own features", "own_features", OWN_FEATURES["supervised"]),
         *levels("central", "central", {**GCN, **ADAM}),
     ),
