@@ -2,6 +2,8 @@
 makes of it. The mechanism itself is tested by enumeration in tests/privacy/test_local.py."""
 
 import math
+from functools import cache
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +25,7 @@ from graphfed.methods.lumos.feature_encoding import (
     received_features,
     receiver_mechanism,
 )
+from graphfed.privacy.local import SHIFT, WORDS
 from graphfed.privacy.noise import Noise
 
 EXACT = 1e6  # a budget with which no coin falls on its rarer side (except with probability 2^-32)
@@ -133,6 +136,106 @@ def test_the_budgets_of_the_bins_sent_add_up(world: Any, accounting: str, bins: 
             assert colluding <= 2.0 + 1e-9
             if bins is None and count:
                 assert colluding == pytest.approx(2.0)
+
+
+# ---- what receivers learn, by enumeration ------------------------------------------------------------------
+
+
+def exact_law(
+    x: tuple[float, ...], receivers: int, config: LumosConfig
+) -> tuple[EncodedFeatures, list[list[float]]]:
+    """Pr[bit = 1] of each bit that each receiver of one client gets, as `encode` draws it.
+
+    Every bit has a word of its own, and the lowest words give 1. So the number of words that give 1 is found
+    by bisection, with the same word for all bits.
+    """
+
+    @cache
+    def sent_with(word: int) -> tuple[EncodedFeatures, list[list[int]]]:
+        seeded = Noise.words
+
+        def words(self: Noise, purpose: str, ids: Tensor, width: int) -> Tensor:
+            if purpose == "lumos/bits":
+                return torch.full((len(ids), width), word - SHIFT, dtype=torch.int32)
+            return seeded(self, purpose, ids, width)
+
+        with patch.object(Noise, "words", words):
+            sent, _ = sent_by(torch.tensor([x], dtype=torch.float64), [receivers], config)
+        parts = sent.flat.split(sent.lengths.tolist())
+        sizes = announced_sizes(sent.header, len(x)).tolist()
+        bits = [
+            [int(part[i // 8] >> i % 8) & 1 for i in range(n)] for part, n in zip(parts, sizes, strict=True)
+        ]
+        return sent, bits
+
+    sent, shape = sent_with(0)
+    law = [[0.0] * len(row) for row in shape]
+    for receiver, row in enumerate(shape):
+        for bit in range(len(row)):
+            least, most = 0, WORDS
+            while least < most:
+                middle = (least + most) // 2
+                if sent_with(middle)[1][receiver][bit]:
+                    least = middle + 1
+                else:
+                    most = middle
+            law[receiver][bit] = least / WORDS
+    return sent, law
+
+
+def largest_loss(laws: list[list[float]]) -> float:
+    """The largest log ratio of the probabilities of any output under any two of some inputs; each input has
+    the probabilities of its bits."""
+    worst = 0.0
+    for output in product([0, 1], repeat=len(laws[0])):
+        chances = [math.prod(p if o else 1 - p for o, p in zip(output, law, strict=True)) for law in laws]
+        worst = max(worst, math.log(max(chances) / min(chances)))
+    return worst
+
+
+@pytest.mark.parametrize(("bins", "receivers"), [(None, 2), (1, 2), (2, 1), (2, 2), (2, 3), (3, 3), (5, 4)])
+@pytest.mark.parametrize("accounting", ["per_receiver", "coalition"])
+def test_whatever_the_number_of_bins_no_receiver_and_no_coalition_learns_more_than_is_stated(
+    bins: int | None, receivers: int, accounting: str
+) -> None:
+    """By enumeration of all inputs at the corners, and of all outputs, of 3 coordinates. What the receiver
+    makes of bits is no part of it."""
+    config = config_of(epsilon=2.0, accounting=accounting, pad_bins=bins, unsent_value=0.003)
+    inputs = [*product([0.0, 1.0], repeat=3), (0.3, 0.003, 0.9)]
+    sent, _ = exact_law(inputs[0], receivers, config)
+    laws = [exact_law(x, receivers, config)[1] for x in inputs]
+    each = [largest_loss([law[receiver] for law in laws]) for receiver in range(receivers)]
+    stated = float(sent.epsilon[0])
+    assert stated <= 2.0
+    assert max(each) == pytest.approx(stated, rel=1e-6)
+    assert max(each) <= stated + 1e-9
+    # Receivers of the same bin get the same bits.
+    number = sent.header[:, 1].tolist()
+    first = [number.index(chosen) for chosen in sorted(set(number))]
+    together = largest_loss([[p for receiver in first for p in law[receiver]] for law in laws])
+    assert together == pytest.approx(float(sent.colluding[0]), rel=1e-6)
+    assert together <= float(sent.colluding[0]) + 1e-9
+
+
+def test_more_bins_leave_fewer_coordinates_and_less_noise_at_the_same_epsilon() -> None:
+    """c of Eq. (27), the factor of the noise, for one receiver of 64 coordinates at epsilon 2."""
+    found = []
+    for bins in (None, 4, 16, 64):
+        config = config_of(pad_bins=bins, epsilon=2.0)
+        sent, rows = sent_by(torch.zeros(1, 64), [1], config)
+        values = decoded(sent, rows, 64, config).values[0] + config.unsent_value
+        assert float(sent.epsilon[0]) == pytest.approx(2.0)
+        found.append((int(announced_sizes(sent.header, 64)[0]), float(values[0] - values[1])))
+    assert [size for size, _ in found] == [64, 16, 4, 1]
+    assert [c for _, c in found] == pytest.approx([1 / math.tanh(1 / size) for size, _ in found], rel=1e-4)
+
+
+def test_bits_that_are_not_read_leave_the_public_value_everywhere() -> None:
+    x = torch.ones(2, 9)
+    config = config_of(decode="unread", unsent_value=0.25, pad_bins=3)
+    sent, rows = sent_by(x, [2, 1], config)
+    assert torch.equal(sent.flat, sent_by(x, [2, 1], config_of(pad_bins=3))[0].flat)
+    assert not decoded(sent, rows, 9, config).to_dense().any()
 
 
 def test_which_bin_a_receiver_gets_is_not_the_order_of_ids() -> None:

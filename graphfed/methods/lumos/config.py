@@ -28,10 +28,11 @@ class EncodingSettings:
         description="who epsilon protects against: each receiver alone (as in the paper), or all receivers "
         "together",
     )
-    decode: Literal["shrunk", "unbiased"] = Field(
+    decode: Literal["shrunk", "unbiased", "unread"] = Field(
         default="shrunk",
         description="how a receiver reads a bit: as the linear estimate with the least mean squared error, "
-        "or as an estimate without bias but with a large variance (as in the paper)",
+        "as an estimate without bias but with a large variance (as in the paper), or not at all, which shows "
+        "what the bits contribute",
     )
     rescale: bool = Field(
         default=False,
@@ -41,8 +42,8 @@ class EncodingSettings:
     pad_bins: int | None = Field(
         default=None,
         ge=1,
-        description="number of bins of every client, which hides the number of its receivers; none: one bin "
-        "for each receiver",
+        description="number of bins of every client, which hides the number of its receivers; more bins have "
+        "fewer coordinates each and less noise in each bit; none: one bin for each receiver",
     )
     unsent_value: float = Field(
         default=0.0,

@@ -15,7 +15,9 @@ header shows nothing; a client with more receivers than bins sends some bins to 
 Decoding. Eq. (27) reads a bit without bias, as (a + b) / 2 +- c (b - a) / 2 with c = (e^e' + 1) / (e^e' - 1).
 Since e' is small, c and the variance are large (c = 590 for a bin of 589 coordinates at eps = 2).
 decode=shrunk reads the linear estimate with the least mean squared error, m + (U - m) / (1 + c^2), where U is
-the unbiased value and m = `unsent_value` a public guess of the feature's mean.
+the unbiased value and m = `unsent_value` a public guess of the feature's mean. decode=unread reads m whatever
+the bit is. With pad_bins larger than the number of receivers a receiver gets fewer coordinates, each with
+more budget: at eps = 2 a bin of 2 coordinates has c = 2.2.
 
 `unsent_value` also stands for coordinates of other bins. The paper takes the middle of the bounds; for
 thousands of sparse features that adds more to a leaf than the client's own features do. The default is 0.
@@ -286,7 +288,9 @@ def _deviations(budget: Tensor, size: Tensor, width: int, config: LumosConfig) -
     # Eq. (27): U = (a + b) / 2 +- (b - a) / 2 c
     up, down = ((low + high) / 2 + sign * (high - low) / 2 * c for sign in (1, -1))
     # The value read is m + shrinkage (U - m), m = unsent_value.
-    if config.decode == "shrunk":
+    if config.decode == "unread":
+        shrinkage = torch.zeros_like(c)
+    elif config.decode == "shrunk":
         shrinkage = 1 / (1 + c * c)
     else:
         shrinkage = width / size.clamp(min=1) if config.rescale else torch.ones_like(c)
