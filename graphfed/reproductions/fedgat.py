@@ -61,17 +61,18 @@ SELECTION = Runs(
     called={"val.accuracy": "validation accuracy (%)"},
     divided_by={"val.accuracy": 0.01},
     x="weight decay",
-    panels=tuple(PANELS),
+    panels=tuple(f"{panel} {network}" for panel in PANELS for network in CHOICES),
     seeds=range(100, 105),
     options={"clients": 10, "split": "public", "rounds": 200},
     settings=SHARED,
     quick=Quick(seeds=(100,), options={"rounds": 5}),
     rows=tuple(
         point(
-            f"{network}, learning rate {rate:g}",
+            f"learning rate {rate:g}",
             decay,
             method,
-            panel=panel,
+            panel=f"{panel} {network}",
+            label=f"{panel} {network}, learning rate {rate:g} {decay}",
             options={"data": PANELS[panel]},
             settings={**settings, "lr": rate, "weight_decay": decay},
         )

@@ -87,10 +87,11 @@ def candidates(
     """
     return [
         point(
-            f"{series}, weight decay {decay:g}",
+            f"weight decay {decay:g}",
             hidden,
             method,
-            panel=panel,
+            panel=f"{panel} {series}",
+            label=f"{panel} {series}, weight decay {decay:g} {hidden}",
             options={**DATA[panel], "clients": clients},
             settings={**settings, "hidden": hidden, "weight_decay": decay},
         )
@@ -113,7 +114,7 @@ SELECTION = Runs(
     called={"val.accuracy": "validation accuracy (%)"},
     divided_by={"val.accuracy": 0.01},
     x="hidden",
-    panels=("Cora", "CiteSeer"),
+    panels=tuple(f"{panel} {series}" for panel, series in CHOSEN),
     seeds=range(100, 103),
     options={"partition": "edges_uniform", "rounds": 300},
     quick=Quick(seeds=(100,), options={"rounds": 5}),

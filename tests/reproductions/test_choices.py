@@ -26,8 +26,8 @@ def best(paper: str) -> dict[tuple[str, str], dict[str, object]]:
     (item,) = [item for item in record["items"] if item["item"] == "selection"]
     means: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
     for row in item["rows"]:
-        network = row["series"].partition(",")[0]
-        means[row["panel"], network].append((row["ours"]["val.accuracy"]["mean"], row["label"]))
+        panel, _, network = row["panel"].partition(" ")
+        means[panel, network].append((row["ours"]["val.accuracy"]["mean"], row["label"]))
     rows = {row.label: row for row in find_paper(paper).by_name["selection"].rows}
     labels = {key: max(found, key=lambda each: round(each[0], 9))[1] for key, found in means.items()}
     return {key: dict(rows[label].settings) for key, label in labels.items()}
