@@ -222,8 +222,8 @@ def _place_at(result: Result, snapshot: _Snapshot, targets: Targets) -> float | 
 def _first_reached(
     lines: Sequence[MetricsLine], task: str, target: float, mean_of: int
 ) -> MetricsLine | None:
-    """Return the first line at which the deciding validation metric, mean over the last `mean_of` evaluations,
-    is as good as `target`. A run with fewer evaluations does not reach it.
+    """Return the first line at which the mean of the deciding validation metric over the last `mean_of`
+    evaluations is as good as `target`. A run with fewer evaluations does not reach it.
     """
     spec = get_task(task)
     window: deque[float] = deque(maxlen=mean_of)

@@ -46,10 +46,9 @@ OVERLAPS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0, 20.0)
 
 @dataclass(frozen=True)
 class TimeModel:
-    """The seconds of every client, t_k = b_k + o_k phi_k(s_k) + a_k phi_k(u), with the needed fraction of nodes
-    phi_k(x) = 1 - (1 - x)^d_k.
+    """The seconds of every client, t_k = b_k + o_k phi_k(s_k) + a_k phi_k(u).
 
-    A node that d drawn nodes may have as a neighbour is needed with probability phi.
+    phi_k(x) = 1 - (1 - x)^d_k is the fraction of nodes that are needed. A node that d drawn nodes may have as a neighbour is needed with probability phi.
 
     Attributes:
         base: b, the seconds that do not depend on the mini-batches, [K].

@@ -39,8 +39,8 @@ class FedGraphConfig(
         default="full",
         description="how much is sampled: everything (full), one probability for every neighbour (constant), "
         "a number of neighbours (graphsage), a number of nodes of a layer (fastgcn), as many training nodes "
-        "of each client as fit in the same time (balanced), or by a policy that `graphfed policy` has learned "
-        "(ddpg, bandit)",
+        "of each client as fit in the same time (balanced), or by a policy that `graphfed policy` has "
+        "learned (ddpg, bandit)",
     )
     policy_file: str | None = Field(
         default=None, description="the file of the learned policy, at the server, for policy=ddpg or bandit"
@@ -67,11 +67,11 @@ class FedGraphConfig(
         default=256, ge=1, description="number of draws of each client and layer, for policy=fastgcn"
     )
     round_time: float = Field(
-        default=0.3,
+        default=0.2,
         gt=0,
         le=1,
-        description="duration of a round for policy=balanced, from 0, one training node at each client, to 1, "
-        "all training nodes",
+        description="duration of a round for policy=balanced, from 0, one training node at each client, "
+        "to 1, all training nodes",
     )
     estimator: Literal["ratio", "horvitz_thompson"] = Field(
         default="ratio",
