@@ -48,7 +48,8 @@ OVERLAPS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0, 20.0)
 class TimeModel:
     """The seconds of every client, t_k = b_k + o_k phi_k(s_k) + a_k phi_k(u).
 
-    phi_k(x) = 1 - (1 - x)^d_k is the fraction of nodes that are needed. A node that d drawn nodes may have as a neighbour is needed with probability phi.
+    phi_k(x) = 1 - (1 - x)^d_k is the fraction of nodes that are needed: a node that d drawn nodes may have as
+    a neighbour is needed with probability phi.
 
     Attributes:
         base: b, the seconds that do not depend on the mini-batches, [K].
