@@ -547,8 +547,7 @@ def balanced(data: str) -> Runs:
         title="Balanced clients, modelled time and bytes to a target, 20 clients",
         source="ours; the paper has no such policy",
         notes=paragraphs("""
-            As fig7, with the policy of docs/papers/fedgraph.md, "Balanced clients". On Cora and CiteSeer runs
-            have the settings, the seeds and the target of fig7, so that its rows, DDPG among them, can be
+            As fig7, with policy=balanced. On Cora and CiteSeer runs have the settings, the seeds and the target of fig7, so that its rows, DDPG among them, can be
             compared by modelled seconds. On the other data sets every node is at one client, the degrees of
             the first layer are internal, and the target is 1 point below full batches.
 

@@ -5,7 +5,8 @@ The server measures each client's seconds in a few rounds with different sizes o
 linear model of them, and solves it for the mini-batches that fit in a round of a given duration. All
 neighbours are kept.
 
-    page (docs/papers/fedgraph.md, "Balanced clients")     here
+    docs/papers/fedgraph.md, "Ours: balance the            here
+    clients' times"
     n_k, N                                                 counts, their sum
     s_k, the fraction of its training nodes                fractions
     u, the fraction of all training nodes                  `drawn_fraction`
@@ -75,6 +76,7 @@ class TimeModel:
         """
         drawn = drawn_fraction(fractions, counts)
         requested = self.answers * needed_fraction(drawn, self.overlap)
+        # Eq. (16)
         return self.base + self.own * needed_fraction(fractions, self.overlap) + requested
 
 
@@ -101,6 +103,7 @@ def drawn_fraction(fractions: Tensor, counts: Tensor) -> Tensor:
     Returns:
         u, [...].
     """
+    # Eq. (15)
     return (fractions * counts).sum(-1) / counts.sum().clamp(min=1)
 
 
@@ -264,6 +267,7 @@ def solve_fractions(model: TimeModel, counts: Tensor, duration: float) -> Tensor
     if bool((model.seconds(torch.ones_like(least), counts) <= duration).all()):
         return torch.ones_like(least)
     # One node at each client fits, and all nodes do not.
+    # Eq. (18)
     low, high, fractions = float(drawn_fraction(least, counts)), 1.0, least
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
