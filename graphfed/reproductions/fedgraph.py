@@ -547,9 +547,10 @@ def balanced(data: str) -> Runs:
         title="Balanced clients, modelled time and bytes to a target, 20 clients",
         source="ours; the paper has no such policy",
         notes=paragraphs("""
-            As fig7, with policy=balanced. On Cora and CiteSeer runs have the settings, the seeds and the target of fig7, so that its rows, DDPG among them, can be
-            compared by modelled seconds. On the other data sets every node is at one client, the degrees of
-            the first layer are internal, and the target is 1 point below full batches.
+            As fig7, with policy=balanced. On Cora and CiteSeer runs have the settings, the seeds and the
+            target of fig7, so that its rows, DDPG among them, can be compared by modelled seconds. On the
+            other data sets every node is at one client, the degrees of the first layer are internal, and the
+            target is 1 point below full batches.
 
             constant for time is the constant that was fastest to a target on validation nodes, of another
             seed. By mean is the time until the mean of five evaluations reaches the target, which a single
