@@ -188,7 +188,7 @@ def _planned(number: int, first: Tensor, counts: Tensor, round_time: float) -> T
 
     After all nodes come one node at every client, few at every second client and more at the others, and the
     reverse. Only if clients differ in a round can the effects of the own mini-batch and of those of others be
-    told apart. Clients are numbered by first [K], their seconds in the first round, so that each half has
+    distinguished. Clients are numbered by first [K], their seconds in the first round, so that each half has
     fast and slow ones, and so that the plan does not depend on their order.
     """
     if number == 1:
