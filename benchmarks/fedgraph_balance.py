@@ -28,12 +28,13 @@ PAPER = {"preset": "paper", "partition_seed": 0, "split_seed": 0}
 DATA: dict[str, dict[str, Any]] = {
     "cora": {"first_degrees": "all"},
     "citeseer": {"first_degrees": "all"},
-    "dblp": {"partition.copies": "one"},
-    "social": {"partition.copies": "one", "data.num_nodes": 5000},
+    "dblp": {"partition.copies": "one", "first_degrees": "internal"},
+    "social": {"partition.copies": "one", "first_degrees": "internal", "data.num_nodes": 5000},
 }
 LESS = 0.01
 ROUND_TIMES = (0.1, 0.2, 0.3, 0.45)
-#: The largest mini-batch, and the sampling probability.
+#: Constants are tuned on the first two: the largest mini-batch, and the sampling probability.
+TUNED = ("cora", "citeseer")
 CONSTANTS = ((64, 1.0), (128, 0.5), (128, 1.0), (256, 0.5), (256, 1.0))
 
 
@@ -63,7 +64,7 @@ def measure(data: str, *, tiny: bool) -> dict[str, Any]:
     cases = {"full": full}
     for round_time in ROUND_TIMES:
         cases[f"balanced_{round_time}"] = run({"policy": "balanced", "round_time": round_time})
-    for batch, probability in CONSTANTS if data != "social" else ():
+    for batch, probability in CONSTANTS if data in TUNED else ():
         settings = {"policy": "constant", "batch": batch, "probability": probability}
         cases[f"constant_{batch}_{probability}"] = run(settings)
     found: dict[str, Any] = {}
@@ -82,11 +83,17 @@ def measure(data: str, *, tiny: bool) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_common_options(parser, "fedgraph_balance")
+    parser.add_argument(
+        "--data", nargs="+", choices=DATA, default=[*DATA], help="replace these in the record"
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     began, load_before = time.perf_counter(), load_average()
-    chosen = ("cora",) if options.tiny else DATA
-    found = {data: measure(data, tiny=options.tiny) for data in chosen}
+    before = {}
+    if len(options.data) < len(DATA):
+        before = json.loads(options.out.read_text())["data"]
+    chosen = ("cora",) if options.tiny else options.data
+    found = {**before, **{data: measure(data, tiny=options.tiny) for data in chosen}}
     finish(options.out, began, load_before, {"seed": SEED, "rounds": ROUNDS, "data": found})
 
 

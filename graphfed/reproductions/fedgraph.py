@@ -530,7 +530,7 @@ FIG10_DISJOINT = Runs(
 NEAR_MEAN, NEAR_BYTES = f"to_target_mean.near.{MODELLED}", "to_target.near.bytes"
 #: The largest mini-batch and the sampling probability of the constant that is fastest to a target on
 #: validation nodes (benchmarks/fedgraph_balance.py).
-FOR_TIME = {"cora": (128, 1.0), "citeseer": (256, 1.0), "dblp": (256, 1.0)}
+FOR_TIME = {"cora": (128, 1.0), "citeseer": (256, 1.0)}
 
 
 def balanced(data: str) -> Runs:
