@@ -534,7 +534,7 @@ def same_runs(
         "targets": {
             target: value
             for target, value in item.targets.items()
-            if any(metric.startswith(f"to_target.{target}.") for metric in metrics)
+            if any(metric.partition(".")[2].startswith(f"{target}.") for metric in metrics)
         },
     }
     return shows(

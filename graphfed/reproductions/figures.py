@@ -3,7 +3,9 @@
 A metric is a name among those of the test part (accuracy), `score` (the metric that decides in the run's
 task), `rounds`, `best_round`, `bytes_to_best` (sent in set-up and training up to the best round), a path to a
 number in result.json (seconds.per_round, bytes.total, details.clients.embeddings.mean), or a place in the run
-when it first reached a target, to_target.<target>.<place>, or in its last round, last.<place>.
+when it first reached a target, to_target.<target>.<place>, when the mean of its last five evaluations first
+did, to_target_mean.<target>.<place>, or in its last round, last.<place>. A single evaluation may reach a
+target by luck.
 
 A place is what a line of metrics.jsonl says about its round: `round`, `bytes` (sent in set-up and training so
 far), `seconds` (of training so far, by this machine's clock), or `facts.<name>`, a number that the method
@@ -11,6 +13,7 @@ reports about itself: facts.modelled_seconds. A run of a method that reports not
 """
 
 import dataclasses
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +33,10 @@ from graphfed.tasks.registry import get_task
 __all__ = [
     "FACTS",
     "LAST",
+    "MEAN_OF",
     "OF_RUN",
     "TO_TARGET",
+    "TO_TARGET_MEAN",
     "check_metrics",
     "curve_of",
     "found_curves",
@@ -44,7 +49,9 @@ __all__ = [
 PLACES = (ROUND, "bytes", "seconds")
 FACTS = "facts."
 #: How metrics begin that are a place in a run.
-TO_TARGET, LAST = "to_target", "last"
+TO_TARGET, TO_TARGET_MEAN, LAST = "to_target", "to_target_mean", "last"
+#: The evaluations in a row whose mean must reach the target of a metric that begins with TO_TARGET_MEAN.
+MEAN_OF = 5
 #: Where a path may begin: the parts of a result with numbers in them.
 PARTS = ("test", "val", "seconds", "bytes", "details")
 #: Metrics that are neither of the test part nor paths.
@@ -139,11 +146,13 @@ def check_metrics(item: Runs, result: Result) -> None:
 class _Snapshot:
     """A round of a run and a place that is read there.
 
-    The round is the one in which the run first reached a target, or its last round (target None).
+    The round is the one in which the run first reached a target, by the mean of its last `mean_of`
+    evaluations, or its last round (target None).
     """
 
     place: str
     target: str | None
+    mean_of: int = 1
 
 
 def _snapshot_of(metric: str) -> _Snapshot | None:
@@ -151,9 +160,9 @@ def _snapshot_of(metric: str) -> _Snapshot | None:
     kind, _, rest = metric.partition(".")
     if kind == LAST:
         return _Snapshot(rest, None)
-    if kind == TO_TARGET:
+    if kind in (TO_TARGET, TO_TARGET_MEAN):
         target, _, place = rest.partition(".")
-        return _Snapshot(place, target)
+        return _Snapshot(place, target, MEAN_OF if kind == TO_TARGET_MEAN else 1)
     return None
 
 
@@ -206,16 +215,25 @@ def _place_at(result: Result, snapshot: _Snapshot, targets: Targets) -> float | 
     if snapshot.target is None:
         return _at(lines[-1], snapshot.place)
     target = targets[snapshot.target]
-    line = None if target is None else _first_reached(lines, result.task, target)
+    line = None if target is None else _first_reached(lines, result.task, target, snapshot.mean_of)
     return None if line is None else _at(line, snapshot.place)
 
 
-def _first_reached(lines: Sequence[MetricsLine], task: str, target: float) -> MetricsLine | None:
-    """Return the first line whose deciding validation metric is as good as `target`."""
+def _first_reached(
+    lines: Sequence[MetricsLine], task: str, target: float, mean_of: int
+) -> MetricsLine | None:
+    """Return the first line at which the mean of the deciding validation metric over the last `mean_of`
+    evaluations is as good as `target`. A run with fewer evaluations does not reach it.
+    """
     spec = get_task(task)
+    window: deque[float] = deque(maxlen=mean_of)
     for line in lines:
         value = (line.val or {}).get(spec.metric)
-        if value is not None and (value == target or spec.better(value, target)):
+        if value is None:
+            continue
+        window.append(value)
+        mean = value if mean_of == 1 else sum(window) / mean_of
+        if len(window) == mean_of and (mean == target or spec.better(mean, target)):
             return line
     return None
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphfed.reproductions.base import PERCENT, ROUND, Cells, Curves, Found, Item, Measured
-from graphfed.reproductions.figures import FACTS, LAST, OF_RUN, TO_TARGET
+from graphfed.reproductions.figures import FACTS, LAST, MEAN_OF, OF_RUN, TO_TARGET, TO_TARGET_MEAN
 from graphfed.runs.progress import human_seconds
 from graphfed.terminal import make_table
 
@@ -169,9 +169,10 @@ def name_of(found: Found, metric: str) -> str:
     words = metric.replace("_", " ")
     if kind == LAST:
         words = f"{_words_of_place(rest)} at the end"
-    if kind == TO_TARGET:
+    if kind in (TO_TARGET, TO_TARGET_MEAN):
         target, _, place = rest.partition(".")
-        words = f"{_words_of_place(place)} to {target}"
+        by_mean = f" by the mean of {MEAN_OF} evaluations" if kind == TO_TARGET_MEAN else ""
+        words = f"{_words_of_place(place)} to {target}{by_mean}"
     name: str = found["called"].get(metric, words)
     return name
 

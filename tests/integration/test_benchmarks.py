@@ -295,3 +295,10 @@ def test_the_record_of_fedgraphs_settings_has_both_degrees_of_the_first_layer(
     cases = run("fedgraph_settings", tmp_path / "settings.json")["cases"]
     assert {case["settings"]["first_degrees"] for case in cases.values()} == {"all", "internal"}
     assert all(0 <= case["accuracy"]["mean"] <= 100 for case in cases.values())
+
+
+def test_the_record_of_the_balanced_policy_compares_every_duration_with_full_batches(tmp_path: Path) -> None:
+    cases = run("fedgraph_balance", tmp_path / "balance.json")["data"]["cora"]["cases"]
+    assert sum(name.startswith("balanced") for name in cases) == 4
+    assert cases["full"]["relative"] == 1
+    assert all(case["seconds"] > 0 for case in cases.values())

@@ -45,6 +45,7 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
     **{key: {"policy": "constant"} for key in ("probability", "batch", "estimator")},
     **{key: {"policy": "graphsage"} for key in ("fan_out", "inner_fan_out")},
     "layer_size": {"policy": "fastgcn"},
+    "round_time": {"policy": "balanced", "rounds": 10},
     "refresh": {"policy": "constant", "local_steps": 2},
     "rescale": {"decode": "unbiased"},
     **{key: {"balancer": "mcmc", "mcmc_steps": 6} for key in ("mcmc_steps", "acceptance")},

@@ -263,6 +263,23 @@ def test_what_is_as_good_as_the_target_has_reached_it_and_a_round_without_valida
     assert metric_of(run, "last.facts.modelled_seconds") is None, "fedavg says nothing of itself"
 
 
+def test_a_running_mean_reaches_a_target_later_than_a_lucky_round_and_not_before_five_evaluations(
+    finished: Result, own_folder: Path
+) -> None:
+    """Means of five: 0.42 in round 6 (1, 2, 3, 5, 6; round 4 has no evaluation), 0.5 in 7 and in 8."""
+    scores = {1: 0.1, 2: 0.9, 3: 0.2, 5: 0.4, 6: 0.5, 7: 0.5, 8: 0.9}
+    lines = [
+        {"round": n, "val": None if n == 4 else {"accuracy": scores[n]}, "bytes": n, "seconds": 0.0}
+        for n in range(1, 9)
+    ]
+    (own_folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = dataclasses.replace(finished, folder=own_folder)
+    assert metric_of(run, "to_target.t.round", {"t": 0.45}) == 2
+    # (0.9 + 0.2 + 0.4 + 0.5 + 0.5) / 5 = 0.5
+    for share, found in ((0.05, 6), (0.42, 6), (0.45, 7), (0.501, None)):
+        assert metric_of(run, "to_target_mean.t.round", {"t": share}) == found, share
+
+
 def test_a_target_that_only_some_seeds_reach_has_no_mean_and_says_how_many_did(
     ended: Paper, own_folder: Path
 ) -> None:
@@ -514,6 +531,7 @@ def test_fedgraph_has_the_figures_that_the_text_of_the_paper_says() -> None:
     items: dict[str, Any] = FEDGRAPH.by_name
     assert {item.base or item.name for item in items.values()} == {
         "fig6", "fig7", "fig7_targets", "fig8", "fig9", "fig10", "fig10_disjoint", "fig11", "fig12",
+        "balanced", "balanced_large",
     }  # fmt: skip
     early = "to_target.early.facts.modelled_seconds"
     rows = {row.label: row for row in items["fig7"].rows}

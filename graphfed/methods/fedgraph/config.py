@@ -35,11 +35,12 @@ class FedGraphConfig(
             "the policy observes every client's weights, which the server must read",
         ),
     )
-    policy: Literal["full", "constant", "graphsage", "fastgcn", "ddpg", "bandit"] = Field(
+    policy: Literal["full", "constant", "graphsage", "fastgcn", "balanced", "ddpg", "bandit"] = Field(
         default="full",
         description="how much is sampled: everything (full), one probability for every neighbour (constant), "
-        "a number of neighbours (graphsage), a number of nodes of a layer (fastgcn), or by a policy that "
-        "`graphfed policy` has learned (ddpg, bandit)",
+        "a number of neighbours (graphsage), a number of nodes of a layer (fastgcn), as many training nodes "
+        "of each client as fit in the same time (balanced), or by a policy that `graphfed policy` has "
+        "learned (ddpg, bandit)",
     )
     policy_file: str | None = Field(
         default=None, description="the file of the learned policy, at the server, for policy=ddpg or bandit"
@@ -64,6 +65,13 @@ class FedGraphConfig(
     )
     layer_size: int = Field(
         default=256, ge=1, description="number of draws of each client and layer, for policy=fastgcn"
+    )
+    round_time: float = Field(
+        default=0.2,
+        gt=0,
+        le=1,
+        description="duration of a round for policy=balanced, from 0, one training node at each client, "
+        "to 1, all training nodes",
     )
     estimator: Literal["ratio", "horvitz_thompson"] = Field(
         default="ratio",

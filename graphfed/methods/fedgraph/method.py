@@ -57,6 +57,7 @@ from graphfed.methods.baselines.fedavg import accept_counts, check_counts
 from graphfed.methods.common import averaging
 from graphfed.methods.common.local_training import fresh_state, initial_weights, stepped
 from graphfed.methods.common.remote_neighbours import remote_ids
+from graphfed.methods.fedgraph.balance import add_measurement, balanced_decision, first_balance
 from graphfed.methods.fedgraph.client_graphs import (
     ClientGraph,
     Layer,
@@ -306,6 +307,8 @@ def first_state(
     }
     if config.at_server:
         values["server_optimizer"] = fed.server.run(init_state, config.optimizer, weights)
+    if config.policy == "balanced":
+        values["balance"] = fed.server.run(first_balance, clients.counts)
     if config.policy in LEARNED:
         values["policy"] = policy
     if config.policy == "ddpg":
@@ -399,7 +402,10 @@ def round(fed: Federation, state: State, config: FedGraphConfig, round_number: i
     if policy is None:
         policy = fed.server.run(no_policy)
     # Alg. 3, l. 5
-    decision = fed.server.run(decide, policy, observed, clients.counts, config)
+    if config.policy == "balanced":
+        decision = fed.server.run(balanced_decision, state.values["balance"], clients.counts, config.layers)
+    else:
+        decision = fed.server.run(decide, policy, observed, clients.counts, config)
     return round_with(fed, state, config, round_number, decision)
 
 
@@ -478,6 +484,10 @@ def round_with(
     )
     seconds = fed.gather(seconds, name="fedgraph/seconds", grad=False)
     values["facts"] = fed.server.run(add_seconds, state.values["facts"], seconds)
+    if config.policy == "balanced":
+        values["balance"] = fed.server.run(
+            add_measurement, state.values["balance"], decision, seconds, clients.counts, config.round_time
+        )
     return replace(state, values=values)
 
 
@@ -526,7 +536,8 @@ MESSAGES: Mapping[str, str] = {
     "labels of training nodes can in part be inferred.",
     "fedgraph/seconds": "Each client sends the server, in every round, its duration by the time model, one "
     "number. The server reads it. It follows from the size of the client's sample, the features of its "
-    "neighbours and the bytes that it sent and received.",
+    "neighbours and the bytes that it sent and received. With policy=balanced the server decides by it how "
+    "many training nodes the client draws.",
     **averaging.MESSAGES,
 }
 
