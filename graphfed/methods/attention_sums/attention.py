@@ -111,8 +111,8 @@ def neighbour_parts(
     e = (score - leaky_relu(a, SLOPE).index_select(0, adjacency.row)).exp()
     denominator = sums_by(adjacency.row, e, heads * rows)
     if dropout is not None:
-        e = dropout.edges(e.view(heads, -1), pattern.words, layer).flatten()
-    by_head = z.view(-1, heads, width).transpose(0, 1).reshape(-1, width)
+        e = dropout.edges(e.view(heads, len(pattern.words)), pattern.words, layer).flatten()
+    by_head = z.view(len(z), heads, width).transpose(0, 1).reshape(heads * len(z), width)
     numerator = spmm(adjacency, by_head, e)
     both = torch.cat([numerator, denominator[:, None]], 1)
     return both.view(heads, rows, width + 1).transpose(0, 1).flatten(1)
@@ -145,7 +145,7 @@ def add_up(
     assert block is not None
     assert block.words is not None
     local = neighbour_parts(Pattern(block.adjacency, block.words), z, source, target, dropout, layer)
-    total = (local + remote).view(len(z), heads, -1)
+    total = (local + remote).view(len(z), heads, z.shape[1] // heads + 1)
     # A node is its own neighbour, so the denominator is at least exp(-LARGEST_SCORE).
     means = total[..., :-1] / total[..., -1:]
     return gat_output(means.flatten(1), weights, batch, layer)
