@@ -236,7 +236,8 @@ def attention_sums(world: World) -> dict[str, int]:
     """Once, for every neighbour elsewhere, each once for every client that has it, its id twice: of a target,
     and of a part. In each round, for each of these and both layers, a score of every head and H + 1 numbers
     of every head back, and their gradients; the weights of the GAT down and their gradient up."""
-    wants, heads, scalar, k = sum(len(c) for c in closures(world)) - world.graph.num_nodes, 8, 8, world.clients
+    wants = sum(len(c) for c in closures(world)) - world.graph.num_nodes
+    heads, scalar, k = 8, 8, world.clients
     scores = ROUNDS * wants * (heads + 1) * scalar
     parts = ROUNDS * wants * (heads * (H + 1) + C + 1) * scalar
     weights = distgat(world)["model"]

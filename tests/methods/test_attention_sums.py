@@ -281,7 +281,11 @@ def test_the_gradient_of_the_last_layer_shows_the_label_of_a_training_node() -> 
 def test_the_server_receives_no_feature_embedding_or_edge() -> None:
     _, fed = run_local(NAME, make_world(), exchange="secure", aggregation="secure")
     own = {e.name for e in fed.ledger.entries if e.name.startswith(f"{NAME}/")}
-    through_server = {f"{NAME}/keys", f"{NAME}/all_keys", *(n for n in own if n.startswith(f"{NAME}/gradient"))}
+    through_server = {
+        f"{NAME}/keys",
+        f"{NAME}/all_keys",
+        *(n for n in own if n.startswith(f"{NAME}/gradient")),
+    }
     to_or_from_server = {e.name for e in fed.ledger.entries if e.direction != "peer"}
     assert own & to_or_from_server == through_server
 

@@ -200,7 +200,9 @@ def _compare(
                     guesses[client, member] = (group.sums[:, :-1] / group.sums[:, -1:]).ravel()
     similar = [_cosine(guess, truth[row].ravel()) for (_, row), guess in guesses.items()]
     without = [_cosine(own[client], truth[row].ravel()) for client, row in guesses]
-    neighbours = len(set(zip(cohort.client[cohort.cross_row].tolist(), cohort.cross_id.tolist(), strict=True)))
+    neighbours = len(
+        set(zip(cohort.client[cohort.cross_row].tolist(), cohort.cross_id.tolist(), strict=True))
+    )
     determined = np.linalg.matrix_rank(weight) == len(weight)
     return Found(
         neighbours=neighbours,
@@ -228,9 +230,13 @@ def run(audited: AuditedRun) -> Finding:
     data, task = prepared_data(fed, audited.config, audited.inputs)
     found = attack_sums(fed, data, task, config)
     fraction = found.recovered / found.neighbours if found.neighbours else 0.0
-    groups = "" if np.isnan(found.similarity) else (
-        f"; the guesses for others in groups have cosine similarity {found.similarity:.2f} (the mean of the "
-        f"client's own nodes: {found.no_signal:.2f})"
+    groups = (
+        ""
+        if np.isnan(found.similarity)
+        else (
+            f"; the guesses for others in groups have cosine similarity {found.similarity:.2f} (the mean of "
+            f"the client's own nodes: {found.no_signal:.2f})"
+        )
     )
     if found.features:
         verdict = "leaks exactly: clients compute these features from one round"
@@ -248,8 +254,8 @@ def run(audited: AuditedRun) -> Finding:
         verdict = "no leak: no node has a neighbour at another client"
     return Finding(
         result=f"from the sums of the first layer, clients compute W h of {found.recovered} of "
-        f"{found.neighbours} neighbours at other clients ({100 * fraction:.1f} %), {found.alone} of them from "
-        f"a sum over one neighbour{groups}",
+        f"{found.neighbours} neighbours at other clients ({100 * fraction:.1f} %), {found.alone} of them "
+        f"from a sum over one neighbour{groups}",
         baseline="none: without the sums a client has no features of other clients' nodes",
         verdict=verdict,
         leaks=found.recovered > 0,

@@ -61,7 +61,6 @@ from graphfed.methods.base import Method, Requirements, Sent, State, StateValues
 from graphfed.methods.common.local_training import initial_weights, own_view
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import initial_optimizer, step
-from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, make_batch
 from graphfed.nn.layers import Dropout
 from graphfed.random import fold
@@ -110,7 +109,13 @@ def training_counts(cohort: Cohort) -> Tensor:
 
 
 def parts_of(
-    targets: Targets, z: Tensor, source: Tensor, target: Tensor, dropout: Dropout | None, layer: int, last: bool
+    targets: Targets,
+    z: Tensor,
+    source: Tensor,
+    target: Tensor,
+    dropout: Dropout | None,
+    layer: int,
+    last: bool,
 ) -> Tensor:
     """Compute the parts [M, heads * (H + 1)] of the targets at other clients."""
     return neighbour_parts(targets.last if last else targets.hidden, z, source, target, dropout, layer)
@@ -119,7 +124,9 @@ def parts_of(
 def training_loss(cohort: Cohort, h: Tensor) -> Tensor:
     """Add up the cross-entropies of the cohort's training nodes, each times the weight of its class."""
     rows = cohort.rows("train")
-    return cross_entropy(h.index_select(0, rows), cohort.y[rows], weight=cohort.class_weights, reduction="sum")
+    return cross_entropy(
+        h.index_select(0, rows), cohort.y[rows], weight=cohort.class_weights, reduction="sum"
+    )
 
 
 def target_logits(cohort: Cohort, h: Tensor, target: str) -> Tensor:
@@ -225,9 +232,7 @@ def round(fed: Federation, state: State, config: AttentionSumsConfig, round_numb
         leaves, weights = gradient_sum.broadcast(fed, prepared.train, state.weights, config)
         h = logits(fed, prepared.train, prepared.sums, weights, config, dropout=dropout, grad=True)
         fed.backward(fed.clients.run(training_loss, prepared.data, h))
-    gradient = gradient_sum.mean(
-        fed, fed.gradients(leaves), prepared.counts, prepared.count, state.weights
-    )
+    gradient = gradient_sum.mean(fed, fed.gradients(leaves), prepared.counts, prepared.count, state.weights)
     values = dict(state.values)
     values["weights"], values["optimizer"] = fed.server.run(
         step, values["weights"], gradient, values["optimizer"], config, outputs=2
@@ -285,8 +290,8 @@ METHOD = Method(
     ),
     sends=Sent(
         summary="scores of nodes and sums over their neighbours, for every layer; gradients, every round",
-        protection="none: a sum over one neighbour is that neighbour's, and a gradient of the last layer shows "
-        "a label; with exchange=secure a client reads totals over the other clients only, with "
+        protection="none: a sum over one neighbour is that neighbour's, and a gradient of the last layer "
+        "shows a label; with exchange=secure a client reads totals over the other clients only, with "
         "aggregation=secure the server reads the sum of the gradients only",
         messages=MESSAGES,
     ),

@@ -175,7 +175,8 @@ def find_targets(cohort: Cohort, kept: Tensor | None, config: AttentionSumsConfi
 def group_sizes(group: Tensor) -> Tensor:
     """Count the edges in the group of each edge, [C]; `group` [C] names it."""
     _, place, count = torch.unique(group, return_inverse=True, return_counts=True)
-    return count[place]
+    sizes: Tensor = count[place]
+    return sizes
 
 
 def part_of_edges(cohort: Cohort) -> Tensor:
@@ -186,7 +187,8 @@ def part_of_edges(cohort: Cohort) -> Tensor:
 
 def keeps_targets(cohort: Cohort, config: AttentionSumsConfig) -> Tensor:
     """Tell for each row whether it has enough neighbours at other clients together, [N] bool."""
-    return torch.bincount(cohort.cross_row, minlength=cohort.num_rows) >= config.min_group
+    remote: Tensor = torch.bincount(cohort.cross_row, minlength=cohort.num_rows)
+    return remote >= config.min_group
 
 
 def kept_rows(cohort: Cohort, config: AttentionSumsConfig) -> Tensor:
