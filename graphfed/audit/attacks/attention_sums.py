@@ -109,7 +109,7 @@ def attack_sums(fed: Federation, data: Located, task: Task, config: AttentionSum
     layer = {name: w.double().numpy() for name, w in weights.parts[0].items() if name.startswith("layers.0.")}
     by_head = _by_head(z.parts[0], len(layer["layers.0.att_src"]))
     groups = _groups(cohort, targets, received.parts[0], config.exchange == "secure", by_head.shape[1])
-    known = _peel(groups, target.parts[0].double().numpy(), layer["layers.0.att_src"], cohort)
+    known = _peel(groups, target.parts[0].double().numpy(), layer["layers.0.att_src"])
     return _compare(cohort, groups, known, by_head, layer["layers.0.weight"])
 
 
@@ -140,7 +140,7 @@ def _groups(
 
 
 def _peel(
-    groups: dict[int, list[Group]], target: np.ndarray, attention: np.ndarray, cohort: Cohort
+    groups: dict[int, list[Group]], target: np.ndarray, attention: np.ndarray
 ) -> dict[tuple[int, int], tuple[np.ndarray, bool]]:
     """Compute W h_j of single members, and subtract their terms from the other groups of the client.
 
