@@ -207,6 +207,16 @@ class ClientStateSettings:
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
+class ControlVariates:
+    """Methods whose clients can keep control variates from round to round (SCAFFOLD)."""
+
+    @property
+    def keeps_controls(self) -> bool:
+        """Whether clients keep control variates."""
+        return True
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
 class SamplingSettings:
     """The clients of a round. A method with this group can do without absent clients (`Method.dropouts`)."""
 
@@ -464,6 +474,20 @@ def keeps_client_state(config: object) -> bool:
         Whether they do.
     """
     return isinstance(config, ClientStateSettings) and config.client_state == "keep"
+
+
+def keeps_client_values(config: object) -> bool:
+    """Return whether clients keep values of the form of weights from round to round: the state of their
+    optimiser, or control variates.
+
+    Args:
+        config: The settings of a method.
+
+    Returns:
+        Whether they do.
+    """
+    controls = isinstance(config, ControlVariates) and config.keeps_controls
+    return controls or keeps_client_state(config)
 
 
 def samples_clients(config: object) -> bool:

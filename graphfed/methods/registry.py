@@ -20,6 +20,7 @@ _OWN = {
     "fedavg": "graphfed.methods.baselines.fedavg",
     "fedprox": "graphfed.methods.baselines.fedprox",
     "fedadam": "graphfed.methods.baselines.fedadam",
+    "scaffold": "graphfed.methods.baselines.scaffold",
     "fedgcn": "graphfed.methods.fedgcn.method",
     "distgat": "graphfed.methods.baselines.distgat",
     "fedgat": "graphfed.methods.fedgat.method",

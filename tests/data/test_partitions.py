@@ -27,6 +27,7 @@ CASES = [
     ("label_skew", {"alpha": 0.5, "nodes": "all"}),
     ("edges_uniform", {"nodes": "endpoints", "overlap": 0.3}),
     ("edges_uniform", {"overlap": 1.0, "labels": "one"}),
+    ("edges_uniform", {"edges": "directed", "nodes": "endpoints"}),
     ("overlapping", {"mean": 0.3, "variance": 0.5}),
     ("overlapping", {"mean": 0.05, "variance": 0.0}),
     ("overlapping", {"copies": "one", "variance": 1.0}),
@@ -324,6 +325,25 @@ class TestEdgesUniform:
         assert set(copies.values()) <= {1, 2}
         assert len(p.cross_local_client) == 0
 
+    @law
+    @given(graph=graphs, clients=st.integers(1, 5), seed=st.integers(0, 99))
+    def test_with_directed_edges_every_edge_is_at_one_or_two_clients(self, graph, clients, seed):
+        p = partition(graph, "edges_uniform", clients, seed, edges="directed")
+        copies = Counter(rows(p.edge_u, p.edge_v))
+        assert sorted(copies) == rows(*graph.edges)
+        assert set(copies.values()) <= {1, 2}
+
+    @pytest.mark.parametrize("clients", [1, 2, 3, 4])
+    def test_with_directed_edges_a_client_holds_the_expected_fraction_of_the_edges(self, clients):
+        """A client holds an edge unless both directions are elsewhere: 1 - (1 - 1/K)^2 of m edges. The bound
+        is six standard deviations of m independent edges (two tails: 2e-9), which the draw without
+        replacement does not exceed."""
+        graph = random_graph(400, 4000, 2, 0)
+        p = partition(graph, "edges_uniform", clients, 0, edges="directed")
+        expected = 1 - (1 - 1 / clients) ** 2
+        found = np.bincount(p.edge_client) / graph.num_edges
+        assert np.abs(found - expected).max() <= 6 * (expected * (1 - expected) / graph.num_edges) ** 0.5
+
     def test_edge_numbers_differ_by_at_most_one_without_overlap(self):
         graph = random_graph(60, 200, 2, 0)
         sizes = np.bincount(partition(graph, "edges_uniform", 4, 0).edge_client)
@@ -359,6 +379,10 @@ class TestEdgesUniform:
             partition(graph, "edges_uniform", 2, 0, overlap=1.5)
         with pytest.raises(InputError, match="needs a second client"):
             partition(graph, "edges_uniform", 1, 0, overlap=0.5)
+        with pytest.raises(InputError, match="cannot be used with edges=directed"):
+            partition(graph, "edges_uniform", 2, 0, overlap=0.5, edges="directed")
+        with pytest.raises(InputError, match="unknown edges='both' of edges_uniform"):
+            partition(graph, "edges_uniform", 2, 0, edges="both")
 
 
 def known_classes(graph: Graph) -> np.ndarray:

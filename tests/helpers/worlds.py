@@ -117,6 +117,11 @@ def having(name: str, **settings: Any) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key in known}
 
 
+def stateful_optimizer(name: str) -> str:
+    """An optimiser with moments, where the method has one."""
+    return "sgd" if name == "scaffold" else "adam"
+
+
 def config_of(method: Method, preset: str = "paper", **settings: Any) -> Any:
     """A small run. preset=paper has several local steps, what laws of averaging are about."""
     first = {

@@ -210,7 +210,7 @@ def test_what_no_honest_place_sends_is_refused_with_its_reason_and_the_run_goes_
         "no such part": "has no part 7 of 1",
         "cut short": "has 3 bytes and not 5",
         "no key": "has no key that can be used",
-        "no number": "does not say its size in whole numbers",
+        "no number": "are not whole numbers",
         "not sealed": "does not open",
         "altered": "does not open: it was altered",
     }.items():

@@ -41,6 +41,12 @@ def averaging(world: World) -> dict[str, int]:
     }
 
 
+def scaffold(world: World) -> dict[str, int]:
+    """As averaging, and control variates beside the weights."""
+    weights = averaging(world)
+    return {**weights, "control": weights["model"], "control_update": weights["update"]}
+
+
 def closures(world: World) -> list[set[int]]:
     """V_k and every node with a neighbour in V_k, by looping over the edges."""
     client = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
@@ -358,6 +364,7 @@ FORMULAS = {
     "fedprox": averaging,
     "fedadam": averaging,
     "fedavgm": averaging,
+    "scaffold": scaffold,
     "skeleton": averaging,
     "fedgcn": fedgcn,
     "distgat": distgat,

@@ -18,11 +18,13 @@ AVERAGES = [{}, {"aggregation": "secure", "protocols": "simulated"}]
 #: With the optimiser at the server.
 GRADIENTS = [{"optimizer_at": "server", "local_steps": 1, **average} for average in AVERAGES]
 RULES = [{"rule": rule, "local_steps": 1, **average} for rule in ("fedavg", "fedsgd") for average in AVERAGES]
+RULES += [{"rule": "scaffold", "optimizer": "sgd", **average} for average in AVERAGES]
 VARIANTS = {
     "fedavg": [*AVERAGES, *GRADIENTS],
     "fedprox": AVERAGES,
     "fedadam": AVERAGES,
     "fedavgm": AVERAGES,
+    "scaffold": AVERAGES,
     "distgat": [*AVERAGES, *RULES],
     "fedgat": [
         {"layers": 3},

@@ -16,6 +16,7 @@ from worlds import (
     one_each,
     run_local,
     run_processes,
+    stateful_optimizer,
 )
 
 from graphfed.data.partitions.partition import from_assignment, partition
@@ -121,7 +122,7 @@ def test_absent_clients_change_nothing_in_any_placement(name, keep, fraction):
     options = {
         "fraction": fraction,
         **having(name, client_state=keep),
-        "optimizer": "adam",
+        "optimizer": stateful_optimizer(name),
         "lr": 0.02,
         **settings_of(name),
     }

@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 import torch
 from methods_under_law import METHODS
-from worlds import ThreeWorkers, World, as_asked, config_of, logits, make_world, run_processes
+from worlds import (
+    ThreeWorkers,
+    World,
+    as_asked,
+    config_of,
+    logits,
+    make_world,
+    run_processes,
+    stateful_optimizer,
+)
 
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
@@ -43,7 +52,7 @@ def settings_of(name: str) -> dict[str, Any]:
     if name == "exchange_toy":
         return {"rounds": ROUNDS}
     method = get_method(name)
-    settings = {"rounds": ROUNDS, "optimizer": "adam", "lr": 0.02, "eval_every": 2}
+    settings = {"rounds": ROUNDS, "optimizer": stateful_optimizer(name), "lr": 0.02, "eval_every": 2}
     if issubclass(method.config, ClientStateSettings):
         settings["client_state"] = "keep"
     return {**settings, "fraction": 0.5} if method.dropouts else settings

@@ -34,7 +34,7 @@ from graphfed.methods.common.aggregation_rules import RuleSettings
 from graphfed.methods.common.local_training import Prepared, initial_weights
 from graphfed.methods.registry import get_method
 from graphfed.nn.backbones import Weights
-from graphfed.nn.sparse import SparseMatrix
+from graphfed.nn.sparse import SparseMatrix, SparseWeights
 from graphfed.runs.checkpoint import Checkpoints
 from graphfed.runtime.interrupts import StopRequest
 
@@ -44,6 +44,7 @@ RULES = {
     "fedavg": {},
     "fedprox": {"mu": 0.7},
     "fedadam": {"server_lr": 0.05, "tau": 1e-2},
+    "scaffold": {"optimizer": "sgd"},
     "fedsgd": {"local_steps": 1},
     "admm": {"rho": 0.3},
 }
@@ -81,6 +82,23 @@ class Plain:
             w = {k: v.detach() - 0.1 * g[k] for k, v in w.items()}  # type: ignore[union-attr]
         return w
 
+    def corrected(self, x: Weights, controls: list[Weights]) -> tuple[list[Weights], list[Weights]]:
+        """A round of SCAFFOLD: the clients' weights, and their control variates."""
+        c = self.mean(controls)
+        trained = []
+        for client, own in zip(self.clients, controls, strict=True):
+
+            def extra(y: Weights, own: Weights = own) -> Tensor:
+                return sum(((c[k] - own[k]) * y[k]).sum() for k in y)  # type: ignore
+
+            trained.append(self.descend(client, x, extra))
+        covered = 0.1 * self.config.local_steps
+        after = [
+            {k: own[k] - c[k] + (x[k] - y[k]) / covered for k in x}  # type: ignore
+            for own, y in zip(controls, trained, strict=True)
+        ]
+        return trained, after
+
     def mean(self, vectors: list[Weights]) -> Weights:
         return {k: sum(p * t[k] for p, t in zip(self.share, vectors, strict=True)) for k in vectors[0]}  # type: ignore
 
@@ -104,6 +122,7 @@ def expected(world: World, rule: str, rounds: int) -> Weights:
     w, config = plain.first, plain.config
     own = [dict(w) for _ in plain.clients]
     dual = [{k: torch.zeros_like(v) for k, v in w.items()} for _ in plain.clients]  # type: ignore[arg-type]
+    controls = [dict(y) for y in dual]
     m = {k: torch.zeros_like(v) for k, v in w.items()}  # type: ignore[arg-type]
     v = {k: torch.full_like(t, config.tau**2) for k, t in w.items()}  # type: ignore[arg-type]
     for _ in range(rounds):
@@ -121,6 +140,10 @@ def expected(world: World, rule: str, rounds: int) -> Weights:
             vectors = [{k: o[k] + y[k] / config.rho for k in o} for o, y in zip(own, dual, strict=True)]
             w = plain.mean(vectors)
             dual = [{k: y[k] + config.rho * (o[k] - w[k]) for k in y} for o, y in zip(own, dual, strict=True)]
+            continue
+        if rule == "scaffold":
+            own, controls = plain.corrected(w, controls)
+            w = plain.mean(own)
             continue
         mu = config.mu if rule == "fedprox" else 0.0
         mean = plain.mean(
@@ -141,7 +164,7 @@ def expected(world: World, rule: str, rounds: int) -> Weights:
 def test_every_rule_is_a_plain_loop_over_clients(rule: str, sparse: bool) -> None:
     """Also where clients keep the first layer's weights only of the features that they have."""
     world = last_round_stands(make_world(3, sparse=sparse))
-    found, _ = run_local("distgat", world, rounds=5, **SETTINGS, **settings_of(rule))
+    found, _ = run_local("distgat", world, rounds=5, **{**SETTINGS, **settings_of(rule)})
     for k, w in expected(world, rule, rounds=5).items():
         assert torch.allclose(found.state.weights.parts[0][k], w, rtol=0, atol=1e-9), k
 
@@ -170,7 +193,7 @@ def test_fedsgd_is_central_training(optimizer: str) -> None:
 
 
 @pytest.mark.slow
-def test_admm_reaches_the_common_optimum_where_fedavg_stops_short() -> None:
+def test_admm_and_scaffold_reach_the_common_optimum_where_fedavg_stops_short() -> None:
     """Logistic regression, as GAT of one layer without edges is, with a class at each client: the gradient of
     all clients' loss at the model."""
     world = last_round_stands(make_world(5))
@@ -178,7 +201,7 @@ def test_admm_reaches_the_common_optimum_where_fedavg_stops_short() -> None:
     world = World(graph, world.split, from_assignment(graph, graph.y, num_clients=3))
     shared = {"local_steps": 20, "lr": 0.3, "rho": 0.1, "layers": 1}
     norms = {}
-    for rule in ("fedavg", "admm"):
+    for rule in ("fedavg", "admm", "scaffold"):
         found, _ = run_local("distgat", world, rounds=150, **{**SETTINGS, **shared, "rule": rule})
         plain = Plain(world, **shared)
         w = found.state.weights.parts[0]
@@ -186,6 +209,7 @@ def test_admm_reaches_the_common_optimum_where_fedavg_stops_short() -> None:
         norms[rule] = float(squared(g).sqrt())
     assert norms["fedavg"] > 0.01
     assert norms["admm"] < 1e-4
+    assert norms["scaffold"] < 1e-4
 
 
 @pytest.mark.parametrize("form", ["plaintext", "simulated"])
@@ -235,6 +259,26 @@ def test_fedsgd_goes_on_where_few_clients_take_part() -> None:
     assert not torch.allclose(logits(fast), logits(whole), atol=1e-3)
 
 
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+def test_the_mean_of_the_control_variates_is_that_of_the_clients_whoever_took_part(sparse: bool) -> None:
+    """c = sum_i (n_i / n) c_i, also where some clients have been absent, gathered or masked."""
+    for fraction in (0.25, 0.6, 1.0):
+        world = last_round_stands(make_world(clients=8, sparse=sparse))
+        settings = {**SETTINGS, **settings_of("scaffold"), "fraction": fraction}
+        found, fed = run_local("distgat", world, **settings)
+        share = torch.tensor(Plain(world).share)
+        kept = found.state.values["own_control"].parts[0]["control"]
+        for k, c in found.state.values["control"].parts[0].items():
+            own = kept[k]
+            mean = (
+                own.weighted_sum(share) if isinstance(own, SparseWeights) else torch.tensordot(share, own, 1)
+            )
+            assert torch.allclose(mean, c, rtol=0, atol=1e-12), k
+        slow, oracle = run_local("distgat", world, "one at a time", **settings)
+        assert torch.allclose(logits(found), logits(slow), rtol=0, atol=1e-9)
+        assert fed.ledger.to_json() == oracle.ledger.to_json()
+
+
 def test_with_mu_0_fedprox_is_fedavg_bit_for_bit() -> None:
     world = make_world()
     one, _ = run_local("distgat", world, rule="fedprox", mu=0.0)
@@ -242,11 +286,11 @@ def test_with_mu_0_fedprox_is_fedavg_bit_for_bit() -> None:
     assert torch.equal(logits(one), logits(two))
 
 
-@pytest.mark.parametrize("rule", ["fedadam", "fedsgd", "admm"])
+@pytest.mark.parametrize("rule", ["fedadam", "scaffold", "fedsgd", "admm"])
 def test_a_run_that_breaks_goes_on_with_what_the_rule_keeps(
     rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the same bits as one that did not: moments, the server's optimiser, duals."""
+    """To the same bits as one that did not: moments, the server's optimiser, control variates, duals."""
     world, settings = make_world(), {**settings_of(rule), "fraction": 1.0}
     with crash_at(-1, monkeypatch, TRANSFERS) as count:
         whole = run_with_checkpoints("distgat", world, None, **settings)
@@ -267,6 +311,7 @@ def test_a_run_that_breaks_goes_on_with_what_the_rule_keeps(
             {"rule": "admm", "fraction": 0.5},
             "fraction=0.5 cannot be used with rule=admm, which needs every client",
         ),
+        ({"rule": "scaffold", "optimizer": "adam"}, "optimizer=adam cannot be used with rule=scaffold"),
     ],
 )
 def test_what_a_rule_cannot_do_is_refused(settings: dict[str, object], words: str) -> None:

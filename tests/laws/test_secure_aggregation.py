@@ -74,6 +74,7 @@ def test_the_methods_that_average_are_these() -> None:
         "fedavg",
         "fedprox",
         "fedadam",
+        "scaffold",
         "fedgcn",
         "distgat",
         "fedgat",

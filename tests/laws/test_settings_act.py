@@ -27,6 +27,7 @@ EXCEPTIONS: Mapping[str, str] = {
     "precision": "of products in float32, and the laws are tested in float64",
     "policy_file": "a file of what was learned (test_policy_learning.py)",
     "lumos protocols": "of real comparisons between 60 devices (test_protections.py)",
+    "scaffold optimizer": "SCAFFOLD has gradient descent only (test_rules.py)",
     "temperature": "where a step of the search would raise the largest workload (test_lumos_balancing.py)",
 }
 #: The settings beside which a setting acts, where it does not with the defaults.

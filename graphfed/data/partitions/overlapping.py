@@ -17,12 +17,12 @@ MIN_FRACTION = 0.05  # the smallest fraction of the nodes at a client of `overla
 
 
 def edges_uniform(
-    graph: Graph, clients: int, seed: int, nodes: str, labels: str, overlap: float
+    graph: Graph, clients: int, seed: int, nodes: str, labels: str, edges: str, overlap: float
 ) -> Partition:
     """Partition the edges uniformly at random, as in SAPGNN. Clients share nodes.
 
-    The clients' numbers of edges differ by at most one before the overlap. There are no cross-client edges: a
-    client does not know the edges that it does not hold.
+    The clients' numbers of assigned edges differ by at most one before the overlap. There are no cross-client
+    edges: a client does not know the edges that it does not hold.
 
     Args:
         graph: The graph.
@@ -32,6 +32,9 @@ def edges_uniform(
             and one client holds each node without an edge.
         labels: "all": every client that holds a node owns it, so it knows the label and is scored on the
             node. "one": one of these clients owns it, drawn uniformly.
+        edges: "undirected": each edge is assigned to one client. "directed": each of its two directions is,
+            and a client that has either direction holds the edge. A client so holds about 2 / K - 1 / K^2 of
+            all edges, which is three quarters with two clients.
         overlap: The fraction of the edges that a second client also holds.
 
     Returns:
@@ -43,6 +46,7 @@ def edges_uniform(
     for name, value, kinds in (
         ("nodes", nodes, ("all", "endpoints")),
         ("labels", labels, ("all", "one")),
+        ("edges", edges, ("undirected", "directed")),
     ):
         if value not in kinds:
             raise InputError(f"unknown {name}={value!r} of edges_uniform; {did_you_mean(value, kinds)}")
@@ -50,15 +54,27 @@ def edges_uniform(
         raise InputError(f"overlap {overlap:g} of edges_uniform must be a fraction from 0 to 1")
     if overlap > 0 and clients == 1:
         raise InputError(f"overlap {overlap:g} needs a second client; use 2 or more clients, or overlap 0")
+    if overlap > 0 and edges == "directed":
+        raise InputError(
+            f"overlap {overlap:g} cannot be used with edges=directed, where the directions of an edge may be "
+            "at two clients; leave out one of the two options"
+        )
     rng = generator(seed, "partition/edges_uniform")
     n, m = graph.num_nodes, graph.num_edges
-    client = np.empty(m, dtype=np.int64)
-    client[rng.permutation(m)] = np.arange(m) % clients
-    twice = rng.permutation(m)[: int(np.rint(overlap * m))]
-    second = (client[twice] + rng.integers(1, max(clients, 2), size=len(twice))) % clients
-    edge_client, edge = np.concatenate((client, second)), np.concatenate((np.arange(m), twice))
-    order = np.lexsort((edge, edge_client))
-    edge_client, (edge_u, edge_v) = edge_client[order], graph.edges[:, edge[order]]
+    if edges == "directed":
+        client = np.empty(2 * m, dtype=np.int64)
+        client[rng.permutation(2 * m)] = np.arange(2 * m) % clients
+        # The directions of edge e are numbers e and m + e. A client that has both holds the edge once.
+        edge_client, edge = np.divmod(sorted_unique(client * m + np.arange(2 * m) % max(m, 1)), max(m, 1))
+    else:
+        client = np.empty(m, dtype=np.int64)
+        client[rng.permutation(m)] = np.arange(m) % clients
+        twice = rng.permutation(m)[: int(np.rint(overlap * m))]
+        second = (client[twice] + rng.integers(1, max(clients, 2), size=len(twice))) % clients
+        edge_client, edge = np.concatenate((client, second)), np.concatenate((np.arange(m), twice))
+        order = np.lexsort((edge, edge_client))
+        edge_client, edge = edge_client[order], edge[order]
+    edge_u, edge_v = graph.edges[:, edge]
 
     if nodes == "all":
         held_client, held_id = np.repeat(np.arange(clients), n), np.tile(np.arange(n), clients)
@@ -81,8 +97,8 @@ def edges_uniform(
         copies = np.bincount(held_id, minlength=n)
         chosen = np.cumsum(copies) - copies + (rng.random(n) * copies).astype(np.int64)
         held_owner[by_node[chosen]] = True
-    held, edges = (held_client, held_id, held_owner), (edge_client, edge_u, edge_v)
-    return without_cross(graph, held, edges, num_clients=clients)
+    held = held_client, held_id, held_owner
+    return without_cross(graph, held, (edge_client, edge_u, edge_v), num_clients=clients)
 
 
 def overlapping(

@@ -70,7 +70,7 @@ _INCLUDED: dict[str, PartitionSpec] = {
     ),
     "edges_uniform": PartitionSpec(
         edges_uniform,
-        {"nodes": "all", "labels": "all", "overlap": 0.0},
+        {"nodes": "all", "labels": "all", "edges": "undirected", "overlap": 0.0},
         "edges assigned uniformly, a fraction overlap of them to two clients; clients share nodes",
     ),
     "louvain": PartitionSpec(

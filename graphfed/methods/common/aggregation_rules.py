@@ -3,6 +3,7 @@
     fedavg   the mean of the clients' weights (`methods.fedavg`)
     fedprox  the same, with a proximal term at the clients (`methods.fedprox`)
     fedadam  Adam at the server on the mean update (`methods.fedadam`)
+    scaffold control variates correct the clients' steps (`methods.scaffold`)
     fedsgd   the mean of the clients' gradients of one full-batch loss, weighted by their training nodes,
              and a step of `optimizer` at the server: the step of central training (McMahan et al. 2017).
              FedGAT's program calls it FedAvg
@@ -12,7 +13,8 @@
              multipliers", 2011, section 7.1). w_k and y_k stay at their client. Every client takes part in
              every round
 
-Under every rule a client receives and sends one set of weights, or gradients, in a round.
+Under every rule a client receives and sends one set of weights, or gradients, in a round; under scaffold also
+one of control variates.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,44 +23,45 @@ from typing import Any, Literal, Protocol, Self
 import torch
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import empty_state
 from graphfed.federation.secure.aggregation import check_sums, protected_mean
 from graphfed.methods.base import State, Task
-from graphfed.methods.baselines import fedadam, fedavg, fedprox
+from graphfed.methods.baselines import fedadam, fedavg, fedprox, scaffold
 from graphfed.methods.baselines.fedadam import ServerAdamSettings
 from graphfed.methods.baselines.fedavg import Clients, count_training
 from graphfed.methods.common.local_training import (
     Prepared,
     Pull,
+    each_value,
     personal_weights,
     train_pulled,
 )
 from graphfed.methods.config import (
+    ControlVariates,
     GraphTraining,
     LocalStepsSettings,
     SamplingSettings,
     ServerOptimizerSettings,
+    TrainingSettings,
     clients_in_round,
     sum_protection,
 )
 from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import AdamState
-from graphfed.nn.sparse import SparseWeights
 
 __all__ = ["MESSAGES", "RuleSettings", "round", "setup", "start"]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class RuleSettings:
+class RuleSettings(ControlVariates):
     """The choice of the rule. It is used together with the settings of all rules and
     `ServerOptimizerSettings`.
     """
 
-    rule: Literal["fedavg", "fedprox", "fedadam", "fedsgd", "admm"] = Field(
+    rule: Literal["fedavg", "fedprox", "fedadam", "scaffold", "fedsgd", "admm"] = Field(
         default="fedavg",
         description="how the clients' training becomes the next model; fedsgd: gradients are averaged, and "
         "optimizer, lr and weight_decay belong to the server",
@@ -76,6 +79,11 @@ class RuleSettings:
         assert isinstance(self, ServerOptimizerSettings)
         return self.rule == "fedsgd" or (self.rule == "fedavg" and self.asks_for_server)
 
+    @property
+    def keeps_controls(self) -> bool:
+        """Whether clients keep control variates."""
+        return self.rule == "scaffold"
+
     @model_validator(mode="after")
     def _rule_can_do_it(self) -> Self:
         config: object = self
@@ -91,6 +99,9 @@ class RuleSettings:
                 f"fraction={shown(config.fraction)} cannot be used with rule=admm, which needs every client "
                 "in every round; leave it at 1"
             )
+        if self.rule == "scaffold":
+            assert isinstance(config, TrainingSettings)
+            scaffold.check_optimizer(config, "rule=scaffold")
         return self
 
 
@@ -128,25 +139,13 @@ def admm_step(
     received = personal_weights(shared, prepared.train, config.network)
     if part:
         local = part["weights"]
-        dual = _each(lambda y, w, z: y + config.rho * (w - z), part["dual"], local, received)
+        dual = each_value(lambda y, w, z: y + config.rho * (w - z), part["dual"], local, received)
     else:
-        local, dual = received, _each(torch.zeros_like, received)
+        local, dual = received, each_value(torch.zeros_like, received)
     pull = Pull(config.rho, received, dual)
     trained, optimizer = train_pulled(prepared, local, optimizer, pull, config, round_number)
-    to_average = _each(lambda w, y: w + y / config.rho, trained, dual)
+    to_average = each_value(lambda w, y: w + y / config.rho, trained, dual)
     return to_average, {"weights": trained, "dual": dual}, optimizer
-
-
-def _each(fn: Callable[..., Tensor], first: Weights, *others: Weights) -> Weights:
-    """Apply a function to the numbers of several weights that are stored alike."""
-    results: Weights = {}
-    for k, w in first.items():
-        values = [x[k] for x in others]
-        if isinstance(w, SparseWeights):
-            results[k] = w.with_values(fn(w.values, *(x.values for x in values)))
-        else:
-            results[k] = fn(w, *values)
-    return results
 
 
 def admm_round(fed: Federation, state: State, config: RuleTraining, round_number: int) -> State:
@@ -172,6 +171,7 @@ _ROUNDS: Mapping[str, Callable[[Federation, State, Any, int], State]] = {
     "fedavg": fedavg.round,
     "fedprox": fedprox.round,
     "fedadam": fedadam.round,
+    "scaffold": scaffold.round,
     "fedsgd": fedavg.step_at_server,
     "admm": admm_round,
 }
@@ -193,6 +193,8 @@ def start(fed: Federation, prepared: Located, task: Task, config: RuleTraining) 
     if config.rule == "fedadam":
         assert isinstance(config, ServerAdamSettings)
         return fedadam.with_moments(fed, state, config)
+    if config.rule == "scaffold":
+        return scaffold.with_controls(fed, state)
     if config.rule == "admm":
         return State({**state.values, "parts": fed.clients.run(empty_state)}, state.prepared)
     return state
@@ -229,9 +231,10 @@ def round(fed: Federation, state: State, config: RuleTraining, round_number: int
     return _ROUNDS[config.rule](fed, state, config, round_number)
 
 
-#: Descriptions of the transfers; with rule=admm another value is averaged.
+#: Descriptions of the transfers; with rule=admm another value is averaged, with rule=scaffold two.
 MESSAGES: Mapping[str, str] = {
     **fedavg.MESSAGES,
     "update": f"{fedavg.MESSAGES['update']} With rule=admm the client adds its dual divided by rho to its "
     "weights.",
+    **scaffold.CONTROL_MESSAGES,
 }

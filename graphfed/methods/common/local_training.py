@@ -20,6 +20,7 @@ from graphfed.methods.config import (
     GraphSettings,
     GraphTraining,
     keeps_client_state,
+    keeps_client_values,
     samples_clients,
 )
 from graphfed.methods.tasks import CLASSIFICATION
@@ -39,6 +40,7 @@ __all__ = [
     "as_configured",
     "choose_clients",
     "descend",
+    "each_value",
     "fresh_state",
     "gradient_from_shared",
     "initial_weights",
@@ -157,8 +159,8 @@ def prepare(
             pairs = pair_columns(view.x, view.client, view.num_clients)
             if view.num_clients == 1 and len(pairs[0]) == view.x.shape[1]:
                 pairs = (pairs[0][:0], pairs[1][:0])
-        elif keeps_client_state(config) and samples_clients(config):
-            # Absent clients have older moments than present ones, so no row changes equally at all clients.
+        elif keeps_client_values(config) and samples_clients(config):
+            # Absent clients have older values than present ones, so no row changes equally at all clients.
             pairs = pair_columns(view.x, view.client, view.num_clients, every_pair=True)
     weights = cohort.class_weights
     train = _train_batch(view, targets["train"], config, pairs, weights)
@@ -470,6 +472,21 @@ def values_of(weights: Weights) -> dict[str, Tensor]:
         A tensor for each of them.
     """
     return {k: w.values if isinstance(w, SparseWeights) else w for k, w in weights.items()}
+
+
+def each_value(fn: Callable[..., Tensor], first: Weights, *others: Weights) -> Weights:
+    """Apply a function to the numbers of several weights that are stored alike.
+
+    Args:
+        fn: The elementwise function.
+        first: The weights that are its first argument.
+        others: Those of its other arguments.
+
+    Returns:
+        The results, stored as the arguments are.
+    """
+    arguments = [values_of(weights) for weights in (first, *others)]
+    return _refill(first, {k: fn(*(values[k] for values in arguments)) for k in first})
 
 
 def _refill(weights: Weights, values: dict[str, Tensor]) -> Weights:
