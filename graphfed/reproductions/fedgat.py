@@ -196,7 +196,7 @@ def sums(data: str) -> Runs:
         metrics=("accuracy",),
         seeds=range(5),
         options={"clients": 10, "split": "public", "rounds": 200},
-        settings=SHARED,
+        settings={name: value for name, value in SHARED.items() if name != "local_steps"},
         quick=Quick(seeds=(0,), options={"rounds": 5}),
         rows=(
             row("sums iid", IID),
