@@ -100,7 +100,8 @@ def attack_sums(fed: Federation, data: Located, task: Task, config: AttentionSum
         scores = prepared.sums.send_scores(fed, target, grad=False)
         last = config.layers == 1
         parts = fed.clients.run(parts_of, prepared.sums.targets, z, source, scores, None, 0, last)
-        if config.exchange == "secure":
+        totals = prepared.sums.masks is not None
+        if totals:
             received = prepared.sums.add_parts(fed, parts, grad=False)
         else:
             received = fed.exchange(parts, prepared.sums.parts, name="attention_sums/parts", grad=False)
@@ -108,7 +109,7 @@ def attack_sums(fed: Federation, data: Located, task: Task, config: AttentionSum
     targets: Targets = prepared.sums.targets.parts[0]
     layer = {name: w.double().numpy() for name, w in weights.parts[0].items() if name.startswith("layers.0.")}
     by_head = _by_head(z.parts[0], len(layer["layers.0.att_src"]))
-    groups = _groups(cohort, targets, received.parts[0], config.exchange == "secure", by_head.shape[1])
+    groups = _groups(cohort, targets, received.parts[0], totals, by_head.shape[1])
     known = _peel(groups, target.parts[0].double().numpy(), layer["layers.0.att_src"])
     return _compare(cohort, groups, known, by_head, layer["layers.0.weight"])
 
