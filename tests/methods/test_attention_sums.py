@@ -260,6 +260,24 @@ def test_the_sum_over_one_neighbour_is_that_neighbours() -> None:
         assert torch.allclose(found, w[k], atol=1e-12), "the features of node k are a unit vector"
 
 
+def test_sums_of_several_rounds_give_the_features() -> None:
+    """A round has 4 linear functions of the 5 features of each neighbour, and the next round 4 others."""
+    fed = Watched([(k,) for k in range(4)])
+    fed, state, config = set_up(one_hub(), fed=fed, layers=2, heads=2, hidden=2, lr=1.0, optimizer="sgd")
+    equations: list[Tensor] = []
+    for number in range(1, 7):
+        equations.append(state.weights.parts[0]["layers.0.weight"].clone())
+        with fed.phase("train", round_number=number):
+            state = METHOD.round(fed, state, config, number)
+    parts = [payload for payload in received(fed, PARTS, 0) if payload.shape[1] == 2 * 3]
+    assert len(parts) == 3 * 6
+    system = torch.cat(equations, 1).T
+    for k in range(1, 4):
+        sums = torch.cat([part.view(2, 3) for part in parts[k - 1 :: 3]])
+        found = torch.linalg.lstsq(system, (sums[:, :-1] / sums[:, -1:]).flatten()[:, None], driver="gelsd")
+        assert torch.allclose(found.solution[:, 0], torch.eye(4, 5, dtype=torch.float64)[k], atol=1e-6)
+
+
 def test_the_gradient_of_the_last_layer_shows_the_label_of_a_training_node() -> None:
     for exchange in ("plaintext", "secure"):
         world = one_hub()
