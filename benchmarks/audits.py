@@ -1,6 +1,6 @@
 """What the attacks of `graphfed audit` find: the figures on the pages of audit, security and the papers.
 
-A case is one run with seed 0 and the checks of its audit; both run in this process. The cases are in four
+A case is one run with seed 0 and the checks of its audit; both run in this process. The cases are in five
 groups, each with its own record:
 
     baselines   baselines, FedGCN and Lumos. Cora with 10 clients (`label_dirichlet`, beta 10000) and
@@ -9,6 +9,7 @@ groups, each with its own record:
     messages    SAPGNN, PPGNN, FedGAT and FedGAT on noised features, one round: the attacks on split learning
                 and on the message before training need no more. FedGAT's clients are evaluated directly,
                 because the attack computes the message again
+    sums        exact attention from sums, one round: the attack repeats one evaluation
     cnfgnn      CNFGNN on `roads`
     fedgraph    FedGraph on Cora with 20 clients, as in the paper's Figs. 6 to 10
 """
@@ -118,6 +119,24 @@ def message_cases(tiny: bool) -> list[Case]:
     return cases
 
 
+def sums_cases(tiny: bool) -> list[Case]:
+    """Return the cases of the group `sums`."""
+    data: dict[str, Any] = SOCIAL if tiny else {"data": "cora"}
+    options = {**data, **EVEN, **({"clients": 3} if tiny else {})}
+    shared: dict[str, Any] = {"partition.beta": 10000, **({"data.num_nodes": 60} if tiny else {})}
+    return [
+        Case(
+            f"{exchange}_{least}",
+            "attention_sums",
+            ("neighbour_sums",),
+            options,
+            {**shared, "exchange": exchange, "min_group": least},
+        )
+        for exchange in ("plaintext", "secure")
+        for least in (1, 2)
+    ]
+
+
 # ---- CNFGNN and FedGraph -----------------------------------------------------------------------------------
 
 CNFGNN_CHECKS = ("cnfgnn_inputs",)
@@ -174,11 +193,12 @@ def fedgraph_cases(tiny: bool) -> list[Case]:
 GROUPS = {
     "baselines": (baseline_cases, "baseline_audits"),
     "messages": (message_cases, "audits"),
+    "sums": (sums_cases, "audit_sums"),
     "cnfgnn": (cnfgnn_cases, "audit_cnfgnn"),
     "fedgraph": (fedgraph_cases, "audit_fedgraph"),
 }
 #: Groups whose cases have one check: its finding is not under the check's name, but in the case itself.
-ONE_CHECK = ("cnfgnn", "fedgraph")
+ONE_CHECK = ("sums", "cnfgnn", "fedgraph")
 
 
 def measure(case: Case) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

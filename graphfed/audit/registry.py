@@ -21,6 +21,7 @@ _BUILT_IN = {
     "cnfgnn_inputs": "cnfgnn",
     "fedgat_features": "fedgat",
     "fedgat_ldp_features": "fedgat_ldp",
+    "neighbour_sums": "attention_sums",
     "fedgraph_embeddings": "fedgraph",
 }
 

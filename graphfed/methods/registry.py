@@ -25,6 +25,7 @@ _OWN = {
     "distgat": "graphfed.methods.baselines.distgat",
     "fedgat": "graphfed.methods.fedgat.method",
     "fedgat_ldp": "graphfed.methods.fedgat.ldp",
+    "attention_sums": "graphfed.methods.attention_sums.method",
     "fedgraph": "graphfed.methods.fedgraph.method",
     "sapgnn": "graphfed.methods.sapgnn.method",
     "ppgnn": "graphfed.methods.sapgnn.ppgnn",

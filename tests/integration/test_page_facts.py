@@ -60,7 +60,9 @@ def test_every_row_of_the_page_on_choosing_can_be_read_without_the_row_above_it(
 
 def section_of(method: Method) -> str:
     """Where the page on choosing must list a method, by what the method declares of itself."""
-    only_weights = re.fullmatch(r"(gradients, or )?weights, every round", method.sends.summary)
+    only_weights = re.fullmatch(
+        r"(gradients, or )?weights( and control variates)?, every round", method.sends.summary
+    )
     sections = {
         "One sensor at each client": FORECASTING in method.tasks,
         "References in one place": method.pooled,

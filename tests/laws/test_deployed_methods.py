@@ -46,6 +46,7 @@ JOINING = ("join", "agreed")
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in METHODS if not get_method(name).pooled},
     "fedgat_exchange": ("fedgat", {"later": "exchange"}),
+    "attention_sums_masked": ("attention_sums", {"exchange": "secure"}),
 }
 NAMES = list(RUNS)
 

@@ -238,6 +238,28 @@ def prediction_release(world: World) -> dict[str, int]:
     }
 
 
+def attention_sums(world: World) -> dict[str, int]:
+    """Once, for every neighbour elsewhere, each once for every client that has it, its id twice: of a target,
+    and of a part. In each round, for each of these and both layers, a score of every head and H + 1 numbers
+    of every head back, and their gradients; the weights of the GAT down and their gradient up."""
+    wants = sum(len(c) for c in closures(world)) - world.graph.num_nodes
+    heads, scalar, k = 8, 8, world.clients
+    scores = ROUNDS * wants * (heads + 1) * scalar
+    parts = ROUNDS * wants * (heads * (H + 1) + C + 1) * scalar
+    weights = distgat(world)["model"]
+    return {
+        "attention_sums/target_ids": wants * 8,
+        "attention_sums/part_ids": wants * 8,
+        "attention_sums/training_count": k * 8,
+        "model": weights,
+        "model/grad": weights,
+        "attention_sums/scores": scores,
+        "attention_sums/scores/grad": scores,
+        "attention_sums/parts": parts,
+        "attention_sums/parts/grad": parts,
+    }
+
+
 def passed_on(world: World) -> tuple[list[Cover], int]:
     """What balancer=local keeps, at the start and after every round, by the plain loop (seed 0, two rounds of
     shuffling); and how many of these rounds came before the shuffling."""
@@ -355,6 +377,7 @@ FORMULAS = {
     "lpgnn": lpgnn,
     "naive_fedgnn": naive_fedgnn,
     "prediction_release": prediction_release,
+    "attention_sums": attention_sums,
     "lumos": lumos,
 }
 

@@ -50,6 +50,7 @@ VARIANTS = {
     ],
     "ppgnn": [{"node_ids": "keyed"}, {"aggregation": "plaintext"}],
     "prediction_release": AVERAGES,
+    "attention_sums": [*AVERAGES, {"exchange": "secure", "protocols": "simulated"}],
     # protocols=real sends what is simulated here (test_lumos.py).
     "lumos": [
         {"balancer": "local"},

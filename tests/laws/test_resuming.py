@@ -158,6 +158,18 @@ def test_a_run_that_breaks_anywhere_goes_on_to_the_same_bits(
         assert_same_bits(expected, resumed(name, world, folder))
 
 
+def test_a_run_goes_on_with_the_seconds_that_its_policy_has_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The balanced policy of FedGraph measures eight rounds, here five before the run breaks."""
+    world, settings = make_world(), {"policy": "balanced", "rounds": 10, "fraction": 1.0}
+    with crash_at(-1, monkeypatch, TRANSFERS) as count:
+        whole = run("fedgraph", world, None, **settings)
+    with crash_at(count[0], monkeypatch, TRANSFERS), pytest.raises(Crash):
+        run("fedgraph", world, Checkpoints(tmp_path, every=0, stop_request=StopRequest()), **settings)
+    assert_same_bits(whole, resumed("fedgraph", world, tmp_path, **settings))
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path) -> None:
     """Here some workers have no client that takes part."""

@@ -1,0 +1,306 @@
+"""FedGAT from sums (ours): graph attention over the edges of all clients, exact, without a polynomial, and
+without features at the server.
+
+FedGAT (Ambekar et al., arXiv:2412.16144) approximates the scores by a polynomial, so that one message before
+training serves all weights; that message gives away every feature (docs/papers/fedgat.md). Here clients
+exchange sums in every layer and round instead (`attention`, `neighbour_sums`):
+
+    FedGAT's symbols                            here
+    a_i = a_1 . W h_i, c_j = a_2 . W h_j        `transform`: target, source
+    e_ij = exp(psi(a_i + c_j)), Eq. (3)         `neighbour_parts`; psi is LeakyReLU with its kink
+    sum_j e_ij W h_j / sum_j e_ij, Eq. (1)      `add_up`
+
+1. The client of node i sends a_i, one number for each head, to every client with a neighbour of i.
+2. Each of them sends back the sum of e_ij [W h_j, 1] over its own neighbours j of i: H + 1 numbers for each
+   head, however many neighbours there are.
+3. The client of i adds up the sums, with its own and with i itself, and divides.
+
+Gradients are sent over the same transfers in reverse and are those of the pooled graph, so a round is a step
+of central GAT. The server sends the weights, adds up the gradients and takes the optimiser's step.
+
+Because the client that sums knows a_i, it evaluates the score itself. The two sums on both sides of
+LeakyReLU's kink, e^(c_j) [W h_j, 1] where c_j > -a_i and e^(0.2 c_j) [W h_j, 1] elsewhere, would do as well;
+but they are twice as many numbers and show in addition which neighbours lie on which side. So any
+function psi can be used.
+
+**Sums are not a protection by themselves.** docs/papers/fedgat.md, "From sums", has the argument and the
+attack.
+
+- The client of i, with exchange=plaintext, reads the sum of each other client; the sum over one neighbour
+  gives W h_j of that neighbour. With exchange=secure it reads the total over the other clients, which is
+  the neighbour's where there is only one. W differs in each round, so sums of many rounds say more
+  about features than one of them; no bound is given.
+- A client with a neighbour of i reads a_i in every round, and the gradient of the loss with respect to the
+  sum of i, which in the last layer shows the label of a training node i.
+- The server reads gradients (with aggregation=secure their sum) and scores, and no feature, embedding or
+  edge.
+
+`min_group` leaves sums over few neighbours out. It changes the network, and members of larger groups are
+hidden among each other in a single round only.
+
+Differs from the paper: nothing is sent before training but ids. Scores are exact, psi has its kink, and
+dropout acts on the input and the attention of every layer. Edge weights are ignored, as by every GAT here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.secure.aggregation import check_sums, messages
+from graphfed.methods.attention_sums import neighbour_sums
+from graphfed.methods.attention_sums.attention import add_up, neighbour_parts, transform
+from graphfed.methods.attention_sums.config import AttentionSumsConfig
+from graphfed.methods.attention_sums.gradients import GRADIENTS
+from graphfed.methods.attention_sums.neighbour_sums import NeighbourSums, Targets, connect
+from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
+from graphfed.methods.common.local_training import initial_weights, own_view
+from graphfed.methods.common.memory import NUMBER, GraphExtent
+from graphfed.methods.common.split_learning import initial_optimizer, step
+from graphfed.nn.batch import Batch, make_batch
+from graphfed.nn.layers import Dropout
+from graphfed.random import fold
+
+__all__ = ["METHOD", "Prepared", "logits"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What set-up prepares, at the clients.
+
+    Attributes:
+        data: A `Cohort`.
+        train: The `Batch` of all rows, for the weights of training.
+        shared: The `Batch` of all rows, for one copy of the weights.
+        counts: [K_h], the training nodes of each client.
+        count: The number of training nodes, at the server; None if every round sums it.
+        sums: What the clients have agreed on.
+    """
+
+    data: Located
+    train: Located
+    shared: Located
+    counts: Located
+    count: Located | None
+    sums: NeighbourSums
+
+
+# ---- at the clients ----------------------------------------------------------------------------------------
+
+
+def batch_of(cohort: Cohort, config: AttentionSumsConfig, per_client: bool) -> Batch:
+    """Prepare all rows of a cohort, with the edges inside clients.
+
+    Every layer computes all rows, because other clients use rows that the cohort's own targets do not.
+    """
+    view = own_view(cohort)
+    rows = torch.arange(cohort.num_rows, device=cohort.id.device)
+    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads, config.layers)
+    return make_batch(view, rows, config.layers, make_block, per_client=per_client)
+
+
+def training_counts(cohort: Cohort) -> Tensor:
+    """Count the training nodes of each client, [K_h]."""
+    return cohort.counts(cohort.train)
+
+
+def parts_of(
+    targets: Targets,
+    z: Tensor,
+    source: Tensor,
+    target: Tensor,
+    dropout: Dropout | None,
+    layer: int,
+    last: bool,
+) -> Tensor:
+    """Compute the parts [M, heads * (H + 1)] of the targets at other clients."""
+    return neighbour_parts(targets.last if last else targets.hidden, z, source, target, dropout, layer)
+
+
+def training_loss(cohort: Cohort, h: Tensor) -> Tensor:
+    """Add up the cross-entropies of the cohort's training nodes, each times the weight of its class."""
+    rows = cohort.rows("train")
+    return cross_entropy(
+        h.index_select(0, rows), cohort.y[rows], weight=cohort.class_weights, reduction="sum"
+    )
+
+
+def target_logits(cohort: Cohort, h: Tensor, target: str) -> Tensor:
+    """Select the logits of a target's nodes, [n, C]."""
+    return h.detach().index_select(0, cohort.rows(target))
+
+
+# ---- the program over places -------------------------------------------------------------------------------
+
+
+def memory(extent: GraphExtent, config: AttentionSumsConfig) -> float:
+    """Estimate the bytes of the parts of other clients' nodes, sent and received, with their gradients."""
+    width = config.heads * (config.hidden + 1)
+    return 12.0 * NUMBER * (extent.closure - extent.rows) * width
+
+
+def setup(fed: Federation, data: Located, task: Task, config: AttentionSumsConfig) -> State:
+    """Agree on who sums for which nodes, and draw the first weights.
+
+    Args:
+        fed: The federation.
+        data: The clients' graphs.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The state before the first round.
+
+    Raises:
+        InputError: For fewer than three clients, if a protection hides sums.
+    """
+    for protection in (config.aggregation, config.exchange):
+        check_sums(fed, protection, fed.num_clients)
+    sums = connect(fed, data, config)
+    gradient_sum = GRADIENTS[config.aggregation]
+    shared = fed.clients.run(batch_of, data, config, False)
+    train = fed.clients.run(batch_of, data, config, True) if gradient_sum.per_client else shared
+    counts = fed.clients.run(training_counts, data)
+    weights = fed.server.run(initial_weights, task, config, str(fed.device))
+    values = {"weights": weights, "optimizer": fed.server.run(initial_optimizer, weights, config)}
+    return State(values, Prepared(data, train, shared, counts, gradient_sum.count(fed, counts), sums))
+
+
+def logits(
+    fed: Federation,
+    batch: Located,
+    sums: NeighbourSums,
+    weights: Located,
+    config: AttentionSumsConfig,
+    *,
+    dropout: Dropout | None,
+    grad: bool,
+) -> Located:
+    """Compute the logits of all nodes, each at its client.
+
+    Args:
+        fed: The federation; with gradients, with an open tape.
+        batch: The batch of all rows, at the clients.
+        sums: What the clients have agreed on.
+        weights: The weights, at the clients.
+        config: The settings.
+        dropout: Dropout of inputs and attention; None: none.
+        grad: Whether gradients are sent back.
+
+    Returns:
+        [N, C] at the clients.
+
+    Reference:
+        FedGAT, Eqs. (1) to (3), without approximation.
+    """
+    h: Located | None = None
+    for layer in range(config.layers):
+        last = layer == config.layers - 1
+        # a_i and c_j of Eq. (4)
+        z, source, target = fed.clients.run(transform, batch, weights, h, dropout, layer, outputs=3)
+        scores = sums.send_scores(fed, target, grad=grad)
+        parts = fed.clients.run(parts_of, sums.targets, z, source, scores, dropout, layer, last)
+        remote = sums.add_parts(fed, parts, grad=grad)
+        # Eqs. (1) and (2)
+        h = fed.clients.run(add_up, batch, weights, z, source, target, remote, dropout, layer)
+    assert h is not None
+    return h
+
+
+def round(fed: Federation, state: State, config: AttentionSumsConfig, round_number: int) -> State:
+    """Take one step on the gradient of the loss over all clients.
+
+    Args:
+        fed: The federation.
+        state: The state before the round.
+        config: The settings.
+        round_number: The number of the round.
+
+    Returns:
+        The state after the round.
+    """
+    prepared: Prepared = state.prepared
+    gradient_sum = GRADIENTS[config.aggregation]
+    # The key of the first step of `local_training.descend`, so that the draws are those of central training.
+    key = fold(config.seed, "dropout", round_number, 0)
+    dropout = Dropout(config.dropout, key) if config.dropout else None
+    with fed.tape():
+        leaves, weights = gradient_sum.broadcast(fed, prepared.train, state.weights, config)
+        h = logits(fed, prepared.train, prepared.sums, weights, config, dropout=dropout, grad=True)
+        fed.backward(fed.clients.run(training_loss, prepared.data, h))
+    gradient = gradient_sum.mean(fed, fed.gradients(leaves), prepared.counts, prepared.count, state.weights)
+    values = dict(state.values)
+    values["weights"], values["optimizer"] = fed.server.run(
+        step, values["weights"], gradient, values["optimizer"], config, outputs=2
+    )
+    return State(values, prepared)
+
+
+def predict(fed: Federation, state: State, config: AttentionSumsConfig, target: str) -> Located:
+    """Compute the logits of the target's nodes, with sums of the neighbours at all clients.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings.
+        target: "val", "test" or "all".
+
+    Returns:
+        [n, C] at the clients.
+    """
+    prepared: Prepared = state.prepared
+    weights = fed.broadcast(state.weights, name="model", grad=False)
+    h = logits(fed, prepared.shared, prepared.sums, weights, config, dropout=None, grad=False)
+    return fed.clients.run(target_logits, prepared.data, h, target)
+
+
+MESSAGES: Mapping[str, str] = {
+    **neighbour_sums.MESSAGES,
+    "attention_sums/training_count": "With aggregation=plaintext every client sends the server, once, "
+    "the number of its training nodes. The server reads it for each client.",
+    "model": "The server sends the shared weights to every client, in every round and evaluation.",
+    "model/grad": "With aggregation=plaintext every client sends the server its gradient of the weights, in "
+    "every round. The server reads it. It depends on the features and labels of the client's nodes, without "
+    "noise.",
+    **messages(
+        "attention_sums/gradient",
+        "With aggregation=secure, in every round",
+        "a client's gradient of the weights, and the number of its training nodes",
+    ),
+}
+
+METHOD = Method(
+    name="attention_sums",
+    summary="exact GAT over cross-client edges from sums over each client's neighbours, in every layer",
+    paper="ours, on FedGAT: docs/papers/fedgat.md",
+    config=AttentionSumsConfig,
+    setup=setup,
+    round=round,
+    predict=predict,
+    memory=memory,
+    requires=Requirements(
+        disjoint=True,
+    ),
+    state=StateValues(
+        shared_model=True,
+    ),
+    sends=Sent(
+        summary="scores of nodes and sums over their neighbours, for every layer; gradients, every round",
+        protection="none: a sum over one neighbour is that neighbour's, and a gradient of the last layer "
+        "shows a label; with exchange=secure a client reads totals over the other clients only, with "
+        "aggregation=secure the server reads the sum of the gradients only",
+        messages=MESSAGES,
+    ),
+    defaults={
+        "hidden": 8,
+        "features": "unit",
+        "lr": 0.02,
+        "weight_decay": 5e-3,
+        "dropout": 0.0,
+    },
+    paper_settings={"optimizer": "adam"},
+)

@@ -1,0 +1,439 @@
+"""Sums over a node's neighbours at other clients, which only the node's client gets.
+
+A node i with a neighbour at another client is a *target*. Its client sends the scores a_i to every client
+with a neighbour of i (a *contributor* of i). Each contributor sends back one part, the sum over its own
+neighbours of i, and the client of i adds up the parts. Both go from client to client; the server gets
+neither.
+
+Under each protection the gradients are those of the sum. The client of i sends the gradient of the total to
+every contributor, and the contributors send back the gradient of a_i, which is again a sum over them.
+
+With exchange=plaintext the client of i reads every part. With exchange=secure it reads their total: parts are
+rounded to fixed point (`crypto.sharing`, off by at most 2^-25 each) and masked. Each two contributors of i
+have a key from which they derive equally many words for i; the one with the lower number adds them, the other
+one subtracts them, so they cancel in the total modulo 2^64. A node with a single contributor has no mask, and
+the total is that client's part.
+
+The masks are those of secure aggregation (`crypto.aggregation`), without its shares for clients that drop
+out: all clients take part in every round.
+
+Security parameter: 128 bits (`crypto.pairwise`). Corruption model: all participants follow the protocol, and
+the server relays the public keys unchanged. Argument: a mask is a stream that cannot be distinguished from
+uniform words without the key of the two contributors, and every key is used for one mask only. So the parts
+that the client of i receives are uniform except for their total, as long as it does not work with all
+contributors but one. What leaks: totals; to each contributor which other clients have neighbours of i.
+"""
+
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphfed.crypto.sharing import decode, encode
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.route import ExchangeIds, ExchangeRoute
+from graphfed.methods.attention_sums.attention import Pattern
+from graphfed.methods.attention_sums.config import AttentionSumsConfig
+from graphfed.methods.common.remote_neighbours import remote_ids, remote_neighbours
+from graphfed.nn.sparse import SparseMatrix
+from graphfed.random import entry_words
+
+__all__ = ["MESSAGES", "Masks", "NeighbourSums", "Targets", "connect", "find_targets"]
+
+KEY_BYTES = 32
+PURPOSE = b"graphfed attention_sums "
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """The sums that a cohort's clients contribute to, and those that they ask for.
+
+    Attributes:
+        wanted: The M targets of other clients that the cohort's clients contribute to.
+        hidden, last: The edges to these targets for the heads of the hidden layers, and of the last layer.
+        asked: The R parts that the cohort's clients ask other clients for.
+        row: [R] int64, the cohort's row of the target of each part.
+        num_rows: N.
+    """
+
+    wanted: ExchangeIds
+    hidden: Pattern
+    last: Pattern
+    asked: ExchangeIds
+    row: Tensor
+    num_rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class NeighbourSums:
+    """What the clients have agreed on.
+
+    Attributes:
+        targets: `Targets` at the clients.
+        scores: Route of the scores, from a target's client to its contributors.
+        parts: Route of the parts, from the contributors to the target's client.
+        masks: `Masks` at the clients, with exchange=secure.
+    """
+
+    targets: Located
+    scores: ExchangeRoute
+    parts: ExchangeRoute
+    masks: Located | None
+
+    def send_scores(self, fed: Federation, scores: Located, *, grad: bool) -> Located:
+        """Send the scores of the targets to the contributors.
+
+        Args:
+            fed: The federation.
+            scores: [N, heads] at the clients, of all rows.
+            grad: Whether gradients are sent back.
+
+        Returns:
+            [M, heads] at the clients.
+        """
+        name = "attention_sums/scores"
+        if self.masks is None:
+            return fed.exchange(scores, self.scores, name=name, grad=grad)
+        sent = fed.exchange(scores, self.scores, name=name, grad=False)
+        back = partial(self._total, fed, name=f"{name}/grad")
+        return fed.custom_backward(scores, sent, back) if grad else sent
+
+    def add_parts(self, fed: Federation, parts: Located, *, grad: bool) -> Located:
+        """Add up the parts of every target at the target's client.
+
+        Args:
+            fed: The federation.
+            parts: [M, w] at the clients, the part of each target.
+            grad: Whether gradients are sent back.
+
+        Returns:
+            [N, w] at the clients, a total for every row; 0 where there is no part.
+        """
+        name = "attention_sums/parts"
+        if self.masks is None:
+            received = fed.exchange(parts, self.parts, name=name, grad=grad)
+            return fed.clients.run(add_rows, self.targets, received)
+        total = self._total(fed, parts, name=name)
+        back = partial(self._spread, fed, name=f"{name}/grad")
+        return fed.custom_backward(parts, total, back) if grad else total
+
+    def _total(self, fed: Federation, parts: Located, *, name: str) -> Located:
+        """Add up masked parts [M, w]; returns [N, w]."""
+        masked = fed.clients.run(mask_parts, self.masks, parts, fed.num_clients)
+        protection = fed.protection_of("aggregate")
+        received = fed.exchange(masked, self.parts, name=name, protection=protection, grad=False)
+        return fed.clients.run(open_totals, self.targets, received, parts)
+
+    def _spread(self, fed: Federation, gradient: Located, *, name: str) -> Located:
+        """Send the gradient of each total [N, w] to its contributors; returns [M, w]."""
+        return fed.exchange(gradient, self.scores, name=name, grad=False)
+
+
+# ---- at the clients: who contributes to which target -------------------------------------------------------
+
+
+def find_targets(cohort: Cohort, kept: Tensor | None, config: AttentionSumsConfig) -> Targets:
+    """List the targets that a cohort's clients contribute to, and the parts that they ask for.
+
+    Args:
+        cohort: The clients' data, with C cross-client edges.
+        kept: [M, 1], whether each remote neighbour (`remote_neighbours`) is kept as a target by its client;
+            None: as `min_group` says for single parts, which both clients can count.
+        config: The settings.
+
+    Returns:
+        The targets.
+    """
+    _, target = remote_neighbours(cohort)
+    if kept is None:
+        contributes = group_sizes(target) >= config.min_group
+        asks = group_sizes(part_of_edges(cohort)) >= config.min_group
+    else:
+        contributes = kept[:, 0][target] > 0
+        asks = keeps_targets(cohort, config)[cohort.cross_row]
+    outward = _select_edges(cohort, contributes)
+    wanted, (_, target) = remote_ids(outward), remote_neighbours(outward)
+    patterns = [_pattern(outward, wanted, target, heads) for heads in (config.attention_heads, 1)]
+    inward = _select_edges(cohort, asks)
+    parts = torch.unique(torch.stack([inward.cross_row, inward.cross_client]), dim=1)
+    row, contributor = parts[0], parts[1]
+    asked = ExchangeIds(
+        owner=contributor,
+        ids=cohort.id[row],
+        client=cohort.client[row],
+        held_ids=wanted.ids,
+        held_client=wanted.client,
+    )
+    return Targets(wanted, patterns[0], patterns[1], asked, row, cohort.num_rows)
+
+
+def group_sizes(group: Tensor) -> Tensor:
+    """Count the edges in the group of each edge, [C]; `group` [C] names it."""
+    _, place, count = torch.unique(group, return_inverse=True, return_counts=True)
+    sizes: Tensor = count[place]
+    return sizes
+
+
+def part_of_edges(cohort: Cohort) -> Tensor:
+    """Number the part of each cross-client edge by its row and the other client, [C]."""
+    clients = int(cohort.cross_client.max()) + 1 if len(cohort.cross_client) else 1
+    return cohort.cross_row * clients + cohort.cross_client
+
+
+def keeps_targets(cohort: Cohort, config: AttentionSumsConfig) -> Tensor:
+    """Tell for each row whether it has enough neighbours at other clients together, [N] bool."""
+    remote: Tensor = torch.bincount(cohort.cross_row, minlength=cohort.num_rows)
+    return remote >= config.min_group
+
+
+def kept_rows(cohort: Cohort, config: AttentionSumsConfig) -> Tensor:
+    """Return `keeps_targets` as rows to send, [N, 1]."""
+    return keeps_targets(cohort, config)[:, None].to(torch.uint8)
+
+
+def _select_edges(cohort: Cohort, chosen: Tensor) -> Cohort:
+    """Keep some of the cross-client edges."""
+    weight = None if cohort.cross_weight is None else cohort.cross_weight[chosen]
+    return replace(
+        cohort,
+        cross_row=cohort.cross_row[chosen],
+        cross_client=cohort.cross_client[chosen],
+        cross_id=cohort.cross_id[chosen],
+        cross_weight=weight,
+    )
+
+
+def _pattern(cohort: Cohort, wanted: ExchangeIds, target: Tensor, heads: int) -> Pattern:
+    """Arrange the cross-client edges as a matrix from the cohort's rows to the targets."""
+    dtype = torch.get_default_dtype() if cohort.x is None else cohort.x.dtype
+    ones = torch.ones(len(target), dtype=dtype, device=target.device)
+    matrix = SparseMatrix.from_coo(target, cohort.cross_row, ones, (len(wanted.ids), cohort.num_rows))
+    words = entry_words(wanted.ids[matrix.row], cohort.id[matrix.indices])
+    return Pattern(matrix.block_diagonal(heads), words)
+
+
+def wanted_ids(targets: Targets) -> ExchangeIds:
+    """Return the targets of other clients."""
+    return targets.wanted
+
+
+def asked_ids(targets: Targets) -> ExchangeIds:
+    """Return the parts that are asked for."""
+    return targets.asked
+
+
+def add_rows(targets: Targets, received: Tensor) -> Tensor:
+    """Add up the parts [R, w] of each row; returns [N, w]."""
+    return received.new_zeros(targets.num_rows, received.shape[1]).index_add(0, targets.row, received)
+
+
+# ---- at the clients: masks ---------------------------------------------------------------------------------
+
+
+class Masks:
+    """The masks of a cohort's clients. Each use takes new masks, in the same order at all clients.
+
+    Args:
+        pairs: For each client of the cohort and each other contributor of some of its targets: the rows of
+            these targets, the key of the two, and whether the client adds the mask.
+    """
+
+    def __init__(self, pairs: tuple[tuple[Tensor, bytes, bool], ...]) -> None:
+        self._pairs, self._uses = pairs, 0
+
+    def mask(self, words: np.ndarray) -> None:
+        """Mask parts in place.
+
+        Args:
+            words: uint64 [M, w], the parts of all targets.
+        """
+        from graphfed.crypto.pairwise import add_masks
+
+        self._uses += 1
+        for rows, key, adds in self._pairs:
+            stream = [hmac.digest(key, self._uses.to_bytes(8, "little"), "sha256")]
+            block = np.zeros(len(rows) * words.shape[1], dtype=np.uint64)
+            add_masks(block, stream if adds else [], [] if adds else stream)
+            words[rows.numpy()] += block.reshape(len(rows), -1)
+
+    def __reduce__(self) -> str:
+        raise TypeError("masks hold keys for one run: they are neither copied nor pickled")
+
+
+class NoMasks(Masks):
+    """The simulated form: no keys and no masks."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+
+class Keys:
+    """The key pairs of a cohort's clients, of a run."""
+
+    def __init__(self, clients: int, simulated: bool) -> None:
+        self.pairs = []
+        if not simulated:
+            from graphfed.crypto.pairwise import KeyPair
+
+            self.pairs = [KeyPair() for _ in range(clients)]
+        self.public = torch.zeros(clients, KEY_BYTES, dtype=torch.uint8)
+        for row, pair in zip(self.public, self.pairs, strict=False):
+            row.copy_(torch.frombuffer(bytearray(pair.public), dtype=torch.uint8))
+
+
+def make_keys(ids: Tensor, simulated: bool) -> Keys:
+    """Make a key pair for every client of a cohort."""
+    return Keys(len(ids), simulated)
+
+
+def public_keys(keys: Keys) -> Tensor:
+    """Return the public keys, [K_h, 32] uint8."""
+    return keys.public
+
+
+def contributors(targets: Targets, clients: int) -> Tensor:
+    """Mark the clients that contribute to each row, [N, K] uint8."""
+    marks = torch.zeros(targets.num_rows, clients, dtype=torch.uint8, device=targets.row.device)
+    marks[targets.row, targets.asked.owner] = 1
+    return marks
+
+
+def make_masks(
+    targets: Targets, keys: Keys, public: Tensor, marks: Tensor, ids: Tensor, simulated: bool
+) -> Masks:
+    """Agree on a key with every other contributor of a client's targets.
+
+    Args:
+        targets: The targets.
+        keys: The cohort's key pairs.
+        public: [K, 32] uint8, the public keys of all clients.
+        marks: [M, K] uint8, the contributors of each target.
+        ids: [K_h] int64, the ids of the cohort's clients.
+        simulated: Whether protocols are simulated.
+
+    Returns:
+        The masks.
+    """
+    if simulated:
+        return NoMasks()
+    pairs = []
+    # The targets of a client are in the order of their owners and ids, so two contributors list the targets
+    # that they have in common in the same order.
+    client, marks = targets.wanted.client.cpu(), marks.cpu()
+    for k, number in enumerate(ids.tolist()):
+        own_rows = (client == k).nonzero()[:, 0]
+        for other in range(len(public)):
+            rows = own_rows[marks[own_rows, other] > 0]
+            if other == number or not len(rows):
+                continue
+            low, high = sorted((number, other))
+            purpose = PURPOSE + low.to_bytes(4, "little") + high.to_bytes(4, "little")
+            key = keys.pairs[k].agree(bytes(public[other].cpu().numpy()), purpose, KEY_BYTES)
+            pairs.append((rows, key, number < other))
+    return Masks(tuple(pairs))
+
+
+def mask_parts(masks: Masks, parts: Tensor, clients: int) -> Tensor:
+    """Round parts [M, w] to fixed point and mask them; returns int64 [M, w]."""
+    words = encode(parts.detach(), clients).cpu().numpy().view(np.uint64)
+    masks.mask(words)
+    return torch.from_numpy(words.view(np.int64)).to(parts.device)
+
+
+def open_totals(targets: Targets, received: Tensor, parts: Tensor) -> Tensor:
+    """Add up masked parts [R, w] modulo 2^64 in the dtype of `parts`; returns [N, w]."""
+    return decode(add_rows(targets, received), parts.dtype)
+
+
+# ---- the program over places -------------------------------------------------------------------------------
+
+
+def connect(fed: Federation, data: Located, config: AttentionSumsConfig) -> NeighbourSums:
+    """Agree on the targets and their contributors, and with exchange=secure on masks.
+
+    Args:
+        fed: The federation.
+        data: A `Cohort` at the clients.
+        config: The settings.
+
+    Returns:
+        What the clients have agreed on.
+    """
+    return _CONNECT[config.exchange](fed, data, config)
+
+
+def connect_in_plaintext(fed: Federation, data: Located, config: AttentionSumsConfig) -> NeighbourSums:
+    """Agree on the targets. Both clients can count the neighbours in a part."""
+    targets = fed.clients.run(find_targets, data, None, config)
+    return NeighbourSums(targets, *agree_on_routes(fed, targets), None)
+
+
+def connect_with_masks(fed: Federation, data: Located, config: AttentionSumsConfig) -> NeighbourSums:
+    """Agree on the targets and the masks. A target's client alone can count the neighbours in its total."""
+    kept = fed.clients.run(kept_rows, data, config)
+    neighbours = fed.exchange_route(fed.clients.run(remote_ids, data), name="attention_sums/neighbour_ids")
+    kept = fed.exchange(kept, neighbours, name="attention_sums/kept", grad=False)
+    targets = fed.clients.run(find_targets, data, kept, config)
+    scores, parts = agree_on_routes(fed, targets)
+    ids, clients = fed.client_ids(), fed.num_clients
+    public = fed.protection_of("public")
+    keys = fed.clients.run(make_keys, ids, fed.simulated)
+    sent = fed.gather(
+        fed.clients.run(public_keys, keys), name="attention_sums/keys", protection=public, grad=False
+    )
+    all_keys = fed.broadcast(sent, name="attention_sums/all_keys", protection=public, grad=False)
+    marks = fed.clients.run(contributors, targets, clients)
+    marks = fed.exchange(marks, scores, name="attention_sums/contributors", grad=False)
+    masks = fed.clients.run(make_masks, targets, keys, all_keys, marks, ids, fed.simulated)
+    return NeighbourSums(targets, scores, parts, masks)
+
+
+def agree_on_routes(fed: Federation, targets: Located) -> tuple[ExchangeRoute, ExchangeRoute]:
+    """Agree on the routes of the scores and of the parts."""
+    scores = fed.exchange_route(fed.clients.run(wanted_ids, targets), name="attention_sums/target_ids")
+    parts = fed.exchange_route(fed.clients.run(asked_ids, targets), name="attention_sums/part_ids")
+    return scores, parts
+
+
+_CONNECT: Mapping[str, Callable[[Federation, Located, AttentionSumsConfig], NeighbourSums]] = {
+    "plaintext": connect_in_plaintext,
+    "secure": connect_with_masks,
+}
+
+MESSAGES: Mapping[str, str] = {
+    "attention_sums/neighbour_ids": "With exchange=secure a client sends each other client, once, the ids of "
+    "that client's nodes to which it has an edge. That client knows these edges.",
+    "attention_sums/kept": "With exchange=secure a client tells every client with a neighbour of a node, "
+    "once, whether the node has at least min_group neighbours at other clients.",
+    "attention_sums/target_ids": "A client sends each other client, once, the ids of that client's nodes "
+    "whose sums it has neighbours for. That client knows these edges.",
+    "attention_sums/part_ids": "A client sends each other client, once, the ids of its own nodes for which "
+    "it asks that client for sums. That client knows these edges.",
+    "attention_sums/keys": "With exchange=secure every client sends the server, once, a public key that it "
+    "made for this run. It says nothing about its data.",
+    "attention_sums/all_keys": "With exchange=secure the server sends all clients, once, the public keys of "
+    "all clients.",
+    "attention_sums/contributors": "With exchange=secure a client tells every client with a neighbour of a "
+    "node, once, which clients have neighbours of the node.",
+    "attention_sums/scores": "In every round and evaluation, for each layer: a client sends every client "
+    "with a neighbour of a node the node's score as a target, one number for each head. The receiver reads "
+    "it. It is a linear function of the node's features, in later layers of its embedding.",
+    "attention_sums/parts": "In every round and evaluation, for each layer: a client sends the client of "
+    "a node the sum over its own neighbours of the node, of the transformed features (in later layers, "
+    "embeddings) times the exponential of a score, and of these exponentials. With exchange=plaintext the "
+    "receiver reads each sum; a sum over one neighbour is that neighbour's. With exchange=secure it "
+    "reads the total over the other clients, which is one client's sum if only one has neighbours. With "
+    "protocols=simulated there are no masks.",
+    "attention_sums/parts/grad": "In every round, for each layer: the client of a node sends the gradient of "
+    "the loss with respect to the node's sum to every client with a neighbour of it. The receiver reads it. "
+    "In the last layer it shows the label of a training node.",
+    "attention_sums/scores/grad": "In every round, for each layer: a client sends the client of a node the "
+    "gradient of the loss with respect to the node's score, as far as it comes from its own neighbours, one "
+    "number for each head. With exchange=plaintext the receiver reads it, with exchange=secure the total "
+    "over the other clients.",
+}
