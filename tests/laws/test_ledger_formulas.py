@@ -44,7 +44,7 @@ def averaging(world: World) -> dict[str, int]:
 def scaffold(world: World) -> dict[str, int]:
     """As averaging, and control variates beside the weights."""
     weights = averaging(world)
-    return {**weights, "control": weights["model"], "control_update": weights["update"]}
+    return {**weights, "control_variate": weights["model"], "control_variate_change": weights["update"]}
 
 
 def closures(world: World) -> list[set[int]]:

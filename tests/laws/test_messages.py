@@ -95,6 +95,13 @@ def test_the_words_of_a_method_are_those_of_its_transfers(name: str, monkeypatch
         assert words.endswith(".")
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_no_method_takes_the_name_of_a_transfer_that_every_run_has(name: str) -> None:
+    """The ledger and the report could not distinguish the two."""
+    scores = [get_task(task).evaluation.messages for task in get_method(name).tasks]
+    assert not {*get_method(name).sends.messages} & {*CONTROL, *SECURE_MESSAGES}.union(*scores)
+
+
 @pytest.mark.parametrize("settings", AVERAGES, ids=["plaintext", "secure"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_transfer_of_a_run_with_the_defaults_has_words(name: str, settings: dict[str, str]) -> None:

@@ -187,7 +187,7 @@ def round(fed: Federation, state: State, config: Any, number: int) -> State:
     clients: Clients = state.prepared
     server_control, own = state.values["control"], state.values["own_control"]
     received = fed.broadcast(state.weights, name="model", grad=False)
-    control = fed.broadcast(server_control, name="control", grad=False)
+    control = fed.broadcast(server_control, name="control_variate", grad=False)
     ready = clients.ready(fed, received, config)
     local, change, kept = fed.clients.run(
         train, ready, received, control, own, fed.present(), config, number, outputs=3
@@ -196,7 +196,9 @@ def round(fed: Federation, state: State, config: Any, number: int) -> State:
     protection = sum_protection(config)
     weights = protected_mean(fed, local, counts, clients.counts, state.weights, protection, name="update")
     zero = fed.server.run(full_like, server_control, 0.0)
-    mean = protected_mean(fed, change, counts, clients.counts, zero, protection, name="control_update")
+    mean = protected_mean(
+        fed, change, counts, clients.counts, zero, protection, name="control_variate_change"
+    )
     members = tuple(np.flatnonzero(fed.roster).tolist())
     moved = fed.server.run(move_control, server_control, mean, clients.counts, members)
     values = {"weights": weights, "control": moved, "own_control": fed.keep_absent(kept, own)}
@@ -205,14 +207,14 @@ def round(fed: Federation, state: State, config: Any, number: int) -> State:
 
 #: The transfers of control variates.
 CONTROL_MESSAGES = {
-    "control": "The server sends every client the mean of the clients' control variates, which is close to "
-    "the gradient of the loss of all clients.",
-    "control_update": "With aggregation=plaintext every client sends the server the change of its control "
-    "variate, from which its mean gradient in the round follows. The server averages them by the number of "
-    "training nodes and reads each client's; features and labels of training nodes can in part be inferred "
-    "from it.",
+    "control_variate": "The server sends every client the mean of the clients' control variates, which is "
+    "close to the gradient of the loss of all clients.",
+    "control_variate_change": "With aggregation=plaintext every client sends the server the change of its "
+    "control variate, from which its mean gradient in the round follows. The server averages the changes by "
+    "the number of training nodes and reads each client's; features and labels of training nodes can in part "
+    "be inferred from it.",
     **messages(
-        "control_update",
+        "control_variate_change",
         "With aggregation=secure, in every round",
         "the change of a client's control variate, times its number of training nodes",
     ),
