@@ -74,12 +74,10 @@ def names_in(source: str) -> Iterator[tuple[int, str]]:
 
 def replaced_names(source: str, meant: Set[str] = frozenset()) -> list[str]:
     """The names in a source that have a part which was replaced, except the parts in `meant`."""
-    found = []
+    found, replaced = [], NAMES.keys() - meant
     for line, name in names_in(source):
         parts = re.split(r"_+|(?<=[a-z])(?=[A-Z])", name.strip("_"))
-        found += [
-            f"{line}: {name}: {NAMES[part.lower()]}" for part in parts if part.lower() in NAMES.keys() - meant
-        ]
+        found += [f"{line}: {name}: {NAMES[part.lower()]}" for part in parts if part.lower() in replaced]
     return found
 
 
@@ -91,12 +89,19 @@ def texts_in(source: str) -> Iterator[tuple[int, str]]:
                 yield token.start[0] + number, line
 
 
+#: Whether a line has any of them; most lines have none.
+ANY_PHRASE = re.compile(rf"(?<![\w-])(?:{'|'.join(PHRASES)})(?![\w-])", re.IGNORECASE)
+
+
 def replaced_phrases(lines: Iterator[tuple[int, str]], place: str) -> list[str]:
     """The phrases in lines of text that were replaced, except those of `ORDINARY`."""
     found = []
     for number, line in lines:
+        text = FIELD.sub("", line)
+        if not ANY_PHRASE.search(text):
+            continue
         for phrase, word in PHRASES.items():
-            hit = re.search(rf"(?<![\w-]){phrase}(?![\w-])", FIELD.sub("", line), re.IGNORECASE)
+            hit = re.search(rf"(?<![\w-]){phrase}(?![\w-])", text, re.IGNORECASE)
             if hit and not any(place == where and part in line for part, where in ORDINARY):
                 found.append(f"{number}: {hit[0]}: {word}: {line.strip()[:80]}")
     return found

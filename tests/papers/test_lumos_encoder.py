@@ -193,7 +193,17 @@ def largest_loss(laws: list[list[float]]) -> float:
     return worst
 
 
-@pytest.mark.parametrize(("bins", "receivers"), [(None, 2), (1, 2), (2, 1), (2, 2), (2, 3), (3, 3), (5, 4)])
+@pytest.mark.parametrize(
+    ("bins", "receivers"),
+    [
+        (2, 1),
+        (3, 3),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [(None, 2), (1, 2), (2, 2), (2, 3), (5, 4)]
+        ),
+    ],
+)
 @pytest.mark.parametrize("accounting", ["per_receiver", "coalition"])
 def test_whatever_the_number_of_bins_no_receiver_and_no_coalition_learns_more_than_is_stated(
     bins: int | None, receivers: int, accounting: str
