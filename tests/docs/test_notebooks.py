@@ -50,7 +50,8 @@ def text_of(notebook: NotebookNode) -> str:
     for output in outputs_of(notebook):
         data = output.get("data", {})
         parts.append("[picture]" if "image/png" in data else output.get("text", data.get("text/plain", "")))
-    return "\n".join(parts)
+    # A stream may be cut into several outputs anywhere between two lines.
+    return "\n".join(part.removesuffix("\n") for part in parts)
 
 
 def out_of_step(script: NotebookNode, notebook: NotebookNode) -> list[str]:
