@@ -95,7 +95,6 @@ PACKAGES: dict[str, Package] = {
     "lumos": Package(
         (
             "methods/lumos/method.py",
-            "methods/lumos/gradients.py",
             "methods/lumos/client_trees.py",
             "methods/lumos/links.py",
             "methods/lumos/feature_encoding.py",

@@ -42,7 +42,7 @@ def averaging(world: World) -> dict[str, int]:
 
 
 def scaffold(world: World) -> dict[str, int]:
-    """As averaging, and control variates beside the weights."""
+    """As averaging, and control variates in addition to the weights."""
     weights = averaging(world)
     return {**weights, "control_variate": weights["model"], "control_variate_change": weights["update"]}
 

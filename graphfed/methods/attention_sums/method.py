@@ -44,6 +44,7 @@ dropout acts on the input and the attention of every layer. Edge weights are ign
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -51,21 +52,26 @@ from torch.nn.functional import cross_entropy
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
+from graphfed.federation.functions import as_leaves
 from graphfed.federation.secure.aggregation import check_sums, messages
 from graphfed.methods.attention_sums import neighbour_sums
 from graphfed.methods.attention_sums.attention import add_up, neighbour_parts, transform
 from graphfed.methods.attention_sums.config import AttentionSumsConfig
-from graphfed.methods.attention_sums.gradients import GRADIENTS
 from graphfed.methods.attention_sums.neighbour_sums import NeighbourSums, Targets, connect
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
-from graphfed.methods.common.local_training import initial_weights, own_view
+from graphfed.methods.common.local_training import initial_weights, own_view, personal_weights
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import initial_optimizer, step
+from graphfed.methods.common.summed_gradients import GRADIENTS
+from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, make_batch
 from graphfed.nn.layers import Dropout
 from graphfed.random import fold
 
 __all__ = ["METHOD", "Prepared", "logits"]
+
+#: What the names of its transfers begin with.
+NAME = "attention_sums"
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,12 @@ def batch_of(cohort: Cohort, config: AttentionSumsConfig, per_client: bool) -> B
     rows = torch.arange(cohort.num_rows, device=cohort.id.device)
     make_block = config.network.blocks(view.ids, view.degree, config.attention_heads, config.layers)
     return make_batch(view, rows, config.layers, make_block, per_client=per_client)
+
+
+def copy_weights(batch: Batch, config: AttentionSumsConfig, weights: Weights) -> Weights:
+    """Copy the weights for every client of a cohort, as leaves."""
+    leaves: Weights = as_leaves(personal_weights(weights, batch, config.network))
+    return leaves
 
 
 def training_counts(cohort: Cohort) -> Tensor:
@@ -167,7 +179,7 @@ def setup(fed: Federation, data: Located, task: Task, config: AttentionSumsConfi
     counts = fed.clients.run(training_counts, data)
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     values = {"weights": weights, "optimizer": fed.server.run(initial_optimizer, weights, config)}
-    return State(values, Prepared(data, train, shared, counts, gradient_sum.count(fed, counts), sums))
+    return State(values, Prepared(data, train, shared, counts, gradient_sum.count(fed, counts, NAME), sums))
 
 
 def logits(
@@ -229,10 +241,13 @@ def round(fed: Federation, state: State, config: AttentionSumsConfig, round_numb
     key = fold(config.seed, "dropout", round_number, 0)
     dropout = Dropout(config.dropout, key) if config.dropout else None
     with fed.tape():
-        leaves, weights = gradient_sum.broadcast(fed, prepared.train, state.weights, config)
+        copy = partial(fed.clients.run, copy_weights, prepared.train, config)
+        leaves, weights = gradient_sum.broadcast(fed, state.weights, copy)
         h = logits(fed, prepared.train, prepared.sums, weights, config, dropout=dropout, grad=True)
         fed.backward(fed.clients.run(training_loss, prepared.data, h))
-    gradient = gradient_sum.mean(fed, fed.gradients(leaves), prepared.counts, prepared.count, state.weights)
+    gradient = gradient_sum.mean(
+        fed, fed.gradients(leaves), prepared.counts, prepared.count, state.weights, NAME
+    )
     values = dict(state.values)
     values["weights"], values["optimizer"] = fed.server.run(
         step, values["weights"], gradient, values["optimizer"], config, outputs=2

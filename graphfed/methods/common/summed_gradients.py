@@ -6,6 +6,9 @@ is stored. Hidden by secure aggregation every client has a gradient of its own, 
 nodes is one more number of the sum (`secure_mean`).
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -14,9 +17,52 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.secure.aggregation import secure_sum
 
-__all__ = ["broadcast_leaves", "divide", "secure_mean"]
+__all__ = [
+    "GRADIENTS",
+    "GradientSum",
+    "Weights",
+    "broadcast_leaves",
+    "count_in_sums",
+    "count_once",
+    "divide",
+    "secure_mean",
+]
 
 Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class GradientSum:
+    """The mean gradient of a loss of all clients, under one protection of sums.
+
+    A client's part of the gradient contains what it computes for the nodes of other clients.
+
+    Attributes:
+        per_client: Whether every client has a copy of the weights.
+        broadcast: (fed, weights, copy) -> the leaves that collect gradients, and the weights at the clients.
+            `copy` makes leaves of one client each from weights at the clients.
+        count: (fed, counts, name) -> the number of training nodes, at the server; None if every round sums
+            it.
+        mean: (fed, gradients, counts, count, weights, name) -> the mean gradient at the server.
+    """
+
+    per_client: bool
+    broadcast: Callable[[Federation, Located, Callable[[Located], Located]], tuple[Located, Located]]
+    count: Callable[[Federation, Located, str], Located | None]
+    mean: Callable[[Federation, Located, Located, Located | None, Located, str], Located]
+
+
+# ---- at the clients ----------------------------------------------------------------------------------------
+
+
+def total_count(counts: Tensor) -> Tensor:
+    """Add up the numbers of training nodes [K_h] of a cohort's clients, []."""
+    return counts.sum()
+
+
+def with_counts(gradients: Weights, counts: Tensor) -> tuple[Weights, Tensor]:
+    """Return each client's gradient and the number of its training nodes [K_h]."""
+    return gradients, counts.to(torch.float64)
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
@@ -86,3 +132,73 @@ def secure_mean(
     """
     total = secure_sum(fed, parts, scale, fed.server.run(sum_template, weights), name=name)
     return fed.server.run(divide_sum, total, weights)
+
+
+def leaves_at_server(
+    fed: Federation, weights: Located, copy: Callable[[Located], Located]
+) -> tuple[Located, Located]:
+    """Broadcast weights whose gradients flow back to the server."""
+    return broadcast_leaves(fed, weights)
+
+
+def leaves_at_clients(
+    fed: Federation, weights: Located, copy: Callable[[Located], Located]
+) -> tuple[Located, Located]:
+    """Copy the weights at every client, where each copy collects the client's own gradient."""
+    leaves = copy(fed.broadcast(weights, name="model", grad=False))
+    return leaves, leaves
+
+
+def count_once(fed: Federation, counts: Located, name: str) -> Located:
+    """Add up the numbers of training nodes at the server, which reads each worker's.
+
+    Args:
+        fed: The federation.
+        counts: [K_h] at the clients.
+        name: What the name of the transfer begins with.
+
+    Returns:
+        The number, [], at the server.
+    """
+    return fed.sum(fed.clients.run(total_count, counts), name=f"{name}/training_count", grad=False)
+
+
+def count_in_sums(fed: Federation, counts: Located, name: str) -> None:
+    """Return None: the secure sum of every round contains the count.
+
+    Args:
+        fed: The federation.
+        counts: [K_h] at the clients.
+        name: What the name of a transfer would begin with.
+    """
+
+
+def mean_at_server(
+    fed: Federation,
+    gradients: Located,
+    counts: Located,
+    count: Located | None,
+    weights: Located,
+    name: str,
+) -> Located:
+    """Divide the gradients that the server has added up."""
+    return fed.server.run(divide, gradients, count, weights)
+
+
+def mean_of_parts(
+    fed: Federation,
+    gradients: Located,
+    counts: Located,
+    count: Located | None,
+    weights: Located,
+    name: str,
+) -> Located:
+    """Divide the gradients whose sum the server learns from a secure aggregation."""
+    parts = fed.clients.run(with_counts, gradients, counts)
+    return secure_mean(fed, parts, None, weights, name=f"{name}/gradient")
+
+
+GRADIENTS: Mapping[str, GradientSum] = {
+    "plaintext": GradientSum(False, leaves_at_server, count_once, mean_at_server),
+    "secure": GradientSum(True, leaves_at_clients, count_in_sums, mean_of_parts),
+}

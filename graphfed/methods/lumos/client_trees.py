@@ -8,8 +8,10 @@ from torch import Tensor
 from graphfed.data.graphs.graph import Graph
 from graphfed.errors import InputError
 from graphfed.federation.cohort import Cohort
+from graphfed.federation.functions import as_leaves
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.common import released
+from graphfed.methods.common.summed_gradients import Weights
 from graphfed.methods.lumos.bit_matrix import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.feature_encoding import received_features
@@ -24,6 +26,8 @@ __all__ = [
     "assigned_rows",
     "build_trees",
     "check_graph",
+    "copy_weights",
+    "examples",
     "neighbour_rows",
     "pool_matrix",
     "to_values",
@@ -196,3 +200,37 @@ def pool_matrix(rows: Tensor, leaves: Tensor) -> SparseMatrix:
 def uses_fused_trainer(config: LumosConfig) -> bool:
     """Return whether leaves are computed pair by pair."""
     return config.trainer == "fused" and config.virtual_nodes and config.layers <= FUSED_LAYERS
+
+
+# ---- training ----------------------------------------------------------------------------------------------
+
+
+def copy_weights(trees: ClientTrees, weights: Weights) -> Weights:
+    """Copy the weights for every client, as leaves that collect its own gradient.
+
+    Args:
+        trees: The clients' trees.
+        weights: The weights, each [...].
+
+    Returns:
+        [n, ...] leaves.
+    """
+    n = trees.forest.num_clients
+    leaves: Weights = as_leaves({name: w.expand(n, *w.shape).contiguous() for name, w in weights.items()})
+    return leaves
+
+
+def examples(trees: ClientTrees) -> Tensor:
+    """Count what the mean loss is over at each client: training nodes, or in link prediction the client
+    itself.
+
+    Args:
+        trees: The clients' trees.
+
+    Returns:
+        [n] int64.
+    """
+    cohort = trees.cohort
+    if cohort.links is not None:
+        return torch.ones(trees.forest.num_clients, dtype=torch.int64, device=cohort.client.device)
+    return torch.bincount(cohort.client[cohort.rows("train")], minlength=cohort.num_clients)

@@ -40,6 +40,7 @@ has log sigma(-s) for pairs that are no edges (8). Trees have training edges onl
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ from torch.nn.functional import cross_entropy
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.functions import detach
+from graphfed.federation.functions import constant, detach
 from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.aggregation import check_sums, messages
 from graphfed.federation.secure.pair_transfers import pair_route, send, send_bytes
@@ -56,6 +57,7 @@ from graphfed.federation.secure.pairs import PairRows, open_pairs
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import initial_optimizer, step
+from graphfed.methods.common.summed_gradients import GRADIENTS, Weights
 from graphfed.methods.lumos import balancing, feature_encoding
 from graphfed.methods.lumos.balancing import balance
 from graphfed.methods.lumos.client_trees import (
@@ -63,6 +65,8 @@ from graphfed.methods.lumos.client_trees import (
     assigned_rows,
     build_trees,
     check_graph,
+    copy_weights,
+    examples,
     neighbour_rows,
     to_values,
 )
@@ -72,7 +76,6 @@ from graphfed.methods.lumos.feature_encoding import (
     bytes_of_bins,
     encode,
 )
-from graphfed.methods.lumos.gradients import GRADIENTS, Weights
 from graphfed.methods.lumos.links import (
     draw_negatives,
     link_loss,
@@ -104,13 +107,15 @@ class Prepared:
     Attributes:
         trees: `ClientTrees` at the clients.
         to_neighbours: Route from each leaf that stands for a neighbour to that neighbour.
-        train: Number of training nodes, at the server; None if every round sums it.
+        counts: Number of training nodes (to predict links: 1) of each client, at the clients.
+        count: Their sum, at the server; None if every round sums it.
         links: The routes of link prediction; None for node classification.
     """
 
     trees: Located
     to_neighbours: ExchangeRoute
-    train: Located | None
+    counts: Located
+    count: Located | None
     links: "LinkRoutes | None"
 
 
@@ -275,8 +280,13 @@ def restore(
             scored[target] = fed.exchange_route(remote, name="lumos/scored_pairs")
         exclusions = fed.clients.run(make_exclusions, rows, ids, fed.num_clients)
         links = LinkRoutes(pair_route(fed, pairs, receivers, assigned), scored, exclusions)
-    train = GRADIENTS[config.aggregation].count(fed, trees, task)
-    return State(values, Prepared(trees, to_neighbours, train, links))
+    counts = fed.clients.run(examples, trees)
+    if links is None:
+        count = GRADIENTS[config.aggregation].count(fed, counts, "lumos")
+    else:
+        # Every client counts, so nothing is sent.
+        count = fed.server.run(constant, fed.num_clients)
+    return State(values, Prepared(trees, to_neighbours, counts, count, links))
 
 
 def send_features(
@@ -363,14 +373,17 @@ def round(fed: Federation, state: State, config: LumosConfig, round_number: int)
     key = fold(config.seed, "dropout", round_number) if config.dropout else None
     gradient_sum = GRADIENTS[config.aggregation]
     with fed.tape():
-        leaves, weights = gradient_sum.broadcast(fed, prepared.trees, state.weights)
+        copy = partial(fed.clients.run, copy_weights, prepared.trees)
+        leaves, weights = gradient_sum.broadcast(fed, state.weights, copy)
         h = embeddings(fed, prepared, weights, config, key=key, grad=True)
         if prepared.links is None:
             loss = fed.clients.run(class_loss, prepared.trees, h, weights)
         else:
             loss = link_losses(fed, prepared, h, config, round_number)
         fed.backward(loss)
-    gradients = gradient_sum.mean(fed, prepared.trees, fed.gradients(leaves), prepared.train, state.weights)
+    gradients = gradient_sum.mean(
+        fed, fed.gradients(leaves), prepared.counts, prepared.count, state.weights, "lumos"
+    )
     values = dict(state.values)
     values["weights"], values["optimizer"] = fed.server.run(
         step, values["weights"], gradients, values["optimizer"], config, outputs=2

@@ -22,13 +22,19 @@ from graphfed.methods.common.local_training import (
     prepare,
     prepare_shared,
 )
-from graphfed.methods.common.summed_gradients import broadcast_leaves, divide, secure_mean
+from graphfed.methods.common.summed_gradients import (
+    broadcast_leaves,
+    count_in_sums,
+    count_once,
+    divide,
+    secure_mean,
+)
 from graphfed.methods.prediction_release.config import PredictionReleaseConfig
 from graphfed.nn.backbones import Weights
 from graphfed.nn.layers import Dropout
 from graphfed.random import fold
 
-__all__ = ["GRADIENTS", "GradientSum"]
+__all__ = ["GRADIENTS", "GradientSum", "training_nodes_of_clients"]
 
 
 @dataclass(frozen=True)
@@ -37,13 +43,14 @@ class GradientSum:
 
     Attributes:
         prepare: (cohort, config) -> the batches of a cohort.
-        count: (fed, prepared) -> the number of training nodes, at the server; None if every round sums it.
+        count: (fed, counts, name) -> the number of training nodes, at the server; None if every round sums
+            it.
         mean: (fed, prepared, weights, count, config, round_number) -> the weights at the clients, and the
             mean gradient at the server.
     """
 
     prepare: Callable[[Cohort, PredictionReleaseConfig], Prepared]
-    count: Callable[[Federation, Located], Located | None]
+    count: Callable[[Federation, Located, str], Located | None]
     mean: Callable[
         [Federation, Located, Located, Located | None, PredictionReleaseConfig, int], tuple[Located, Located]
     ]
@@ -74,13 +81,15 @@ def training_loss(
     return (cross_entropy(logits, batch.y, reduction="none") * batch.weight).sum()
 
 
-def training_nodes(prepared: Prepared) -> Tensor:
-    """Count the cohort's training nodes, []."""
-    return prepared.counts.sum()
-
-
 def training_nodes_of_clients(prepared: Prepared) -> Tensor:
-    """Count the training nodes of each client, [K_h]."""
+    """Return the number of training nodes of each client.
+
+    Args:
+        prepared: The batches.
+
+    Returns:
+        [K_h] int64.
+    """
     return prepared.counts
 
 
@@ -90,16 +99,6 @@ def with_ones(gradients: Weights, counts: Tensor) -> tuple[Weights, Tensor]:
 
 
 # ---- the program over places -------------------------------------------------------------------------------
-
-
-def count_once(fed: Federation, prepared: Located) -> Located:
-    """Add up the numbers of training nodes at the server."""
-    counts = fed.clients.run(training_nodes, prepared)
-    return fed.sum(counts, name="prediction_release/training_count", grad=False)
-
-
-def count_in_sums(fed: Federation, prepared: Located) -> None:
-    """Return None: the secure sum of every round contains the count."""
 
 
 def mean_in_plaintext(

@@ -65,7 +65,7 @@ from graphfed.methods.common.local_training import initial_weights, predict_shar
 from graphfed.methods.common.remote_neighbours import remote_ids
 from graphfed.methods.common.split_learning import initial_optimizer, step
 from graphfed.methods.prediction_release.config import PredictionReleaseConfig
-from graphfed.methods.prediction_release.gradients import GRADIENTS
+from graphfed.methods.prediction_release.gradients import GRADIENTS, training_nodes_of_clients
 from graphfed.methods.prediction_release.release import draw_words, no_evidence, release
 from graphfed.nn.backbones import Weights
 
@@ -148,7 +148,9 @@ def restore(
     data = fed.clients.run(check_cohort, data)
     batches = fed.clients.run(form.prepare, data, config)
     route = fed.exchange_route(fed.clients.run(remote_ids, data), name="prediction_release/neighbour_ids")
-    return State(values, Prepared(task, data, batches, route, form.count(fed, batches)))
+    counts = fed.clients.run(training_nodes_of_clients, batches)
+    count = form.count(fed, counts, "prediction_release")
+    return State(values, Prepared(task, data, batches, route, count))
 
 
 def round(fed: Federation, state: State, config: PredictionReleaseConfig, round_number: int) -> State:
