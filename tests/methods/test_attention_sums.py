@@ -240,8 +240,13 @@ def test_masked_parts_are_new_words_in_every_use_and_open_to_their_total() -> No
 
 
 def test_fewer_than_three_clients_cannot_hide_sums() -> None:
-    with pytest.raises(InputError, match="3 to"):
+    """Each protection names the setting that asked for it."""
+    with pytest.raises(
+        InputError, match=r"exchange=secure needs 3 .* this run has 2.* or exchange=plaintext"
+    ):
         run_local(NAME, make_world(clients=2), exchange="secure")
+    with pytest.raises(InputError, match=r"needs 3 to .* this round has 2.* or aggregation=plaintext"):
+        run_local(NAME, make_world(clients=2), aggregation="secure")
 
 
 # ---- what each participant learns --------------------------------------------------------------------------

@@ -170,8 +170,7 @@ def setup(fed: Federation, data: Located, task: Task, config: AttentionSumsConfi
     Raises:
         InputError: For fewer than three clients, if a protection hides sums.
     """
-    for protection in (config.aggregation, config.exchange):
-        check_sums(fed, protection, fed.num_clients)
+    check_sums(fed, config.aggregation, fed.num_clients)
     sums = connect(fed, data, config)
     gradient_sum = GRADIENTS[config.aggregation]
     shared = fed.clients.run(batch_of, data, config, False)

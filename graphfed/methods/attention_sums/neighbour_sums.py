@@ -34,9 +34,11 @@ import torch
 from torch import Tensor
 
 from graphfed.crypto.sharing import decode, encode
+from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import ExchangeIds, ExchangeRoute
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.methods.attention_sums.attention import Pattern
 from graphfed.methods.attention_sums.config import AttentionSumsConfig
 from graphfed.methods.common.remote_neighbours import remote_ids, remote_neighbours
@@ -375,6 +377,12 @@ def connect_in_plaintext(fed: Federation, data: Located, config: AttentionSumsCo
 
 def connect_with_masks(fed: Federation, data: Located, config: AttentionSumsConfig) -> NeighbourSums:
     """Agree on the targets and the masks. A target's client alone can count the neighbours in its total."""
+    if fed.num_clients < 3:
+        raise InputError(
+            f"exchange=secure needs 3 or more clients, and this run has {fed.num_clients}: the total over the "
+            "other clients would be one client's sum; use more clients, or exchange=plaintext"
+        )
+    check_sums(fed, config.exchange, fed.num_clients)
     kept = fed.clients.run(kept_rows, data, config)
     neighbours = fed.exchange_route(fed.clients.run(remote_ids, data), name="attention_sums/neighbour_ids")
     kept = fed.exchange(kept, neighbours, name="attention_sums/kept", grad=False)
