@@ -379,8 +379,8 @@ def connect_with_masks(fed: Federation, data: Located, config: AttentionSumsConf
     """Agree on the targets and the masks. A target's client alone can count the neighbours in its total."""
     if fed.num_clients < 3:
         raise InputError(
-            f"exchange=secure needs 3 or more clients, and this run has {fed.num_clients}: the total over the "
-            "other clients would be one client's sum; use more clients, or exchange=plaintext"
+            f"exchange=secure needs 3 or more clients, and this run has {fed.num_clients}: the total over "
+            "the other clients would be one client's sum; use more clients, or exchange=plaintext"
         )
     check_sums(fed, config.exchange, fed.num_clients)
     kept = fed.clients.run(kept_rows, data, config)
