@@ -141,7 +141,7 @@ def sums_cases(tiny: bool) -> list[Case]:
 
 CNFGNN_CHECKS = ("cnfgnn_inputs",)
 ROADS = {"data": "roads", "rounds": 5}
-ROADS_SETTINGS = {"data.sensors": 60, "data.weeks": 4, "every": 12}
+ROADS_SETTINGS = {"data.sensors": 60, "data.weeks": 4, "every": 12, "client_state": "reset"}
 
 
 def cnfgnn_cases(tiny: bool) -> list[Case]:

@@ -342,6 +342,14 @@ class SequenceTrainingSettings:
         description="scheduled sampling: after s steps the decoder reads the true reading, instead of its "
         "own forecast, with probability k / (k + exp(s / k)), for this k; 0: never",
     )
+    teacher_fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="scheduled sampling with linear decay, in place of `teacher`: after s of the T training "
+        "steps that `rounds` plans, the decoder reads the true reading with probability "
+        "max(0, 1 - s / (f T)), for this fraction f; none: as `teacher` says",
+    )
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32",
         description="number format of matrix products; weights, states and sums stay float32. bfloat16 is "

@@ -33,6 +33,8 @@ __all__ = [
     "draw_teacher_forcing",
     "encode",
     "init",
+    "inverse_sigmoid_decay",
+    "linear_decay",
     "weight_gradients",
 ]
 
@@ -234,23 +236,49 @@ def weight_gradients(
     return torch.cat(all_losses), gradients
 
 
-def draw_teacher_forcing(key: int, step: int, horizon: int, decay: float = 1000.0) -> Tensor:
-    """Draw which later inputs of the decoder are true readings in a training step (scheduled sampling).
+def inverse_sigmoid_decay(step: int, k: float) -> float:
+    """Compute the probability k / (k + exp(s / k)) of a true reading in scheduled sampling.
 
-    Each is one with probability k / (k + exp(step / k)).
+    Args:
+        step: The training step s, from 0.
+        k: In steps.
+
+    Returns:
+        The probability.
+
+    Reference:
+        Bengio, Vinyals, Jaitly and Shazeer 2015, Section 2.4.
+    """
+    # k / (k + exp(s / k)) is the logistic function of log k - s / k, which never overflows.
+    return torch.sigmoid(torch.tensor(math.log(k) - step / k, dtype=torch.float64)).item()
+
+
+def linear_decay(step: int, last: float) -> float:
+    """Compute the probability max(0, 1 - s / last) of a true reading in scheduled sampling.
+
+    Args:
+        step: The training step s, from 0.
+        last: The step from which on the probability is 0.
+
+    Returns:
+        The probability.
+
+    Reference:
+        Bengio, Vinyals, Jaitly and Shazeer 2015, Section 2.4.
+    """
+    return max(0.0, 1.0 - step / last)
+
+
+def draw_teacher_forcing(key: int, step: int, horizon: int, probability: float) -> Tensor:
+    """Draw which later inputs of the decoder are true readings in a training step (scheduled sampling).
 
     Args:
         key: Key of the draws.
         step: The training step, from 0.
         horizon: n.
-        decay: k, in steps.
+        probability: The probability of each of them.
 
     Returns:
         [n - 1] bool.
-
-    Reference:
-        Bengio, Vinyals, Jaitly and Shazeer 2015, inverse sigmoid decay.
     """
-    # k / (k + exp(s / k)) is the logistic function of log k - s / k, which never overflows.
-    threshold = torch.sigmoid(torch.tensor(math.log(decay) - step / decay, dtype=torch.float64))
-    return uniform(fold(key, step), torch.arange(horizon - 1))[:, 0] < threshold
+    return uniform(fold(key, step), torch.arange(horizon - 1))[:, 0] < probability

@@ -22,8 +22,9 @@ DEFAULTS = {
     "lr": 1e-3,
     "weight_decay": 0.0,
     "patience": 20,
-    "client_state": "reset",
 }
+#: The authors' program starts the optimiser of a client anew in every round.
+PAPER_SETTINGS = {**DEFAULTS, "client_state": "reset"}
 
 
 def load(
@@ -64,7 +65,7 @@ TASK = TaskDefinition(
     evaluation=FORECASTS,
     groups=FORECASTING_GROUPS,
     defaults=DEFAULTS,
-    paper_settings=DEFAULTS,
+    paper_settings=PAPER_SETTINGS,
     other_inputs=other_inputs,
     # The number of sensors and the options of a generated data set do not apply to other data.
     own_data={"clients": None, "data_options": {}},

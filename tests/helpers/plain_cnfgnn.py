@@ -2,6 +2,7 @@
 with PyTorch's optimisers, one for each sensor. The recurrent and graph networks, and the draws, are the
 package's (tests/nn, tests/test_random.py)."""
 
+import math
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from graphfed.methods.cnfgnn import method as cnfgnn
 from graphfed.methods.common.forecasting import Standardised, batch_of, decode, encode
 from graphfed.nn.edges import Edges
-from graphfed.nn.gru import draw_teacher_forcing
+from graphfed.nn.gru import draw_teacher_forcing, inverse_sigmoid_decay
 from graphfed.random import fold, permutation
 
 Weights = dict[str, Tensor]
@@ -39,6 +40,15 @@ class Plain:
         self.server_optimizer = optimizer_of(self.network, config.server_lr, config)
         self.embeddings = torch.zeros(len(self.clients), len(self.starts), config.hidden)
         self.steps = {"clients": 0, "server": 0}
+        batches, server_batches = (
+            math.ceil(len(self.starts) / s) for s in (config.batch, config.server_batch)
+        )
+        together = config.strategy not in ("at_fedavg", "at")
+        #: The steps of the whole run.
+        self.planned = {
+            "clients": config.rounds * batches * (1 if together else config.local_epochs),
+            "server": config.rounds * (batches if together else server_batches * config.server_rounds),
+        }
 
     def batch(self, k: int, chosen: Tensor) -> Any:
         return batch_of(self.series, self.starts[chosen]).of(slice(k, k + 1))
@@ -49,9 +59,13 @@ class Plain:
     def loss(self, k: int, chosen: Tensor, hidden: Tensor, embedded: Tensor, purpose: str) -> Tensor:
         config, batch = self.config, self.batch(k, chosen)
         teach = None
-        if config.teacher:
-            key = fold(config.seed, "teacher", purpose)
-            teach = draw_teacher_forcing(key, self.steps[purpose], config.horizon, config.teacher)
+        if config.teacher or config.teacher_fraction:
+            key, step = fold(config.seed, "teacher", purpose), self.steps[purpose]
+            if config.teacher_fraction:
+                probability = max(0, 1 - step / (config.teacher_fraction * self.planned[purpose]))
+            else:
+                probability = inverse_sigmoid_decay(step, config.teacher)
+            teach = draw_teacher_forcing(key, step, config.horizon, probability)
         own = {name: w[None] for name, w in self.own[k].items()}
         outputs = decode(own, batch, torch.cat([hidden, embedded], -1)[None], teach)
         errors = (outputs - batch.truth)[batch.weight == 1]

@@ -244,8 +244,9 @@ def test_the_words_of_a_method_are_those_of_its_transfers(name: str) -> None:
 
 
 def hard(name: str) -> dict[str, Any]:
-    """State that is hard to bring back: kept moments, clients that are absent, rounds without evaluation."""
-    settings = {"optimizer": "adam", "client_state": "keep", "eval_every": 2}
+    """State that is hard to bring back: kept moments, clients that are absent, rounds without evaluation; and
+    a schedule that follows from the number of the step."""
+    settings = {"optimizer": "adam", "client_state": "keep", "teacher_fraction": 0.7, "eval_every": 2}
     return {**settings, "fraction": 0.5} if get_method(name).dropouts else settings
 
 

@@ -1,6 +1,7 @@
 """What forecasters read, and how the recurrent baselines train, against NumPy and plain loops over sensors
 with PyTorch's optimisers."""
 
+import math
 from datetime import datetime
 from typing import Any
 
@@ -25,7 +26,7 @@ from graphfed.methods.common import forecasting, local_forecasters
 from graphfed.methods.common.forecasting import Batch, Standardised, batch_of, client_losses
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
-from graphfed.nn.gru import draw_teacher_forcing
+from graphfed.nn.gru import draw_teacher_forcing, inverse_sigmoid_decay
 from graphfed.random import fold, permutation
 from graphfed.runtime.local import stacked
 from graphfed.tasks.registry import get_task
@@ -170,12 +171,19 @@ class PlainGru:
         self.own = [leaves(first) for _ in range(series.num_clients)]
         self.optimizers = [optimizer_of(own, config.lr, config) for own in self.own]
         self.starts, self.steps = series.starts("train"), 0
+        epochs = getattr(config, "local_epochs", 1)
+        #: The steps of the whole run.
+        self.planned = config.rounds * epochs * math.ceil(len(self.starts) / config.batch)
 
     def loss(self, k: int, chosen: Tensor, step: int) -> Tensor:
         batch, config = batch_of(self.series, self.starts[chosen]).of(slice(k, k + 1)), self.config
         own = {name: w[None] for name, w in self.own[k].items()}
-        key = fold(config.seed, "teacher", "clients")
-        teach = draw_teacher_forcing(key, step, HORIZON, config.teacher) if config.teacher else None
+        key, teach = fold(config.seed, "teacher", "clients"), None
+        if config.teacher_fraction:
+            probability = max(0, 1 - step / (config.teacher_fraction * self.planned))
+            teach = draw_teacher_forcing(key, step, HORIZON, probability)
+        elif config.teacher:
+            teach = draw_teacher_forcing(key, step, HORIZON, inverse_sigmoid_decay(step, config.teacher))
         outputs = forecasting.decode(own, batch, forecasting.encode(own, batch), teach)
         return (outputs - batch.truth)[batch.weight == 1].square().mean()
 
@@ -187,6 +195,8 @@ class PlainGru:
         return list(order.split(self.config.batch))
 
     def round(self, number: int) -> None:
+        if getattr(self.config, "client_state", "keep") == "reset":
+            self.optimizers = [optimizer_of(own, self.config.lr, self.config) for own in self.own]
         before = [{name: w.detach().clone() for name, w in own.items()} for own in self.own]
         begin = self.steps
         for k, optimizer in enumerate(self.optimizers):
@@ -198,13 +208,13 @@ class PlainGru:
                     optimizer.step()
                     self.steps += 1
 
-    def fresh(self) -> None:
-        self.optimizers = [optimizer_of(own, self.config.lr, self.config) for own in self.own]
-
     def check(self, weights: dict[str, Tensor], apart: bool) -> None:
         for name, w in weights.items():
             own = torch.stack([own[name] for own in self.own])
             assert torch.allclose(w if apart else w.expand_as(own), own, rtol=0, atol=1e-9), name
+
+
+PASSES = {"local_epochs": 2, "weight_decay": 1e-2}
 
 
 def two_rounds(name: str, **settings: Any) -> tuple[dict[str, Tensor], Standardised, Any]:
@@ -214,22 +224,27 @@ def two_rounds(name: str, **settings: Any) -> tuple[dict[str, Tensor], Standardi
     return state.weights.parts[0], state.prepared.training.parts[0], config
 
 
-PASSES = {"local_epochs": 2, "teacher": 3.0, "weight_decay": 1e-2}
+#: Scheduled sampling by steps, and by a fraction of the planned steps.
+SCHEDULES = [{"teacher": 3.0}, {"teacher_fraction": 0.6}]
+STATES = ["keep", "reset"]
 
 
-def test_sensors_alone_train_as_plain_loops_and_keep_their_optimisers() -> None:
-    weights, series, config = two_rounds("gru_local", **PASSES)
+@pytest.mark.parametrize("client_state", STATES)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_sensors_alone_train_as_plain_loops(schedule: dict[str, float], client_state: str) -> None:
+    weights, series, config = two_rounds("gru_local", **PASSES, **schedule, client_state=client_state)
     plain = PlainGru(series, config)
     for number in (1, 2):
         plain.round(number)
     plain.check(weights, apart=True)
 
 
-def test_averaged_sensors_train_as_plain_loops_with_fresh_optimisers() -> None:
-    weights, series, config = two_rounds("gru_fedavg", **PASSES)
+@pytest.mark.parametrize("client_state", STATES)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_averaged_sensors_train_as_plain_loops(schedule: dict[str, float], client_state: str) -> None:
+    weights, series, config = two_rounds("gru_fedavg", **PASSES, **schedule, client_state=client_state)
     plain = PlainGru(series, config)
     for number in (1, 2):
-        plain.fresh()
         plain.round(number)
         for name in weights:
             mean = torch.stack([own[name].detach() for own in plain.own]).mean(0)
@@ -238,8 +253,9 @@ def test_averaged_sensors_train_as_plain_loops_with_fresh_optimisers() -> None:
     plain.check(weights, apart=False)
 
 
-def test_the_central_network_steps_down_the_mean_loss_over_sensors() -> None:
-    weights, series, config = two_rounds("gru_central", teacher=3.0)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_the_central_network_steps_down_the_mean_loss_over_sensors(schedule: dict[str, float]) -> None:
+    weights, series, config = two_rounds("gru_central", **schedule)
     plain = PlainGru(series, config)
     optimizer, step = plain.optimizers[0], 0
     plain.own = [plain.own[0]] * series.num_clients
@@ -254,7 +270,7 @@ def test_the_central_network_steps_down_the_mean_loss_over_sensors() -> None:
 
 
 @pytest.mark.parametrize("penalty", ["squared", "norm"])
-@pytest.mark.parametrize("client_state", ["keep", "reset"])
+@pytest.mark.parametrize("client_state", STATES)
 def test_neighbours_are_drawn_to_the_weights_that_were_sent_before_the_round(
     penalty: str, client_state: str
 ) -> None:
@@ -275,8 +291,6 @@ def test_neighbours_are_drawn_to_the_weights_that_were_sent_before_the_round(
 
     plain = Plain(series, config)
     for number in (1, 2):
-        if client_state == "reset":
-            plain.fresh()
         plain.round(number)
     plain.check(weights, apart=True)
 

@@ -1,5 +1,6 @@
 """Stacked encoders and decoders against one torch.nn.GRU for each client, in forecasts and gradients."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +16,8 @@ from graphfed.nn.gru import (
     draw_teacher_forcing,
     encode,
     init,
+    inverse_sigmoid_decay,
+    linear_decay,
     weight_gradients,
 )
 from graphfed.nn.precision import has_fast_bfloat16
@@ -194,14 +197,22 @@ def test_a_clients_error_is_its_own_mean_square() -> None:
         assert torch.isclose(errors[k], torch.nn.functional.mse_loss(forecast[k], truth[k]))
 
 
-def test_teaching_fades_as_its_law_says() -> None:
-    assert torch.equal(draw_teacher_forcing(1, 5, 12), draw_teacher_forcing(1, 5, 12))
-    draws = torch.stack([draw_teacher_forcing(1, step, 101, decay=10.0) for step in (0, 23, 10_000)])
-    # k / (k + exp(s / k)) is 10/11 at step 0 and 1/2 at s = k log k = 23.03; 100 draws stray at most five
-    # standard deviations, sqrt(100 p (1 - p)).
-    assert abs(int(draws[0].sum()) - 91) <= 5 * 2.9
-    assert abs(int(draws[1].sum()) - 50) <= 5 * 5
-    assert not draws[2].any()
+def test_inverse_sigmoid_decay_is_k_over_k_plus_exp_of_s_over_k() -> None:
+    for step in (0, 5, 23):
+        assert inverse_sigmoid_decay(step, 10.0) == pytest.approx(10 / (10 + math.exp(step / 10)), rel=1e-12)
+    assert inverse_sigmoid_decay(10**9, 1.0) == 0
+
+
+def test_linear_decay_goes_from_one_to_zero_at_its_last_step() -> None:
+    assert [linear_decay(step, 4.0) for step in range(6)] == [1, 0.75, 0.5, 0.25, 0, 0]
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.5, 10 / 11, 1.0])
+def test_readings_are_true_with_the_probability_that_is_asked_for(probability: float) -> None:
+    drawn = draw_teacher_forcing(1, 5, 101, probability)
+    assert torch.equal(drawn, draw_teacher_forcing(1, 5, 101, probability))
+    # 100 draws stray at most five standard deviations, sqrt(100 p (1 - p)).
+    assert abs(int(drawn.sum()) - 100 * probability) <= 5 * (100 * probability * (1 - probability)) ** 0.5
 
 
 def blocks_of(series: int, monkeypatch: pytest.MonkeyPatch) -> None:

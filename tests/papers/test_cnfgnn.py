@@ -224,6 +224,7 @@ VARIANTS = {
     "gradient descent": {"optimizer": "sgd", "lr": 0.1, "server_lr": 0.3, "weight_decay": 1e-2},
     "a fresh Adam every round": {"client_state": "reset", "teacher": 2.0},
     "a kept Adam": {"client_state": "keep"},
+    "linear decay of teaching": {"teacher_fraction": 0.6, "local_epochs": 2, "server_rounds": 2},
     "several passes": {"local_epochs": 2, "server_rounds": 3, "server_batch": 7, "optimizer": "sgd"},
     "attention": {"network": "gat", "optimizer": "sgd"},
 }
@@ -236,6 +237,7 @@ PLAIN = [
 ]
 MORE_PLAIN = [
     *((strategy, "gradient descent", "default") for strategy in STRATEGIES[1:]),
+    *((strategy, "linear decay of teaching", "default") for strategy in STRATEGIES[1:]),
     *((strategy, "a kept Adam", "default") for strategy in ("at", "sl", "sl_fedavg")),
     *((strategy, "gradient descent", "inductive:0.5") for strategy in ("sl_fedavg", "centralised")),
 ]
@@ -269,10 +271,12 @@ def test_scheduled_sampling_counts_the_steps_of_all_rounds_and_passes(
 ) -> None:
     """27 windows in batches of 16 are 2 steps, and of 10 at the server 3."""
     counted_steps: dict[str, list[int]] = {"clients": [], "server": []}
+    in_round: dict[str, set[int]] = {"clients": set(), "server": set()}
 
-    def counted(config: Any, purpose: str, step: int) -> Tensor | None:
+    def counted(config: Any, purpose: str, step: int, steps: int) -> Tensor | None:
         counted_steps[purpose].append(step)
-        return forecasting.teaching(config, purpose, step)
+        in_round[purpose].add(steps)
+        return forecasting.teaching(config, purpose, step, steps)
 
     monkeypatch.setattr(steps, "teaching", counted)
     passes = {"local_epochs": 2, "server_rounds": 3, "server_batch": 10}
@@ -284,6 +288,7 @@ def test_scheduled_sampling_counts_the_steps_of_all_rounds_and_passes(
     if strategy == "centralised":
         expected = {"clients": 2 * 2, "server": 0}
     assert counted_steps == {purpose: [*range(count)] for purpose, count in expected.items()}
+    assert in_round == {purpose: {count // 2} - {0} for purpose, count in expected.items()}
 
 
 def test_windows_that_are_encoded_a_few_at_a_time_are_encoded_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +315,7 @@ def test_the_graph_networks_gradient_from_replies_is_that_of_autograd_through_ev
         received = fed.scatter(embedded, name="embeddings")
         loss = fed.clients.run(
             steps.loss_of_batch, prepared.training, values["own"], batch, received, order[0], part,
-            config, 0,
+            config, 0, 1,
         )  # fmt: skip
         fed.backward(loss)
     replies = fed.gradients(leaves).parts[0]

@@ -74,10 +74,11 @@ def train(
 ) -> tuple[Weights, AdamState]:
     """Train for one pass over the training windows, on the mean loss over sensors."""
     starts = data.starts("train")
-    step = (number - 1) * -(-len(starts) // config.batch)
+    steps = -(-len(starts) // config.batch)
+    step = (number - 1) * steps
     order = permutation(fold(config.seed, "windows", number, 0), len(starts)).to(starts.device)
     for part in parts_of(len(order), config.batch):
-        batch, teach = batch_of(data, starts[order[part]]), teaching(config, "clients", step)
+        batch, teach = batch_of(data, starts[order[part]]), teaching(config, "clients", step, steps)
         gradients = gradients_alone(weights, batch, config.layers, teach)
         mean = {name: g / data.num_clients for name, g in gradients.items()}
         weights, optimizer = descend(weights, mean, optimizer, config, config.lr)

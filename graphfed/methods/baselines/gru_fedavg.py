@@ -31,6 +31,7 @@ from graphfed.methods.common.local_forecasters import (
     scaled,
 )
 from graphfed.methods.tasks import FORECASTING
+from graphfed.nn.optim import AdamState
 
 __all__ = ["METHOD", "GruFedAvgConfig"]
 
@@ -38,6 +39,7 @@ __all__ = ["METHOD", "GruFedAvgConfig"]
 @dataclass(frozen=True, config={"extra": "forbid"})
 class GruFedAvgConfig(
     LocalEpochSettings,
+    groups.ClientStateSettings,
     groups.SequenceTrainingSettings,
     groups.RecurrentLayerSettings,
     groups.RecurrentSettings,
@@ -60,21 +62,26 @@ def setup(fed: Federation, data: SensorData, task: Task, config: GruFedAvgConfig
         "weights": fed.server.run(first_forecaster, config, device),
         "scaler": scaler,
         "own": fed.clients.run(first_forecaster, config, device),
+        "optimizer": fed.clients.run(dict),
     }
     return State(values, Prepared(data, training))
 
 
-def train(data: Standardised, weights: Weights, config: GruFedAvgConfig, number: int) -> Weights:
-    """Train every sensor from the shared weights with a fresh optimiser; returns its weights, [P, ...]."""
-    return pass_over(data, expanded(weights, data.num_clients), {}, config, number)[0]
+def train(
+    data: Standardised, weights: Weights, optimizer: AdamState, config: GruFedAvgConfig, number: int
+) -> tuple[Weights, AdamState]:
+    """Train every sensor from the shared weights; returns its weights, [P, ...], and its optimiser."""
+    return pass_over(data, expanded(weights, data.num_clients), optimizer, config, number)
 
 
 def round(fed: Federation, state: State, config: GruFedAvgConfig, number: int) -> State:
     """Run a round: train at the sensors and average their weights."""
     prepared: Prepared = state.prepared
-    own = fed.clients.run(train, prepared.training, state.values["own"], config, number)
+    own, optimizer = fed.clients.run(
+        train, prepared.training, state.values["own"], state.values["optimizer"], config, number, outputs=2
+    )
     weights, own = average(fed, prepared.data, own, state.weights, config)
-    return State({**state.values, "weights": weights, "own": own}, prepared)
+    return State({**state.values, "weights": weights, "own": own, "optimizer": optimizer}, prepared)
 
 
 def predict(fed: Federation, state: State, config: GruFedAvgConfig, target: str) -> Located:
@@ -97,7 +104,7 @@ METHOD = Method(
     predict=predict,
     state=StateValues(
         model=("weights", "scaler"),
-        scratch=("own",),
+        scratch=("own", "optimizer"),
     ),
     sends=Sent(
         summary="weights, every round",

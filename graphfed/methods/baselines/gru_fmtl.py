@@ -199,8 +199,7 @@ def train(
         form = squared_distances if config.penalty == "squared" else distances
         return config.coupling * form(own, received, neighbours)
 
-    own, optimizer = pass_over(data, weights, optimizer, config, number, penalty)
-    return own, optimizer if config.client_state == "keep" else {}
+    return pass_over(data, weights, optimizer, config, number, penalty)
 
 
 def squared_distances(own: Weights, sums: Weights, neighbours: Neighbours) -> Tensor:

@@ -14,8 +14,6 @@ from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common.forecasting import (
     MESSAGES,
-    Standardised,
-    Weights,
     fit_scaler,
 )
 from graphfed.methods.common.local_forecasters import (
@@ -28,7 +26,6 @@ from graphfed.methods.common.local_forecasters import (
     scaled,
 )
 from graphfed.methods.tasks import FORECASTING
-from graphfed.nn.optim import AdamState
 
 __all__ = ["METHOD", "GruLocalConfig", "refuse_unseen"]
 
@@ -36,6 +33,7 @@ __all__ = ["METHOD", "GruLocalConfig", "refuse_unseen"]
 @dataclass(frozen=True, config={"extra": "forbid"})
 class GruLocalConfig(
     LocalEpochSettings,
+    groups.ClientStateSettings,
     groups.SequenceTrainingSettings,
     groups.RecurrentLayerSettings,
     groups.RecurrentSettings,
@@ -76,17 +74,16 @@ def setup(fed: Federation, data: SensorData, task: Task, config: GruLocalConfig)
     return State(values, Prepared(data, training))
 
 
-def train(
-    data: Standardised, weights: Weights, optimizer: AdamState, config: GruLocalConfig, number: int
-) -> tuple[Weights, AdamState]:
-    """Train every sensor's own weights; the optimiser's state is kept between rounds."""
-    return pass_over(data, weights, optimizer, config, number)
-
-
 def round(fed: Federation, state: State, config: GruLocalConfig, number: int) -> State:
     """Run a round at every sensor; nothing is sent."""
     weights, optimizer = fed.clients.run(
-        train, state.prepared.training, state.weights, state.values["optimizer"], config, number, outputs=2
+        pass_over,
+        state.prepared.training,
+        state.weights,
+        state.values["optimizer"],
+        config,
+        number,
+        outputs=2,
     )
     return State({**state.values, "weights": weights, "optimizer": optimizer}, state.prepared)
 
@@ -113,4 +110,5 @@ METHOD = Method(
         messages=MESSAGES,
     ),
     defaults=GRU_DEFAULTS,
+    paper_settings={"client_state": "keep"},
 )

@@ -26,8 +26,8 @@ Differs from the paper (docs/papers/cnfgnn.md gives the reasons, by these number
 means where the paper's takes sums (1; the paper's is network=graph_network); line 27 of Alg. 1 is a mean over
 nodes (2); batches with a step of Adam each (3); equal weights in line 11 (4); missing readings do not count
 in losses (5; the paper's is missing=as_read); the scale is a federated statistic (6); scheduled sampling (7);
-a
-new optimiser in every round (8); all clients have the same random order of windows (9).
+clients keep their optimisers (8; the authors' program: client_state=reset); all clients have the same random
+order of windows (9).
 """
 
 from dataclasses import dataclass
@@ -194,13 +194,14 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
     hidden = fed.clients.run(encode_windows, data, local, "train", None)
     encoded = fed.collect(hidden, name="hidden", grad=False, wrap=wire_of(config))
     # (3) Alg. 1, l. 19 to 30
-    steps = -(-count // config.server_batch)
+    steps_of_pass = -(-count // config.server_batch)
+    steps = config.server_rounds * steps_of_pass
     for epoch in range(config.server_rounds):  # Alg. 1, l. 21
         client_order, server_order = in_order(
             fed, fold(config.seed, "server windows", round_number, epoch), count
         )
         for i, part in enumerate(parts_of(count, config.server_batch)):
-            step = ((round_number - 1) * config.server_rounds + epoch) * steps + i
+            step = (round_number - 1) * steps + epoch * steps_of_pass + i
             client_batch = fed.clients.run(batch_in_order, hidden, client_order, part)
             server_batch = fed.server.run(batch_in_order, encoded, server_order, part)
             with fed.tape():
@@ -210,7 +211,16 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
                 received = fed.scatter(embedded, name="embeddings")
                 # Alg. 1, l. 23 to 26: ClientBackward
                 loss = fed.clients.run(
-                    loss_of_batch, data, local, client_batch, received, client_order, part, config, step
+                    loss_of_batch,
+                    data,
+                    local,
+                    client_batch,
+                    received,
+                    client_order,
+                    part,
+                    config,
+                    step,
+                    steps,
                 )
                 fed.backward(loss)
             step_network(fed, leaves, values, edges, config)  # Alg. 1, l. 27 to 29
@@ -245,7 +255,7 @@ def train_split(fed: Federation, state: State, config: CNFGNNConfig, round_numbe
             received = fed.scatter(fed.server.run(embed, leaves, encoded, edges, config), name="embeddings")
             step = (round_number - 1) * steps + i
             loss = fed.clients.run(
-                loss_of_batch, data, client_leaves, hidden, received, order, part, config, step
+                loss_of_batch, data, client_leaves, hidden, received, order, part, config, step, steps
             )
             fed.backward(loss)
         gradients = fed.gradients(client_leaves)

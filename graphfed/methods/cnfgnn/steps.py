@@ -186,12 +186,13 @@ def train_locally(
     """
     starts = data.starts("train")
     local = expanded(weights, data.num_clients) if config.averages else dict(weights)
-    step = (round_number - 1) * config.local_epochs * -(-len(starts) // config.batch)
+    steps = config.local_epochs * -(-len(starts) // config.batch)
+    step = (round_number - 1) * steps
     for epoch in range(config.local_epochs):  # Alg. 2, ClientUpdate, l. 1
         order = permutation(fold(config.seed, "windows", round_number, epoch), len(starts)).to(starts.device)
         for part in parts_of(len(order), config.batch):
             batch, received = batch_of(data, starts[order[part]]), embeddings[:, order[part]]
-            teach = teaching(config, "clients", step)
+            teach = teaching(config, "clients", step, steps)
 
             def outputs(
                 w: Weights,
@@ -274,6 +275,7 @@ def loss_of_batch(
     part: slice,
     config: CNFGNNConfig,
     step: int,
+    steps: int,
 ) -> Tensor:
     """Compute the sum of the cohort's losses on a batch: ClientBackward before its gradient.
 
@@ -286,6 +288,7 @@ def loss_of_batch(
         part: The batch's places in this order.
         config: The settings.
         step: The number of the step, for scheduled sampling.
+        steps: Number of steps in a round.
 
     Returns:
         The sum over clients of l_i, [].
@@ -294,7 +297,7 @@ def loss_of_batch(
         Alg. 2, ClientBackward, l. 1 and 2.
     """
     batch = batch_of(data, data.starts("train")[order[part]])
-    teach = teaching(config, "server", step)
+    teach = teaching(config, "server", step, steps)
     return client_losses(forecast(weights, batch, hidden, embeddings, teach), batch).sum()
 
 
@@ -475,7 +478,7 @@ def train_centrally(
     order = permutation(fold(config.seed, "windows", round_number, 0), len(starts)).to(starts.device)
     for i, part in enumerate(parts_of(len(order), config.batch)):
         batch = batch_of(data, starts[order[part]])
-        teach = teaching(config, "clients", (round_number - 1) * count + i)
+        teach = teaching(config, "clients", (round_number - 1) * count + i, count)
         weight_leaves, network_leaves = (
             {k: w.detach().requires_grad_() for k, w in each.items()} for each in (weights, network)
         )

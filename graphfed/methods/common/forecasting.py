@@ -115,6 +115,14 @@ class ForecastTraining(GradientSteps, Protocol):
         """Constant k of scheduled sampling; 0: none."""
 
     @property
+    def teacher_fraction(self) -> float | None:
+        """Fraction of the planned steps after which scheduled sampling with linear decay ends."""
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds that are planned."""
+
+    @property
     def precision(self) -> str:
         """Number format of matrix products."""
 
@@ -404,22 +412,25 @@ def client_losses(forecast: Tensor, batch: Batch) -> Tensor:
     return squared.sum((1, 2)) / batch.weight.sum((1, 2)).clamp(min=1)
 
 
-def teaching(config: ForecastTraining, purpose: str, step: int) -> Tensor | None:
+def teaching(config: ForecastTraining, purpose: str, step: int, steps: int) -> Tensor | None:
     """Draw which later inputs of the decoder are true readings in a training step.
 
     Args:
         config: The settings.
         purpose: The name of the draws.
-        step: The step.
+        step: The step, from 0 at the start of the run.
+        steps: Number of steps in a round.
 
     Returns:
         [n - 1] bool; None without scheduled sampling.
     """
-    if not config.teacher:
+    if config.teacher_fraction is not None:
+        probability = gru.linear_decay(step, config.teacher_fraction * config.rounds * steps)
+    elif config.teacher:
+        probability = gru.inverse_sigmoid_decay(step, config.teacher)
+    else:
         return None
-    return gru.draw_teacher_forcing(
-        fold(config.seed, "teacher", purpose), step, config.horizon, config.teacher
-    )
+    return gru.draw_teacher_forcing(fold(config.seed, "teacher", purpose), step, config.horizon, probability)
 
 
 # ---- training ----------------------------------------------------------------------------------------------

@@ -79,6 +79,10 @@ class LocalForecastTraining(ForecastTraining, Protocol):
     def local_epochs(self) -> int:
         """Number of passes over the windows in a round."""
 
+    @property
+    def client_state(self) -> str:
+        """Whether clients keep the state of their optimiser from round to round."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -170,14 +174,15 @@ def pass_over(
         penalty: (weights [P, ...]) -> a number that is added to the sum of the losses; None: none.
 
     Returns:
-        Weights and optimiser states.
+        Weights, and the optimiser states for the next round: {} with client_state=reset.
     """
     starts, own = data.starts("train"), dict(weights)
-    step = (number - 1) * config.local_epochs * -(-len(starts) // config.batch)
+    steps = config.local_epochs * -(-len(starts) // config.batch)
+    step = (number - 1) * steps
     for epoch in range(config.local_epochs):
         order = permutation(fold(config.seed, "windows", number, epoch), len(starts)).to(starts.device)
         for part in parts_of(len(order), config.batch):
-            batch, teach = batch_of(data, starts[order[part]]), teaching(config, "clients", step)
+            batch, teach = batch_of(data, starts[order[part]]), teaching(config, "clients", step, steps)
             gradients = gradients_alone(own, batch, config.recurrent_layers, teach)
             if penalty is not None:
                 leaves = {name: w.detach().requires_grad_() for name, w in own.items()}
@@ -185,7 +190,7 @@ def pass_over(
                 gradients = {k: g + m for (k, g), m in zip(gradients.items(), more, strict=True)}
             own, optimizer = descend(own, gradients, optimizer, config, config.lr)
             step += 1
-    return own, optimizer
+    return own, optimizer if config.client_state == "keep" else {}
 
 
 def gradients_alone(weights: Weights, batch: Batch, layers: int, teach: Tensor | None) -> dict[str, Tensor]:
