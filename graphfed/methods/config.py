@@ -323,6 +323,21 @@ class RecurrentSettings:
     """The size of a recurrent network."""
 
     hidden: int = Field(default=64, ge=1, description="width of the recurrent network's state")
+    missing_mask: bool = Field(
+        default=False,
+        description="whether the encoder reads which readings are missing, as one more input of each step; "
+        "the graph network of cnfgnn then leaves a sensor out of the windows in which it has no reading. Not "
+        "with missing=as_read",
+    )
+
+    @model_validator(mode="after")
+    def _something_is_missing(self) -> Self:
+        if self.missing_mask and isinstance(self, WindowSettings) and self.missing == "as_read":
+            raise InputError(
+                "missing_mask=true cannot be used with missing=as_read, for which no reading is missing; use "
+                "missing=masked, or missing_mask=false"
+            )
+        return self
 
     @property
     def recurrent_layers(self) -> int:

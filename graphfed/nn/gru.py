@@ -52,12 +52,14 @@ class Forecaster:
         decoder: H of the decoder. If it is wider than the encoder, the caller appends an embedding to the
             encoder's state.
         layers: L of each of the two.
+        encoder_only: Inputs of a time step that the encoder reads in addition to D.
     """
 
     inputs: int = 2
     encoder: int = 64
     decoder: int = 128
     layers: int = 1
+    encoder_only: int = 0
 
 
 def init(key: int, forecaster: Forecaster) -> dict[str, Tensor]:
@@ -72,9 +74,14 @@ def init(key: int, forecaster: Forecaster) -> dict[str, Tensor]:
         ``readout.weight`` [H, 1] and ``readout.bias`` [1], in the default dtype on the CPU.
     """
     weights: dict[str, Tensor] = {}
-    for part, hidden in (("encoder", forecaster.encoder), ("decoder", forecaster.decoder)):
+    read_by_encoder = forecaster.inputs + forecaster.encoder_only
+    parts = (
+        ("encoder", forecaster.encoder, read_by_encoder),
+        ("decoder", forecaster.decoder, forecaster.inputs),
+    )
+    for part, hidden, first in parts:
         for layer in range(forecaster.layers):
-            inputs = hidden if layer else forecaster.inputs
+            inputs = hidden if layer else first
             rows: dict[str, tuple[int, ...]]
             rows = {
                 "input_weight": (inputs,),

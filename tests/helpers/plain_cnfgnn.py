@@ -75,8 +75,12 @@ class Plain:
         order = permutation(fold(self.config.seed, *purpose), len(self.starts))
         return list(order.split(size))
 
-    def embed(self, hidden: list[Tensor]) -> Tensor:
-        return cnfgnn.embed(self.network, torch.stack(hidden), self.edges, self.config)
+    def embed(self, hidden: list[Tensor], chosen: Tensor) -> Tensor:
+        senders = None
+        if self.config.missing_mask:
+            missing = torch.cat([self.batch(k, chosen).x[..., 2] for k in self.clients])
+            senders = (missing == 0).any(-1)
+        return cnfgnn.embed(self.network, torch.stack(hidden), self.edges, self.config, senders)
 
     def average(self) -> None:
         if self.config.averages:
@@ -112,12 +116,12 @@ class Plain:
         hidden = [self.hidden(k, every).detach() for k in self.clients]
         for epoch in range(config.server_rounds):
             for chosen in self.batches(config.server_batch, "server windows", number, epoch):
-                embedded = self.embed([h[chosen] for h in hidden])
+                embedded = self.embed([h[chosen] for h in hidden], chosen)
                 self.step_server(
                     [self.loss(k, chosen, hidden[k][chosen], embedded[k], "server") for k in self.clients]
                 )
                 self.steps["server"] += 1
-        self.embeddings = self.embed(hidden).detach()
+        self.embeddings = self.embed(hidden, every).detach()
 
     def together(self, number: int) -> None:
         """Split learning; or central training, where one set of weights steps down the mean loss."""
@@ -125,7 +129,7 @@ class Plain:
         purpose = "clients" if central else "server"
         for chosen in self.batches(self.config.batch, "windows", number, 0):
             hidden = [self.hidden(k, chosen) for k in self.clients]
-            embedded = self.embed(hidden)
+            embedded = self.embed(hidden, chosen)
             losses = [self.loss(k, chosen, hidden[k], embedded[k], purpose) for k in self.clients]
             self.optimizers[0].zero_grad()
             for own in self.own:

@@ -56,6 +56,7 @@ VARIANTS: Mapping[str, list[dict[str, Any]]] = {
         {"aggregation": "secure", "protocols": "simulated"},
         {"hidden_bits": 8},
         {"clip": 1.0},
+        {"missing_mask": True},
     ],
     **{
         name: [{}, {"aggregation": "secure", "protocols": "simulated"}]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from plain_cnfgnn import leaves, optimizer_of
 from protections import protection
-from sensor_worlds import HORIZON, LAGS, TASK, SensorWorld, config_of, sensor_world
+from sensor_worlds import HORIZON, LAGS, TASK, SensorWorld, config_of, sensor_world, silent_world
 from torch import Tensor
 
 from graphfed.errors import InputError
@@ -22,12 +22,13 @@ from graphfed.federation.series import make_series, starts_of
 from graphfed.federation.transfer import Transfer
 from graphfed.methods.base import State
 from graphfed.methods.baselines import gru_fmtl
-from graphfed.methods.common import forecasting, local_forecasters
+from graphfed.methods.common import forecasting, local_forecasters, pooled_readings
 from graphfed.methods.common.forecasting import Batch, Standardised, batch_of, client_losses
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.gru import draw_teacher_forcing, inverse_sigmoid_decay
 from graphfed.random import fold, permutation
+from graphfed.runs.config import make_config
 from graphfed.runtime.local import stacked
 from graphfed.tasks.registry import get_task
 
@@ -84,6 +85,25 @@ def test_series_windows_and_losses_are_those_of_numpy(missing: str) -> None:
     assert np.allclose(client_losses(outputs, batch), losses, atol=1e-5)
 
 
+def test_the_mask_is_one_where_a_reading_of_the_input_is_missing() -> None:
+    world = silent_world()
+    _, _, state, _ = begun("gru_local", world, missing_mask=True)
+    data: Standardised = state.prepared.training.parts[0]
+    starts, gone = [5, 22, 30], world.sensors.missing.T
+    batch = batch_of(data, torch.tensor(starts))
+    expected = np.stack([gone[:, s : s + LAGS] for s in starts], 1)
+    assert np.array_equal(batch.x[..., 2], expected)
+    assert torch.equal(batch.last, batch.x[:, :, -1, :2])
+    found = forecasting.with_readings(data, torch.tensor(starts))
+    assert np.array_equal(found, ~expected.all(-1))
+    assert not found[1, 1]
+
+
+def test_a_mask_of_missing_readings_is_refused_where_none_is_missing() -> None:
+    with pytest.raises(InputError, match="missing_mask=true cannot be used with missing=as_read"):
+        make_config("cnfgnn", settings={"missing_mask": True, "missing": "as_read"})
+
+
 def test_a_client_without_any_reading_to_forecast_has_no_loss() -> None:
     empty = torch.zeros(2, 3, HORIZON)
     batch = Batch(torch.zeros(2, 3, LAGS, 2), torch.zeros(2, 3, 2), empty[:1], empty, empty, None)
@@ -103,7 +123,7 @@ def test_readings_at_the_server_are_the_inputs_of_the_windows_and_nothing_after_
     data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
     scaler = forecasting.fit_scaler(fed, data.series, config)
     with fed.phase("setup", round_number=0):
-        sent = forecasting.pool(fed, data, scaler, world.split, target, config).parts[0]
+        sent = pooled_readings.pool(fed, data, scaler, world.split, target, config).parts[0]
     (series,), (scale,) = data.series.parts, scaler.parts
     here = forecasting.standardise(series, torch.from_numpy(world.split.observed), scale, config)
     starts = starts_of(world.split, target)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from plain_cnfgnn import Plain
 from pydantic import TypeAdapter
-from sensor_worlds import LAGS, TASK, SensorWorld, config_of, run_local, sensor_world
+from sensor_worlds import LAGS, TASK, SensorWorld, config_of, run_local, sensor_world, silent_world
 from torch import Tensor
 
 from graphfed.errors import InputError
@@ -86,6 +86,37 @@ def test_a_rounds_bytes_of_the_baselines_are_the_papers_formula(name: str) -> No
     totals = fed.ledger.totals()
     width = torch.get_default_dtype().itemsize
     assert totals["total"] - totals["setup"] == outcome.rounds_run * expected * width
+
+
+@pytest.mark.parametrize("strategy", ["at_fedavg", "sl", "centralised"])
+def test_the_mask_of_missing_readings_costs_a_byte_for_each_window_and_three_weights_for_each_unit(
+    strategy: str,
+) -> None:
+    world, settings = silent_world(), {"strategy": strategy, "rounds": 2, "eval_every": 1}
+    (plain, fed), (masked, other) = (
+        run_local("cnfgnn", world, **settings, missing_mask=mask) for mask in (False, True)
+    )
+    added = masked.details["client_weights"] - plain.details["client_weights"]
+    assert added == 3 * config_of(METHOD).hidden
+    before, after = bytes_by_name(fed), bytes_by_name(other)
+    train, val, test = (len(starts_of(world.split, target)) for target in ("train", "val", "test"))
+    expected = dict(before)
+    if strategy != "centralised":  # where the server has the readings
+        # Training windows once; those of validation after each of two rounds; at the end both others at once.
+        expected["with_readings"] = world.clients * (train + 3 * val + test)
+    if strategy == "at_fedavg":
+        width = torch.get_default_dtype().itemsize
+        expected["update"] += 2 * world.clients * added * width
+        expected["model"] += (2 + 3) * world.clients * added * width
+    assert after == expected
+
+
+def bytes_by_name(fed: Federation) -> dict[str, int]:
+    """The bytes of every transfer, predictions included."""
+    totals: dict[str, int] = {}
+    for entry in fed.ledger.entries:
+        totals[entry.name] = totals.get(entry.name, 0) + entry.bytes
+    return totals
 
 
 #: Rounds, and GB as printed, of PEMS-BAY and METR-LA (Tables 2 to 6).
@@ -225,6 +256,7 @@ VARIANTS = {
     "a fresh Adam every round": {"client_state": "reset", "teacher": 2.0},
     "a kept Adam": {"client_state": "keep"},
     "linear decay of teaching": {"teacher_fraction": 0.6, "local_epochs": 2, "server_rounds": 2},
+    "mask of missing readings": {"missing_mask": True, "optimizer": "sgd"},
     "several passes": {"local_epochs": 2, "server_rounds": 3, "server_batch": 7, "optimizer": "sgd"},
     "attention": {"network": "gat", "optimizer": "sgd"},
 }
@@ -238,6 +270,8 @@ PLAIN = [
 MORE_PLAIN = [
     *((strategy, "gradient descent", "default") for strategy in STRATEGIES[1:]),
     *((strategy, "linear decay of teaching", "default") for strategy in STRATEGIES[1:]),
+    *((strategy, "mask of missing readings", "default") for strategy in STRATEGIES[1:]),
+    ("at_fedavg", "mask of missing readings", "inductive:0.5"),
     *((strategy, "a kept Adam", "default") for strategy in ("at", "sl", "sl_fedavg")),
     *((strategy, "gradient descent", "inductive:0.5") for strategy in ("sl_fedavg", "centralised")),
 ]
@@ -251,7 +285,7 @@ def test_weights_after_two_rounds_are_those_of_plain_loops_over_the_sensors_that
     strategy: str, variant: str, split: str
 ) -> None:
     settings = {"teacher": 0.0, **VARIANTS[variant], "strategy": strategy}
-    fed, state, config = begun(sensor_world(split), **settings)
+    fed, state, config = begun(silent_world(split), **settings)
     plain = Plain(state.prepared.training.parts[0], state.prepared.edges.parts[0], config)
     for number in (1, 2):
         state = METHOD.round(fed, state, config, number)

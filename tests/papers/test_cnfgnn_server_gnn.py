@@ -113,6 +113,44 @@ def test_an_edge_carries_a_reading_of_its_sender_to_its_receiver(name: str) -> N
 
 
 @pytest.mark.parametrize("name", SERVER_NETWORKS)
+def test_no_other_embedding_depends_on_a_node_in_a_window_in_which_it_is_no_sender(name: str) -> None:
+    edges, network = make_edges(sp.csr_matrix(adjacency_of(0, 9))), SERVER_NETWORKS[name]
+    weights, v, everywhere = (
+        network.init(0, HIDDEN),
+        draw(0, 9, 3, HIDDEN),
+        torch.ones(9, 3, dtype=torch.bool),
+    )
+    assert torch.equal(
+        network.forward(weights, v, edges, None, everywhere), network.forward(weights, v, edges, None, None)
+    )
+    senders, changed = everywhere.clone(), v.clone().requires_grad_()
+    senders[2, 1] = False
+    before = network.forward(weights, v, edges, None, senders)
+    with torch.no_grad():
+        changed[2, 1] += 3
+    after = network.forward(weights, changed, edges, None, senders)
+    differs = (before != after).any(-1)
+    assert differs[2, 1]
+    assert differs.sum() == 1
+    (gradient,) = torch.autograd.grad(after[torch.arange(9) != 2].square().sum(), changed)
+    assert not gradient[2, 1].any()
+    assert gradient[2, 0].any()
+
+
+@pytest.mark.parametrize("name", [name for name in SERVER_NETWORKS if name != "diffusion"])
+def test_embeddings_in_a_window_are_those_of_the_graph_among_its_senders(name: str) -> None:
+    """Except for diffusion, whose walks pass through a node that is no sender."""
+    edges, network = make_edges(sp.csr_matrix(adjacency_of(0, 9))), SERVER_NETWORKS[name]
+    weights, v, senders = network.init(0, HIDDEN), draw(0, 9, 3, HIDDEN), torch.ones(9, 3, dtype=torch.bool)
+    senders[2, 1] = False
+    whole = network.forward(weights, v, edges, None, senders)
+    keep = torch.arange(9) != 2
+    induced = make_edges(sp.csr_matrix(np.delete(np.delete(adjacency_of(0, 9), 2, 0), 2, 1)))
+    among = network.forward(weights, v[keep], induced, None, None)
+    torch.testing.assert_close(whole[keep, 1], among[:, 1], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", SERVER_NETWORKS)
 def test_weights_are_a_function_of_the_key(name: str) -> None:
     init = SERVER_NETWORKS[name].init
     one, again, other = init(3, HIDDEN), init(3, HIDDEN), init(4, HIDDEN)

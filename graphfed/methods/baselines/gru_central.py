@@ -24,7 +24,6 @@ from graphfed.methods.common.forecasting import (
     descend,
     fit_scaler,
     parts_of,
-    pool,
     teaching,
 )
 from graphfed.methods.common.local_forecasters import (
@@ -34,6 +33,7 @@ from graphfed.methods.common.local_forecasters import (
     forecast_alone,
     gradients_alone,
 )
+from graphfed.methods.common.pooled_readings import pool
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
 from graphfed.random import fold, permutation

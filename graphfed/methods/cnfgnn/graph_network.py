@@ -21,7 +21,7 @@ at a time,
 and the edges' part processes only as many windows at a time as fit into the cache.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,15 +83,25 @@ def init(key: int, hidden: int = 64, width: int = 256, out: int = 128, layers: i
 
 
 def graph_network(
-    weights: Weights, v: Tensor, edges: Edges, products: torch.dtype | None = None, *, means: bool = False
+    weights: Weights,
+    v: Tensor,
+    edges: Edges,
+    products: torch.dtype | None = None,
+    senders: Tensor | None = None,
+    *,
+    means: bool = False,
 ) -> Tensor:
     """Compute the nodes' embeddings.
+
+    In a window in which a node is no sender, the edges from it and the node itself are left out of the sums
+    and means of Eq. (3), so that no other embedding depends on its features.
 
     Args:
         weights: The weights of `init`.
         v: The nodes' features, [V, B, H].
         edges: The edges.
         products: The dtype of matrix products; None for that of the weights.
+        senders: [V, B] bool: in which windows a node is a sender; None for all.
         means: Whether to take means over edges and nodes in place of sums, which grow with the graph.
 
     Returns:
@@ -102,13 +112,20 @@ def graph_network(
     """
     layers = _layers(weights, v.shape[2])
 
-    def run(part: Tensor) -> Tensor:
-        features = _features(layers, part, edges, products, means)
+    def run(part: Tensor, sent: Tensor | None) -> Tensor:
+        features = _features(layers, part, edges, products, means, sent)
         return product(features, weights["out.weight"], products).view(part.shape)
 
     again = torch.is_grad_enabled() and v.shape[1] * edges.count > KEPT
-    parts = torch.split(v.transpose(0, 1), max(1, GROUP // max(1, len(v))))
-    found = [checkpoint(run, part, use_reentrant=False) if again else run(part) for part in parts]
+    size = max(1, GROUP // max(1, len(v)))
+    parts = torch.split(v.transpose(0, 1), size)
+    sent: Sequence[Tensor | None] = [None] * len(parts)
+    if senders is not None:
+        sent = torch.split(senders.t().contiguous().to(v.dtype), size)
+    found = [
+        checkpoint(run, part, s, use_reentrant=False) if again else run(part, s)
+        for part, s in zip(parts, sent, strict=True)
+    ]
     last = f"layers.{len(layers) - 1}.global"
     # The last global MLP is not read. Multiplied by 0, its weights have a gradient of zero and not none.
     unread = torch.stack([w.sum() for name, w in weights.items() if name.startswith(last)]).sum()
@@ -168,12 +185,18 @@ def _mlp_weights(weights: Weights, path: str) -> list[tuple[Tensor, Tensor]]:
 
 
 def _features(
-    layers: list[_LayerWeights], v: Tensor, edges: Edges, products: torch.dtype | None, means: bool
+    layers: list[_LayerWeights],
+    v: Tensor,
+    edges: Edges,
+    products: torch.dtype | None,
+    means: bool,
+    senders: Tensor | None,
 ) -> Tensor:
-    """Apply l layers to the nodes of b windows: v [b, V, H] -> [b V, H + l * out]."""
+    """Apply l layers to the nodes of b windows: v [b, V, H] -> [b V, H + l * out]; senders [b, V], 1 or 0."""
     windows, nodes, width = v.shape
     v, u = v.reshape(-1, width), v.new_zeros(windows, width)
-    degree = edges.receiver.bincount(minlength=nodes).to(v.dtype).repeat(windows)[:, None]
+    sent = v.new_ones(windows, nodes) if senders is None else senders
+    degree = torch.zeros_like(sent).index_add_(1, edges.receiver, sent[:, edges.sender]).view(-1, 1)
     hidden: list[Tensor] = []
 
     def to_nodes(of_window: Tensor) -> Tensor:
@@ -181,7 +204,8 @@ def _features(
 
     def over_nodes(x: Tensor) -> Tensor:
         x = x.view(windows, nodes, -1)
-        return x.mean(1) if means else x.sum(1)
+        total = (x if senders is None else x * senders[..., None]).sum(1)
+        return total / sent.sum(1, keepdim=True).clamp(min=1) if means else total
 
     for layer in layers:
         # Eq. (3): MLP_edge, without its last linear map
@@ -189,7 +213,7 @@ def _features(
         sender = product(v, layer.sender, products)
         below = [x for pair in zip(layer.below, hidden, strict=True) for x in pair]
         tensors = (receiver, sender, layer.weight, *layer.second, *below)
-        sums, second = _EdgeHidden.apply(edges, products, *tensors)  # type: ignore[no-untyped-call]
+        sums, second = _EdgeHidden.apply(edges, products, senders, *tensors)  # type: ignore[no-untyped-call]
         hidden.insert(0, second)
         # The sum of e' over the edges into a node: the last linear map of MLP_edge, applied to the sum.
         received = product(sums, layer.third[0], products) + degree * layer.third[1]
@@ -219,10 +243,11 @@ def _mlp(mlp: list[tuple[Tensor, Tensor]], x: Tensor, products: torch.dtype | No
 class _EdgeHidden(torch.autograd.Function):
     """The second hidden layer of MLP_edge for b windows, and its sums over the edges into every node.
 
-    `forward` takes the parts of the first layer for receivers and senders, [b V, F]; the row of the first
-    layer for the edge's weight, w [F]; weight and bias of the second layer; and in turn the matrices [F, F]
-    and hidden layers [b E, F] of earlier layers, `below`. It returns the sums [b V, F], and the hidden layer
-    [b E, F] in the dtype of products.
+    `forward` takes which nodes are senders, [b, V], or None; the parts of the first layer for receivers and
+    senders, [b V, F]; the row of the first layer for the edge's weight, w [F]; weight and bias of the second
+    layer; and in turn the matrices [F, F] and hidden layers [b E, F] of earlier layers, `below`. It returns
+    the sums [b V, F], and the hidden layer [b E, F] in the dtype of products, with zeros where the node that
+    an edge comes from is no sender.
     """
 
     @staticmethod
@@ -230,6 +255,7 @@ class _EdgeHidden(torch.autograd.Function):
         ctx: Any,
         edges: Edges,
         products: torch.dtype | None,
+        senders: Tensor | None,
         receiver: Tensor,
         sender: Tensor,
         w: Tensor,
@@ -251,6 +277,9 @@ class _EdgeHidden(torch.autograd.Function):
             torch.relu_(x)
             first[edge] = x
             torch.addmm(short_bias, first[edge], short_weight, out=second[edge]).relu_()
+            if senders is not None:
+                # Zeros have no gradient in `backward`, as where the ReLU is zero.
+                second[edge] *= senders.view(-1, 1)[node].index_select(0, part.sender).to(products)
             sums[node] = part.sum_by_receiver(second[edge].to(receiver.dtype))
         ctx.edges, ctx.windows = edges, windows
         ctx.set_materialize_grads(False)
@@ -286,7 +315,7 @@ class _EdgeHidden(torch.autograd.Function):
             of_w += grad.t() @ part.weight.to(dtype)
             of_receiver[node], of_sender[node] = part.sum_by_receiver(grad), part.sum_by_sender(grad)
         of_below = [x for pair in zip(of_matrices, of_hidden, strict=True) for x in pair]
-        return None, None, of_receiver, of_sender, of_w, of_weight, of_bias, *of_below
+        return None, None, None, of_receiver, of_sender, of_w, of_weight, of_bias, *of_below
 
 
 def _parts(edges: Edges, windows: int) -> Iterator[tuple[Edges, slice, slice]]:

@@ -63,6 +63,7 @@ from graphfed.methods.cnfgnn.steps import (
     step_server_network,
     train_centrally,
     train_locally,
+    windows_with_readings,
     wire_of,
 )
 from graphfed.methods.common import averaging
@@ -76,11 +77,11 @@ from graphfed.methods.common.forecasting import (
     joined,
     of_present,
     parts_of,
-    pool,
     standardise,
 )
 from graphfed.methods.common.local_forecasters import average
 from graphfed.methods.common.memory import NUMBER, SeriesExtent
+from graphfed.methods.common.pooled_readings import pool
 from graphfed.methods.tasks import FORECASTING
 from graphfed.random import fold, permutation
 
@@ -97,12 +98,14 @@ class Prepared:
             server.
         edges: The edges between the sensors that take part, at the server.
         split: Which windows are for training, validation and testing.
+        senders: With missing_mask, at the server: in which training windows a sensor has a reading, [N, S].
     """
 
     data: SensorData
     training: Located
     edges: Located
     split: TimeSplit
+    senders: Located | None = None
 
 
 # ---- the method --------------------------------------------------------------------------------------------
@@ -138,6 +141,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
         "network_optimizer": fed.server.run(empty_state),
         "facts": fed.server.run(facts_of, config),
     }
+    senders = None
     if config.strategy == "centralised":
         values["weights"] = fed.server.run(first_weights, config, device)
         values["optimizer"] = fed.server.run(empty_state)
@@ -153,7 +157,25 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
         values["optimizer"] = fed.clients.run(empty_state)
         if config.strategy in ALTERNATING:
             values["embeddings"] = fed.clients.run(initial_embeddings, training, config)
-    return State(values, Prepared(data, training, edges, split))
+        senders = send_senders(fed, training, "train", slice(None), config)
+    return State(values, Prepared(data, training, edges, split, senders))
+
+
+def send_senders(
+    fed: Federation, series: Located, target: str, part: slice, config: CNFGNNConfig
+) -> Located | None:
+    """With missing_mask, send the server in which windows of a target each sensor has a reading."""
+    if not config.missing_mask:
+        return None
+    found = fed.clients.run(windows_with_readings, series, target, part)
+    return fed.collect(found, name="with_readings", grad=False)
+
+
+def senders_of(fed: Federation, prepared: Prepared, order: Located, part: slice) -> Located | None:
+    """Return which sensors have a reading in the training windows of a batch, at the server."""
+    if prepared.senders is None:
+        return None
+    return fed.server.run(batch_in_order, prepared.senders, order, part)
 
 
 def in_order(fed: Federation, key: int, count: int) -> tuple[Located, Located]:
@@ -204,10 +226,11 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
             step = (round_number - 1) * steps + epoch * steps_of_pass + i
             client_batch = fed.clients.run(batch_in_order, hidden, client_order, part)
             server_batch = fed.server.run(batch_in_order, encoded, server_order, part)
+            senders = senders_of(fed, prepared, server_order, part)
             with fed.tape():
                 leaves = fed.server.run(as_leaves, values["network"])
                 # Alg. 1, l. 22
-                embedded = fed.server.run(embed, leaves, server_batch, edges, config)
+                embedded = fed.server.run(embed, leaves, server_batch, edges, config, senders)
                 received = fed.scatter(embedded, name="embeddings")
                 # Alg. 1, l. 23 to 26: ClientBackward
                 loss = fed.clients.run(
@@ -227,7 +250,9 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
     # (4) Alg. 1, l. 31 to 35
     parts = []
     for part in parts_of(count, PART):
-        embedded = fed.server.run(embed_part, values["network"], encoded, part, edges, config)
+        embedded = fed.server.run(
+            embed_part, values["network"], encoded, part, edges, config, prepared.senders
+        )
         parts.append(fed.scatter(embedded, name="final_embeddings", grad=False))
     values["embeddings"] = fed.clients.run(joined, *parts)
     return State(values, prepared)
@@ -245,14 +270,16 @@ def train_split(fed: Federation, state: State, config: CNFGNNConfig, round_numbe
     local = fed.clients.run(start_of_round, data, values["own" if config.averages else "weights"], config)
     optimizer = values["optimizer"]
     steps = -(-count // config.batch)
-    order, _ = in_order(fed, fold(config.seed, "windows", round_number, 0), count)
+    order, server_order = in_order(fed, fold(config.seed, "windows", round_number, 0), count)
     for i, part in enumerate(parts_of(count, config.batch)):
+        senders = senders_of(fed, prepared, server_order, part)
         with fed.tape():
             client_leaves = fed.clients.run(as_leaves, local)
             leaves = fed.server.run(as_leaves, values["network"])
             hidden = fed.clients.run(encode_batch, data, client_leaves, order, part)
             encoded = fed.collect(hidden, name="hidden", wrap=wire_of(config))
-            received = fed.scatter(fed.server.run(embed, leaves, encoded, edges, config), name="embeddings")
+            embedded = fed.server.run(embed, leaves, encoded, edges, config, senders)
+            received = fed.scatter(embedded, name="embeddings")
             step = (round_number - 1) * steps + i
             loss = fed.clients.run(
                 loss_of_batch, data, client_leaves, hidden, received, order, part, config, step, steps
@@ -340,7 +367,10 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
     for part in parts_of(len(starts), PART):
         hidden = fed.clients.run(encode_windows, series, weights, target, part)
         encoded = fed.collect(hidden, name="hidden", grad=False, wrap=wire_of(config))
-        embedded = fed.server.run(embed_part, state.values["network"], encoded, slice(None), edges, config)
+        senders = send_senders(fed, series, target, part, config)
+        embedded = fed.server.run(
+            embed_part, state.values["network"], encoded, slice(None), edges, config, senders
+        )
         embeddings = fed.scatter(embedded, name="embeddings", grad=False)
         parts.append(fed.clients.run(forecast_part, series, weights, hidden, embeddings, target, part))
     return fed.clients.run(joined, *parts)
@@ -360,6 +390,8 @@ ALL_MESSAGES = {
     "audit`).",
     "hidden/grad": "Only in split learning: the server sends each client the gradient of the loss of all "
     "clients for this client's encodings.",
+    "with_readings": "Only with missing_mask=true: each client sends the server, for each of its windows, "
+    "whether it has a reading in it. The server reads when a sensor was silent for a whole window.",
     "embeddings": "In training and for forecasts, the server sends each client the embeddings of its "
     "windows, which the graph network computes from the encodings of all clients.",
     "embeddings/grad": "Each client sends the server the gradient of its loss for its embeddings, `hidden` "

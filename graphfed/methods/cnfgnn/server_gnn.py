@@ -7,7 +7,8 @@
     diffusion       two layers of diffusion convolution, two steps in each direction (Li et al. 2018, Eq. 2)
 
 V nodes, B windows, H hidden. Every network maps [V, B, H] to [V, B, H]. It uses the self loops among the
-edges and adds none. A node without edges has an embedding too: that of an empty neighbourhood.
+edges and adds none. A node without edges has an embedding too: that of an empty neighbourhood. In a window in
+which a node is no sender, no other node reads its features, and it has an embedding.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,13 +42,14 @@ class ServerNetwork:
 
     Attributes:
         init: ``init(key, hidden)`` draws the weights, in the default dtype on the CPU.
-        forward: ``forward(weights, v, edges, products)`` maps v [V, B, H] to embeddings [V, B, H], with
-            gradients for the weights and for v. ``products`` is the dtype of matrix products (None: that of
-            the weights).
+        forward: ``forward(weights, v, edges, products, senders)`` maps v [V, B, H] to embeddings [V, B, H],
+            with gradients for the weights and for v. ``products`` is the dtype of matrix products (None: that
+            of the weights). ``senders`` [V, B] bool says in which windows a node sends its features (None:
+            in all).
     """
 
     init: Callable[[int, int], dict[str, Tensor]]
-    forward: Callable[[Weights, Tensor, Edges, torch.dtype | None], Tensor]
+    forward: Callable[[Weights, Tensor, Edges, torch.dtype | None, Tensor | None], Tensor]
 
 
 def get_server_network(name: str) -> ServerNetwork:
@@ -103,24 +105,40 @@ def gat_init(key: int, hidden: int) -> dict[str, Tensor]:
     return weights
 
 
-def gat(weights: Weights, v: Tensor, edges: Edges, products: torch.dtype | None = None) -> Tensor:
+def gat(
+    weights: Weights,
+    v: Tensor,
+    edges: Edges,
+    products: torch.dtype | None = None,
+    senders: Tensor | None = None,
+) -> Tensor:
     """Apply two layers of graph attention, with ELU between them.
 
     Every head weighs a node's senders by the softmax of leaky_relu(a_r . x_r + a_s . x_s + a_e w) with slope
     0.2. The heads' results are concatenated.
     """
     for layer in range(LAYERS):
-        v = _attend(weights, f"layers.{layer}", elu(v) if layer else v, edges, products)
+        v = _attend(weights, f"layers.{layer}", elu(v) if layer else v, edges, products, senders)
     return v
 
 
-def _attend(weights: Weights, path: str, v: Tensor, edges: Edges, products: torch.dtype | None) -> Tensor:
+def _attend(
+    weights: Weights,
+    path: str,
+    v: Tensor,
+    edges: Edges,
+    products: torch.dtype | None,
+    senders: Tensor | None,
+) -> Tensor:
     x = product(v, weights[f"{path}.weight"], products).view(*v.shape[:2], HEADS, v.shape[2] // HEADS)
     receiver, sender = ((x * weights[f"{path}.{name}"]).sum(-1) for name in ("receiver", "sender"))
     of_edge = edges.weight.to(v.dtype)[:, None, None] * weights[f"{path}.edge"]
     scores = leaky_relu(receiver[edges.receiver] + sender[edges.sender] + of_edge, 0.2)
     # Subtracting each node's largest score does not change the softmax and keeps exp from overflowing.
-    weight = (scores - edges.max_by_receiver(scores.detach())[edges.receiver]).exp()
+    if senders is not None:
+        scores = scores.masked_fill(~senders[edges.sender][..., None], -torch.inf)
+    largest = edges.max_by_receiver(scores.detach()).clamp(min=torch.finfo(scores.dtype).min)
+    weight = (scores - largest[edges.receiver]).exp()
     total = edges.sum_by_receiver(weight)[..., None]
     mixed = edges.sum_by_receiver(weight[..., None] * x[edges.sender])
     return (mixed / torch.where(total > 0, total, 1)).flatten(2) + weights[f"{path}.bias"]
@@ -138,12 +156,18 @@ def diffusion_init(key: int, hidden: int) -> dict[str, Tensor]:
     return weights
 
 
-def diffusion(weights: Weights, v: Tensor, edges: Edges, products: torch.dtype | None = None) -> Tensor:
+def diffusion(
+    weights: Weights,
+    v: Tensor,
+    edges: Edges,
+    products: torch.dtype | None = None,
+    senders: Tensor | None = None,
+) -> Tensor:
     """Apply two layers of diffusion convolution, with ReLU between them.
 
     A layer computes [x, P x, P^2 x, Q x, Q^2 x] W + b with P = D_out^-1 A and Q = D_in^-1 A^T, where A has
     the weights from sender to receiver. The printed sum has an identity term for each direction; here both
-    are one matrix.
+    are one matrix. A walk passes through a node that is no sender, and starts from zeros there.
     """
     shape = (edges.num_nodes, edges.num_nodes)
     weight = edges.weight.to(v.dtype)
@@ -154,8 +178,9 @@ def diffusion(weights: Weights, v: Tensor, edges: Edges, products: torch.dtype |
     for layer in range(LAYERS):
         x = v.relu() if layer else v
         parts = [x]
+        sent = x if senders is None else x * senders[..., None]
         for walk in walks:
-            step = x
+            step = sent
             for _ in range(STEPS):
                 step = spmm(walk, step.flatten(1)).view_as(x)
                 parts.append(step)

@@ -27,6 +27,7 @@ from graphfed.methods.common.forecasting import (
     gradients_of,
     parts_of,
     teaching,
+    with_readings,
 )
 from graphfed.nn import gru
 from graphfed.nn.edges import Edges, induce_subgraph
@@ -49,7 +50,9 @@ def first_weights(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
     Returns:
         The weights of `nn.gru`.
     """
-    forecaster = Forecaster(encoder=config.hidden, decoder=2 * config.hidden)
+    forecaster = Forecaster(
+        encoder=config.hidden, decoder=2 * config.hidden, encoder_only=int(config.missing_mask)
+    )
     return {k: w.to(device) for k, w in gru.init(fold(config.seed, "weights"), forecaster).items()}
 
 
@@ -86,7 +89,9 @@ def first_network(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
     return {k: w.to(device) for k, w in drawn.items()}
 
 
-def embed(network: Weights, hidden: Tensor, edges: Edges, config: CNFGNNConfig) -> Tensor:
+def embed(
+    network: Weights, hidden: Tensor, edges: Edges, config: CNFGNNConfig, senders: Tensor | None = None
+) -> Tensor:
     """Apply the server's graph network.
 
     Args:
@@ -94,6 +99,7 @@ def embed(network: Weights, hidden: Tensor, edges: Edges, config: CNFGNNConfig) 
         hidden: The encodings h_c of all clients, [N, B, H].
         edges: The edges between the clients.
         config: The settings.
+        senders: [N, B] bool: where a client's encoding counts for others; None for everywhere.
 
     Returns:
         The embeddings h_G, [N, B, H].
@@ -102,7 +108,7 @@ def embed(network: Weights, hidden: Tensor, edges: Edges, config: CNFGNNConfig) 
         Eq. (3).
     """
     products = product_dtype(config.precision, hidden.device)
-    return get_server_network(config.network).forward(network, hidden, edges, products)
+    return get_server_network(config.network).forward(network, hidden, edges, products, senders)
 
 
 def forecast(
@@ -252,8 +258,22 @@ def encode_batch(data: Standardised, weights: Weights, order: Tensor, part: slic
     return encode(weights, batch_of(data, data.starts("train")[order[part]]))
 
 
+def windows_with_readings(data: Standardised, target: str, part: slice) -> Tensor:
+    """Return in which windows of a target a sensor has a reading among its inputs.
+
+    Args:
+        data: The clients' series.
+        target: "train", "val" or "test".
+        part: Which of the target's windows.
+
+    Returns:
+        [P, W] bool.
+    """
+    return with_readings(data, data.starts(target)[part])
+
+
 def batch_in_order(hidden: Tensor, order: Tensor, part: slice) -> Tensor:
-    """Select a batch of the encodings of all training windows.
+    """Select a batch of the encodings of all training windows, or of other values of them.
 
     Args:
         hidden: The encodings, [P, S, H].
@@ -404,7 +424,14 @@ def facts_of(config: CNFGNNConfig) -> dict[str, Tensor]:
     return facts
 
 
-def embed_part(network: Weights, hidden: Tensor, part: slice, edges: Edges, config: CNFGNNConfig) -> Tensor:
+def embed_part(
+    network: Weights,
+    hidden: Tensor,
+    part: slice,
+    edges: Edges,
+    config: CNFGNNConfig,
+    senders: Tensor | None = None,
+) -> Tensor:
     """Compute the embeddings of some windows, without a gradient.
 
     Args:
@@ -413,12 +440,13 @@ def embed_part(network: Weights, hidden: Tensor, part: slice, edges: Edges, conf
         part: Which windows.
         edges: The edges between the clients.
         config: The settings.
+        senders: [N, W] bool: where a client's encoding counts for others; None for everywhere.
 
     Returns:
         Embeddings, [N, B, H].
     """
     with torch.no_grad():
-        return embed(network, hidden[:, part], edges, config)
+        return embed(network, hidden[:, part], edges, config, None if senders is None else senders[:, part])
 
 
 def step_server_network(
@@ -483,7 +511,8 @@ def train_centrally(
             {k: w.detach().requires_grad_() for k, w in each.items()} for each in (weights, network)
         )
         hidden = encode(weight_leaves, batch)
-        embeddings = embed(network_leaves, hidden, edges, config)
+        senders = with_readings(data, starts[order[part]]) if config.missing_mask else None
+        embeddings = embed(network_leaves, hidden, edges, config, senders)
         outputs = forecast(weight_leaves, batch, hidden, embeddings, teach)
         torch.autograd.backward(client_losses(outputs, batch).mean())
         weights, optimizer = descend(weights, gradients_of(weight_leaves), optimizer, config, config.lr)
@@ -512,8 +541,10 @@ def forecast_centrally(
     forecasts = []
     with torch.no_grad():
         for part in parts_of(count, PART):
-            batch = batch_of(data, torch.arange(part.start, part.stop, device=data.value.device))
+            starts = torch.arange(part.start, part.stop, device=data.value.device)
+            batch = batch_of(data, starts)
             hidden = encode(weights, batch)
-            embeddings = embed(network, hidden, edges, config)
+            senders = with_readings(data, starts) if config.missing_mask else None
+            embeddings = embed(network, hidden, edges, config, senders)
             forecasts.append(data.restored(forecast(weights, batch, hidden, embeddings)))
     return torch.cat(forecasts, 1)

@@ -21,7 +21,7 @@ from graphfed.federation.secure.aggregation import (
     messages,
     protected_sum,
 )
-from graphfed.federation.series import Network, SensorData, Series, starts_of, windows
+from graphfed.federation.series import Network, Series, starts_of, windows
 from graphfed.methods.config import GradientSteps, sum_protection
 from graphfed.nn import gru
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
@@ -51,9 +51,9 @@ __all__ = [
     "joined",
     "of_present",
     "parts_of",
-    "pool",
     "standardise",
     "teaching",
+    "with_readings",
 ]
 
 Weights = Mapping[str, Tensor]
@@ -105,6 +105,10 @@ class ForecastTraining(GradientSteps, Protocol):
     @property
     def missing(self) -> str:
         """How missing readings are treated."""
+
+    @property
+    def missing_mask(self) -> bool:
+        """Whether the encoder reads which readings are missing."""
 
     @property
     def batch(self) -> int:
@@ -211,6 +215,7 @@ class Standardised:
         std: Standard deviation of the readings.
         split: The windows.
         products: Dtype of matrix products; None: the dtype of their operands.
+        missing_mask: Whether a step of the inputs says if its reading is missing.
     """
 
     value: Tensor
@@ -220,6 +225,7 @@ class Standardised:
     std: Tensor
     split: TimeSplit
     products: torch.dtype | None
+    missing_mask: bool
 
     @property
     def num_clients(self) -> int:
@@ -254,8 +260,8 @@ class Batch:
     """W windows of P clients.
 
     Attributes:
-        x: [P, W, m, 2] inputs.
-        last: [P, W, 2] their last step.
+        x: [P, W, m, 2] inputs; [P, W, m, 3] with the mask of missing readings.
+        last: [P, W, 2] their last step, without the mask.
         later: [1, W, n - 1, 1] times of day after it.
         truth: [P, W, n] readings to forecast.
         weight: [P, W, n] whether a loss counts them.
@@ -307,7 +313,14 @@ def standardise(
         value = value.masked_fill(series.missing, 0.0)
         weight = weight.masked_fill(series.missing, 0.0)
     return Standardised(
-        value, weight, series.time_of_day, scaler["mean"], scaler["std"], series.split, products
+        value,
+        weight,
+        series.time_of_day,
+        scaler["mean"],
+        scaler["std"],
+        series.split,
+        products,
+        config.missing_mask,
     )
 
 
@@ -324,11 +337,27 @@ def batch_of(data: Standardised, starts: Tensor) -> Batch:
     lags, horizon = data.split.lags, data.split.horizon
     value = windows(data.value, starts, 0, lags)
     time = windows(data.time_of_day, starts, 0, lags).expand_as(value)
-    x = torch.stack([value, time], -1)
+    inputs = [value, time]
+    if data.missing_mask:
+        inputs.append(1 - windows(data.weight, starts, 0, lags))
+    x = torch.stack(inputs, -1)
     later = windows(data.time_of_day, starts, lags, horizon)[None, :, :-1, None]
     truth = windows(data.value, starts, lags, horizon)
     weight = windows(data.weight, starts, lags, horizon)
-    return Batch(x, x[:, :, -1], later, truth, weight, data.products)
+    return Batch(x, x[:, :, -1, :2], later, truth, weight, data.products)
+
+
+def with_readings(data: Standardised, starts: Tensor) -> Tensor:
+    """Return in which windows a sensor has a reading among its inputs.
+
+    Args:
+        data: The series.
+        starts: [W] first step of each window.
+
+    Returns:
+        [P, W] bool.
+    """
+    return windows(data.weight, starts, 0, data.split.lags).any(-1)
 
 
 def common_split(fed: Federation, network: Located) -> TimeSplit:
@@ -516,67 +545,6 @@ def of_present(weights: Weights, present: Tensor) -> Weights:
         [P, ...] weights.
     """
     return weights if bool(present.all()) else {name: w[present] for name, w in weights.items()}
-
-
-# ---- readings at the server --------------------------------------------------------------------------------
-
-
-def reported_readings(series: Series, present: Tensor, first: int, end: int, missing: str) -> Tensor:
-    """Return what a sensor sends of the steps first .. end - 1, [P, S]; NaN for a missing reading."""
-    series = series.of(present)
-    readings = series.readings[:, first:end]
-    return readings.masked_fill(series.missing[:, first:end], torch.nan) if missing == "masked" else readings
-
-
-def pooled(
-    network: Network, sent: Tensor, scaler: Weights, first: int, length: int, config: ForecastTraining
-) -> Standardised:
-    """Build the series that sensors have sent, from step `first` on.
-
-    Steps are added up to `length`; of these only the time is known.
-    """
-    sent = torch.cat([sent, sent.new_full((len(sent), length - sent.shape[1]), torch.nan)], 1)
-    series = Series(
-        tuple(range(len(sent))),
-        sent.nan_to_num(nan=0.0),
-        sent.isnan(),
-        network.first_minute + first * network.step_minutes,
-        network.step_minutes,
-        network.split,
-    )
-    return standardise(series, torch.ones(len(sent), dtype=torch.bool), scaler, config)
-
-
-def pool(
-    fed: Federation,
-    data: SensorData,
-    scaler: Located,
-    split: TimeSplit,
-    target: str,
-    config: ForecastTraining,
-) -> Located:
-    """Send the readings that the windows of a target need to the server, and standardise them there.
-
-    For training windows these are the inputs and the readings to forecast, for other windows the inputs.
-
-    Args:
-        fed: The federation.
-        data: The data of the run.
-        scaler: "mean" and "std", at the server.
-        split: The windows.
-        target: "train", "val", "test" or "all".
-        config: The settings.
-
-    Returns:
-        At the server: the `Standardised` series.
-    """
-    starts = starts_of(split, target)
-    first, end = int(starts[0]), int(starts[-1]) + split.lags + split.horizon
-    inputs = end if target == "train" else end - split.horizon
-    sent = fed.clients.run(reported_readings, data.series, fed.present(), first, inputs, config.missing)
-    # A missing reading is NaN.
-    sent = fed.collect(sent, name="readings", grad=False, finite=False)
-    return fed.server.run(pooled, data.network, sent, scaler, first, end - first, config)
 
 
 # ---- small parts of programs -------------------------------------------------------------------------------

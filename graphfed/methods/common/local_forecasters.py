@@ -122,7 +122,12 @@ def first_forecaster(config: ForecastTraining, device: str) -> dict[str, Tensor]
     Returns:
         The weights.
     """
-    widths = Forecaster(encoder=config.hidden, decoder=config.hidden, layers=config.recurrent_layers)
+    widths = Forecaster(
+        encoder=config.hidden,
+        decoder=config.hidden,
+        layers=config.recurrent_layers,
+        encoder_only=int(config.missing_mask),
+    )
     return {k: w.to(device) for k, w in gru.init(fold(config.seed, "weights"), widths).items()}
 
 
