@@ -21,6 +21,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_pair_up_to_8_bits_and_100_000_of_10_16_and_32_have_the_right_outcome_at_both(
     certificates: Path,
 ) -> None:

@@ -87,7 +87,7 @@ def test_a_seed_decides_the_bits(name: str) -> None:
     assert not torch.allclose(scores(one), scores(other))
 
 
-@pytest.mark.parametrize("place", [stacked, one_at_a_time])
+@pytest.mark.parametrize("place", [stacked, pytest.param(one_at_a_time, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_that_is_resumed_ends_with_the_same_bits(
     name: str, place: Callable[[int], Federation], tmp_path: Path

@@ -122,6 +122,7 @@ def test_gradients_and_predictions_are_those_of_a_dense_gat(clients: int, layers
 
 
 @pytest.mark.parametrize("exchange", ["plaintext", "secure"])
+@pytest.mark.slow
 def test_in_processes_it_is_the_dense_gat(exchange: str, three_clients: ThreeWorkers) -> None:
     world = last_round_stands(make_world(1))
     expected, _ = dense_step(world, config_of(METHOD, **ONE_STEP))
