@@ -144,6 +144,7 @@ def test_without_a_signal_the_p_value_is_below_one_twentieth_in_about_one_case_o
     ],
     ids=["defaults", "weights", "gradients", "weights and duals"],
 )
+@pytest.mark.sampled(3)
 def test_updates_of_clients_with_skewed_classes_leak_them(method, settings, tmp_path: Path):
     settings = {"partition.beta": 0.5, **settings}
     graphfed.run(method, clients=6, rounds=1, threads=1, out=tmp_path / "run", settings=settings)

@@ -424,6 +424,7 @@ def test_help_imports_neither_torch_nor_numpy() -> None:
     subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, check=True)
 
 
+@pytest.mark.slow
 def test_a_run_imports_no_library_that_it_does_not_need() -> None:
     """pyarrow loads pandas wherever that is installed, and every run needs pyarrow."""
     code = (

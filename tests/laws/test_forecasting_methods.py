@@ -160,7 +160,7 @@ def test_a_seed_decides_the_bits_of_what_is_learnt(name: str) -> None:
     assert torch.equal(forecasts(one), forecasts(other)) == (name not in TRAINED)
 
 
-@pytest.mark.parametrize("missing", ["masked", "as_read"])
+@pytest.mark.parametrize("missing", ["masked", pytest.param("as_read", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FORECASTERS)
 def test_what_is_kept_is_the_first_best_round_by_the_error_that_is_trained_on(
     name: str, missing: str

@@ -41,7 +41,7 @@ APART = [name for name in METHODS if not get_method(name).pooled]
 
 @pytest.mark.parametrize("name", METHODS)
 def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name: str) -> None:
-    world = link_world()
+    world = link_world(nodes=24 if one_each(get_method(name)) else 36)
     fast, fed = run_local(name, world)
     slow, oracle = run_local(name, world, one_at_a_time)
     assert torch.allclose(scores(fast), scores(slow), rtol=0, atol=1e-9)

@@ -185,6 +185,7 @@ def test_a_partition_is_the_same_file_after_a_round_trip(tmp_path):
     [(name, backbone) for name in ("fedavg", "isolated") for backbone in ("gcn", "gat", "sage")]
     + [("fedgcn", "gcn")],
 )
+@pytest.mark.sampled(3)
 def test_every_backbone_and_depth_is_the_same_in_both_placements(name, backbone, layers):
     settings = {**SETTINGS, "layers": layers, **having(name, backbone=backbone, heads=2)}
     world = make_world(6)

@@ -294,6 +294,7 @@ def test_a_method_without_a_step_for_it_refuses_the_setting(name: str) -> None:
     assert all(choice in str(error.value) for choice in choices)
 
 
+@pytest.mark.slow
 def test_without_the_library_the_real_form_is_refused_at_once_and_the_ideal_one_runs() -> None:
     program = """
 import sys

@@ -109,6 +109,7 @@ def gradient_of(world: World, placement: str, **settings: Any) -> dict[str, Tens
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("clients", [2, 3, 5, 10])
+@pytest.mark.sampled(5)
 def test_gradients_and_predictions_are_those_of_a_dense_gat(clients: int, layers: int) -> None:
     for placement, sparse in (("stacked", True), ("one at a time", False)):
         world = last_round_stands(make_world(clients, clients=clients, sparse=sparse))

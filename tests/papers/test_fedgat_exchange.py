@@ -166,6 +166,7 @@ def test_predicting_is_counted_in_its_own_phases() -> None:
 
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
 @pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.sampled(3)
 def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(layers: int, sparse: bool) -> None:
     world = last_round_stands(make_world(5, sparse=sparse))
     settings = {**REGULARISED, "later": "exchange", "layers": layers}

@@ -167,6 +167,7 @@ def test_the_order_of_the_clients_orders_the_decisions_and_changes_nothing_else(
 
 @pytest.mark.parametrize("partition", ["random", "overlapping"])
 @pytest.mark.parametrize("round_time", [0.2, 0.5])
+@pytest.mark.sampled(3)
 def test_the_modelled_rounds_last_what_was_asked_to_ten_percent(partition: str, round_time: float) -> None:
     """Mean of the rounds after those that are measured. Samples differ from round to round, and the slowest
     of several clients is slower than each is in the mean."""
