@@ -61,9 +61,9 @@ def sensor_world(split: str = "default", *, every: int = 3) -> SensorWorld:
     return SensorWorld(shortened, make_time_split(shortened, split, LAGS, HORIZON, every))
 
 
-def silent_world(split: str = "default") -> SensorWorld:
+def silent_world(split: str = "default", *, every: int = 3) -> SensorWorld:
     """The same, where sensor 1 has no reading in twelve training steps and in eight test steps."""
-    world = sensor_world(split)
+    world = sensor_world(split, every=every)
     readings, missing = world.sensors.readings.copy(), world.sensors.missing.copy()
     for steps in (slice(20, 32), slice(104, 112)):
         readings[steps, 1], missing[steps, 1] = 0, True

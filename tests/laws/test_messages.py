@@ -81,7 +81,7 @@ def test_the_words_of_a_method_are_those_of_its_transfers(name: str, monkeypatch
     monkeypatch.setenv(KEY, "5f" * 32)
     names: set[str] = set()
     for settings in VARIANTS.get(name, [{}]):
-        _, fed = run_local(name, world_of(name), **settings)
+        _, fed = run_local(name, world_of(name), rounds=1, **settings)
         names |= {entry.name for entry in fed.ledger.entries}
     said = {*CONTROL, *get_task(CLASSIFICATION).evaluation.messages}
     if "scores/masked" in names:
