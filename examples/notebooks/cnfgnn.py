@@ -74,12 +74,12 @@ plt.show()
 #
 # `strategy` chooses how CNFGNN is trained: alternating (`at`) or by split learning (`sl`), where every batch sends hidden states up and gradients down; with averaged weights (`fedavg`) or with weights of each client's own. `gru_fedavg` averages a forecaster that has no graph, in `gru_local` every sensor trains alone, `gru_central` has all readings in one place, and `last_value` and `historical_average` do not train.
 #
-# All rows have the same windows, and seed 0. `teacher` and `client_state` are set for all, because their defaults differ between the methods ([why](../../docs/forecasting.md#choose-baselines)).
+# All rows have the same windows, and seed 0. `teacher` is set for all, because its defaults differ between the methods ([why](../../docs/forecasting.md#choose-baselines)).
 
 # %%
 training = {
     "rounds": 12, "every": 12, "hidden": 32, "batch": 24, "lr": 0.01, "patience": None,
-    "teacher": 1000.0, "client_state": "keep", "server_batch": 24, "server_lr": 0.003,
+    "teacher": 1000.0, "server_batch": 24, "server_lr": 0.003,
 }  # fmt: skip
 strategies = ("at_fedavg", "sl_fedavg", "at", "sl")
 comparison = gf.compare(
