@@ -25,6 +25,7 @@ from graphfed.tasks.outcome import Outcome
 EXCEPTIONS: Mapping[str, str] = {
     **dict.fromkeys(WINDOW_SETTINGS, "they decide which windows the data has, before a method sees it"),
     "precision": "of products in float32, and the laws are tested in float64",
+    "clock": "its other value needs a process for each client (test_fedgraph_balance.py)",
     "policy_file": "a file of what was learned (test_policy_learning.py)",
     "lumos protocols": "of real comparisons between 60 devices (test_protections.py)",
     "scaffold optimizer": "SCAFFOLD has gradient descent only (test_rules.py)",
