@@ -26,7 +26,7 @@ import torch
 from measure import add_common_options, finish, load_average
 
 import graphfed
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation
 from graphfed.federation.link import SERVER_INDEX, Link
 from graphfed.methods.base import State, Task
 from graphfed.methods.fedgraph.config import FedGraphConfig
@@ -39,8 +39,8 @@ from graphfed.studies.plan import InputCache
 from graphfed.tasks.registry import get_task
 
 CLIENTS = 4
-#: How many times as slow as a core of this machine the fastest client is, and by how much less than the time
-#: model's a client's bandwidth is.
+#: How many times as slow as a core of this machine the fastest client is, and the factor by which bandwidths
+#: are below those of the time model.
 SLOWDOWN = 8.0
 PAPER = {"preset": "paper", "partition_seed": 0, "split_seed": 0}
 OPTIONS = {"clients": CLIENTS, "partition": "overlapping", "split": "random_plain:0.6,0.2,0.2"}
@@ -52,7 +52,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "graphsage": {"policy": "graphsage"},
     "fastgcn": {"policy": "fastgcn"},
     "constant": {"policy": "constant", "batch": 128, "probability": 1.0},
-    "balanced_modelled": {"policy": "balanced"},
 }
 DATA: dict[str, dict[str, Any]] = {
     "cora": {"first_degrees": "all"},
@@ -150,7 +149,9 @@ def machines() -> list[tuple[float, float]]:
         for purpose in ("speed", "bandwidth")
     }
     factors = SLOWDOWN * draws["speed"].max() / draws["speed"]
-    return list(zip(factors.tolist(), (default.bandwidth / SLOWDOWN * draws["bandwidth"]).tolist(), strict=True))
+    return list(
+        zip(factors.tolist(), (default.bandwidth / SLOWDOWN * draws["bandwidth"]).tolist(), strict=True)
+    )
 
 
 def run(running: Workers, folder: Path, config: Any, inputs: Any, *, slow: bool) -> tuple[list[Any], ...]:
@@ -266,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_common_options(parser, "fedgraph_machines")
     parser.add_argument("--data", nargs="+", choices=DATA, default=["cora"], help="replace in the record")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=120)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     began, load_before = time.perf_counter(), load_average()

@@ -237,7 +237,7 @@ def test_with_the_clock_of_its_machine_each_client_sends_its_own_seconds_and_the
     assert all(seconds > 0 for seconds in lasted["measured"])
     assert sum(lasted["measured"]) < outcome.seconds["train"]
     # Three rounds with all nodes and three with one node each, which are shorter by the time model too
-    assert lasted["modelled"][: REPEATS] == pytest.approx([lasted["modelled"][0]] * REPEATS)
+    assert lasted["modelled"][:REPEATS] == pytest.approx([lasted["modelled"][0]] * REPEATS)
     assert max(lasted["modelled"][REPEATS : 2 * REPEATS]) < 0.9 * lasted["modelled"][0]
 
 
