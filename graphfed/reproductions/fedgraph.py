@@ -541,6 +541,7 @@ def balanced(data: str) -> Runs:
     if data in FOR_TIME:
         batch, probability = FOR_TIME[data]
         policies["constant for time"] = {**CONSTANT, "batch": batch, "probability": probability}
+    best = "central" if data in LAMBDA else "full batches"
     longer = {} if data in LAMBDA else {"balanced": LONGER, "GraphSAGE": LONGER}
     rows = [Row(n, "fedgraph", longer.get(n, {}), {**p, **degrees}) for n, p in policies.items()]
     if data in LAMBDA:
@@ -555,12 +556,17 @@ def balanced(data: str) -> Runs:
             target is 1 point below full batches, and the rows with short rounds have 300 of them.
 
             constant for time was the fastest to a target on validation nodes. Times have measured rounds too.
+
+            early is the 75 % of the paper's text on Cora, and 10 points below the row of near on other data.
         """),
-        metrics=("accuracy", NEAR, NEAR_MEAN, NEAR_BYTES, WHOLE),
+        metrics=("accuracy", EARLY, NEAR, NEAR_MEAN, NEAR_BYTES, WHOLE),
         called={NEAR_BYTES: "MB to near", **WHOLE_CALLED, **CURVES_CALLED},
         divided_by={NEAR_BYTES: 1e6},
         against=MODELLED,
-        targets={"near": NEAR_CENTRAL if data in LAMBDA else Target(row="full batches", less=0.01)},
+        targets={
+            "early": Target(share=0.75) if data == "cora" else Target(row=best, less=0.1),
+            "near": Target(row=best, less=0.01),
+        },
         seeds=range(3),
         options={**RUN, "clients": 20, "rounds": 150},
         settings={**DRAWN_ONCE, **ONE_COPY_OF.get(data, ONE_COPY)},
