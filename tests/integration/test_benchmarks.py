@@ -302,3 +302,14 @@ def test_the_record_of_the_balanced_policy_compares_every_duration_with_full_bat
     assert sum(name.startswith("balanced") for name in cases) == 4
     assert cases["full"]["relative"] == 1
     assert all(case["seconds"] > 0 for case in cases.values())
+
+
+def test_slower_machines_measure_more_seconds_in_the_record_of_unequal_machines(tmp_path: Path) -> None:
+    record = run("fedgraph_machines", tmp_path / "machines.json")
+    factors = [machine["factor"] for machine in record["machines"]]
+    policies = record["data"]["social"]["policies"]
+    (balance,) = policies["balanced"]["balance"]
+    typical = [sorted(of_client)[len(of_client) // 2] for of_client in zip(*balance["seconds"], strict=True)]
+    slowest, fastest = (factors.index(bound(factors)) for bound in (max, min))
+    assert typical[slowest] > 1.2 * typical[fastest], "three times as slow, and both wait for the processor"
+    assert all(policy["round"]["mean"] > 0 for policy in policies.values())
