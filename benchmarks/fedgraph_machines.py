@@ -9,8 +9,8 @@ one, so that a core has time for all processes and their waits decide how long a
 not slowed down, and nothing is in evaluations, which are not timed.
 
 A round's wall seconds are those between its begin and its end at the server. Policies take turns within each
-seed. The targets are the reproduction's: 75 percent, and one point below central training on the same split
-(validation nodes)."""
+seed. The targets are the reproduction's: 75 percent on Cora and ten points below central training on other
+data, and one point below central training, on the validation nodes of the same split."""
 
 import argparse
 import json
@@ -60,7 +60,9 @@ DATA: dict[str, dict[str, Any]] = {
     "social": {"partition.copies": "one", "data.num_nodes": 20_000},
 }
 TINY = {"data.num_nodes": 200, "hidden": 4}
-EARLY, LESS = 0.75, 0.01
+EARLY = {"cora": 0.75}
+#: How far the targets are below central training; the first, of data that the paper states no target for.
+LESS_EARLY, LESS = 0.1, 0.01
 #: Rounds from one evaluation to the next.
 EVERY = 2
 
@@ -220,7 +222,8 @@ def measure(
             graphfed.run("central", seed=seed, settings={**central, **CENTRAL}, out=place, **options)
             lines = map(json.loads, (place / "metrics.jsonl").read_text().splitlines())
             best.append(max(line["val"]["accuracy"] for line in lines))
-    targets = {"early": EARLY, "near": sum(best) / len(best) - LESS}
+    central_best = sum(best) / len(best)
+    targets = {"early": EARLY.get(data, central_best - LESS_EARLY), "near": central_best - LESS}
     cache = InputCache()
     runs: dict[str, list[tuple[list[Any], ...]]] = {name: [] for name in POLICIES}
     with Workers([[k] for k in range(CLIENTS)]) as running, tempfile.TemporaryDirectory() as folder:
