@@ -503,8 +503,7 @@ class Channel:
         if len(view) < OVERHEAD:
             raise ChannelError(
                 f"the message {shown(label)} from {shown(self.peer)} has {len(view)} bytes, and a "
-                "message has at "
-                f"least {OVERHEAD}: it is incomplete"
+                f"message has at least {OVERHEAD}: it is incomplete"
             )
         size = len(view) - OVERHEAD
         number, content, tag = view[:_NUMBER_BYTES], view[_NUMBER_BYTES:-_TAG_BYTES], view[-_TAG_BYTES:]
@@ -519,8 +518,8 @@ class Channel:
         except InvalidTag:
             raise ChannelError(
                 f"the message {shown(label)} from {shown(self.peer)}, of {len(view)} bytes, does not "
-                "open: it was "
-                "altered on its way, or was sealed under another label, by another site or in another session"
+                "open: it was altered on its way, or was sealed under another label, by another site or in "
+                "another session"
             ) from None
         message.truncate(size)
         return message.getvalue()
@@ -541,8 +540,8 @@ class Channel:
             if self._blocks + blocks > _MOST_BLOCKS:
                 raise ChannelError(
                     f"this channel has sealed {self._messages} messages of {self._blocks} blocks in "
-                    "total, and a "
-                    f"key may seal {_MOST_BLOCKS}; begin a new handshake with another session name"
+                    f"total, and a key may seal {_MOST_BLOCKS}; begin a new handshake with another "
+                    "session name"
                 )
             self._blocks += blocks
             self._messages += 1

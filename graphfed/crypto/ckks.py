@@ -469,9 +469,8 @@ def checked_weights(chosen: Parameters, weights: sp.csr_matrix, columns: int) ->
     """
     if chosen.product_bytes is None:
         raise InputError(
-            f"the parameter set {chosen.name!r} supports sums only: a product would decrypt to "
-            "wrong numbers; use "
-            "the set 'product'"
+            f"the parameter set {chosen.name!r} supports sums only: a product would decrypt to wrong "
+            "numbers; use the set 'product'"
         )
     matrix = sp.csr_matrix(weights, copy=True)
     matrix.eliminate_zeros()

@@ -63,9 +63,8 @@ class Parameters:
 
 # SEAL compresses, so the sizes of ciphertexts vary: about 61 741 bytes (sum), 235 079 (product, fresh) and
 # 131 217 (product, multiplied), with a standard deviation of about 14 bytes (sum) and 110 (product). The
-# fixed
-# sizes are at least eight standard deviations above these means. Secret keys vary more, and get the size that
-# they have uncompressed.
+# fixed sizes are at least eight standard deviations above these means. Secret keys vary more, and get the
+# size that they have uncompressed.
 PARAMETERS = {
     "sum": Parameters("sum", 4096, (54, 54), 30, 62_000, None, 66_000, 2.0**22, 0.0, 0.002),
     "product": Parameters(
@@ -171,9 +170,8 @@ class Grid:
         nearest = np.round(decrypted * 2.0**self.bits) * self.step
         if not bool((np.abs(decrypted - nearest) <= self.step / 4).all()):
             raise ProtocolError(
-                "a decrypted value is not a sum of encrypted numbers: a ciphertext is damaged, or "
-                "was made with "
-                "another key; the session is over"
+                "a decrypted value is not a sum of encrypted numbers: a ciphertext is damaged, or was "
+                "made with another key; the session is over"
             )
         return nearest
 
@@ -299,9 +297,8 @@ def padded_cells(body: bytes, size: int) -> np.ndarray:
     """
     if len(body) > size - _LENGTH_BYTES:
         raise ProtocolError(
-            f"TenSEAL gave {len(body)} bytes where at most {size - _LENGTH_BYTES} are expected; "
-            "use the version "
-            "that constraints.txt names"
+            f"TenSEAL gave {len(body)} bytes where at most {size - _LENGTH_BYTES} are expected; use the "
+            "version that constraints.txt names"
         )
     cell = np.zeros(size, dtype=np.uint8)
     cell[: _LENGTH_BYTES + len(body)] = np.frombuffer(

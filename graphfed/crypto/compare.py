@@ -56,8 +56,7 @@ Numbers = NDArray[np.unsignedinteger]
 MAX_BITS = 32
 DIGIT = 4
 #: Comparisons in a message, such that a message fits in the processor's cache; and messages that are sent
-#: before the
-#: first answer is awaited.
+#: before the first answer is awaited.
 BLOCK, BLOCKS = 1000, 64
 LESS, EQUAL = np.uint8(1), np.uint8(2)
 _ONE = np.uint8(1)
@@ -159,10 +158,12 @@ def _first(session: TwoParty, x: Numbers, bits: int) -> Party[list[Bytes]]:
     shares = []
     for block in _slices(len(x), BLOCK):
         digits = _digits(x[block], bits)
+        # The masks are this party's shares: whichever message is taken, the other party has the other share.
         masks = [_draw_masks(digit.shape) for digit, _ in digits]
         words = [_LEAVES[w][digit] ^ _SPREAD[w][mask] for (digit, w), mask in zip(digits, masks, strict=True)]
         yield from offer(session, *((word.ravel(), w) for word, (_, w) in zip(words, digits, strict=True)))
         shares.append(np.concatenate(masks, axis=1))
+    # One pass is one level of the tree; every pass halves the nodes of a comparison.
     while shares[0].shape[1] > 1:
         for number, nodes in enumerate(shares):
             low, high, left = _pairs(nodes)
@@ -175,6 +176,8 @@ def _first(session: TwoParty, x: Numbers, bits: int) -> Party[list[Bytes]]:
 def _second(session: TwoParty, y: Numbers, bits: int) -> Party[list[Bytes]]:
     """Run the second party of one wave of comparisons."""
     asked, shares = [], []
+    # The requests of a whole wave go out before the first answer is awaited, and those of the next level as
+    # soon as a block is known: so neither party waits while the other one computes.
     for block in _slices(len(y), BLOCK):
         digits = _digits(y[block], bits)
         asked.append((yield from ask(session, *((digit.ravel(), w) for digit, w in digits))))
@@ -188,6 +191,7 @@ def _second(session: TwoParty, y: Numbers, bits: int) -> Party[list[Bytes]]:
         for number, nodes in enumerate(shares):
             _, high, left = _pairs(nodes)
             (messages,) = yield from take(session, asked[number])
+            # The first party cannot add this share of less_high, because it does not know it (`_join`).
             joined = messages.reshape(high.shape) ^ (high & LESS)
             shares[number] = np.concatenate([joined, left], axis=1)
             if shares[number].shape[1] > 1:

@@ -112,6 +112,7 @@ def nonnegative(session: AnySession, shares: NDArray[np.uint32]) -> Party[Bytes]
         both = yield from session.both(shares, bytes_of_nonnegative(len(shares)))
         sign: Bytes = ((both[0] + both[1]) >> _SIGN).astype(np.uint8)
         return (sign ^ np.uint8(1)) & np.uint8(session.first)
+    # The carry out of the lower bits: d_1 + d_2 overflows 31 bits where d_2 exceeds what d_1 leaves free.
     low = shares & _LOW
     carry = yield from compare_shared(session, _LOW - low if session.first else low, 31)
     sign = (shares >> _SIGN).astype(np.uint8) ^ (carry & LESS)
@@ -147,6 +148,8 @@ def select(session: AnySession, bits: Bytes, shares: Ring, *, of_first: bool = F
 def _select(session: TwoParty, bits: Bytes, shares: Ring, of_first: bool) -> Party[Ring]:
     """Run the correlated transfers of one wave of `select`."""
     blocks = [slice(s, s + BLOCK) for s in range(0, len(bits), BLOCK)]
+    # Of b d this party computes b_i d_i alone. The two transfers below add the products of one party's bit
+    # with the other party's number.
     result = bits * shares
     receives, sends = not (of_first and session.first), not of_first or session.first
     keys: list[Words] = []
@@ -156,7 +159,7 @@ def _select(session: TwoParty, bits: Bytes, shares: Ring, of_first: bool) -> Par
             yield from session.send("choices", columns)
             keys.append(chosen_keys)
     if sends:
-        signed = np.where(bits, 0 - shares, shares)
+        signed = np.where(bits, 0 - shares, shares)  # (1 - 2 b_i) d_i
         for block in blocks:
             count = len(bits[block])
             columns = yield from session.receive("choices", padded(count) * COLUMNS // 8)

@@ -146,9 +146,8 @@ class Session:
         if message[:TAG_BYTES] != expected:
             number = self._numbers[self.first] - 1
             raise self.failed(
-                f"expected message {number} of this session, {step!r}, and received another message: "
-                "a message "
-                "was repeated, lost or reordered, or it belongs to another session"
+                f"expected message {number} of this session, {step!r}, and received another message: a "
+                "message was repeated, lost or reordered, or it belongs to another session"
             )
         if len(message) != TAG_BYTES + size:
             found = len(message) - TAG_BYTES

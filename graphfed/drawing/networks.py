@@ -21,7 +21,7 @@ KM_PER_DEGREE = 111.2
 #: The number of classes of values on a map.
 CLASSES = 5
 #: The most edges and nodes that are drawn. Of more, a selection is drawn that is evenly spread over their
-# order.
+#: order.
 DRAWN_EDGES, DRAWN_NODES = 3000, 2000
 
 

@@ -205,7 +205,6 @@ def receptive_fields(view: View, targets: Tensor, layers: int) -> list[Tensor]:
     for layer in reversed(range(layers)):
         edges = view.layer_edges(layer)
         if edges is not None:
-            mask = mask.clone()
             mask[edges[0][mask[edges[1]]]] = True
         fields.insert(0, mask.nonzero()[:, 0])
     return fields
@@ -270,6 +269,7 @@ def make_batch(
     far = None if view.far is None else _far_rows(view, view.far, fields)
     moments: MomentRows | MomentChunks | None = None
     if view.moments is not None:
+        # Far rows have no moments, so the others are numbered without them.
         rows, row_client = fields[0], client[0]
         if view.far is not None and far is not None:
             rows, row_client = ((~view.far).cumsum(0) - 1)[rows[far.near]], row_client[far.near]

@@ -158,6 +158,8 @@ def _cells(weights: Weights, part: str, layers: int) -> list[Cell]:
         bias_h, bias_x = bias_h[..., None, :], bias_x[..., None, :]
         hidden = of_h.shape[-2]
         gates, candidate = slice(0, 2 * hidden), slice(2 * hidden, None)
+        # r multiplies only the part of the candidate that comes from the state. So the part from the inputs
+        # is a product of its own; everything else is one product with [h, x, 1].
         both = torch.cat([of_h, of_x, bias_h + bias_x], -2)[..., gates]
         alone = torch.cat([of_h, torch.zeros_like(of_x), bias_h], -2)[..., candidate]
         inputs = torch.cat([of_x, bias_x], -2)[..., candidate]

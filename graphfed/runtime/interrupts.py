@@ -15,8 +15,7 @@ __all__ = ["Interrupted", "StopRequest", "heard_since", "listening", "remember_s
 #: The signals that ask a program to end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: Seconds after a signal in which further signals are ignored: people often press Ctrl-C twice, and the
-# second
-#: one must not interrupt saving or cleaning up.
+#: second one must not interrupt saving or cleaning up.
 IGNORED_AFTER_SIGNAL = 2.0
 
 

@@ -201,6 +201,7 @@ class Mailbox:
             box = (sender, f"{self.run}/{key}")
             self._asked[box] += 1
             try:
+                # A message that came before its sender was closed is still delivered.
                 self._changed.wait_for(lambda: box in self._mail or sender in self._closed, self.patience)
             finally:
                 self._asked[box] -= 1

@@ -162,7 +162,7 @@ def test_a_run_goes_on_with_the_seconds_that_its_policy_has_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The balanced policy of FedGraph measures eight rounds, here five before the run breaks."""
-    world, settings = make_world(), {"policy": "balanced", "rounds": 10, "fraction": 1.0}
+    world, settings = make_world(), {"policy": "balanced", "rounds": 10}
     with crash_at(-1, monkeypatch, TRANSFERS) as count:
         whole = run("fedgraph", world, None, **settings)
     with crash_at(count[0], monkeypatch, TRANSFERS), pytest.raises(Crash):

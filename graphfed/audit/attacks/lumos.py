@@ -46,9 +46,8 @@ from graphfed.random import fold
 
 __all__ = ["CHECK", "Seen", "overhear", "solve"]
 
-# : The number of attacked pairs of clients, with few and with many features; and the largest number of
-# equations
-#: of one attacker.
+#: The number of attacked pairs of clients, with few and with many features; and the largest number of
+#: equations of one attacker.
 PAIRS, FEW_PAIRS, MANY_FEATURES, EQUATIONS = 10, 4, 512, 1600
 #: A client's features count as read if the largest error of a feature is below this fraction of the bounds.
 CLOSE = 0.05

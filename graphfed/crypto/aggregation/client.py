@@ -72,6 +72,7 @@ class Client(Participant):
                 raise ProtocolError(
                     "the list of keys has other keys for this client than the client advertised"
                 )
+            # With one key under two names, the server would know both ends of a mask.
             if len({key[i : i + KEY_BYTES] for key in keys.values() for i in (0, KEY_BYTES)}) < 2 * len(keys):
                 raise ProtocolError("the list of keys has the same key more than once")
             self._keys, self._session = keys, self.terms.session(body)

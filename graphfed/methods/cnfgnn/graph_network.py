@@ -41,9 +41,8 @@ Weights = Mapping[str, Tensor]
 ROWS = 2048
 #: The number of nodes of a group, over all its windows; enough rows for fast products.
 GROUP = 2048
-# : The largest number of edges, over all windows, whose hidden layers are stored for the backward pass, 4 kB
-# each
-#: at width 256. With more edges, groups are computed again in the backward pass.
+#: The largest number of edges, over all windows, whose hidden layers are stored for the backward pass, 4
+#: kB each at width 256. With more edges, groups are computed again in the backward pass.
 KEPT = 1 << 20
 
 

@@ -406,8 +406,8 @@ def plaintext_exchange(
     return fed.download(sums, route, name="fedgcn/aggregates", grad=False), degrees
 
 
-# : The exchange before training for each protection. Under encryption clients send only the rows of their
-# borders.
+#: The exchange before training for each protection. Under encryption clients send only the rows of their
+#: borders.
 EXCHANGES = {"plaintext": plaintext_exchange, "encrypted": encrypted_exchange}
 
 

@@ -299,6 +299,8 @@ class ServerApp(_App):
         if outcome["kind"] == "done":
             link.flush()
         else:
+            # The other sites wait for messages that will never come; without this they would wait for the
+            # whole of their patience.
             left = {name: proxy for name, proxy in proxies.items() if name not in self._ended}
             self._call(left, context, lambda proxy: proxy(timeout=5.0).stop(reason="stopped the run"))
         while len(self._ended) < len(sites):

@@ -23,7 +23,7 @@ from graphfed.runtime.nvflare.tls import use_tls_driver
 __all__ = ["EVENTS", "KEPT_REQUESTS", "PARENT", "main", "on_stop"]
 
 #: Environment variables: the process that started this one, and the pipe for events of the long-lived
-# process.
+#: process.
 PARENT = "GRAPHFED_SITE_PARENT"
 EVENTS = "GRAPHFED_SITE_EVENTS"
 #: The handlers of a site's long-lived process that stay: those that start, watch and end runs.

@@ -31,7 +31,7 @@ T = TypeVar("T")
 SITE_APP = "graphfed.runtime.nvflare.apps.SiteApp"
 SERVER_APP = "graphfed.runtime.nvflare.apps.ServerApp"
 #: In the results of a job: the file of outcomes, and the server's folders of runs. The topic of requests to
-# it.
+#: it.
 OUTCOMES, RESULTS, COMMAND = "graphfed.json", "graphfed-runs", "graphfed"
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"

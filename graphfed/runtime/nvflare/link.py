@@ -66,8 +66,7 @@ class Part:
 
 
 #: Sends a part to a peer. Returns why the peer refuses it, "" if the peer keeps it. Raises if the peer
-# cannot be
-#: reached.
+#: cannot be reached.
 Post = Callable[[Part], str]
 
 

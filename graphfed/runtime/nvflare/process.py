@@ -32,9 +32,8 @@ __all__ = ["run_parent"]
 #: The file in the startup kit with the output of FLARE's process.
 CONSOLE = "console.txt"
 #: Environment variables of FLARE's processes, unless they are already set. glibc keeps the memory of a part
-# for
-#: the next one instead of returning it and getting it page by page (a fifth of the processor time of a large
-#: message, benchmarks/README.md). One arena for all threads keeps this memory small.
+#: for the next one instead of returning it and getting it page by page (a fifth of the processor time of a
+#: large message, benchmarks/README.md). One arena for all threads keeps this memory small.
 MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),

@@ -25,15 +25,14 @@ __all__ = ["ALLOWED_CLASSES", "HEARTBEAT", "ROLE", "authorization", "job_error",
 #: FLARE's role of the coordinator.
 ROLE = "lead"
 #: FLARE's commands that this role may use. Commands that read files (cat, ls, grep, head, tail, pwd),
-# configure
-#: logs, or shut down or restart a site are not among them; neither is sending code with a job (byoc).
+#: configure logs, or shut down or restart a site are not among them; neither is sending code with a job
+#: (byoc).
 RIGHTS = (
     "submit_job", "list_jobs", "get_job_meta", "list_job", "check_status", "app_command", "abort_job",
     "delete_job", "download_job", "download_job_components", "remove_client",
 )  # fmt: skip
-#: The classes that a job may name: ours, and those that carry FLARE's calls between sites. No class of FLARE
-# that
-#: could run a command or load a file is among them.
+#: The classes that a job may name: ours, and those that carry FLARE's calls between sites. No class of
+#: FLARE that could run a command or load a file is among them.
 ALLOWED_CLASSES = (
     "graphfed.runtime.nvflare.apps.ServerApp",
     "graphfed.runtime.nvflare.apps.SiteApp",
@@ -41,8 +40,7 @@ ALLOWED_CLASSES = (
     "nvflare.collab.runtime.executor.CollabExecutor",
 )
 #: Seconds between two signs of life of a site (FLARE accepts even numbers only), and seconds without one
-# after
-#: which the server removes the site from its list.
+#: after which the server removes the site from its list.
 HEARTBEAT = 2
 SILENCE = 10
 

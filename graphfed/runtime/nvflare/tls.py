@@ -55,8 +55,7 @@ FIRST_FRAME = 10.0
 #: 60 s of silence, so a connection in use is never silent for so long.
 IDLE = 150.0
 #: The most bytes of a frame: twice those of a part of a message (`link.PART`), for what FLARE adds to it.
-# FLARE's
-#: own longest frames, those of jobs, are shorter (`coordinator`).
+#: FLARE's own longest frames, those of jobs, are shorter (`coordinator`).
 FRAME = 8 << 20
 #: The first bytes of the buffer of a frame.
 BEGUN = 1 << 16
