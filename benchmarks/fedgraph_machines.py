@@ -163,7 +163,7 @@ def machines() -> list[tuple[float, float]]:
 def run(running: Workers, folder: Path, config: Any, inputs: Any, *, slow: bool) -> tuple[list[Any], ...]:
     """Return history, seconds of every round, and what `balanced` has found, of a run in processes."""
     common = {"config": asdict(config.training), "task": asdict(inputs.task(config.task))}
-    arguments = {SERVER_INDEX: {**common, "data": None, "machine": (1.0, 1e12)}}
+    arguments: dict[int, dict[str, Any]] = {SERVER_INDEX: {**common, "data": None, "machine": (1.0, 1e12)}}
     each = machines() if slow else [(1.0, 1e12)] * CLIENTS
     kind = get_task("classification").data
     for k, part in enumerate(inputs.parts(config, running.workers)):
@@ -212,8 +212,8 @@ def measure(
     data: str, seeds: Sequence[int], rounds: int, *, tiny: bool, save: Callable[[dict[str, Any]], None]
 ) -> None:
     """Measure every policy on a data set, and save what was found after each seed."""
-    own = {**PAPER, "eval_every": EVERY, **DATA[data], **(TINY if tiny else {})}
-    options = {**OPTIONS, "data": data, "rounds": rounds}
+    own: dict[str, Any] = {**PAPER, "eval_every": EVERY, **DATA[data], **(TINY if tiny else {})}
+    options: dict[str, Any] = {**OPTIONS, "data": data, "rounds": rounds}
     best = []
     for seed in seeds:
         central = {key: value for key, value in own.items() if key in ("data.num_nodes", "hidden", *PAPER)}
@@ -274,7 +274,7 @@ def figures(
 
 def best_of(history: Sequence[Mapping[str, Any]]) -> float:
     """Return the best accuracy on the validation nodes."""
-    return max(line["val"]["accuracy"] for line in history if line["val"])
+    return max(float(line["val"]["accuracy"]) for line in history if line["val"])
 
 
 def modelled_round(history: Sequence[Mapping[str, Any]]) -> float:
