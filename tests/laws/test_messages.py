@@ -3,7 +3,7 @@
 import link_worlds
 import pytest
 from methods_under_law import METHODS
-from worlds import World, make_world, run_local, weighted
+from worlds import ThreeWorkers, World, make_world, run_local, run_processes, weighted
 
 from graphfed.crypto.keyed_ids import KEY
 from graphfed.data.partitions.partition import partition
@@ -63,6 +63,8 @@ VARIANTS = {
         {"balancer": "none"},
     ],
 }
+#: Settings that need a process for each client.
+APART = {"fedgraph": {"policy": "balanced", "clock": "wall"}}
 
 
 def world_of(name: str) -> World:
@@ -77,12 +79,17 @@ def world_of(name: str) -> World:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_words_of_a_method_are_those_of_its_transfers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_words_of_a_method_are_those_of_its_transfers(
+    name: str, monkeypatch: pytest.MonkeyPatch, three_clients: ThreeWorkers
+) -> None:
     monkeypatch.setenv(KEY, "5f" * 32)
     names: set[str] = set()
     for settings in VARIANTS.get(name, [{}]):
         _, fed = run_local(name, world_of(name), **settings)
         names |= {entry.name for entry in fed.ledger.entries}
+    if name in APART:
+        _, ledger = run_processes(name, world_of(name), three_clients, **APART[name])
+        names |= {entry.name for entry in ledger.entries}
     said = {*CONTROL, *get_task(CLASSIFICATION).evaluation.messages}
     if "scores/masked" in names:
         said |= {*SECURE_MESSAGES}
