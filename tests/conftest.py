@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def tiers_of(item: pytest.Item) -> set[str]:
     """1: answers in minutes, before every commit. 2: real data, deployments, kills and what else is slow; and
-    again, with more examples, what looks at many. 3: what takes hours, on demand."""
+    again, with more examples, what looks at many; and the cases that `sampled` leaves to it. 3: what takes
+    hours, on demand."""
     if "on_demand" in item.keywords:
         return {"3"}
     if {"slow", "real_data"} & {*item.keywords}:
@@ -86,9 +88,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Tests that need real data carry its name as a keyword, so that they can be counted. Those of other
     tiers are left out. In the first tier alone a property has a quarter of its examples. Deployments, which
     take longest, come first, so that no worker ends with one."""
+    cases: Counter[str] = Counter()
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.real_data)
+        if (sampled := item.get_closest_marker("sampled")) is not None:
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % sampled.args[0]:
+                item.add_marker(pytest.mark.slow)
+            cases[test] += 1
     asked = {*config.getoption("--tier").split(",")}
     config.hook.pytest_deselected(items=[item for item in items if not tiers_of(item) & asked])
     items[:] = [item for item in items if tiers_of(item) & asked]

@@ -2,6 +2,7 @@
 and `import graphfed` stays light."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -44,10 +45,17 @@ def layer_of(module: str) -> int | None:
     return next(i for i, layer in enumerate(LAYERS) if parts[1] in layer.split("|"))
 
 
-def imports_of(path: Path, package: str = "graphfed") -> list[str]:
+@functools.cache
+def import_statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """Inside functions, too."""
     tree = ast.parse(path.read_text())
-    found = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    found += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def imports_of(path: Path, package: str = "graphfed") -> list[str]:
+    nodes = import_statements(path)
+    found = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    found += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     return [name for name in found if f"{name}.".startswith(f"{package}.") and name != "graphfed"]
 
 
@@ -79,13 +87,11 @@ def test_no_modules_import_each_other_in_a_circle():
     """Imports inside functions and for types count too; those of the package itself (its version) do not."""
     known, imports = modules(), nx.DiGraph()
     for name, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in import_statements(path):
             if isinstance(node, ast.ImportFrom) and node.module:
                 found = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            elif isinstance(node, ast.Import):
-                found = [alias.name for alias in node.names]
             else:
-                continue
+                found = [alias.name for alias in node.names]
             imports.add_edges_from((name, other) for other in found if other in known and other != name)
     imports.remove_node("graphfed")
     assert imports.number_of_edges() > 500

@@ -17,7 +17,7 @@ def found(folder: Path, form: str = "vector", **options: object) -> Finding:
     return audit(folder).findings["fedgat_ldp_features"]
 
 
-@pytest.mark.parametrize("form", ["vector", "matrix"])
+@pytest.mark.parametrize("form", ["vector", pytest.param("matrix", marks=pytest.mark.slow)])
 def test_no_features_come_out_of_the_message_on_noised_ones(form: str, tmp_path: Path) -> None:
     """What is computed reveals almost nothing at epsilon 0.1: 50 % of comparisons, and 52 % at the most."""
     finding = found(tmp_path / "run", form, epsilon=0.1, k_x=0)

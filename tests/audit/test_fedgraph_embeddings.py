@@ -307,7 +307,7 @@ def fractions(details: dict[str, Any]) -> list[float]:
     return [of[name + end] for of in groups for name in names for end in ("", "_by_guess")]
 
 
-@pytest.mark.parametrize("sent_embeddings", ["hidden", "all"])
+@pytest.mark.parametrize("sent_embeddings", [pytest.param("hidden", marks=pytest.mark.slow), "all"])
 def test_a_run_of_many_rounds_gives_features_away_and_its_figures_are_fractions(
     sent_embeddings: str, tmp_path: Path
 ) -> None:

@@ -121,6 +121,7 @@ def test_the_chosen_word_arrives_and_no_other_can_be_read(w: int, monkeypatch: p
 
 
 @pytest.mark.parametrize("difference", [-3, 0, 2, 15])
+@pytest.mark.sampled(3)
 def test_the_share_of_the_threshold_that_the_second_takes_is_uniform_whatever_it_is(
     difference: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -704,6 +704,7 @@ except InputError as error:
     assert "not installed; install it: pip install 'graphfed[secure]'" in answer_of(program)
 
 
+@pytest.mark.slow
 def test_averaging_methods_load_no_cryptography_until_they_are_asked_to() -> None:
     program = """
 import sys

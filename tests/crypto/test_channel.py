@@ -465,7 +465,7 @@ def test_a_site_cannot_vouch_for_another_name() -> None:
     assert "does not vouch for it" in refusal(offer_of(fake))
 
 
-@pytest.mark.parametrize("kind", ["p256", "rsa"])
+@pytest.mark.parametrize("kind", ["p256", pytest.param("rsa", marks=pytest.mark.slow)])
 def test_an_offer_with_any_bit_flipped_is_refused(kind: str) -> None:
     """Every bit. Some flips make a certificate that the library warns of, and warnings are errors here."""
     offer = Handshake.begin(client("north", kind), "south", "run 1").offer

@@ -425,6 +425,7 @@ def test_narrow_rows_share_a_ciphertext_and_wide_ones_take_several():
 # ---- the library
 
 
+@pytest.mark.slow
 def test_importing_graphfed_and_running_a_simulation_do_not_load_the_library():
     code = (
         "import sys, graphfed\n"

@@ -499,6 +499,7 @@ DISTURBANCES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
 @pytest.mark.parametrize("number", range(MESSAGES))
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("what", DISTURBANCES)
+@pytest.mark.sampled(5)
 def test_a_message_that_is_not_the_expected_one_ends_the_session(what: str, side: int, number: int) -> None:
     """Left out, the next one comes in its place; after the last, both wait: an error too, and no hang."""
     parties = [some_comparing(True), some_comparing(False)]
@@ -650,6 +651,7 @@ def test_a_bundle_of_none_sends_nothing() -> None:
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("what", [*DISTURBANCES, "of other lengths", "of more parties", "far too many"])
+@pytest.mark.sampled(5)
 def test_a_bundle_that_is_not_whole_ends_the_session(what: str, side: int, number: int) -> None:
     change = {
         **DISTURBANCES,

@@ -21,6 +21,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_pair_up_to_8_bits_and_100_000_of_10_16_and_32_have_the_right_outcome_at_both(
     certificates: Path,
 ) -> None:
@@ -56,6 +57,7 @@ def test_maxima_of_2708_by_64_numbers_and_the_way_of_their_gradients_are_right_a
         assert abs(party["chosen"].mean() - 0.5) < 0.01
 
 
+@pytest.mark.slow
 def test_the_last_message_of_a_party_that_has_ended_arrives(certificates: Path) -> None:
     """More bytes than fit in the socket of who reads, so that some wait in that of a sender that is done."""
 

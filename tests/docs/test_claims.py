@@ -22,6 +22,7 @@ from verdicts import FAILS, HOLDS, PARTLY, UNDECIDED, Finding, Judged, check, ju
 from graphfed.reproductions import PAPERS  # noqa: E402
 
 RESULTS = ROOT / "benchmarks/results"
+RECORDS = Records(RESULTS)
 CLAIMS = yaml.safe_load((ROOT / "docs/papers/claims.yaml").read_text())
 SP = "Separate training (SP) has the printed accuracy on Cora"
 
@@ -59,7 +60,7 @@ def compared(records: Records, **more: Any) -> str:
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim['paper']}: {claim['claim'][:50]}")
 def test_every_claim_has_the_verdict_that_the_records_give(claim: dict[str, Any]) -> None:
-    check(judge(Records(RESULTS), claim))
+    check(judge(RECORDS, claim))
 
 
 def test_causes_have_no_figures_that_are_typed_by_hand() -> None:

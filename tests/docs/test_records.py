@@ -231,6 +231,7 @@ def build(folder: Path, results: Path, pages: dict[str, str]) -> tuple[Any, str]
     return done, page.read_text() if page.exists() else ""
 
 
+@pytest.mark.slow
 def test_a_changed_record_changes_the_sentence_table_and_picture_and_contradicts_the_claim(
     records: Records, tmp_path: Path
 ) -> None:
@@ -256,6 +257,7 @@ def test_a_changed_record_changes_the_sentence_table_and_picture_and_contradicts
     assert (tmp_path / "html/_images/lumos-fig3.svg").read_text() != drawn
 
 
+@pytest.mark.slow
 def test_unknown_names_fail_the_build_with_file_line_and_the_nearest_name(tmp_path: Path) -> None:
     done, _ = build(tmp_path, RESULTS, {"index": WRONG})
     assert done.returncode == 1

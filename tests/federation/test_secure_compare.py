@@ -461,6 +461,7 @@ def test_simulated_acceptances_follow_metropolis_and_depend_on_the_seed() -> Non
 @needs_secure
 @pytest.mark.parametrize("workers", PLACEMENTS, ids=["stacked", "several each", "one at a time"])
 @pytest.mark.parametrize(("temperature", "bit"), [(1e9, 1), (0.05, 0)], ids=["hot", "cold"])
+@pytest.mark.sampled(5)
 def test_where_no_draw_matters_a_real_acceptance_is_the_simulated_one_at_the_same_bytes(
     workers: Groups, temperature: float, bit: int
 ) -> None:

@@ -12,8 +12,12 @@ RUNS = golden_runs()
 GOLDEN: dict[str, Any] = json.loads(RECORD.read_text())
 
 
-#: Two-party protocols between 48 clients: the second tier.
-SLOW = ("lumos classification protocols=real", "lumos classification aggregation=secure protocols=real")
+#: Protocols between 48 clients, two by two or all with all: the second tier.
+SLOW = (
+    "prediction_release classification aggregation=secure protocols=real",
+    "lumos classification protocols=real",
+    "lumos classification aggregation=secure protocols=real",
+)
 PARAMS = [
     pytest.param(run, id=run.name.replace(" ", "-"), marks=[pytest.mark.slow] if run.name in SLOW else [])
     for run in RUNS

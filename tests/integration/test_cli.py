@@ -15,7 +15,8 @@ from graphfed.cli import main
 from graphfed.errors import GraphfedError
 from graphfed.methods.registry import METHODS
 
-RUN = ["run", "fedavg", "--clients", "3", "--rounds", "2"]
+#: A report takes longer than such a run (test_report.py has them).
+RUN = ["run", "fedavg", "--clients", "3", "--rounds", "2", "--no-report"]
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,23 @@ def test_without_json_the_test_score_and_the_folder_are_printed(capsys: pytest.C
 
 def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixture[str]) -> None:
     Path("run.yaml").write_text("method: fedgcn\nclients: 3\nrounds: 5\nset: {lr: 0.1, hops: 1}\n")
-    assert main(["run", "--config", "run.yaml", "--rounds", "1", "--set", "hops=0", "--out", "here"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                "--config",
+                "run.yaml",
+                "--rounds",
+                "1",
+                "--set",
+                "hops=0",
+                "--out",
+                "here",
+                "--no-report",
+            ]
+        )
+        == 0
+    )
     config = json.loads(Path("here/manifest.json").read_text())["config"]
     assert (config["method"], config["clients"]) == ("fedgcn", 3)
     training = config["training"]
@@ -297,7 +314,7 @@ def test_a_signal_that_is_ignored_stays_ignored_and_handlers_are_given_back() ->
 
 def test_compare_prints_a_table_and_writes_the_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", "central", "local", "fedavg", "fedgcn", "--clients", "3", "--rounds", "2"]
-    assert main([*arguments, "--seeds", "0,1", "--out", "table", "--no-progress"]) == 0
+    assert main([*arguments, "--seeds", "0,1", "--out", "table", "--no-progress", "--no-report"]) == 0
     out = capsys.readouterr().out
     content = json.loads(Path("table/comparison.json").read_text())
     assert [row["method"] for row in content["rows"]] == ["central", "isolated", "fedavg", "fedgcn"]
@@ -308,7 +325,7 @@ def test_compare_prints_a_table_and_writes_the_comparison(capsys: pytest.Capture
 
 def test_compare_says_which_rows_it_added(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", "fedavg", "--clients", "2", "--rounds", "1", "--seeds", "3", "--json"]
-    assert main(arguments) == 0
+    assert main([*arguments, "--no-report"]) == 0
     output = capsys.readouterr()
     assert "added for reference: central, isolated" in output.err
     content = json.loads(output.out.splitlines()[-1])
@@ -331,7 +348,8 @@ def test_a_config_file_without_a_method_holds_the_options_of_all_rows(
 ) -> None:
     Path("all.yaml").write_text("clients: 2\nrounds: 1\nseeds: [5]\nset: {dropout: 0.1}\n")
     Path("hop.yaml").write_text("method: fedgcn\nlabel: one hop\nclients: 2\nrounds: 1\nset: {hops: 1}\n")
-    assert main(["compare", "fedgcn", "--config", "all.yaml", "--config", "hop.yaml", "--json"]) == 0
+    arguments = ["compare", "fedgcn", "--config", "all.yaml", "--config", "hop.yaml", "--json", "--no-report"]
+    assert main(arguments) == 0
     content = json.loads(capsys.readouterr().out.splitlines()[-1])
     rows = {row["label"]: row for row in content["rows"]}
     assert set(rows) == {"fedgcn", "one hop", "central", "isolated", "fedavg"}
@@ -406,12 +424,13 @@ def test_help_imports_neither_torch_nor_numpy() -> None:
     subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, check=True)
 
 
+@pytest.mark.slow
 def test_a_run_imports_no_library_that_it_does_not_need() -> None:
     """pyarrow loads pandas wherever that is installed, and every run needs pyarrow."""
     code = (
         "import sys, pyarrow.parquet, pyarrow as pa; pa.array([1]); by_arrow = set(sys.modules); "
         "from graphfed.cli import main; "
-        f"main({[*RUN, '--no-report']!r}); "
+        f"main({RUN!r}); "
         "heavy = {'torch_geometric', 'sklearn', 'networkx', 'matplotlib', 'pandas'} & set(sys.modules); "
         "sys.exit(', '.join(heavy - by_arrow) or 0)"
     )
@@ -432,7 +451,7 @@ def test_the_contract_s_command_on_real_data_prints_one_object(
 
 def test_a_run_that_diverged_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     diverging = ["--set", "preset=paper", "--set", "lr=3e5", "--set", "dropout=0", "--rounds", "5"]
-    assert main(["run", "fedavg", *diverging, "--no-progress"]) == 0
+    assert main(["run", "fedavg", *diverging, "--no-progress", "--no-report"]) == 0
     assert (
         "training diverged in round 2, so the result is that of the best round before"
         in capsys.readouterr().out

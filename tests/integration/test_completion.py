@@ -105,6 +105,7 @@ def shown_until(file: int, mark: str) -> str:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.slow
 def test_tab_offers_commands_methods_data_sets_partitions_and_the_other_values(
     shell: str, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """The help reads like a manual page: whole at every width, with examples that work; and the method pages."""
 
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -39,9 +40,16 @@ def command_at(path: tuple[str, ...]) -> Any:
 PAGES = pages(typer.main.get_command(app))
 
 
+#: The pages that were printed, by the words of the command and the width.
+PRINTED: dict[tuple[tuple[str, ...], str | None], str] = {}
+
+
 def page(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main([*path, "--help"]) == DONE
-    return capsys.readouterr().out
+    key = path, os.environ.get("COLUMNS")
+    if key not in PRINTED:
+        assert main([*path, "--help"]) == DONE
+        PRINTED[key] = capsys.readouterr().out
+    return PRINTED[key]
 
 
 def examples(text: str) -> list[str]:

@@ -201,7 +201,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a misspelt column": (yaml(YAML + "label: lable\n"), "no column 'lable' (label); did you mean 'label'?"),
 }  # fmt: skip
 
-RUN = ["run", "fedavg", "--rounds", "1", "--no-progress"]
+RUN = ["run", "fedavg", "--rounds", "1", "--no-progress", "--no-report"]
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], values: str) -> None:
@@ -437,6 +437,7 @@ def test_a_data_folder_that_is_none_is_refused(
 
 @pytest.mark.parametrize("file", ["model.safetensors", "manifest.json", "result.json"])
 @pytest.mark.parametrize("left", [0, 0.5, 0.98])
+@pytest.mark.sampled(2)
 def test_a_run_whose_files_are_cut_short_predicts_nothing(
     file: str, left: float, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 On graphs they are in the other files here; what is about classes, edges or nodes has no counterpart."""
 
+import functools
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -72,17 +73,30 @@ def variants(name: str) -> list[dict[str, Any]]:
 CASES = [(name, settings) for name in FORECASTERS for settings in variants(name) if "clip" not in settings]
 
 
+@functools.cache
+def stacked_run(name: str, **settings: Any) -> tuple[Outcome, Federation]:
+    """The run that several laws compare another one with."""
+    return run_local(name, sensor_world(), **settings)
+
+
 # ---- placement ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        # The strategies that average do the same and more.
+        pytest.param(*case, marks=[pytest.mark.slow] * (case[1].get("strategy") in ("at", "sl")))
+        for case in CASES
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("place", [one_at_a_time, pytest.param(in_thirds_of, marks=pytest.mark.slow)])
 def test_every_placement_gives_what_stacked_gives(
     name: str, settings: dict[str, Any], place: Callable[[int], Federation]
 ) -> None:
-    world = sensor_world()
-    fast, fed = run_local(name, world, **settings)
-    slow, oracle = run_local(name, world, place, **settings)
+    fast, fed = stacked_run(name, **settings)
+    slow, oracle = run_local(name, sensor_world(), place, **settings)
     assert torch.allclose(forecasts(fast), forecasts(slow), rtol=0, atol=1e-9)
     assert fast.best_round == slow.best_round
     assert fast.test == pytest.approx(slow.test, abs=1e-9)
@@ -106,9 +120,9 @@ def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
 
 @pytest.mark.parametrize("name", FORECASTERS)
 def test_another_order_of_the_sensors_changes_no_forecast(name: str) -> None:
-    world, order = sensor_world(), np.array([3, 5, 0, 4, 1, 2])
-    one, _ = run_local(name, world)
-    two, _ = run_local(name, reordered(world, order))
+    order = np.array([3, 5, 0, 4, 1, 2])
+    one, _ = stacked_run(name)
+    two, _ = run_local(name, reordered(sensor_world(), order))
     assert torch.allclose(forecasts(one)[order], forecasts(two), rtol=0, atol=1e-9)
     assert one.test == pytest.approx(two.test, abs=1e-9)
 
@@ -140,13 +154,13 @@ def test_sensors_that_training_does_not_see_change_nothing_in_any_placement(name
 
 @pytest.mark.parametrize("name", FORECASTERS)
 def test_a_seed_decides_the_bits_of_what_is_learnt(name: str) -> None:
-    world = sensor_world()
-    one, again, other = (run_local(name, world, seed=seed)[0] for seed in (0, 0, 1))
+    one, _ = stacked_run(name)
+    again, other = (run_local(name, sensor_world(), seed=seed)[0] for seed in (0, 1))
     assert torch.equal(forecasts(one), forecasts(again))
     assert torch.equal(forecasts(one), forecasts(other)) == (name not in TRAINED)
 
 
-@pytest.mark.parametrize("missing", ["masked", "as_read"])
+@pytest.mark.parametrize("missing", ["masked", pytest.param("as_read", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FORECASTERS)
 def test_what_is_kept_is_the_first_best_round_by_the_error_that_is_trained_on(
     name: str, missing: str
@@ -171,7 +185,7 @@ def test_selection_sees_no_reading_that_only_test_windows_have(name: str) -> Non
     missing = world.sensors.missing.copy()
     missing[-1] = False
     changed = replace(world.sensors, readings=readings, missing=missing)
-    one, _ = run_local(name, world)
+    one, _ = stacked_run(name)
     two, _ = run_local(name, SensorWorld(changed, world.split))
     assert one.best_round == two.best_round
     assert one.val == two.val
@@ -230,7 +244,7 @@ def test_windows_that_are_forecast_a_few_at_a_time_are_forecast_alike(
 def test_the_words_of_a_method_are_those_of_its_transfers(name: str) -> None:
     names: set[str] = set()
     for settings in variants(name):
-        _, fed = run_local(name, sensor_world(), **settings)
+        _, fed = run_local(name, sensor_world(), rounds=1, **settings)
         names |= {entry.name for entry in fed.ledger.entries}
     said = {*CONTROL, *get_task(FORECASTING).evaluation.messages}
     if "scores/masked" in names:
@@ -285,10 +299,8 @@ PLACES, FEW_PLACES = 8, 1
 @pytest.mark.parametrize(
     ("name", "split"),
     [
-        (name, split)
-        for name in FORECASTERS
-        for split in ("default", "inductive:0.5")
-        if split == "default" or name in INDUCTIVE
+        *((name, "default") for name in FORECASTERS),
+        *(pytest.param(name, "inductive:0.5", marks=pytest.mark.slow) for name in INDUCTIVE),
     ],
 )
 def test_a_run_that_breaks_anywhere_goes_on_to_the_same_bits(

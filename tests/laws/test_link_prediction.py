@@ -41,7 +41,7 @@ APART = [name for name in METHODS if not get_method(name).pooled]
 
 @pytest.mark.parametrize("name", METHODS)
 def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name: str) -> None:
-    world = link_world()
+    world = link_world(nodes=24 if one_each(get_method(name)) else 36)
     fast, fed = run_local(name, world)
     slow, oracle = run_local(name, world, one_at_a_time)
     assert torch.allclose(scores(fast), scores(slow), rtol=0, atol=1e-9)
@@ -87,7 +87,7 @@ def test_a_seed_decides_the_bits(name: str) -> None:
     assert not torch.allclose(scores(one), scores(other))
 
 
-@pytest.mark.parametrize("place", [stacked, one_at_a_time])
+@pytest.mark.parametrize("place", [stacked, pytest.param(one_at_a_time, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_that_is_resumed_ends_with_the_same_bits(
     name: str, place: Callable[[int], Federation], tmp_path: Path

@@ -85,7 +85,7 @@ def test_the_words_of_a_method_are_those_of_its_transfers(
     monkeypatch.setenv(KEY, "5f" * 32)
     names: set[str] = set()
     for settings in VARIANTS.get(name, [{}]):
-        _, fed = run_local(name, world_of(name), **settings)
+        _, fed = run_local(name, world_of(name), rounds=1, **settings)
         names |= {entry.name for entry in fed.ledger.entries}
     if name in APART:
         _, ledger = run_processes(name, world_of(name), three_clients, **APART[name])

@@ -29,6 +29,11 @@ from graphfed.tasks.base import PRESETS
 SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
 
 
+def nodes_of(name: str) -> int:
+    """Fewer where a client is a node, because one client at a time takes a while."""
+    return 24 if one_each(get_method(name)) else 60
+
+
 def settings_of(name: str) -> dict:
     """Dropout and weight decay on, so that the laws see keyed draws and ghost rows (the toy has no
     dropout)."""
@@ -46,7 +51,7 @@ def settings_of(name: str) -> dict:
 )
 @pytest.mark.parametrize("name", METHODS)
 def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, sparse, preset):
-    world = make_world(sparse=sparse)
+    world = make_world(sparse=sparse, nodes=nodes_of(name))
     world = world if sparse else last_round_stands(world)
     fast, fed = run_local(name, world, preset=preset, **settings_of(name))
     slow, oracle = run_local(name, world, "one at a time", preset=preset, **settings_of(name))
@@ -57,7 +62,15 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, spar
 
 
 @pytest.mark.parametrize("preset", [PRESETS[0], pytest.param(PRESETS[1], marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [n for n in METHODS if not get_method(n).pooled])
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Of methods with a client for every node: other processes, which have to start.
+        pytest.param(n, marks=[pytest.mark.slow] * one_each(get_method(n)))
+        for n in METHODS
+        if not get_method(n).pooled
+    ],
+)
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset, three_clients: ThreeWorkers):
     world = last_round_stands(make_world(1))
     apart, ledger = run_processes(name, world, three_clients, preset=preset, **settings_of(name))
@@ -86,7 +99,7 @@ def test_clients_and_a_helper_in_separate_processes_equal_stacked(
 @pytest.mark.parametrize("name", METHODS)
 def test_in_float32_placements_agree_on_predictions_and_metrics_of_the_first_rounds(name):
     torch.set_default_dtype(torch.float32)
-    world = make_world(2)
+    world = make_world(2, nodes=nodes_of(name))
     fast, _ = run_local(name, world, rounds=2, **settings_of(name))
     slow, _ = run_local(name, world, "one at a time", rounds=2, **settings_of(name))
     assert fast.test["accuracy"] == slow.test["accuracy"]
@@ -112,8 +125,15 @@ def test_permuting_the_clients_permutes_the_results(name):
         assert (entry.received == entry_moved.received[order]).all()
 
 
-@pytest.mark.parametrize("fraction", [0.4, 0.7], ids=["few are gathered", "many are masked"])
-@pytest.mark.parametrize("keep", ["reset", "keep"])
+@pytest.mark.parametrize(
+    ("keep", "fraction"),
+    [
+        pytest.param("reset", 0.4, id="reset-few are gathered"),
+        pytest.param("keep", 0.7, id="keep-many are masked"),
+        pytest.param("reset", 0.7, id="reset-many are masked", marks=pytest.mark.slow),
+        pytest.param("keep", 0.4, id="keep-few are gathered", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", [n for n in METHODS if get_method(n).dropouts])
 def test_absent_clients_change_nothing_in_any_placement(name, keep, fraction):
     """Stacked, few present clients are gathered and many are masked; one at a time, absent clients do not run
@@ -165,6 +185,7 @@ def test_a_partition_is_the_same_file_after_a_round_trip(tmp_path):
     [(name, backbone) for name in ("fedavg", "isolated") for backbone in ("gcn", "gat", "sage")]
     + [("fedgcn", "gcn")],
 )
+@pytest.mark.sampled(3)
 def test_every_backbone_and_depth_is_the_same_in_both_placements(name, backbone, layers):
     settings = {**SETTINGS, "layers": layers, **having(name, backbone=backbone, heads=2)}
     world = make_world(6)

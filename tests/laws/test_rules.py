@@ -49,6 +49,8 @@ RULES = {
     "admm": {"rho": 0.3},
 }
 SETTINGS = {"optimizer": "sgd", "lr": 0.1, "weight_decay": 1e-2, "dropout": 0.0}
+#: Whether they are sparse: then clients keep the first layer's weights only of the features that they have.
+FEATURES = [pytest.param(True, id="sparse"), pytest.param(False, id="dense", marks=pytest.mark.slow)]
 
 
 def settings_of(rule: str) -> dict[str, object]:
@@ -159,7 +161,7 @@ def expected(world: World, rule: str, rounds: int) -> Weights:
     return w
 
 
-@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("sparse", FEATURES)
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_is_a_plain_loop_over_clients(rule: str, sparse: bool) -> None:
     """Also where clients keep the first layer's weights only of the features that they have."""
@@ -212,7 +214,7 @@ def test_admm_and_scaffold_reach_the_common_optimum_where_fedavg_stops_short() -
     assert norms["scaffold"] < 1e-4
 
 
-@pytest.mark.parametrize("form", ["plaintext", "simulated"])
+@pytest.mark.parametrize("form", ["plaintext", pytest.param("simulated", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rule", RULES)
 def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(rule: str, form: str) -> None:
     world = last_round_stands(make_world(1))
@@ -259,7 +261,7 @@ def test_fedsgd_goes_on_where_few_clients_take_part() -> None:
     assert not torch.allclose(logits(fast), logits(whole), atol=1e-3)
 
 
-@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("sparse", FEATURES)
 def test_the_mean_of_the_control_variates_is_that_of_the_clients_whoever_took_part(sparse: bool) -> None:
     """c = sum_i (n_i / n) c_i, also where some clients have been absent, gathered or masked."""
     for fraction in (0.25, 0.6, 1.0):

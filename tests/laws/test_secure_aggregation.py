@@ -83,7 +83,10 @@ def test_the_methods_that_average_are_these() -> None:
     ]
 
 
-@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize(
+    "sparse",
+    [pytest.param(True, id="sparse"), pytest.param(False, id="dense", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", AVERAGING)
 @pytest.mark.parametrize("placement", ["stacked", "one at a time"])
 def test_the_real_form_and_the_ideal_one_agree_in_bits_and_bytes(
@@ -110,7 +113,8 @@ def test_it_is_the_plain_average_to_within_its_fixed_point(name: str) -> None:
     assert plain.test == pytest.approx(secure.test, abs=1e-3)
 
 
-@pytest.mark.parametrize("protocols", ["real", "simulated"])
+# In each placement the real form is the ideal one, says the first test.
+@pytest.mark.parametrize("protocols", [pytest.param("real", marks=pytest.mark.slow), "simulated"])
 @pytest.mark.parametrize("name", AVERAGING)
 def test_placement_does_not_change_it(name: str, protocols: str) -> None:
     world = make_world(2)
@@ -133,11 +137,12 @@ def test_in_processes_it_has_the_bits_and_the_ledger_of_one_at_a_time(
     assert ledger.to_json() == fed.ledger.to_json()
 
 
+@pytest.mark.deeper
 @pytest.mark.parametrize(
     "fraction", [0.5, pytest.param(0.7, marks=pytest.mark.slow)], ids=["3 of 6", "4 of 6"]
 )
 @pytest.mark.parametrize("name", WITH_FEWER)
-def test_it_is_over_those_that_take_part_in_the_round(name: str, fraction: float) -> None:
+def test_it_is_over_those_that_take_part_in_the_round(name: str, fraction: float, deep: bool) -> None:
     world = make_world(4, clients=6)
     options = {**SETTINGS, "fraction": fraction}
     plain, _ = run_local(name, world, **options)
@@ -145,6 +150,7 @@ def test_it_is_over_those_that_take_part_in_the_round(name: str, fraction: float
         run_local(name, world, placement, aggregation="secure", protocols=protocols, **options)
         for placement in ("stacked", "one at a time")
         for protocols in ("real", "simulated")
+        if deep or (placement == "stacked") == (protocols == "real")
     ]
     first, fed = outcomes[0]
     assert torch.allclose(logits(first), logits(plain), rtol=0, atol=1e-4)
@@ -288,6 +294,7 @@ def test_a_method_without_a_step_for_it_refuses_the_setting(name: str) -> None:
     assert all(choice in str(error.value) for choice in choices)
 
 
+@pytest.mark.slow
 def test_without_the_library_the_real_form_is_refused_at_once_and_the_ideal_one_runs() -> None:
     program = """
 import sys

@@ -109,6 +109,7 @@ def gradient_of(world: World, placement: str, **settings: Any) -> dict[str, Tens
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("clients", [2, 3, 5, 10])
+@pytest.mark.sampled(5)
 def test_gradients_and_predictions_are_those_of_a_dense_gat(clients: int, layers: int) -> None:
     for placement, sparse in (("stacked", True), ("one at a time", False)):
         world = last_round_stands(make_world(clients, clients=clients, sparse=sparse))
@@ -122,6 +123,7 @@ def test_gradients_and_predictions_are_those_of_a_dense_gat(clients: int, layers
 
 
 @pytest.mark.parametrize("exchange", ["plaintext", "secure"])
+@pytest.mark.slow
 def test_in_processes_it_is_the_dense_gat(exchange: str, three_clients: ThreeWorkers) -> None:
     world = last_round_stands(make_world(1))
     expected, _ = dense_step(world, config_of(METHOD, **ONE_STEP))

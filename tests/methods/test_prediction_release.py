@@ -120,6 +120,7 @@ def received(world: World, word: int, epsilon: float) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("classes", [3, 4])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+@pytest.mark.sampled(5)
 def test_all_receivers_together_distinguish_two_feature_vectors_by_no_more_than_epsilon(
     epsilon: float, classes: int
 ) -> None:

@@ -239,6 +239,7 @@ def test_the_exact_network_with_leaky_relu_is_gat(seed: int, heads: int) -> None
 @pytest.mark.parametrize("psi", ["smooth", "leaky_relu"])
 @pytest.mark.parametrize("degree", DEGREES)
 @pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.sampled(5)
 def test_theorem_3_of_the_attention(psi: str, degree: int, heads: int) -> None:
     """|alphahat - alpha| <= alpha 2 eta / (1 - eta), each of them and added up; these are the network's."""
     score = Score(psi, True, degree, DOMAIN)  # type: ignore[arg-type]
@@ -259,6 +260,7 @@ def test_theorem_3_of_the_attention(psi: str, degree: int, heads: int) -> None:
 @pytest.mark.parametrize("evaluation", ["features", "matrix", "vector"])
 @pytest.mark.parametrize("degree", DEGREES)
 @pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.sampled(5)
 def test_theorems_4_and_5_of_the_embeddings(evaluation: str, degree: int, heads: int) -> None:
     """After the first layer, and after each later one as far as the one before allows; from the features, or
     from FedGAT's message."""
@@ -311,6 +313,7 @@ def moved(length: float, longest: float, delta: float, seeds: int = 20) -> tuple
 
 @pytest.mark.parametrize("longest", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("delta", [1e-3, 0.05, 0.3])
+@pytest.mark.sampled(2)
 def test_theorem_5_for_any_inputs_that_are_off(longest: float, delta: float) -> None:
     """Outputs may be off by more than inputs: the term of the attention is needed."""
     to_bound, to_delta = moved(1.0, longest, delta)

@@ -58,8 +58,9 @@ def one_round(world: SensorWorld, **settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("server_rounds", [1, 3])
 def test_a_rounds_bytes_are_the_papers_formula(strategy: str, server_rounds: int) -> None:
-    world = sensor_world()
-    outcome, fed = run_local("cnfgnn", world, strategy=strategy, server_rounds=server_rounds)
+    world = sensor_world(every=6)
+    settings = {"strategy": strategy, "server_rounds": server_rounds, "every": 6, "rounds": 2}
+    outcome, fed = run_local("cnfgnn", world, **settings)
     totals = fed.ledger.totals()
     config = config_of(METHOD)
     expected = training_numbers(
@@ -248,8 +249,8 @@ MORE_PLAIN = [
 def test_weights_after_two_rounds_are_those_of_plain_loops_over_the_sensors_that_take_part(
     strategy: str, variant: str, split: str
 ) -> None:
-    settings = {"teacher": 0.0, **VARIANTS[variant], "strategy": strategy}
-    fed, state, config = begun(sensor_world(split), **settings)
+    settings = {"teacher": 0.0, "every": 6, "batch": 8, **VARIANTS[variant], "strategy": strategy}
+    fed, state, config = begun(sensor_world(split, every=6), **settings)
     plain = Plain(state.prepared.training.parts[0], state.prepared.edges.parts[0], config)
     for number in (1, 2):
         state = METHOD.round(fed, state, config, number)

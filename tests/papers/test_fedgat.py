@@ -63,6 +63,7 @@ def double() -> object:
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("attention", ["tied", "free"])
+@pytest.mark.sampled(5)
 def test_matrices_vectors_and_direct_evaluation_are_one(layers: int, attention: str) -> None:
     world = small_world()
     outcomes = {

@@ -94,6 +94,7 @@ def predicted(world: World, weights: dict[str, Tensor], **settings: Any) -> Tens
 @pytest.mark.parametrize("kind", WORLDS)
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("how", EVALUATIONS)
+@pytest.mark.sampled(5)
 def test_from_the_same_weights_it_predicts_what_hops_predict(how: str, layers: int, kind: str) -> None:
     world = world_of(kind)
     for attention, drop_single in (("tied", True), ("tied", False), ("free", True)):
@@ -116,6 +117,7 @@ def test_with_one_client_it_is_hops_to_the_last_bit_and_byte() -> None:
 @pytest.mark.parametrize("drop_single", [False, True])
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.parametrize("kind", WORLDS)
+@pytest.mark.sampled(5)
 def test_what_is_sent_is_what_the_formula_says(kind: str, layers: int, drop_single: bool) -> None:
     """Once: the message of every node to its own client, 6 F B + 2 B + 4 (p + 1) B^2 numbers; an id of
     every node, and back its size and one byte; an id of every pair of a client and a neighbour elsewhere,
@@ -164,6 +166,7 @@ def test_predicting_is_counted_in_its_own_phases() -> None:
 
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
 @pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.sampled(3)
 def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(layers: int, sparse: bool) -> None:
     world = last_round_stands(make_world(5, sparse=sparse))
     settings = {**REGULARISED, "later": "exchange", "layers": layers}

@@ -113,6 +113,7 @@ WORLDS = {
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.sampled(3)
 def test_weights_and_traffic_are_those_of_plain_loops_over_clients_and_nodes(settings, world):
     made, chosen = WORLDS[world](), SETTINGS[settings]
     weights, fed = trained(made, **chosen)

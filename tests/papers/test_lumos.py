@@ -69,6 +69,7 @@ def sizes(ledger: Ledger) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("backbone", ["gcn", "gat"])
 @TASKS
+@pytest.mark.sampled(5)
 def test_both_trainers_give_the_same_results_and_the_same_ledger(
     run: Run, backbone: str, layers: int
 ) -> None:

@@ -135,9 +135,10 @@ def test_a_client_with_workload_1_moves_its_only_edge_and_one_without_edges_move
     assert {number_of_moves(0, step, 3, 20) for step in range(99)} == {1, 2, 3}  # ln 20 = 2.996
 
 
+@pytest.mark.deeper
 @pytest.mark.parametrize(("rise", "temperature"), [(1, 1.0), (2, 1.0), (1, 3.0), (0, 1.0), (-2, 0.5)])
-def test_a_step_is_accepted_with_the_probability_of_eq_18(rise: int, temperature: float) -> None:
-    draws = 4000
+def test_a_step_is_accepted_with_the_probability_of_eq_18(rise: int, temperature: float, deep: bool) -> None:
+    draws = 4000 if deep else 500
     hits = sum(is_accepted(fold(0, step), 3, 5, 9, rise, temperature) for step in range(draws))
     p = min(1.0, np.exp(-rise / temperature))
     # Five standard errors: a false alarm in about a million, and these draws are fixed.

@@ -205,6 +205,7 @@ def largest_loss(laws: list[list[float]]) -> float:
     ],
 )
 @pytest.mark.parametrize("accounting", ["per_receiver", "coalition"])
+@pytest.mark.sampled(3)
 def test_whatever_the_number_of_bins_no_receiver_and_no_coalition_learns_more_than_is_stated(
     bins: int | None, receivers: int, accounting: str
 ) -> None:

@@ -502,6 +502,7 @@ def test_balanced_class_weights_weigh_every_training_node_in_the_loss_of_the_poo
 @pytest.mark.parametrize("aggr", ["max", "min"])
 @pytest.mark.parametrize("maps", ["linear", "identity"])
 @pytest.mark.parametrize("placement", ["stacked", "one at a time"])
+@pytest.mark.sampled(3)
 def test_a_secure_maximum_on_fixed_point_gives_what_plaintext_pooling_gives_up_to_its_rounding(
     protocols: str, aggr: str, maps: str, placement: str
 ) -> None:

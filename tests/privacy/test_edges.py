@@ -36,7 +36,7 @@ class Chosen(Noise):
         return torch.tensor(rows, dtype=torch.int32).reshape(len(ids), width)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@pytest.mark.parametrize("n", [2, 3, pytest.param(4, marks=pytest.mark.slow), 5])
 def test_every_pair_is_flipped_on_its_own_and_by_nothing_else(n: int) -> None:
     """All graphs times all sets of flips of up to 4 nodes (5: one graph): what comes out is their
     symmetric difference. With the chance of each flip, COIN / 2^32, that is the whole law."""

@@ -48,6 +48,7 @@ def test_one_method_s_description_keeps_those_of_all(monkeypatch: pytest.MonkeyP
     assert [each["name"] for each in describe_every_method()] == [*METHODS]
 
 
+@pytest.mark.slow
 def test_a_list_that_is_kept_is_printed_without_torch() -> None:
     program = (
         "import sys; from graphfed.cli import main; assert main(['methods', '--json']) == 0; "

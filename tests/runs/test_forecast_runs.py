@@ -295,6 +295,7 @@ LEARNERS = {
 
 
 @pytest.mark.parametrize("name", ["last_value", "historical_average", *LEARNERS])
+@pytest.mark.sampled(2)
 def test_absent_sensors_have_no_forecasts_and_change_those_of_no_one_but_cnfgnn(
     tmp_path: Path, sensors: Sensors, name: str
 ) -> None:

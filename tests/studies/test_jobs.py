@@ -22,6 +22,7 @@ def send_mask(to: Connection) -> None:
     to.send(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_processes_start_is_heard_afterwards_and_by_none_of_them() -> None:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe()

@@ -98,7 +98,7 @@ def test_every_seed_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seeds == [3, 4]
 
 
-@pytest.mark.parametrize("again", ["the same command", "resume"])
+@pytest.mark.parametrize("again", [pytest.param("the same command", marks=pytest.mark.slow), "resume"])
 def test_a_stopped_sweep_runs_only_what_is_missing_and_ends_alike(
     again: str, tried: Sweep, own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
