@@ -117,7 +117,9 @@ def test_the_comparison_of_methods_has_the_mean_and_deviation_of_each(tmp_path: 
 
 
 def test_personalised_accuracies_are_of_the_settings_that_validation_chose(tmp_path: Path) -> None:
-    rows = run("personalised", tmp_path / "personalised.json")["methods"]
+    found = run("personalised", tmp_path / "personalised.json")
+    rows = found["methods"]
+    assert list(found["program"]) == ["isolated", "fedavg", "fedpub"]
     assert list(rows) == ["isolated", "fedavg", "fedprox", "scaffold", "fedpub"]
     for row in rows.values():
         assert row["settings"] == max(row["tried"], key=lambda one: one["val"])["settings"]

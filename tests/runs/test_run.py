@@ -52,6 +52,7 @@ def test_a_result_has_every_key_of_the_contract_and_plain_values_only(finished: 
     assert set(result["test"]) == set(result["val"])
     assert set(result["test"]) == {
         "accuracy", "macro_f1", "balanced_accuracy", "auc", "average_precision", "loss",
+        "client_accuracy", "client_accuracy_std", "client_accuracy_min",
     }  # fmt: skip
     assert set(result["seconds"]) >= {"setup", "train", "total", "per_round"}
     assert set(result["bytes"]) == {"total", "up", "down", "peer", "setup", "by_transfer", "other_phases"}
