@@ -192,7 +192,7 @@ def as_rows(weights: Tensors) -> Tensor:
 
 def from_rows(rows: Tensor, shapes: Mapping[str, torch.Size]) -> Tensors:
     """Return rows [K, D] as weights [K, ...]."""
-    parts = rows.split([math.prod(shape) for shape in shapes.values()], 1)
+    parts = torch.split(rows, [math.prod(shape) for shape in shapes.values()], 1)
     return {k: part.reshape(-1, *shape) for (k, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
