@@ -69,6 +69,7 @@ def section_of(method: Method) -> str:
         "One node at each client": method.partition == "ego",
         "Clients that share nodes": method.requires.nodes_per_client == "at least one",
         "Nothing may leave a client": method.sends.summary == "nothing",
+        "A model for every client": method.personal,
         "Weights or gradients only": only_weights is not None,
         "Methods that use cross-client edges": True,
     }

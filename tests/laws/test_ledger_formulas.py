@@ -20,6 +20,7 @@ from graphfed.federation import Federation
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.lumos.assignment import Cover, by_local_rule, workloads
 from graphfed.methods.registry import get_method
+from graphfed.random import fold, uniform
 
 ROUNDS = 4
 F, H, C = 12, 5, 3
@@ -45,6 +46,29 @@ def scaffold(world: World) -> dict[str, int]:
     """As averaging, and control variates in addition to the weights."""
     weights = averaging(world)
     return {**weights, "control_variate": weights["model"], "control_variate_change": weights["update"]}
+
+
+def fedpub(world: World) -> dict[str, int]:
+    """Every round every client sends its model and C outputs, and gets a model of its own; once, the first
+    model and the random graph: F numbers for each of 5 communities of 100 nodes, and its edges, by looping
+    over the pairs of a community."""
+    weights, k, scalar = averaging(world), world.clients, 8
+    key = fold(0, "random_graph")
+    draws = uniform(fold(key, "edges"), torch.arange(500), 100)
+    edges = sum(
+        float(draws[u, v % 100]) < 0.1
+        for c in range(5)
+        for u in range(100 * c, 100 * c + 100)
+        for v in range(u + 1, 100 * c + 100)
+    )
+    return {
+        "training_counts": k * 8,
+        "model": k * model_size() * scalar,
+        "random_graph": k * (500 * F * scalar + 2 * 2 * edges * 8),
+        "personal_update": weights["update"],
+        "functional_embedding": ROUNDS * k * C * scalar,
+        "personal_model": weights["model"],
+    }
 
 
 def closures(world: World) -> list[set[int]]:
@@ -365,6 +389,7 @@ FORMULAS = {
     "fedadam": averaging,
     "fedavgm": averaging,
     "scaffold": scaffold,
+    "fedpub": fedpub,
     "skeleton": averaging,
     "fedgcn": fedgcn,
     "distgat": distgat,
@@ -609,9 +634,10 @@ def test_evaluation_control_and_prediction_stand_beside_the_cost():
     assert beside == {"eval", "control", "predict"}
     assert totals["by_transfer"] == averaging(make_world())
     # Confusion counts with the column of none, and the loss: every round, and at the end for both targets,
-    # there with 2048 / C bins of scores for each class; once, validation nodes of each class.
+    # there with 2048 / C bins of scores for each class, the client's accuracy and 1001 bins of it; once,
+    # validation nodes of each class.
     scores = 3 * (C * (C + 1) + 1) * 8
-    histograms, counts = 2 * 3 * C * 2 * (2048 // C) * 8, 3 * C * 8
+    histograms, counts = 2 * 3 * (C * 2 * (2048 // C) + 1 + 1001) * 8, 3 * C * 8
     evaluated = ROUNDS * 3 * model_size() * 8 + (ROUNDS + 2) * scores
     assert totals["other_phases"]["eval"] == evaluated + histograms + counts
     assert totals["other_phases"]["predict"] == 3 * model_size() * 8
