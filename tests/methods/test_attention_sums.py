@@ -291,11 +291,13 @@ def test_sums_of_several_rounds_give_the_features() -> None:
         assert torch.allclose(found.solution[:, 0], torch.eye(4, 5, dtype=torch.float64)[k], atol=1e-6)
 
 
-def test_the_gradient_of_the_last_layer_shows_the_label_of_a_training_node() -> None:
+@pytest.mark.parametrize("heads", [1, 3])
+def test_the_gradient_of_the_last_layer_shows_the_label_of_a_training_node(heads: int) -> None:
+    """In the gradient of the sum of every output head."""
     for exchange in ("plaintext", "secure"):
         world = one_hub()
         fed = Watched([(k,) for k in range(4)])
-        fed, state, config = set_up(world, fed=fed, layers=1, exchange=exchange)
+        fed, state, config = set_up(world, fed=fed, layers=1, exchange=exchange, output_heads=heads)
         with fed.phase("train", round_number=1):
             METHOD.round(fed, state, config, 1)
         gradients = [
@@ -306,7 +308,7 @@ def test_the_gradient_of_the_last_layer_shows_the_label_of_a_training_node() -> 
         gradients = [g[0] if isinstance(g, tuple) else g for g in gradients]
         assert len(gradients) == 3, "every client with a neighbour receives it"
         for gradient in gradients:
-            assert int(gradient[0, :-1].argmin()) == world.graph.y[0]
+            assert (gradient.view(heads, -1)[:, :-1].argmin(1) == int(world.graph.y[0])).all()
 
 
 def test_the_server_receives_no_feature_embedding_or_edge() -> None:

@@ -423,7 +423,7 @@ def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, layers_le
             nothing = z.own.new_zeros(heads)
             return nothing[:, None], nothing, nothing
         source, target = multiply(x, both, client).chunk(2, -1)
-        return x.view(len(x), heads, -1), source, target
+        return x.view(len(x), heads, x.shape[1] // heads), source, target
 
     parent = scored(z.parent, pairs)
 
