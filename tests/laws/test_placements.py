@@ -196,6 +196,7 @@ def test_every_backbone_and_depth_is_the_same_in_both_placements(name, backbone,
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if having(name, output_heads=3)])
+@pytest.mark.sampled(5)
 def test_averaged_output_heads_are_the_same_in_both_placements(name):
     settings = {**SETTINGS, **having(name, backbone="gat", heads=2, output_heads=3)}
     world = last_round_stands(make_world(6))
