@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 DATA_SETS = (
-    "digits", "social", "cora", "citeseer", "pubmed", "facebook", "lastfm", "dblp", "physics", "roads",
-    "metr_la", "pems_bay", "metr_la_week", "metr_la_raw", "metr_la_20", "pems_bay_67",
+    "digits", "social", "cora", "citeseer", "pubmed", "facebook", "lastfm", "dblp", "physics",
+    "physics_10k", "roads", "metr_la", "pems_bay", "metr_la_week", "metr_la_raw", "metr_la_20", "pems_bay_67",
 )  # fmt: skip
 PARTITIONS = (
     "label_dirichlet", "label_skew", "random", "edges_uniform", "louvain", "metis", "overlapping", "ego",
@@ -45,9 +45,9 @@ SPLITS = ("default", "public", "per_class", "random", "random_plain", "edges", "
 DEVICES = ("cpu", "cuda")
 #: Keys of --set: settings of every method, then those of single methods, of partitions and of data.
 SETTINGS = (
-    "lr", "weight_decay", "hidden", "layers", "features", "dropout", "backbone", "heads", "local_steps",
-    "fraction", "optimizer", "client_state", "patience", "eval_every", "aggregation", "protocols",
-    "select", "class_weights", "optimizer_at", "rounds",
+    "lr", "weight_decay", "hidden", "layers", "features", "dropout", "backbone", "heads", "output_heads",
+    "local_steps", "fraction", "optimizer", "client_state", "patience", "eval_every", "aggregation",
+    "protocols", "select", "class_weights", "optimizer_at", "rounds",
     "mu", "similarity_scale", "masks", "mask_l1", "server_lr", "beta1", "beta2", "tau", "hops", "exchange",
     "node_ids", "predictor", "maps",
     "update", "pooling", "norm", "aggr", "batch_size", "combine", "feature_low", "feature_high", "noise_seed",

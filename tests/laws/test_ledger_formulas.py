@@ -97,10 +97,11 @@ def fedgcn(world: World) -> dict[str, int]:
     }
 
 
-def distgat(world: World) -> dict[str, int]:
-    """As averaging, with the weights of a two-layer GAT: 8 heads of H, then one head of C."""
+def distgat(world: World, outputs: int = 1) -> dict[str, int]:
+    """As averaging, with the weights of a two-layer GAT: 8 heads of H, then `outputs` heads of C that share a
+    bias."""
     heads, scalar, k = 8, 8, world.clients
-    size = F * heads * H + 2 * heads * H + heads * H + heads * H * C + 2 * C + C
+    size = F * heads * H + 2 * heads * H + heads * H + outputs * (heads * H * C + 2 * C) + C
     return {
         "training_counts": k * 8,
         "model": ROUNDS * k * size * scalar,
@@ -262,15 +263,15 @@ def prediction_release(world: World) -> dict[str, int]:
     }
 
 
-def attention_sums(world: World) -> dict[str, int]:
+def attention_sums(world: World, outputs: int = 1) -> dict[str, int]:
     """Once, for every neighbour elsewhere, each once for every client that has it, its id twice: of a target,
     and of a part. In each round, for each of these and both layers, a score of every head and H + 1 numbers
     of every head back, and their gradients; the weights of the GAT down and their gradient up."""
     wants = sum(len(c) for c in closures(world)) - world.graph.num_nodes
     heads, scalar, k = 8, 8, world.clients
-    scores = ROUNDS * wants * (heads + 1) * scalar
-    parts = ROUNDS * wants * (heads * (H + 1) + C + 1) * scalar
-    weights = distgat(world)["model"]
+    scores = ROUNDS * wants * (heads + outputs) * scalar
+    parts = ROUNDS * wants * (heads * (H + 1) + outputs * (C + 1)) * scalar
+    weights = distgat(world, outputs)["model"]
     return {
         "attention_sums/target_ids": wants * 8,
         "attention_sums/part_ids": wants * 8,
@@ -427,6 +428,12 @@ def test_set_up_and_training_cost_what_the_formula_says(name):
     # FedGAT's paper drops a lone neighbour's edge; the formulas are of every edge.
     settings = {"drop_single": False} if name in ("fedgat", "fedgat_ldp") else {}
     assert sent_bytes(name, world, **settings) == FORMULAS[name](world)
+
+
+@pytest.mark.parametrize("name", ["distgat", "attention_sums"])
+def test_output_heads_cost_their_weights_and_their_sums(name: str) -> None:
+    world = make_world()
+    assert sent_bytes(name, world, output_heads=3) == FORMULAS[name](world, 3)
 
 
 def test_lumos_that_predicts_links_pays_for_the_embeddings_that_it_asks_for() -> None:

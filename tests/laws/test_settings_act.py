@@ -34,7 +34,7 @@ EXCEPTIONS: Mapping[str, str] = {
 #: The settings beside which a setting acts, where it does not with the defaults.
 BESIDE: Mapping[str, Mapping[str, Any]] = {
     "patience": {"lr": 1e-300, "weight_decay": 0.0, "dropout": 0.0, "rounds": 10},
-    "heads": {"backbone": "gat"},
+    **{key: {"backbone": "gat"} for key in ("heads", "output_heads")},
     "local_steps": {"rule": "fedavg"},
     "optimizer_at": {"rule": "fedavg"},
     "client_state": {"rule": "fedavg", "optimizer_at": "clients", "local_steps": 3},

@@ -180,7 +180,7 @@ def probe_batch(graph: Tensors, clients: int, config: GraphNetwork) -> Batch:
         edges=((edges[:, None] + nodes * copy[:, None]).flatten(1),),
     )
     view = config.network.adapt_view(view)
-    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads, config.layers)
+    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
     every = torch.arange(clients * nodes, device=x.device)
     return make_batch(view, every, config.layers, make_block, per_client=True)
 
@@ -420,7 +420,7 @@ def predict(fed: Federation, state: State, config: FedPubConfig, target: str) ->
 
 def memory(extent: GraphExtent, config: FedPubConfig) -> float:
     """Estimate the bytes of full weights with their masks, and of the random graph, at every client."""
-    width = config.hidden * (config.attention_heads if config.architecture == "gat" else 1)
+    width = config.hidden * config.attention_heads[0]
     probe = COMMUNITIES * NODES * (2 * extent.features + 4 * width)
     return NUMBER * extent.clients * (10.0 * extent.features * width + probe)
 

@@ -199,7 +199,7 @@ def prepare_shared(cohort: Cohort, view: View, config: GraphNetwork) -> Prepared
 def _batch(
     view: View, targets: Tensor, config: GraphNetwork, pairs: tuple[Tensor, Tensor] | None, **kwargs: object
 ) -> Batch:
-    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads, config.layers)
+    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
     return make_batch(view, targets, config.layers, make_block, pairs=pairs, **kwargs)  # type: ignore[arg-type]
 
 
