@@ -79,7 +79,11 @@ def lumos(
     )
 
 
-FIG3_GCN = compared("accuracy", {"GCN, central": -16.29, "GCN, LPGNN": 6.44, "GCN, naive FedGNN": 74.29})
+NAIVE_BOUNDED = "GCN, naive FedGNN, 30 set features"
+FIG3_GCN = compared(
+    "accuracy",
+    {"GCN, central": -16.29, "GCN, LPGNN": 6.44, "GCN, naive FedGNN": 74.29, NAIVE_BOUNDED: 74.29},
+)
 FIG3_GAT = compared("accuracy", {"GAT, central": -16.30, "GAT, LPGNN": 5.10, "GAT, naive FedGNN": 42.13})
 
 FIG3 = Runs(
@@ -102,7 +106,9 @@ FIG3 = Runs(
 
         Naive FedGNN's noise makes 30 million false edges; with GAT it has 1 seed and 10 epochs, for time.
         Its delta, 1e-5, and its budget, epsilon 2 for each of features, edges and labels, are ours; the
-        paper states neither. LPGNN has epsilon 2 for features and 1 for labels.
+        paper states neither. One row has at most 30 set features for each node (max_set_features=30), which
+        takes a ninth of the noise for the same budget; 30 is our public guess, and the paper has no such
+        bound. LPGNN has epsilon 2 for features and 1 for labels.
 
         Only the gain over naive FedGNN is said to be relative; the differences from central training and
         LPGNN are taken as relative too.
@@ -120,6 +126,7 @@ FIG3 = Runs(
         *lumos("GCN", GCN, FIG3_GCN),
         Row("GCN, LPGNN", "lpgnn", settings=GCN),
         Row("GCN, naive FedGNN", "naive_fedgnn", settings=GCN),
+        Row(NAIVE_BOUNDED, "naive_fedgnn", settings={**GCN, "max_set_features": 30}),
         Row("GAT, central", "central", settings={**GAT, **ADAM}),
         *lumos("GAT", GAT, FIG3_GAT, decoding_seeds=(0,), rounds=60),
         Row("GAT, LPGNN", "lpgnn", settings=GAT),
