@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from graphfed.reproductions.base import (
-    Measured,
     Paper,
-    Printed,
     Quick,
     Relative,
     Row,
@@ -17,7 +15,7 @@ from graphfed.reproductions.base import (
     paragraphs,
     point,
 )
-from graphfed.reproductions.lumos_workloads import draw_workloads, pending, workloads, workloads_cells
+from graphfed.reproductions.lumos_workloads import FIG7
 
 __all__ = ["PAPER"]
 
@@ -410,7 +408,7 @@ FIG6 = Runs(
 
 
 #: Every tree filled up to the largest workload, next to the rows of fig3, in whose folder the runs are.
-TRIMMED, FILLED, UNTRIMMED = "GCN, Lumos", "GCN, Lumos, filled trees", "GCN, Lumos, without trimming"
+TRIMMED, FILLED = "GCN, Lumos", "GCN, Lumos, filled trees"
 FIG6_FILLED = Runs(
     name="fig6_filled",
     title="Lumos with trees that are filled up to the largest workload, on Facebook, GCN",
@@ -434,78 +432,8 @@ FIG6_FILLED = Runs(
             FILLED,
             "lumos",
             settings={**GCN, "fill_trees": True},
-            relative=(Relative(TRIMMED), Relative(UNTRIMMED)),
+            relative=(Relative(TRIMMED),),
         ),
-        Row(UNTRIMMED, "lumos", settings={**GCN, "balancer": "none"}),
-    ),
-)
-
-
-# ---- Fig. 7: workloads -------------------------------------------------------------------------------------
-
-
-def balanced_by(
-    panel: str, series: str, *, quick: bool, printed: int | None = None, **settings: object
-) -> Row:
-    """Return a row with the assignment of edges by a balancer; printed: the largest workload."""
-    return Row(
-        f"{panel} {series}",
-        "lumos",
-        options={"data": panel.lower()},
-        settings=settings,
-        printed={} if printed is None else {"largest": Printed(printed)},
-        panel=panel,
-        series=series,
-        quick=quick,
-    )
-
-
-def balancers(panel: str, steps: int, more_steps: int, largest: int, *, quick: bool) -> tuple[Row, ...]:
-    """Return the balancers on a graph; steps: those of the paper's search; largest: the printed workload."""
-    return (
-        balanced_by(panel, "without trimming", quick=quick, balancer="none"),
-        balanced_by(panel, "Alg. 1", quick=quick, balancer="greedy"),
-        balanced_by(panel, "local", quick=quick, balancer="local"),
-        balanced_by(panel, "local, filled", quick=quick, balancer="local", fill_trees=True),
-        balanced_by(
-            panel, "mcmc, the paper's steps", quick=quick, balancer="mcmc", mcmc_steps=steps, printed=largest
-        ),
-        balanced_by(panel, "mcmc, more steps", quick=False, balancer="mcmc", mcmc_steps=more_steps),
-        balanced_by(panel, "oracle", quick=quick, balancer="oracle"),
-    )
-
-
-FIG7 = Measured(
-    name="fig7",
-    kind="workloads",
-    measure=workloads,
-    cells=workloads_cells,
-    draw=draw_workloads,
-    pending=pending,
-    reads="structure",
-    title="Workloads of the clients, and the cost of balancing them",
-    source=(
-        "the text on Fig. 7, the largest workload with trimming; without it the plots show more than 150 "
-        "and more than 100"
-    ),
-    notes=paragraphs("""
-        Nothing is trained, and of LastFM, whose features are not all here, the graph is enough. Comparisons
-        are simulated with the cost of the protocol.
-
-        The paper's search runs 1000 steps on Facebook and 300 on LastFM; more steps are what its printed
-        workloads take.
-
-        The curves show the best state so far. "comparing all again" is what it would have been with every
-        pair compared anew each time, as in the paper.
-
-        The oracle is the exact optimum; it sees the whole graph and compares nothing. Filled trees have as
-        many edges as the largest, or all edges of their client (fill_trees).
-    """),
-    panels=("Facebook", "LastFM"),
-    quick=Quick(options={"data": "social"}, settings={"data.num_nodes": 300}),
-    rows=(
-        *balancers("Facebook", 1000, 25000, 39, quick=True),
-        *balancers("LastFM", 300, 2200, 16, quick=False),
     ),
 )
 
