@@ -52,6 +52,7 @@ SETTINGS = (
     "node_ids", "predictor", "maps",
     "update", "pooling", "norm", "aggr", "batch_size", "combine", "feature_low", "feature_high", "noise_seed",
     "epsilon_x", "epsilon_y", "k_x", "k_y", "standardise", "denoise", "epsilon", "split_budget", "delta",
+    "max_set_features", "fill_trees",
     "accounting", "decode", "rescale", "pad_bins", "unsent_value", "virtual_nodes", "trainer", "negatives",
     "balancer", "balance_rounds", "shuffle_rounds", "mcmc_steps", "temperature", "acceptance",
     "compare_again", "degree_bits", "release_round", "smoothing", "lags", "horizon", "every", "missing",

@@ -18,7 +18,7 @@ from graphfed.crypto.ot import bytes_of_set_up
 from graphfed.data.partitions.partition import partition
 from graphfed.federation import Federation
 from graphfed.methods.common.local_training import initial_weights
-from graphfed.methods.lumos.assignment import Cover, by_local_rule, workloads
+from graphfed.methods.lumos.assignment import Cover, by_local_rule, filled, workloads
 from graphfed.methods.registry import get_method
 from graphfed.random import fold, uniform
 
@@ -334,7 +334,7 @@ def balanced(world: World) -> dict[str, int]:
     }
 
 
-def lumos(world: World, *, predictor: int = H * C + C) -> dict[str, int]:
+def lumos(world: World, *, predictor: int = H * C + C, fill: bool = False) -> dict[str, int]:
     """Set-up: the balancing; for every kept pair a header of 8 bytes and the bits of its bin; 8 bytes of how
     many train. A round: the weights down and their gradient up at every device, and for every kept pair the
     embedding of its leaf and its gradient, H floats each way."""
@@ -342,11 +342,16 @@ def lumos(world: World, *, predictor: int = H * C + C) -> dict[str, int]:
     weights = F * H + H + H * H + H + predictor
     states, _ = passed_on(world)
     keeps, edges = states[-1], world.graph.edges
+    filling: dict[str, int] = {}
+    if fill:
+        keeps = filled(edges, keeps, n, seed=0)
+        filling = {"balance/has_workload": 12 * n, "balance/additions": 4 * int((keeps.sum(0) == 2).sum())}
     pairs = int(keeps.sum())
     receivers = np.bincount(np.concatenate([edges[1][keeps[0]], edges[0][keeps[1]]]), minlength=n).tolist()
     bits = sum(-(-(F // r + (k < F % r)) // 8) for r in receivers for k in range(r))
     return {
         **balanced(world),
+        **filling,
         "lumos/bins": pairs * 8,
         "lumos/feature_bits": bits,
         "lumos/training_count": n * 8,
@@ -434,6 +439,14 @@ def test_set_up_and_training_cost_what_the_formula_says(name):
 def test_output_heads_cost_their_weights_and_their_sums(name: str) -> None:
     world = make_world()
     assert sent_bytes(name, world, output_heads=3) == FORMULAS[name](world, 3)
+
+
+def test_lumos_with_filled_trees_pays_for_the_edges_in_both_trees() -> None:
+    """A byte of every client for each of 12 bits, and 4 bytes for each edge that is taken too."""
+    world = make_world()
+    expected = lumos(world, fill=True)
+    assert sent_bytes("lumos", world, fill_trees=True) == expected
+    assert expected["lumos/bins"] > lumos(world)["lumos/bins"]
 
 
 def test_lumos_that_predicts_links_pays_for_the_embeddings_that_it_asks_for() -> None:

@@ -55,7 +55,7 @@ VARIANTS = {
     "lumos": [
         {"balancer": "local"},
         {"balancer": "local", "aggregation": "secure", "protocols": "simulated"},
-        {"balancer": "local", "compare_again": "all"},
+        {"balancer": "local", "compare_again": "all", "fill_trees": True},
         {"balancer": "mcmc", "mcmc_steps": 4},
         {"balancer": "mcmc", "mcmc_steps": 4, "acceptance": "opened"},
         {"balancer": "oracle"},
