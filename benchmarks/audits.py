@@ -9,7 +9,8 @@ groups, each with its own record:
     messages    SAPGNN, PPGNN, FedGAT and FedGAT on noised features, one round: the attacks on split learning
                 and on the message before training need no more. FedGAT's clients are evaluated directly,
                 because the attack computes the message again
-    sums        exact attention from sums, one round: the attack repeats one evaluation
+    sums        exact attention from sums, one round: the attack repeats one evaluation; and FedGAT with
+                later=exchange on the same partition
     cnfgnn      CNFGNN on `roads`
     fedgraph    FedGraph on Cora with 20 clients, as in the paper's Figs. 6 to 10
 """
@@ -124,7 +125,9 @@ def sums_cases(tiny: bool) -> list[Case]:
     data: dict[str, Any] = SOCIAL if tiny else {"data": "cora"}
     options = {**data, **EVEN, **({"clients": 3} if tiny else {})}
     shared: dict[str, Any] = {"partition.beta": 10000, **({"data.num_nodes": 60} if tiny else {})}
-    return [
+    exchanged = {**shared, "evaluation": "direct", "later": "exchange"}
+    cases = [Case("fedgat_exchange", "fedgat", ("fedgat_features",), options, exchanged)]
+    return cases + [
         Case(
             f"{exchange}_{least}",
             "attention_sums",

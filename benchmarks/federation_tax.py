@@ -81,7 +81,7 @@ class Plan:
 def on_every_row(prepared: Prepared, config: AloneConfig) -> Prepared:
     """Train without pruning: every row is computed, and only training nodes have a weight in the loss."""
     view, train = prepared.view, prepared.targets["train"]
-    make_block = config.network.blocks(view.ids, view.degree, config.heads, config.layers)
+    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
     weight = torch.zeros(len(view.ids)).index_fill(0, train, 1 / len(train))
     rows = torch.arange(len(view.ids))
     batch = make_batch(view, rows, config.layers, make_block, weight=weight, per_client=True)

@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 DATA_SETS = (
-    "digits", "social", "cora", "citeseer", "pubmed", "facebook", "lastfm", "dblp", "physics", "roads",
-    "metr_la", "pems_bay", "metr_la_week", "metr_la_raw", "metr_la_20", "pems_bay_67",
+    "digits", "social", "cora", "citeseer", "pubmed", "facebook", "lastfm", "dblp", "physics",
+    "physics_10k", "roads", "metr_la", "pems_bay", "metr_la_week", "metr_la_raw", "metr_la_20", "pems_bay_67",
 )  # fmt: skip
 PARTITIONS = (
     "label_dirichlet", "label_skew", "random", "edges_uniform", "louvain", "metis", "overlapping", "ego",
@@ -45,12 +45,14 @@ SPLITS = ("default", "public", "per_class", "random", "random_plain", "edges", "
 DEVICES = ("cpu", "cuda")
 #: Keys of --set: settings of every method, then those of single methods, of partitions and of data.
 SETTINGS = (
-    "lr", "weight_decay", "hidden", "layers", "features", "dropout", "backbone", "heads", "local_steps",
-    "fraction", "optimizer", "client_state", "patience", "eval_every", "aggregation", "protocols",
-    "select", "class_weights", "optimizer_at", "rounds",
-    "mu", "server_lr", "beta1", "beta2", "tau", "hops", "exchange", "node_ids", "predictor", "maps",
+    "lr", "weight_decay", "hidden", "layers", "features", "dropout", "backbone", "heads", "output_heads",
+    "local_steps", "fraction", "optimizer", "client_state", "patience", "eval_every", "aggregation",
+    "protocols", "select", "class_weights", "optimizer_at", "rounds",
+    "mu", "similarity_scale", "masks", "mask_l1", "server_lr", "beta1", "beta2", "tau", "hops", "exchange",
+    "node_ids", "predictor", "maps",
     "update", "pooling", "norm", "aggr", "batch_size", "combine", "feature_low", "feature_high", "noise_seed",
     "epsilon_x", "epsilon_y", "k_x", "k_y", "standardise", "denoise", "epsilon", "split_budget", "delta",
+    "max_set_features", "fill_trees",
     "accounting", "decode", "rescale", "pad_bins", "unsent_value", "virtual_nodes", "trainer", "negatives",
     "balancer", "balance_rounds", "shuffle_rounds", "mcmc_steps", "temperature", "acceptance",
     "compare_again", "degree_bits", "release_round", "smoothing", "lags", "horizon", "every", "missing",
@@ -59,8 +61,8 @@ SETTINGS = (
     "penalty", "degree", "domain", "psi", "score",
     "zeroth", "attention", "form", "evaluation", "drop_single", "max_neighbours", "later", "rule", "rho",
     "policy", "policy_file", "probability", "fan_out", "inner_fan_out", "layer_size", "estimator",
-    "sent_embeddings", "refresh", "first_degrees", "round_time", "min_group", "speed", "bandwidth",
-    "spread",
+    "sent_embeddings", "refresh", "first_degrees", "round_time", "clock", "min_group", "speed",
+    "bandwidth", "spread",
     "partition.beta", "partition.kind",
     "partition.alpha", "partition.nodes", "partition.labels", "partition.edges", "partition.overlap",
     "partition.mean",

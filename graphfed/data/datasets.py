@@ -174,6 +174,11 @@ _INCLUDED: dict[str, DatasetSpec] = {
         "co-authors in physics: 34 493 nodes, 8 415 features, 5 classes",
         "Shchur et al.: Pitfalls of Graph Neural Network Evaluation, 2018 (MIT)",
     ),
+    "physics_10k": _npz(
+        "physics_10k",
+        "10 000 of the nodes of physics, drawn at random, with the edges among them",
+        "Shchur et al.: Pitfalls of Graph Neural Network Evaluation, 2018 (MIT)",
+    ),
     "roads": DatasetSpec(
         title="generated road network: speeds every 5 minutes, with congestion waves and missing readings",
         task="forecasting",

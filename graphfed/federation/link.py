@@ -1,5 +1,6 @@
 """Messages between the participants of a transfer: passed on inside a process, sent as bytes over a link."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ import graphfed.federation.payload as pay
 from graphfed.federation.wire import WireError, decode, encode
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = ["SERVER_INDEX", "Link", "Message", "Pair", "deliver"]
+__all__ = ["SERVER_INDEX", "Link", "Message", "Pair", "TimedLink", "deliver"]
 
 #: A participant of a transfer is a worker of clients, by its index, or the server, by this number.
 SERVER_INDEX = -1
@@ -49,6 +50,45 @@ class Link(Protocol):
             The bytes.
         """
         ...
+
+
+class TimedLink:
+    """A link that counts the seconds in which this process waits for messages.
+
+    Args:
+        link: The link that sends and receives.
+
+    Attributes:
+        waited: The seconds so far.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link, self.waited = link, 0.0
+
+    def send(self, to: int, key: str, message: bytes) -> None:
+        """Send a message, as `Link` says.
+
+        Args:
+            to: The participant that receives it.
+            key: What the message is called.
+            message: The bytes.
+        """
+        self._link.send(to, key, message)
+
+    def recv(self, sender: int, key: str) -> bytes:
+        """Wait for a message, as `Link` says.
+
+        Args:
+            sender: The participant that sends it.
+            key: What the message is called.
+
+        Returns:
+            The bytes.
+        """
+        began = time.perf_counter()
+        message = self._link.recv(sender, key)
+        self.waited += time.perf_counter() - began
+        return message
 
 
 @dataclass(frozen=True)

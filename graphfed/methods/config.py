@@ -153,9 +153,11 @@ class GraphSettings:
         return BACKBONES[self.architecture]
 
     @property
-    def attention_heads(self) -> int:
-        """Attention heads of the hidden layers; 1 in a method without attention."""
-        return self.heads if isinstance(self, AttentionSettings) else 1
+    def attention_heads(self) -> tuple[int, ...]:
+        """Attention heads of each layer; 1 in a network without attention."""
+        if not isinstance(self, AttentionSettings) or self.architecture != "gat":
+            return (1,) * self.layers
+        return (self.heads,) * (self.layers - 1) + (self.output_heads,)
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
@@ -172,6 +174,9 @@ class AttentionSettings:
     """The attention of methods whose network is or can be a GAT."""
 
     heads: int = Field(default=8, ge=1, description="attention heads of GAT's hidden layers")
+    output_heads: int = Field(
+        default=1, ge=1, description="attention heads of GAT's last layer, whose results are averaged"
+    )
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
@@ -443,8 +448,8 @@ class GraphNetwork(Protocol):
         """The graph neural network."""
 
     @property
-    def attention_heads(self) -> int:
-        """Attention heads of the hidden layers."""
+    def attention_heads(self) -> tuple[int, ...]:
+        """Attention heads of each layer."""
 
 
 class GraphTraining(GraphNetwork, GradientSteps, Protocol):

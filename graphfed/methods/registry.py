@@ -21,6 +21,7 @@ _OWN = {
     "fedprox": "graphfed.methods.baselines.fedprox",
     "fedadam": "graphfed.methods.baselines.fedadam",
     "scaffold": "graphfed.methods.baselines.scaffold",
+    "fedpub": "graphfed.methods.baselines.fedpub",
     "fedgcn": "graphfed.methods.fedgcn.method",
     "distgat": "graphfed.methods.baselines.distgat",
     "fedgat": "graphfed.methods.fedgat.method",

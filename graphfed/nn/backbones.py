@@ -9,7 +9,7 @@ Shapes of weights below are those of shared weights. Per-client weights have a l
 `graphfed.nn.layers`). N_l is the number of rows that enter layer l, and N_L the number of targets.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -28,6 +28,7 @@ __all__ = [
     "Backbone",
     "Weights",
     "attend",
+    "average_heads",
     "gat_block",
     "gat_init",
     "gat_layer",
@@ -46,8 +47,8 @@ class Backbone:
 
     Attributes:
         init: init(key, widths, heads) draws shared weights for layers of the given widths [F, ..., C], in the
-            default dtype on the CPU.
-        blocks: blocks(ids [N], degree [N], heads, layers) returns the function that builds a layer's edges.
+            default dtype on the CPU. heads: the attention heads of each layer.
+        blocks: blocks(ids [N], degree [N], heads) returns the function that builds a layer's edges.
         forward: forward(weights, batch, dropout) returns the logits of the targets [N_L, C].
         input_weights: The names of the weights that multiply the input features. They have one row for each
             feature.
@@ -57,8 +58,8 @@ class Backbone:
         uses_edges: Whether the network uses edges at all.
     """
 
-    init: Callable[[int, list[int], int], dict[str, Tensor]]
-    blocks: Callable[[Tensor, Tensor, int, int], BlockMaker]
+    init: Callable[[int, list[int], Sequence[int]], dict[str, Tensor]]
+    blocks: Callable[[Tensor, Tensor, Sequence[int]], BlockMaker]
     forward: Callable[[Weights, Batch, Dropout | None], Tensor]
     input_weights: tuple[str, ...]
     weighted: bool = True
@@ -99,7 +100,7 @@ def _dense(weight: Tensor | SparseWeights) -> Tensor:
 # ---- GCN (Kipf and Welling 2017)
 
 
-def gcn_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
+def gcn_init(key: int, widths: list[int], heads: Sequence[int]) -> dict[str, Tensor]:
     """Draw layers.l.weight [F_l, F_{l+1}] (Glorot) and layers.l.bias [F_{l+1}] (zero)."""
     weights: dict[str, Tensor] = {}
     for layer, (fan_in, fan_out) in enumerate(pairwise(widths)):
@@ -108,7 +109,7 @@ def gcn_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
     return weights
 
 
-def gcn_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
+def gcn_block(ids: Tensor, degree: Tensor, heads: Sequence[int]) -> BlockMaker:
     """Return the function that builds a layer's edges, normalised as in a GCN.
 
     An edge of weight w_ij gets the weight w_ij / sqrt((d_i + 1)(d_j + 1)). Every row gets a self loop of
@@ -118,7 +119,6 @@ def gcn_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMake
         ids: [N] int64, stable ids of the rows. Not used.
         degree: [N], d_i = sum_j w_ij of each row, without the self loop.
         heads: Not used.
-        layers: Not used.
 
     Returns:
         The function (`BlockMaker`). Its adjacency is [N_out, N_in] float64.
@@ -174,7 +174,7 @@ def gcn_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tens
 # ---- GraphSAGE with the mean aggregator (Hamilton, Ying and Leskovec 2017)
 
 
-def sage_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
+def sage_init(key: int, widths: list[int], heads: Sequence[int]) -> dict[str, Tensor]:
     """Draw layers.l.neighbour_weight, .root_weight [F_l, F_{l+1}] (Glorot) and .bias [F_{l+1}] (zero)."""
     weights: dict[str, Tensor] = {}
     for layer, (fan_in, fan_out) in enumerate(pairwise(widths)):
@@ -184,7 +184,7 @@ def sage_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
     return weights
 
 
-def sage_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
+def sage_block(ids: Tensor, degree: Tensor, heads: Sequence[int]) -> BlockMaker:
     """Return the function that builds a layer's edges with weights w_ij / d_i, d_i = sum_j w_ij.
 
     The layer then takes the weighted mean over the neighbours; it is zero for a node without neighbours.
@@ -218,36 +218,34 @@ def sage_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Ten
     return h
 
 
-# ---- GAT (Velickovic et al. 2018): `heads` heads of the hidden width, one head at the last layer
+# ---- GAT (Velickovic et al. 2018): heads side by side, at the last layer averaged
 
 
-def gat_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
+def gat_init(key: int, widths: list[int], heads: Sequence[int]) -> dict[str, Tensor]:
     """Draw the weights of a GAT.
 
     Args:
         key: Key of the draws.
         widths: F, the widths of one head in the hidden layers, and C.
-        heads: Number of heads; the last layer has one.
+        heads: The number of heads of each layer.
 
     Returns:
         For each layer l of width H: layers.l.weight [F_l, heads * H], layers.l.att_src and layers.l.att_dst
-        [heads, H] (Glorot), and layers.l.bias [heads * H] (zero). F_l is heads times the width of the layer
-        before, or F.
+        [heads, H] (Glorot), and layers.l.bias [heads * H], of the last layer [H] (zero). F_l is the width of
+        the layer before times its heads, or F.
     """
     weights: dict[str, Tensor] = {}
-    last = len(widths) - 2
-    for layer in range(last + 1):
-        fan_in = widths[layer] * (heads if layer else 1)
-        heads_of_layer = heads if layer < last else 1
-        width = widths[layer + 1]
+    for layer, heads_of_layer in enumerate(heads):
+        fan_in = widths[layer] * (heads[layer - 1] if layer else 1)
+        width, last = widths[layer + 1], layer == len(heads) - 1
         weights[f"layers.{layer}.weight"] = glorot(fold(key, layer), fan_in, heads_of_layer * width)
         weights[f"layers.{layer}.att_src"] = glorot(fold(key, layer, "source"), heads_of_layer, width)
         weights[f"layers.{layer}.att_dst"] = glorot(fold(key, layer, "destination"), heads_of_layer, width)
-        weights[f"layers.{layer}.bias"] = torch.zeros(heads_of_layer * width)
+        weights[f"layers.{layer}.bias"] = torch.zeros(width if last else heads_of_layer * width)
     return weights
 
 
-def gat_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
+def gat_block(ids: Tensor, degree: Tensor, heads: Sequence[int]) -> BlockMaker:
     """Return the function that builds a layer's edges, with a self loop for every row.
 
     GAT does not use edge weights (`Backbone.weighted`).
@@ -255,8 +253,7 @@ def gat_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMake
     Args:
         ids: [N] int64, stable ids of the rows, for the words of the attention's dropout.
         degree: [N]. Not used.
-        heads: Number of heads; the last layer has one.
-        layers: L.
+        heads: The number of heads of each layer.
 
     Returns:
         The function (`BlockMaker`). Its adjacency is [heads * N_out, heads * N_in], a copy of the pattern for
@@ -272,7 +269,7 @@ def gat_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMake
         ones = torch.ones(len(row), device=row.device)
         pattern = SparseMatrix.from_coo(row, col, ones, (len(rows_out), len(rows_in)))
         words = entry_words(ids[rows_out][pattern.row], ids[rows_in][pattern.indices])
-        return Block(pattern.block_diagonal(heads if layer < layers - 1 else 1), own, words)
+        return Block(pattern.block_diagonal(heads[layer]), own, words)
 
     return make
 
@@ -299,17 +296,18 @@ def gat_layer(
         layer: l, the number of the layer.
 
     Returns:
-        [N_{l+1}, heads * H], after the activation.
+        [N_{l+1}, heads * H], after the activation; of the last layer [N_{l+1}, H].
 
     Reference:
-        Velickovic et al. 2018, Eq. (1) to (5). The last layer has one head.
+        Velickovic et al. 2018, Eq. (1) to (6).
     """
     z = linear(_drop(h, batch, layer, dropout), weights[f"layers.{layer}.weight"], batch, layer)
     return gat_output(_attend(z, weights, batch, layer, dropout), weights, batch, layer)
 
 
 def gat_output(h: Tensor, weights: Weights, batch: Batch, layer: int) -> Tensor:
-    """Add the bias to the weighted means of a layer, and apply ELU unless it is the last layer.
+    """Add the bias to the weighted means of a layer, and apply ELU unless it is the last layer. The heads of
+    the last layer are averaged.
 
     Args:
         h: [N_{l+1}, heads * H], the result of the attention.
@@ -318,10 +316,27 @@ def gat_output(h: Tensor, weights: Weights, batch: Batch, layer: int) -> Tensor:
         layer: l, the number of the layer.
 
     Returns:
-        [N_{l+1}, heads * H].
+        [N_{l+1}, heads * H]; of the last layer [N_{l+1}, H].
     """
-    h = add_bias(h, _dense(weights[f"layers.{layer}.bias"]), batch, layer)
+    bias = _dense(weights[f"layers.{layer}.bias"])
+    h = add_bias(average_heads(h, bias.shape[-1]), bias, batch, layer)
     return elu(h) if layer < batch.layers - 1 else h
+
+
+def average_heads(h: Tensor, width: int) -> Tensor:
+    """Average the results of a layer's heads, unless the layer returns them side by side.
+
+    Args:
+        h: [N, heads * H].
+        width: The number of columns that the layer returns: H, or heads * H.
+
+    Returns:
+        [N, width].
+
+    Reference:
+        Velickovic et al. 2018, Eq. (6).
+    """
+    return h if h.shape[1] == width else h.reshape(len(h), h.shape[1] // width, width).mean(1)
 
 
 def _attend(z: Tensor, weights: Weights, batch: Batch, layer: int, dropout: Dropout | None) -> Tensor:
@@ -384,7 +399,7 @@ def per_head(att: Tensor) -> Tensor:
 # ---- max pooling (SAPGNN's network: h' = W (h || max_j h_j) + b)
 
 
-def maxpool_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
+def maxpool_init(key: int, widths: list[int], heads: Sequence[int]) -> dict[str, Tensor]:
     """Draw layers.l.weight [2 F_l, F_{l+1}] (Glorot) and layers.l.bias [F_{l+1}] (zero)."""
     weights: dict[str, Tensor] = {}
     for layer, (fan_in, fan_out) in enumerate(pairwise(widths)):
@@ -393,7 +408,7 @@ def maxpool_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
     return weights
 
 
-def maxpool_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
+def maxpool_block(ids: Tensor, degree: Tensor, heads: Sequence[int]) -> BlockMaker:
     """Return the function that builds a layer's edges. The maximum does not use edge weights."""
 
     def make(

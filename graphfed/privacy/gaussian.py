@@ -19,6 +19,7 @@ from graphfed.errors import InputError, shown
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.privacy.local import SHIFT, WORDS, check_bounds, dense_rows
 from graphfed.privacy.noise import Mechanism, Noise, chunks
+from graphfed.random import words32
 
 __all__ = [
     "clipped",
@@ -29,6 +30,7 @@ __all__ = [
     "gaussian_mechanism",
     "gaussian_sigma",
     "in_ball_mechanism",
+    "limit_set",
     "normal",
 ]
 
@@ -143,8 +145,13 @@ def composed_gaussian_epsilon(noise_multiplier: float, delta: float, times: int)
     return high * (1 + ROUNDING)
 
 
-def gaussian_mechanism(epsilon: float, delta: float, width: int, low: float, high: float) -> Mechanism:
+def gaussian_mechanism(
+    epsilon: float, delta: float, width: int, low: float, high: float, max_set: int | None = None
+) -> Mechanism:
     """Describe one release of `gaussian` with ``gaussian_sigma(epsilon, delta, sensitivity)``.
+
+    With `max_set`, what gets noise differs from `low` in at most max_set places, whatever the features are:
+    two such vectors differ in at most 2 max_set places, by at most high - low in each.
 
     Args:
         epsilon: Privacy budget.
@@ -152,21 +159,55 @@ def gaussian_mechanism(epsilon: float, delta: float, width: int, low: float, hig
         width: Number of features, d.
         low: Public lower bound of every feature.
         high: Public upper bound of every feature.
+        max_set: The argument of `gaussian`.
 
     Returns:
-        The mechanism; its sensitivity is (high - low) sqrt(d).
+        The mechanism; its sensitivity is (high - low) sqrt(d), or (high - low) sqrt(min(d, 2 max_set)).
     """
+    some = "" if max_set is None else f", of which at most {max_set} are above the lower bound"
     return Mechanism(
         "Gaussian",
         epsilon,
-        f"all {width} features of a node: private between any two feature vectors within the bounds",
+        f"all {width} features of a node{some}: private between any two feature vectors within the bounds",
         delta,
-        (high - low) * math.sqrt(width),
+        (high - low) * math.sqrt(width if max_set is None else min(width, 2 * max_set)),
     )
 
 
+def limit_set(values: Tensor, ids: Tensor, key: int, low: float, max_set: int) -> Tensor:
+    """Set features of a row to `low`, at random, until at most `max_set` are above it.
+
+    Which ones stay depends on the row, its id and the key, and on no other row.
+
+    Args:
+        values: [n, d] features, at least `low`.
+        ids: [n] stable ids of the nodes.
+        key: The key of the draws.
+        low: The value of a feature that is not set.
+        max_set: Largest number of features above `low` in a row.
+
+    Returns:
+        [n, d].
+    """
+    is_set = values > low
+    above = (is_set.sum(1) > max_set).nonzero()[:, 0]
+    draws = words32(key, ids[above], values.shape[1]).long().masked_fill(~is_set[above], -(1 << 32))
+    chosen = draws.topk(min(max_set, values.shape[1]), 1).indices
+    rows = values[above]
+    return values.index_copy(0, above, torch.full_like(rows, low).scatter(1, chosen, rows.gather(1, chosen)))
+
+
 def gaussian(
-    x: Tensor | SparseMatrix, ids: Tensor, noise: Noise, purpose: str, sigma: float, low: float, high: float
+    x: Tensor | SparseMatrix,
+    ids: Tensor,
+    noise: Noise,
+    purpose: str,
+    sigma: float,
+    low: float,
+    high: float,
+    *,
+    max_set: int | None = None,
+    key: int = 0,
 ) -> Tensor:
     """Add noise to features within bounds.
 
@@ -178,6 +219,9 @@ def gaussian(
         sigma: Standard deviation of the noise.
         low: Public lower bound of every feature.
         high: Public upper bound of every feature.
+        max_set: Largest number of a node's features that may be above `low`; `limit_set` drops the others
+            first. None for any number.
+        key: The key of `limit_set`.
 
     Returns:
         [N, d] dense, in the dtype of x.
@@ -188,7 +232,7 @@ def gaussian(
 
     def checked(values: Tensor, of: Tensor) -> Tensor:
         check_bounds(values, of, low, high)
-        return values
+        return values if max_set is None else limit_set(values, of, key, low, max_set)
 
     return _with_noise(x, ids, noise, purpose, sigma, checked)
 

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from graphfed.tasks.headline import CLIENT_ACCURACY
+
 __all__ = ["Errors", "Figures", "Percentages", "unit_of"]
 
 #: Metrics of forecasts that are percentages.
@@ -46,7 +48,8 @@ class Percentages:
         Returns:
             Those that have a column, in the given order.
         """
-        return [name for name in names if name != "loss" and name in (self.headline or (name,))]
+        shown = (*self.headline, CLIENT_ACCURACY) if self.metric == "accuracy" else self.headline
+        return [name for name in names if name != "loss" and name in (shown or (name,))]
 
     def name(self, metric: str) -> str:
         """Return the name of a metric in a table.

@@ -529,18 +529,18 @@ FIG10_DISJOINT = Runs(
 
 NEAR_MEAN, NEAR_BYTES = f"to_target_mean.near.{MODELLED}", "to_target.near.bytes"
 LONGER = {"rounds": 300}
-#: The largest mini-batch and the probability, by benchmarks/fedgraph_balance.py on validation nodes.
-FOR_TIME = {"cora": (128, 1.0), "citeseer": (256, 1.0)}
+#: Of the constant policy, by benchmarks/fedgraph_balance.py on validation nodes.
+FOR_TIME = {"cora": {"batch": 128, "probability": 1.0}, "citeseer": {"batch": 256, "probability": 1.0}}
 
 
 def balanced(data: str) -> Runs:
     """Return the balanced policy and other schemes with 20 clients on a data set."""
     degrees = FIRST_DEGREES if data in LAMBDA else {"first_degrees": "internal"}
-    policies: dict[str, Mapping[str, object]]
-    policies = {"balanced": BALANCED, "full batches": FULL, "GraphSAGE": GRAPHSAGE}
+    policies: dict[str, Any] = {"balanced": BALANCED, "full batches": FULL, "GraphSAGE": GRAPHSAGE}
     if data in FOR_TIME:
-        batch, probability = FOR_TIME[data]
-        policies["constant for time"] = {**CONSTANT, "batch": batch, "probability": probability}
+        policies["constant for time"] = {**CONSTANT, **FOR_TIME[data]}
+    best = "central" if data in LAMBDA else "full batches"
+    early = Target(share=0.75) if data == "cora" else Target(row=best, less=0.1)
     longer = {} if data in LAMBDA else {"balanced": LONGER, "GraphSAGE": LONGER}
     rows = [Row(n, "fedgraph", longer.get(n, {}), {**p, **degrees}) for n, p in policies.items()]
     if data in LAMBDA:
@@ -553,14 +553,14 @@ def balanced(data: str) -> Runs:
             As fig7, with half of the rounds. On Cora and CiteSeer runs have the settings, seeds and target of
             fig7. On the other data every node is at one client, the first layer has internal degrees, the
             target is 1 point below full batches, and the rows with short rounds have 300 of them.
-
             constant for time was the fastest to a target on validation nodes. Times have measured rounds too.
+            early is the 75 % of the paper's text on Cora, and 10 points below the row of near on other data.
         """),
-        metrics=("accuracy", NEAR, NEAR_MEAN, NEAR_BYTES, WHOLE),
+        metrics=("accuracy", EARLY, NEAR, NEAR_MEAN, NEAR_BYTES, WHOLE),
         called={NEAR_BYTES: "MB to near", **WHOLE_CALLED, **CURVES_CALLED},
         divided_by={NEAR_BYTES: 1e6},
         against=MODELLED,
-        targets={"near": NEAR_CENTRAL if data in LAMBDA else Target(row="full batches", less=0.01)},
+        targets={"early": early, "near": Target(row=best, less=0.01)},
         seeds=range(3),
         options={**RUN, "clients": 20, "rounds": 150},
         settings={**DRAWN_ONCE, **ONE_COPY_OF.get(data, ONE_COPY)},

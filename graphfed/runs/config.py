@@ -335,7 +335,7 @@ def _training(
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{key}={value} cannot be used: a finite number was expected")
-        limit = MAX_WIDTH if key in ("hidden", "layers", "heads") else MAX_COUNT
+        limit = MAX_WIDTH if key in ("hidden", "layers", "heads", "output_heads") else MAX_COUNT
         if isinstance(value, int) and abs(value) > limit:
             raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
     definition = get_task(task)

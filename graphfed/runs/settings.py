@@ -431,6 +431,7 @@ SYNONYMS: dict[str, str] = {
         "dropout": "dropout_rate dropout_p drop p_dropout",
         "backbone": "model arch architecture gnn conv",
         "heads": "num_heads n_heads attention_heads",
+        "output_heads": "num_out_heads out_heads num_output_heads",
         "local_steps": "local_iterations num_local_epochs local_epoch inner_steps",
         "fraction": "client_fraction participation sample_fraction participation_rate frac",
         "optimizer": "optim opt optimiser",

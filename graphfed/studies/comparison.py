@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphfed.files import JsonObject
+from graphfed.methods.references import REFERENCES
+from graphfed.methods.registry import METHODS
 from graphfed.runs import folder as files
 from graphfed.runs.diagnostics import TITLES, ResultWarning
 from graphfed.runs.progress import human_bytes, human_seconds
 from graphfed.studies.folder_schema import ComparisonFile
 from graphfed.studies.plan import ComparedRow, settings_text, spread
 from graphfed.studies.table_checks import check_comparison, unequal_settings
-from graphfed.tasks.headline import COLUMNS, RANK_NOTE, headline
+from graphfed.tasks.headline import CLIENT_ACCURACY, COLUMNS, RANK_NOTE, headline
 from graphfed.tasks.registry import get_task
 from graphfed.terminal import markup
 
@@ -28,7 +30,8 @@ AS_READ = "rmse_as_read"
 
 def table_metrics(task: str, rows: Sequence[ComparedRow]) -> list[str]:
     """Return the metrics that a table shows. Of the errors with missing readings it shows one, if any are
-    missing.
+    missing. If a method next to the references has models of the clients' own, the mean over clients takes
+    the second place.
 
     Args:
         task: The name of the task.
@@ -38,7 +41,10 @@ def table_metrics(task: str, rows: Sequence[ComparedRow]) -> list[str]:
         The names of the metrics.
     """
     if get_task(task).headline is not None:
-        return headline(task, rows[0], rows[0]["test"])
+        metrics = headline(task, rows[0], rows[0]["test"])
+        others = [METHODS.find(row["method"]) for row in rows if row["method"] not in REFERENCES[task]]
+        personal = any(method is not None and method.personal for method in others)
+        return [metrics[0], CLIENT_ACCURACY] if personal and CLIENT_ACCURACY in rows[0]["test"] else metrics
     metrics = [name for name in rows[0]["test"] if name != "loss"]
     if not get_task(task).error:
         return metrics

@@ -7,16 +7,26 @@ from collections.abc import Iterable, Mapping
 
 from graphfed.tasks.registry import TASKS, task_or_default
 
-__all__ = ["COLUMNS", "NAMES", "RANK_NOTE", "headline", "name_of"]
+__all__ = ["CLIENT_ACCURACY", "COLUMNS", "NAMES", "RANK_NOTE", "headline", "name_of"]
+
+#: The mean over clients of the accuracy on a client's own nodes, which stands next to that over all nodes.
+CLIENT_ACCURACY = "client_accuracy"
 
 #: Names of metrics of node classification in a text, if they differ from the key.
-NAMES = {"auc": "ROC AUC", "recall_at_1_percent": "recall at 1 % alarms"}
+NAMES = {
+    "auc": "ROC AUC",
+    "recall_at_1_percent": "recall at 1 % alarms",
+    CLIENT_ACCURACY: "accuracy, mean over clients",
+    "client_accuracy_std": "its standard deviation over clients",
+    "client_accuracy_min": "accuracy of the worst client",
+}
 #: Short names of metrics for the columns of a table.
 COLUMNS = {
     "average_precision": "AP",
     "auc": "AUC",
     "recall_at_1_percent": "recall@1%",
     "balanced_accuracy": "balanced",
+    CLIENT_ACCURACY: "by client",
 }
 #: Explanations of these columns.
 RANK_NOTE = {
@@ -25,6 +35,7 @@ RANK_NOTE = {
     "recall_at_1_percent": "recall@1%: fraction of the rarer class that is among the 1 % of nodes with the "
     "highest scores",
     "balanced_accuracy": "balanced: balanced accuracy, the mean recall of the classes",
+    CLIENT_ACCURACY: "by client: mean over clients of the accuracy on a client's own nodes",
 }
 
 

@@ -25,6 +25,7 @@ STATED = {
     "facebook": (22470, 170823, 4714, 4),
     "dblp": (17716, 52867, 1639, 4),
     "physics": (34493, 247962, 8415, 5),
+    "physics_10k": (10000, 21262, 8415, 5),
 }
 STATED_STRUCTURE = {"pubmed": (19717, 44324, 3), "lastfm": (7624, 27806, 18)}
 
@@ -35,6 +36,24 @@ def test_the_real_graphs_have_the_stated_size(name, real_data):
     assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == STATED[name]
     assert sp.issparse(graph.x)
     assert set(np.unique(graph.y)) == set(range(graph.num_classes))
+
+
+def test_a_sample_has_its_nodes_with_the_edges_among_them_and_is_always_the_same(real_data):
+    whole, sample, again = (load(name, real_data) for name in ("physics", "physics_10k", "physics_10k"))
+    assert sample.hash == again.hash != whole.hash
+    # Rows of the features tell most nodes apart: those that occur once in the whole graph.
+    rows = {}
+    for node in range(whole.num_nodes):
+        rows.setdefault(whole.x[node].indices.tobytes() + whole.x[node].data.tobytes(), []).append(node)
+    found = [rows[sample.x[k].indices.tobytes() + sample.x[k].data.tobytes()] for k in range(300)]
+    node = {k: nodes[0] for k, nodes in enumerate(found) if len(nodes) == 1}
+    assert len(node) > 250
+    assert all(sample.y[k] == whole.y[v] for k, v in node.items())
+    linked = {frozenset(pair) for pair in whole.edges.T.tolist()}
+    linked_in_sample = {frozenset(pair) for pair in sample.edges.T.tolist()}
+    for j in node:
+        for k in node:
+            assert (frozenset((j, k)) in linked_in_sample) == (frozenset((node[j], node[k])) in linked)
 
 
 @pytest.mark.parametrize("name", STATED_STRUCTURE)

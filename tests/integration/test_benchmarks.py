@@ -116,6 +116,16 @@ def test_the_comparison_of_methods_has_the_mean_and_deviation_of_each(tmp_path: 
     assert all(0 < figure["mean"] < 100 and figure["std"] >= 0 for figure in found["accuracy"].values())
 
 
+def test_personalised_accuracies_are_of_the_settings_that_validation_chose(tmp_path: Path) -> None:
+    found = run("personalised", tmp_path / "personalised.json")
+    rows = found["methods"]
+    assert list(found["program"]) == ["isolated", "fedavg", "fedpub"]
+    assert list(rows) == ["isolated", "fedavg", "fedprox", "scaffold", "fedpub"]
+    for row in rows.values():
+        assert row["settings"] == max(row["tried"], key=lambda one: one["val"])["settings"]
+        assert row["test"]["client_accuracy_min"]["mean"] <= row["test"]["client_accuracy"]["mean"]
+
+
 def test_audits_of_baselines_fedgcn_and_lumos_have_a_finding_of_every_attack(tmp_path: Path) -> None:
     cases = run("audits", tmp_path / "audits.json", "baselines")["cases"]
     assert all("membership" in case for case in cases.values())
@@ -302,3 +312,14 @@ def test_the_record_of_the_balanced_policy_compares_every_duration_with_full_bat
     assert sum(name.startswith("balanced") for name in cases) == 4
     assert cases["full"]["relative"] == 1
     assert all(case["seconds"] > 0 for case in cases.values())
+
+
+def test_slower_machines_measure_more_seconds_in_the_record_of_unequal_machines(tmp_path: Path) -> None:
+    record = run("fedgraph_machines", tmp_path / "machines.json")
+    factors = [machine["factor"] for machine in record["machines"]]
+    policies = record["data"]["social"]["policies"]
+    (balance,) = policies["balanced"]["balance"]
+    typical = [sorted(of_client)[len(of_client) // 2] for of_client in zip(*balance["seconds"], strict=True)]
+    slowest, fastest = (factors.index(bound(factors)) for bound in (max, min))
+    assert typical[slowest] > 1.2 * typical[fastest], "three times as slow, and both wait for the processor"
+    assert all(policy["round"]["mean"] > 0 for policy in policies.values())

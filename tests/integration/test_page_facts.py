@@ -69,6 +69,7 @@ def section_of(method: Method) -> str:
         "One node at each client": method.partition == "ego",
         "Clients that share nodes": method.requires.nodes_per_client == "at least one",
         "Nothing may leave a client": method.sends.summary == "nothing",
+        "A model for every client": method.personal,
         "Weights or gradients only": only_weights is not None,
         "Methods that use cross-client edges": True,
     }
@@ -190,6 +191,8 @@ TYPED = {
         "in less than 0.85 of its time",
         "needs less than 0.8 of the time of the fastest fixed scheme",
         "takes less than 0.4 of the modelled seconds",
+        "needs more than 0.6 of the seconds of a round with all nodes",
+        "With `round_time=0.2` the duration",  # a setting
     ),
 }
 

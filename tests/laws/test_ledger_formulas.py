@@ -18,8 +18,9 @@ from graphfed.crypto.ot import bytes_of_set_up
 from graphfed.data.partitions.partition import partition
 from graphfed.federation import Federation
 from graphfed.methods.common.local_training import initial_weights
-from graphfed.methods.lumos.assignment import Cover, by_local_rule, workloads
+from graphfed.methods.lumos.assignment import Cover, by_local_rule, filled, workloads
 from graphfed.methods.registry import get_method
+from graphfed.random import fold, uniform
 
 ROUNDS = 4
 F, H, C = 12, 5, 3
@@ -45,6 +46,29 @@ def scaffold(world: World) -> dict[str, int]:
     """As averaging, and control variates in addition to the weights."""
     weights = averaging(world)
     return {**weights, "control_variate": weights["model"], "control_variate_change": weights["update"]}
+
+
+def fedpub(world: World) -> dict[str, int]:
+    """Every round every client sends its model and C outputs, and gets a model of its own; once, the first
+    model and the random graph: F numbers for each of 5 communities of 100 nodes, and its edges, by looping
+    over the pairs of a community."""
+    weights, k, scalar = averaging(world), world.clients, 8
+    key = fold(0, "random_graph")
+    draws = uniform(fold(key, "edges"), torch.arange(500), 100)
+    edges = sum(
+        float(draws[u, v % 100]) < 0.1
+        for c in range(5)
+        for u in range(100 * c, 100 * c + 100)
+        for v in range(u + 1, 100 * c + 100)
+    )
+    return {
+        "training_counts": k * 8,
+        "model": k * model_size() * scalar,
+        "random_graph": k * (500 * F * scalar + 2 * 2 * edges * 8),
+        "personal_update": weights["update"],
+        "functional_embedding": ROUNDS * k * C * scalar,
+        "personal_model": weights["model"],
+    }
 
 
 def closures(world: World) -> list[set[int]]:
@@ -73,10 +97,11 @@ def fedgcn(world: World) -> dict[str, int]:
     }
 
 
-def distgat(world: World) -> dict[str, int]:
-    """As averaging, with the weights of a two-layer GAT: 8 heads of H, then one head of C."""
+def distgat(world: World, outputs: int = 1) -> dict[str, int]:
+    """As averaging, with the weights of a two-layer GAT: 8 heads of H, then `outputs` heads of C that share a
+    bias."""
     heads, scalar, k = 8, 8, world.clients
-    size = F * heads * H + 2 * heads * H + heads * H + heads * H * C + 2 * C + C
+    size = F * heads * H + 2 * heads * H + heads * H + outputs * (heads * H * C + 2 * C) + C
     return {
         "training_counts": k * 8,
         "model": ROUNDS * k * size * scalar,
@@ -238,15 +263,15 @@ def prediction_release(world: World) -> dict[str, int]:
     }
 
 
-def attention_sums(world: World) -> dict[str, int]:
+def attention_sums(world: World, outputs: int = 1) -> dict[str, int]:
     """Once, for every neighbour elsewhere, each once for every client that has it, its id twice: of a target,
     and of a part. In each round, for each of these and both layers, a score of every head and H + 1 numbers
     of every head back, and their gradients; the weights of the GAT down and their gradient up."""
     wants = sum(len(c) for c in closures(world)) - world.graph.num_nodes
     heads, scalar, k = 8, 8, world.clients
-    scores = ROUNDS * wants * (heads + 1) * scalar
-    parts = ROUNDS * wants * (heads * (H + 1) + C + 1) * scalar
-    weights = distgat(world)["model"]
+    scores = ROUNDS * wants * (heads + outputs) * scalar
+    parts = ROUNDS * wants * (heads * (H + 1) + outputs * (C + 1)) * scalar
+    weights = distgat(world, outputs)["model"]
     return {
         "attention_sums/target_ids": wants * 8,
         "attention_sums/part_ids": wants * 8,
@@ -309,7 +334,7 @@ def balanced(world: World) -> dict[str, int]:
     }
 
 
-def lumos(world: World, *, predictor: int = H * C + C) -> dict[str, int]:
+def lumos(world: World, *, predictor: int = H * C + C, fill: bool = False) -> dict[str, int]:
     """Set-up: the balancing; for every kept pair a header of 8 bytes and the bits of its bin; 8 bytes of how
     many train. A round: the weights down and their gradient up at every device, and for every kept pair the
     embedding of its leaf and its gradient, H floats each way."""
@@ -317,11 +342,16 @@ def lumos(world: World, *, predictor: int = H * C + C) -> dict[str, int]:
     weights = F * H + H + H * H + H + predictor
     states, _ = passed_on(world)
     keeps, edges = states[-1], world.graph.edges
+    filling: dict[str, int] = {}
+    if fill:
+        keeps = filled(edges, keeps, n, seed=0)
+        filling = {"balance/has_workload": 12 * n, "balance/additions": 4 * int((keeps.sum(0) == 2).sum())}
     pairs = int(keeps.sum())
     receivers = np.bincount(np.concatenate([edges[1][keeps[0]], edges[0][keeps[1]]]), minlength=n).tolist()
     bits = sum(-(-(F // r + (k < F % r)) // 8) for r in receivers for k in range(r))
     return {
         **balanced(world),
+        **filling,
         "lumos/bins": pairs * 8,
         "lumos/feature_bits": bits,
         "lumos/training_count": n * 8,
@@ -365,6 +395,7 @@ FORMULAS = {
     "fedadam": averaging,
     "fedavgm": averaging,
     "scaffold": scaffold,
+    "fedpub": fedpub,
     "skeleton": averaging,
     "fedgcn": fedgcn,
     "distgat": distgat,
@@ -402,6 +433,20 @@ def test_set_up_and_training_cost_what_the_formula_says(name):
     # FedGAT's paper drops a lone neighbour's edge; the formulas are of every edge.
     settings = {"drop_single": False} if name in ("fedgat", "fedgat_ldp") else {}
     assert sent_bytes(name, world, **settings) == FORMULAS[name](world)
+
+
+@pytest.mark.parametrize("name", ["distgat", "attention_sums"])
+def test_output_heads_cost_their_weights_and_their_sums(name: str) -> None:
+    world = make_world()
+    assert sent_bytes(name, world, output_heads=3) == FORMULAS[name](world, 3)
+
+
+def test_lumos_with_filled_trees_pays_for_the_edges_in_both_trees() -> None:
+    """A byte of every client for each of 12 bits, and 4 bytes for each edge that is taken too."""
+    world = make_world()
+    expected = lumos(world, fill=True)
+    assert sent_bytes("lumos", world, fill_trees=True) == expected
+    assert expected["lumos/bins"] > lumos(world)["lumos/bins"]
 
 
 def test_lumos_that_predicts_links_pays_for_the_embeddings_that_it_asks_for() -> None:
@@ -609,9 +654,10 @@ def test_evaluation_control_and_prediction_stand_beside_the_cost():
     assert beside == {"eval", "control", "predict"}
     assert totals["by_transfer"] == averaging(make_world())
     # Confusion counts with the column of none, and the loss: every round, and at the end for both targets,
-    # there with 2048 / C bins of scores for each class; once, validation nodes of each class.
+    # there with 2048 / C bins of scores for each class, the client's accuracy and 1001 bins of it; once,
+    # validation nodes of each class.
     scores = 3 * (C * (C + 1) + 1) * 8
-    histograms, counts = 2 * 3 * C * 2 * (2048 // C) * 8, 3 * C * 8
+    histograms, counts = 2 * 3 * (C * 2 * (2048 // C) + 1 + 1001) * 8, 3 * C * 8
     evaluated = ROUNDS * 3 * model_size() * 8 + (ROUNDS + 2) * scores
     assert totals["other_phases"]["eval"] == evaluated + histograms + counts
     assert totals["other_phases"]["predict"] == 3 * model_size() * 8

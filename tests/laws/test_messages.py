@@ -3,7 +3,7 @@
 import link_worlds
 import pytest
 from methods_under_law import METHODS
-from worlds import World, make_world, run_local, weighted
+from worlds import ThreeWorkers, World, make_world, run_local, run_processes, weighted
 
 from graphfed.crypto.keyed_ids import KEY
 from graphfed.data.partitions.partition import partition
@@ -55,7 +55,7 @@ VARIANTS = {
     "lumos": [
         {"balancer": "local"},
         {"balancer": "local", "aggregation": "secure", "protocols": "simulated"},
-        {"balancer": "local", "compare_again": "all"},
+        {"balancer": "local", "compare_again": "all", "fill_trees": True},
         {"balancer": "mcmc", "mcmc_steps": 4},
         {"balancer": "mcmc", "mcmc_steps": 4, "acceptance": "opened"},
         {"balancer": "oracle"},
@@ -63,6 +63,8 @@ VARIANTS = {
         {"balancer": "none"},
     ],
 }
+#: Settings that need a process for each client.
+APART = {"fedgraph": {"policy": "balanced", "clock": "wall"}}
 
 
 def world_of(name: str) -> World:
@@ -77,12 +79,17 @@ def world_of(name: str) -> World:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_words_of_a_method_are_those_of_its_transfers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_words_of_a_method_are_those_of_its_transfers(
+    name: str, monkeypatch: pytest.MonkeyPatch, three_clients: ThreeWorkers
+) -> None:
     monkeypatch.setenv(KEY, "5f" * 32)
     names: set[str] = set()
     for settings in VARIANTS.get(name, [{}]):
         _, fed = run_local(name, world_of(name), rounds=1, **settings)
         names |= {entry.name for entry in fed.ledger.entries}
+    if name in APART:
+        _, ledger = run_processes(name, world_of(name), three_clients, **APART[name])
+        names |= {entry.name for entry in ledger.entries}
     said = {*CONTROL, *get_task(CLASSIFICATION).evaluation.messages}
     if "scores/masked" in names:
         said |= {*SECURE_MESSAGES}

@@ -4,7 +4,7 @@ program."""
 import numpy as np
 import pytest
 import torch
-from methods_under_law import METHODS
+from methods_under_law import METHODS, SHIPPED
 from worlds import (
     ThreeWorkers,
     World,
@@ -193,6 +193,19 @@ def test_every_backbone_and_depth_is_the_same_in_both_placements(name, backbone,
     slow, oracle = run_local(name, world, "one at a time", **settings)
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
     assert fed.ledger.to_json() == oracle.ledger.to_json()
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if having(name, output_heads=3)])
+@pytest.mark.sampled(5)
+def test_averaged_output_heads_are_the_same_in_both_placements(name):
+    settings = {**SETTINGS, **having(name, backbone="gat", heads=2, output_heads=3)}
+    world = last_round_stands(make_world(6))
+    fast, fed = run_local(name, world, **settings)
+    slow, oracle = run_local(name, world, "one at a time", **settings)
+    assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
+    assert fed.ledger.to_json() == oracle.ledger.to_json()
+    one_head, _ = run_local(name, world, **{**settings, "output_heads": 1})
+    assert not torch.allclose(logits(fast), logits(one_head))
 
 
 @pytest.mark.parametrize("kind", ["edges_uniform", "overlapping", "ego", "label_skew"])

@@ -30,8 +30,8 @@ def options(name: str) -> dict:
     return {} if name == "exchange_toy" else DROPOUT
 
 
-#: Settings by which a method that samples does not.
-WHOLE = {"fedgraph": {"policy": "full"}}
+#: Settings by which a method that samples does not, and one with masks and a proximal term has neither.
+WHOLE = {"fedgraph": {"policy": "full"}, "fedpub": {"masks": "none", "mu": 0.0}}
 
 
 @functools.cache

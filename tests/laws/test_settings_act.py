@@ -25,6 +25,7 @@ from graphfed.tasks.outcome import Outcome
 EXCEPTIONS: Mapping[str, str] = {
     **dict.fromkeys(WINDOW_SETTINGS, "they decide which windows the data has, before a method sees it"),
     "precision": "of products in float32, and the laws are tested in float64",
+    "clock": "its other value needs a process for each client (test_fedgraph_balance.py)",
     "policy_file": "a file of what was learned (test_policy_learning.py)",
     "lumos protocols": "of real comparisons between 60 devices (test_protections.py)",
     "scaffold optimizer": "SCAFFOLD has gradient descent only (test_rules.py)",
@@ -33,7 +34,7 @@ EXCEPTIONS: Mapping[str, str] = {
 #: The settings beside which a setting acts, where it does not with the defaults.
 BESIDE: Mapping[str, Mapping[str, Any]] = {
     "patience": {"lr": 1e-300, "weight_decay": 0.0, "dropout": 0.0, "rounds": 10},
-    "heads": {"backbone": "gat"},
+    **{key: {"backbone": "gat"} for key in ("heads", "output_heads")},
     "local_steps": {"rule": "fedavg"},
     "optimizer_at": {"rule": "fedavg"},
     "client_state": {"rule": "fedavg", "optimizer_at": "clients", "local_steps": 3},

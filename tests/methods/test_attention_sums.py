@@ -61,7 +61,7 @@ def adjacency(world: World) -> Tensor:
 
 
 def dense_gat(world: World, weights: dict[str, Tensor], layers: int) -> Tensor:
-    """Logits of all nodes; Velickovic et al. 2018, Eqs. (1) to (5), with [N, N] matrices."""
+    """Logits of all nodes; Velickovic et al. 2018, Eqs. (1) to (6), with [N, N] matrices."""
     h, linked = features(world), adjacency(world)
     for layer in range(layers):
         w, source, target, bias = (
@@ -71,8 +71,7 @@ def dense_gat(world: World, weights: dict[str, Tensor], layers: int) -> Tensor:
         for head, z in enumerate((h @ w).chunk(len(source), 1)):
             score = leaky_relu((z @ target[head])[:, None] + (z @ source[head])[None], 0.2)
             outputs.append(softmax(score.masked_fill(~linked, -torch.inf), 1) @ z)
-        h = torch.cat(outputs, 1) + bias
-        h = elu(h) if layer < layers - 1 else h
+        h = elu(torch.cat(outputs, 1) + bias) if layer < layers - 1 else sum(outputs) / len(outputs) + bias
     return h
 
 
@@ -107,36 +106,43 @@ def gradient_of(world: World, placement: str, **settings: Any) -> dict[str, Tens
     return {name: (before[name] - after[name]) / config.lr for name in before}
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize(("layers", "output_heads"), [(1, 1), (2, 1), (3, 1), (1, 3), (2, 8)])
 @pytest.mark.parametrize("clients", [2, 3, 5, 10])
 @pytest.mark.sampled(5)
-def test_gradients_and_predictions_are_those_of_a_dense_gat(clients: int, layers: int) -> None:
+def test_gradients_and_predictions_are_those_of_a_dense_gat(
+    clients: int, layers: int, output_heads: int
+) -> None:
     for placement, sparse in (("stacked", True), ("one at a time", False)):
         world = last_round_stands(make_world(clients, clients=clients, sparse=sparse))
-        settings = {**ONE_STEP, "layers": layers}
+        settings = {**ONE_STEP, "layers": layers, "output_heads": output_heads}
         expected, gradients = dense_step(world, config_of(METHOD, **settings))
-        found = gradient_of(world, placement, layers=layers)
+        found = gradient_of(world, placement, layers=layers, output_heads=output_heads)
         for name, gradient in gradients.items():
             assert torch.allclose(found[name], gradient, rtol=0, atol=1e-9), name
         outcome, _ = run_local(NAME, world, placement, **settings)
         assert torch.allclose(by_node(outcome, world), expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("exchange", ["plaintext", "secure"])
 @pytest.mark.slow
-def test_in_processes_it_is_the_dense_gat(exchange: str, three_clients: ThreeWorkers) -> None:
+@pytest.mark.parametrize(("exchange", "output_heads"), [("plaintext", 1), ("secure", 1), ("plaintext", 3)])
+def test_in_processes_it_is_the_dense_gat(
+    exchange: str, output_heads: int, three_clients: ThreeWorkers
+) -> None:
     world = last_round_stands(make_world(1))
-    expected, _ = dense_step(world, config_of(METHOD, **ONE_STEP))
-    outcome, _ = run_processes(NAME, world, three_clients, **ONE_STEP, exchange=exchange)
+    settings = {**ONE_STEP, "output_heads": output_heads}
+    expected, _ = dense_step(world, config_of(METHOD, **settings))
+    outcome, _ = run_processes(NAME, world, three_clients, **settings, exchange=exchange)
     off = 1e-9 if exchange == "plaintext" else 1e-5
     assert torch.allclose(by_node(outcome, world), expected, rtol=0, atol=off)
 
 
+@pytest.mark.parametrize("output_heads", [1, 3])
 @pytest.mark.parametrize("aggregation", ["plaintext", "secure"])
-def test_with_dropout_it_is_central_training(aggregation: str) -> None:
+def test_with_dropout_it_is_central_training(aggregation: str, output_heads: int) -> None:
     """The draws of inputs and of attention are those of central training, at whichever client an edge is."""
     world = last_round_stands(make_world(2, clients=4))
     settings = {"dropout": 0.4, "rounds": 3, "optimizer": "sgd", "features": "raw", "weight_decay": 1e-2}
+    settings |= {"output_heads": output_heads}
     ours, _ = run_local(NAME, world, **settings, aggregation=aggregation)
     central, _ = run_local("central", world, **settings, backbone="gat", local_steps=1)
     off = 1e-9 if aggregation == "plaintext" else 1e-5
@@ -285,11 +291,13 @@ def test_sums_of_several_rounds_give_the_features() -> None:
         assert torch.allclose(found.solution[:, 0], torch.eye(4, 5, dtype=torch.float64)[k], atol=1e-6)
 
 
-def test_the_gradient_of_the_last_layer_shows_the_label_of_a_training_node() -> None:
+@pytest.mark.parametrize("heads", [1, 3])
+def test_the_gradient_of_the_last_layer_shows_the_label_of_a_training_node(heads: int) -> None:
+    """In the gradient of the sum of every output head."""
     for exchange in ("plaintext", "secure"):
         world = one_hub()
         fed = Watched([(k,) for k in range(4)])
-        fed, state, config = set_up(world, fed=fed, layers=1, exchange=exchange)
+        fed, state, config = set_up(world, fed=fed, layers=1, exchange=exchange, output_heads=heads)
         with fed.phase("train", round_number=1):
             METHOD.round(fed, state, config, 1)
         gradients = [
@@ -300,7 +308,7 @@ def test_the_gradient_of_the_last_layer_shows_the_label_of_a_training_node() -> 
         gradients = [g[0] if isinstance(g, tuple) else g for g in gradients]
         assert len(gradients) == 3, "every client with a neighbour receives it"
         for gradient in gradients:
-            assert int(gradient[0, :-1].argmin()) == world.graph.y[0]
+            assert (gradient.view(heads, -1)[:, :-1].argmin(1) == int(world.graph.y[0])).all()
 
 
 def test_the_server_receives_no_feature_embedding_or_edge() -> None:

@@ -48,19 +48,33 @@ def as_dense(x: Tensor | SparseMatrix) -> Tensor:
     return x.to_dense() if isinstance(x, SparseMatrix) else x
 
 
-def draw_weights(seed: int, backbone: str, widths: list[int], heads: int = 1) -> dict[str, Tensor]:
+def heads_of_layers(layers: int, heads: int, output_heads: int) -> list[int]:
+    return [heads] * (layers - 1) + [output_heads]
+
+
+def draw_weights(
+    seed: int, backbone: str, widths: list[int], heads: int = 1, output_heads: int = 1
+) -> dict[str, Tensor]:
     """Shared float64 weights of the usual size, biases included, none of them zero."""
     rng = np.random.default_rng(seed)
-    drawn = BACKBONES[backbone].init(seed, widths, heads)
+    drawn = BACKBONES[backbone].init(seed, widths, heads_of_layers(len(widths) - 1, heads, output_heads))
     return {k: torch.from_numpy(0.5 * rng.standard_normal(tuple(w.shape))) for k, w in drawn.items()}
 
 
 def batch_of(
-    view: View, backbone: str, layers: int, heads: int = 1, targets: Tensor | None = None, **kwargs
+    view: View,
+    backbone: str,
+    layers: int,
+    heads: int = 1,
+    targets: Tensor | None = None,
+    *,
+    output_heads: int = 1,
+    **kwargs,
 ) -> Batch:
     targets = torch.arange(len(view.ids)) if targets is None else targets
     view = BACKBONES[backbone].adapt_view(view)
-    maker = BACKBONES[backbone].blocks(view.ids, view.degree, heads, layers)
+    every = heads_of_layers(layers, heads, output_heads)
+    maker = BACKBONES[backbone].blocks(view.ids, view.degree, every)
     return make_batch(view, targets, layers, maker, **kwargs)
 
 

@@ -77,16 +77,20 @@ def pyg_network(backbone: str, weights: dict[str, Tensor], layers: int):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("backbone", list(BACKBONES))
+@pytest.mark.parametrize(
+    ("backbone", "output_heads"), [*((name, 1) for name in BACKBONES), ("gat", 2), ("gat", 8)]
+)
 def test_values_and_all_gradients_agree_with_pyg(
-    backbone: str, layers: int, sparse: bool, dtype: torch.dtype
+    backbone: str, output_heads: int, layers: int, sparse: bool, dtype: torch.dtype
 ) -> None:
+    """Output heads are averaged, as PyG's GATConv does with concat=False."""
     for seed in range(3):
         view = random_view(seed, [30], sparse=sparse, dtype=dtype)
         assert (view.degree == 0).any(), "the graph has isolated nodes"
         widths = [6, *[HIDDEN] * (layers - 1), CLASSES]
         weights = {
-            k: w.to(dtype).requires_grad_() for k, w in draw_weights(seed, backbone, widths, HEADS).items()
+            k: w.to(dtype).requires_grad_()
+            for k, w in draw_weights(seed, backbone, widths, HEADS, output_heads).items()
         }
         x = as_dense(view.x).clone()
         if backbone == "maxpool" and not sparse:  # PyG shares the gradient of equal maxima out
@@ -94,7 +98,8 @@ def test_values_and_all_gradients_agree_with_pyg(
         x.requires_grad_()
         if not sparse:
             view = replace(view, x=x)
-        found = BACKBONES[backbone].forward(weights, batch_of(view, backbone, layers, HEADS), None)
+        batch = batch_of(view, backbone, layers, HEADS, output_heads=output_heads)
+        found = BACKBONES[backbone].forward(weights, batch, None)
 
         forward, parameters = pyg_network(backbone, {k: w.detach() for k, w in weights.items()}, layers)
         pyg_x = as_dense(view.x).detach().clone().requires_grad_()

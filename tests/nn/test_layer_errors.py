@@ -76,7 +76,7 @@ def world(seed: int, heads: int = 1, *, nodes: int = 40) -> World:
     view = replace(view, x=x, edges=(edges,), degree=torch.bincount(edges[1], minlength=nodes))
     rng = np.random.default_rng(seed)
     weights = {}
-    for name, like in gat_init(seed, [x.shape[1], 6, 6, 4], heads).items():
+    for name, like in gat_init(seed, [x.shape[1], 6, 6, 4], [heads, heads, 1]).items():
         drawn = torch.from_numpy(rng.standard_normal(tuple(like.shape)))
         if name.endswith("weight"):
             per_head = drawn.view(len(drawn), 1 if name.startswith("layers.2") else heads, -1)
@@ -95,7 +95,7 @@ def batch(world: World, layers: int, moments: Moments | None = None) -> Batch:
     view = world.view
     if moments is not None:
         view = replace(view, x=torch.empty(len(view.ids), 0), aggregated=True, moments=moments)
-    maker = gat_block(view.ids, view.degree, world.heads, LAYERS)
+    maker = gat_block(view.ids, view.degree, [world.heads] * (LAYERS - 1) + [1])
     return make_batch(view, torch.arange(len(view.ids)), layers, maker)
 
 

@@ -61,13 +61,16 @@ def double() -> object:
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize(("layers", "output_heads"), [(1, 1), (2, 1), (3, 1), (1, 3), (2, 3)])
 @pytest.mark.parametrize("attention", ["tied", "free"])
 @pytest.mark.sampled(5)
-def test_matrices_vectors_and_direct_evaluation_are_one(layers: int, attention: str) -> None:
+def test_matrices_vectors_and_direct_evaluation_are_one(
+    layers: int, output_heads: int, attention: str
+) -> None:
     world = small_world()
+    settings = {"layers": layers, "output_heads": output_heads, "attention": attention}
     outcomes = {
-        name: by_node(run_local("fedgat", world, layers=layers, attention=attention, **how)[0], world)
+        name: by_node(run_local("fedgat", world, **settings, **how)[0], world)
         for name, how in EVALUATIONS.items()
     }
     first = outcomes.pop("vectors")

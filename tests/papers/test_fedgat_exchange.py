@@ -115,20 +115,23 @@ def test_with_one_client_it_is_hops_to_the_last_bit_and_byte() -> None:
 
 
 @pytest.mark.parametrize("drop_single", [False, True])
-@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize(("layers", "output_heads"), [(2, 1), (3, 1), (2, 3)])
 @pytest.mark.parametrize("kind", WORLDS)
 @pytest.mark.sampled(5)
-def test_what_is_sent_is_what_the_formula_says(kind: str, layers: int, drop_single: bool) -> None:
+def test_what_is_sent_is_what_the_formula_says(
+    kind: str, layers: int, output_heads: int, drop_single: bool
+) -> None:
     """Once: the message of every node to its own client, 6 F B + 2 B + 4 (p + 1) B^2 numbers; an id of
     every node, and back its size and one byte; an id of every pair of a client and a neighbour elsewhere,
     P. In every round and for every layer but the last: heads * hidden numbers up of every node that is in
-    a pair, U of them, and down for every pair."""
+    a pair, U of them, and down for every pair. Output heads cost nothing, as no output is sent."""
     world = world_of(kind)
     client, neighbours_of = neighbours(world, drop_single)
     pairs = {(client[v], u) for v, others in neighbours_of.items() for u in others if client[u] != client[v]}
     asked = {u for _, u in pairs}
     row = HEADS * HIDDEN * SCALAR
-    _, fed = run_local("fedgat", world, layers=layers, later="exchange", drop_single=drop_single)
+    settings = {"layers": layers, "output_heads": output_heads, "drop_single": drop_single}
+    _, fed = run_local("fedgat", world, later="exchange", **settings)
     sent: dict[str, int] = {}
     for entry in fed.ledger.entries:
         if entry.phase in ("setup", "train"):
@@ -229,7 +232,7 @@ def dense_layers(
     outputs, h = [], x
     for layer in range(config.layers):
         last = layer == config.layers - 1
-        heads = 1 if last else HEADS
+        heads = config.output_heads if last else HEADS
         z = (h @ weights[f"layers.{layer}.weight"]).view(len(h), heads, -1)
         source, target = ((z * weights[f"layers.{layer}.{name}"]).sum(2) for name in ("att_src", "att_dst"))
         score = target[:, None] + source[None]  # [N, N, heads]
@@ -241,7 +244,8 @@ def dense_layers(
                 powers.append(2 * score / config.domain * powers[-1] - powers[-2])
             share = sum(c * t for c, t in zip(series, powers, strict=True))  # type: ignore[assignment]
         share = share * reaches[..., None]
-        h = torch.einsum("ijk,jkh->ikh", share / share.sum(1, keepdim=True), z).flatten(1)
+        h = torch.einsum("ijk,jkh->ikh", share / share.sum(1, keepdim=True), z)
+        h = h.mean(1) if last else h.flatten(1)  # Velickovic et al. 2018, Eqs. (5) and (6)
         h = h + weights[f"layers.{layer}.bias"]
         h = h if last else elu(h)
         outputs.append(h)
@@ -250,8 +254,10 @@ def dense_layers(
     return outputs
 
 
-@pytest.mark.parametrize("layers", [2, 3])
-def test_a_client_steps_on_its_loss_with_its_neighbours_embeddings_as_constants(layers: int) -> None:
+@pytest.mark.parametrize(("layers", "output_heads"), [(2, 1), (3, 1), (2, 4)])
+def test_a_client_steps_on_its_loss_with_its_neighbours_embeddings_as_constants(
+    layers: int, output_heads: int
+) -> None:
     """Two rounds of two steps of gradient descent; in the second step of a round a client's own embeddings
     are new and its neighbours' are as they were when the round began."""
     world = last_round_stands(make_world(8, nodes=30))
@@ -262,6 +268,7 @@ def test_a_client_steps_on_its_loss_with_its_neighbours_embeddings_as_constants(
         "rounds": 2,
         "lr": 0.3,
         "layers": layers,
+        "output_heads": output_heads,
         "drop_single": False,
     }
     config = config_of(METHOD, later="exchange", **settings)

@@ -425,7 +425,7 @@ def test_which_remote_neighbours_are_in_a_sample_is_a_mask() -> None:
 def test_probabilities_and_seconds_are_float64_whatever_the_networks_are() -> None:
     """Seconds of thousands of rounds are added up, and draws fall between sums of probabilities."""
     torch.set_default_dtype(torch.float32)
-    (seconds,) = server.first_facts({}, "cpu").values()
+    (seconds,) = server.first_facts({}, "cpu", False).values()
     assert seconds.dtype == torch.float64
     world = make_world(3)
     config = config_of(METHOD, policy="fastgcn", layer_size=9)

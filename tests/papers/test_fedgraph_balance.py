@@ -15,6 +15,7 @@ from graphfed.errors import InputError
 from graphfed.methods.fedgraph.balance import (
     MEASURED_ROUNDS,
     OVERLAPS,
+    REPEATS,
     TimeModel,
     add_measurement,
     balanced_decision,
@@ -162,6 +163,21 @@ def test_the_order_of_the_clients_orders_the_decisions_and_changes_nothing_else(
     assert torch.allclose(one["next"][order], two["next"], atol=1e-9)
 
 
+def test_a_single_disturbance_of_repeated_measurements_decides_nothing() -> None:
+    model = model_of([0.1, 0.2, 0.3], [2.0, 1.0, 0.5], [0.5, 0.0, 1.0], [2.0, 1.0, 4.0])
+    counts = torch.tensor([100, 200, 150])
+    balance = first_balance(counts, REPEATS)
+    for number in range(MEASURED_ROUNDS * REPEATS + 2):
+        decision = balanced_decision(balance, counts, 2)
+        seconds = model.seconds(decision[:, 0] / counts, counts)
+        disturbed = seconds * 50 if number % REPEATS == 0 else seconds  # as in the first round of a process
+        balance = add_measurement(balance, decision, disturbed, counts, 0.4)
+    assert int(balance["measured"]) == MEASURED_ROUNDS * REPEATS
+    once = measured(model, counts, 0.4)
+    assert torch.equal(balance["fractions"][::REPEATS], once["fractions"])
+    assert torch.equal(balance["next"], once["next"])
+
+
 # ---- in training -------------------------------------------------------------------------------------------
 
 
@@ -211,6 +227,32 @@ def test_it_agrees_in_all_placements_and_sends_what_other_policies_send(
     _, constant = run_local("fedgraph", world, **{**BALANCED, "policy": "constant", "probability": 1.0})
     sent = [{(entry.phase, entry.name) for entry in one.ledger.entries} for one in (fed, constant)]
     assert sent[0] == sent[1]
+
+
+def test_with_the_clock_of_its_machine_each_client_sends_its_own_seconds_and_they_decide(
+    three_clients: ThreeWorkers,
+) -> None:
+    world, rounds = last_round_stands(overlapping()), MEASURED_ROUNDS * REPEATS
+    settings = {**BALANCED, "clock": "wall", "rounds": rounds}
+    outcome, ledger = run_processes("fedgraph", world, three_clients, **settings)
+    (entry,) = [entry for entry in ledger.entries if entry.name == "fedgraph/measured_seconds"]
+    assert entry.sent.tolist() == [8 * rounds] * 3
+    totals = {
+        name: [0.0, *(line["facts"][f"{name}_seconds"] for line in outcome.history)]
+        for name in ("modelled", "measured")
+    }
+    lasted = {name: [after - before for before, after in pairwise(ends)] for name, ends in totals.items()}
+    assert all(seconds > 0 for seconds in lasted["measured"])
+    assert sum(lasted["measured"]) < outcome.seconds["train"]
+    # Three rounds with all nodes and three with one node each, which are shorter by the time model too
+    assert lasted["modelled"][:REPEATS] == pytest.approx([lasted["modelled"][0]] * REPEATS)
+    assert max(lasted["modelled"][REPEATS : 2 * REPEATS]) < 0.9 * lasted["modelled"][0]
+
+
+def test_clients_that_share_a_process_cannot_measure_their_own_seconds() -> None:
+    for placement in ("stacked", "one at a time"):
+        with pytest.raises(InputError, match=r"clock=wall cannot be used .* set runtime=processes"):
+            run_local("fedgraph", overlapping(), placement, **BALANCED, clock="wall")
 
 
 def test_all_neighbours_are_kept_and_the_first_round_has_all_nodes() -> None:

@@ -74,6 +74,7 @@ def test_both_trainers_give_the_same_results_and_the_same_ledger(
     run: Run, backbone: str, layers: int
 ) -> None:
     options = {"backbone": backbone, "layers": layers, "heads": 2, "dropout": 0.3, "weight_decay": 1e-2}
+    options["fill_trees"] = layers == 2
     fast, fed = run(trainer="fused", **options)
     slow, oracle = run(trainer="general", **options)
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
@@ -93,9 +94,10 @@ def test_without_virtual_nodes_it_is_another_network_on_the_same_trees(run: Run)
 # ---- balancers ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("balancer", ["none", "greedy", "mcmc", "oracle"])
-def test_every_balancer_leads_to_the_same_numbers_in_every_placement(balancer: str) -> None:
-    options = {"balancer": balancer, "mcmc_steps": 3, "rounds": 2, "dropout": 0.3}
+@pytest.mark.parametrize("fill", [False, True], ids=["trimmed", "filled"])
+@pytest.mark.parametrize("balancer", ["none", "greedy", "local", "mcmc", "oracle"])
+def test_every_balancer_leads_to_the_same_numbers_in_every_placement(balancer: str, fill: bool) -> None:
+    options = {"balancer": balancer, "fill_trees": fill, "mcmc_steps": 3, "rounds": 2, "dropout": 0.3}
     fast, fed = classified(**options)
     slow, oracle = run_local("lumos", make_world(1), "in thirds", **options)
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
@@ -273,7 +275,9 @@ def test_a_secure_sum_is_the_same_in_every_placement() -> None:
 # ---- per-client statistics ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{}, {"balancer": "greedy"}, {"pad_bins": 3}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"balancer": "greedy"}, {"pad_bins": 3}, {"fill_trees": True}], ids=str
+)
 @TASKS
 def test_the_statistics_of_the_clients_agree_with_the_ledger(run: Run, settings: Any) -> None:
     outcome, fed = run(**settings)

@@ -17,8 +17,10 @@ from graphfed.methods.lumos.assignment import (
     by_greedy,
     by_local_rule,
     by_metropolis,
+    filled,
     largest,
     optimum,
+    workloads,
 )
 from graphfed.methods.lumos.balancing import MESSAGES
 from graphfed.methods.lumos.config import LumosConfig
@@ -63,6 +65,7 @@ def test_every_placement_gives_the_same_assignment_and_the_same_ledger(balancer:
     options = {"balancer": balancer, "seed": data.draw(st.integers(0, 3)), **ROUNDS}
     options["compare_again"] = data.draw(st.sampled_from(["changed", "all"]))
     options["acceptance"] = data.draw(st.sampled_from(["hidden", "opened"]))
+    options["fill_trees"] = data.draw(st.booleans())
     stacked = run_here(edges, [tuple(range(n))], **options)
     same(stacked, run_here(edges, [(k,) for k in range(n)], **options))
     same(stacked, run_here(edges, data.draw(workers(n)), **options))
@@ -80,7 +83,7 @@ def test_separate_processes_give_the_same_assignment_and_the_same_ledger(
     balancer: str, clients: Workers
 ) -> None:
     edges = random_graph(1, 20, 60)
-    options = {"balancer": balancer, **ROUNDS}
+    options = {"balancer": balancer, "fill_trees": True, **ROUNDS}
     same(run_here(edges, [tuple(range(20))], **options), run_apart(edges, clients, **options))
 
 
@@ -148,16 +151,42 @@ def test_comparing_what_changed_gives_the_same_result_and_all_makes_the_count_an
 @pytest.mark.parametrize("balancer", BALANCERS)
 @given(graph=graphs(), seed=st.integers(0, 3))
 @settings(max_examples=30)
-def test_both_clients_of_an_edge_know_its_assignment_and_at_least_one_has_it(
+def test_filled_trees_keep_their_edges_and_take_others_up_to_the_largest_workload(
     balancer: str, graph: tuple[np.ndarray, int], seed: int
 ) -> None:
+    """The largest workload stays, and a tree has as many edges or all; as the plain loop has it."""
     edges, n = graph
-    found = run_here(edges, [tuple(range(n))], balancer=balancer, seed=seed, **ROUNDS)
+    options = {"balancer": balancer, "seed": seed, **ROUNDS}
+    before = run_here(edges, [tuple(range(n))], **options)
+    after = run_here(edges, [tuple(range(n))], fill_trees=True, **options)
+    trimmed, full = before.cover(edges, n), after.cover(edges, n)
+    assert np.array_equal(full, filled(edges, trimmed, n, seed=seed))
+    assert (full >= trimmed).all()
+    most = largest(edges, trimmed, n)
+    degree = np.bincount(edges.ravel(), minlength=n)
+    assert np.array_equal(workloads(edges, full, n), np.minimum(degree, most))
+    assert before.outcomes == after.outcomes, "nothing is compared for it"
+
+
+def test_which_edges_fill_a_tree_depends_on_the_seed() -> None:
+    edges = random_graph(5, 25, 90)
+    trimmed = by_greedy(edges, 25)
+    assert not np.array_equal(filled(edges, trimmed, 25, seed=0), filled(edges, trimmed, 25, seed=1))
+
+
+@pytest.mark.parametrize("balancer", BALANCERS)
+@given(graph=graphs(), seed=st.integers(0, 3), fill=st.booleans())
+@settings(max_examples=30)
+def test_both_clients_of_an_edge_know_its_assignment_and_at_least_one_has_it(
+    balancer: str, graph: tuple[np.ndarray, int], seed: int, fill: bool
+) -> None:
+    edges, n = graph
+    found = run_here(edges, [tuple(range(n))], balancer=balancer, seed=seed, fill_trees=fill, **ROUNDS)
     local = found.cover(edges, n)
     turned = Balanced(found.remote, [], [], [], (0, 0, 0), {}).cover(edges, n)
     assert np.array_equal(local, turned[::-1])
     assert local.any(0).all()
-    if balancer in ("local", "oracle"):
+    if balancer in ("local", "oracle") and not fill:
         assert (local.sum(0) == 1).all()
     assert found.counts[1] == sum(found.outcomes) / 2
 
@@ -228,6 +257,9 @@ def test_clients_send_the_server_nothing_except_whether_they_can_still_offer_an_
     found = run_here(edges, [tuple(range(12))], balancer=balancer)
     options = {(e["name"], e["dtype"]) for e in found.ledger["entries"] if e["to"] == "server"}
     assert options == (set() if balancer == "greedy" else {("balance/can_give", "uint8")})
+    full = run_here(edges, [tuple(range(12))], balancer=balancer, fill_trees=True)
+    asked = {(e["name"], e["dtype"]) for e in full.ledger["entries"] if e["to"] == "server"}
+    assert asked == options | {("balance/has_workload", "uint8")}
 
 
 def test_every_transfer_has_a_message_for_the_report() -> None:
@@ -235,7 +267,12 @@ def test_every_transfer_has_a_message_for_the_report() -> None:
     for balancer in BALANCERS:
         for acceptance in ("hidden", "opened"):
             found = run_here(
-                edges, [tuple(range(12))], balancer=balancer, mcmc_steps=4, acceptance=acceptance
+                edges,
+                [tuple(range(12))],
+                balancer=balancer,
+                mcmc_steps=4,
+                acceptance=acceptance,
+                fill_trees=True,
             )
             names |= {e["name"] for e in found.ledger["entries"] if e["phase"] != "control"}
     assert names == {*MESSAGES}

@@ -228,6 +228,25 @@ def test_whatever_the_number_of_bins_no_receiver_and_no_coalition_learns_more_th
     assert together <= float(sent.colluding[0]) + 1e-9
 
 
+@pytest.mark.parametrize("nominal", [0.5, 2.0])
+def test_the_budget_of_the_authors_program_is_stated_as_what_a_receiver_learns(nominal: float) -> None:
+    """Their bit is kept with odds of e^(e^nominal) to 1, and all bits go to every receiver
+    (docs/papers/lumos.md, "Encoding of features"). By enumeration, of 3 coordinates, that is 3 e^nominal, not
+    `nominal`. All receivers get the same bits here, so together they learn no more."""
+    true = 3 * math.exp(nominal)
+    config = config_of(epsilon=true, pad_bins=1)
+    kept = 1 / (1 + math.exp(-math.exp(nominal)))
+    laws = []
+    for x in product([0.0, 1.0], repeat=3):
+        sent, law = exact_law(x, 2, config)
+        for chances in law:
+            assert sorted(chances) == pytest.approx(sorted(kept if bit else 1 - kept for bit in x), rel=1e-6)
+        laws.append(law)
+    for receiver in range(2):
+        assert largest_loss([law[receiver] for law in laws]) == pytest.approx(true, rel=1e-6)
+    assert [float(spent) for spent in (*sent.epsilon, *sent.colluding)] == pytest.approx([true, true])
+
+
 def test_more_bins_leave_fewer_coordinates_and_less_noise_at_the_same_epsilon() -> None:
     """c of Eq. (27), the factor of the noise, for one receiver of 64 coordinates at epsilon 2."""
     found = []

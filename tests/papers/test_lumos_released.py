@@ -19,6 +19,9 @@ from graphfed.federation.cohort import make_cohort
 from graphfed.methods.lumos import lpgnn, naive_fedgnn
 from graphfed.methods.lumos.lpgnn import propagate, propagation_matrix
 from graphfed.methods.registry import get_method
+from graphfed.privacy.gaussian import gaussian_sigma, limit_set, normal
+from graphfed.privacy.noise import Noise
+from graphfed.random import fold
 from graphfed.runs.train import train
 from graphfed.runtime.local import stacked
 
@@ -108,6 +111,28 @@ def test_a_split_budget_is_a_third_for_each() -> None:
     _, fed = run_local("naive_fedgnn", make_world(), noise_seed=None, split_budget=True, epsilon=6.0)
     protections = {entry.name: entry.protection for entry in fed.ledger.entries}
     assert {k: protections[k] for k in PROTECTED["naive_fedgnn"]} == PROTECTED["naive_fedgnn"]
+
+
+def test_a_bound_on_set_features_has_the_noise_of_the_accountant_for_its_sensitivity() -> None:
+    """On Facebook's 4 714 features: 137 without a bound and 15 with 30 (docs/papers/lumos.md, Baselines).
+    The noise that is drawn is compared with the same words scaled here."""
+    world, method = make_world(), get_method("naive_fedgnn")
+    for bound, width, stated in ((None, 4714, 136.89), (30, 4714, 15.44), (3, 12, None)):
+        config = config_of(method, noise_seed=4, max_set_features=bound, feature_low=0.0, feature_high=1.0)
+        mechanism = naive_fedgnn.feature_mechanism(width, config)
+        wide = mechanism.sensitivity
+        assert wide == pytest.approx((width if bound is None else 2 * bound) ** 0.5)
+        sigma = gaussian_sigma(config.epsilon, config.delta, wide)
+        if stated is not None:
+            assert sigma == pytest.approx(stated, rel=1e-3)
+            continue
+        cohort = make_cohort(world.graph, world.split, world.partition, range(3))
+        noised = naive_fedgnn.noised_features(cohort, config)
+        key = fold(config.seed, "naive_fedgnn", "set features")
+        kept = limit_set(cohort.x.to_dense(), cohort.id, key, 0.0, 3)
+        assert 3 == int((kept > 0).sum(1).max()) < int((cohort.x.to_dense() > 0).sum(1).max())
+        noise = normal(Noise(4).words("features", cohort.id, width), width)
+        assert torch.allclose(noised, kept + sigma * noise, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -29,13 +29,14 @@ def graph_of(n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("piece", [1, 7, 1 << 22])
 @pytest.mark.parametrize("layers", [1, 2, 3])
-@pytest.mark.parametrize("name", ["gcn", "gat"])
+@pytest.mark.parametrize(("name", "output_heads"), [("gcn", 1), ("gat", 1), ("gat", 2)])
 def test_outputs_and_gradients_are_those_of_the_general_network(
-    name: str, layers: int, piece: int, monkeypatch: pytest.MonkeyPatch
+    name: str, output_heads: int, layers: int, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.set_default_dtype(torch.float64)
     monkeypatch.setattr(symmetric, "PIECE", piece)
-    n, features, heads = 20, 6, 3
+    n, features = 20, 6
+    heads = [3] * (layers - 1) + [output_heads]
     u, v = graph_of(n, layers)
     ids = torch.arange(n) * 5 + 1
     x = torch.from_numpy(np.random.default_rng(1).normal(size=(n, features)))
@@ -44,7 +45,7 @@ def test_outputs_and_gradients_are_those_of_the_general_network(
     edges = torch.stack([torch.cat([u, v]), torch.cat([v, u])]).long()
     degree = torch.bincount(edges[1], minlength=n)
     view = View(x, ids, torch.zeros(n, dtype=torch.int64), 1, torch.zeros(n), degree, (edges,))
-    make_block = BACKBONES[name].blocks(ids, degree, heads, layers)
+    make_block = BACKBONES[name].blocks(ids, degree, heads)
     batch = make_batch(view, torch.arange(n), layers, make_block)
     # The attention's own dropout is what the symmetric GAT has not.
     dropout = Dropout(0.4, 11) if name == "gcn" else None
@@ -71,10 +72,10 @@ def test_attention_with_scores_in_the_thousands_is_finite_and_that_of_the_genera
     ids, edges = torch.arange(n), torch.stack([torch.cat([u, v]), torch.cat([v, u])]).long()
     degree = torch.bincount(edges[1], minlength=n)
     x = torch.from_numpy(np.random.default_rng(1).normal(size=(n, 6))).float()
-    weights = BACKBONES["gat"].init(3, [6, 3], 1)
+    weights = BACKBONES["gat"].init(3, [6, 3], [1])
     weights = {key: w * (sign * 3000 if "att" in key else 1) for key, w in weights.items()}
     view = View(x, ids, torch.zeros(n, dtype=torch.int64), 1, torch.zeros(n), degree, (edges,))
-    batch = make_batch(view, torch.arange(n), 1, BACKBONES["gat"].blocks(ids, degree, 1, 1))
+    batch = make_batch(view, torch.arange(n), 1, BACKBONES["gat"].blocks(ids, degree, [1]))
     expected = BACKBONES["gat"].forward(weights, batch, None)  # type: ignore[arg-type]
     found = symmetric.gat(weights, make_symmetric_graph(u, v, ids, x.dtype), x, None)
     assert bool(found.isfinite().all())
@@ -84,7 +85,7 @@ def test_attention_with_scores_in_the_thousands_is_finite_and_that_of_the_genera
 def test_dropout_acts_on_every_layers_input_of_the_symmetric_gat() -> None:
     u, v = graph_of(20, 0)
     graph = make_symmetric_graph(u, v, torch.arange(20), torch.float32)
-    x, weights = torch.ones(20, 6), BACKBONES["gat"].init(3, [6, 4, 3], 2)
+    x, weights = torch.ones(20, 6), BACKBONES["gat"].init(3, [6, 4, 3], [2, 1])
     whole = symmetric.gat(weights, graph, x, None)
     assert not torch.allclose(symmetric.gat(weights, graph, x, Dropout(0.5, 1)), whole)
 
@@ -129,7 +130,7 @@ def test_pieces_are_all_rows_in_order_and_each_is_as_long_as_it_may_be(
 def test_the_networks_work_in_the_dtype_of_the_features_whatever_the_default(
     name: str, dtype: torch.dtype
 ) -> None:
-    weights = {key: w.to(dtype) for key, w in BACKBONES[name].init(3, [6, 4, 3], 2).items()}
+    weights = {key: w.to(dtype) for key, w in BACKBONES[name].init(3, [6, 4, 3], [2, 1]).items()}
     for default in (torch.float32, torch.float64):
         torch.set_default_dtype(default)
         graph = make_symmetric_graph(*graph_of(20, 0), torch.arange(20), dtype)
@@ -143,4 +144,4 @@ def test_a_graph_without_nodes_has_no_rows() -> None:
     graph = make_symmetric_graph(none, none, none.long(), torch.float32)
     assert graph.degree.shape == graph.indices.shape == (0,)
     assert list(graph.pieces()) == []
-    assert symmetric.gcn(BACKBONES["gcn"].init(3, [6, 3], 1), graph, torch.ones(0, 6), None).shape == (0, 3)
+    assert symmetric.gcn(BACKBONES["gcn"].init(3, [6, 3], [1]), graph, torch.ones(0, 6), None).shape == (0, 3)

@@ -18,8 +18,12 @@ from graphfed.random import fold
 F, H, HEADS = 6, 4, 3
 
 
-def weights_of(backbone: str, layers: int) -> dict[str, Tensor]:
-    drawn = BACKBONES[backbone].init(fold(3), [F, *[H] * layers], HEADS)
+def heads_of(layers: int, output_heads: int) -> list[int]:
+    return [HEADS] * (layers - 1) + [output_heads]
+
+
+def weights_of(backbone: str, layers: int, output_heads: int = 1) -> dict[str, Tensor]:
+    drawn = BACKBONES[backbone].init(fold(3), [F, *[H] * layers], heads_of(layers, output_heads))
     generator = torch.Generator().manual_seed(5)
     return {
         name: (w + 0.3 * torch.randn(w.shape, generator=generator) if "bias" in name else w)
@@ -61,7 +65,7 @@ def leaves(
     own, received = (z @ weights["layers.0.weight"] for z in (x, noised))
     if way == "fused":
         return fused(forest, weights, own, received, backbone, layers, dropout)
-    blocks = forest.blocks(backbone, HEADS, layers)
+    blocks = forest.blocks(backbone, heads_of(layers, inputs.get("output_heads", 1)))
     return general(forest, blocks, weights, own, received, backbone, dropout)
 
 
@@ -71,8 +75,8 @@ def convolution(backbone: str, layer: int, layers: int, weights: dict[str, Tenso
     if backbone == "gcn":
         conv: Any = GCNConv(*w["weight"].shape)
     else:
-        heads = HEADS if layer < layers - 1 else 1
-        conv = GATConv(w["weight"].shape[0], w["weight"].shape[1] // heads, heads=heads)
+        heads, width = weights[f"layers.{layer}.att_src"].shape
+        conv = GATConv(w["weight"].shape[0], width, heads=heads, concat=layer < layers - 1)
         conv.att_src.data[0] = weights[f"layers.{layer}.att_src"].detach()
         conv.att_dst.data[0] = weights[f"layers.{layer}.att_dst"].detach()
     conv.lin.weight.data = w["weight"].detach().t()
@@ -105,12 +109,12 @@ def one_tree(
 
 @pytest.mark.parametrize("virtual", [True, False], ids=["trees", "neighbourhoods"])
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
-@pytest.mark.parametrize("backbone", ["gcn", "gat"])
+@pytest.mark.parametrize(("backbone", "output_heads"), [("gcn", 1), ("gat", 1), ("gat", 2)])
 def test_the_general_form_is_the_network_on_each_tree_by_itself(
-    backbone: str, layers: int, virtual: bool
+    backbone: str, output_heads: int, layers: int, virtual: bool
 ) -> None:
-    weights, (x, noised) = weights_of(backbone, layers), features()
-    found = leaves("general", backbone, layers, weights, virtual=virtual)
+    weights, (x, noised) = weights_of(backbone, layers, output_heads), features()
+    found = leaves("general", backbone, layers, weights, virtual=virtual, output_heads=output_heads)
     own: list[Tensor] = []
     neighbour_leaves: list[Tensor] = []
     arriving = iter(noised)
@@ -128,12 +132,15 @@ def test_the_general_form_is_the_network_on_each_tree_by_itself(
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("layers", range(1, FUSED_LAYERS + 1))
-@pytest.mark.parametrize("backbone", ["gcn", "gat"])
-def test_both_forms_agree_in_leaves_and_gradients(backbone: str, layers: int, dropout: float) -> None:
-    weights, masks = weights_of(backbone, layers), Dropout(dropout, 9) if dropout else None
+@pytest.mark.parametrize(("backbone", "output_heads"), [("gcn", 1), ("gat", 1), ("gat", 2)])
+def test_both_forms_agree_in_leaves_and_gradients(
+    backbone: str, output_heads: int, layers: int, dropout: float
+) -> None:
+    weights = weights_of(backbone, layers, output_heads)
+    masks = Dropout(dropout, 9) if dropout else None
     found = []
     for way in ("general", "fused"):
-        there = leaves(way, backbone, layers, weights, masks)
+        there = leaves(way, backbone, layers, weights, masks, output_heads=output_heads)
         loss = (there.own**2).sum() + (there.noised**3).sum()
         slopes = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
         zeros = [
@@ -159,7 +166,7 @@ def test_in_float32_the_general_form_is_float32_and_takes_lone_devices() -> None
     """Also where the last clients have no neighbour, so that no edge has their number."""
     torch.set_default_dtype(torch.float32)
     for virtual in (True, False):
-        blocks = forest_of([[1], [], []], [1, 2], virtual=virtual).blocks("gcn", 1, 2)
+        blocks = forest_of([[1], [], []], [1, 2], virtual=virtual).blocks("gcn", [1, 1])
         for block in blocks:
             assert block.adjacency.values.dtype == torch.float32
             assert bool(block.adjacency.values.isfinite().all())
@@ -201,7 +208,13 @@ def test_without_dropout_no_root_matters_to_two_layers() -> None:
     apart = forest_of([[v] for others in KEPT for v in others], [])
     own = torch.stack([x[u] for u, others in enumerate(KEPT) for _ in others]) @ weights["layers.0.weight"]
     alone = general(
-        apart, apart.blocks("gcn", HEADS, 2), weights, own, noised @ weights["layers.0.weight"], "gcn", None
+        apart,
+        apart.blocks("gcn", heads_of(2, 1)),
+        weights,
+        own,
+        noised @ weights["layers.0.weight"],
+        "gcn",
+        None,
     )
     assert torch.allclose(found.own[: len(noised)], alone.own, rtol=0, atol=1e-12)
     assert torch.allclose(found.noised, alone.noised, rtol=0, atol=1e-12)

@@ -316,8 +316,13 @@ def test_the_number_of_clients_changes_no_metric_over_a_whole_run() -> None:
         )[0]
         for clients in (1, 2, 3, 4)
     ]  # fmt: skip
-    for outcome in outcomes[1:]:
-        assert outcome.test == pytest.approx(outcomes[0].test, abs=1e-9)
+    # The accuracy over clients depends on who the clients are.
+    common, *others = [
+        {name: value for name, value in outcome.test.items() if not name.startswith("client_")}
+        for outcome in outcomes
+    ]
+    for other in others:
+        assert other == pytest.approx(common, abs=1e-9)
 
 
 def test_all_clients_have_the_same_bits_of_the_local_weights() -> None:

@@ -35,7 +35,9 @@ class Dense:
         p, graph = world.partition, world.graph
         task = Task(graph.num_features, graph.num_classes)
         widths = [graph.num_features, HIDDEN, HIDDEN]
-        drawn = BACKBONES["maxpool"].init(fold(common_seed(config), "weights"), widths, config.heads)
+        drawn = BACKBONES["maxpool"].init(
+            fold(common_seed(config), "weights"), widths, config.attention_heads
+        )
         self.networks = [{k: w.clone() for k, w in drawn.items()} for _ in range(world.clients)]
         self.server = initial_server("cpu", world.clients, task, config)
         self.predictor = initial_predictor(fold(common_seed(config), "ppgnn"), task, config.hidden, config)

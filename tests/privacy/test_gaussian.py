@@ -6,6 +6,9 @@ from typing import Any
 import mpmath
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.nn.sparse import SparseMatrix
@@ -16,6 +19,7 @@ from graphfed.privacy.gaussian import (
     gaussian_delta,
     gaussian_mechanism,
     gaussian_sigma,
+    limit_set,
 )
 from graphfed.privacy.noise import Noise
 
@@ -104,3 +108,56 @@ def test_its_description_has_delta_and_the_sensitivity_of_all_features_together(
     mechanism = gaussian_mechanism(2.0, 1e-5, 16, -1.0, 1.0)
     assert mechanism.sensitivity == pytest.approx(8.0)
     assert Noise().protection(mechanism) == "ldp(eps=2, delta=1e-05)"
+
+
+# ---- at most so many set features --------------------------------------------------------------------------
+
+
+@st.composite
+def bit_rows(draw: st.DrawFn) -> tuple[Tensor, Tensor, int, int]:
+    """Two bit vectors of the same width, a bound on the set ones, and a key."""
+    width = draw(st.integers(1, 12))
+    bits = st.lists(st.booleans(), min_size=width, max_size=width)
+    one, other = (torch.tensor(draw(bits), dtype=torch.float64)[None] for _ in range(2))
+    return one, other, draw(st.integers(1, 14)), draw(st.integers(0, 1 << 30))
+
+
+@given(bit_rows(), st.floats(-3, 3), st.floats(0.1, 4))
+def test_two_nodes_differ_by_no_more_than_the_stated_sensitivity(
+    rows: tuple[Tensor, Tensor, int, int], low: float, extent: float
+) -> None:
+    """Any two bit vectors at the bounds, before the noise is added."""
+    one, other, most, key = rows
+    limited = [limit_set(low + extent * x, torch.tensor([7]), key, low, most) for x in (one, other)]
+    mechanism = gaussian_mechanism(2.0, 1e-5, one.shape[1], low, low + extent, most)
+    assert mechanism.sensitivity is not None
+    assert float((limited[0] - limited[1]).norm()) <= mechanism.sensitivity * (1 + 1e-12)
+    for before, after in zip((one, other), limited, strict=True):
+        kept = after > low
+        assert int(kept.sum()) == min(most, int(before.sum()))
+        assert torch.equal(after[kept], (low + extent * before)[kept])
+
+
+def test_the_stated_sensitivity_is_reached() -> None:
+    """Two rows of 3 set features in different places: a smaller bound would be wrong."""
+    x = torch.zeros(2, 8, dtype=torch.float64)
+    x[0, :3], x[1, 3:6] = 1, 1
+    limited = limit_set(x, torch.arange(2), 0, 0.0, 3)
+    assert float((limited[0] - limited[1]).norm()) == gaussian_mechanism(2.0, 1e-5, 8, 0, 1, 3).sensitivity
+    assert gaussian_mechanism(2.0, 1e-5, 8, 0, 1, 5).sensitivity == math.sqrt(8)
+
+
+def test_what_a_row_keeps_depends_on_its_id_and_the_key_and_no_other_row() -> None:
+    x = torch.ones(4, 40, dtype=torch.float64)
+    ids = torch.tensor([3, 5, 8, 9])
+    limited = limit_set(x, ids, 1, 0.0, 6)
+    assert torch.equal(limited[2:3], limit_set(x[2:3], ids[2:3], 1, 0.0, 6))
+    assert len({tuple(row.tolist()) for row in limited}) == 4
+    assert not torch.equal(limited, limit_set(x, ids, 2, 0.0, 6))
+
+
+def test_every_set_feature_is_kept_equally_often() -> None:
+    """4 of 10 in 20 000 rows: each column within 5.5 standard errors, a false alarm in 2e6 runs."""
+    n = 20_000
+    kept = limit_set(torch.ones(n, 10), torch.arange(n), 3, 0.0, 4).mean(0)
+    assert float((kept - 0.4).abs().max()) < 5.5 * math.sqrt(0.24 / n)

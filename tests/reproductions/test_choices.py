@@ -10,25 +10,30 @@ from graphfed.reproductions import fedgat, sapgnn
 from graphfed.reproductions.reproduce import find_paper
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+#: What the names of the items end with that are choices.
+SELECTION = "selection"
 CHOSEN = {
     "sapgnn": sapgnn.CHOSEN,
     "fedgat": {
         (panel, network): fedgat.CHOSEN[data, network]
         for panel, data in fedgat.PANELS.items()
         for network in fedgat.CHOICES
-    },
+    }
+    | {("physics", network): chosen for network, chosen in fedgat.PHYSICS_CHOSEN.items()},
 }
 
 
 def best(paper: str) -> dict[tuple[str, str], dict[str, object]]:
     """Return the settings with the best mean on the validation nodes; the first of equal ones."""
     record = json.loads((RESULTS / f"reproduce_{paper}.json").read_text())
-    (item,) = [item for item in record["items"] if item["item"] == "selection"]
     means: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
-    for row in item["rows"]:
-        panel, _, network = row["panel"].partition(" ")
-        means[panel, network].append((row["ours"]["val.accuracy"]["mean"], row["label"]))
-    rows = {row.label: row for row in find_paper(paper).by_name["selection"].rows}
+    rows = {}
+    for item in record["items"]:
+        if item["item"].endswith(SELECTION):
+            rows |= {row.label: row for row in find_paper(paper).by_name[item["item"]].rows}
+            for row in item["rows"]:
+                panel, _, network = row["panel"].partition(" ")
+                means[panel, network].append((row["ours"]["val.accuracy"]["mean"], row["label"]))
     labels = {key: max(found, key=lambda each: round(each[0], 9))[1] for key, found in means.items()}
     return {key: dict(rows[label].settings) for key, label in labels.items()}
 
@@ -47,6 +52,6 @@ def test_the_seeds_of_the_choice_are_in_no_result(paper: str) -> None:
     seeds = defaultdict(set)
     for item in record["items"]:
         for row in item["rows"]:
-            seeds[item["item"] == "selection"] |= {*row.get("seeds", ())}
+            seeds[item["item"].endswith(SELECTION)] |= {*row.get("seeds", ())}
     assert seeds[True]
     assert not seeds[True] & seeds[False]

@@ -34,8 +34,8 @@ def tensorboard() -> None:
 def test_tensorboard_gets_every_round_and_the_test_metrics_once(finished: Result, tmp_path: Path) -> None:
     assert finished.folder is not None
     ((run, is_new),) = track([finished.folder], "tensorboard", out=tmp_path / "tb")
-    # Three rounds of four metrics, bytes and seconds; six test metrics.
-    assert (len(run.points), is_new) == (3 * 6 + 6, True)
+    # Three rounds of four metrics, bytes and seconds; nine test metrics.
+    assert (len(run.points), is_new) == (3 * 6 + 9, True)
     ((_, is_new),) = track([finished.folder], "tensorboard", out=tmp_path / "tb")
     assert not is_new
     values = tensorboard_values(tmp_path / "tb" / run.name)

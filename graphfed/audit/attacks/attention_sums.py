@@ -98,8 +98,7 @@ def attack_sums(fed: Federation, data: Located, task: Task, config: AttentionSum
         weights = fed.broadcast(state.weights, name="model", grad=False)
         z, source, target = fed.clients.run(transform, prepared.shared, weights, None, None, 0, outputs=3)
         scores = prepared.sums.send_scores(fed, target, grad=False)
-        last = config.layers == 1
-        parts = fed.clients.run(parts_of, prepared.sums.targets, z, source, scores, None, 0, last)
+        parts = fed.clients.run(parts_of, prepared.sums.targets, z, source, scores, None, 0)
         totals = prepared.sums.masks is not None
         if totals:
             received = prepared.sums.add_parts(fed, parts, grad=False)
@@ -242,9 +241,7 @@ def run(audited: AuditedRun) -> Finding:
     if found.features:
         verdict = "leaks exactly: clients compute these features from one round"
     elif found.recovered:
-        width = int(config.heads if config.layers > 1 else 1) * (
-            config.hidden if config.layers > 1 else task.num_classes
-        )
+        width = config.attention_heads[0] * (config.hidden if config.layers > 1 else task.num_classes)
         verdict = (
             f"leaks exactly: clients compute {width} linear functions of the features of these nodes, and as "
             "many others in every round"

@@ -1,4 +1,4 @@
-"""Public graphs that are stored as one npz file each: facebook, lastfm, dblp, physics.
+"""Public graphs that are stored as one npz file each: facebook, lastfm, dblp, physics (and a sample of it).
 
 An npz file holds these arrays:
     edges          [m, 2] integers, one row per edge; the direction does not matter
@@ -40,6 +40,7 @@ class NpzSource:
         source: Where the file comes from.
         partial: A file in the same folder that holds the features of the first nodes only; None if there is
             no such file.
+        sample: The number of nodes, drawn at random, that are kept with the edges among them; None: all.
     """
 
     name: str
@@ -47,8 +48,15 @@ class NpzSource:
     file: str
     source: str
     partial: str | None = None
+    sample: int | None = None
 
 
+_PHYSICS = NpzSource(
+    "physics",
+    "coauthor_physics",
+    "coauthor_physics.npz",
+    "the public repository EdisonLeeeee/GraphData, folder datasets",
+)
 NPZ_SOURCES = {
     source.name: source
     for source in (
@@ -68,12 +76,8 @@ NPZ_SOURCES = {
         NpzSource(
             "dblp", "dblp", "dblp.npz", "the public repository EdisonLeeeee/GraphData, folder datasets"
         ),
-        NpzSource(
-            "physics",
-            "coauthor_physics",
-            "coauthor_physics.npz",
-            "the public repository EdisonLeeeee/GraphData, folder datasets",
-        ),
+        _PHYSICS,
+        replace(_PHYSICS, name="physics_10k", sample=10_000),
     )
 }
 
@@ -134,6 +138,8 @@ def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Grap
         edges = _integers(arrays, "edges", ndim=2)
         if edges.shape[1] != 2:
             arrays.refuse(f"array 'edges' has shape {edges.shape}; expected [m, 2], one row per edge")
+        if source.sample is not None:
+            x, labels, edges = _sampled(source.sample, x, labels, edges)
         try:
             graph = make_graph(source.name, x, labels, edges.T, class_names=names)
         except InputError as error:
@@ -175,6 +181,22 @@ def _features(arrays: NpzFile, n: int) -> sp.csr_matrix:
         return csr_from_arrays(values, indices, indptr, (n, width))
     except ValueError as error:
         arrays.refuse(f"the features are damaged ({error})")
+
+
+def _sampled(
+    count: int, x: sp.csr_matrix | None, labels: np.ndarray, edges: np.ndarray
+) -> tuple[sp.csr_matrix | None, np.ndarray, np.ndarray]:
+    """Keep `count` nodes, the same in every process, and the edges among them."""
+    import torch
+
+    from graphfed.random import fold, uniform
+
+    draws = uniform(fold(0, "sampled nodes"), torch.arange(len(labels)))[:, 0]
+    kept = np.sort(np.argsort(draws.numpy(), kind="stable")[:count])
+    number = np.full(len(labels), -1)
+    number[kept] = np.arange(len(kept))
+    edges = number[edges]
+    return None if x is None else x[kept], labels[kept], edges[(edges >= 0).all(1)]
 
 
 def _partial(place: Path, source: NpzSource) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import graphfed.federation.payload as pay
 from graphfed.errors import PlaceError
 from graphfed.federation.ledger import Ledger, LedgerRecord
-from graphfed.federation.link import SERVER_INDEX, Link, Message, Pair, deliver
+from graphfed.federation.link import SERVER_INDEX, Link, Message, Pair, TimedLink, deliver
 from graphfed.federation.operations.places import Places
 from graphfed.federation.payload import Leaf, Payload
 from graphfed.federation.received import Received, ReceivedError
@@ -58,7 +58,8 @@ class Delivery:
     def __init__(self, places: Places, ledger: Ledger, link: Link | None) -> None:
         if link is None and (len(places.here) < len(places.workers) or not places.server_is_here):
             raise ValueError("some participants are not in this process; pass the link to them")
-        self.places, self.ledger, self.link = places, ledger, link
+        self.places, self.ledger = places, ledger
+        self.link = None if link is None else TimedLink(link)
         self.received = Received(places.name_of, places.workers)
         self.tape: Tape | None = None
         self.observer: Callable[[str, Mapping[Pair, Message]], None] | None = None

@@ -2,6 +2,7 @@
 these.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -176,6 +177,29 @@ class ProcessView(ProgramObject):
         counted = self.ledger.bytes_of_clients()
         parts = [torch.from_numpy(counted[list(self.workers[h])]).to(self.device) for h in self.here]
         return Located(CLIENTS, "traffic", tuple(parts))
+
+    def is_one_client_per_process(self) -> bool:
+        """Return whether every client and the server have a process of their own.
+
+        Returns:
+            Whether they do.
+        """
+        return self.link is not None and all(len(worker) == 1 for worker in self.workers)
+
+    def busy_seconds(self) -> Located[Tensor]:
+        """Make the value of how many seconds each client has worked so far, by the clock of its machine.
+
+        These are all seconds except those in which it waits for messages. Only differences of two such values
+        have a meaning. What is computed for other clients in the same process counts too
+        (`is_one_client_per_process`).
+
+        Returns:
+            [K_h] float64 at the clients.
+        """
+        link = self._delivery.link
+        seconds = time.perf_counter() - (0.0 if link is None else link.waited)
+        parts = [torch.full((len(self.workers[h]),), seconds, dtype=torch.float64) for h in self.here]
+        return Located(CLIENTS, "busy seconds", tuple(part.to(self.device) for part in parts))
 
     def locate(self, place: str, name: str, parts: Sequence[T]) -> Located[T]:
         """Make a located value from what a place holds before anything is sent.

@@ -139,7 +139,7 @@ def add_up(
         layer: l, the number of the layer.
 
     Returns:
-        [N, heads * H], the output of the layer after its activation.
+        [N, heads * H], the output of the layer after its activation; of the last layer [N, H].
     """
     block, heads = batch.blocks[layer], source.shape[1]
     assert block is not None

@@ -105,7 +105,7 @@ def batch_of(cohort: Cohort, config: AttentionSumsConfig, per_client: bool) -> B
     """
     view = own_view(cohort)
     rows = torch.arange(cohort.num_rows, device=cohort.id.device)
-    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads, config.layers)
+    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
     return make_batch(view, rows, config.layers, make_block, per_client=per_client)
 
 
@@ -127,10 +127,9 @@ def parts_of(
     target: Tensor,
     dropout: Dropout | None,
     layer: int,
-    last: bool,
 ) -> Tensor:
     """Compute the parts [M, heads * (H + 1)] of the targets at other clients."""
-    return neighbour_parts(targets.last if last else targets.hidden, z, source, target, dropout, layer)
+    return neighbour_parts(targets.patterns[layer], z, source, target, dropout, layer)
 
 
 def training_loss(cohort: Cohort, h: Tensor) -> Tensor:
@@ -151,7 +150,8 @@ def target_logits(cohort: Cohort, h: Tensor, target: str) -> Tensor:
 
 def memory(extent: GraphExtent, config: AttentionSumsConfig) -> float:
     """Estimate the bytes of the parts of other clients' nodes, sent and received, with their gradients."""
-    width = config.heads * (config.hidden + 1)
+    heads = config.attention_heads
+    width = max(heads[0] * (config.hidden + 1), heads[-1] * (extent.classes + 1))
     return 12.0 * NUMBER * (extent.closure - extent.rows) * width
 
 
@@ -210,11 +210,10 @@ def logits(
     """
     h: Located | None = None
     for layer in range(config.layers):
-        last = layer == config.layers - 1
         # a_i and c_j of Eq. (4)
         z, source, target = fed.clients.run(transform, batch, weights, h, dropout, layer, outputs=3)
         scores = sums.send_scores(fed, target, grad=grad)
-        parts = fed.clients.run(parts_of, sums.targets, z, source, scores, dropout, layer, last)
+        parts = fed.clients.run(parts_of, sums.targets, z, source, scores, dropout, layer)
         remote = sums.add_parts(fed, parts, grad=grad)
         # Eqs. (1) and (2)
         h = fed.clients.run(add_up, batch, weights, z, source, target, remote, dropout, layer)

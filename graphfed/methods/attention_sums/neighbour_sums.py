@@ -57,15 +57,14 @@ class Targets:
 
     Attributes:
         wanted: The M targets of other clients that the cohort's clients contribute to.
-        hidden, last: The edges to these targets for the heads of the hidden layers, and of the last layer.
+        patterns: The edges to these targets, for the heads of each layer.
         asked: The R parts that the cohort's clients ask other clients for.
         row: [R] int64, the cohort's row of the target of each part.
         num_rows: N.
     """
 
     wanted: ExchangeIds
-    hidden: Pattern
-    last: Pattern
+    patterns: tuple[Pattern, ...]
     asked: ExchangeIds
     row: Tensor
     num_rows: int
@@ -160,7 +159,7 @@ def find_targets(cohort: Cohort, kept: Tensor | None, config: AttentionSumsConfi
         asks = keeps_targets(cohort, config)[cohort.cross_row]
     outward = _select_edges(cohort, contributes)
     wanted, (_, target) = remote_ids(outward), remote_neighbours(outward)
-    patterns = [_pattern(outward, wanted, target, heads) for heads in (config.attention_heads, 1)]
+    by_heads = {n: _pattern(outward, wanted, target, n) for n in {*config.attention_heads}}
     inward = _select_edges(cohort, asks)
     parts = torch.unique(torch.stack([inward.cross_row, inward.cross_client]), dim=1)
     row, contributor = parts[0], parts[1]
@@ -171,7 +170,8 @@ def find_targets(cohort: Cohort, kept: Tensor | None, config: AttentionSumsConfi
         held_ids=wanted.ids,
         held_client=wanted.client,
     )
-    return Targets(wanted, patterns[0], patterns[1], asked, row, cohort.num_rows)
+    patterns = tuple(by_heads[n] for n in config.attention_heads)
+    return Targets(wanted, patterns, asked, row, cohort.num_rows)
 
 
 def group_sizes(group: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ def pool(cohort: Cohort, config: GraphTraining) -> Pooled:
     assert cohort.links is not None
     backbone = config.network
     view = backbone.adapt_view(own_view(cohort))
-    make_block = backbone.blocks(view.ids, view.degree, config.attention_heads, config.layers)
+    make_block = backbone.blocks(view.ids, view.degree, config.attention_heads)
     rows = torch.arange(cohort.num_rows, device=cohort.id.device)
     batch = make_batch(view, rows, config.layers, make_block, per_client=True)
     edges = cohort.edge_index[:, cohort.edge_index[0] < cohort.edge_index[1]]

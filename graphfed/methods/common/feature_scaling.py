@@ -358,7 +358,7 @@ def scale_features(
         isinstance(config, GraphSettings) and config.features == "scaled"
     ):
         return data, None
-    if method.pooled or method.personal:
+    if method.pooled or (method.personal and not method.sends.messages):
         scaled, alone = fed.clients.run(scale_alone, data, outputs=2)
         return scaled, alone if method.pooled else None
     with fed.phase("setup", round_number=0):

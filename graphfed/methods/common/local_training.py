@@ -133,7 +133,13 @@ def own_view(cohort: Cohort) -> View:
 
 
 def prepare(
-    cohort: Cohort, view: View, place: Tensor | None, config: GraphNetwork, personal: bool
+    cohort: Cohort,
+    view: View,
+    place: Tensor | None,
+    config: GraphNetwork,
+    personal: bool,
+    *,
+    every_pair: bool = False,
 ) -> Prepared:
     """Prepare the batches of a cohort.
 
@@ -143,6 +149,8 @@ def prepare(
         place: [N] the view's row of each of the cohort's rows; None if they are the same rows.
         config: The graph neural network.
         personal: Whether every client has weights of its own in validation too.
+        every_pair: Whether clients with weights of their own store those of all features, and not only of
+            features that they have.
 
     Returns:
         The batches.
@@ -156,7 +164,7 @@ def prepare(
         if personal:
             # Clients differ in their best rounds, so each stores the rows of every feature it has. Rows of
             # features that a client does not have are those of the last round, in every placement.
-            pairs = pair_columns(view.x, view.client, view.num_clients)
+            pairs = pair_columns(view.x, view.client, view.num_clients, every_pair=every_pair)
             if view.num_clients == 1 and len(pairs[0]) == view.x.shape[1]:
                 pairs = (pairs[0][:0], pairs[1][:0])
         elif keeps_client_values(config) and samples_clients(config):
@@ -191,7 +199,7 @@ def prepare_shared(cohort: Cohort, view: View, config: GraphNetwork) -> Prepared
 def _batch(
     view: View, targets: Tensor, config: GraphNetwork, pairs: tuple[Tensor, Tensor] | None, **kwargs: object
 ) -> Batch:
-    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads, config.layers)
+    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
     return make_batch(view, targets, config.layers, make_block, pairs=pairs, **kwargs)  # type: ignore[arg-type]
 
 

@@ -90,15 +90,15 @@ def graph_memory(extent: GraphExtent, config: GraphSettings, *, personal: bool, 
     Returns:
         Bytes.
     """
-    attends = config.architecture == "gat"
-    width = config.hidden * (config.attention_heads if attends else 1)
+    attends, heads = config.architecture == "gat", config.attention_heads
+    width, outputs = config.hidden * heads[0], extent.classes * heads[-1]
     features = STORED * extent.stored if extent.sparse else FEATURE_COPIES * NUMBER * extent.stored
     layers = max(1, config.layers - 1)
-    activations = ACTIVATION_COPIES * NUMBER * extent.rows * (width * layers + extent.classes)
+    activations = ACTIVATION_COPIES * NUMBER * extent.rows * (width * layers + outputs)
     # Attention and the maximum compute a message for each edge.
-    by_edge = NUMBER * width if attends or config.architecture == "maxpool" else 0
+    by_edge = NUMBER * max(width, outputs) if attends or config.architecture == "maxpool" else 0
     edges = extent.edges * (EDGE + 4 * by_edge) + extent.scored_edges * (EDGE + 2 * by_edge)
-    weights = extent.features * width + (layers - 1) * width**2 + width * extent.classes
+    weights = extent.features * width + (layers - 1) * width**2 + width * outputs
     # Clients with one node each train a common model.
     apart = (personal or not extent.sparse) and extent.rows > extent.clients
     weights *= WEIGHT_COPIES * NUMBER * (extent.clients if apart else 1)

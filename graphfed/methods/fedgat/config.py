@@ -16,7 +16,7 @@ from graphfed.methods.config import PlaintextOnly, SamplingSettings
 from graphfed.methods.fedgat.polynomial_gat import Score, polynomial_gat
 from graphfed.nn.backbones import Backbone
 
-__all__ = ["AnyFedGATConfig", "FedGATConfig", "FedGATLdpConfig", "FedGATSettings", "heads_of"]
+__all__ = ["AnyFedGATConfig", "FedGATConfig", "FedGATLdpConfig", "FedGATSettings"]
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
@@ -177,15 +177,3 @@ class FedGATLdpConfig(
 
 #: The settings of either method.
 AnyFedGATConfig = FedGATConfig | FedGATLdpConfig
-
-
-def heads_of(config: AnyFedGATConfig) -> int:
-    """Return the attention heads of the first layer.
-
-    Args:
-        config: The settings.
-
-    Returns:
-        The number of heads; a network of one layer has one head.
-    """
-    return config.heads if config.layers > 1 else 1

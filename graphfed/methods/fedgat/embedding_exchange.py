@@ -30,7 +30,7 @@ def embedding_batches(prepared: Prepared, asked: Tensor, config: GraphTraining) 
     view = prepared.view
     assert view.far is not None
     rows = (~view.far).nonzero()[:, 0][asked]
-    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads, config.layers)
+    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
     return tuple(make_batch(view, rows, depth, make_block) for depth in range(1, config.layers))
 
 

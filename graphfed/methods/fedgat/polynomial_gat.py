@@ -5,7 +5,7 @@ moments of every node's neighbourhood (`Batch.moments`), with the same result. T
 GAT. Embeddings that other clients compute (`Batch.far`) are inputs of a later layer, without gradient.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -110,12 +110,11 @@ def polynomial_gat(score: Score, tied: bool) -> Backbone:
         FedGAT, Alg. 2, l. 4 and 5.
     """
 
-    def init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
+    def init(key: int, widths: list[int], heads: Sequence[int]) -> dict[str, Tensor]:
         weights = gat_init(key, widths, heads)
         if not tied:
-            heads_of_first = heads if len(widths) > 2 else 1
             for name in (SOURCE, TARGET):
-                weights[name] = glorot(fold(key, "free", name), widths[0], heads_of_first)
+                weights[name] = glorot(fold(key, "free", name), widths[0], heads[0])
             weights = {name: w for name, w in weights.items() if name not in ATTENTION}
         return weights
 

@@ -17,7 +17,7 @@ from graphfed.federation.transfer import Ideal
 from graphfed.methods.base import Task
 from graphfed.methods.common.local_training import Prepared, prepare
 from graphfed.methods.common.released import by_node, node_route
-from graphfed.methods.fedgat.config import AnyFedGATConfig, heads_of
+from graphfed.methods.fedgat.config import AnyFedGATConfig
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED, encrypted_rows, laid_out, log_encrypted_cost
 from graphfed.methods.fedgat.receptive_fields import (
     Neighbourhood,
@@ -298,7 +298,8 @@ def receive(
     scores = fed.download(scores, slots if vectors else entries, name="fedgat/scores", grad=False)
     decoders = fed.download(decoders, entries, name="fedgat/decoders", grad=False) if vectors else None
     neighbourhood, size = wanted.neighbourhood, wanted.size
-    view = fed.clients.run(moments_view, data, neighbourhood, size, sums, scores, decoders, heads_of(config))
+    heads = config.attention_heads[0]
+    view = fed.clients.run(moments_view, data, neighbourhood, size, sums, scores, decoders, heads)
     return fed.clients.run(prepare_moments, data, neighbourhood, view, config)
 
 
@@ -394,7 +395,8 @@ def receive_encrypted(
     )  # fmt: skip
     sums, scores = fed.clients.run(laid_out, ids, size, k1, parts, key, *rows, outputs=2)
     neighbourhood = asked.neighbourhood
-    view = fed.clients.run(moments_view, data, neighbourhood, size, sums, scores, decoders, heads_of(config))
+    heads = config.attention_heads[0]
+    view = fed.clients.run(moments_view, data, neighbourhood, size, sums, scores, decoders, heads)
     return fed.clients.run(prepare_moments, data, neighbourhood, view, config)
 
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 __all__ = [
     "MEASURED_ROUNDS",
+    "REPEATS",
     "TimeModel",
     "add_measurement",
     "balanced_decision",
@@ -39,6 +40,9 @@ __all__ = [
 
 #: The rounds whose seconds are used: four with planned fractions, and four with the solution so far.
 PLANNED_ROUNDS, MEASURED_ROUNDS = 4, 8
+#: How often each of them is repeated if its seconds are of a clock. The median counts, so that neither the
+#: first round of a process, which takes longer, nor a single disturbance of a machine decides.
+REPEATS = 3
 #: Halvings of the interval of u, from a length of at most 1.
 BISECTIONS = 50
 #: The overlaps d that are tried.
@@ -110,18 +114,19 @@ def drawn_fraction(fractions: Tensor, counts: Tensor) -> Tensor:
 # ---- measuring ---------------------------------------------------------------------------------------------
 
 
-def first_balance(counts: Tensor) -> dict[str, Tensor]:
+def first_balance(counts: Tensor, repeats: int = 1) -> dict[str, Tensor]:
     """Return what the server knows before the first round.
 
     Args:
         counts: The number of training nodes of each client, [K].
+        repeats: How often each measured round is repeated.
 
     Returns:
         fractions [R, K] and seconds [R, K] of the measured rounds, how many there are (measured), and the
         fractions of the next round (next, [K]): 1, all training nodes.
     """
     clients, device = len(counts), counts.device
-    empty = torch.zeros(MEASURED_ROUNDS, clients, dtype=torch.float64, device=device)
+    empty = torch.zeros(MEASURED_ROUNDS * repeats, clients, dtype=torch.float64, device=device)
     return {
         "fractions": empty,
         "seconds": empty.clone(),
@@ -161,26 +166,35 @@ def add_measurement(
         What the server knows after the round; the same if all rounds are measured.
     """
     done = int(balance["measured"])
-    if done == MEASURED_ROUNDS:
+    if done == len(balance["seconds"]):
         return balance
     fractions, measured = balance["fractions"].clone(), balance["seconds"].clone()
     fractions[done] = decision[:, 0] / counts.clamp(min=1)
     measured[done] = seconds
-    done += 1
-    if done < PLANNED_ROUNDS:
-        following = _planned(done, measured[0], counts, round_time)
+    number, repeated = divmod(done + 1, len(measured) // MEASURED_ROUNDS)
+    if repeated:
+        following = balance["next"]
     else:
-        # Eq. (17)
-        shortest, longest = float(measured[1].max()), float(measured[0].max())
-        duration = shortest + round_time * (longest - shortest)
-        model = fit_time_model(fractions[:done].cpu(), measured[:done].cpu(), counts.cpu(), duration)
-        following = solve_fractions(model, counts.cpu(), duration).to(counts.device)
+        drawn = fractions[: done + 1].view(number, -1, len(counts))[:, 0]
+        typical = measured[: done + 1].view(number, -1, len(counts)).median(1).values
+        following = _next_fractions(drawn, typical, counts, round_time)
     return {
         "fractions": fractions,
         "seconds": measured,
         "measured": balance["measured"] + 1,
         "next": following,
     }
+
+
+def _next_fractions(fractions: Tensor, seconds: Tensor, counts: Tensor, round_time: float) -> Tensor:
+    """Return the fractions to measure after others [R, K] with their seconds [R, K], or to keep, [K]."""
+    if len(seconds) < PLANNED_ROUNDS:
+        return _planned(len(seconds), seconds[0], counts, round_time)
+    # Eq. (17)
+    shortest, longest = float(seconds[1].max()), float(seconds[0].max())
+    duration = shortest + round_time * (longest - shortest)
+    model = fit_time_model(fractions.cpu(), seconds.cpu(), counts.cpu(), duration)
+    return solve_fractions(model, counts.cpu(), duration).to(counts.device)
 
 
 def _planned(number: int, first: Tensor, counts: Tensor, round_time: float) -> Tensor:

@@ -73,6 +73,12 @@ class FedGraphConfig(
         description="duration of a round for policy=balanced, from 0, one training node at each client, "
         "to 1, all training nodes",
     )
+    clock: Literal["modelled", "wall"] = Field(
+        default="modelled",
+        description="the seconds that policy=balanced decides by: those of the time model (modelled), or "
+        "those that every client measures while it computes and sends (wall), which needs a process for "
+        "each client",
+    )
     estimator: Literal["ratio", "horvitz_thompson"] = Field(
         default="ratio",
         description="weight of a sampled neighbour: the number of neighbours over that of sampled ones, as "
@@ -132,6 +138,11 @@ class FedGraphConfig(
     def at_server(self) -> bool:
         """Whether the optimiser runs at the server; a learned policy observes every client's own weights."""
         return self.policy != "ddpg" and self.asks_for_server
+
+    @property
+    def measures_seconds(self) -> bool:
+        """Whether clients send the server the seconds that they measure."""
+        return self.policy == "balanced" and self.clock == "wall"
 
     @property
     def sampler(self) -> str:

@@ -47,6 +47,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import graphfed.federation.payload as pay
+from graphfed.errors import InputError
 from graphfed.federation import Federation, Located, as_leaves
 from graphfed.federation.functions import empty_state, full_like
 from graphfed.federation.route import ExchangeRoute
@@ -57,7 +58,7 @@ from graphfed.methods.baselines.fedavg import accept_counts, check_counts
 from graphfed.methods.common import averaging
 from graphfed.methods.common.local_training import fresh_state, initial_weights, stepped
 from graphfed.methods.common.remote_neighbours import remote_ids
-from graphfed.methods.fedgraph.balance import add_measurement, balanced_decision, first_balance
+from graphfed.methods.fedgraph.balance import REPEATS, add_measurement, balanced_decision, first_balance
 from graphfed.methods.fedgraph.client_graphs import (
     ClientGraph,
     Layer,
@@ -82,7 +83,12 @@ from graphfed.methods.fedgraph.server import (
     saw_test,
     stack_view,
 )
-from graphfed.methods.fedgraph.time_model import add_operations, modelled_seconds, zero_operations
+from graphfed.methods.fedgraph.time_model import (
+    add_operations,
+    measured_seconds,
+    modelled_seconds,
+    zero_operations,
+)
 from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import AdamState, init_state
 from graphfed.nn.sparse import SparseWeights
@@ -235,12 +241,18 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGraphConfig) ->
         The state before the first round.
 
     Raises:
-        InputError: The policy file cannot be used, or the federation is too small for secure aggregation.
+        InputError: The policy file cannot be used, the federation is too small for secure aggregation, or
+            clients that share a process should measure their seconds.
 
     Reference:
         FedGraph, Alg. 3, line 1.
     """
     check_sums(fed, config.aggregation, fed.num_clients)
+    if config.measures_seconds and not fed.is_one_client_per_process():
+        raise InputError(
+            "clock=wall cannot be used where clients share a process: expected a process for each client, "
+            "whose seconds are its own; set runtime=processes or runtime=nvflare, or clock=modelled"
+        )
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     policy = fed.server.run(load_policy, config, fed.num_clients, weights)
     if config.policy in LEARNED and fed.control(saw_test, policy)["policy_saw_test"]:
@@ -303,12 +315,14 @@ def first_state(
     values = {
         "weights": weights,
         "optimizer": fed.clients.run(empty_state),
-        "facts": fed.server.run(first_facts, policy, str(fed.device)),
+        "facts": fed.server.run(first_facts, policy, str(fed.device), config.measures_seconds),
     }
     if config.at_server:
         values["server_optimizer"] = fed.server.run(init_state, config.optimizer, weights)
     if config.policy == "balanced":
-        values["balance"] = fed.server.run(first_balance, clients.counts)
+        values["balance"] = fed.server.run(
+            first_balance, clients.counts, REPEATS if config.measures_seconds else 1
+        )
     if config.policy in LEARNED:
         values["policy"] = policy
     if config.policy == "ddpg":
@@ -428,7 +442,7 @@ def round_with(
         FedGraph, Algs. 1 and 3.
     """
     clients: Clients = state.prepared
-    graph, bytes_before = clients.graph, fed.traffic()
+    graph, bytes_before, seconds_before = clients.graph, fed.traffic(), fed.busy_seconds()
     # Alg. 3, l. 6, and Alg. 1, l. 1
     received = fed.broadcast(state.weights, name="model", grad=False)
     client_decision = fed.scatter(decision, name="fedgraph/policy", grad=False)
@@ -483,7 +497,12 @@ def round_with(
         modelled_seconds, graph, operations, bytes_before, fed.traffic(), clients.size, config
     )
     seconds = fed.gather(seconds, name="fedgraph/seconds", grad=False)
-    values["facts"] = fed.server.run(add_seconds, state.values["facts"], seconds)
+    facts = fed.server.run(add_seconds, state.values["facts"], seconds, "modelled_seconds")
+    if config.measures_seconds:
+        seconds = fed.clients.run(measured_seconds, seconds_before, fed.busy_seconds())
+        seconds = fed.gather(seconds, name="fedgraph/measured_seconds", grad=False)
+        facts = fed.server.run(add_seconds, facts, seconds, "measured_seconds")
+    values["facts"] = facts
     if config.policy == "balanced":
         values["balance"] = fed.server.run(
             add_measurement, state.values["balance"], decision, seconds, clients.counts, config.round_time
@@ -538,6 +557,9 @@ MESSAGES: Mapping[str, str] = {
     "number. The server reads it. It follows from the size of the client's sample, the features of its "
     "neighbours and the bytes that it sent and received. With policy=balanced the server decides by it how "
     "many training nodes the client draws.",
+    "fedgraph/measured_seconds": "With policy=balanced and clock=wall each client also sends the server, in "
+    "every round, the seconds in which it computed and sent, by its clock. The server reads them and decides "
+    "by them in the place of the modelled ones. They show how fast the client's machine is and how busy.",
     **averaging.MESSAGES,
 }
 

@@ -182,28 +182,32 @@ def stack_view(mean: Weights, rows: Tensor) -> Tensor:
     return torch.cat([flatten(mean)[None], rows])
 
 
-def first_facts(policy: dict[str, Tensor], device: str) -> dict[str, Tensor]:
+def first_facts(policy: dict[str, Tensor], device: str, has_measured: bool) -> dict[str, Tensor]:
     """Return the facts of a run before its first round.
 
     Args:
         policy: The tensors of a learned policy; empty for none.
         device: The device.
+        has_measured: Whether clients measure their seconds.
 
     Returns:
-        modelled_seconds, 0 in float64; and policy_saw_test for a learned policy.
+        modelled_seconds and, if they are measured, measured_seconds, 0 in float64; and policy_saw_test for a
+        learned policy.
     """
-    facts = {"modelled_seconds": torch.zeros((), dtype=torch.float64, device=device)}
+    names = ("modelled_seconds", *["measured_seconds"] * has_measured)
+    facts = {name: torch.zeros((), dtype=torch.float64, device=device) for name in names}
     return facts | ({"policy_saw_test": policy["saw_test"]} if "saw_test" in policy else {})
 
 
-def add_seconds(facts: dict[str, Tensor], seconds: Tensor) -> dict[str, Tensor]:
+def add_seconds(facts: dict[str, Tensor], seconds: Tensor, name: str) -> dict[str, Tensor]:
     """Add the duration of a round, which lasts as long as the slowest client.
 
     Args:
         facts: The facts before the round.
         seconds: The seconds of each client, [K].
+        name: The fact.
 
     Returns:
         The facts after the round.
     """
-    return {**facts, "modelled_seconds": facts["modelled_seconds"] + seconds.max()}
+    return {**facts, name: facts[name] + seconds.max()}

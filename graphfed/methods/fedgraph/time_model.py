@@ -9,7 +9,7 @@ from graphfed.methods.fedgraph.client_graphs import ClientGraph, Layer
 from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.random import fold, uniform
 
-__all__ = ["add_operations", "count_operations", "modelled_seconds", "zero_operations"]
+__all__ = ["add_operations", "count_operations", "measured_seconds", "modelled_seconds", "zero_operations"]
 
 #: Operations of a step of Adam for one weight.
 STEP_OPERATIONS = 10
@@ -118,3 +118,16 @@ def modelled_seconds(
         for purpose, median in (("speed", config.speed), ("bandwidth", config.bandwidth))
     )
     return operations / speed + (after - before).double() / bandwidth
+
+
+def measured_seconds(before: Tensor, after: Tensor) -> Tensor:
+    """Compute the measured duration of a round at each client.
+
+    Args:
+        before: Seconds that the client had worked before the round, by its clock, [K].
+        after: The same after the round, [K].
+
+    Returns:
+        Seconds, [K] float64.
+    """
+    return after - before

@@ -30,6 +30,7 @@ __all__ = [
     "by_local_rule",
     "by_metropolis",
     "choose_among",
+    "filled",
     "find_largest",
     "is_accepted",
     "largest",
@@ -436,6 +437,32 @@ def by_local_rule(
     for (low, high), u in assignee.items():
         assigned[u].add(high if u == low else low)
     return _cover(edges, assigned), history
+
+
+def filled(edges: Edges, cover: Cover, n: int, *, seed: int) -> Cover:
+    """Assign edges to their other node too, up to the largest workload (fill_trees).
+
+    Args:
+        edges: [2, m].
+        cover: [2, m].
+        n: Number of nodes.
+        seed: Seed of the run.
+
+    Returns:
+        [2, m] cover.
+
+    Reference:
+        docs/papers/lumos.md, "Filling the trees".
+    """
+    result, workload, key = cover.copy(), workloads(edges, cover, n), fold(seed, "balance", "fill")
+    for u in range(n):
+        side, edge = np.nonzero((edges == u) & ~cover)
+        other = torch.from_numpy(edges[1 - side, edge])
+        draws = pair_draws(key, torch.full_like(other, u), other, n)
+        room = int(workload.max() - workload[u])
+        taken = draws.argsort(descending=True)[:room].numpy()
+        result[side[taken], edge[taken]] = True
+    return result
 
 
 def _assignee(assignee: dict[tuple[int, int], int], u: int, v: int) -> int:

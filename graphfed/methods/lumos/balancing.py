@@ -15,18 +15,24 @@ one byte, whether it can still offer an edge, and the rounds end when no client 
 rounds that follow, wl(u) > wl(v) is enough. docs/papers/lumos.md ("Our local rule") has the proof that the
 rounds end and that the largest workload never rises.
 
+With fill_trees, also ours, the server then finds the largest workload M, bit by bit: it asks all clients
+whether they have at least so many edges. Every client takes edges that only its neighbours have into its tree
+too, drawn at random, until it has M or no such edge is left. The largest workload stays M.
+
 What the participants learn. Both clients of a comparison learn its outcome and nothing else, but outcomes add
 up. Alg. 1 shows neighbours which of them has the larger rounded log-degree, or that they are equal. The local
 rule gives a client a bound on its neighbour's workload; over many rounds it may learn both bounds, and so the
 number itself, and the degree is at least the workload. A client learns in which rounds the workload of a
 neighbour has changed. The server learns in every round which clients can still offer an edge, and nothing
-about who is whose neighbour.
+about who is whose neighbour. With fill_trees everyone learns M, and the server which clients have at least as
+many edges as each number that it asks for. A client learns which of its neighbours take an edge of its own
+too; one that does not has M edges, and so more than M neighbours.
 
 With protocols=simulated the process compares the numbers in plaintext: the outcomes and the bytes on the
 ledger are the same, and nothing is protected.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -202,6 +208,35 @@ def finish_local_rule(neighbours: Neighbours, state: RuleState, *history: Tensor
     return make_assignment(neighbours, state.local, ~state.local, state.outcomes, *history)
 
 
+# ---- filling trees, at the clients -------------------------------------------------------------------------
+
+
+def has_workload(neighbours: Neighbours, assignment: Assignment, least: int) -> Tensor:
+    """Return for each client whether its workload is at least `least`, [K] uint8."""
+    return (neighbours.count(assignment.local.nonzero()[:, 0]) >= least).byte()
+
+
+def draw_additions(neighbours: Neighbours, assignment: Assignment, largest: int, seed: int) -> Tensor:
+    """Draw the edges that each client takes into its tree too, as rows in ascending order: as many of those
+    that only the neighbour has as leave its workload at most `largest`.
+    """
+    room = largest - neighbours.count(assignment.local.nonzero()[:, 0])
+    rows = (~assignment.local).nonzero()[:, 0]
+    order = neighbours.draws(fold(seed, "balance", "fill"), rows).argsort(descending=True, stable=True)
+    rows_by_draw = rows[order[neighbours.client[rows[order]].argsort(stable=True)]]
+    client, count = neighbours.client[rows_by_draw], neighbours.count(rows)
+    rank = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[client]
+    added: Tensor = rows_by_draw[rank < room[client]].sort().values
+    return added
+
+
+def add_edges(assignment: Assignment, added: Tensor, arrived: Tensor) -> Assignment:
+    """Add the edges that clients take too: `added` of these clients, `arrived` of their neighbours."""
+    local, remote = assignment.local.clone(), assignment.remote.clone()
+    local[added] = remote[arrived] = True
+    return replace(assignment, local=local, remote=remote)
+
+
 # ---- the oracle --------------------------------------------------------------------------------------------
 
 
@@ -237,7 +272,7 @@ def adopt_assignment(neighbours: Neighbours, answers: Tensor) -> Assignment:
 
 
 def balance(fed: Federation, rows: Located, config: LumosConfig) -> Balance:
-    """Agree which client trains on which edge.
+    """Agree which client trains on which edge, or which two do.
 
     Args:
         fed: The federation.
@@ -257,6 +292,14 @@ def balance(fed: Federation, rows: Located, config: LumosConfig) -> Balance:
             f"use degree_bits={MAX_BITS}, acceptance=opened or another balancer"
         )
     neighbours = fed.clients.run(make_neighbours, rows, fed.client_ids(), fed.num_clients)
+    balanced = run_balancer(fed, rows, neighbours, config)
+    if not config.fill_trees:
+        return balanced
+    return replace(balanced, assignment=fill_trees(fed, rows, neighbours, balanced.assignment, config))
+
+
+def run_balancer(fed: Federation, rows: Located, neighbours: Located, config: LumosConfig) -> Balance:
+    """Assign every edge by the balancer of the settings."""
     if config.balancer == "none":
         return Balance(fed.clients.run(assign_to_both, neighbours), 0, 0, fed.server.run(constant, 0))
     if config.balancer == "oracle":
@@ -305,7 +348,7 @@ def run_local_rule(
         movable = fed.gather(
             fed.clients.run(can_offer, neighbours, state), name="balance/can_give", grad=False
         )
-        if not fed.control(any_movable, movable)["goes_on"]:
+        if not fed.control(read_answers, movable)["any"]:
             break
         state = exchange_offers(fed, neighbours, pairs, state, config.seed, round_number)
         history.append(fed.clients.run(history_of, state))
@@ -375,9 +418,27 @@ def changed_clients(state: RuleState) -> Tensor:
     return state.changed
 
 
-def any_movable(movable: Tensor) -> dict[str, Any]:
-    """Decide at the server whether another round is needed."""
-    return {"goes_on": bool(movable.any())}
+def read_answers(answers: Tensor) -> dict[str, Any]:
+    """Decide at the server whether any client has answered yes."""
+    return {"any": bool(answers.any())}
+
+
+def fill_trees(
+    fed: Federation, rows: Located, neighbours: Located, assignment: Located, config: LumosConfig
+) -> Located:
+    """Let every client take further edges into its tree, up to the largest workload of the assignment."""
+    largest = 0
+    for bit in reversed(range(config.degree_bits)):
+        answers = fed.gather(
+            fed.clients.run(has_workload, neighbours, assignment, largest + 2**bit),
+            name="balance/has_workload",
+            grad=False,
+        )
+        if fed.control(read_answers, answers)["any"]:
+            largest += 2**bit
+    added = fed.clients.run(draw_additions, neighbours, assignment, largest, config.seed)
+    arrived = notify(fed, open_pairs(fed, rows, name="balance"), added, name="balance/additions")
+    return fed.clients.run(add_edges, assignment, added, arrived)
 
 
 #: The transfers below that a client sends to some or all of its neighbours.
@@ -389,6 +450,7 @@ BETWEEN_NEIGHBOURS = (
     "balance/offers",
     "balance/answers",
     "balance/proposals",
+    "balance/additions",
 )
 #: What the report says of every transfer: who sends what to whom, and who can read it.
 MESSAGES: dict[str, str] = {
@@ -444,6 +506,12 @@ MESSAGES: dict[str, str] = {
     "improved on the best state, and nothing else.",
     "balance/better": "With balancer=mcmc the client with the largest workload after the step sends the "
     "server whether the step has improved on the best state. The server reads it.",
+    "balance/has_workload": "With fill_trees the server names a number of edges, once for each bit of "
+    "degree_bits, and every client answers whether it has at least as many. The server reads the answers, "
+    "and everyone learns the largest number of edges that a client has.",
+    "balance/additions": "With fill_trees a client notifies each neighbour whose edge it takes into its tree "
+    "too. The neighbour reads it. One that gets no notification learns that the client has the largest "
+    "number of edges, and more neighbours than that.",
     "balance/neighbours": "With balancer=oracle, for evaluation only, every client sends the server the ids "
     "of its neighbours in plaintext. The server learns the whole graph.",
     "balance/assignments": "With balancer=oracle the server sends each client which of its edges are "

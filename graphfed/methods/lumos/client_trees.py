@@ -162,7 +162,7 @@ def build_trees(
     forest = make_forest(owner, ids[owner], other, lone, ids, virtual=config.virtual_nodes)
     blocks = None
     if not uses_fused_trainer(config):
-        blocks = forest.blocks(config.backbone, config.heads, config.layers)
+        blocks = forest.blocks(config.backbone, config.attention_heads)
     noised = received_features(features["header"], features["flat"], other, cohort.num_features, config)
     own = torch.cat([owner, lone]) if config.virtual_nodes else torch.arange(len(ids), device=ids.device)
     leaves = torch.bincount(own, minlength=len(ids)) + arriving

@@ -88,6 +88,12 @@ class BalanceSettings:
         default="changed",
         description="which pairs compare again: those with a changed workload, or all (as in the paper)",
     )
+    fill_trees: bool = Field(
+        default=False,
+        description="after balancing, let every client take edges of its neighbours into its tree too, at "
+        "random, until it has as many as the client with the most; the largest workload stays, and such an "
+        "edge is in both trees",
+    )
     degree_bits: int = Field(
         default=12, ge=1, le=31, description="number of bits that hold every degree; public"
     )

@@ -282,7 +282,7 @@ def prepare_server(released_data: dict[str, Tensor], task: Task, config: LpgnnCo
         edges=(edges,),
         edge_weight=None if weight is None else (weight,),
     )
-    blocks = config.network.blocks(view.ids, degree, config.heads, config.layers)
+    blocks = config.network.blocks(view.ids, degree, config.attention_heads)
     decoded_values = one_hot(labels.clamp(min=0), task.num_classes).to(x.dtype) * (labels >= 0)[:, None]
     target = labels
     if config.denoise:

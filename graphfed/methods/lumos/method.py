@@ -212,7 +212,7 @@ def initial_weights(task: Task, config: LumosConfig, device: str) -> Weights:
     """Draw the weights of the network and, to classify, predictor.weight [H, C] and predictor.bias [C]."""
     key = fold(config.seed, "weights")
     widths = [task.num_features, *[config.hidden] * config.layers]
-    weights = config.network.init(key, widths, config.heads)
+    weights = config.network.init(key, widths, config.attention_heads)
     if task.name == CLASSIFICATION:
         weights["predictor.weight"] = glorot(fold(key, "predictor"), config.hidden, task.num_classes)
         weights["predictor.bias"] = torch.zeros(task.num_classes)
@@ -235,7 +235,7 @@ def memory(extent: GraphExtent, config: LumosConfig) -> float:
     """Estimate the bytes of the leaves: the client's own and one for each neighbour, with features and
     embeddings.
     """
-    width = config.hidden * (config.heads if config.backbone == "gat" else 1)
+    width = config.hidden * config.attention_heads[0]
     return extent.closure * NUMBER * (2 * extent.features + 12 * width)
 
 

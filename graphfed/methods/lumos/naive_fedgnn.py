@@ -2,7 +2,8 @@
 over decentralized devices", ICDE 2023) in which every client noises all its data and the server trains
 centrally on the result.
 
-    features        x + N(0, sigma^2), sigma by the analytic calibration for sensitivity (high - low) sqrt(d)
+    features        x + N(0, sigma^2), sigma by the analytic calibration for sensitivity (high - low) sqrt(d);
+                    with max_set_features = B for (high - low) sqrt(2 B)
     adjacency       each of the N (N - 1) / 2 bits flipped with probability 1 / (1 + e^epsilon)
     labels          randomised response, of training nodes
     network         a GCN or GAT at the server on the released data, all edges with equal weight
@@ -10,8 +11,9 @@ centrally on the result.
 What the participants learn. Each of the three is epsilon-private (features with delta) and sent once, in
 set-up: a training node's features, its label and one edge cost epsilon each, or a third each with
 `split_budget`. Which nodes are trained on is not hidden. Features are not clipped: they are within
-feature_low and feature_high. The guarantee of the Gaussian mechanism is for real numbers
-(`graphfed.privacy.gaussian`).
+feature_low and feature_high. With max_set_features a client drops features beyond that public number before
+it adds noise, so less noise gives the same guarantee (docs/papers/lumos.md, "Baselines", has the proof). The
+guarantee of the Gaussian mechanism is for real numbers (`graphfed.privacy.gaussian`).
 
 There are many false edges (3.0e7 on Facebook at epsilon 2). So the networks are those of `symmetric`, and
 before it starts the method logs what the edges will cost. To predict links, the output of the network is an
@@ -67,6 +69,7 @@ from graphfed.nn.optim import AdamState, init_state
 from graphfed.privacy.edges import edge_mechanism, expected_edges, flip_edges, pairs_of_bits
 from graphfed.privacy.gaussian import gaussian, gaussian_mechanism, gaussian_sigma
 from graphfed.privacy.local import label_mechanism
+from graphfed.privacy.noise import Mechanism
 from graphfed.random import fold, uniform
 
 __all__ = ["METHOD", "NaiveFedgnnConfig", "restore"]
@@ -102,6 +105,12 @@ class NaiveFedgnnConfig(
         description="give each of the three a third of epsilon, so that together they cost epsilon",
     )
     delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of the Gaussian mechanism on features")
+    max_set_features: int | None = Field(
+        default=None,
+        ge=1,
+        description="public bound on the features of a node above feature_low: a client drops others at "
+        "random, and the features get less noise; do not take it from private data; none: no bound",
+    )
 
 
 #: Edges, and other pairs, that an epoch of link prediction trains on.
@@ -125,6 +134,12 @@ def epsilon_of(config: NaiveFedgnnConfig) -> float:
     return config.epsilon / 3 if config.split_budget else config.epsilon
 
 
+def feature_mechanism(width: int, config: NaiveFedgnnConfig) -> Mechanism:
+    """Describe the release of a node's features [F], with F = width."""
+    bounds = config.feature_low, config.feature_high
+    return gaussian_mechanism(epsilon_of(config), config.delta, width, *bounds, config.max_set_features)
+
+
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
@@ -133,11 +148,19 @@ def noised_features(cohort: Cohort, config: NaiveFedgnnConfig) -> Tensor:
     assert cohort.x is not None
     if cohort.edge_weight is not None:
         raise InputError(NO_WEIGHTS)
-    width, low, high = cohort.num_features, config.feature_low, config.feature_high
-    mechanism = gaussian_mechanism(epsilon_of(config), config.delta, width, low, high)
+    mechanism = feature_mechanism(cohort.num_features, config)
     assert mechanism.sensitivity is not None
-    sigma = gaussian_sigma(mechanism.epsilon, mechanism.delta, mechanism.sensitivity)
-    return gaussian(cohort.x, cohort.id, noise_of(config), "features", sigma, low, high)
+    return gaussian(
+        cohort.x,
+        cohort.id,
+        noise_of(config),
+        "features",
+        gaussian_sigma(mechanism.epsilon, mechanism.delta, mechanism.sensitivity),
+        config.feature_low,
+        config.feature_high,
+        max_set=config.max_set_features,
+        key=fold(config.seed, "naive_fedgnn", "set features"),
+    )
 
 
 def noised_edges(cohort: Cohort, num_nodes: int, config: NaiveFedgnnConfig) -> Tensor:
@@ -264,12 +287,11 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
     n = fed.control(count_nodes, fed.table(route))["nodes"]
     fed.log(describe_cost(n, task.num_features, config))
     noise, epsilon = noise_of(config), epsilon_of(config)
-    bounds = config.feature_low, config.feature_high
     features = fed.upload(
         fed.clients.run(noised_features, data, config),
         route,
         name="naive_fedgnn/features",
-        protection=noise.protection(gaussian_mechanism(epsilon, config.delta, task.num_features, *bounds)),
+        protection=noise.protection(feature_mechanism(task.num_features, config)),
         grad=False,
     )
     edges = fed.upload(
@@ -406,7 +428,8 @@ def predict(fed: Federation, state: State, config: NaiveFedgnnConfig, target: st
 MESSAGES = {
     **released.MESSAGES,
     "naive_fedgnn/features": "Every client sends the server, once, all features of every node with Gaussian "
-    "noise. With a noise_seed the noise is simulated, and the server could remove it.",
+    "noise; with max_set_features the client sets some of them to feature_low before. With a noise_seed the "
+    "noise is simulated, and the server could remove it.",
     "naive_fedgnn/edges": "Every client sends the server, once, a bit for each pair of its node and half of "
     "all other nodes: whether they are connected, flipped with probability 1 / (1 + e^epsilon). With a "
     "noise_seed the noise is simulated, and the server could remove it.",

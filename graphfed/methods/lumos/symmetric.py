@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu, leaky_relu
 
+from graphfed.nn.backbones import average_heads
 from graphfed.nn.layers import Dropout
 
 __all__ = ["SymmetricGraph", "gat", "gcn", "make_symmetric_graph"]
@@ -223,7 +224,8 @@ def gat(weights: dict[str, Tensor], graph: SymmetricGraph, x: Tensor, dropout: D
             _Attention.apply(graph, z[:, k].contiguous(), target[:, k], source[:, k])  # type: ignore[no-untyped-call]
             for k in range(heads)
         ]
-        h = torch.cat(parts, 1) + weights[f"layers.{layer}.bias"]
+        bias = weights[f"layers.{layer}.bias"]
+        h = average_heads(torch.cat(parts, 1), len(bias)) + bias
         if layer < layers - 1:
             h = elu(h)
     return h

@@ -17,6 +17,7 @@ client and not for each of its leaves. Shapes: n clients of a cohort, P pairs (c
 sorted, H hidden units.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from graphfed.nn.backbones import BACKBONES, attend, per_head
+from graphfed.nn.backbones import BACKBONES, attend, average_heads, per_head
 from graphfed.nn.batch import Block
 from graphfed.nn.layers import Dropout
 from graphfed.nn.sparse import SparseMatrix, spmm
@@ -133,21 +134,20 @@ class Forest:
             return torch.cat([own, noised])
         return torch.cat([own[self.client], noised, parent, root, own[self.lone]])
 
-    def blocks(self, backbone: str, heads: int, layers: int) -> tuple[Block, ...]:
+    def blocks(self, backbone: str, heads: Sequence[int]) -> tuple[Block, ...]:
         """Build the edges as each layer of a network needs them.
 
         Args:
             backbone: "gcn" or "gat".
-            heads: Heads of attention.
-            layers: Layers of the network.
+            heads: Heads of attention of each layer.
 
         Returns:
             A block for each layer.
         """
         every = torch.arange(sum(self.parts), device=self.client.device)
         degree = torch.bincount(self.edges[1], minlength=len(every))
-        make = BACKBONES[backbone].blocks(self.row_ids, degree, heads, layers)
-        place = every.expand(2, -1)
+        make = BACKBONES[backbone].blocks(self.row_ids, degree, heads)
+        place, layers = every.expand(2, -1), len(heads)
         blocks_by_kind: dict[bool, Block] = {}
         for layer in range(layers):
             last = layer == layers - 1
@@ -264,7 +264,8 @@ def general(
         if layer:
             h = multiply(h, weights[f"layers.{layer}.weight"], forest.row_clients)
         h = _propagate(h, weights, forest, block, layer, backbone)
-        h = (h + bias_of_rows(weights[f"layers.{layer}.bias"], forest.row_clients)).relu()
+        bias = weights[f"layers.{layer}.bias"]
+        h = (average_heads(h, bias.shape[-1]) + bias_of_rows(bias, forest.row_clients)).relu()
         if dropout is not None and layer < len(blocks) - 1:
             h = dropout.rows(h, forest.row_ids, layer)
     rows = torch.split(h, list(forest.parts))
@@ -422,7 +423,7 @@ def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, layers_le
             nothing = z.own.new_zeros(heads)
             return nothing[:, None], nothing, nothing
         source, target = multiply(x, both, client).chunk(2, -1)
-        return x.view(len(x), heads, -1), source, target
+        return x.view(len(x), heads, x.shape[1] // heads), source, target
 
     parent = scored(z.parent, pairs)
 
@@ -431,7 +432,8 @@ def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, layers_le
         own = leaky_relu(x[2] + x[1], 0.2) - leaky_relu(x[2] + parent[1], 0.2)
         attention = own.sigmoid()[..., None]
         mixed = attention * x[0] if z.parent is None else torch.lerp(parent[0], x[0], attention)
-        return (mixed.flatten(-2) + bias_of_rows(bias, client)).relu()
+        joined = average_heads(mixed.flatten(-2), bias.shape[-1])
+        return (joined + bias_of_rows(bias, client)).relu()
 
     noised = scored(z.noised, pairs)
     if layer == 0:
@@ -463,13 +465,15 @@ def _lone_leaves(
     if not len(forest.lone):
         return own[:0, : weights[f"layers.{layers - 1}.bias"].shape[-1]]
     lone_forest = forest.only_lone
-    heads = weights["layers.0.att_src"].shape[-2] if backbone == "gat" else 1
+    heads = [
+        weights[f"layers.{layer}.att_src"].shape[-2] if backbone == "gat" else 1 for layer in range(layers)
+    ]
     if weights["layers.0.bias"].dim() == 2:  # every client has a copy of its own
         weights = {name: w.index_select(0, forest.lone) for name, w in weights.items()}
     own_rows = own.index_select(0, forest.lone)
     return general(
         lone_forest,
-        lone_forest.blocks(backbone, heads, layers),
+        lone_forest.blocks(backbone, heads),
         weights,
         own_rows,
         own_rows[:0],

@@ -99,7 +99,7 @@ def make_embedder(clients: NamedCohort, config: PpgnnConfig) -> Embedder:
     """Make the batch of all rows of a cohort, each with its client's edges."""
     network = config.network
     view = network.adapt_view(own_view(clients.cohort))
-    make_block = network.blocks(view.ids, view.degree, config.heads, config.layers)
+    make_block = network.blocks(view.ids, view.degree, config.attention_heads)
     rows = torch.arange(clients.cohort.num_rows, device=clients.names.device)
     return Embedder(clients, make_batch(view, rows, config.layers, make_block, per_client=True))
 
@@ -107,7 +107,7 @@ def make_embedder(clients: NamedCohort, config: PpgnnConfig) -> Embedder:
 def initial_networks(here: Embedder, task: Task, config: PpgnnConfig) -> dict[str, Any]:
     """Draw the clients' networks. All clients start from the same weights; the last layer has H outputs."""
     widths = [task.num_features, *[config.hidden] * config.layers]
-    drawn = config.network.init(fold(common_seed(config), "weights"), widths, config.heads)
+    drawn = config.network.init(fold(common_seed(config), "weights"), widths, config.attention_heads)
     device = here.clients.names.device
     shared: dict[str, Any] = {name: w.to(device) for name, w in drawn.items()}
     return personal_weights(shared, here.batch, config.network)

@@ -196,9 +196,10 @@ class GraphInputs:
         """
         graph, training = self.graph, config.training
         assert isinstance(training, GraphSettings)
-        width = training.hidden * (training.attention_heads if training.architecture == "gat" else 1)
+        width = training.hidden * training.attention_heads[0]
+        outputs = graph.num_classes * training.attention_heads[-1]
         models = self.partition.num_clients if config.method.personal else 1
-        weights = 4 * width * (graph.num_features + graph.num_classes + (training.layers - 1) * width)
+        weights = 4 * width * (graph.num_features + outputs + (training.layers - 1) * width)
         return 13 * models * weights + self.bytes_of_predictions() + 1_000_000
 
     def bytes_of_predictions(self) -> int:

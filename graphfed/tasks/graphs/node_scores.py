@@ -36,6 +36,13 @@ from graphfed.files import JsonObject
 from graphfed.methods.base import Task
 from graphfed.methods.config import GraphSettings, clients_in_round, sum_protection
 from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
+from graphfed.tasks.graphs.client_accuracy import (
+    accept_sums,
+    accuracy_parts,
+    accuracy_sums,
+    client_metrics,
+    own_accuracy,
+)
 
 __all__ = [
     "CLASS_COUNTS",
@@ -64,10 +71,10 @@ MESSAGES = {
     "selected by the order of scores, it also sends the number of nodes of each class with a score in each "
     "bin. The server reads each client's numbers.",
     "final_val_scores": "With aggregation=plaintext, once: each client sends the content of val_scores, with "
-    "the bins of scores, for the selected model.",
+    "the bins of scores and its accuracy, for the selected model.",
     "final_test_scores": "With aggregation=plaintext, once: each client sends the server the number of its "
-    "test nodes per class and predicted class, their summed loss, and the number of nodes of each class with "
-    "a score in each bin. The server reads each client's numbers.",
+    "test nodes per class and predicted class, their summed loss, the number of nodes of each class with "
+    "a score in each bin, and its accuracy. The server reads each client's numbers.",
 }
 
 #: The weight of a node in scores, in integer units. If several clients own a node, each owner's prediction
@@ -218,21 +225,25 @@ def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def total_scores(
-    scores: dict[str, Tensor], cohort: Cohort, logits: Tensor, target: str, histogram: bool
+    scores: dict[str, Tensor], cohort: Cohort, logits: Tensor, target: str, histogram: bool, final: bool
 ) -> dict[str, Tensor]:
-    """Sum scores over the clients of a cohort. `histogram` adds the histogram, which `scores` do not have."""
-    if not histogram:
-        return total(scores)
-    return {**total(scores), "histogram": _histogram(cohort, logits, target, per_client=False)}
+    """Sum scores over the clients of a cohort. `histogram` adds the histogram, which `scores` do not have,
+    and `final` what `client_accuracy` needs.
+    """
+    sums = total(scores)
+    if histogram:
+        sums["histogram"] = _histogram(cohort, logits, target, per_client=False)
+    return {**sums, **accuracy_sums(own_accuracy(cohort, logits, target))} if final else sums
 
 
 def every_score(
-    scores: dict[str, Tensor], cohort: Cohort, logits: Tensor, target: str, histogram: bool
+    scores: dict[str, Tensor], cohort: Cohort, logits: Tensor, target: str, histogram: bool, final: bool
 ) -> dict[str, Tensor]:
-    """Return `parts_to_sum` of every client. With `histogram`, add histograms, which `scores` do not have."""
+    """Return `parts_to_sum` of every client. `histogram` and `final` add what `total_scores` adds."""
     if histogram:
         scores = {**scores, "histogram": _histogram(cohort, logits, target, per_client=True)}
-    return parts_to_sum(scores)
+    parts = parts_to_sum(scores)
+    return {**parts, **accuracy_parts(own_accuracy(cohort, logits, target))} if final else parts
 
 
 def parts_to_sum(scores: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -295,8 +306,10 @@ def metrics_of(sums: Mapping[str, Tensor], positive: int = 1) -> dict[str, float
         The metrics by name, nan if undefined: accuracy, macro_f1 (over the classes that occur or are
         predicted), balanced_accuracy (the mean recall of the classes that occur) and the mean cross-entropy
         `loss`. With a histogram also auc and average_precision and, for two classes, recall_at_1_percent.
+        With the sums of `client_accuracy` also its metrics.
     """
-    return {name: float(value) for name, value in _metrics(sums, positive).items()}
+    metrics = {name: float(value) for name, value in _metrics(sums, positive).items()}
+    return {**metrics, **client_metrics(sums)} if "client_bins" in sums else metrics
 
 
 def _metrics(sums: Mapping[str, Tensor], positive: int) -> dict[str, Tensor]:
@@ -439,19 +452,19 @@ def no_counts(num_classes: int) -> dict[str, Tensor]:
     return {"counts": torch.zeros(num_classes)}
 
 
-def no_scores(num_classes: int, ranked: bool) -> dict[str, Tensor]:
-    """Return the form of one client's `parts_to_sum`."""
+def no_scores(num_classes: int, ranked: bool, final: bool) -> dict[str, Tensor]:
+    """Return the form of one client's `every_score`."""
     like = {"confusion": torch.zeros(num_classes, num_classes + 1), "loss": torch.zeros(())}
     if ranked:
         groups = 1 if num_classes == 2 else num_classes
         like["histogram"] = torch.zeros(groups, 2, bins_of(num_classes))
-    return like
+    return {**like, **accuracy_sums(torch.zeros(0))} if final else like
 
 
 def opened_scores(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert a sum of `parts_to_sum` to the form that `total` returns."""
-    counts = {k: (v * SCORE_UNITS).round().long() for k, v in sums.items() if k != "loss"}
-    return {**counts, "loss": sums["loss"]}
+    """Convert a sum of `every_score` to the form that `total_scores` returns."""
+    units = {"confusion": SCORE_UNITS, "histogram": SCORE_UNITS, "client_bins": 1}
+    return {k: (v * units[k]).round().long() if k in units else v for k, v in sums.items()}
 
 
 def scored(sums: Mapping[str, Tensor], selection: Selection) -> Scored:
@@ -508,7 +521,7 @@ def accept_scores(target: str, sums: Mapping[str, Tensor], declared: Mapping[str
             return f"scores of {binned:.6g} nodes of {target}, and declared {int(most.sum())} when it joined"
     if not bool(loss.isfinite()) and not bool(confusion[:, -1].any()):
         return "a loss that is not finite, with predictions that all are"
-    return ""
+    return accept_sums(sums, most)
 
 
 # ---- the evaluation ----------------------------------------------------------------------------------------
@@ -553,20 +566,20 @@ def score(
     """Compute every client's scores at the clients, and the metrics of their sum at the server.
 
     The histogram of scores is sent with the final scores. It is sent in every evaluation if rounds are
-    selected by a metric that needs it.
+    selected by a metric that needs it. The sums of `client_accuracy` are sent with the final scores.
     """
     selection = prepared.selection
-    by_rank = selection.metric in RANKED
-    ranked = by_rank or name.startswith("final_")
+    by_rank, final = selection.metric in RANKED, name.startswith("final_")
+    ranked = by_rank or final
     scores = fed.clients.run(score_clients, data, logits, target, selection, by_rank)
     sums = protected_sum(
         fed,
         _SCORES,
-        *(scores, data, logits, target, ranked and not by_rank),
+        *(scores, data, logits, target, ranked and not by_rank, final),
         protection=sum_protection(config),
         name=f"{name}_scores",
         hidden_name=HIDDEN_SCORES,
-        like=(prepared.num_classes, ranked),
+        like=(prepared.num_classes, ranked, final),
         # The loss of a client whose training has diverged is not finite; the training of others may go on.
         finite=False,
         accept=partial(accept_scores, target),

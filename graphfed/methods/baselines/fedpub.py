@@ -1,0 +1,469 @@
+"""FED-PUB: Baek, Jeong, Jin, Yoon and Hwang, "Personalized subgraph federated learning", ICML 2023
+(arXiv:2206.10206), on graphs without their cross-client edges.
+
+    paper              here
+    theta_i            the weights of client i, rows [K, D] where they are sent
+    mean theta_i       State.values["received"], at the clients: the server's average for client i
+    mu_i               State.values["mask"], at the clients; it is never sent
+    lambda_1           mask_l1
+    lambda_2           mu / 2
+    tau                similarity_scale
+    h_i                functional_embedding
+
+Clients whose subgraphs are different communities of one graph are not served well by one common model. Every
+client has a model of its own. The server averages the models of all clients for each client, with weights
+that grow with the similarity of two models: the cosine of their mean outputs on one random graph. A client
+uses and trains only a part of the average, which it chooses by a sparse mask on the weights.
+
+Secure aggregation is not possible: the server compares the models, so it reads each of them. The server
+learns the similarities of all pairs of clients.
+
+Differs from the paper: the embedding is the mean output of the last layer, so that it exists for every
+network and number of layers; the authors' program takes the last hidden layer. Clients without training nodes
+have weight 0 in the averages. All clients take part in every round, by full-batch steps. The authors' program
+computes the two penalties from tensors without gradients, so that they do not act; here they act. As there,
+weight decay acts on the masks too, biases have no mask, and predictions leave out entries of the mask whose
+magnitude is below mask_l1.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as config_dataclass
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.functions import as_leaves, empty_state
+from graphfed.federation.transfer import describe_value
+from graphfed.methods import config as groups
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
+from graphfed.methods.baselines.fedavg import WEIGHT_MESSAGES, accept_counts, check_counts
+from graphfed.methods.baselines.fedprox import ProximalSettings
+from graphfed.methods.common.local_training import (
+    Prepared,
+    initial_weights,
+    own_view,
+    predict_personal,
+    prepare,
+    values_of,
+)
+from graphfed.methods.common.memory import NUMBER, GraphExtent
+from graphfed.methods.config import GraphNetwork, keeps_client_state
+from graphfed.nn.backbones import Backbone, Weights
+from graphfed.nn.batch import Batch, View, make_batch
+from graphfed.nn.layers import Dropout
+from graphfed.nn.optim import AdamState, init_state, optimizer_step
+from graphfed.nn.sparse import SparseWeights
+from graphfed.random import fold, uniform
+
+__all__ = ["METHOD", "FedPubConfig", "mixing_weights", "predict", "random_graph", "round", "setup"]
+
+Tensors = dict[str, Tensor]
+
+#: The random graph: communities, nodes of each, and the probability of an edge inside one.
+COMMUNITIES, NODES, EDGE_PROBABILITY = 5, 100, 0.1
+#: What the names of masks begin with, in the tensors that the optimiser updates.
+MASK = "mask."
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class FedPubConfig(
+    ProximalSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of FED-PUB."""
+
+    similarity_scale: float = Field(
+        default=3.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="tau: client j has the weight exp(tau * similarity) in the average for client i; 0: all "
+        "clients have the same weight",
+    )
+    masks: Literal["learned", "none"] = Field(
+        default="learned", description="learned: every client trains a mask on its weights; none: no mask"
+    )
+    mask_l1: float = Field(
+        default=1e-3,
+        ge=0,
+        allow_inf_nan=False,
+        description="strength of the L1 penalty on the masks; predictions leave out entries below it",
+    )
+
+
+@dataclass(frozen=True)
+class Clients:
+    """What set-up prepares at the clients.
+
+    Attributes:
+        prepared: The batches of the clients' subgraphs.
+        probe: The batch of the random graph, one copy for each client.
+        shapes: The shape of each of one client's weights, by name in ascending order.
+    """
+
+    prepared: Prepared
+    probe: Batch
+    shapes: dict[str, torch.Size]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What rounds only read.
+
+    Attributes:
+        clients: `Clients` at the clients.
+        counts: At the server: [K] training nodes of each client.
+        size: D, the number of one client's weights.
+        classes: C, the width of the embeddings.
+    """
+
+    clients: Located
+    counts: Located
+    size: int
+    classes: int
+
+
+# ---- functions run at the clients --------------------------------------------------------------------------
+
+
+def prepare_own(cohort: Cohort, config: FedPubConfig) -> Prepared:
+    """Prepare the batches of every client's own subgraph. Masks act on the rows of every feature."""
+    return prepare(cohort, own_view(cohort), None, config, personal=True, every_pair=True)
+
+
+def count_training(prepared: Prepared) -> Tensor:
+    """Return the number of training nodes of each client, [K]."""
+    return prepared.counts
+
+
+def begin(
+    prepared: Prepared, weights: Tensors, graph: Tensors, config: FedPubConfig
+) -> tuple[Clients, Tensor, Tensors]:
+    """Copy the first weights and the random graph for every client; the masks are 1.
+
+    Returns:
+        What is prepared, the weights of the clients as rows [K, D], and the masks [K, ...] ({}: none).
+    """
+    clients = prepared.view.num_clients
+    own = {name: weights[name].expand(clients, *weights[name].shape) for name in sorted(weights)}
+    shapes = {name: weights[name].shape for name in own}
+    masked = [name for name in own if name.endswith("weight")] if config.masks == "learned" else []
+    mask = {name: torch.ones_like(own[name]) for name in masked}
+    return Clients(prepared, probe_batch(graph, clients, config), shapes), as_rows(own), mask
+
+
+def probe_batch(graph: Tensors, clients: int, config: GraphNetwork) -> Batch:
+    """Prepare a forward pass on the random graph, with a copy of it for each of the clients."""
+    x, edges = graph["x"], graph["edge_index"]
+    nodes, copy = len(x), torch.arange(clients, device=x.device)
+    view = View(
+        x=x.repeat(clients, 1),
+        ids=torch.arange(nodes, device=x.device).repeat(clients),
+        client=copy.repeat_interleave(nodes),
+        num_clients=clients,
+        y=edges.new_zeros(clients * nodes),
+        degree=torch.bincount(edges[1], minlength=nodes).to(x.dtype).repeat(clients),
+        edges=((edges[:, None] + nodes * copy[:, None]).flatten(1),),
+    )
+    view = config.network.adapt_view(view)
+    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
+    every = torch.arange(clients * nodes, device=x.device)
+    return make_batch(view, every, config.layers, make_block, per_client=True)
+
+
+def as_rows(weights: Tensors) -> Tensor:
+    """Return the weights [K, ...] of the clients as rows [K, D]."""
+    return torch.cat([w.flatten(1) for w in weights.values()], 1)
+
+
+def from_rows(rows: Tensor, shapes: Mapping[str, torch.Size]) -> Tensors:
+    """Return rows [K, D] as weights [K, ...]."""
+    parts = torch.split(rows, [math.prod(shape) for shape in shapes.values()], 1)
+    return {k: part.reshape(-1, *shape) for (k, shape), part in zip(shapes.items(), parts, strict=True)}
+
+
+def stored(weights: Tensors, batch: Batch, network: Backbone) -> Weights:
+    """Return weights [K, ...] in the form in which a batch multiplies sparse features."""
+    found: Weights = dict(weights)
+    for name in network.input_weights if batch.pairs is not None else ():
+        assert batch.pairs is not None
+        w = weights[name]
+        # The rows of all pairs, and ghost rows that no row of the batch uses; only these for one client.
+        values = torch.cat([w.flatten(0, 1), torch.zeros_like(w[0])]) if len(batch.pairs[0]) else w[0]
+        found[name] = SparseWeights(values, *batch.pairs, batch.num_clients)
+    return found
+
+
+def objective(batch: Batch, values: Tensors, received: Tensors, config: FedPubConfig, key: int) -> Tensor:
+    """Compute the sum over clients of what each of them minimises.
+
+    Args:
+        batch: The training nodes.
+        values: The weights and masks [K, ...].
+        received: The server's averages [K, ...].
+        config: The settings.
+        key: The key of dropout.
+
+    Returns:
+        sum_i L_i(theta_i * mu_i) + lambda_1 ||mu_i||_1 + lambda_2 ||theta_i - mean theta_i||^2.
+    """
+    weights = {k: values[k] * values[MASK + k] if MASK + k in values else values[k] for k in received}
+    dropout = Dropout(config.dropout, key) if config.dropout else None
+    logits = config.network.forward(stored(weights, batch, config.network), batch, dropout)
+    loss = (cross_entropy(logits, batch.y, reduction="none") * batch.weight).sum()
+    for k, value in values.items():
+        if k.startswith(MASK):
+            loss = loss + config.mask_l1 * value.abs().sum()
+        else:
+            loss = loss + config.mu / 2 * (value - received[k]).square().sum()
+    return loss
+
+
+def train(
+    clients: Clients, rows: Tensor, mask: Tensors, optimizer: AdamState, config: FedPubConfig, number: int
+) -> tuple[Tensor, Tensors, AdamState, Tensors]:
+    """Take `local_steps` steps of every client, on its weights and its mask.
+
+    Args:
+        clients: What is prepared.
+        rows: [K, D], the server's averages.
+        mask: The masks [K, ...]; {} for none.
+        optimizer: The clients' optimiser states; {} for fresh ones.
+        config: The settings.
+        number: The round.
+
+    Returns:
+        The weights as rows [K, D], the masks, the optimiser states, and the weights [K, ...] under the masks.
+    """
+    received = from_rows(rows, clients.shapes)
+    values = {**received, **{MASK + k: m for k, m in mask.items()}}
+    state = optimizer or init_state(config.optimizer, values)
+    for step in range(config.local_steps):
+        leaves = as_leaves(values)
+        key = fold(config.seed, "dropout", number, step)
+        loss = objective(clients.prepared.train, leaves, received, config, key)
+        gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        values, state = optimizer_step(
+            config.optimizer, values, gradients, state, config.lr, config.weight_decay
+        )
+    own, mask = {k: values[k] for k in received}, {k: values[MASK + k] for k in mask}
+    kept = state if keeps_client_state(config) else {}
+    return as_rows(own), mask, kept, under_mask(own, mask, config.mask_l1)
+
+
+def under_mask(weights: Tensors, mask: Tensors, threshold: float) -> Tensors:
+    """Multiply weights by their masks, in which entries of a magnitude below the threshold are 0."""
+    kept = {k: m.masked_fill(m.abs() < threshold, 0.0) for k, m in mask.items()}
+    return {k: w * kept[k] if k in kept else w for k, w in weights.items()}
+
+
+def functional_embedding(clients: Clients, weights: Tensors, config: GraphNetwork) -> Tensor:
+    """Compute the mean output of every client's network on the random graph, [K, C]."""
+    with torch.no_grad():
+        outputs = config.network.forward(dict(weights), clients.probe, None)
+    return outputs.view(clients.probe.num_clients, -1, outputs.shape[1]).mean(1)
+
+
+def predict_masked(clients: Clients, weights: Tensors, config: GraphNetwork, target: str) -> Tensor:
+    """Compute the logits [n, C] of a target, each with its own client's weights under its mask."""
+    prepared = clients.prepared
+    return predict_personal(prepared, stored(weights, prepared.train, config.network), config, target)
+
+
+# ---- functions run at the server ---------------------------------------------------------------------------
+
+
+def random_graph(task: Task, config: FedPubConfig, device: str) -> Tensors:
+    """Draw the random graph on which models are compared: a stochastic block model without edges between
+    communities, and features from the standard normal distribution.
+
+    Args:
+        task: The task, with F.
+        config: The settings.
+        device: The torch device.
+
+    Returns:
+        "x" [P, F] and "edge_index" [2, E], both directions of every edge.
+    """
+    key, ids = fold(config.seed, "random_graph"), torch.arange(COMMUNITIES * NODES)
+    radius, angle = uniform(fold(key, "features"), ids, 2 * task.num_features).chunk(2, 1)
+    x = (-2 * torch.log1p(-radius)).sqrt() * torch.cos(2 * math.pi * angle)  # Box and Muller 1958
+    row, place = (uniform(fold(key, "edges"), ids, NODES) < EDGE_PROBABILITY).nonzero(as_tuple=True)
+    once = place > row % NODES
+    edges = torch.stack([row, row - row % NODES + place])[:, once]
+    edges = torch.cat([edges, edges.flip(0)], 1)
+    return {"x": x.to(device, torch.get_default_dtype()), "edge_index": edges.to(device)}
+
+
+def mixing_weights(embeddings: Tensor, counts: Tensor, scale: float) -> Tensor:
+    """Compute the weight of every client's model in the average for every client.
+
+    Args:
+        embeddings: [K, C] h_i.
+        counts: [K] training nodes; a client without any has weight 0.
+        scale: tau.
+
+    Returns:
+        [K, K]; row i has the weights of the average for client i, which add up to 1.
+    """
+    unit = normalize(embeddings, dim=1)
+    similarity = unit @ unit.t()  # S(i, j) = h_i . h_j / (|h_i| |h_j|)
+    # alpha_ij = exp(tau S(i, j)) / sum_k exp(tau S(i, k)); softmax subtracts the largest exponent first.
+    return (scale * similarity).masked_fill(counts == 0, -math.inf).softmax(1)
+
+
+def average_for_each(rows: Tensor, embeddings: Tensor, counts: Tensor, scale: float) -> Tensor:
+    """Compute the average of the clients' weights [K, D] for each of them, [K, D]."""
+    return mixing_weights(embeddings, counts, scale).to(rows.dtype) @ rows
+
+
+def accept_width(width: int, rows: Tensor, declared: Mapping[str, Any]) -> str:
+    """Check the width of the rows of another process; see `transfer.Accept`."""
+    known = rows.is_floating_point() and rows.dim() == 2 and rows.shape[1] == width
+    return "" if known else f"{describe_value(rows)} where rows of {width} numbers are expected"
+
+
+# ---- the program over places -------------------------------------------------------------------------------
+
+
+def setup(fed: Federation, data: Located, task: Task, config: FedPubConfig) -> State:
+    """Draw the first weights and the random graph at the server, and send both to the clients.
+
+    Args:
+        fed: The federation.
+        data: A `Cohort` at the clients.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The first state.
+    """
+    prepared = fed.clients.run(prepare_own, data, config)
+    counts = fed.clients.run(count_training, prepared)
+    counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
+    counts = fed.server.run(check_counts, counts)
+    weights = fed.server.run(initial_weights, task, config, str(fed.device))
+    weights = fed.broadcast(weights, name="model", grad=False)
+    graph = fed.server.run(random_graph, task, config, str(fed.device))
+    graph = fed.broadcast(graph, name="random_graph", grad=False)
+    clients, received, mask = fed.clients.run(begin, prepared, weights, graph, config, outputs=3)
+    own = fed.clients.run(first_weights, clients, received)
+    optimizer = fed.clients.run(empty_state)
+    values = {"weights": own, "received": received, "mask": mask, "optimizer": optimizer}
+    # Every process draws them, to know the size of what clients send.
+    size = sum(w.numel() for w in values_of(initial_weights(task, config, "cpu")).values())
+    return State(values, Setup(clients, counts, size, task.num_classes))
+
+
+def first_weights(clients: Clients, rows: Tensor) -> Tensors:
+    """Return the weights [K, ...] before training; the masks are 1."""
+    return from_rows(rows, clients.shapes)
+
+
+def round(fed: Federation, state: State, config: FedPubConfig, number: int) -> State:
+    """Run a round: local training under masks, and an average of the weights for each client.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings.
+        number: The round, counted from 1.
+
+    Returns:
+        The next state.
+    """
+    known: Setup = state.prepared
+    start, mask, optimizer = (state.values[name] for name in ("received", "mask", "optimizer"))
+    rows, mask, optimizer, weights = fed.clients.run(
+        train, known.clients, start, mask, optimizer, config, number, outputs=4
+    )
+    embeddings = fed.clients.run(functional_embedding, known.clients, weights, config)
+    check = partial(accept_width, known.size)
+    models = fed.gather(rows, name="personal_update", grad=False, accept=check)
+    check = partial(accept_width, known.classes)
+    embeddings = fed.gather(embeddings, name="functional_embedding", grad=False, accept=check)
+    averages = fed.server.run(average_for_each, models, embeddings, known.counts, config.similarity_scale)
+    received = fed.scatter(averages, name="personal_model", grad=False)
+    values = {"weights": weights, "received": received, "mask": mask, "optimizer": optimizer}
+    return State(values, known)
+
+
+def predict(fed: Federation, state: State, config: FedPubConfig, target: str) -> Located:
+    """Predict at every client with its own subgraph, weights and mask; nothing is sent.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings.
+        target: "val", "test" or "all".
+
+    Returns:
+        At the clients: logits [n, C].
+    """
+    known: Setup = state.prepared
+    return fed.clients.run(predict_masked, known.clients, state.weights, config, target)
+
+
+def memory(extent: GraphExtent, config: FedPubConfig) -> float:
+    """Estimate the bytes of full weights with their masks, and of the random graph, at every client."""
+    width = config.hidden * config.attention_heads[0]
+    probe = COMMUNITIES * NODES * (2 * extent.features + 4 * width)
+    return NUMBER * extent.clients * (10.0 * extent.features * width + probe)
+
+
+METHOD = Method(
+    name="fedpub",
+    summary="a model for every client, averaged from those of similar clients, under a mask of its own",
+    paper="Baek, Jeong, Jin, Yoon, Hwang: Personalized subgraph federated learning. ICML 2023, "
+    "arXiv:2206.10206",
+    config=FedPubConfig,
+    setup=setup,
+    round=round,
+    predict=predict,
+    memory=memory,
+    personal=True,
+    state=StateValues(
+        scratch=("received", "mask", "optimizer"),
+    ),
+    sends=Sent(
+        "weights and mean outputs on a random graph, every round",
+        "none: in plaintext; the server compares the clients' models, so it reads each of them and learns "
+        "which clients are similar",
+        {
+            "training_counts": WEIGHT_MESSAGES["training_counts"],
+            "model": "Once: the server sends every client the first weights.",
+            "random_graph": "Once: the server sends every client a random graph, on which models are "
+            "compared. It depends on the seed alone.",
+            "personal_update": "Every client sends the server its weights after local training, without its "
+            "mask. The server reads each client's weights, from which features and labels of training nodes "
+            "can in part be inferred.",
+            "functional_embedding": "Every client sends the server the mean output of its network on the "
+            "random graph. The server reads it and computes from it how similar every two clients are.",
+            "personal_model": "The server sends every client the average of the clients' weights that is "
+            "made for it. A client can infer in part which clients resemble it.",
+        },
+    ),
+    defaults={"mu": 2e-3},
+    paper_settings={
+        "optimizer": "adam",
+        "lr": 0.01,
+        "weight_decay": 1e-6,
+        "hidden": 128,
+        "local_steps": 1,
+        "client_state": "keep",
+    },
+)

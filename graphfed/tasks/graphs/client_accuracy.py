@@ -1,0 +1,127 @@
+"""The accuracy of every client on its own nodes: the mean over clients, its spread, and the worst client.
+
+The accuracy over the nodes of all clients together gives every node the same weight, so large clients decide
+it. The mean over clients gives every client the same weight. Papers on models of the clients' own call it
+personalised accuracy (FED-PUB; OpenFGL). Clients without nodes do not count. A node that several clients own
+counts in full at each of them.
+
+The server computes the metrics from two sums over clients, which the final scores contain: the sum of the
+accuracies, and the number of clients in each of 1001 bins of the accuracy. So they are the same with every
+protection of the sums. The mean is exact; spread and worst client are those of accuracies that are rounded to
+a tenth of a percentage point.
+
+Shapes: K clients, B + 1 bins.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.transfer import describe_value
+
+__all__ = ["accept_sums", "accuracy_parts", "accuracy_sums", "client_metrics", "own_accuracy"]
+
+#: B: accuracies are counted in bins around the multiples of 1 / B.
+BINS = 1000
+
+
+def own_accuracy(cohort: Cohort, logits: Tensor, target: str) -> Tensor:
+    """Compute every client's accuracy on its own nodes of a part.
+
+    Args:
+        cohort: The clients' data.
+        logits: The logits of the rows of `target`, [n, C].
+        target: "val" or "test".
+
+    Returns:
+        [K] float64; nan for a client without such nodes. Logits that are not all finite are wrong.
+    """
+    rows = cohort.rows(target)
+    right = (logits.argmax(1) == cohort.y[rows]) & logits.isfinite().all(1)
+    client, clients = cohort.client[rows], cohort.num_clients
+    count = torch.bincount(client, minlength=clients)
+    return torch.bincount(client[right], minlength=clients).double() / count
+
+
+def accuracy_parts(accuracy: Tensor) -> dict[str, Tensor]:
+    """Return what every client adds to the sums.
+
+    Args:
+        accuracy: [K], nan for a client that does not count.
+
+    Returns:
+        "client_accuracy" [K] and "client_bins" [K, B + 1], float64; zeros for a client that does not count.
+    """
+    counts = accuracy.isfinite()
+    bins = accuracy.new_zeros(len(accuracy), BINS + 1)
+    bins[counts, _bins(accuracy[counts])] = 1
+    return {"client_accuracy": accuracy.where(counts, 0.0), "client_bins": bins}
+
+
+def accuracy_sums(accuracy: Tensor) -> dict[str, Tensor]:
+    """Return the sums of `accuracy_parts` over the clients, without the parts.
+
+    Args:
+        accuracy: [K], nan for a client that does not count.
+
+    Returns:
+        "client_accuracy" [] float64 and "client_bins" [B + 1] int64.
+    """
+    known = accuracy[accuracy.isfinite()]
+    return {
+        "client_accuracy": known.sum(),
+        "client_bins": torch.bincount(_bins(known), minlength=BINS + 1),
+    }
+
+
+def _bins(accuracy: Tensor) -> Tensor:
+    """Compute the bin of each accuracy, [n] int64."""
+    return (accuracy * BINS).round().long()
+
+
+def client_metrics(sums: Mapping[str, Tensor]) -> dict[str, float]:
+    """Compute the metrics over clients.
+
+    Args:
+        sums: The sums of all clients (see `accuracy_sums`).
+
+    Returns:
+        client_accuracy, the mean of the clients' accuracies; client_accuracy_std, their standard deviation
+        over the clients (divided by their number); client_accuracy_min, the smallest. nan without clients.
+    """
+    bins = sums["client_bins"].double()
+    clients, center = bins.sum(), torch.arange(BINS + 1, device=bins.device) / BINS
+    occurs = bins.nonzero()
+    variance = (bins * (center - (bins * center).sum() / clients) ** 2).sum() / clients
+    return {
+        "client_accuracy": float(sums["client_accuracy"] / clients),
+        "client_accuracy_std": float(variance.sqrt()),
+        "client_accuracy_min": float(occurs[0, 0]) / BINS if len(occurs) else math.nan,
+    }
+
+
+def accept_sums(sums: Mapping[str, Tensor], most: np.ndarray | None) -> str:
+    """Return why the sums of another process cannot be used, or "" if they can (see `transfer.Accept`).
+
+    Args:
+        sums: The sums of the process's clients; without "client_bins" they are not checked.
+        most: The number of nodes that each of its clients declared; None if unknown.
+
+    Returns:
+        The reason.
+    """
+    bins, total = sums.get("client_bins"), sums.get("client_accuracy")
+    if bins is None or total is None:
+        return ""
+    if bins.dtype != torch.int64 or bins.shape != (BINS + 1,) or bool((bins < 0).any()):
+        return f"{describe_value(bins)} where counts of clients are expected"
+    clients = float(bins.double().sum())
+    if most is not None and clients > len(most):
+        return f"accuracies of {clients:.6g} clients, and the process has {len(most)}"
+    if not 0 <= float(total) <= clients * (1 + 1e-9):
+        return f"a sum of accuracies of {float(total):.6g}, for {clients:.6g} clients"
+    return ""
