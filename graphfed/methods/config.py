@@ -337,7 +337,8 @@ class RecurrentSettings:
 
     @model_validator(mode="after")
     def _something_is_missing(self) -> Self:
-        if self.missing_mask and isinstance(self, WindowSettings) and self.missing == "as_read":
+        # Methods that read windows have the other field.
+        if self.missing_mask and getattr(self, "missing", "") == "as_read":
             raise InputError(
                 "missing_mask=true cannot be used with missing=as_read, for which no reading is missing; use "
                 "missing=masked, or missing_mask=false"
