@@ -293,9 +293,10 @@ def test_the_changed_settings_show_every_setting_of_a_method_s_own_that_was_chan
         elif setting.kind == "text":
             other = "some.file"
         else:
-            # None stands for no limit.
-            other = 3 if default[key] is None else default[key] - 1 or 2
-            other = other if isinstance(other, int) else default[key] / 2 or -0.5
+            # None stands for no limit, or for a fraction that is not given.
+            none = 0.5 if setting.expected.startswith("a number") else 3
+            other = none if default[key] is None else default[key] - 1 or 2
+            other = other if isinstance(other, int) or default[key] is None else default[key] / 2 or -0.5
         assert (
             changed_settings(make_config(method, settings={key: other, **BESIDE.get(key, {})}))[key] == other
         )
