@@ -54,14 +54,14 @@ class FedGATSettings:
     evaluation: Literal["message", "direct"] = Field(
         default="message",
         description="how clients compute the first layer: from the message, or from the neighbours' "
-        "features (direct); "
-        "direct is a faster simulation in one process, which counts the bytes of the message",
+        "features (direct); direct is a faster simulation in one process, which counts the bytes of the "
+        "message",
     )
     drop_single: bool = Field(
         default=False,
         description="drop the remote neighbour of each node that has exactly one, as in the paper; this "
-        "does not protect "
-        "it, because a client can compute the features of all neighbours from the message",
+        "does not protect it, because a client can compute the features of all neighbours from the "
+        "message",
     )
     max_neighbours: int | None = Field(
         default=None,
@@ -71,8 +71,8 @@ class FedGATSettings:
     later: Literal["hops", "exchange"] = Field(
         default="hops",
         description="how clients compute the layers after the first: from the messages of all nodes "
-        "within L - 1 hops "
-        "(hops), or from embeddings of remote neighbours, which are sent in every round, as in the paper",
+        "within L - 1 hops (hops), or from embeddings of remote neighbours, which are sent in every "
+        "round, as in the paper",
     )
 
     @property

@@ -135,11 +135,10 @@ MESSAGES: Mapping[str, str] = {
     "fedgat/far_ids": "With later=exchange: each client sends the ids of its remote neighbours to the "
     "server, once.",
     "fedgat/requested_ids": "With later=exchange: the server tells each client, once, which of its "
-    "nodes other "
-    "clients request.",
+    "nodes other clients request.",
     "fedgat/embeddings": "With later=exchange, in every round and evaluation: each client sends the "
     "embeddings of its requested nodes after each layer except the last. The server can read them.",
     "fedgat/neighbour_embeddings": "With later=exchange, in every round and evaluation: the server "
-    "sends each client "
-    "the embeddings of its remote neighbours after each layer except the last. The client can read them.",
+    "sends each client the embeddings of its remote neighbours after each layer except the last. The "
+    "client can read them.",
 }

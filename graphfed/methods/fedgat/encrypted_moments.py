@@ -58,9 +58,8 @@ assert PRODUCT.product_bytes is not None
 RESULT_BYTES: int = PRODUCT.product_bytes
 #: Most bytes of ciphertexts that the server sends in one part.
 PART = 2**29
-#: Approximate time of one core in milliseconds: to encrypt a ciphertext, to finish a result, to decrypt
-#: it; to multiply
-#: a ciphertext by a vector, or by a number, and add the product.
+#: Approximate time of one core in milliseconds: to encrypt a ciphertext, to finish a result, to decrypt it;
+#: to multiply a ciphertext by a vector, or by a number, and add the product.
 ENCRYPT, MAKE, DECRYPT, TIMES_VECTOR, TIMES_NUMBER = 2.7, 0.6, 0.7, 1.4, 0.6
 #: Number of rows that are encrypted at a time.
 ROWS = 256

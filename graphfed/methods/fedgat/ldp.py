@@ -174,8 +174,7 @@ METHOD = Method(
     ),
     sends=Sent(
         summary="once: noised features and edges to the server, and moments of neighbourhoods to the "
-        "clients; "
-        "every round: gradients or weights",
+        "clients; every round: gradients or weights",
         protection="local differential privacy for features; the server can read the edges, and labels "
         "are not protected",
         messages={
@@ -185,11 +184,8 @@ METHOD = Method(
                 if name != "fedgat/features" and not name.startswith(ENCRYPTED)
             },
             "fedgat_ldp/features": "Each client sends the features of all its nodes with Gaussian noise "
-            "to the server, "
-            "once. "
-            "The features of each node are (epsilon, delta)-private. With a noise_seed the noise "
-            "is simulated, "
-            "and the server could remove it.",
+            "to the server, once. The features of each node are (epsilon, delta)-private. With a "
+            "noise_seed the noise is simulated, and the server could remove it.",
         },
     ),
     defaults=fedgat.METHOD.defaults,

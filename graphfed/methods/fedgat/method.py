@@ -319,18 +319,15 @@ MESSAGES: Mapping[str, str] = {
     "fedgat/edges": "Each client sends the server one node id for each edge of its nodes. With "
     "`fedgat/neighbours` the server learns the whole graph.",
     "fedgat/neighbours": "Each client sends the server the neighbour's id for each edge of its nodes, "
-    "whether "
-    "the neighbour is local or remote. The server can read them.",
+    "whether the neighbour is local or remote. The server can read them.",
     "fedgat/border_ids": "With more than two layers: each client sends the server the ids of remote nodes "
     "whose neighbours it needs.",
     "fedgat/neighbour_counts": "With more than two layers: the server sends each client the number of "
-    "neighbours of "
-    "these nodes.",
+    "neighbours of these nodes.",
     "fedgat/neighbourhood_edges": "With more than two layers: the server sends each client the ids of these "
     "neighbours. The client learns the graph around its own nodes.",
     "fedgat/neighbourhood_ids": "Each client sends the server the ids of its nodes and of all nodes "
-    "within L - 1 "
-    "hops, for L layers.",
+    "within L - 1 hops, for L layers.",
     "fedgat/sizes": "The server sends each client the size of the neighbourhood of each of these nodes, "
     "which counts the node itself.",
     "fedgat/size": "The server sends every process the total size of the message before training, in "
@@ -368,12 +365,12 @@ METHOD = Method(
     ),
     sends=Sent(
         summary="once: features and edges to the server, and moments of neighbourhoods to the "
-        "clients; every round: "
-        "gradients or weights (rule); with later=exchange also embeddings of neighbours",
+        "clients; every round: gradients or weights (rule); with later=exchange also embeddings of "
+        "neighbours",
         protection="none: the server can read the graph, and a client can compute every neighbour's "
-        "features; with "
-        "exchange=encrypted the server can read the edges and no features, and all clients share one key; "
-        "with aggregation=secure the server can read the sum of the clients' weights and not each client's",
+        "features; with exchange=encrypted the server can read the edges and no features, and all "
+        "clients share one key; with aggregation=secure the server can read the sum of the clients' "
+        "weights and not each client's",
         messages={**aggregation_rules.MESSAGES, **MESSAGES},
     ),
     defaults={

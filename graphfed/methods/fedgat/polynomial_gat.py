@@ -29,8 +29,7 @@ SLOPE = 0.2
 #: Weights of tied scores: the vectors that are multiplied with W h.
 ATTENTION = ("layers.0.att_src", "layers.0.att_dst")
 #: Weights of free scores: the vectors that are multiplied with the features of the source (b2) and of the
-#: target
-#: (b1), [F, heads].
+#: target (b1), [F, heads].
 SOURCE, TARGET = "layers.0.score_src", "layers.0.score_dst"
 
 
