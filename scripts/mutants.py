@@ -145,6 +145,7 @@ PACKAGES: dict[str, Package] = {
             "methods/cnfgnn/steps.py",
             "methods/cnfgnn/config.py",
             "methods/common/forecasting.py",
+            "methods/common/pooled_readings.py",
             "methods/common/local_forecasters.py",
             "methods/baselines/gru_fmtl.py",
             "methods/cnfgnn/graph_network.py",
