@@ -135,8 +135,13 @@ class _Warning(FileModel):
     text: str
 
 
+class _Left(FileModel):
+    bytes: Count
+    transfers: list[str]
+
+
 class _Privacy(FileModel):
-    left_the_clients: JsonObject = {}
+    left_the_clients: dict[str, _Left] = {}
 
 
 class Details(FileModel):

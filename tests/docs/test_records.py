@@ -241,7 +241,8 @@ def test_a_changed_record_changes_the_sentence_table_and_picture_and_contradicts
     assert f"Lumos has {records.ours(*LUMOS)} %" in page
     assert f"<p>{records.ours(*LUMOS, places=2)}</p>" in page
     assert "benchmarks/results/reproduce_lumos.json" in page
-    assert "commit c8942d9 and a7d735d; seeds 0-2" in page
+    commits = json.loads((RESULTS / "reproduce_lumos.json").read_text())["commits"]["fig3"]
+    assert f"commit {', '.join(commits[:-1])} and {commits[-1]}; seeds 0-2" in page
     assert "<p>Lumos is above LPGNN.</p>" in page
     assert '<math display="block">' in page
     assert '<span class="eqno">(26)</span>' in page
