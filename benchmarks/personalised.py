@@ -32,7 +32,7 @@ GRID: Mapping[str, Sequence[dict[str, Any]]] = {
         {"similarity_scale": scale, "masks": masks} for masks in ("learned", "none") for scale in (3.0, 10.0)
     ],
 }
-#: The settings of the authors' program, and what the methods need beside them.
+#: The settings of the authors' program, and what the methods need in addition.
 PROGRAM: Mapping[str, Any] = {
     "hidden": 128,
     "optimizer": "adam",

@@ -1,6 +1,7 @@
 """Pages say in prose what the code, the tree and the records have."""
 
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -23,6 +24,7 @@ from graphfed.federation import Federation
 from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import FORECASTING, LINK_PREDICTION
+from graphfed.privacy.gaussian import gaussian_sigma
 from graphfed.reproductions import PAPERS
 from graphfed.reproductions.reproduce import find_paper
 from graphfed.runs.settings import parse_settings
@@ -139,6 +141,22 @@ def test_the_bytes_of_comparisons_on_the_security_page_are_those_of_the_protocol
 
 
 # ---- transfers ---------------------------------------------------------------------------------------------
+
+
+def test_the_noise_and_the_false_edges_of_naive_fedgnn_on_the_page_of_lumos_follow_from_its_bounds() -> None:
+    nodes, features, epsilon, delta = 22_470, 4_714, 2.0, 1e-5
+    false_edges = nodes * (nodes - 1) / 2 / (1 + math.exp(epsilon))
+    free = gaussian_sigma(epsilon, delta, math.sqrt(features))
+    bounded = gaussian_sigma(epsilon, delta, math.sqrt(2 * 30))
+    text = page("papers/lumos.md")
+    assert (
+        rf"$\epsilon = 2$ makes ${false_edges / 1e7:.1f} \cdot 10^7$ false edges and $\sigma = {free:.0f}$"
+        in text
+    )
+    assert (
+        rf"$B = 30$ makes $\Delta = \sqrt{{60}}$ and $\sigma = {bounded:.0f}$ in place of {free:.0f}" in text
+    )
+    assert f"Noise of standard deviation {free:.0f} covers" in text
 
 
 def test_the_docstring_of_gather_says_that_every_client_must_be_present() -> None:

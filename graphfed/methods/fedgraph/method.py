@@ -442,7 +442,8 @@ def round_with(
         FedGraph, Algs. 1 and 3.
     """
     clients: Clients = state.prepared
-    graph, bytes_before, seconds_before = clients.graph, fed.traffic(), fed.busy_seconds()
+    graph, bytes_before = clients.graph, fed.traffic()
+    seconds_before = fed.busy_seconds() if config.measures_seconds else None
     # Alg. 3, l. 6, and Alg. 1, l. 1
     received = fed.broadcast(state.weights, name="model", grad=False)
     client_decision = fed.scatter(decision, name="fedgraph/policy", grad=False)
@@ -475,8 +476,7 @@ def round_with(
             weights, optimizer = fed.clients.run(local_step, weights, gradient, optimizer, config, outputs=2)
         for number, (layer, _) in enumerate(sample.layers):
             operations = fed.clients.run(add_operations, operations, graph, number, clients.widths, layer)
-    values = dict(state.values)
-    values["optimizer"] = fed.clients.run(keep_state, optimizer, config)
+    values = {**state.values, "optimizer": fed.clients.run(keep_state, optimizer, config)}
     # Alg. 1, l. 17, and Alg. 3, l. 3-4
     if config.at_server:
         kappa, zero = fed.server.run(batch_sizes, decision), fed.server.run(full_like, state.weights, 0.0)
@@ -498,7 +498,7 @@ def round_with(
     )
     seconds = fed.gather(seconds, name="fedgraph/seconds", grad=False)
     facts = fed.server.run(add_seconds, state.values["facts"], seconds, "modelled_seconds")
-    if config.measures_seconds:
+    if seconds_before is not None:
         seconds = fed.clients.run(measured_seconds, seconds_before, fed.busy_seconds())
         seconds = fed.gather(seconds, name="fedgraph/measured_seconds", grad=False)
         facts = fed.server.run(add_seconds, facts, seconds, "measured_seconds")
