@@ -8,7 +8,6 @@ Shapes: S sensors, T steps, B bins.
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,9 +32,6 @@ from graphfed.reproductions.base import (
     paragraphs,
 )
 from graphfed.tasks.sensors.inputs import SensorInputs
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "DATA",
