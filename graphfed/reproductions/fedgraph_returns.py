@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +11,6 @@ from graphfed.reproductions.base import Cells, Found, Measured, Place
 from graphfed.reproductions.policies import POLICIES
 from graphfed.runs import folder as files
 from graphfed.studies.folder_schema import PolicyResult
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["draw_returns", "returns", "returns_cells", "returns_of", "settled_from"]
 

@@ -9,7 +9,6 @@ import dataclasses
 import time
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -35,9 +34,6 @@ from graphfed.tasks.graphs.inputs import load_graph
 from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.source import LoadedData
 from graphfed.terminal import say
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["FIG7", "FILE", "draw_workloads", "pending", "workloads", "workloads_cells"]
 
