@@ -358,6 +358,8 @@ EQUAL_NOTES = paragraphs("""
     metr_la_20, every 96th, 25 at a time, 20 rounds, of which the last is validated and kept. Missing
     readings as for table7.
 """)
+#: What the rows share.
+ALIKE = {"patience": None, "eval_every": 5, "teacher_fraction": 0.5, "client_state": "keep"}
 EQUAL = {
     "GRU central": "gru_central",
     "GRU local": "gru_local",
@@ -383,8 +385,7 @@ def equal(data: str) -> Runs:
         called={**CALLED, "rmse": "RMSE (mph)"} if data == "metr_la_20" else CALLED,
         seeds=range(3),
         options={"rounds": budget.rounds},
-        settings={**AS_READ, "patience": None, "eval_every": 5, "teacher_fraction": 0.5, **budget.settings}
-        | {"client_state": "keep"},
+        settings={**AS_READ, **ALIKE, **budget.settings},
         quick=QUICK,
         rows=(
             *(Row(label, method, settings=SMALL) for label, method in EQUAL.items()),
