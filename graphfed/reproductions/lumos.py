@@ -175,9 +175,7 @@ GAINS: dict[str, dict[float, float]] = {
 }
 
 
-def by_epsilon(
-    task: str, series: str, settings: Mapping[str, object], seeds: Sequence[int] | None = None
-) -> list[Row]:
+def by_epsilon(task: str, series: str, settings: Mapping[str, object]) -> list[Row]:
     """Return a line of Fig. 5: Lumos with each epsilon, and its gain over 0.5."""
     return [
         point(
@@ -190,13 +188,12 @@ def by_epsilon(
             relative=compared("score", {f"{task} {series} 0.5": GAINS[task][epsilon]})
             if epsilon != 0.5
             else (),
-            seeds=seeds,
         )
         for epsilon in (0.5, 1, 2, 4)
     ]
 
 
-def level_of_own_features(task: str, seeds: Sequence[int] | None = None) -> list[Row]:
+def level_of_own_features(task: str) -> list[Row]:
     """Return the same run at both ends of a line, because own features do not depend on epsilon."""
     return [
         point(
@@ -206,14 +203,11 @@ def level_of_own_features(task: str, seeds: Sequence[int] | None = None) -> list
             panel=task,
             options=TASKS[task],
             settings=OWN_FEATURES[task],
-            seeds=seeds,
         )
         for epsilon in (0.5, 4)
     ]
 
 
-#: Of the supervised rows with our decoding; the others have one seed.
-FIG5_SEEDS = range(5)
 FIG5 = Runs(
     name="fig5",
     title="Lumos by epsilon on Facebook, GCN",
@@ -224,8 +218,8 @@ FIG5 = Runs(
         Supervised lines show the accuracy, unsupervised ones (link prediction) the AUC. Which backbone the
         printed gains are of is not stated.
 
-        At most 60 epochs, 1 seed but for the supervised rows of Lumos and of own features, and the paper's
-        decoding supervised only, for time; as for fig3 and fig4 otherwise.
+        1 seed and at most 60 epochs, and the paper's decoding supervised only, for time; as for fig3 and
+        fig4 otherwise.
     """),
     metrics=("score",),
     called={"score": "accuracy or AUC"},
@@ -235,10 +229,10 @@ FIG5 = Runs(
     settings=SCORED,
     quick=QUICK,
     rows=(
-        *by_epsilon("supervised", "Lumos", {}, FIG5_SEEDS),
+        *by_epsilon("supervised", "Lumos", {}),
         *by_epsilon("supervised", "Lumos (the paper's decoding)", PAPERS_DECODING),
         *by_epsilon("unsupervised", "Lumos", {}),
-        *level_of_own_features("supervised", FIG5_SEEDS),
+        *level_of_own_features("supervised"),
         *level_of_own_features("unsupervised"),
     ),
 )
@@ -325,7 +319,7 @@ def released_predictions() -> list[Row]:
     ]
     lumos_rows = [
         replace(row, panel="", relative=(), seeds=FIG5.seeds_of(row), options=FIG5.options_of(row))
-        for row in by_epsilon("supervised", "Lumos", {}, FIG5_SEEDS)
+        for row in by_epsilon("supervised", "Lumos", {})
     ]
     return [*ours, *level, *lumos_rows]
 
@@ -344,7 +338,7 @@ FIG5_RELEASE = Runs(
         run stands at both ends of their line. A run ends after 40 epochs without a better validation
         score, and classes are released in round 40, which is always reached.
 
-        The rows of Lumos are those of fig5, with at most 60 epochs.
+        The rows of Lumos are those of fig5, with 1 seed and at most 60 epochs.
     """),
     metrics=("accuracy",),
     x="epsilon",
@@ -360,7 +354,7 @@ FIG5_RELEASE = Runs(
 # ---- Fig. 6: without trimming, and without virtual nodes ---------------------------------------------------
 
 
-def ablation(task: str, backbone: str, gain: float, seeds: Sequence[int], **options: int) -> tuple[Row, ...]:
+def ablation(task: str, backbone: str, gain: float, **options: int) -> tuple[Row, ...]:
     """Return Lumos, Lumos without trimming and without virtual nodes; gain: the printed one over no
     virtual nodes.
     """
@@ -375,12 +369,9 @@ def ablation(task: str, backbone: str, gain: float, seeds: Sequence[int], **opti
             options=options_of_rows,
             settings=settings,
             relative=(Relative(untrimmed), Relative(no_virtual, {"score": gain})),
-            seeds=seeds,
         ),
-        *(
-            Row(label, "lumos", options=options_of_rows, settings={**settings, **other}, seeds=seeds)
-            for label, other in ((untrimmed, {"balancer": "none"}), (no_virtual, {"virtual_nodes": False}))
-        ),
+        Row(untrimmed, "lumos", options=options_of_rows, settings={**settings, "balancer": "none"}),
+        Row(no_virtual, "lumos", options=options_of_rows, settings={**settings, "virtual_nodes": False}),
     )
 
 
@@ -396,27 +387,21 @@ FIG6 = Runs(
         Without virtual nodes a client learns on its own node and the neighbours that are assigned to it, as
         one neighbourhood. The paper takes the original ego network; whether trimmed, it does not say.
 
-        At most 60 epochs, with GAT 15 and 3 seeds in the place of 5, for time; as for fig3 and fig4
-        otherwise.
+        3 seeds and at most 60 epochs, with GAT 15, for time; as for fig3 and fig4 otherwise.
     """),
     metrics=("score",),
     called={"score": "accuracy or AUC"},
+    seeds=range(3),
     options={**FACEBOOK, "rounds": 60},
     settings={"heads": 4, **SCORED},
     quick=QUICK,
     rows=(
-        *ablation("supervised", "GCN", 13.73, range(5)),
-        *ablation("supervised", "GAT", 13.10, range(3), rounds=15),
-        *ablation("unsupervised", "GCN", 8.26, range(5)),
-        *ablation("unsupervised", "GAT", 8.36, range(3), rounds=15),
+        *ablation("supervised", "GCN", 13.73),
+        *ablation("supervised", "GAT", 13.10, rounds=15),
+        *ablation("unsupervised", "GCN", 8.26),
+        *ablation("unsupervised", "GAT", 8.36, rounds=15),
         *(
-            Row(
-                f"{task}, own features",
-                "own_features",
-                options=TASKS[task],
-                settings=OWN_FEATURES[task],
-                seeds=range(5),
-            )
+            Row(f"{task}, own features", "own_features", options=TASKS[task], settings=OWN_FEATURES[task])
             for task in TASKS
         ),
     ),
