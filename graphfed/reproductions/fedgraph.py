@@ -573,7 +573,7 @@ BALANCED_LARGE = replace(
     title="Balanced clients, a generated social network of 100 000 nodes, 20 clients",
     options={**RUN, "data": "social", "clients": 20, "rounds": 150},
     settings={**DRAWN_ONCE, **ONE_COPY, "data.num_nodes": 100_000},
-    seeds=range(3),
+    seeds=range(5),
     quick=Quick(seeds=(0,), options={"clients": 3, "rounds": 3}, settings={"data.num_nodes": 500}),
 )
 
