@@ -95,7 +95,7 @@ def _source(paper: str, found: Mapping[str, Any], records: Records) -> nodes.par
     name = f"reproduce_{paper}"
     commits = records.record(name).get("commits", {}).get(found["item"])
     if isinstance(commits, list):
-        commits = " and ".join([", ".join(commits[:-1]), commits[-1]])
+        commits = " and ".join(filter(None, [", ".join(commits[:-1]), commits[-1]]))
     parts = [f", item {found['item']}, {'commit ' + commits if commits else 'without its commit'}"]
     seeds = list(dict.fromkeys(tuple(row["seeds"]) for row in found["rows"] if "seeds" in row))
     if seeds:
