@@ -61,7 +61,7 @@ from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.layers import Dropout
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
 from graphfed.nn.sparse import SparseWeights
-from graphfed.random import fold, uniform
+from graphfed.random import fold, normal, uniform
 
 __all__ = ["METHOD", "FedPubConfig", "mixing_weights", "predict", "random_graph", "round", "setup"]
 
@@ -300,8 +300,7 @@ def random_graph(task: Task, config: FedPubConfig, device: str) -> Tensors:
         "x" [P, F] and "edge_index" [2, E], both directions of every edge.
     """
     key, ids = fold(config.seed, "random_graph"), torch.arange(COMMUNITIES * NODES)
-    radius, angle = uniform(fold(key, "features"), ids, 2 * task.num_features).chunk(2, 1)
-    x = (-2 * torch.log1p(-radius)).sqrt() * torch.cos(2 * math.pi * angle)  # Box and Muller 1958
+    x = normal(fold(key, "features"), ids, task.num_features)
     row, place = (uniform(fold(key, "edges"), ids, NODES) < EDGE_PROBABILITY).nonzero(as_tuple=True)
     once = place > row % NODES
     edges = torch.stack([row, row - row % NODES + place])[:, once]
