@@ -395,12 +395,12 @@ def mend(cohort: Cohort, generator: Generator, config: FedSagePlusConfig) -> tup
     if cohort.edge_weight is not None:
         weight = torch.cat([cohort.edge_weight, *[mean_weights(cohort)[cohort.client[centre]]] * 2])
         degree = sums_by(edges[1], weight, len(order))
-    x = cohort.x
-    assert x is not None
-    if len(centre):
-        x = torch.cat([x.to_dense() if isinstance(x, SparseMatrix) else x, *new])[order]
+    assert cohort.x is not None
+    # Dense at every client, with generated neighbours or without: draws of dropout are of rows or of stored
+    # entries, and must not depend on who else is in the cohort.
+    x = cohort.x.to_dense() if isinstance(cohort.x, SparseMatrix) else cohort.x
     view = View(
-        x=x,
+        x=torch.cat([x, *new])[order],
         # No other node of the client has this id: it is a hash of the node's id and p.
         ids=torch.cat([cohort.id, entry_words(cohort.id[centre], number)])[order],
         client=client[order],
