@@ -77,7 +77,8 @@ def sent_rows(impaired: Impaired, generator: Generator, config: FedSagePlusConfi
         z = embeddings(generator, impaired.batch, config)[impaired.taught]
     key = fold(config.seed, "generator noise", "sent")
     noisy = with_noise(z, key, impaired.ids[impaired.taught])[:, :-1]
-    return torch.cat([noisy, impaired.candidates.counts[:, None].to(z.dtype)], 1)
+    rows = torch.cat([noisy, impaired.candidates.counts[:, None]], 1)
+    return rows.to(torch.get_default_dtype())
 
 
 def row_numbers(impaired: Impaired) -> RowIds:
@@ -90,15 +91,15 @@ def row_numbers(impaired: Impaired) -> RowIds:
 
 def known(rows: Tensor, client: Tensor) -> Embeddings:
     """Read the received embeddings: rows [M, H + 1], and the id of each row's client [M]."""
-    z = torch.cat([rows[:, :-1], rows.new_ones(len(rows), 1)], 1)
+    z = torch.cat([rows[:, :-1], rows.new_ones(len(rows), 1)], 1).double()
     return Embeddings(z, rows[:, -1].round().long(), client)
 
 
 def features_of(generator: Generator) -> Tensor:
-    """Return V of every client, [K, F, P * (H + 1)]."""
+    """Return V of every client as it is sent, [K, F, P * (H + 1)] in the default dtype."""
     features = generator[FEATURES]
     assert isinstance(features, Tensor)
-    return features
+    return features.to(torch.get_default_dtype())
 
 
 def cross_gradients(
@@ -120,14 +121,14 @@ def cross_gradients(
     Returns:
         [K_h, K, F, P * (H + 1)]; 0 for a client's own generator.
     """
-    x, noisy = cohort.x, received.z
-    assert x is not None
+    assert cohort.x is not None
+    x, noisy, dtype = cohort.x.to(dtype=torch.float64), received.z, generators.dtype
     width = noisy.shape[1]
     compared = counted(received.counts, config.generated)
     members = rows_of_clients(cohort.client, cohort.num_clients)
     lengths = squared_lengths(x)
     gradients = generators.new_zeros(len(ids), *generators.shape)
-    for number, matrix in enumerate(generators):
+    for number, matrix in enumerate(generators.double()):
         nodes = (received.client == number).nonzero()[:, 0]
         others = (ids != number) & (members[:, 0] >= 0)
         if not len(nodes) or not bool(others.any()):
@@ -135,9 +136,7 @@ def cross_gradients(
         own, mask = noisy[nodes], compared[nodes]
         products = spmm(x, matrix) if isinstance(x, SparseMatrix) else x @ matrix
         products = products.view(-1, config.generated, width)
-        moments = torch.zeros(
-            cohort.num_rows * config.generated, width, dtype=noisy.dtype, device=noisy.device
-        )
+        moments = noisy.new_zeros(cohort.num_rows * config.generated, width)
         rows = max(1, CHUNK // max(1, products[..., 0].numel()))
         for z, counts in zip(torch.split(own, rows), torch.split(mask, rows), strict=True):
             closest = closest_rows(z, products, lengths, members)  # [r, P, K_h]
@@ -148,7 +147,7 @@ def cross_gradients(
         second = torch.einsum("vp,va,vb->pab", mask.to(own.dtype), own, own)
         first = torch.einsum("fpa,pab->fpb", matrix.view(-1, config.generated, width), second)
         back = transposed_products(x, cohort.client, members, moments.view(cohort.num_rows, -1))
-        gradients[:, number] = 2 * (first.flatten(1) * others[:, None, None] - back)
+        gradients[:, number] = (2 * (first.flatten(1) * others[:, None, None] - back)).to(dtype)
     return gradients
 
 
@@ -214,10 +213,12 @@ def step_across(
     Returns:
         The generators and the state.
     """
-    values = {FEATURES: features_of(generator)}
+    features = generator[FEATURES]
+    assert isinstance(features, Tensor)
+    values = {FEATURES: features}
     candidates: Candidates = impaired.candidates
     state = optimizer or init_state("adam", values)
-    total = torch.zeros_like(values[FEATURES])
+    total = torch.zeros_like(features)
     if len(candidates.client):
         noisy = received.z[torch.isin(received.client, ids)]
         leaves = as_leaves(values)
