@@ -224,7 +224,16 @@ def first_generator(impaired: Impaired, task: Task, config: FedSagePlusConfig) -
 
 
 def embeddings(generator: Generator, batch: Batch, config: GraphNetwork) -> Tensor:
-    """Compute z_v of a batch's targets, [n, H]."""
+    """Compute the embeddings of a batch's targets.
+
+    Args:
+        generator: The generators.
+        batch: The batch.
+        config: The network.
+
+    Returns:
+        z_v, [n, H].
+    """
     encoder = {name: w for name, w in generator.items() if name.startswith("layers.")}
     return config.network.forward(encoder, batch, None)
 
@@ -317,7 +326,15 @@ def feature_loss(features: Tensor, noisy: Tensor, candidates: Candidates) -> Ten
 
 
 def counted(counts: Tensor, parts: int) -> Tensor:
-    """Return which of the P generated neighbours of each node count, [m, P] bool: the first ones."""
+    """Return which generated neighbours of each node count: the first ones.
+
+    Args:
+        counts: [m] int64, how many count.
+        parts: P.
+
+    Returns:
+        [m, P] bool.
+    """
     return torch.arange(parts, device=counts.device) < counts[:, None]
 
 
