@@ -140,8 +140,8 @@ METHOD = Method(
     sends=Sent(
         summary="embeddings, once; generators and gradients of features, in some steps before training; "
         "weights, every round",
-        protection="none: gradients show features of other clients; with cross_steps=0 they are not sent; "
-        "with aggregation=secure the server reads sums of gradients and weights only",
+        protection="none: the server reads embeddings, generators and gradients, which show features; with "
+        "aggregation=secure only the sums of gradients and of weights; cross_steps=0 sends weights only",
         messages={**aggregation_rules.MESSAGES, **MESSAGES},
     ),
     defaults={"backbone": "sage"},
