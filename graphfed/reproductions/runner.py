@@ -22,7 +22,7 @@ from graphfed.studies.plan import InputCache, run_name
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.run_config import RunConfig
 
-__all__ = ["Plan", "cost_text", "plan", "policies_used", "to_learn", "to_run"]
+__all__ = ["Plan", "cost_text", "in_order", "plan", "policies_used", "to_learn", "to_run"]
 
 #: Rounds of the run that is timed for a row, before it is run; one where it takes more than WARM_SECONDS,
 #: against which what a first round does once is little.
@@ -235,6 +235,20 @@ def to_run(rows: Sequence[PlannedRow], cache: InputCache) -> list[Run]:
             name = f"{row.folder.name}: {row.label}, seed {seed}"
             turns.append((turn, Run(name, row.configs[seed], row.path(seed), seconds)))
     return [run for _, run in sorted(turns, key=lambda entry: entry[0])]
+
+
+def in_order(runs: Sequence[Run], items: Sequence[Item]) -> list[Run]:
+    """Return the same runs, those of the first item first.
+
+    Args:
+        runs: The runs, each in the folder of its item.
+        items: The items in their order.
+
+    Returns:
+        The runs.
+    """
+    folders = [item.run_folder for item in items if isinstance(item, Runs)]
+    return sorted(runs, key=lambda run: folders.index(run.folder.parent.name))
 
 
 def _work(config: RunConfig) -> str:

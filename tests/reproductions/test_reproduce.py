@@ -175,6 +175,32 @@ def test_the_file_keeps_the_items_that_were_made_before_in_the_order_of_the_pape
     assert after[1] == before[0]
 
 
+def test_several_items_are_run_in_their_order_into_one_folder_and_resumed(
+    toy: Paper, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[int, int]] = []
+    real = plan.execute
+
+    def note(config: Any, *args: Any, **kwargs: Any) -> Result:
+        ran.append((config.clients, config.seed))
+        return real(config, *args, **kwargs)
+
+    monkeypatch.setattr(plan, "execute", note)
+    messages: list[str] = []
+    found = reproduce(toy, ["other", "small", "other"], seeds=[0, 1], out="r", log=messages.append)
+    assert [item["item"] for item in found.items] == ["other", "small"]
+    assert ran == [(2, 0), (2, 1), (3, 0), (3, 0), (3, 1), (3, 1)]
+    assert messages[-1].startswith("6 runs to do")
+    written = json.loads((own_folder / "r/reproduce.json").read_text())["items"]
+    assert [item["item"] for item in written] == ["small", "other"], "in the order of the paper"
+    again = graphfed.resume("r")
+    assert isinstance(again, Reproduction)
+    assert again.items == found.items
+    with pytest.raises(InputError, match=r"toy has no items 'a', 'smal'; choose among: other, small$"):
+        reproduce(toy, ["a", "small", "smal"], out="s")
+    assert not (own_folder / "s").exists()
+
+
 def test_a_metric_that_is_no_share_is_not_in_percent(toy: Paper) -> None:
     (item,) = reproduce(toy, "other", out="r").items
     alone = graphfed.run("fedavg", preset="paper", clients=2, rounds=1, out=False)
@@ -709,5 +735,8 @@ def test_the_command_lists_papers_and_prints_a_table(toy: Paper, capsys: pytest.
     assert ", 2 at a time" in capsys.readouterr().err
     written = json.loads(Path("s/reproduce.json").read_text())
     assert written["items"][0]["rows"][0]["seeds"] == [3, 4]
+    assert main(["reproduce", "toy", "other", "small", "--quick", "--out", "r"]) == 0
+    printed = capsys.readouterr().out
+    assert 0 <= printed.find("toy/other") < printed.find("toy/small")
     assert main(["reproduce", "toy", "--seeds", "4-3"]) == 2
     assert "'4-3' cannot be read" in capsys.readouterr().err
