@@ -135,7 +135,7 @@ def reproduce(
             is read and the rest goes on.
         data_dir: The folder of the data sets.
         progress: Whether to show progress on stderr.
-        log: Called with the predicted cost before the first run.
+        log: Called before the first run when rows are timed, and with the predicted cost.
         command: The command that manifest.json records.
 
     Returns:
@@ -166,10 +166,10 @@ def reproduce(
     planned = plan(items, place, command)
     with files.open_folder(folder, resume=begun, keep=_has_results):
         learnings = to_learn(planned.learnings.values())
-        runs = to_run(planned.rows, cache)
+        runs, not_timed = to_run(planned.rows, cache, log)
         if named is not None:
             runs = in_order(runs, items)
-        log(cost_text(runs, learnings, planned.pending, jobs))
+        log(cost_text(runs, not_timed, learnings, planned.pending, jobs))
         manifest = {**manifest, "reproduce": asked}
         write_manifest(folder, manifest)
         run_all(learnings, jobs=jobs, cache=cache, command=command, progress=progress)
