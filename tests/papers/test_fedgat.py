@@ -252,7 +252,7 @@ def test_the_memory_that_a_run_is_said_to_take_is_that_of_the_message_and_of_its
     message twice, and three places of 8 bytes for each of (2 B)^2 entries; or three times all neighbours'
     features."""
     b = np.array([1, 3, 5])
-    extent = GraphExtent(2, 3, 2, 3, 7, 2, 21, False, 0, b)
+    extent = GraphExtent(2, 3, 2, 3, 7, 2, 21, False, 14, 0, b)
     vectors, matrices = 6 * 7 * b + 2 * b + 4 * 6 * b**2, 8 * 7 * b**2 + 2 * b + 2 * 7 * b
     for form, message in (("vector", vectors), ("matrix", matrices)):
         expected = 2 * 4 * message.sum() + 3 * 8 * ((2 * b) ** 2).sum()
