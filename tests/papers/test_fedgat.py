@@ -259,6 +259,23 @@ def test_the_memory_that_a_run_is_said_to_take_is_that_of_the_message_and_of_its
         assert memory(extent, config_of(METHOD, degree=5, form=form)) == expected
         direct = config_of(METHOD, degree=5, form=form, evaluation="direct")
         assert memory(extent, direct) == 3 * 4 * 9 * 7
+        # Of sparse features 2 numbers a node, each with its column of 8 bytes.
+        assert memory(replace(extent, sparse=True, stored=6), direct) == 3 * (4 + 8) * 9 * 2
+
+
+def test_direct_evaluation_makes_no_route_of_slots_and_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are as long as the message: for a node of degree 100, 40 000 rows to count its bytes."""
+    expanded: list[str] = []
+    real = Federation.expand_route
+
+    def note(fed: Federation, *arguments: Any, name: str) -> Any:
+        expanded.append(name)
+        return real(fed, *arguments, name=name)
+
+    monkeypatch.setattr(Federation, "expand_route", note)
+    for evaluation in ("message", "direct"):
+        run_local("fedgat", small_world(), evaluation=evaluation)
+    assert expanded == ["fedgat/slots", "fedgat/entries", "fedgat/members"]
 
 
 @pytest.mark.parametrize(
