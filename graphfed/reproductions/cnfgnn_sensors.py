@@ -465,9 +465,9 @@ def mask(_: str) -> Runs:
     """Return the errors of CNFGNN and of two baselines with and without a mask of missing readings."""
     rows = []
     for label, method, settings in (
-        ("GRU central", "gru_central", SMALL),
-        ("GRU + FedAvg", "gru_fedavg", SMALL),
         ("CNFGNN", "cnfgnn", GRAPH_NETWORK),
+        ("GRU + FedAvg", "gru_fedavg", SMALL),
+        ("GRU central", "gru_central", SMALL),
     ):
         rows.append(Row(label, method, settings=settings))
         masked = {**settings, "missing_mask": True}
