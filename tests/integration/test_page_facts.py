@@ -73,6 +73,7 @@ def section_of(method: Method) -> str:
         "Nothing may leave a client": method.sends.summary == "nothing",
         "A model for every client": method.personal,
         "Weights or gradients only": only_weights is not None,
+        "Missing neighbours": any("generator" in name for name in method.sends.messages),
         "Methods that use cross-client edges": True,
     }
     return next(title for title, belongs in sections.items() if belongs)

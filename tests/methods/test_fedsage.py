@@ -131,13 +131,11 @@ class PlainClient:
 def train_across(clients: list[PlainClient], config: FedSagePlusConfig) -> None:
     """Every pair of clients: the gradient of the squared distances to the closest node of the other."""
     encoded = [c.encode().detach()[c.taught] for c in clients]
-    first = np.cumsum([0, *map(len, encoded)])
+    key = fold(config.seed, "generator noise", "sent")
+    noise = [normal(key, c.data.id[c.keep][c.taught], H) for c in clients]
     optimizers = [torch.optim.Adam([c.w[FEATURES]], lr=config.generator_lr) for c in clients]
-    for step in range(config.cross_steps):
-        key = fold(config.seed, "generator noise", "cross", step)
-        noise = normal(key, torch.arange(int(first[-1])), H)
-        for i, (client, z) in enumerate(zip(clients, encoded, strict=True)):
-            own = noise[first[i] : first[i + 1]]
+    for _ in range(config.cross_steps):
+        for i, (client, z, own) in enumerate(zip(clients, encoded, noise, strict=True)):
             loss = client.own_loss(z, own)
             scale = 1 / (client.data.num_features * int(client.keep.sum()))
             for j, other in enumerate(clients):
@@ -213,11 +211,11 @@ def test_it_is_fedavg_on_graphs_that_a_plain_loop_mends(sparse: bool) -> None:
 def gradient_for(nodes: int, other: Cohort, config: FedSagePlusConfig) -> tuple[Tensor, Tensor, Tensor]:
     """The embeddings of client 0, its V, and the gradient that client 1 returns."""
     generator = torch.Generator().manual_seed(nodes)
-    z = torch.randn(nodes, H, generator=generator)
+    z = torch.cat([torch.randn(nodes, H, generator=generator), torch.ones(nodes, 1)], 1)
     received = Embeddings(z, torch.full((nodes,), P), torch.zeros(nodes, dtype=torch.int64))
     matrix = torch.randn(2, other.num_features, P * (H + 1), generator=generator)
-    (gradient,) = cross_gradients(other, torch.tensor([1]), received, matrix, config, 0)
-    return received.noisy(config, 0), matrix[0].view(-1, P, H + 1), gradient[0].view(-1, P, H + 1)
+    (gradient,) = cross_gradients(other, torch.tensor([1]), received, matrix, config)
+    return z, matrix[0].view(-1, P, H + 1), gradient[0].view(-1, P, H + 1)
 
 
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
@@ -260,6 +258,13 @@ def test_without_cross_steps_nothing_is_sent_before_training() -> None:
     _, fed = run_local("fedsage_plus", make_world(), **SETTINGS)
     names = {entry["name"] for entry in fed.ledger.to_json()["entries"]}
     assert names >= {"fedsage/embeddings", "fedsage/generator", "fedsage/feature_gradients"}
+
+
+@pytest.mark.parametrize("preset", ["paper", "default"])
+def test_the_laws_of_all_methods_see_generated_neighbours(preset: str) -> None:
+    outcome, _ = run_local("fedsage_plus", make_world(), preset=preset)
+    (generated,) = outcome.state.prepared.generated.parts
+    assert int((generated > 0).sum()) >= 2
 
 
 def test_clients_without_edges_generate_nothing_and_train_as_by_fedavg() -> None:

@@ -54,7 +54,7 @@ from graphfed.methods.common.local_training import (
     prepare,
     values_of,
 )
-from graphfed.methods.common.memory import NUMBER, GraphExtent
+from graphfed.methods.common.memory import NUMBER, GraphExtent, network_numbers, num_moments
 from graphfed.methods.config import GraphNetwork, keeps_client_state
 from graphfed.nn.backbones import Backbone, Weights
 from graphfed.nn.batch import Batch, View, make_batch
@@ -424,6 +424,14 @@ def memory(extent: GraphExtent, config: FedPubConfig) -> float:
     return NUMBER * extent.clients * (10.0 * extent.features * width + probe)
 
 
+def checkpoint(extent: GraphExtent, config: FedPubConfig) -> int:
+    """Count the numbers of a checkpoint: weights (also best and received ones), masks, two optimisers."""
+    moments = num_moments(config) if keeps_client_state(config) else 0
+    return (4 + 2 * moments) * network_numbers(
+        config, extent.features, extent.classes, clients=extent.clients
+    )
+
+
 METHOD = Method(
     name="fedpub",
     summary="a model for every client, averaged from those of similar clients, under a mask of its own",
@@ -434,6 +442,7 @@ METHOD = Method(
     round=round,
     predict=predict,
     memory=memory,
+    checkpoint=checkpoint,
     personal=True,
     state=StateValues(
         scratch=("received", "mask", "optimizer"),

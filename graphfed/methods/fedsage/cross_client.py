@@ -1,18 +1,18 @@
 """Cross-client feature reconstruction: the generators also learn from the features of other clients.
 
-Every client sends the embeddings z_v of its nodes with hidden neighbours, once, and V_p in every step. For
-each of these generators, every other client j finds the node of its own that is closest to each generated
-neighbour, and returns the gradient of the squared distances:
+Every client sends the embeddings z_v of its nodes with hidden neighbours, with noise, once, and V_p in every
+step. For each of these generators, every other client j finds the node of its own that is closest to each
+generated neighbour, and returns the gradient of the squared distances:
 
     sum_v sum_p d/dV_p min_u |V_p z_v - x_u|^2 = 2 sum_p (V_p S_p - X_j^T A_p)
 
 S_p is the sum of z_v z_v^T over the nodes v, and row u of A_p the sum of z_v over the nodes whose generated
-neighbour p is closest to u. z_v has the noise of the step and a column of ones. A client gets the sum of
+neighbour p is closest to u. z_v has a column of ones. A client gets the sum of
 these gradients over the other clients.
 
 The gradient does not hide the features. Its client knows z_v, V_p and S_p, so it learns X_j^T A_p, the sum of
 x_u z_v^T over its nodes v with their closest nodes u. With at most H + 1 nodes v the z_v are linearly
-independent, and it computes each x_u exactly (docs/papers/fedsage.md; tests/methods/test_fedsage.py).
+independent, and it computes each x_u exactly (docs/security.md; tests/methods/test_fedsage.py).
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ class Embeddings:
     """The nodes with hidden neighbours of all clients.
 
     Attributes:
-        z: [M, H], in client order.
+        z: [M, H + 1], their embeddings with noise and the column of ones, in client order.
         counts: [M] int64, how many generated neighbours of each node are compared.
         client: [M] int64, the id of each node's client.
     """
@@ -67,20 +67,18 @@ class Embeddings:
     counts: Tensor
     client: Tensor
 
-    def noisy(self, config: FedSagePlusConfig, step: int) -> Tensor:
-        """Return the embeddings with the noise of a step, which all clients draw alike, [M, H + 1]."""
-        rows = torch.arange(len(self.z), device=self.z.device)
-        return with_noise(self.z, fold(config.seed, "generator noise", "cross", step), rows)
-
 
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
 def sent_rows(impaired: Impaired, generator: Generator, config: FedSagePlusConfig) -> Tensor:
-    """Return z_v and the number of hidden neighbours, at most P, of the taught nodes, [m, H + 1]."""
+    """Return z_v with noise and the number of hidden neighbours, at most P, of taught nodes, [m, H + 1]."""
     with torch.no_grad():
         z = embeddings(generator, impaired.batch, config)[impaired.taught]
-    return torch.cat([z, impaired.candidates.counts[:, None].to(z.dtype)], 1)
+    key = fold(config.seed, "generator noise", "sent")
+    noisy = with_noise(z, key, impaired.ids[impaired.taught])[:, :-1]
+    rows = torch.cat([noisy, impaired.candidates.counts[:, None]], 1)
+    return rows.to(torch.get_default_dtype())
 
 
 def row_numbers(impaired: Impaired) -> RowIds:
@@ -93,14 +91,15 @@ def row_numbers(impaired: Impaired) -> RowIds:
 
 def known(rows: Tensor, client: Tensor) -> Embeddings:
     """Read the received embeddings: rows [M, H + 1], and the id of each row's client [M]."""
-    return Embeddings(rows[:, :-1], rows[:, -1].round().long(), client)
+    z = torch.cat([rows[:, :-1], rows.new_ones(len(rows), 1)], 1).double()
+    return Embeddings(z, rows[:, -1].round().long(), client)
 
 
 def features_of(generator: Generator) -> Tensor:
-    """Return V of every client, [K, F, P * (H + 1)]."""
+    """Return V of every client as it is sent, [K, F, P * (H + 1)] in the default dtype."""
     features = generator[FEATURES]
     assert isinstance(features, Tensor)
-    return features
+    return features.to(torch.get_default_dtype())
 
 
 def cross_gradients(
@@ -109,7 +108,6 @@ def cross_gradients(
     received: Embeddings,
     generators: Tensor,
     config: FedSagePlusConfig,
-    step: int,
 ) -> Tensor:
     """Compute the gradients that every client returns for the generators of all clients.
 
@@ -119,29 +117,26 @@ def cross_gradients(
         received: The embeddings of all clients.
         generators: [K, F, P * (H + 1)], V of all clients.
         config: The settings.
-        step: The number of the step.
 
     Returns:
         [K_h, K, F, P * (H + 1)]; 0 for a client's own generator.
     """
-    x, noisy = cohort.x, received.noisy(config, step)
-    assert x is not None
+    assert cohort.x is not None
+    x, noisy, dtype = cohort.x.to(dtype=torch.float64), received.z, generators.dtype
     width = noisy.shape[1]
     compared = counted(received.counts, config.generated)
     members = rows_of_clients(cohort.client, cohort.num_clients)
     lengths = squared_lengths(x)
     gradients = generators.new_zeros(len(ids), *generators.shape)
-    for number, matrix in enumerate(generators):
+    for number, matrix in enumerate(generators.double()):
         nodes = (received.client == number).nonzero()[:, 0]
-        others = ids != number
+        others = (ids != number) & (members[:, 0] >= 0)
         if not len(nodes) or not bool(others.any()):
             continue
         own, mask = noisy[nodes], compared[nodes]
         products = spmm(x, matrix) if isinstance(x, SparseMatrix) else x @ matrix
         products = products.view(-1, config.generated, width)
-        moments = torch.zeros(
-            cohort.num_rows * config.generated, width, dtype=noisy.dtype, device=noisy.device
-        )
+        moments = noisy.new_zeros(cohort.num_rows * config.generated, width)
         rows = max(1, CHUNK // max(1, products[..., 0].numel()))
         for z, counts in zip(torch.split(own, rows), torch.split(mask, rows), strict=True):
             closest = closest_rows(z, products, lengths, members)  # [r, P, K_h]
@@ -152,14 +147,16 @@ def cross_gradients(
         second = torch.einsum("vp,va,vb->pab", mask.to(own.dtype), own, own)
         first = torch.einsum("fpa,pab->fpb", matrix.view(-1, config.generated, width), second)
         back = transposed_products(x, cohort.client, members, moments.view(cohort.num_rows, -1))
-        gradients[:, number] = 2 * (first.flatten(1) * others[:, None, None] - back)
+        gradients[:, number] = (2 * (first.flatten(1) * others[:, None, None] - back)).to(dtype)
     return gradients
 
 
 def rows_of_clients(client: Tensor, clients: int) -> Tensor:
-    """Return the rows of each client, [K_h, n] with n of the largest client; -1 where it has no more rows."""
+    """Return the rows of each client, [K_h, n] with n of the largest client, at least 1; -1 where it has no
+    more rows.
+    """
     counts = torch.bincount(client, minlength=clients)
-    rows = torch.arange(int(counts.max()) if len(counts) else 0, device=client.device)
+    rows = torch.arange(max(1, int(counts.max())), device=client.device)
     first = counts.cumsum(0) - counts
     return torch.where(rows < counts[:, None], first[:, None] + rows, -1)
 
@@ -201,7 +198,6 @@ def step_across(
     gradient: Tensor,
     optimizer: AdamState,
     config: FedSagePlusConfig,
-    step: int,
 ) -> tuple[Generator, AdamState]:
     """Take a step of the generators of features, on the own hidden nodes and the other clients' gradients.
 
@@ -213,17 +209,18 @@ def step_across(
         gradient: [K_h, F, P * (H + 1)], the sum of the other clients' gradients.
         optimizer: The state of the optimiser; {} before the first step.
         config: The settings.
-        step: The number of the step.
 
     Returns:
         The generators and the state.
     """
-    values = {FEATURES: features_of(generator)}
+    features = generator[FEATURES]
+    assert isinstance(features, Tensor)
+    values = {FEATURES: features}
     candidates: Candidates = impaired.candidates
     state = optimizer or init_state("adam", values)
-    total = torch.zeros_like(values[FEATURES])
+    total = torch.zeros_like(features)
     if len(candidates.client):
-        noisy = received.noisy(config, step)[torch.isin(received.client, ids)]
+        noisy = received.z[torch.isin(received.client, ids)]
         leaves = as_leaves(values)
         loss = feature_loss(leaves[FEATURES], noisy, candidates)
         (total,) = torch.autograd.grad(loss, list(leaves.values()))
@@ -303,7 +300,7 @@ def train_across(
     optimizer: Located = fed.clients.run(dict)
     width = (task.num_features, config.generated * (config.hidden + 1))
     form = SumForm(sum_over_clients, same, gradient_form, as_default)
-    for step in range(config.cross_steps):
+    for _ in range(config.cross_steps):
         sent = fed.gather(
             fed.clients.run(features_of, generator),
             name="fedsage/generator",
@@ -311,7 +308,7 @@ def train_across(
             accept=partial(accept_shape, width),
         )
         generators = fed.broadcast(sent, name="fedsage/all_generators", grad=False)
-        gradients = fed.clients.run(cross_gradients, data, ids, received, generators, config, step)
+        gradients = fed.clients.run(cross_gradients, data, ids, received, generators, config)
         total = protected_sum(
             fed,
             form,
@@ -323,7 +320,7 @@ def train_across(
         )
         gradient = fed.scatter(total, name="fedsage/feature_gradient", grad=False)
         generator, optimizer = fed.clients.run(
-            step_across, impaired, generator, received, ids, gradient, optimizer, config, step, outputs=2
+            step_across, impaired, generator, received, ids, gradient, optimizer, config, outputs=2
         )
     return generator
 
@@ -332,8 +329,8 @@ MESSAGES = {
     "fedsage/rows": "Once: every client sends the server a number for each of its nodes with a hidden "
     "neighbour: 0, 1, 2, ... The server learns how many they are.",
     "fedsage/embeddings": "Once: every client sends the server, for each of these nodes, the output of its "
-    "encoder and how many neighbours of the node it has hidden. The server reads both; features and edges "
-    "can in part be inferred from them.",
+    "encoder, with noise that all participants can draw, and how many neighbours of the node it has hidden. "
+    "The server reads both; features and edges can in part be inferred from them.",
     "fedsage/all_embeddings": "Once: the server sends every client these outputs and numbers of all clients. "
     "Every client reads them.",
     "fedsage/all_rows": "Once: the server sends every client which client each of these rows is of.",

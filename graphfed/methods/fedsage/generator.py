@@ -12,6 +12,10 @@ The matrix V_p [F, H + 1] has the bias as its last column. A squared distance of
 is |V_p z|^2 - 2 <z, V_p^T x_u> + |x_u|^2. Both products are with matrices of H + 1 columns, so training needs
 no generated features, and products of sparse features stay sparse.
 
+Generators are trained in float64, whatever the dtype of the network. Set-up runs again where a run goes on or
+predicts again, perhaps in another placement, and a number of neighbours that is rounded up there and was
+rounded down before would change the graph. What is sent has the dtype of the network.
+
 These functions run at the clients. The generators of all clients of a cohort are stacked.
 """
 
@@ -120,6 +124,7 @@ def impair(cohort: Cohort, config: FedSagePlusConfig) -> Impaired:
     Returns:
         The impaired graphs.
     """
+    cohort = in_float64(cohort)
     hidden = uniform(fold(config.seed, "hidden"), cohort.id)[:, 0] < config.hidden_fraction
     source, target = cohort.edge_index
     kept = ~hidden[source] & ~hidden[target]
@@ -135,7 +140,7 @@ def impair(cohort: Cohort, config: FedSagePlusConfig) -> Impaired:
     missing = torch.bincount(target[lost], minlength=cohort.num_rows)
     remaining = (~hidden).nonzero()[:, 0]
     client = cohort.client[remaining]
-    each = 1 / torch.bincount(client, minlength=cohort.num_clients).to(torch.get_default_dtype())[client]
+    each = 1 / torch.bincount(client, minlength=cohort.num_clients).double()[client]
     taught = (missing[remaining] > 0).nonzero()[:, 0]
     nodes = remaining[taught]
     place = torch.zeros_like(missing).index_copy(0, nodes, torch.arange(len(nodes), device=nodes.device))
@@ -158,6 +163,16 @@ def impair(cohort: Cohort, config: FedSagePlusConfig) -> Impaired:
             candidate_client=cohort.client[candidates],
             scale=each[taught] / cohort.num_features,
         ),
+    )
+
+
+def in_float64(cohort: Cohort) -> Cohort:
+    """Return a cohort with features and edge weights in float64."""
+    x, weight = cohort.x, cohort.edge_weight
+    return replace(
+        cohort,
+        x=x.to(dtype=torch.float64) if x is not None else None,
+        edge_weight=None if weight is None else weight.double(),
     )
 
 
@@ -204,12 +219,21 @@ def first_generator(impaired: Impaired, task: Task, config: FedSagePlusConfig) -
     shared["missing.bias"] = torch.zeros(())
     shape = (task.num_features, config.generated * (width + 1))
     shared[FEATURES] = glorot(fold(key, "features"), *shape, fan=(width, task.num_features))
-    on_device = {name: w.to(device) for name, w in shared.items() if isinstance(w, Tensor)}
+    on_device = {name: w.to(device, torch.float64) for name, w in shared.items() if isinstance(w, Tensor)}
     return personal_weights(dict(on_device), impaired.batch, config.network)
 
 
 def embeddings(generator: Generator, batch: Batch, config: GraphNetwork) -> Tensor:
-    """Compute z_v of a batch's targets, [n, H]."""
+    """Compute the embeddings of a batch's targets.
+
+    Args:
+        generator: The generators.
+        batch: The batch.
+        config: The network.
+
+    Returns:
+        z_v, [n, H].
+    """
     encoder = {name: w for name, w in generator.items() if name.startswith("layers.")}
     return config.network.forward(encoder, batch, None)
 
@@ -302,7 +326,15 @@ def feature_loss(features: Tensor, noisy: Tensor, candidates: Candidates) -> Ten
 
 
 def counted(counts: Tensor, parts: int) -> Tensor:
-    """Return which of the P generated neighbours of each node count, [m, P] bool: the first ones."""
+    """Return which generated neighbours of each node count: the first ones.
+
+    Args:
+        counts: [m] int64, how many count.
+        parts: P.
+
+    Returns:
+        [m, P] bool.
+    """
     return torch.arange(parts, device=counts.device) < counts[:, None]
 
 
@@ -371,9 +403,10 @@ def mend(cohort: Cohort, generator: Generator, config: FedSagePlusConfig) -> tup
         The view of the mended subgraphs, [N] the view's row of each of the cohort's rows, and [K] the number
         of generated neighbours of each client.
     """
-    own, rows = own_view(cohort), torch.arange(cohort.num_rows, device=cohort.id.device)
+    exact, rows = in_float64(cohort), torch.arange(cohort.num_rows, device=cohort.id.device)
     with torch.no_grad():
-        z = embeddings(generator, encoder_batch(cohort, own, rows, config), config)
+        batch = encoder_batch(exact, own_view(exact), rows, config)
+        z = embeddings(generator, batch, config)
         counts = missing_counts(generator, z, cohort.client).round().long().clamp(max=config.generated)
         noisy = with_noise(z, fold(config.seed, "generator noise", "mending"), cohort.id)
         features = generator[FEATURES]
@@ -395,12 +428,12 @@ def mend(cohort: Cohort, generator: Generator, config: FedSagePlusConfig) -> tup
     if cohort.edge_weight is not None:
         weight = torch.cat([cohort.edge_weight, *[mean_weights(cohort)[cohort.client[centre]]] * 2])
         degree = sums_by(edges[1], weight, len(order))
-    x = cohort.x
-    assert x is not None
-    if len(centre):
-        x = torch.cat([x.to_dense() if isinstance(x, SparseMatrix) else x, *new])[order]
+    assert cohort.x is not None
+    # Dense at every client, with generated neighbours or without: draws of dropout are of rows or of stored
+    # entries, and must not depend on who else is in the cohort.
+    x = cohort.x.to_dense() if isinstance(cohort.x, SparseMatrix) else cohort.x
     view = View(
-        x=x,
+        x=torch.cat([x, *[rows.to(x.dtype) for rows in new]])[order],
         # No other node of the client has this id: it is a hash of the node's id and p.
         ids=torch.cat([cohort.id, entry_words(cohort.id[centre], number)])[order],
         client=client[order],

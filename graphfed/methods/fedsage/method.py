@@ -1,27 +1,36 @@
 """FedSage+: Zhang, Yang, Li, Sun and Yiu, "Subgraph federated learning with missing neighbor generation",
 NeurIPS 2021 (arXiv:2106.13430).
 
-    paper                     here
-    FedSage                   fedavg with backbone=sage
-    NeighGen, H^e, dGen, fGen  `generator`
-    h, the hidden portion     hidden_fraction
-    lambda^f, alpha           feature_weight, cross_weight; lambda^d is 1
-    G'_i, the mended graph    `generator.mend`
-    D_i                       client i
+    paper                        here
+    FedSage                      fedavg with backbone=sage
+    NeighGen: H^e, dGen, fGen    `generator`
+    h, the hidden portion        hidden_fraction
+    lambda^f, alpha              feature_weight, cross_weight; lambda^d is 1
+    G'_i, the mended graph       `generator.mend`
+    D_i                          client i
 
-No client has its cross-client edges, not even their ends at the client. 1. Every client hides some of its
-nodes and trains a generator: how many neighbours a node misses, and their features (`train_alone`). 2. The
-generators of features continue with gradients from the features of the other clients (`cross_client`). 3.
-Every client adds generated neighbours to its subgraph, and the network is trained on these by FedAvg, or by
-another rule. Predictions at a client use its generated neighbours; the score on the pooled graph does not.
+No client knows its cross-client edges, not even which of its nodes have one.
 
-What participants learn: docs/papers/fedsage.md. **The gradients of step 2 do not hide features**; with
-cross_steps=0 step 2 is left out, and before training nothing is sent.
+1. Every client hides some of its nodes and trains a generator on the others: how many neighbours a node has
+   lost, and their features (`generator.train_alone`). Nothing is sent.
+2. The generators of features continue with gradients from the features of the other clients
+   (`cross_client`). **These gradients do not hide the features** (docs/security.md). cross_steps=0 leaves
+   this step out, and before training nothing is sent.
+3. Every client adds generated neighbours to its subgraph, and the network is trained on these subgraphs by
+   FedAvg or another rule. Predictions at a client use its generated neighbours; the score on the pooled graph
+   does not.
 
-Differs from the paper (docs/papers/fedsage.md gives the reasons, by these numbers): the generator of features
-is a linear map of the embedding (1); numbers of neighbours in L^f are the true ones (2); encoders are fixed
-in step 2, as in the authors' program (3); gradients are exchanged through the server, which adds them up (4);
-full-batch steps without sampled neighbours (5).
+Differs from the paper:
+
+- The generator of features is a linear map of the noised embedding, without activation: features of any range
+  can be generated, and training needs no generated features (`generator`).
+- In L^f the number of neighbours of a node is the true one, not the predicted one, which is 0 for every node
+  of a client at the start of an unlucky run, and then stays so. L^f is a mean over features.
+- In step 2 encoders do not change, as in the authors' program; so embeddings are sent once,
+  with one draw of noise.
+- The others' terms of the loss are minima over all of their nodes, as in the paper; the authors' program
+  draws nodes. Their gradients go through the server, which adds them up.
+- Full-batch steps without sampled neighbours. Clients without training nodes have weight 0.
 """
 
 from dataclasses import dataclass, fields
@@ -131,8 +140,8 @@ METHOD = Method(
     sends=Sent(
         summary="embeddings, once; generators and gradients of features, in some steps before training; "
         "weights, every round",
-        protection="none: gradients show features of other clients; with cross_steps=0 they are not sent; "
-        "with aggregation=secure the server reads sums of gradients and weights only",
+        protection="none: the server reads embeddings, generators and gradients, which show features; with "
+        "aggregation=secure only the sums of gradients and of weights; cross_steps=0 sends weights only",
         messages={**aggregation_rules.MESSAGES, **MESSAGES},
     ),
     defaults={"backbone": "sage"},
