@@ -30,7 +30,7 @@ ROWS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "fedsage_plus": ("fedsage_plus", {}),
     "central": ("central", {}),
 }
-GRAPHS = ("cora", "lastfm")
+GRAPHS = ("digits", "social", "cora")
 PUBLISHED = {"cora": {"fedsage": {"mean": 87.19, "std": 1.28}, "fedsage_plus": {"mean": 87.68, "std": 1.55}}}
 
 
