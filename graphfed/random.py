@@ -27,6 +27,7 @@ __all__ = [
     "fold",
     "glorot",
     "lane_probability",
+    "normal",
     "permutation",
     "uniform",
     "uniform_entries",
@@ -200,6 +201,24 @@ def uniform(key: int, ids: Tensor, width: int = 1) -> Tensor:
         [N, width] float64.
     """
     return _shifted(_row_words(key, ids, width), 11).double() * 2.0**-53
+
+
+def normal(key: int, ids: Tensor, width: int = 1) -> Tensor:
+    """Draw a number of the standard normal distribution for each row id and column.
+
+    Args:
+        key: The key.
+        ids: [N] int64.
+        width: The number of columns.
+
+    Returns:
+        [N, width] float64.
+
+    Reference:
+        Box and Muller, Annals of Mathematical Statistics 29, 1958.
+    """
+    radius, angle = uniform(key, ids, 2 * width).chunk(2, 1)
+    return (-2 * torch.log1p(-radius)).sqrt() * torch.cos(2 * math.pi * angle)
 
 
 def words32(key: int, ids: Tensor, width: int) -> Tensor:

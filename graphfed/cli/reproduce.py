@@ -8,6 +8,7 @@ import typer
 from graphfed.cli.options import DataDir, Json, Progress, whole_number
 from graphfed.cli.output import command_line, interruption_logged, print_outcome, say, show
 from graphfed.cli.values import DATA_SETS, choices
+from graphfed.reproductions import PAPERS
 from graphfed.terminal import make_table
 
 __all__ = ["reproduce"]
@@ -16,10 +17,11 @@ __all__ = ["reproduce"]
 def reproduce(
     paper: Annotated[
         str | None,
-        typer.Argument(metavar="PAPER", help="The paper (see --list)."),
+        typer.Argument(metavar="PAPER", autocompletion=choices(PAPERS), help="The paper (see --list)."),
     ] = None,
-    item: Annotated[
-        str | None, typer.Argument(metavar="ITEM", help="One of its tables or figures (default: all).")
+    items: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ITEM...", help="Its tables or figures, run in this order (default: all)."),
     ] = None,
     *,
     data: Annotated[
@@ -27,7 +29,7 @@ def reproduce(
         typer.Option(
             metavar="NAME",
             autocompletion=choices(DATA_SETS),
-            help="One of the data sets of the item (default: the first; see --list).",
+            help="One of the data sets of the items (default: the first of each; see --list).",
         ),
     ] = None,
     quick: Annotated[
@@ -37,7 +39,7 @@ def reproduce(
         str | None,
         typer.Option(
             metavar="S,S,...",
-            help="Seeds of every row, separated by commas, or a range as 0-39 (default: those of the item).",
+            help="Seeds of every row, separated by commas, or a range as 0-39 (default: those of each item).",
         ),
     ] = None,
     jobs: Annotated[
@@ -74,7 +76,7 @@ def reproduce(
         graphfed reproduce --list
         graphfed reproduce fedgcn cora --quick
         graphfed reproduce cnfgnn fig2 --data metr_la_20
-        graphfed reproduce fedgcn --seeds 0-39 --jobs 4
+        graphfed reproduce fedgcn cora citeseer --seeds 0-39 --jobs 4
         graphfed reproduce fedgraph fig7 --quick
     See also:
         graphfed compare; docs/reproduce.md
@@ -88,7 +90,7 @@ def reproduce(
     with interruption_logged():
         found = run_reproduction(
             paper,
-            item,
+            items,
             data=data,
             quick=quick,
             seeds=None if seeds is None else parse_seeds(seeds),
@@ -104,7 +106,6 @@ def reproduce(
 
 def _print_list(data_dir: Path | None) -> None:
     from graphfed.data.datasets import available
-    from graphfed.reproductions import PAPERS
     from graphfed.reproductions.reproduce import find_paper
 
     known = {row.name: row for row in available(data_dir)}

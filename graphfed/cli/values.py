@@ -49,6 +49,8 @@ SETTINGS = (
     "local_steps", "fraction", "optimizer", "client_state", "patience", "eval_every", "aggregation",
     "protocols", "select", "class_weights", "optimizer_at", "rounds",
     "mu", "similarity_scale", "masks", "mask_l1", "server_lr", "beta1", "beta2", "tau", "hops", "exchange",
+    "hidden_fraction", "generated", "generator_steps", "generator_lr", "feature_weight", "cross_steps",
+    "cross_weight",
     "node_ids", "predictor", "maps",
     "update", "pooling", "norm", "aggr", "batch_size", "combine", "feature_low", "feature_high", "noise_seed",
     "epsilon_x", "epsilon_y", "k_x", "k_y", "standardise", "denoise", "epsilon", "split_budget", "delta",

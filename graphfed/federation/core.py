@@ -10,6 +10,7 @@ from typing import Any, TypeVar, Unpack
 from torch import Tensor
 
 from graphfed.crypto.session import Party
+from graphfed.federation.ledger import Flow
 from graphfed.federation.operations import backward, control, routing, transfers, two_party
 from graphfed.federation.operations.process_view import ProcessView
 from graphfed.federation.route import ExchangeIds, ExchangeRoute, Route, RouteTable, RowIds, everyone
@@ -145,6 +146,19 @@ class Federation(ProcessView):
             PlaceError: If clients and server expect different numbers of rows.
         """
         return routing.expand_route(self._delivery, route, at_clients, at_server, name)
+
+    def expand_flow(self, route: Route, at_clients: Located[Tensor], *, name: str) -> Flow:
+        """Return the flow of `expand_route` without its table, for a simulated transfer. Nothing is sent.
+
+        Args:
+            route: The route with one row for each id.
+            at_clients: [M_h] int64, the number of rows that each row of a worker becomes.
+            name: What messages call the flow.
+
+        Returns:
+            The flow, towards the server.
+        """
+        return routing.expand_flow(self._delivery, route, at_clients, name)
 
     def exchange_route(
         self, wants: Located[ExchangeIds], *, name: str, protection: str = "plaintext"

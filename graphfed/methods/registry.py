@@ -23,6 +23,7 @@ _OWN = {
     "scaffold": "graphfed.methods.baselines.scaffold",
     "fedpub": "graphfed.methods.baselines.fedpub",
     "fedgcn": "graphfed.methods.fedgcn.method",
+    "fedsage_plus": "graphfed.methods.fedsage.method",
     "distgat": "graphfed.methods.baselines.distgat",
     "fedgat": "graphfed.methods.fedgat.method",
     "fedgat_ldp": "graphfed.methods.fedgat.ldp",
@@ -42,7 +43,7 @@ _OWN = {
     "last_value": "graphfed.methods.baselines.last_value",
     "historical_average": "graphfed.methods.baselines.historical_average",
 }
-ALIASES: dict[str, str] = {"local": "isolated", "sp": "isolated"}
+ALIASES: dict[str, str] = {"local": "isolated", "sp": "isolated", "fedsage+": "fedsage_plus"}
 
 
 def _method_class() -> "type[Method]":

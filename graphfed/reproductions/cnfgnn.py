@@ -13,7 +13,6 @@ from graphfed.reproductions.base import (
     Curves,
     Paper,
     Printed,
-    Quick,
     Relative,
     Row,
     Runs,
@@ -23,14 +22,18 @@ from graphfed.reproductions.base import (
     same_runs,
 )
 from graphfed.reproductions.cnfgnn_sensors import (
+    ALIKE,
+    ALIKE_ON_20,
+    ALIKE_ROUNDS,
     DATA,
-    EIGHT_SENSORS,
     FIG2,
     FIGA1,
     FIGA2,
+    GRAPH_NETWORK,
     LARGE,
+    MASK,
     PERCENTAGES,
-    ROADS,
+    QUICK,
     SMALL,
     TABLE8,
     seen,
@@ -38,18 +41,11 @@ from graphfed.reproductions.cnfgnn_sensors import (
 
 __all__ = ["PAPER"]
 
-QUICK = Quick(
-    seeds=(0,),
-    options={**ROADS, "rounds": 2},
-    settings={**EIGHT_SENSORS, "hidden": 8, "every": 8, "eval_every": 1},
-)
-
 RMSE = "rmse_as_read"
 CALLED = {RMSE: "RMSE, as read (mph)"}
 BYTES_CALLED = {"bytes_to_best": "GB of 2^30 bytes to the best round"}
 #: A missing reading is taken for a speed of 0, as in the paper.
 AS_READ = {"missing": "as_read"}
-GRAPH_NETWORK = {"network": "graph_network"}
 
 
 # ---- Tables 7 and 10, Fig. 3: methods and training strategies ----------------------------------------------
@@ -342,9 +338,7 @@ FIG3 = tuple(
 
 EQUAL_BUDGETS = {
     "metr_la_week": Budget(rounds=10, settings={"every": 16, "batch": 8, "server_batch": 8}),
-    "metr_la_20": Budget(
-        rounds=20, settings={"every": 96, "batch": 25, "server_batch": 25, "eval_every": 20}
-    ),
+    "metr_la_20": Budget(rounds=ALIKE_ROUNDS, settings=ALIKE_ON_20),
 }
 EQUAL_NOTES = paragraphs("""
     The rows of table7 with 63K weights, trained alike - windows, batches, rounds, learning rate, schedule
@@ -358,8 +352,6 @@ EQUAL_NOTES = paragraphs("""
     metr_la_20, every 96th, 25 at a time, 20 rounds, of which the last is validated and kept. Missing
     readings as for table7.
 """)
-#: What the rows share.
-ALIKE = {"patience": None, "eval_every": 5, "teacher_fraction": 0.5, "client_state": "keep"}
 EQUAL = {
     "GRU central": "gru_central",
     "GRU local": "gru_local",
@@ -585,6 +577,7 @@ PAPER = Paper(
         *TABLE7_ITEMS,
         TABLE8,
         *on_data(equal, tuple(EQUAL_BUDGETS)),
+        *MASK,
         *on_data(table9, DATA),
         *TABLE10,
         *FIG2,

@@ -266,8 +266,8 @@ PHYSICS_TABLE = Runs(
     source="nothing: the paper has PubMed, whose features are not available to us",
     notes=paragraphs("""
         10 000 of the 34 493 nodes, drawn at random, with the 21 262 edges among them. A node has 4.3
-        neighbours on average, as in PubMed (4.5). On all nodes FedGAT with 10 clients does not fit into the
-        memory of 24 GB, also evaluated directly.
+        neighbours on average, as in PubMed (4.5). On all nodes FedGAT with 10 clients did not fit into the
+        memory of 24 GB when the runs were made, also evaluated directly.
 
         20 training nodes of each class, 500 for validation, 1000 for test. 3 seeds, which draw the split, the
         partition and the weights, and 100 rounds, of which the best on the validation nodes is taken.

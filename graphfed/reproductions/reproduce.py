@@ -29,7 +29,7 @@ from graphfed.reproductions.base import Curves, Item, Measured, Paper, Place, Ru
 from graphfed.reproductions.figures import found_curves, found_runs
 from graphfed.reproductions.plots import draw, draw_curves, draw_relative
 from graphfed.reproductions.policies import POLICIES
-from graphfed.reproductions.runner import cost_text, plan, policies_used, to_learn, to_run
+from graphfed.reproductions.runner import cost_text, in_order, plan, policies_used, to_learn, to_run
 from graphfed.reproductions.tables import relative_table_of, table_of
 from graphfed.runs import folder as files
 from graphfed.runs.reopen import read_manifest
@@ -110,7 +110,7 @@ class Reproduction:
 
 def reproduce(
     paper: str | Paper,
-    item: str | None = None,
+    item: str | Sequence[str] | None = None,
     *,
     data: str | None = None,
     quick: bool = False,
@@ -126,7 +126,7 @@ def reproduce(
 
     Args:
         paper: One of `graphfed.reproductions.PAPERS`, or a `Paper` of the user.
-        item: One table or figure; None for all.
+        item: A table or figure, or several, which are run in this order; None for all.
         data: One of the data sets of an item with a choice; None for the first.
         quick: Whether to run the short version.
         seeds: The seeds of every row; None for the paper's.
@@ -135,7 +135,7 @@ def reproduce(
             is read and the rest goes on.
         data_dir: The folder of the data sets.
         progress: Whether to show progress on stderr.
-        log: Called with the predicted cost before the first run.
+        log: Called before the first run when rows are timed, and with the predicted cost.
         command: The command that manifest.json records.
 
     Returns:
@@ -147,7 +147,7 @@ def reproduce(
         GraphfedError, Interrupted: As `run`.
     """
     paper = find_paper(paper) if isinstance(paper, str) else paper
-    items = [entry.short() if quick else entry for entry in _chosen(paper, item, data)]
+    items = [entry.short() if quick else entry for entry in _chosen(paper, _names(item), data)]
     if seeds is not None:
         seeds = chosen_seeds(seeds)
         items = [entry.with_seeds(seeds) for entry in items]
@@ -155,7 +155,8 @@ def reproduce(
     _require_data(paper, items, data_dir)
     default = f"runs/reproduce-{paper.name}{'-quick' if quick else ''}"
     folder = Path(default if out is None else out)
-    asked = {"paper": paper.name, "quick": quick, "item": item, "data": data, "seeds": seeds, "jobs": jobs}
+    named = item if isinstance(item, str) else _names(item) or None
+    asked = {"paper": paper.name, "quick": quick, "item": named, "data": data, "seeds": seeds, "jobs": jobs}
     begun = (folder / "manifest.json").exists()
     manifest: dict[str, Any] = read_manifest(folder) if begun else {"command": command, "started": now()}
     if begun:
@@ -165,8 +166,10 @@ def reproduce(
     planned = plan(items, place, command)
     with files.open_folder(folder, resume=begun, keep=_has_results):
         learnings = to_learn(planned.learnings.values())
-        runs = to_run(planned.rows, cache)
-        log(cost_text(runs, learnings, planned.pending, jobs))
+        runs, not_timed = to_run(planned.rows, cache, log)
+        if named is not None:
+            runs = in_order(runs, items)
+        log(cost_text(runs, not_timed, learnings, planned.pending, jobs))
         manifest = {**manifest, "reproduce": asked}
         write_manifest(folder, manifest)
         run_all(learnings, jobs=jobs, cache=cache, command=command, progress=progress)
@@ -250,11 +253,27 @@ def find_paper(name: str) -> Paper:
 # ---- before the first run ----------------------------------------------------------------------------------
 
 
-def _chosen(paper: Paper, item: str | None, data: str | None) -> list[Item]:
-    """Return one item or all, each with one data set if it has a choice."""
+def _names(item: str | Sequence[str] | None) -> list[str]:
+    """Return the names of the items that are asked for, each once; none for all items."""
+    return [item] if isinstance(item, str) else [*dict.fromkeys(item or ())]
+
+
+def _chosen(paper: Paper, names: Sequence[str], data: str | None) -> list[Item]:
+    """Return the named items or all, each with one data set if it has a choice."""
     items = paper.by_name
-    if item is not None and item not in items:
-        raise InputError(f"{paper.name} has no item {shown(item)}; {did_you_mean(item, items)}")
+    unknown = [name for name in names if name not in items]
+    if len(unknown) == 1:
+        raise InputError(f"{paper.name} has no item {shown(unknown[0])}; {did_you_mean(unknown[0], items)}")
+    if unknown:
+        every = ", ".join(map(shown, unknown))
+        raise InputError(f"{paper.name} has no items {every}; choose among: {', '.join(sorted(items))}")
+    chosen = [entry for name in names or (None,) for entry in _on_data(paper, name, data)]
+    return [*{entry.name: entry for entry in chosen}.values()]
+
+
+def _on_data(paper: Paper, item: str | None, data: str | None) -> list[Item]:
+    """Return one item or all on a data set; None for the first of each item."""
+    items = paper.by_name
     if data is None:
         return [entry for entry in paper.items if entry.name == (item or entry.base or entry.name)]
     variants = paper.items

@@ -4,7 +4,7 @@ import dataclasses
 import glob
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,9 @@ from graphfed.runs.reopen import read_manifest
 from graphfed.runs.run import Result, execute
 from graphfed.studies.jobs import Run
 from graphfed.studies.plan import InputCache, run_name
-from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.run_config import RunConfig
 
-__all__ = ["Plan", "cost_text", "plan", "policies_used", "to_learn", "to_run"]
+__all__ = ["Plan", "cost_text", "in_order", "plan", "policies_used", "to_learn", "to_run"]
 
 #: Rounds of the run that is timed for a row, before it is run; one where it takes more than WARM_SECONDS,
 #: against which what a first round does once is little.
@@ -30,6 +29,10 @@ TRIAL_ROUNDS = 2
 WARM_SECONDS = 2.0
 #: Runs of so few rounds are not timed each: a round or two and a set-up are a good part of them.
 SHORT_ROUNDS = 20
+#: The seconds of timing after which a row is no longer timed if a row of its item has its method and data.
+ENOUGH_SECONDS = 30.0
+#: The estimate of a row is reported at once if timing took so many seconds.
+SLOW_SECONDS = 5.0
 #: Settings by which short runs of a method differ too much to be timed as one.
 SIZES = ("backbone", "hidden", "layers", "every", "local_epochs", "server_rounds")
 
@@ -196,45 +199,135 @@ def policies_used(planned: Plan, before: Mapping[str, str]) -> dict[str, str]:
 # ---- runs, and what they will take -------------------------------------------------------------------------
 
 
-def to_run(rows: Sequence[PlannedRow], cache: InputCache) -> list[Run]:
+def to_run(
+    rows: Sequence[PlannedRow], cache: InputCache, log: Callable[[str], None]
+) -> tuple[list[Run], int]:
     """Return the runs that have not ended, with estimated times.
 
     The first seeds of all rows come first, then the second seeds, so that runs on the same inputs follow each
-    other. If a row has no run yet, its first rounds are timed, unless a row that does much the same work was
-    timed (`_work`).
+    other.
 
     Args:
         rows: The planned rows.
         cache: The inputs of runs.
+        log: Called before rows are timed, and with the estimate of a row that is slow.
 
     Returns:
-        The runs.
+        The runs, and how many of them are of rows that were not timed (`_Timings.of`).
 
     Raises:
         InputError: A row does not have a metric of its item; and what loading data and running raise.
     """
     turns: list[tuple[int, Run]] = []
-    timed: dict[str, tuple[float, Result]] = {}
+    timings = _Timings(cache, log)
+    not_timed = 0
     for row in rows:
         missing = [seed for seed in row.configs if not (row.path(seed) / "result.json").exists()]
         if not missing:
             continue
-        ended = next(row.folder.glob(f"{glob.escape(row.label)}-seed*/result.json"), None)
-        if ended is not None:
-            known = Result.read(ended.parent)
-            seconds = known.seconds["total"]
+        config = without_policy(row.configs[missing[0]])
+        seconds, result = timings.of(row, config)
+        if result is None:
+            not_timed += len(missing)
         else:
-            config = without_policy(row.configs[missing[0]])
-            work = _work(config)
-            if work not in timed:
-                timed[work] = _timed(config, cache.get(config))
-            seconds, known = timed[work]
-        for item in row.items:
-            check_metrics(item, known)
+            for item in row.items:
+                check_metrics(item, result)
         for turn, seed in enumerate(missing):
             name = f"{row.folder.name}: {row.label}, seed {seed}"
             turns.append((turn, Run(name, row.configs[seed], row.path(seed), seconds)))
-    return [run for _, run in sorted(turns, key=lambda entry: entry[0])]
+    return [run for _, run in sorted(turns, key=lambda entry: entry[0])], not_timed
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """The seconds of a run, the number of its rounds, the seconds of one of them, and the result."""
+
+    seconds: float
+    rounds: int
+    per_round: float
+    result: Result
+
+    def with_rounds(self, rounds: int) -> float:
+        """Return the estimated seconds of a run of so many rounds."""
+        return self.seconds + (rounds - self.rounds) * self.per_round
+
+
+class _Timings:
+    """Times the first rounds of rows.
+
+    In every item one row of each method and data set is timed, which also shows whether it has the metrics of
+    the item. Timing the others may take `ENOUGH_SECONDS` in all.
+    """
+
+    def __init__(self, cache: InputCache, log: Callable[[str], None]) -> None:
+        self._cache, self._log = cache, log
+        self._by_work: dict[str, _Timing] = {}
+        self._slowest: dict[tuple[str, ...], _Timing] = {}
+        self._spent = 0.0
+
+    def of(self, row: PlannedRow, config: RunConfig) -> tuple[float, Result | None]:
+        """Return the estimated seconds of a row's run, and a result with the metrics of such a run.
+
+        They are of a run of the row that has ended, or of the first rounds of the row or of one that does
+        much the same work (`_work`). If the row is not timed, the seconds are those of the slowest row so far
+        of its item, method and data, and the result is None.
+
+        Args:
+            row: The row.
+            config: One of its runs, without the policy.
+
+        Returns:
+            The seconds and the result.
+        """
+        work, kind = _work(config), (row.folder.name, config.method.name, config.data_name, config.task)
+        rounds = config.training.rounds
+        ended = next(row.folder.glob(f"{glob.escape(row.label)}-seed*/result.json"), None)
+        if ended is not None:
+            known = Result.read(ended.parent)
+            timing = _Timing(known.seconds["total"], known.rounds, known.seconds["per_round"], known)
+            seconds = timing.seconds
+        elif work not in self._by_work and kind in self._slowest and self._spent > ENOUGH_SECONDS:
+            return self._slowest[kind].with_rounds(rounds), None
+        else:
+            if work not in self._by_work:
+                self._by_work[work] = self._timed(row, config, necessary=kind not in self._slowest)
+            timing = self._by_work[work]
+            seconds = timing.with_rounds(rounds)
+        self._slowest[kind] = max(self._slowest.get(kind, timing), timing, key=lambda t: t.per_round)
+        return seconds, timing.result
+
+    def _timed(self, row: PlannedRow, config: RunConfig, *, necessary: bool) -> _Timing:
+        """Time a few rounds of a run. The time counts towards `ENOUGH_SECONDS` unless it is necessary."""
+        if not self._by_work:
+            self._log("timing the first rounds of rows without a run")
+        inputs, began = self._cache.get(config), time.perf_counter()
+        for rounds in (1, min(TRIAL_ROUNDS, config.training.rounds)):
+            short = dataclasses.replace(config, training=dataclasses.replace(config.training, rounds=rounds))
+            last = time.perf_counter()
+            result = execute(short, inputs, folder=None, command="")
+            if result.seconds["per_round"] > WARM_SECONDS:
+                break
+        now = time.perf_counter()
+        self._spent += 0 if necessary else now - began
+        timing = _Timing(now - last, rounds, result.seconds["per_round"], result)
+        if now - began > SLOW_SECONDS:
+            seconds = human_seconds(timing.with_rounds(config.training.rounds))
+            self._log(f"{row.folder.name}: {row.label}: about {seconds} a run")
+        return timing
+
+
+def in_order(runs: Sequence[Run], items: Sequence[Item]) -> list[Run]:
+    """Return the same runs, those of the first item first.
+
+    Args:
+        runs: The runs, each in the folder of its item.
+        items: The items in their order.
+
+    Returns:
+        The runs.
+    """
+    folders = [item.run_folder for item in items if isinstance(item, Runs)]
+    return sorted(runs, key=lambda run: folders.index(run.folder.parent.name))
 
 
 def _work(config: RunConfig) -> str:
@@ -256,23 +349,14 @@ def _without_fractions(settings: object) -> object:
     return settings
 
 
-def _timed(config: RunConfig, inputs: Inputs) -> tuple[float, Result]:
-    """Return the estimated seconds of a run, from a few of its rounds, and the result of these."""
-    for rounds in (1, min(TRIAL_ROUNDS, config.training.rounds)):
-        short = dataclasses.replace(config, training=dataclasses.replace(config.training, rounds=rounds))
-        began = time.perf_counter()
-        result = execute(short, inputs, folder=None, command="")
-        spent = time.perf_counter() - began
-        if result.seconds["per_round"] > WARM_SECONDS:
-            break
-    return spent + (config.training.rounds - rounds) * result.seconds["per_round"], result
-
-
-def cost_text(runs: Sequence[Run], learnings: Sequence[Learning], pending: str, jobs: int) -> str:
+def cost_text(
+    runs: Sequence[Run], not_timed: int, learnings: Sequence[Learning], pending: str, jobs: int
+) -> str:
     """Return what all runs will take, in words.
 
     Args:
         runs: The runs to make.
+        not_timed: How many of them are of rows that were not timed.
         learnings: The policies to learn before.
         pending: What else there is to do; "" or a text that ends with a semicolon.
         jobs: How many runs are made at a time.
@@ -289,6 +373,8 @@ def cost_text(runs: Sequence[Run], learnings: Sequence[Learning], pending: str, 
     if not runs:
         return text + "every run has ended; reading the results"
     source = "from the first rounds of each new row, or of one that does as much"
+    if not_timed:
+        source += f"; for {not_timed} runs from the slowest row timed of their item, method and data"
     return text + f"{len(runs)} runs to do, {_duration(runs, jobs)} ({source})"
 
 

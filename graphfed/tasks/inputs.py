@@ -99,7 +99,7 @@ class Inputs(Protocol):
         """Estimate the size of a run's files.
 
         These are the predictions and the weights, in the model and in three checkpoints. Each checkpoint also
-        has the best weights and the two moments of the optimiser.
+        has the best weights and the optimiser's state, and of some methods more (`Method.checkpoint`).
 
         Args:
             config: The run.

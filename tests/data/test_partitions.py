@@ -48,7 +48,7 @@ def make_partition(graph: Graph, name: str, clients: int, seed: int, options: di
     if "classes" in options:
         options = options | {"classes": min(options["classes"], len(np.unique(graph.y[graph.y >= 0])))}
     if clients == 1:
-        options = {key: value for key, value in options.items() if key != "overlap"}
+        options = {key: value for key, value in options.items() if key not in ("overlap", "alpha")}
     if name == "column":
         owner = np.arange(graph.num_nodes) % clients
         graph = dataclasses.replace(graph, clients=owner, client_names=tuple(map(str, range(clients))))
@@ -302,11 +302,35 @@ class TestLabelSkew:
         with pytest.raises(InputError, match="unknown nodes='none' of label_skew"):
             partition(graph, "label_skew", 3, 1, nodes="none")
 
-    def test_more_clients_than_classes_and_alpha_in_percent_are_refused(self):
+    def test_more_clients_than_classes_are_refused(self):
         with pytest.raises(InputError, match="8 clients are too many for the 7 classes"):
             partition(self.graph, "label_skew", 8, 0)
-        with pytest.raises(InputError, match=r"alpha 50 .* \(0.5 for 50 %\)"):
-            partition(self.graph, "label_skew", 2, 0, alpha=50)
+
+    @pytest.mark.parametrize("clients", [2, 3, 4, 7])
+    def test_the_largest_alpha_is_the_even_partition_also_when_it_is_rounded(self, clients):
+        p = partition(self.graph, "label_skew", clients, 0, alpha=float(f"{1 - 1 / clients:.3g}"))
+        counts = np.zeros((clients, 7))
+        np.add.at(counts, (p.held_client, self.graph.y[p.held_id]), 1)
+        # Blocks are divided evenly, up to rounding, and their classes by chance: within 5 deviations.
+        size = counts.sum(0)
+        deviation = np.sqrt(size / clients * (1 - 1 / clients))
+        assert (np.abs(counts - size / clients) < 5 * deviation + 2).all()
+
+    @pytest.mark.parametrize(
+        ("clients", "alpha", "largest"),
+        [
+            (4, 0.9, "0.75"),
+            (4, 0.752, "0.75"),
+            (3, 0.669, "0.667"),
+            (2, 50, "0.5"),
+            (2, -1, "0.5"),
+            (1, 0.5, "0"),
+        ],
+    )
+    def test_an_alpha_that_would_skew_the_classes_again_is_refused(self, clients, alpha, largest):
+        message = rf"alpha {alpha:g} of .* {clients} clients? use a number from 0 .* to {largest} "
+        with pytest.raises(InputError, match=message):
+            partition(self.graph, "label_skew", clients, 0, alpha=alpha)
 
 
 class TestEdgesUniform:

@@ -90,6 +90,9 @@ HERE = {
     "feature_high": 2.0,
     "shuffle_rounds": 2,
     "policy": "constant",
+    "generator_steps": 10,
+    "cross_steps": 2,
+    "generator_lr": 0.05,
 }
 
 

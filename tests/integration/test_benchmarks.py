@@ -126,6 +126,18 @@ def test_personalised_accuracies_are_of_the_settings_that_validation_chose(tmp_p
         assert row["test"]["client_accuracy_min"]["mean"] <= row["test"]["client_accuracy"]["mean"]
 
 
+def test_missing_neighbours_have_a_paired_difference_to_fedsage(tmp_path: Path) -> None:
+    (graph,) = run("missing_neighbours", tmp_path / "missing_neighbours.json")["graphs"].values()
+    rows = graph["rows"]
+    assert list(rows) == ["isolated", "fedsage", "alone", "fedsage_plus", "central"]
+    for name in ("alone", "fedsage_plus"):
+        difference = rows[name]["over_fedsage"]
+        assert difference["mean"] == pytest.approx(
+            rows[name]["test"]["mean"] - rows["fedsage"]["test"]["mean"]
+        )
+    assert rows["fedsage_plus"]["bytes"] > rows["alone"]["bytes"] > 0
+
+
 def test_audits_of_baselines_fedgcn_and_lumos_have_a_finding_of_every_attack(tmp_path: Path) -> None:
     cases = run("audits", tmp_path / "audits.json", "baselines")["cases"]
     assert all("membership" in case for case in cases.values())

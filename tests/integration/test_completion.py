@@ -158,7 +158,7 @@ def test_completion_loads_neither_torch_nor_numpy() -> None:
         "print(*sorted({'torch', 'numpy', 'scipy'} & set(sys.modules)))"
     )
     words = ("run ", "run --data ", "run --partition ", "compare fedavg ", "run --set ", "sweep --grid ")
-    for line in words:
+    for line in (*words, "reproduce "):
         done = subprocess.run(
             [sys.executable, "-c", code],
             env={

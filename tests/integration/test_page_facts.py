@@ -73,6 +73,7 @@ def section_of(method: Method) -> str:
         "Nothing may leave a client": method.sends.summary == "nothing",
         "A model for every client": method.personal,
         "Weights or gradients only": only_weights is not None,
+        "Missing neighbours": any("generator" in name for name in method.sends.messages),
         "Methods that use cross-client edges": True,
     }
     return next(title for title, belongs in sections.items() if belongs)
@@ -187,6 +188,10 @@ TYPED = {
     "cnfgnn": (
         "below 0.5",  # the paper's ratio of passes
         "the first 5, 25, 50, 75 or 90 %",  # settings of table9
+        "with the 95 % interval over the seeds",
+        # test_how_much_of_the_test_the_mask_concerns compares these with the data.
+        "no reading in 10 % of the test windows",
+        "7 % of the readings that the test counts",
     ),
     "fedgraph": (
         "mean 0.8, variance 0.1",  # the default partition
@@ -331,6 +336,20 @@ def test_the_defaults_of_forecasters_are_those_that_the_page_on_forecasting_name
     assert set(schedule.values()) == {1000.0}
     assert "`gru_fedavg` has `teacher=1`" in text
     assert "the others have `teacher=1000`" in text
+
+
+def test_how_much_of_the_test_the_mask_concerns(real_data: Path) -> None:
+    """The shares on CNFGNN's page: of a sensor's windows those without a reading, and of the readings that
+    are forecast those whose window has a missing one."""
+    missing = load("metr_la_20", data_dir=real_data).missing
+    before = np.concatenate([np.zeros((1, missing.shape[1])), missing.cumsum(0)])
+    windows = len(missing) - 23
+    test = slice(round(0.8 * windows), windows)
+    read = (before[12 : windows + 12] - before[:windows])[test]
+    known = 12 - (before[24:] - before[12 : windows + 12])[test]
+    assert f"no reading in {100 * (read == 12).mean():.0f} % of the test windows" in page("papers/cnfgnn.md")
+    share = known[read > 0].sum() / known.sum()
+    assert f"{100 * share:.0f} % of the readings that the test counts" in page("papers/cnfgnn.md")
 
 
 def test_no_cause_is_given_for_the_order_of_rows_on_20_sensors() -> None:

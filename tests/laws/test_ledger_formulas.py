@@ -71,6 +71,34 @@ def fedpub(world: World) -> dict[str, int]:
     }
 
 
+def fedsage_plus(world: World) -> dict[str, int]:
+    """As averaging, of GraphSAGE with two matrices in every layer. Once, every client sends a number of 8
+    bytes and H + 1 scalars for each of its nodes with a hidden neighbour, and gets those of all. In each of
+    two steps it sends the F P (H + 1) scalars of its generator, gets those of all, sends a gradient for each,
+    and gets one."""
+    k, scalar, model, generator = world.clients, 8, 2 * F * H + H + 2 * H * C + C, F * 5 * (H + 1)
+    ids = torch.arange(world.graph.num_nodes)
+    hidden = (uniform(fold(0, "hidden"), ids)[:, 0] < 0.5).tolist()
+    neighbours: list[set[int]] = [set() for _ in hidden]
+    for u, v in zip(world.partition.edge_u.tolist(), world.partition.edge_v.tolist(), strict=True):
+        neighbours[u].add(v)
+        neighbours[v].add(u)
+    taught = sum(not hidden[v] and any(hidden[u] for u in near) for v, near in enumerate(neighbours))
+    return {
+        "training_counts": k * 8,
+        "model": ROUNDS * k * model * scalar,
+        "update": ROUNDS * k * model * scalar,
+        "fedsage/rows": taught * 8,
+        "fedsage/embeddings": taught * (H + 1) * scalar,
+        "fedsage/all_embeddings": k * taught * (H + 1) * scalar,
+        "fedsage/all_rows": k * taught * 8,
+        "fedsage/generator": 2 * k * generator * scalar,
+        "fedsage/all_generators": 2 * k**2 * generator * scalar,
+        "fedsage/feature_gradients": 2 * k**2 * generator * scalar,
+        "fedsage/feature_gradient": 2 * k * generator * scalar,
+    }
+
+
 def closures(world: World) -> list[set[int]]:
     """V_k and every node with a neighbour in V_k, by looping over the edges."""
     client = dict(zip(world.partition.held_id.tolist(), world.partition.held_client.tolist(), strict=True))
@@ -396,6 +424,7 @@ FORMULAS = {
     "fedavgm": averaging,
     "scaffold": scaffold,
     "fedpub": fedpub,
+    "fedsage_plus": fedsage_plus,
     "skeleton": averaging,
     "fedgcn": fedgcn,
     "distgat": distgat,

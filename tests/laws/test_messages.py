@@ -41,6 +41,7 @@ VARIANTS = {
         {"hops": 2, "exchange": "encrypted", "protocols": "simulated"},
         *RULES,
     ],
+    "fedsage_plus": [*AVERAGES, *RULES],
     "fedgraph": [{"sent_embeddings": "all"}, *AVERAGES, *GRADIENTS],
     "sapgnn": [
         {"node_ids": "keyed", "pooling": "secure"},

@@ -4,6 +4,7 @@ The whole registry, on two graphs (or two sets of sensors) each: the memory with
 within 5 %."""
 
 import ctypes
+import dataclasses
 import gc
 from collections.abc import Iterator
 from functools import cache
@@ -11,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from methods_under_law import FORECASTERS, SHIPPED
 
 from graphfed.errors import InputError
 from graphfed.methods.common.memory import ACCURACY, SMALL
 from graphfed.methods.registry import get_method
-from graphfed.runs import diagnostics
+from graphfed.runs import checkpoint, diagnostics
 from graphfed.runs import run as running
 from graphfed.runs.config import make_config
 from graphfed.runs.progress import Expected
@@ -110,6 +112,36 @@ def test_the_predicted_memory_is_within_a_factor_of_3_of_the_peak(method: str, w
     assert 1 / ACCURACY <= ratio <= ACCURACY, (
         f"{predicted / 1e6:.0f} MB predicted, {taken / 1e6:.0f} MB taken"
     )
+
+
+@pytest.mark.parametrize("world", [0, 1])
+@pytest.mark.parametrize(
+    "method", [m for m in (*SHIPPED, *FORECASTERS) if get_method(m).personal or get_method(m).checkpoint]
+)
+def test_the_predicted_files_of_methods_with_a_model_per_client_are_within_a_factor_of_2(
+    method: str, world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest checkpoint, three of which are there while the third is written."""
+    torch.set_default_dtype(torch.float32)
+    sizes: list[int] = []
+    real = checkpoint.write_part
+
+    def measure(folder: Path, number: int, *parts: Any) -> None:
+        real(folder, number, *parts)
+        sizes.append(sum(path.stat().st_size for path in folder.glob(f"round-*{number}/*")))
+
+    monkeypatch.setattr(checkpoint, "write_part", measure)
+    options: dict[str, Any] = {"data": "roads", "settings": {**SENSORS[world], "every": 300}}
+    if method not in FORECASTERS:
+        graph = {"data.num_nodes": 600, "data.features": 200, "features": ("raw", "scaled")[world]}
+        options = {"data": "social", "split": "random:0.5,0.2,0.3", "clients": 40, "settings": graph}
+    config = make_config(method, rounds=2, threads=1, checkpoint_every=0, **options)
+    inputs = load_inputs(config)
+    execute(config, inputs, folder=tmp_path, command="test")
+    # Without the rest of the estimate: what it is if a checkpoint has no numbers.
+    nothing = dataclasses.replace(config, method=dataclasses.replace(config.method, checkpoint=lambda *_: 0))
+    predicted = inputs.bytes_needed(config) - inputs.bytes_needed(nothing)
+    assert 0.5 <= predicted / (3.25 * max(sizes)) <= 2, f"{predicted} bytes, {max(sizes)} in a checkpoint"
 
 
 #: Of sensors one world: what is sent is the same in every round whatever their number.

@@ -252,13 +252,30 @@ def test_the_memory_that_a_run_is_said_to_take_is_that_of_the_message_and_of_its
     message twice, and three places of 8 bytes for each of (2 B)^2 entries; or three times all neighbours'
     features."""
     b = np.array([1, 3, 5])
-    extent = GraphExtent(2, 3, 2, 3, 7, 2, 21, False, 0, b)
+    extent = GraphExtent(2, 3, 2, 3, 7, 2, 21, False, 14, 0, b)
     vectors, matrices = 6 * 7 * b + 2 * b + 4 * 6 * b**2, 8 * 7 * b**2 + 2 * b + 2 * 7 * b
     for form, message in (("vector", vectors), ("matrix", matrices)):
         expected = 2 * 4 * message.sum() + 3 * 8 * ((2 * b) ** 2).sum()
         assert memory(extent, config_of(METHOD, degree=5, form=form)) == expected
         direct = config_of(METHOD, degree=5, form=form, evaluation="direct")
         assert memory(extent, direct) == 3 * 4 * 9 * 7
+        # Of sparse features 2 numbers a node, each with its column of 8 bytes.
+        assert memory(replace(extent, sparse=True, stored=6), direct) == 3 * (4 + 8) * 9 * 2
+
+
+def test_direct_evaluation_makes_no_route_of_slots_and_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are as long as the message: for a node of degree 100, 40 000 rows to count its bytes."""
+    expanded: list[str] = []
+    real = Federation.expand_route
+
+    def note(fed: Federation, *arguments: Any, name: str) -> Any:
+        expanded.append(name)
+        return real(fed, *arguments, name=name)
+
+    monkeypatch.setattr(Federation, "expand_route", note)
+    for evaluation in ("message", "direct"):
+        run_local("fedgat", small_world(), evaluation=evaluation)
+    assert expanded == ["fedgat/slots", "fedgat/entries", "fedgat/members"]
 
 
 @pytest.mark.parametrize(

@@ -528,7 +528,7 @@ def test_the_predicted_memory_is_that_of_embeddings_and_of_every_clients_shares_
     clients, rows = 3, 10
     extent = GraphExtent(
         clients=clients, rows=rows, edges=20, closure=12, features=FEATURES, classes=CLASSES, stored=70,
-        sparse=False, scored_edges=0, sizes=np.ones(12, dtype=np.int64),
+        sparse=False, pairs=clients * FEATURES, scored_edges=0, sizes=np.ones(12, dtype=np.int64),
     )  # fmt: skip
     embeddings = layers * rows * 3 * HIDDEN * 4 * 4
     for name in ("sapgnn", "ppgnn"):

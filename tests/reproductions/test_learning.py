@@ -394,7 +394,7 @@ def test_policies_are_learned_before_the_runs_that_use_them_and_once(toy: Paper,
     learned.asked.clear()
     messages.clear()
     found = reproduce(toy, out="r", log=messages.append)
-    assert messages[0].startswith("1 policies to learn, about 1:00 (from two short episodes); 6 runs to do, ")
+    assert messages[-1].startswith("1 policies to learn, about 1:00 (from two short episodes); 6 runs")
     (asked,) = learned.asked
     assert asked == {
         "threads": 1,
@@ -560,10 +560,10 @@ def test_the_short_version_of_fedgraph_learns_and_needs_no_file(
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
     messages: list[str] = []
     (item,) = reproduce("fedgraph", "fig7", quick=True, out="r", log=messages.append).items
-    assert messages[0].startswith("2 policies to learn, about ")
+    assert messages[-1].startswith("2 policies to learn, about ")
     assert [row["policy"] for row in item["rows"]][:3] == ["cora-ddpg", "cora-bandit", None]
     (returns,) = reproduce("fedgraph", "fig6", quick=True, out="r", log=messages.append).items
-    assert messages[1] == "every run has ended; reading the results", "fig6 has the policies of fig7"
+    assert messages[-1] == "every run has ended; reading the results", "fig6 has the policies of fig7"
     assert [len(row["returns"]) for row in returns["rows"]] == [2, 2]
     assert returns["rows"][1]["best"]["chance"] == 0.5
     used = json.loads((own_folder / "r/fig7/FedGraph-seed0/manifest.json").read_text())["config"]["training"]

@@ -133,7 +133,7 @@ def test_the_cost_is_logged_before_the_first_run_and_every_run_that_ended_is_rea
     real = plan.execute
 
     def count(config: Any, *args: Any, **kwargs: Any) -> Result:
-        assert messages, "a run started before its cost was logged"
+        assert messages[1:], "a run started before its cost was logged"
         ran.append(config.seed)
         if len(ran) == 3:
             raise KeyboardInterrupt
@@ -143,7 +143,8 @@ def test_the_cost_is_logged_before_the_first_run_and_every_run_that_ended_is_rea
     messages: list[str] = []
     with pytest.raises(KeyboardInterrupt, match="graphfed resume"):
         reproduce(toy, "small", out="r", log=messages.append)
-    assert messages[0].startswith("4 runs to do, about ")
+    assert messages[0] == "timing the first rounds of rows without a run"
+    assert messages[1].startswith("4 runs to do, about ")
     again = graphfed.resume("r")
     assert isinstance(again, Reproduction)
     assert len(ran) == 5
@@ -173,6 +174,32 @@ def test_the_file_keeps_the_items_that_were_made_before_in_the_order_of_the_pape
     after = json.loads((own_folder / "r/reproduce.json").read_text())["items"]
     assert [item["item"] for item in after] == ["small", "other"]
     assert after[1] == before[0]
+
+
+def test_several_items_are_run_in_their_order_into_one_folder_and_resumed(
+    toy: Paper, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[int, int]] = []
+    real = plan.execute
+
+    def note(config: Any, *args: Any, **kwargs: Any) -> Result:
+        ran.append((config.clients, config.seed))
+        return real(config, *args, **kwargs)
+
+    monkeypatch.setattr(plan, "execute", note)
+    messages: list[str] = []
+    found = reproduce(toy, ["other", "small", "other"], seeds=[0, 1], out="r", log=messages.append)
+    assert [item["item"] for item in found.items] == ["other", "small"]
+    assert ran == [(2, 0), (2, 1), (3, 0), (3, 0), (3, 1), (3, 1)]
+    assert messages[-1].startswith("6 runs to do")
+    written = json.loads((own_folder / "r/reproduce.json").read_text())["items"]
+    assert [item["item"] for item in written] == ["small", "other"], "in the order of the paper"
+    again = graphfed.resume("r")
+    assert isinstance(again, Reproduction)
+    assert again.items == found.items
+    with pytest.raises(InputError, match=r"toy has no items 'a', 'smal'; choose among: other, small$"):
+        reproduce(toy, ["a", "small", "smal"], out="s")
+    assert not (own_folder / "s").exists()
 
 
 def test_a_metric_that_is_no_share_is_not_in_percent(toy: Paper) -> None:
@@ -341,7 +368,7 @@ def test_an_item_that_shows_other_metrics_of_another_ones_runs_runs_nothing_of_i
     assert [path.name for path in Path("alone").iterdir() if path.is_dir()] == ["fig4"]
     messages: list[str] = []
     four, five, _ = reproduce(lines, out="both", log=messages.append).items
-    assert messages[0].startswith("8 runs to do, about ")
+    assert messages[-1].startswith("8 runs to do, about ")
     assert [row["folders"] for row in four["rows"]] == [row["folders"] for row in five["rows"]]
     assert [row["ours"] for row in five["rows"]] == [row["ours"] for row in alone["rows"]]
     assert [row["ours"]["accuracy"] for row in four["rows"]] == [r["ours"]["accuracy"] for r in five["rows"]]
@@ -457,7 +484,8 @@ def test_more_seeds_run_what_is_missing_and_resuming_goes_on_with_the_last_ones(
     messages: list[str] = []
     reproduce(toy, "small", out="r", log=messages.append)
     (more,) = reproduce(toy, "small", seeds=range(1, 4), out="r", log=messages.append).items
-    assert [line.split(",")[0] for line in messages] == ["4 runs to do", "4 runs to do"]
+    costs = [line for line in messages if "to do" in line]
+    assert [line.split(",")[0] for line in costs] == ["4 runs to do", "4 runs to do"]
     assert [row["seeds"] for row in more["rows"]] == [[1, 2, 3]] * 2
     again = graphfed.resume("r")
     assert isinstance(again, Reproduction)
@@ -507,6 +535,37 @@ def test_rows_that_do_much_the_same_work_are_timed_once(
 ) -> None:
     reproduce(lines_paper(rounds), "fig4", seeds=[0], out="r")
     assert timed == expected
+
+
+def test_timing_ends_after_a_while_but_every_method_on_every_data_set_is_timed(
+    own_folder: Path, timed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "ENOUGH_SECONDS", -1.0)
+    monkeypatch.setattr(runner, "SLOW_SECONDS", -1.0)
+    messages: list[str] = []
+    reproduce(lines_paper(21), "fig4", seeds=[0, 1], out="r", log=messages.append)
+    assert timed == ["fedavg", "fedgcn", "fedavg"]
+    assert messages[0] == "timing the first rounds of rows without a run"
+    assert [line.partition(": about ")[0] for line in messages[1:-1]] == [
+        f"fig4: {LABELS[row]}" for row in (0, 2, 3)
+    ]
+    whole, _, rest = messages[-1].partition("; ")
+    assert whole.startswith("10 runs to do, about ")
+    assert rest == "for 2 runs from the slowest row timed of their item, method and data)"
+
+
+def test_a_row_that_is_not_timed_takes_as_long_as_the_slowest_of_its_kind(
+    toy: Paper, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "ENOUGH_SECONDS", -1.0)
+    rows = [Row(f"{rounds}", "fedavg", options={"rounds": rounds}) for rounds in (30, 130)]
+    item = dataclasses.replace(small(), rows=tuple(rows))
+    planned = runner.plan([item], Place(own_folder, None, plan.InputCache()), "")
+    runs, not_timed = runner.to_run(planned.rows, plan.InputCache(), lambda _: None)
+    first, second = runs[0].seconds, runs[1].seconds
+    assert ([run.name for run in runs[:2]], not_timed) == (["small: 30, seed 0", "small: 130, seed 0"], 2)
+    # A set-up and 30 rounds, and 100 rounds more.
+    assert first < second <= 130 / 30 * first
 
 
 def test_runs_in_processes_of_their_own_give_the_same_figures(
@@ -576,7 +635,7 @@ def test_whatever_ends_the_caller_ends_every_process_and_what_it_ran_is_saved(
     wait_until(lambda: not alive(process.pid))
     assert process.returncode == (-signal.SIGKILL if how == "SIGKILL" else 130)
     if how != "SIGKILL":
-        assert printed.splitlines()[1:] == ["interrupted; go on with: graphfed resume r"]
+        assert printed.splitlines()[2:] == ["interrupted; go on with: graphfed resume r"]
     for run in runs:
         assert newest_round(run, ["local"])[0]
         assert not (run / ".lock").exists()
@@ -709,5 +768,8 @@ def test_the_command_lists_papers_and_prints_a_table(toy: Paper, capsys: pytest.
     assert ", 2 at a time" in capsys.readouterr().err
     written = json.loads(Path("s/reproduce.json").read_text())
     assert written["items"][0]["rows"][0]["seeds"] == [3, 4]
+    assert main(["reproduce", "toy", "other", "small", "--quick", "--out", "r"]) == 0
+    printed = capsys.readouterr().out
+    assert 0 <= printed.find("toy/other") < printed.find("toy/small")
     assert main(["reproduce", "toy", "--seeds", "4-3"]) == 2
     assert "'4-3' cannot be read" in capsys.readouterr().err

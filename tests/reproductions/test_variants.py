@@ -201,10 +201,11 @@ def test_without_a_choice_the_first_data_set_runs_and_data_chooses_another(
         ("table", "socail", "no data set 'socail' for toy/table; did you mean 'social'"),
         (None, "cora", "no data set 'cora' for toy; choose one of: digits, roads, social"),
         ("cost", "digits", "it has no choice of data; leave --data out"),
+        (["table", "cost"], "social", "no data set 'social' for toy/cost; it has no choice of data"),
     ],
 )
 def test_data_on_which_an_item_cannot_be_done_is_refused(
-    item: str | None, data: str, message: str, toy: Paper, own_folder: Path
+    item: str | list[str] | None, data: str, message: str, toy: Paper, own_folder: Path
 ) -> None:
     with pytest.raises(InputError) as refusal:
         reproduce(toy, item, data=data, out="r")

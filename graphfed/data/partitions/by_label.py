@@ -11,6 +11,7 @@ __all__ = ["MIN_NODES", "label_dirichlet", "label_skew"]
 
 MIN_NODES = 10  # the smallest number of nodes of a client in the programs of FedGCN and FedGAT
 MAX_ATTEMPTS = 10_000
+ROUNDING = 1e-3  # so that 0.667 is accepted for 1 - 1/3
 
 
 def label_dirichlet(graph: Graph, clients: int, seed: int, beta: float, kind: str) -> Partition:
@@ -127,7 +128,7 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float, nodes: str) 
         graph: The graph.
         clients: K, at most the number of classes.
         seed: The seed of the draws.
-        alpha: The fraction to move. The classes are most skewed at 0, and evenly distributed at (K-1)/K.
+        alpha: The fraction to move, from 0 (the classes are most skewed) to 1 - 1/K (evenly distributed).
         nodes: "own" or "all". With "own", a client holds the nodes that are assigned to it, and an edge
             between two clients is a cross-client edge. With "all" (for PPGNN), every client also holds all
             other nodes, without their labels and edges, and an edge between two clients is at no client.
@@ -137,9 +138,18 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float, nodes: str) 
 
     Raises:
         InputError: An option is out of range, or there are more clients than classes.
+
+    Reference:
+        Shan et al., "SAPGNN", Figs. 3 to 5.
     """
-    if not 0 <= alpha <= 1:
-        raise InputError(f"alpha {alpha:g} of label_skew must be a fraction from 0 to 1 (0.5 for 50 %)")
+    # Above 1 - 1/K a client would hold fewer nodes of its own classes than of each other block: skewed again.
+    even = 1 - 1 / clients
+    if not 0 <= alpha <= even + ROUNDING:
+        raise InputError(
+            f"alpha {alpha:g} of label_skew is the fraction of each client's nodes that moves to the others; "
+            f"with {clients} {'client' if clients == 1 else 'clients'} use a number from 0 (whole classes) "
+            f"to {even:.3g} (classes evenly distributed)"
+        )
     if nodes not in ("own", "all"):
         raise InputError(f"unknown nodes={nodes!r} of label_skew; {did_you_mean(nodes, ('own', 'all'))}")
     if clients > graph.num_classes:

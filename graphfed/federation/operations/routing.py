@@ -96,16 +96,9 @@ def expand_route(
             rows.
     """
     places = delivery.places
-    check_arguments(CLIENTS, f"route {name!r}", [at_clients])
     check_arguments(SERVER, f"route {name!r}", [at_server])
-    sizes: dict[int, int] = {}
-    rows = np.zeros(places.num_clients, dtype=np.int64)
-    for h, counts in zip(places.here, at_clients.parts, strict=True):
-        check_rows(counts, route.sizes[h], f"route {name!r}: the value at the clients", "the rows are")
-        clients = places.clients_of(h)
-        rows[clients] = sum_parts(counts, route.flow.sent[clients])
-        sizes[h] = int(rows[clients].sum())
-    table = None
+    rows, table = expand_flow(delivery, route, at_clients, name).sent, None
+    sizes = {h: int(rows[places.clients_of(h)].sum()) for h in places.here}
     for counts in at_server.parts:
         assert route.table is not None
         check_rows(counts, len(route.table.ids), f"route {name!r}: the value at the server", "the ids are")
@@ -116,6 +109,31 @@ def expand_route(
             raise PlaceError(f"route {name!r}: the server and the clients expect different numbers of rows")
         sizes = at_all
     return Route(name, sizes, Flow.up(rows, places.seen), table)
+
+
+def expand_flow(delivery: Delivery, route: Route, at_clients: Located[Tensor], name: str) -> Flow:
+    """Implement `Federation.expand_flow`.
+
+    Args:
+        delivery: The delivery of the run.
+        route: The route with one row for each id.
+        at_clients: [M_h] int64, the number of rows that each row of a worker becomes.
+        name: What messages call the flow.
+
+    Returns:
+        The flow of the expanded route.
+
+    Raises:
+        PlaceError: If the numbers do not fit the route.
+    """
+    places = delivery.places
+    check_arguments(CLIENTS, f"route {name!r}", [at_clients])
+    rows = np.zeros(places.num_clients, dtype=np.int64)
+    for h, counts in zip(places.here, at_clients.parts, strict=True):
+        check_rows(counts, route.sizes[h], f"route {name!r}: the value at the clients", "the rows are")
+        clients = places.clients_of(h)
+        rows[clients] = sum_parts(counts, route.flow.sent[clients])
+    return Flow.up(rows, places.seen)
 
 
 def agree_on_exchange_route(

@@ -54,14 +54,14 @@ from graphfed.methods.common.local_training import (
     prepare,
     values_of,
 )
-from graphfed.methods.common.memory import NUMBER, GraphExtent
+from graphfed.methods.common.memory import NUMBER, GraphExtent, network_numbers, num_moments
 from graphfed.methods.config import GraphNetwork, keeps_client_state
 from graphfed.nn.backbones import Backbone, Weights
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.layers import Dropout
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
 from graphfed.nn.sparse import SparseWeights
-from graphfed.random import fold, uniform
+from graphfed.random import fold, normal, uniform
 
 __all__ = ["METHOD", "FedPubConfig", "mixing_weights", "predict", "random_graph", "round", "setup"]
 
@@ -300,8 +300,7 @@ def random_graph(task: Task, config: FedPubConfig, device: str) -> Tensors:
         "x" [P, F] and "edge_index" [2, E], both directions of every edge.
     """
     key, ids = fold(config.seed, "random_graph"), torch.arange(COMMUNITIES * NODES)
-    radius, angle = uniform(fold(key, "features"), ids, 2 * task.num_features).chunk(2, 1)
-    x = (-2 * torch.log1p(-radius)).sqrt() * torch.cos(2 * math.pi * angle)  # Box and Muller 1958
+    x = normal(fold(key, "features"), ids, task.num_features)
     row, place = (uniform(fold(key, "edges"), ids, NODES) < EDGE_PROBABILITY).nonzero(as_tuple=True)
     once = place > row % NODES
     edges = torch.stack([row, row - row % NODES + place])[:, once]
@@ -425,6 +424,14 @@ def memory(extent: GraphExtent, config: FedPubConfig) -> float:
     return NUMBER * extent.clients * (10.0 * extent.features * width + probe)
 
 
+def checkpoint(extent: GraphExtent, config: FedPubConfig) -> int:
+    """Count the numbers of a checkpoint: weights (also best and received ones), masks, two optimisers."""
+    moments = num_moments(config) if keeps_client_state(config) else 0
+    return (4 + 2 * moments) * network_numbers(
+        config, extent.features, extent.classes, clients=extent.clients
+    )
+
+
 METHOD = Method(
     name="fedpub",
     summary="a model for every client, averaged from those of similar clients, under a mask of its own",
@@ -435,6 +442,7 @@ METHOD = Method(
     round=round,
     predict=predict,
     memory=memory,
+    checkpoint=checkpoint,
     personal=True,
     state=StateValues(
         scratch=("received", "mask", "optimizer"),

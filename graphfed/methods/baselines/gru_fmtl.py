@@ -49,6 +49,8 @@ from graphfed.methods.common.local_forecasters import (
     predict_own,
     scaled,
 )
+from graphfed.methods.common.memory import SeriesExtent, num_moments, recurrent_numbers
+from graphfed.methods.config import keeps_client_state
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
 
@@ -248,6 +250,14 @@ def round(fed: Federation, state: State, config: FmtlConfig, number: int) -> Sta
     return State({**state.values, "weights": weights, "optimizer": optimizer}, prepared)
 
 
+def checkpoint(extent: SeriesExtent, config: FmtlConfig) -> int:
+    """Count the numbers of a checkpoint: every sensor's network of the latest and the best round, and its
+    optimiser.
+    """
+    moments = num_moments(config) if keeps_client_state(config) else 0
+    return (2 + moments) * extent.sensors * recurrent_numbers(config)
+
+
 METHOD = Method(
     name="gru_fmtl",
     summary="every sensor trains a recurrent forecaster whose weights stay close to its neighbours' weights",
@@ -260,6 +270,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict_own,
+    checkpoint=checkpoint,
     state=StateValues(
         model=("weights", "scaler"),
         scratch=("optimizer",),

@@ -55,6 +55,7 @@ __all__ = [
     "train_personal",
     "train_pulled",
     "values_of",
+    "with_values",
 ]
 
 
@@ -324,7 +325,7 @@ def gradient_from_shared(
     """
     batch = _batch_of_present(prepared, present, config)
     weights = personal_weights(shared, batch, config.network)
-    return _refill(weights, _gradients(batch, weights, config, number, 0, partial(_class_loss, batch)))
+    return with_values(weights, _gradients(batch, weights, config, number, 0, partial(_class_loss, batch)))
 
 
 def train_pulled(
@@ -419,7 +420,7 @@ def descend(
         if pull is not None:
             gradients = _pulled(gradients, values, pull)
         values, state = _step(values, gradients, state, config)
-        weights = _refill(weights, values)
+        weights = with_values(weights, values)
     return weights, state
 
 
@@ -438,7 +439,7 @@ def stepped(
         Weights and optimiser states.
     """
     values, after = _step(values_of(weights), values_of(gradients), optimizer, config)
-    return _refill(weights, values), after
+    return with_values(weights, values), after
 
 
 def _step(
@@ -466,7 +467,7 @@ def _gradients(
 ) -> dict[str, Tensor]:
     leaves = {k: v.detach().requires_grad_() for k, v in values_of(weights).items()}
     dropout = Dropout(config.dropout, fold(config.seed, "dropout", number, step)) if config.dropout else None
-    loss = loss_of(config.network.forward(_refill(weights, leaves), batch, dropout), step)
+    loss = loss_of(config.network.forward(with_values(weights, leaves), batch, dropout), step)
     return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
 
 
@@ -494,11 +495,19 @@ def each_value(fn: Callable[..., Tensor], first: Weights, *others: Weights) -> W
         The results, stored as the arguments are.
     """
     arguments = [values_of(weights) for weights in (first, *others)]
-    return _refill(first, {k: fn(*(values[k] for values in arguments)) for k in first})
+    return with_values(first, {k: fn(*(values[k] for values in arguments)) for k in first})
 
 
-def _refill(weights: Weights, values: dict[str, Tensor]) -> Weights:
-    """Store numbers in the form of `weights`."""
+def with_values(weights: Weights, values: dict[str, Tensor]) -> Weights:
+    """Store numbers in the form of weights.
+
+    Args:
+        weights: The weights whose form is used.
+        values: A tensor for each of them (`values_of`).
+
+    Returns:
+        The weights.
+    """
     return {
         k: w.with_values(values[k]) if isinstance(w, SparseWeights) else values[k] for k, w in weights.items()
     }

@@ -1,4 +1,4 @@
-"""Estimate the memory of a run from counts that are known before it starts.
+"""Estimate the memory of a run, and the numbers of a checkpoint, from counts that are known before it starts.
 
 The formulas count the large tensors of the local runtime, in which all clients are one cohort: features and
 their dropout, activations, edges, and what a method adds (`Method.memory`). They are no upper bounds. A test
@@ -12,7 +12,19 @@ import numpy as np
 
 from graphfed.methods.config import GraphSettings, RecurrentSettings, SequenceTrainingSettings, WindowSettings
 
-__all__ = ["ACCURACY", "NUMBER", "SMALL", "GraphExtent", "SeriesExtent", "graph_memory", "series_memory"]
+__all__ = [
+    "ACCURACY",
+    "CHECKPOINT_BYTES",
+    "NUMBER",
+    "SMALL",
+    "GraphExtent",
+    "SeriesExtent",
+    "graph_memory",
+    "network_numbers",
+    "num_moments",
+    "recurrent_numbers",
+    "series_memory",
+]
 
 #: The estimate and the measured peak differ by at most this factor.
 ACCURACY = 3.0
@@ -21,6 +33,9 @@ SMALL = 30_000_000
 
 #: Bytes of a number (float32), and of a stored feature with its place.
 NUMBER, STORED = 4, 32
+#: Bytes of a run's files for each number of a checkpoint: three checkpoints, while the third is written, and
+#: the model, which is a quarter of one or less.
+CHECKPOINT_BYTES = 13
 #: Copies of dense features (with their dropout, which masks and scales) and of an activation (with its
 #: gradient, in every layer's forward and backward pass).
 FEATURE_COPIES, ACTIVATION_COPIES = 6, 12
@@ -47,6 +62,7 @@ class GraphExtent:
         classes: C.
         stored: Feature values that are stored for all rows: rows * F, of sparse features the set ones.
         sparse: Whether the features are sparse.
+        pairs: Pairs of a client and a feature, of sparse features those that a node of the client has set.
         scored_edges: Directed edges of the pooled graph, where the model is scored on it too; else 0.
         sizes: For each node of the closure its neighbours, with itself; [closure] int64.
     """
@@ -59,6 +75,7 @@ class GraphExtent:
     classes: int
     stored: int
     sparse: bool
+    pairs: int
     scored_edges: int
     sizes: np.ndarray = field(repr=False)
 
@@ -103,6 +120,56 @@ def graph_memory(extent: GraphExtent, config: GraphSettings, *, personal: bool, 
     apart = (personal or not extent.sparse) and extent.rows > extent.clients
     weights *= WEIGHT_COPIES * NUMBER * (extent.clients if apart else 1)
     return int(BASE + features + activations + edges + weights + extra)
+
+
+def num_moments(config: object) -> int:
+    """Return how many numbers the optimiser keeps for each weight.
+
+    Args:
+        config: The settings of training.
+
+    Returns:
+        2 for Adam, 0 for gradient descent.
+    """
+    return 0 if getattr(config, "optimizer", "adam") == "sgd" else 2
+
+
+def network_numbers(
+    config: GraphSettings, features: int, outputs: int, *, clients: int = 1, pairs: int | None = None
+) -> int:
+    """Count the weights of one graph neural network at each of some clients.
+
+    Args:
+        config: The settings of training.
+        features: The width of the input.
+        outputs: The width of the last layer.
+        clients: The number of the networks.
+        pairs: The pairs of a client and a feature that the first layers store a row for; None for all.
+
+    Returns:
+        The numbers.
+    """
+    widths = [features, *[config.hidden] * (config.layers - 1), outputs]
+    numbers = 0
+    for name, weight in config.network.init(0, widths, config.attention_heads).items():
+        if pairs is not None and name in config.network.input_weights:
+            numbers += pairs * weight[0].numel()
+        else:
+            numbers += clients * weight.numel()
+    return numbers
+
+
+def recurrent_numbers(config: RecurrentSettings) -> int:
+    """Count the weights of a recurrent encoder and decoder with three gates each.
+
+    Args:
+        config: The settings of the network.
+
+    Returns:
+        The numbers. Layers after the first have the state of the one before as their input; the input of the
+        first is small.
+    """
+    return 2 * 3 * (2 * config.recurrent_layers - 1) * config.hidden**2
 
 
 def series_memory(extent: SeriesExtent, config: WindowSettings, *, pooled: bool, extra: float = 0.0) -> int:

@@ -86,6 +86,9 @@ from graphfed.random import entry_words, fold, uniform
 
 __all__ = ["METHOD", "Pooled", "kept_edges", "memory", "setup", "without_singles"]
 
+#: Bytes of the column of a stored number, and of an index.
+COLUMN = 8
+
 Rows = Tensor | SparseMatrix
 
 
@@ -172,9 +175,13 @@ def memory(extent: GraphExtent, config: AnyFedGATConfig) -> float:
     """
     size = torch.from_numpy(extent.sizes)
     if config.evaluation == "direct":
-        return 3 * NUMBER * float(size.sum()) * extent.features
+        # A stored number of sparse features has its column beside it.
+        node: float = NUMBER * extent.features
+        if extent.sparse:
+            node = (NUMBER + COLUMN) * extent.stored / max(1, extent.rows)
+        return 3 * float(size.sum()) * node
     sent = NUMBER * numbers(config.form, size, extent.features, config.degree)
-    indices = 3 * 8 * 4 * float((size.double() ** 2).sum())
+    indices = 3 * COLUMN * 4 * float((size.double() ** 2).sum())
     return memory_of(sent, sent, together=True) + indices
 
 

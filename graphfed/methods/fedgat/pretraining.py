@@ -12,6 +12,7 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import column
+from graphfed.federation.ledger import Flow
 from graphfed.federation.route import Route
 from graphfed.federation.transfer import Ideal
 from graphfed.methods.base import Task
@@ -261,9 +262,9 @@ def receive_readable(
     # Check the memory before the routes are built, which are as long as the message.
     log_message_size(fed, pooled, asked, task, config)
     fed.begin("computing and sending the message before training")
-    wanted = want(fed, asked)
-    take = receive_directly if config.evaluation == "direct" else receive
-    return take(fed, data, pooled, wanted, task, config)
+    if config.evaluation == "direct":
+        return receive_directly(fed, data, pooled, asked, task, config)
+    return receive(fed, data, pooled, want(fed, asked), config)
 
 
 def receive(
@@ -271,7 +272,6 @@ def receive(
     data: Located,
     pooled: Located,
     wanted: Wanted,
-    task: Task,
     config: AnyFedGATConfig,
 ) -> Located:
     """Receive the message at the clients that request it.
@@ -281,7 +281,6 @@ def receive(
         data: The clients' graphs.
         pooled: The graph at the server.
         wanted: The requested nodes with the routes of the message.
-        task: The task.
         config: The settings.
 
     Returns:
@@ -307,7 +306,7 @@ def receive_directly(
     fed: Federation,
     data: Located,
     pooled: Located,
-    wanted: Wanted,
+    asked: Asked,
     task: Task,
     config: AnyFedGATConfig,
 ) -> Located:
@@ -318,16 +317,22 @@ def receive_directly(
         fed: The federation.
         data: The clients' graphs.
         pooled: The graph at the server.
-        wanted: The requested nodes with the routes of the message.
+        asked: The requested nodes.
         task: The task.
         config: The settings.
 
     Returns:
         The data prepared for training, at the clients.
     """
-    slots, entries, vectors = wanted.slots.flow.back, wanted.entries.flow.back, config.form == "vector"
+
+    def flow(fn: Any, name: str) -> Flow:
+        return fed.expand_flow(asked.route, fed.clients.run(fn, asked.size), name=name).back
+
+    # The ledger counts the slots and entries; their routes would be as long as the message.
+    slots, entries = flow(twice, "fedgat/slots"), flow(twice_squared, "fedgat/entries")
+    vectors = config.form == "vector"
     width, dtype = task.num_features, torch.get_default_dtype()
-    members = fed.expand_route(wanted.route, wanted.size, wanted.sizes, name="fedgat/members")
+    members = fed.expand_route(asked.route, asked.size, asked.sizes, name="fedgat/members")
     x = fed.download(
         fed.server.run(member_features, pooled),
         members,
@@ -345,8 +350,8 @@ def receive_directly(
     if vectors:
         simulated_decoders = Ideal(entries, [config.degree + 1], dtype)
         empty = fed.server.run(empty_rows, pooled)
-        fed.download(empty, wanted.route, name="fedgat/decoders", grad=False, ideal=simulated_decoders)
-    direct = fed.clients.run(direct_view, data, wanted.neighbourhood, wanted.size, ids, x)
+        fed.download(empty, asked.route, name="fedgat/decoders", grad=False, ideal=simulated_decoders)
+    direct = fed.clients.run(direct_view, data, asked.neighbourhood, asked.size, ids, x)
     return fed.clients.run(prepare_direct, data, direct, config)
 
 

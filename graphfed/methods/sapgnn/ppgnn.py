@@ -46,7 +46,7 @@ from graphfed.methods.common.entity_alignment import (
     training_nodes,
 )
 from graphfed.methods.common.local_training import own_view, personal_weights
-from graphfed.methods.common.memory import NUMBER, GraphExtent
+from graphfed.methods.common.memory import NUMBER, GraphExtent, network_numbers, num_moments
 from graphfed.methods.common.split_learning import (
     SplitSettings,
     Weights,
@@ -205,6 +205,16 @@ def memory(extent: GraphExtent, config: PpgnnConfig) -> float:
     return 4 * NUMBER * extent.rows * 3 * config.hidden * config.layers
 
 
+def checkpoint(extent: GraphExtent, config: PpgnnConfig) -> int:
+    """Count the numbers of a checkpoint: every client's network and optimiser, of the latest and the best
+    round.
+    """
+    network = network_numbers(
+        config, extent.features, config.hidden, clients=extent.clients, pairs=extent.pairs
+    )
+    return 2 * (1 + num_moments(config)) * network
+
+
 def setup(fed: Federation, data: Located, task: Task, config: PpgnnConfig) -> State:
     """Align the nodes of all clients and draw the initial weights."""
     aligned = align(fed, data, task, config)
@@ -311,6 +321,7 @@ METHOD = Method(
     round=round,
     predict=predict,
     memory=memory,
+    checkpoint=checkpoint,
     requires=Requirements(
         nodes_per_client="at least one",
     ),

@@ -18,12 +18,19 @@ from graphfed.data.user_files.graph_files import load_description
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
-from graphfed.methods.common.memory import GraphExtent, graph_memory
+from graphfed.methods.common.memory import (
+    CHECKPOINT_BYTES,
+    GraphExtent,
+    graph_memory,
+    network_numbers,
+    num_moments,
+)
 from graphfed.methods.config import GraphSettings
 from graphfed.tasks.run_config import RunConfig, default_threads, no_stages
 from graphfed.tasks.source import LoadedData
 
 if TYPE_CHECKING:
+    import scipy.sparse as sp
     from torch import Tensor
 
     from graphfed.federation.cohort import Cohort
@@ -194,13 +201,20 @@ class GraphInputs:
         Returns:
             The size in bytes (see `Inputs.bytes_needed`).
         """
-        graph, training = self.graph, config.training
+        graph, training, method = self.graph, config.training, config.method
         assert isinstance(training, GraphSettings)
-        width = training.hidden * training.attention_heads[0]
-        outputs = graph.num_classes * training.attention_heads[-1]
-        models = self.partition.num_clients if config.method.personal else 1
-        weights = 4 * width * (graph.num_features + outputs + (training.layers - 1) * width)
-        return 13 * models * weights + self.bytes_of_predictions() + 1_000_000
+        if method.checkpoint is not None:
+            numbers = method.checkpoint(self._extent(config), training)
+        else:
+            clients, pairs = 1, None
+            if method.personal:
+                extent = self._extent(config)
+                clients, pairs = extent.clients, extent.pairs
+            network = network_numbers(
+                training, graph.num_features, graph.num_classes, clients=clients, pairs=pairs
+            )
+            numbers = (2 + num_moments(training)) * network
+        return CHECKPOINT_BYTES * numbers + self.bytes_of_predictions() + 1_000_000
 
     def bytes_of_predictions(self) -> int:
         """Estimate the size of predictions.parquet, which has a probability for each node and class.
@@ -232,10 +246,14 @@ class GraphInputs:
         elsewhere = np.stack([trained_on.cross_local_client, trained_on.cross_remote_id])
         closure = np.concatenate([trained_on.held_id, np.unique(elsewhere, axis=1)[1]])
         degrees = np.bincount(ends, minlength=int(closure.max(initial=0)) + 1)
+        assert isinstance(config.training, GraphSettings)
         rows, x, sparse = len(trained_on.held_id), graph.x, False
-        stored = rows * graph.num_features
+        stored, pairs = rows * graph.num_features, trained_on.num_clients * graph.num_features
         if x is not None and not isinstance(x, np.ndarray):
             sparse, stored = True, x.nnz * rows // max(1, graph.num_nodes)
+            alone = config.method.personal and not config.method.sends.messages
+            centred = config.training.features == "scaled"
+            pairs = _stored_pairs(x.tocsr(), trained_on, alone=alone, centred=centred)
         return GraphExtent(
             clients=trained_on.num_clients,
             rows=rows,
@@ -245,6 +263,7 @@ class GraphInputs:
             classes=graph.num_classes,
             stored=stored,
             sparse=sparse,
+            pairs=pairs,
             scored_edges=2 * graph.num_edges if config.method.state.shared_model else 0,
             sizes=degrees[closure] + 1,
         )
@@ -378,6 +397,33 @@ class GraphInputs:
     def client_names(self) -> tuple[str, ...]:
         """The names that the data gives to the clients; () if it gives none."""
         return client_names(self.graph, self.partition)
+
+
+def _stored_pairs(x: "sp.csr_matrix", trained_on: Partition, *, alone: bool, centred: bool) -> int:
+    """Count the pairs of a client and a feature that a node of the client has set.
+
+    Args:
+        x: The features, sparse [N, F].
+        trained_on: The partition.
+        alone: Whether every client scales its features by its own data only.
+        centred: Whether features are centred that are often set, by one client or, if it is not alone, by all
+            together. No client's zeros of them stay zeros.
+
+    Returns:
+        The number of pairs.
+    """
+    from graphfed.methods.common.feature_scaling import SPARSE
+
+    entries, features = x[trained_on.held_node].tocoo(), x.shape[1]
+    client = trained_on.held_client[entries.row].astype(np.int64)
+    pair_feature = np.unique(client * features + entries.col) % features
+    if not centred:
+        return len(pair_feature)
+    scale = client if alone else np.zeros_like(client)
+    size = np.bincount(trained_on.held_client, minlength=1) if alone else [len(trained_on.held_client)]
+    code, count = np.unique(scale * features + entries.col, return_counts=True)
+    often = np.unique(code[count * SPARSE >= np.asarray(size)[code // features]] % features)
+    return int((~np.isin(pair_feature, often)).sum()) + trained_on.num_clients * len(often)
 
 
 def check_features(config: RunConfig, graph: Graph) -> None:

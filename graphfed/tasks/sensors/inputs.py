@@ -17,8 +17,14 @@ from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
-from graphfed.methods.common.memory import SeriesExtent, series_memory
-from graphfed.methods.config import RecurrentSettings, WindowSettings
+from graphfed.methods.common.memory import (
+    CHECKPOINT_BYTES,
+    SeriesExtent,
+    num_moments,
+    recurrent_numbers,
+    series_memory,
+)
+from graphfed.methods.config import RecurrentSettings, WindowSettings, keeps_client_state
 from graphfed.tasks.run_config import RunConfig, threads_for
 from graphfed.tasks.sensors.scores import deciding_error
 from graphfed.tasks.source import LoadedData, sensors_of
@@ -153,21 +159,25 @@ class SensorInputs:
     def bytes_needed(self, config: RunConfig) -> int:
         """Estimate the size of a run's files.
 
-        The weights are estimated as twice those of a recurrent encoder and decoder with three gates each.
-
         Args:
             config: The run.
 
         Returns:
             The size in bytes (see `Inputs.bytes_needed`).
         """
-        training = config.training
-        weights = 0
-        if isinstance(training, RecurrentSettings):
-            weights = 4 * 24 * training.recurrent_layers * training.hidden**2
-        models = self.num_clients if config.method.personal else 1
+        training, method, extent = config.training, config.method, self._extent()
+        assert isinstance(training, WindowSettings)
+        numbers = 0
+        if method.checkpoint is not None:
+            numbers = method.checkpoint(extent, training)
+        elif isinstance(training, RecurrentSettings):
+            moments = num_moments(training)
+            # Clients that do not keep their optimisers, or share one, are one client here.
+            optimizers = self.num_clients if method.personal or keeps_client_state(training) else 1
+            models = self.num_clients if method.personal else 1
+            numbers = (2 * models + moments * optimizers) * recurrent_numbers(training)
         rows = self.num_clients * (self.split.val + self.split.test) * (8 * self.split.horizon + 16)
-        return 13 * models * weights + rows + 1_000_000
+        return CHECKPOINT_BYTES * numbers + rows + 1_000_000
 
     def memory_needed(self, config: RunConfig) -> int:
         """Estimate the memory that a run needs in addition to its process's present memory.
@@ -180,10 +190,13 @@ class SensorInputs:
         """
         training = config.training
         assert isinstance(training, WindowSettings)
-        split, method = self.split, config.method
-        extent = SeriesExtent(self.num_clients, -(-split.train // split.every), split.val + split.test)
+        method, extent = config.method, self._extent()
         extra = 0.0 if method.memory is None else method.memory(extent, training)
         return series_memory(extent, training, pooled=method.pooled, extra=extra)
+
+    def _extent(self) -> SeriesExtent:
+        split = self.split
+        return SeriesExtent(self.num_clients, -(-split.train // split.every), split.val + split.test)
 
     def bytes_of_partition(self) -> int:
         """Return 0, because no partition is written.

@@ -1,0 +1,455 @@
+"""NeighGen: the generator of missing neighbours that every client trains on its own subgraph.
+
+    FedSage+              here
+    G_i-bar, V_i-bar      the impaired graph: the client's subgraph without the nodes that it hides
+    n_v                   Impaired.missing: the hidden neighbours of node v
+    H^e, z_v              `embeddings`: the network of the settings, with an output of `hidden` numbers
+    dGen, n-tilde_v       "missing.*": max(0, <w, z_v> + b)
+    fGen, x-tilde_v^p     "features": V_p (z_v + noise, 1), for p = 1 .. `generated`
+    L^d, L^f              smooth L1; the mean square over the F features
+
+The matrix V_p [F, H + 1] has the bias as its last column. A squared distance of generated and real features
+is |V_p z|^2 - 2 <z, V_p^T x_u> + |x_u|^2. Both products are with matrices of H + 1 columns, so training needs
+no generated features, and products of sparse features stay sparse.
+
+Generators are trained in float64, whatever the dtype of the network. Set-up runs again where a run goes on or
+predicts again, perhaps in another placement, and a number of neighbours that is rounded up there and was
+rounded down before would change the graph. What is sent has the dtype of the network.
+
+These functions run at the clients. The generators of all clients of a cohort are stacked.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
+
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.functions import as_leaves
+from graphfed.methods.base import Task
+from graphfed.methods.common.local_training import (
+    own_view,
+    personal_weights,
+    values_of,
+    with_values,
+)
+from graphfed.methods.config import GraphNetwork
+from graphfed.methods.fedsage.config import FedSagePlusConfig
+from graphfed.nn.backbones import Weights
+from graphfed.nn.batch import Batch, View, make_batch
+from graphfed.nn.layers import tiled
+from graphfed.nn.optim import init_state, optimizer_step
+from graphfed.nn.sparse import SparseMatrix, pair_columns, shift_columns, spmm, sums_by
+from graphfed.nn.tiles import make_tiles
+from graphfed.random import entry_words, fold, glorot, normal, uniform
+
+__all__ = [
+    "FEATURES",
+    "Candidates",
+    "Generator",
+    "Impaired",
+    "counted",
+    "embeddings",
+    "feature_loss",
+    "first_generator",
+    "generated_features",
+    "impair",
+    "mend",
+    "missing_counts",
+    "train_alone",
+    "with_noise",
+]
+
+Rows = Tensor | SparseMatrix
+#: The weights of a client's generator: those of the encoder, "missing.weight" [K, H], "missing.bias" [K], and
+#: `FEATURES` [K, F, P * (H + 1)].
+Generator = Weights
+FEATURES = "features"
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """For some nodes with missing neighbours, the nodes that generated features are compared with.
+
+    Attributes:
+        client: [m] int64, the index in the cohort of each node's client, ascending.
+        counts: [m] int64, how many generated neighbours of each node are compared: n_v, at most P.
+        node, candidate: [E] int64, pairs of a node and a row of `x`, sorted by node; every node has a pair.
+        x: [U, F], the features of the candidates.
+        candidate_client: [U] int64, the client of each candidate, ascending.
+        scale: [m], 1 / (F |V_i-bar|) of each node's client.
+    """
+
+    client: Tensor
+    counts: Tensor
+    node: Tensor
+    candidate: Tensor
+    x: Rows
+    candidate_client: Tensor
+    scale: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Impaired:
+    """The impaired graphs of a cohort.
+
+    Attributes:
+        batch: A forward pass of the encoder for the remaining nodes.
+        ids: [n] int64, their stable ids.
+        missing: [n], n_v.
+        weight: [n], 1 / |V_i-bar| of each node's client.
+        taught: [m] int64, which of the remaining nodes have hidden neighbours.
+        candidates: The hidden neighbours of these nodes.
+    """
+
+    batch: Batch
+    ids: Tensor
+    missing: Tensor
+    weight: Tensor
+    taught: Tensor
+    candidates: Candidates
+
+
+# ---- hiding nodes ------------------------------------------------------------------------------------------
+
+
+def impair(cohort: Cohort, config: FedSagePlusConfig) -> Impaired:
+    """Hide some nodes of every client, and prepare the training of generators on the others.
+
+    Args:
+        cohort: The cohort.
+        config: The settings.
+
+    Returns:
+        The impaired graphs.
+    """
+    cohort = in_float64(cohort)
+    hidden = uniform(fold(config.seed, "hidden"), cohort.id)[:, 0] < config.hidden_fraction
+    source, target = cohort.edge_index
+    kept = ~hidden[source] & ~hidden[target]
+    view = own_view(cohort)
+    weight = None if view.edge_weight is None else (view.edge_weight[0][kept],)
+    degree = torch.bincount(target[kept], minlength=cohort.num_rows)
+    if weight is not None:
+        degree = sums_by(target[kept], weight[0], cohort.num_rows)
+    view = replace(view, edges=(cohort.edge_index[:, kept],), edge_weight=weight, degree=degree)
+    # A pair (v, u) for each hidden neighbour u of a remaining node v, sorted by v.
+    lost = (hidden[source] & ~hidden[target]).nonzero()[:, 0]
+    lost = lost[torch.argsort(target[lost], stable=True)]
+    missing = torch.bincount(target[lost], minlength=cohort.num_rows)
+    remaining = (~hidden).nonzero()[:, 0]
+    client = cohort.client[remaining]
+    each = 1 / torch.bincount(client, minlength=cohort.num_clients).double()[client]
+    taught = (missing[remaining] > 0).nonzero()[:, 0]
+    nodes = remaining[taught]
+    place = torch.zeros_like(missing).index_copy(0, nodes, torch.arange(len(nodes), device=nodes.device))
+    candidates, row = torch.unique(source[lost], return_inverse=True)
+    assert cohort.x is not None
+    return Impaired(
+        batch=encoder_batch(cohort, view, remaining, config),
+        ids=cohort.id[remaining],
+        missing=missing[remaining].to(each.dtype),
+        weight=each,
+        taught=taught,
+        candidates=Candidates(
+            client=cohort.client[nodes],
+            counts=missing[nodes].clamp(max=config.generated),
+            node=place[target[lost]],
+            candidate=row,
+            x=cohort.x.select_rows(candidates)
+            if isinstance(cohort.x, SparseMatrix)
+            else cohort.x[candidates],
+            candidate_client=cohort.client[candidates],
+            scale=each[taught] / cohort.num_features,
+        ),
+    )
+
+
+def in_float64(cohort: Cohort) -> Cohort:
+    """Return a cohort with features and edge weights in float64."""
+    x, weight = cohort.x, cohort.edge_weight
+    return replace(
+        cohort,
+        x=x.to(dtype=torch.float64) if x is not None else None,
+        edge_weight=None if weight is None else weight.double(),
+    )
+
+
+def encoder_batch(cohort: Cohort, view: View, targets: Tensor, config: GraphNetwork) -> Batch:
+    """Prepare a forward pass of the clients' encoders.
+
+    Args:
+        cohort: The cohort.
+        view: The view, with the cohort's rows.
+        targets: [n] int64, ascending rows.
+        config: The network.
+
+    Returns:
+        The batch.
+    """
+    # Encoders store the first-layer weights of all features that occur in a client's whole subgraph, so that
+    # the batches of the impaired and of the whole subgraph have weights of the same form.
+    whole, pairs = config.network.adapt_view(own_view(cohort)), None
+    if isinstance(whole.x, SparseMatrix):
+        pairs = pair_columns(whole.x, whole.client, whole.num_clients)
+    view = config.network.adapt_view(view)
+    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
+    return make_batch(view, targets, config.layers, make_block, per_client=True, pairs=pairs)
+
+
+# ---- the generator -----------------------------------------------------------------------------------------
+
+
+def first_generator(impaired: Impaired, task: Task, config: FedSagePlusConfig) -> Generator:
+    """Draw the first weights of the generators, the same at every client.
+
+    Args:
+        impaired: The impaired graphs.
+        task: The width of the features.
+        config: The settings.
+
+    Returns:
+        The generators.
+    """
+    key, width, device = fold(config.seed, "generator"), config.hidden, impaired.ids.device
+    widths = [task.num_features, *[width] * config.layers]
+    shared: Weights = dict(config.network.init(fold(key, "encoder"), widths, config.attention_heads))
+    shared["missing.weight"] = glorot(fold(key, "missing"), width, fan=(width, 1))
+    shared["missing.bias"] = torch.zeros(())
+    shape = (task.num_features, config.generated * (width + 1))
+    shared[FEATURES] = glorot(fold(key, "features"), *shape, fan=(width, task.num_features))
+    on_device = {name: w.to(device, torch.float64) for name, w in shared.items() if isinstance(w, Tensor)}
+    return personal_weights(dict(on_device), impaired.batch, config.network)
+
+
+def embeddings(generator: Generator, batch: Batch, config: GraphNetwork) -> Tensor:
+    """Compute the embeddings of a batch's targets.
+
+    Args:
+        generator: The generators.
+        batch: The batch.
+        config: The network.
+
+    Returns:
+        z_v, [n, H].
+    """
+    encoder = {name: w for name, w in generator.items() if name.startswith("layers.")}
+    return config.network.forward(encoder, batch, None)
+
+
+def missing_counts(generator: Generator, z: Tensor, client: Tensor) -> Tensor:
+    """Predict how many neighbours of each node are missing.
+
+    Args:
+        generator: The generators.
+        z: [n, H], the embeddings.
+        client: [n] int64, the index in the cohort of each node's client.
+
+    Returns:
+        n-tilde, [n].
+    """
+    weight, bias = generator["missing.weight"], generator["missing.bias"]
+    assert isinstance(weight, Tensor)
+    assert isinstance(bias, Tensor)
+    return ((z * weight[client]).sum(1) + bias[client]).relu()
+
+
+def with_noise(z: Tensor, key: int, ids: Tensor) -> Tensor:
+    """Add standard normal noise to embeddings, and a column of ones for the bias.
+
+    Args:
+        z: [n, H].
+        key: The key of the noise.
+        ids: [n] int64, the ids of the rows.
+
+    Returns:
+        [n, H + 1].
+    """
+    noise = normal(key, ids, z.shape[1]).to(z.dtype)
+    return torch.cat([z + noise, z.new_ones(len(z), 1)], 1)
+
+
+def per_client(x: Rows, client: Tensor, weights: Tensor) -> Tensor:
+    """Multiply the rows of each client by its matrix.
+
+    Args:
+        x: [n, A].
+        client: [n] int64, ascending: the index in the cohort of each row's client.
+        weights: [K, A, B].
+
+    Returns:
+        [n, B].
+    """
+    clients, width = weights.shape[:2]
+    if isinstance(x, SparseMatrix):
+        codes = torch.arange(clients * width, device=client.device)
+        shifted = shift_columns(x, client, codes // width, codes % width)
+        # The last columns of the shifted matrix are those of pairs that are not stored; there are none.
+        flat = weights.flatten(0, 1)
+        return spmm(shifted, torch.cat([flat, flat.new_zeros(width, flat.shape[1])]))
+    return tiled(x, weights, make_tiles(client, clients))
+
+
+def squared_lengths(x: Rows) -> Tensor:
+    """Compute the squared lengths of rows [n, F], [n]."""
+    return sums_by(x.row, x.values**2, x.shape[0]) if isinstance(x, SparseMatrix) else x.square().sum(1)
+
+
+def feature_loss(features: Tensor, noisy: Tensor, candidates: Candidates) -> Tensor:
+    """Compute the sum over clients of L^f: the distance of each generated neighbour to the closest candidate.
+
+    Args:
+        features: V of every client, [K, F, P * (H + 1)].
+        noisy: [m, H + 1], the embeddings of the nodes, with noise and the column of ones.
+        candidates: The candidates.
+
+    Returns:
+        The loss.
+    """
+    clients, _, columns = features.shape
+    width = noisy.shape[1]
+    parts = columns // width
+    matrices = features.view(clients, -1, parts, width).transpose(1, 2)  # [K, P, F, H + 1]
+    squares = (matrices.transpose(2, 3) @ matrices).permute(0, 2, 1, 3)  # V_p^T V_p, [K, H + 1, P, H + 1]
+    length = per_client(noisy, candidates.client, squares.flatten(2)).view(-1, parts, width)
+    length = (length * noisy[:, None]).sum(2)  # |V_p z|^2, [m, P]
+    products = per_client(candidates.x, candidates.candidate_client, features).view(-1, parts, width)
+    products = (products[candidates.candidate] * noisy[candidates.node][:, None]).sum(2)  # [E, P]
+    real = squared_lengths(candidates.x)[candidates.candidate]
+    distance = length[candidates.node] - 2 * products + real[:, None]
+    closest = distance.new_full(length.shape, torch.inf).scatter_reduce(
+        0, candidates.node[:, None].expand_as(distance), distance, "amin"
+    )
+    compared = counted(candidates.counts, parts)
+    return (closest.masked_fill(~compared, 0) * candidates.scale[:, None]).sum()
+
+
+def counted(counts: Tensor, parts: int) -> Tensor:
+    """Return which generated neighbours of each node count: the first ones.
+
+    Args:
+        counts: [m] int64, how many count.
+        parts: P.
+
+    Returns:
+        [m, P] bool.
+    """
+    return torch.arange(parts, device=counts.device) < counts[:, None]
+
+
+def train_alone(impaired: Impaired, generator: Generator, config: FedSagePlusConfig) -> Generator:
+    """Train the generators of a cohort's clients on their own hidden nodes; nothing is sent.
+
+    Args:
+        impaired: The impaired graphs.
+        generator: The first generators.
+        config: The settings.
+
+    Returns:
+        The trained generators.
+    """
+    values = values_of(generator)
+    state, client = init_state("adam", values), impaired.batch.client[-1]
+    for step in range(config.generator_steps):
+        leaves = as_leaves(values)
+        current = with_values(generator, leaves)
+        z = embeddings(current, impaired.batch, config)
+        counts = missing_counts(current, z, client)
+        # L^d = 1 / |V_i-bar| sum_v smooth L1(n-tilde_v - n_v)
+        loss = (smooth_l1_loss(counts, impaired.missing, reduction="none") * impaired.weight).sum()
+        if len(impaired.taught):
+            key = fold(config.seed, "generator noise", step)
+            noisy = with_noise(z[impaired.taught], key, impaired.ids[impaired.taught])
+            loss = loss + config.feature_weight * feature_loss(leaves[FEATURES], noisy, impaired.candidates)
+        gradients = dict(
+            zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True), strict=True)
+        )
+        values, state = optimizer_step("adam", values, gradients, state, config.generator_lr, 0.0)
+    return with_values(generator, values)
+
+
+# ---- mending -----------------------------------------------------------------------------------------------
+
+
+def generated_features(features: Tensor, noisy: Tensor, client: Tensor, part: int) -> Tensor:
+    """Compute the features of one generated neighbour of each node.
+
+    Args:
+        features: V of every client, [K, F, P * (H + 1)].
+        noisy: [n, H + 1], embeddings with noise and the column of ones.
+        client: [n] int64, ascending: the index in the cohort of each node's client.
+        part: p, from 0.
+
+    Returns:
+        V_p z, [n, F].
+    """
+    width = noisy.shape[1]
+    matrix = features[:, :, part * width : (part + 1) * width].transpose(1, 2)
+    return tiled(noisy, matrix, make_tiles(client, len(features)))
+
+
+def mend(cohort: Cohort, generator: Generator, config: FedSagePlusConfig) -> tuple[View, Tensor, Tensor]:
+    """Add generated neighbours to every client's subgraph.
+
+    In a graph with weights, an edge to a generated neighbour has the mean weight of the client's edges.
+
+    Args:
+        cohort: The cohort.
+        generator: The trained generators.
+        config: The settings.
+
+    Returns:
+        The view of the mended subgraphs, [N] the view's row of each of the cohort's rows, and [K] the number
+        of generated neighbours of each client.
+    """
+    exact, rows = in_float64(cohort), torch.arange(cohort.num_rows, device=cohort.id.device)
+    with torch.no_grad():
+        batch = encoder_batch(exact, own_view(exact), rows, config)
+        z = embeddings(generator, batch, config)
+        counts = missing_counts(generator, z, cohort.client).round().long().clamp(max=config.generated)
+        noisy = with_noise(z, fold(config.seed, "generator noise", "mending"), cohort.id)
+        features = generator[FEATURES]
+        assert isinstance(features, Tensor)
+        of_part = [(counts > part).nonzero()[:, 0] for part in range(config.generated)]
+        new = [
+            generated_features(features, noisy[nodes], cohort.client[nodes], part)
+            for part, nodes in enumerate(of_part)
+        ]
+    centre = torch.cat(of_part)
+    number = torch.cat([torch.full_like(nodes, part) for part, nodes in enumerate(of_part)])
+    client = torch.cat([cohort.client, cohort.client[centre]])
+    order = torch.argsort(client, stable=True)
+    place = torch.empty_like(order).index_copy(0, order, torch.arange(len(order), device=order.device))
+    pairs = torch.stack([cohort.num_rows + torch.arange(len(centre), device=centre.device), centre])
+    edges = place[torch.cat([cohort.edge_index, pairs, pairs.flip(0)], 1)]
+    weight = None
+    degree = torch.bincount(edges[1], minlength=len(order))
+    if cohort.edge_weight is not None:
+        weight = torch.cat([cohort.edge_weight, *[mean_weights(cohort)[cohort.client[centre]]] * 2])
+        degree = sums_by(edges[1], weight, len(order))
+    assert cohort.x is not None
+    # Dense at every client, with generated neighbours or without: draws of dropout are of rows or of stored
+    # entries, and must not depend on who else is in the cohort.
+    x = cohort.x.to_dense() if isinstance(cohort.x, SparseMatrix) else cohort.x
+    view = View(
+        x=torch.cat([x, *[rows.to(x.dtype) for rows in new]])[order],
+        # No other node of the client has this id: it is a hash of the node's id and p.
+        ids=torch.cat([cohort.id, entry_words(cohort.id[centre], number)])[order],
+        client=client[order],
+        num_clients=cohort.num_clients,
+        y=torch.cat([cohort.y, cohort.y.new_full((len(centre),), -1)])[order],
+        degree=degree,
+        edges=(edges,),
+        edge_weight=None if weight is None else (weight,),
+    )
+    return view, place[rows], torch.bincount(cohort.client[centre], minlength=cohort.num_clients)
+
+
+def mean_weights(cohort: Cohort) -> Tensor:
+    """Compute the mean weight of each client's edges, [K]; 1 without edges."""
+    assert cohort.edge_weight is not None
+    client = cohort.client[cohort.edge_index[1]]
+    count = torch.bincount(client, minlength=cohort.num_clients)
+    total = sums_by(client, cohort.edge_weight, cohort.num_clients)
+    return torch.where(count > 0, total / count.clamp(min=1), 1.0)

@@ -1,0 +1,162 @@
+"""FedSage+: Zhang, Yang, Li, Sun and Yiu, "Subgraph federated learning with missing neighbor generation",
+NeurIPS 2021 (arXiv:2106.13430).
+
+    paper                        here
+    FedSage                      fedavg with backbone=sage
+    NeighGen: H^e, dGen, fGen    `generator`
+    h, the hidden portion        hidden_fraction
+    lambda^f, alpha              feature_weight, cross_weight; lambda^d is 1
+    G'_i, the mended graph       `generator.mend`
+    D_i                          client i
+
+No client knows its cross-client edges, not even which of its nodes have one.
+
+1. Every client hides some of its nodes and trains a generator on the others: how many neighbours a node has
+   lost, and their features (`generator.train_alone`). Nothing is sent.
+2. The generators of features continue with gradients from the features of the other clients
+   (`cross_client`). **These gradients do not hide the features** (docs/security.md). cross_steps=0 leaves
+   this step out, and before training nothing is sent.
+3. Every client adds generated neighbours to its subgraph, and the network is trained on these subgraphs by
+   FedAvg or another rule. Predictions at a client use its generated neighbours; the score on the pooled graph
+   does not.
+
+Differs from the paper:
+
+- The generator of features is a linear map of the noised embedding, without activation: features of any range
+  can be generated, and training needs no generated features (`generator`).
+- In L^f the number of neighbours of a node is the true one, not the predicted one, which is 0 for every node
+  of a client at the start of an unlucky run, and then stays so. L^f is a mean over features.
+- In step 2 encoders do not change, as in the authors' program; so embeddings are sent once,
+  with one draw of noise.
+- The others' terms of the loss are minima over all of their nodes, as in the paper; the authors' program
+  draws nodes. Their gradients go through the server, which adds them up.
+- Full-batch steps without sampled neighbours. Clients without training nodes have weight 0.
+"""
+
+from dataclasses import dataclass, fields
+
+from torch import Tensor
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.secure.aggregation import check_sums
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
+from graphfed.methods.baselines import fedavg
+from graphfed.methods.baselines.fedavg import Clients
+from graphfed.methods.common import aggregation_rules
+from graphfed.methods.common.local_training import Prepared, prepare
+from graphfed.methods.common.memory import NUMBER, GraphExtent
+from graphfed.methods.config import clients_in_round, sum_protection
+from graphfed.methods.fedsage.config import FedSagePlusConfig
+from graphfed.methods.fedsage.cross_client import MESSAGES, train_across
+from graphfed.methods.fedsage.generator import first_generator, impair, mend, train_alone
+from graphfed.nn.batch import View
+
+__all__ = ["METHOD", "setup"]
+
+
+@dataclass(frozen=True)
+class Mended(Clients):
+    """What set-up prepares, with the number of generated neighbours of each client, [K_h] at the clients."""
+
+    generated: Located | None = None
+
+
+def prepare_mended(cohort: Cohort, view: View, place: Tensor, config: FedSagePlusConfig) -> Prepared:
+    """Prepare the batches of the mended subgraphs."""
+    return prepare(cohort, view, place, config, personal=False)
+
+
+def setup(fed: Federation, data: Located, task: Task, config: FedSagePlusConfig) -> State:
+    """Train the generators, mend the subgraphs, and prepare the training of the network.
+
+    Args:
+        fed: The federation.
+        data: A `Cohort` at the clients.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The first state.
+    """
+    check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
+    fed.begin("training generators of missing neighbours")
+    impaired = fed.clients.run(impair, data, config)
+    generator = fed.clients.run(first_generator, impaired, task, config)
+    generator = fed.clients.run(train_alone, impaired, generator, config)
+    if config.cross_steps and fed.num_clients > 1:
+        fed.begin("training generators with gradients from the features of other clients")
+        generator = train_across(fed, data, impaired, generator, task, config)
+    view, place, generated = fed.clients.run(mend, data, generator, config, outputs=3)
+    prepared = fed.clients.run(prepare_mended, data, view, place, config)
+    state = aggregation_rules.start(fed, prepared, task, config)
+    clients: Clients = state.prepared
+    known = {f.name: getattr(clients, f.name) for f in fields(Clients)}
+    return State(state.values, Mended(**known, generated=generated))
+
+
+def with_name(generated: Tensor) -> dict[str, Tensor]:
+    """Name the column of the numbers of generated neighbours."""
+    return {"generated_neighbours": generated}
+
+
+def client_statistics(fed: Federation, state: State, config: FedSagePlusConfig) -> Located:
+    """Return the number of generated neighbours of each client; nothing is sent.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings.
+
+    Returns:
+        At the clients: {"generated_neighbours": [K_h]}.
+    """
+    mended: Mended = state.prepared
+    return fed.clients.run(with_name, mended.generated)
+
+
+def memory(extent: GraphExtent, config: FedSagePlusConfig) -> float:
+    """Estimate the bytes of generators, their gradients, and the dense features of mended subgraphs."""
+    generator = extent.features * config.generated * (config.hidden + 1)
+    across = extent.clients**2 if config.cross_steps and extent.clients > 1 else 0
+    mended = extent.rows * (1 + config.generated / 2) * extent.features
+    return NUMBER * (generator * (8.0 * extent.clients + 3.0 * across) + 6 * mended)
+
+
+METHOD = Method(
+    name="fedsage_plus",
+    summary="every client generates its missing neighbours, then FedAvg on the mended subgraphs",
+    paper="Zhang, Yang, Li, Sun, Yiu: Subgraph federated learning with missing neighbor generation. "
+    "NeurIPS 2021, arXiv:2106.13430",
+    config=FedSagePlusConfig,
+    setup=setup,
+    round=aggregation_rules.round,
+    predict=fedavg.predict,
+    client_statistics=client_statistics,
+    memory=memory,
+    state=StateValues(
+        shared_model=True,
+    ),
+    sends=Sent(
+        summary="embeddings, once; generators and gradients of features, in some steps before training; "
+        "weights, every round",
+        protection="none: the server reads embeddings, generators and gradients, which show features; with "
+        "aggregation=secure only the sums of gradients and of weights; cross_steps=0 sends weights only",
+        messages={**aggregation_rules.MESSAGES, **MESSAGES},
+    ),
+    defaults={"backbone": "sage"},
+    # From the authors' program, where a round is an epoch of mini-batches.
+    paper_settings={
+        "hidden_fraction": 0.5,
+        "generated": 5,
+        "cross_steps": 20,
+        "generator_lr": 1e-3,
+        "optimizer": "adam",
+        "lr": 1e-3,
+        "weight_decay": 1e-4,
+        "dropout": 0.5,
+        "hidden": 64,
+        "local_steps": 10,
+        "rounds": 20,
+    },
+)
