@@ -48,6 +48,7 @@ FIRST_DEGREES = {"first_degrees": "all"}
 FULL, GRAPHSAGE, FASTGCN, CONSTANT, BALANCED = (
     {**FIRST_DEGREES, "policy": policy} for policy in ("full", "graphsage", "fastgcn", "constant", "balanced")
 )
+BALANCED_AT_02 = {**BALANCED, "round_time": 0.2}
 CENTRAL_TRAINING = {"optimizer": "adam", "lr": 0.01, "local_steps": 1}
 
 
@@ -536,7 +537,7 @@ def balanced(data: str) -> Runs:
     if data in FOR_TIME:
         policies["constant for time"] = {**CONSTANT, **FOR_TIME[data]}
     if data == "social":
-        policies |= {"FastGCN": FASTGCN, "constant": CONSTANT}
+        policies |= {"balanced": BALANCED_AT_02, "FastGCN": FASTGCN, "constant": CONSTANT}
     best = "central" if data in LAMBDA else "full batches"
     early = Target(share=0.75) if data == "cora" else Target(row=best, less=0.1)
     longer = {} if data in LAMBDA else dict.fromkeys(policies.keys() - {best}, LONGER)

@@ -215,7 +215,8 @@ TYPED = {
         "needs less than 0.8 of the time of the fastest fixed scheme",
         "takes less than 0.4 of the modelled seconds",
         "needs more than 0.6 of the seconds of a round with all nodes",
-        "With `round_time=0.2` the duration",  # a setting
+        "in less than 0.8 of the time of full batches",
+        "`round_time=0.2`",  # a setting
     ),
 }
 

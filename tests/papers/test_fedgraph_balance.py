@@ -8,23 +8,39 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from worlds import ThreeWorkers, World, config_of, last_round_stands, make_world, run_local, run_processes
+from worlds import (
+    ThreeWorkers,
+    World,
+    cohorts_of,
+    config_of,
+    last_round_stands,
+    make_world,
+    run_local,
+    run_processes,
+)
 
 from graphfed.data.partitions.partition import partition
 from graphfed.errors import InputError
+from graphfed.methods.fedgraph import method as fedgraph
 from graphfed.methods.fedgraph.balance import (
+    FIRST_FRACTIONS,
     MEASURED_ROUNDS,
+    NOISE,
+    OMISSION,
     OVERLAPS,
     REPEATS,
     TimeModel,
     add_measurement,
     balanced_decision,
+    best_balance,
     drawn_fraction,
     first_balance,
     fit_time_model,
     needed_fraction,
     solve_fractions,
+    solve_with_requests,
 )
+from graphfed.methods.fedgraph.client_graphs import SampledNeighbours, sample_neighbours
 from graphfed.methods.registry import get_method
 from graphfed.runs.config import make_config
 from graphfed.studies.plan import InputCache
@@ -116,6 +132,46 @@ def test_no_other_fractions_fit_with_more_nodes(seed: int) -> None:
     assert float(drawn_fraction(found, counts)) >= most - 1e-9
 
 
+def test_a_client_with_no_time_to_answer_is_sent_fewer_requests_and_limits_nobody() -> None:
+    """t_2 = s_2 + 2 q_2 u <= 0.5 with s_2 = 1/10; s_1 = 1 fits, so u = 0.55 and q_2 = 0.4 / (2 * 0.55)."""
+    model = model_of([0.0, 0.0], [0.1, 1.0], [0.0, 2.0])
+    counts = torch.tensor([10, 10])
+    fractions, requests = solve_with_requests(model, counts, 0.5)
+    assert fractions.tolist() == pytest.approx([1.0, 0.1], rel=1e-6)
+    assert requests.tolist() == pytest.approx([1.0, 0.4 / 1.1], rel=1e-6)
+    assert float(model.seconds(fractions, counts, requests).max()) <= 0.5 + 1e-9
+    assert torch.equal(solve_with_requests(model, counts, 3.0)[1], torch.ones(2).double())
+
+
+def test_all_nodes_are_drawn_and_all_requests_answered_where_that_hardly_takes_time() -> None:
+    counts = torch.tensor([100, 50])
+    fixed = best_balance(model_of([1.0, 0.9], [0.01, 0.02], [0.01, 0.01]), counts)
+    assert [part.tolist() for part in fixed] == [[1.0, 1.0], [1.0, 1.0]]
+    linear, _ = best_balance(model_of([0.01, 0.01], [1.0, 2.0], [0.0, 0.0]), counts)
+    assert float(linear.max()) < 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_best_duration_promises_no_longer_training_than_others(seed: int) -> None:
+    """Of any other fractions and requests on a grid, to the steps of the durations that are compared."""
+    draws = torch.Generator().manual_seed(seed)
+    base, own, answers = torch.rand(3, 2, generator=draws, dtype=torch.float64)
+    model = TimeModel(base, own, answers, torch.tensor([1.0, 3.0], dtype=torch.float64))
+    counts = torch.tensor([20, 20])
+
+    def promised(fractions: Tensor, requests: Tensor) -> float:
+        u, q = (float(drawn_fraction(part, counts)) for part in (fractions, requests))
+        lasts = float(model.seconds(fractions, counts, requests).max())
+        return lasts * (1 + NOISE * (1 / u - 1) + OMISSION * (1 - q))
+
+    grid = [n / 20 for n in range(1, 21)]
+    others = min(
+        promised(*torch.tensor([[s_1, s_2], [1.0, 1.0]], dtype=torch.float64))
+        for s_1, s_2 in product(grid, repeat=2)
+    )
+    assert promised(*best_balance(model, counts)) <= others * 1.03
+
+
 # ---- the model ---------------------------------------------------------------------------------------------
 
 
@@ -142,6 +198,22 @@ def test_a_model_of_this_form_is_found_again_and_its_solution_is_what_is_decided
     assert torch.allclose(balance["next"], solve_fractions(model, counts, duration), rtol=1e-2)
     seconds = model.seconds(balance["next"], counts)
     assert float(seconds.max()) == pytest.approx(duration, rel=1e-3)
+
+
+def test_without_a_duration_the_measured_rounds_find_the_best_one() -> None:
+    model = model_of([0.1, 0.2, 0.3, 0.2], [2.0, 1.0, 0.5, 3.0], [0.5, 0.0, 1.0, 0.3], [2.0, 1.0, 4.0, 3.0])
+    counts = torch.tensor([1000, 2000, 1500, 800])
+    balance = first_balance(counts, limits_requests=True)
+    for _ in range(MEASURED_ROUNDS + 1):
+        decision = balanced_decision(balance, counts, 2)
+        requests = decision[0, 3:]
+        seconds = model.seconds(decision[:, 0] / counts, counts, requests)
+        balance = add_measurement(balance, decision, seconds, counts)
+    assert decision.shape == (4, 1 + 2 + 4)
+    assert balance["fractions"][:2].unique(dim=1).flatten().tolist() == [*FIRST_FRACTIONS]
+    expected, _ = best_balance(model, counts)
+    found, wanted = (float(model.seconds(part, counts).max()) for part in (balance["next"], expected))
+    assert found == pytest.approx(wanted, rel=0.1)
 
 
 def test_noise_makes_no_coefficient_negative() -> None:
@@ -209,17 +281,18 @@ def test_the_modelled_rounds_last_what_was_asked_to_ten_percent(partition: str, 
     assert sum(later) / len(later) == pytest.approx(duration, rel=0.1)
 
 
+@pytest.mark.parametrize("round_time", [0.4, None])
 @pytest.mark.parametrize("placement", ["one at a time", pytest.param("processes", marks=pytest.mark.slow)])
 def test_it_agrees_in_all_placements_and_sends_what_other_policies_send(
-    placement: str, request: pytest.FixtureRequest
+    placement: str, round_time: float | None, request: pytest.FixtureRequest
 ) -> None:
-    world = last_round_stands(overlapping())
-    together, fed = run_local("fedgraph", world, **BALANCED)
+    world, settings = last_round_stands(overlapping()), {**BALANCED, "round_time": round_time}
+    together, fed = run_local("fedgraph", world, **settings)
     if placement == "processes":
         workers: ThreeWorkers = request.getfixturevalue("three_clients")
-        other, ledger = run_processes("fedgraph", world, workers, **BALANCED)
+        other, ledger = run_processes("fedgraph", world, workers, **settings)
     else:
-        other, oracle = run_local("fedgraph", world, placement, **BALANCED)
+        other, oracle = run_local("fedgraph", world, placement, **settings)
         ledger = oracle.ledger
     for name, w in together.state.weights.parts[0].items():
         assert torch.allclose(w, other.state.weights.parts[0][name], rtol=0, atol=1e-9), name
@@ -227,6 +300,42 @@ def test_it_agrees_in_all_placements_and_sends_what_other_policies_send(
     _, constant = run_local("fedgraph", world, **{**BALANCED, "policy": "constant", "probability": 1.0})
     sent = [{(entry.phase, entry.name) for entry in one.ledger.entries} for one in (fed, constant)]
     assert sent[0] == sent[1]
+    # The server sends a float64 for each client, training size and layer, and for each client to ask
+    policy = [entry for entry in fed.ledger.entries if entry.name == "fedgraph/policy"]
+    columns = 1 + 2 + (3 if round_time is None else 0)
+    assert sum(int(entry.received.sum()) for entry in policy) == 8 * 3 * columns * ROUNDS
+
+
+@pytest.mark.parametrize("ratio", [True, False])
+def test_no_row_is_requested_from_a_client_that_is_not_to_be_asked(ratio: bool) -> None:
+    config = config_of(METHOD, **{**BALANCED, "round_time": None})
+    (cohort,) = cohorts_of(overlapping(), [[0, 1, 2]], config)
+    graph = fedgraph.build_graph(cohort, config)
+    rows, every = torch.arange(graph.num_rows), torch.ones(3, dtype=torch.float64)
+    sampler = "independent" if ratio else "independent_ht"
+
+    def sampled(requests: Tensor | None) -> tuple[SampledNeighbours, Tensor]:
+        return sample_neighbours(graph, rows, every, sampler, 1, True, key=3, requests=requests)
+
+    whole, is_requested = sampled(None)
+    same, _ = sampled(torch.ones(3, 3, dtype=torch.float64))
+    assert torch.equal(whole.value, same.value)
+    requests = torch.tensor([[1.0, 0.0, 1.0]] * 3, dtype=torch.float64)
+    some, is_asked = sampled(requests)
+    assert bool(is_requested.all())
+    assert is_asked.tolist() == (graph.owner != 1).tolist()
+    assert 0 < int(is_asked.sum()) < len(is_asked)
+    # Eq. (7): a row with a neighbour left weighs those left by all over left; 1 / q by 1
+    lost = whole.counts - some.counts
+    row = torch.repeat_interleave(rows, some.counts)
+    others = (whole.counts - 1).double() / (some.counts - 1).clamp(min=1)
+    is_self = some.column == row
+    factor = torch.where(is_self, 1.0, others[row]) if ratio else torch.ones(len(row)).double()
+    assert bool((lost > 0).any())
+    kept = torch.ones(len(whole.column), dtype=torch.bool)
+    is_remote = whole.column >= graph.num_rows
+    kept[is_remote] = is_asked[whole.column[is_remote] - graph.num_rows]
+    assert torch.allclose(some.value.double(), whole.value[kept].double() * factor)
 
 
 def test_with_the_clock_of_its_machine_each_client_sends_its_own_seconds_and_they_decide(

@@ -44,7 +44,7 @@ def test_the_ratio_is_unbiased_given_that_something_is_sampled_and_one_over_p_al
         probability = p ** outcome.count(0.0) * (1 - p) ** outcome.count(1.0)
         for ratio in means:
             sampled = sample_independently(
-                draw, torch.tensor([p], dtype=torch.float64), row, is_self, torch.tensor([size + 1]), ratio
+                draw, torch.full_like(draw, p), row, is_self, torch.tensor([size + 1]), ratio
             )
             means[ratio] += probability * (total(sampled, values) - float(values[0]))
     assert means[True] == pytest.approx((1 - (1 - p) ** size) * others, rel=1e-12)
@@ -94,7 +94,7 @@ def test_every_self_entry_is_sampled_at_its_own_weight_and_the_others_at_no_smal
     row, is_self = rows_of(sizes)
     draw = torch.rand(len(row), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     counts = torch.tensor(sizes) + 1
-    probabilities, limits = torch.full((len(sizes),), p, dtype=torch.float64), torch.full((len(sizes),), most)
+    probabilities, limits = torch.full_like(draw, p), torch.full((len(sizes),), most)
     for sampled in (
         sample_independently(draw, probabilities, row, is_self, counts, True),
         sample_independently(draw, probabilities, row, is_self, counts, False),

@@ -2,8 +2,9 @@
 
 A round lasts as long as its slowest client, so time that a faster client leaves unused costs nothing to use.
 The server measures each client's seconds in a few rounds with different sizes of the mini-batches, fits a
-linear model of them, and solves it for the mini-batches that fit in a round of a given duration. All
-neighbours are kept.
+linear model of them, and solves it for the mini-batches that fit in a round of a given duration. Without a
+given one it also chooses the duration, and others send fewer requests to a client that is too slow to answer
+all. All other neighbours are kept.
 
     docs/papers/fedgraph.md, "Ours: balance the            here
     clients' times"
@@ -12,7 +13,9 @@ neighbours are kept.
     u, the fraction of all training nodes                  `drawn_fraction`
     t_k, a client's seconds in a round                     seconds
     b_k, o_k, a_k                                          `TimeModel.base`, `own`, `answers`
+    q_k, the probability of a request to a client          requests
     T                                                      duration
+    v_0, w_0                                               `NOISE`, `OMISSION`
 
 A client's seconds depend on its own mini-batch and, because it answers requests for embeddings, on those of
 all others. The model has the second part in one number u, so that it follows from the seconds alone: the
@@ -32,10 +35,12 @@ __all__ = [
     "TimeModel",
     "add_measurement",
     "balanced_decision",
+    "best_balance",
     "drawn_fraction",
     "first_balance",
     "fit_time_model",
     "solve_fractions",
+    "solve_with_requests",
 ]
 
 #: The rounds whose seconds are used: four with planned fractions, and four with the solution so far.
@@ -43,6 +48,16 @@ PLANNED_ROUNDS, MEASURED_ROUNDS = 4, 8
 #: How often each of them is repeated if its seconds are of a clock. The median counts, so that neither the
 #: first round of a process, which takes longer, nor a single disturbance of a machine decides.
 REPEATS = 3
+#: The fractions of its training nodes that every client draws in the first rounds, if no duration is given.
+FIRST_FRACTIONS = (1.0, 0.1)
+#: How the number of rounds to a target grows if less is drawn, and if requests are omitted (`best_balance`).
+#: Chosen on validation nodes of seeds that no result uses.
+NOISE, OMISSION = 0.1, 0.5
+#: The durations that are compared.
+DURATIONS = 32
+#: The weight of `PRIOR_OVERLAP`, and of own nodes that cost as much as answers, in units of the relative
+#: residuals. Few measured rounds do not decide these.
+PRIOR, PRIOR_OVERLAP = 0.01, 4.0
 #: Halvings of the interval of u, from a length of at most 1.
 BISECTIONS = 50
 #: The overlaps d that are tried.
@@ -51,7 +66,7 @@ OVERLAPS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0, 20.0)
 
 @dataclass(frozen=True)
 class TimeModel:
-    """The seconds of every client, t_k = b_k + o_k phi_k(s_k) + a_k phi_k(u).
+    """The seconds of every client, t_k = b_k + o_k phi_k(s_k) + a_k phi_k(q_k u).
 
     phi_k(x) = 1 - (1 - x)^d_k is the fraction of nodes that are needed: a node that d drawn nodes may have as
     a neighbour is needed with probability phi.
@@ -68,18 +83,19 @@ class TimeModel:
     answers: Tensor
     overlap: Tensor
 
-    def seconds(self, fractions: Tensor, counts: Tensor) -> Tensor:
+    def seconds(self, fractions: Tensor, counts: Tensor, requests: Tensor | float = 1.0) -> Tensor:
         """Compute the seconds of every client.
 
         Args:
             fractions: s, [K].
             counts: n, the number of training nodes of each client, [K].
+            requests: q, [K].
 
         Returns:
             t, [K].
         """
         drawn = drawn_fraction(fractions, counts)
-        requested = self.answers * needed_fraction(drawn, self.overlap)
+        requested = self.answers * needed_fraction(requests * drawn, self.overlap)
         # Eq. (16)
         return self.base + self.own * needed_fraction(fractions, self.overlap) + requested
 
@@ -114,29 +130,36 @@ def drawn_fraction(fractions: Tensor, counts: Tensor) -> Tensor:
 # ---- measuring ---------------------------------------------------------------------------------------------
 
 
-def first_balance(counts: Tensor, repeats: int = 1) -> dict[str, Tensor]:
+def first_balance(counts: Tensor, repeats: int = 1, limits_requests: bool = False) -> dict[str, Tensor]:
     """Return what the server knows before the first round.
 
     Args:
         counts: The number of training nodes of each client, [K].
         repeats: How often each measured round is repeated.
+        limits_requests: Whether requests are decided too.
 
     Returns:
         fractions [R, K] and seconds [R, K] of the measured rounds, how many there are (measured), and the
-        fractions of the next round (next, [K]): 1, all training nodes.
+        fractions of the next round (next, [K]). If requests are decided, also these (requests [R, K] and
+        next_requests [K]).
     """
     clients, device = len(counts), counts.device
     empty = torch.zeros(MEASURED_ROUNDS * repeats, clients, dtype=torch.float64, device=device)
-    return {
+    balance = {
         "fractions": empty,
         "seconds": empty.clone(),
         "measured": torch.zeros((), dtype=torch.int64, device=device),
         "next": torch.ones(clients, dtype=torch.float64, device=device),
     }
+    if limits_requests:
+        balance |= {"requests": empty.clone(), "next_requests": balance["next"]}
+        balance["next"] = balance["next"] * FIRST_FRACTIONS[0]
+    return balance
 
 
 def balanced_decision(balance: dict[str, Tensor], counts: Tensor, layers: int) -> Tensor:
-    """Compute the decision of a round: the next fractions, and all neighbours.
+    """Compute the decision of a round: the next fractions, all neighbours, and the requests if these are
+    decided.
 
     Args:
         balance: What the server knows (`first_balance`).
@@ -144,23 +167,31 @@ def balanced_decision(balance: dict[str, Tensor], counts: Tensor, layers: int) -
         layers: L, the layers of the network.
 
     Returns:
-        The decision, [K, 1 + L] float64.
+        The decision, [K, 1 + L] float64; [K, 1 + L + K] with the requests of each client to every other.
     """
     kappa = (balance["next"] * counts).round().clamp(min=1).minimum(counts.double())
-    return torch.cat([kappa[:, None], kappa.new_ones(len(counts), layers)], 1)
+    parts = [kappa[:, None], kappa.new_ones(len(counts), layers)]
+    if "next_requests" in balance:
+        parts.append(balance["next_requests"].expand(len(counts), -1))
+    return torch.cat(parts, 1)
 
 
 def add_measurement(
-    balance: dict[str, Tensor], decision: Tensor, seconds: Tensor, counts: Tensor, round_time: float
+    balance: dict[str, Tensor],
+    decision: Tensor,
+    seconds: Tensor,
+    counts: Tensor,
+    round_time: float | None = None,
 ) -> dict[str, Tensor]:
     """Add the seconds of a round, and choose the fractions of the next one.
 
     Args:
         balance: What the server knew before the round.
-        decision: The decision of the round, [K, 1 + L].
+        decision: The decision of the round, [K, 1 + L] or [K, 1 + L + K].
         seconds: The seconds of each client, [K].
         counts: n, the number of training nodes of each client, [K].
         round_time: theta, the duration of a round between the shortest (0) and that with all nodes (1).
+            None: the best one, with the requests that suit it.
 
     Returns:
         What the server knows after the round; the same if all rounds are measured.
@@ -168,22 +199,37 @@ def add_measurement(
     done = int(balance["measured"])
     if done == len(balance["seconds"]):
         return balance
-    fractions, measured = balance["fractions"].clone(), balance["seconds"].clone()
-    fractions[done] = decision[:, 0] / counts.clamp(min=1)
-    measured[done] = seconds
-    number, repeated = divmod(done + 1, len(measured) // MEASURED_ROUNDS)
+    found = {**balance, "measured": balance["measured"] + 1}
+    measured = {"fractions": decision[:, 0] / counts.clamp(min=1), "seconds": seconds}
+    if round_time is None:
+        measured["requests"] = balance["next_requests"]
+    for name, values in measured.items():
+        found[name] = balance[name].clone()
+        found[name][done] = values
+    number, repeated = divmod(done + 1, len(balance["seconds"]) // MEASURED_ROUNDS)
     if repeated:
-        following = balance["next"]
-    else:
-        drawn = fractions[: done + 1].view(number, -1, len(counts))[:, 0]
-        typical = measured[: done + 1].view(number, -1, len(counts)).median(1).values
-        following = _next_fractions(drawn, typical, counts, round_time)
-    return {
-        "fractions": fractions,
-        "seconds": measured,
-        "measured": balance["measured"] + 1,
-        "next": following,
-    }
+        return found
+    repeats = {name: found[name][: done + 1].view(number, -1, len(counts)) for name in measured}
+    drawn, typical = repeats["fractions"][:, 0], repeats["seconds"].median(1).values
+    if round_time is None:
+        best = _best_next(drawn, typical, counts, repeats["requests"][:, 0])
+        return {**found, "next": best[0], "next_requests": best[1]}
+    return {**found, "next": _next_fractions(drawn, typical, counts, round_time)}
+
+
+def _best_next(fractions: Tensor, seconds: Tensor, counts: Tensor, requests: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the fractions and requests to measure after others [R, K] with their seconds [R, K], or to keep,
+    [K] each.
+    """
+    if len(seconds) < len(FIRST_FRACTIONS):
+        return torch.full_like(fractions[0], FIRST_FRACTIONS[len(seconds)]), requests[0]
+    # The last round has nearly the duration that is wanted.
+    duration = float(seconds[-1].max())
+    model = fit_time_model(
+        fractions.cpu(), seconds.cpu(), counts.cpu(), duration, requests.cpu(), prior=PRIOR
+    )
+    found, asked = best_balance(model, counts.cpu())
+    return found.to(counts.device), asked.to(counts.device)
 
 
 def _next_fractions(fractions: Tensor, seconds: Tensor, counts: Tensor, round_time: float) -> Tensor:
@@ -215,7 +261,14 @@ def _planned(number: int, first: Tensor, counts: Tensor, round_time: float) -> T
 # ---- the model ---------------------------------------------------------------------------------------------
 
 
-def fit_time_model(fractions: Tensor, seconds: Tensor, counts: Tensor, duration: float) -> TimeModel:
+def fit_time_model(
+    fractions: Tensor,
+    seconds: Tensor,
+    counts: Tensor,
+    duration: float,
+    requests: Tensor | None = None,
+    prior: float = 0.0,
+) -> TimeModel:
     """Fit the model to measured seconds, by least squares with coefficients of at least 0.
 
     Residuals are relative to the seconds. Seconds are not quite linear in the fractions, so that those near
@@ -226,25 +279,34 @@ def fit_time_model(fractions: Tensor, seconds: Tensor, counts: Tensor, duration:
         seconds: t of these rounds, [R, K].
         counts: n, the number of training nodes of each client, [K].
         duration: T.
+        requests: q of these rounds, [R, K]; None: 1.
+        prior: The weight of equal o and a, and of an overlap near `PRIOR_OVERLAP`. With fewer than four
+            rounds several models fit, and of these the prior selects one.
 
     Returns:
         The model.
     """
     rounds, clients = seconds.shape
     drawn = drawn_fraction(fractions, counts)[:, None].expand(rounds, clients)
+    if requests is not None:
+        drawn = drawn * requests
     target = seconds.t().clamp(min=torch.finfo(torch.float64).tiny)
     weight = torch.minimum(target, torch.full_like(target, duration)) / target.clamp(min=duration)
     best = target.new_full((clients,), math.inf)
     found = target.new_zeros(clients, 4)
+    equal = torch.tensor([0.0, 1.0, -1.0], dtype=torch.float64) * (prior / target.mean(1))[:, None, None]
+    weight_and_0 = torch.cat([weight, target.new_zeros(clients, 1)], 1)[:, :, None]
     # With one overlap and 3 coefficients, all overlaps and all sets of positive coefficients can be tried.
     for overlap, used in product(OVERLAPS, product((False, True), repeat=3)):
         d = torch.tensor(overlap, dtype=torch.float64)
         parts = [torch.ones_like(drawn), needed_fraction(fractions, d), needed_fraction(drawn, d)]
         # Both sides in units of the measured seconds, times the root of the weight
-        columns = torch.stack(parts, -1).transpose(0, 1) * (weight / target)[:, :, None]  # [K, R, 3]
+        columns = torch.stack(parts, -1).transpose(0, 1) * (weight / target)[:, :, None]
+        columns = torch.cat([columns, equal], 1)  # [K, R + 1, 3]
         kept = columns * torch.tensor(used, dtype=columns.dtype)
-        coefficients = torch.linalg.pinv(kept) @ weight[:, :, None]
-        error = (columns @ coefficients - weight[:, :, None]).square().sum((1, 2))
+        coefficients = torch.linalg.pinv(kept) @ weight_and_0
+        error = (columns @ coefficients - weight_and_0).square().sum((1, 2))
+        error = error + (prior * math.log(overlap / PRIOR_OVERLAP)) ** 2
         coefficients = coefficients[:, :, 0]
         # Rounding may leave a coefficient that is 0 slightly below it.
         least = -1e-9 * coefficients.abs().amax(1, keepdim=True)
@@ -252,10 +314,40 @@ def fit_time_model(fractions: Tensor, seconds: Tensor, counts: Tensor, duration:
         best = torch.where(is_better, error, best)
         coefficients = torch.cat([coefficients.clamp(min=0), d.expand(clients, 1)], 1)
         found = torch.where(is_better[:, None], coefficients, found)
+    # A client without training nodes draws none, which says nothing about its coefficient.
+    found[:, 1] *= counts > 0
     return TimeModel(*found.unbind(1))
 
 
 # ---- the solution ------------------------------------------------------------------------------------------
+
+
+def best_balance(model: TimeModel, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Choose the duration that promises the shortest training, and solve for its fractions and requests.
+
+    The rounds to a target are taken to grow as 1 + v_0 (1 / u - 1) + w_0 (1 - q), with the mean q of the
+    clients' requests, weighted by their training nodes. A round's time that hardly depends on what is drawn
+    makes the longest duration the best one, with all nodes and all requests.
+
+    Args:
+        model: The model of the clients' seconds.
+        counts: n, the number of training nodes of each client, [K].
+
+    Returns:
+        s and q, [K] float64 each.
+    """
+    every, least = torch.ones_like(model.base), 1 / counts.double().clamp(min=1)
+    longest = float(model.seconds(every, counts).max())
+    shortest = float(model.seconds(least, counts, 0.0).max())
+    best, found = math.inf, (every, every)
+    for duration in torch.linspace(longest, shortest, DURATIONS, dtype=torch.float64).tolist():
+        fractions, requests = solve_with_requests(model, counts, duration)
+        noise = NOISE * (1 / float(drawn_fraction(fractions, counts)) - 1)
+        # Eq. (19)
+        needed = duration * (1 + noise + OMISSION * (1 - float(drawn_fraction(requests, counts))))
+        if needed < best:
+            best, found = needed, (fractions, requests)
+    return found
 
 
 def solve_fractions(model: TimeModel, counts: Tensor, duration: float) -> Tensor:
@@ -275,36 +367,67 @@ def solve_fractions(model: TimeModel, counts: Tensor, duration: float) -> Tensor
     Returns:
         s, [K] float64; at least one node of each client, and 1 for a client without training nodes.
     """
+    return _solve(model, counts, duration, 1.0)[0]
+
+
+def solve_with_requests(model: TimeModel, counts: Tensor, duration: float) -> tuple[Tensor, Tensor]:
+    """Solve for fractions and requests that fit in a round.
+
+    As `solve_fractions`, but a client without time to answer all requests and to draw one node does not limit
+    u. It is sent requests with the largest probability q_k that leaves it this time.
+
+    Args:
+        model: The model of the clients' seconds.
+        counts: n, the number of training nodes of each client, [K].
+        duration: T, as in `solve_fractions`.
+
+    Returns:
+        s and q, [K] float64 each.
+    """
+    return _solve(model, counts, duration, 0.0)
+
+
+def _solve(model: TimeModel, counts: Tensor, duration: float, least_requests: float) -> tuple[Tensor, Tensor]:
+    """Return fractions and requests of at least `least_requests`, 0 or 1."""
     numbers = counts.double()
-    least = 1 / numbers.clamp(min=1)
-    duration = max(duration, float(model.seconds(least, counts).max()))
-    if bool((model.seconds(torch.ones_like(least), counts) <= duration).all()):
-        return torch.ones_like(least)
+    least, every = 1 / numbers.clamp(min=1), torch.ones_like(numbers)
+    duration = max(duration, float(model.seconds(least, counts, least_requests).max()))
+    if bool((model.seconds(every, counts) <= duration).all()):
+        return every, every
     # One node at each client fits, and all nodes do not.
     # Eq. (18)
-    low, high, fractions = float(drawn_fraction(least, counts)), 1.0, least
+    low, high = float(drawn_fraction(least, counts)), 1.0
+    found = least, every * least_requests
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        found = _fractions_at(model, numbers, duration, middle, least)
-        if found is None:
+        fits = _fits(model, numbers, duration, middle, least, least_requests)
+        if fits is None:
             high = middle
         else:
-            low, fractions = middle, found
-    return fractions
+            low, found = middle, fits
+    return found
 
 
-def _fractions_at(
-    model: TimeModel, numbers: Tensor, duration: float, drawn: float, least: Tensor
-) -> Tensor | None:
-    """Return fractions of which u is `drawn`, [K]; None if the clients have no room for that."""
-    requested = model.answers * needed_fraction(torch.tensor(drawn, dtype=torch.float64), model.overlap)
-    left_over = duration - model.base - requested
+def _fits(
+    model: TimeModel,
+    numbers: Tensor,
+    duration: float,
+    drawn: float,
+    least: Tensor,
+    least_requests: float,
+) -> tuple[Tensor, Tensor] | None:
+    """Return fractions of which u is `drawn` and requests, [K] each; None if the clients have no room."""
+    u = torch.tensor(drawn, dtype=torch.float64)
+    left_over = duration - model.base - model.answers * needed_fraction(u, model.overlap)
     needed = torch.where(model.own > 0, left_over / model.own, torch.where(left_over >= 0, 1.0, -1.0))
-    room = 1 - (1 - needed.clamp(0, 1)) ** (1 / model.overlap)
+    room = _inverse(needed, model.overlap)
     # Rounding must not refuse the duration in which one node just fits.
-    has_no_room = (numbers > 0) & ((needed < 0) | (room < least * (1 - 1e-9)))
-    if bool(has_no_room.any()):
+    has_no_room = (needed < 0) | (room < least * (1 - 1e-9))
+    if least_requests and bool((has_no_room & (numbers > 0)).any()):
         return None
+    left_over = duration - model.base - model.own * needed_fraction(least, model.overlap)
+    answered = _inverse(left_over / model.answers.clamp(min=1e-30), model.overlap) / u
+    requests = torch.where(has_no_room, answered.clamp(max=1), 1.0)
     room = torch.where(numbers > 0, room.maximum(least), 1.0)
     if float(drawn_fraction(room, numbers)) < drawn:
         return None
@@ -316,4 +439,9 @@ def _fractions_at(
     level = (drawn * numbers.sum() - below) / at_least.clamp(min=1)
     is_cut = level < height
     cut = float(level[is_cut][0]) if bool(is_cut.any()) else 1.0
-    return room.clamp(max=cut).maximum(least)
+    return room.clamp(max=cut).maximum(least), requests
+
+
+def _inverse(needed: Tensor, overlap: Tensor) -> Tensor:
+    """Return the fraction x in [0, 1] for which phi(x) is `needed`, or nearest to it."""
+    return 1 - (1 - needed.clamp(0, 1)) ** (1 / overlap)

@@ -85,7 +85,7 @@ class ClientGraph:
             1 / sqrt(D_uu), which only the owner knows.
         later: The same for the later layers, [E].
         scale: 1 / sqrt(D_vv) of each row, by which the rows that are sent are multiplied, [N].
-        num_remote: M, the number of remote neighbours.
+        owner: The client that holds each remote neighbour, [M].
         importance: FastGCN's probabilities in the first and in the later layers; None for other samplers.
         class_weights: The weight of each class in the loss, [C]; None: all 1.
     """
@@ -109,7 +109,7 @@ class ClientGraph:
     first: Tensor
     later: Tensor
     scale: Tensor
-    num_remote: int
+    owner: Tensor
     importance: tuple[Importance, Importance] | None
     class_weights: Tensor | None
 
@@ -117,6 +117,11 @@ class ClientGraph:
     def num_rows(self) -> int:
         """N, the number of rows."""
         return len(self.ids)
+
+    @property
+    def num_remote(self) -> int:
+        """M, the number of remote neighbours."""
+        return len(self.owner)
 
     @property
     def num_clients(self) -> int:
@@ -226,7 +231,7 @@ def make_client_graph(
         first=first,
         later=later,
         scale=scale.to(torch.get_default_dtype()),
-        num_remote=num_remote,
+        owner=cohort.cross_client[first_edge[:num_remote]],
         importance=None,
         class_weights=cohort.class_weights,
     )
@@ -314,6 +319,7 @@ def sample_neighbours(
     layer: int,
     has_remote: bool,
     key: int,
+    requests: Tensor | None = None,
 ) -> tuple[SampledNeighbours, Tensor]:
     """Sample the neighbours over which a layer sums.
 
@@ -326,6 +332,8 @@ def sample_neighbours(
         layer: The number of the layer, from 0.
         has_remote: Whether the layer sums over remote neighbours.
         key: The key of the draws.
+        requests: The probability with which each client requests a remote neighbour from each other client,
+            [K_h, K], for the independent samplers. None: 1.
 
     Returns:
         The sampled neighbours; and whether each remote neighbour is among them, bool [M].
@@ -336,13 +344,16 @@ def sample_neighbours(
     counts = (graph.num_all if has_remote else graph.num_internal)[rows]
     entry = ranges(graph.starts[rows], counts)
     value = graph.first if layer == 0 else graph.later
-    if amount is None or (sampler.startswith("independent") and bool((amount >= 1).all())):
+    takes_all = sampler.startswith("independent") and all(
+        limit is None or bool((limit >= 1).all()) for limit in (amount, requests)
+    )
+    if amount is None or takes_all:
         value = value[entry]
     else:
         numbers = torch.arange(len(rows), device=rows.device)
         row = torch.repeat_interleave(numbers, counts, output_size=len(entry))
         sampled = _run_sampler(
-            graph, row, entry, counts, amount[graph.client[rows]], amount, sampler, has_remote, key
+            graph, row, entry, counts, graph.client[rows], amount, requests, sampler, has_remote, key
         )
         entry, row = entry[sampled.entries], row[sampled.entries]
         # Eq. (7)
@@ -360,15 +371,15 @@ def _run_sampler(
     row: Tensor,
     entry: Tensor,
     counts: Tensor,
-    row_amount: Tensor,
+    client: Tensor,
     amount: Tensor,
+    requests: Tensor | None,
     sampler: str,
     has_remote: bool,
     key: int,
 ) -> Sampled:
-    """Sample from the entries [E] of n rows, counts [n] each; row_amount [n]: the amount of each row's
-    client.
-    """
+    """Sample from the entries [E] of n rows, counts [n] each, of the clients `client` [n]."""
+    row_amount = amount[client]
     if sampler == "importance":
         assert graph.importance is not None
         importance = graph.importance[1 if has_remote else 0]
@@ -378,7 +389,12 @@ def _run_sampler(
     draw, is_self = uniform_entries(key, graph.entry_words[entry]), graph.is_self[entry]
     if sampler == "fan_out":
         return sample_fan_out(draw, row_amount, row, is_self, counts)
-    return sample_independently(draw, row_amount, row, is_self, counts, ratio=sampler == "independent")
+    p = row_amount[row]
+    if requests is not None and has_remote:
+        remote = (graph.column[entry] >= graph.num_rows).nonzero()[:, 0]
+        owner = graph.owner[graph.column[entry[remote]] - graph.num_rows]
+        p[remote] *= requests[client[row[remote]], owner]
+    return sample_independently(draw, p, row, is_self, counts, ratio=sampler == "independent")
 
 
 def _draw_columns(graph: ClientGraph, importance: Importance, draws: Tensor, key: int) -> Tensor:

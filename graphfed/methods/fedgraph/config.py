@@ -66,12 +66,13 @@ class FedGraphConfig(
     layer_size: int = Field(
         default=256, ge=1, description="number of draws of each client and layer, for policy=fastgcn"
     )
-    round_time: float = Field(
-        default=0.2,
+    round_time: float | None = Field(
+        default=None,
         gt=0,
         le=1,
         description="duration of a round for policy=balanced, from 0, one training node at each client, "
-        "to 1, all training nodes",
+        "to 1, all training nodes, with all requests answered; none: the duration and the share of requests "
+        "to slow clients that promise the shortest training, by the measured seconds",
     )
     clock: Literal["modelled", "wall"] = Field(
         default="modelled",
@@ -143,6 +144,11 @@ class FedGraphConfig(
     def measures_seconds(self) -> bool:
         """Whether clients send the server the seconds that they measure."""
         return self.policy == "balanced" and self.clock == "wall"
+
+    @property
+    def limits_requests(self) -> bool:
+        """Whether the server also decides how many requests each client answers."""
+        return self.policy == "balanced" and self.round_time is None
 
     @property
     def sampler(self) -> str:

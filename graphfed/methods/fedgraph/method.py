@@ -142,8 +142,12 @@ def draw_neighbours(
     key: int,
 ) -> tuple[Any, Tensor]:
     """Draw the neighbours of a layer; all of them without a decision (`sample_neighbours`)."""
-    amount = None if decision is None else decision[:, 1 + layer]
-    return sample_neighbours(graph, rows, amount, config.sampler, layer, has_remote, key)
+    if decision is None:
+        return sample_neighbours(graph, rows, None, config.sampler, layer, has_remote, key)
+    requests = decision[:, 1 + config.layers :] if config.limits_requests else None
+    return sample_neighbours(
+        graph, rows, decision[:, 1 + layer], config.sampler, layer, has_remote, key, requests
+    )
 
 
 def copy_weights(graph: ClientGraph, shared: Weights) -> Weights:
@@ -321,7 +325,10 @@ def first_state(
         values["server_optimizer"] = fed.server.run(init_state, config.optimizer, weights)
     if config.policy == "balanced":
         values["balance"] = fed.server.run(
-            first_balance, clients.counts, REPEATS if config.measures_seconds else 1
+            first_balance,
+            clients.counts,
+            REPEATS if config.measures_seconds else 1,
+            config.limits_requests,
         )
     if config.policy in LEARNED:
         values["policy"] = policy
@@ -539,7 +546,8 @@ MESSAGES: Mapping[str, str] = {
     "of its neighbours there. Each learns which of its nodes the other has an edge to.",
     "model": fedavg.MESSAGES["model"],
     "fedgraph/policy": "The server sends each client, in every round, its number of training nodes in a "
-    "step, and how much to sample in each layer.",
+    "step, and how much to sample in each layer. With policy=balanced and no round_time it also sends, for "
+    "each client, the share of requests that others send it, which shows how slow it is.",
     "fedgraph/wanted": "A client sends another client, in every local step (refresh=round: once in a round) "
     "and evaluation, which of these neighbours are in its sample. The other client reads it.",
     "fedgraph/embeddings": "The other client answers with a row for each of these neighbours: the embedding "

@@ -29,16 +29,16 @@ class Sampled:
 def sample_independently(
     draw: Tensor, p: Tensor, row: Tensor, is_self: Tensor, counts: Tensor, ratio: bool
 ) -> Sampled:
-    """Sample every entry of a row with the probability of this row, independently; self entries always.
+    """Sample every entry with its probability, independently; self entries always.
 
     A sampled entry has the factor of Eq. (7): the number of the row's entries over the number of those that
     are sampled, both without the self entry. Given that at least one is sampled, the mean of the row's sum is
-    then the full sum. The other factor is 1 / p (Horvitz and Thompson 1952); the mean of the row's sum is
-    then always the full sum. A self entry has the factor 1.
+    then the full sum, if the row's probabilities are equal. The other factor is 1 / p (Horvitz and Thompson
+    1952); the mean of the row's sum is then always the full sum. A self entry has the factor 1.
 
     Args:
         draw: A uniform number in [0, 1) for each entry, [E].
-        p: The sampling probability of each row, in (0, 1], [n].
+        p: The sampling probability of each entry, in [0, 1], [E].
         row: The row of each entry, ascending, [E].
         is_self: Whether an entry is a self entry, one in each row, bool [E].
         counts: The number of entries of each row, [n].
@@ -50,17 +50,15 @@ def sample_independently(
     Reference:
         FedGraph, Alg. 2, line 4, and Eq. (7).
     """
-    size = len(draw)
     # Alg. 2, l. 4
-    entries = (is_self | (draw < torch.repeat_interleave(p, counts, output_size=size))).nonzero()[:, 0]
-    rows = row[entries]
+    entries = (is_self | (draw < p)).nonzero()[:, 0]
     if ratio:
         # Eq. (7)
-        num_sampled = torch.bincount(rows, minlength=len(counts)) - 1
-        of_row = (counts - 1).double() / num_sampled.clamp(min=1)
+        num_sampled = torch.bincount(row[entries], minlength=len(counts)) - 1
+        factor = ((counts - 1).double() / num_sampled.clamp(min=1))[row[entries]]
     else:
-        of_row = 1 / p.double()
-    return Sampled(entries, of_row[rows].masked_fill_(is_self[entries], 1.0))
+        factor = 1 / p[entries].double()
+    return Sampled(entries, factor.masked_fill_(is_self[entries], 1.0))
 
 
 def sample_fan_out(draw: Tensor, most: Tensor, row: Tensor, is_self: Tensor, counts: Tensor) -> Sampled:
