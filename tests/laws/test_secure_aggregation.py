@@ -76,6 +76,7 @@ def test_the_methods_that_average_are_these() -> None:
         "fedadam",
         "scaffold",
         "fedgcn",
+        "fedsage_plus",
         "distgat",
         "fedgat",
         "fedgat_ldp",
