@@ -239,9 +239,10 @@ def row_clients(table: RouteTable) -> Tensor:
     return table.client
 
 
-def gradient_form(task: Task, clients: int, config: FedSagePlusConfig) -> Tensor:
+def gradient_form(task: Task, clients: int, config: FedSagePlusConfig, device: str) -> Tensor:
     """Return a value of the form of one client's gradients, [K, F, P * (H + 1)]."""
-    return torch.zeros(clients, task.num_features, config.generated * (config.hidden + 1))
+    shape = (clients, task.num_features, config.generated * (config.hidden + 1))
+    return torch.zeros(shape, device=device)
 
 
 def as_default(total: Tensor) -> Tensor:
@@ -315,7 +316,7 @@ def train_across(
             gradients,
             protection=sum_protection(config),
             name="fedsage/feature_gradients",
-            like=(task, fed.num_clients, config),
+            like=(task, fed.num_clients, config, str(fed.device)),
             accept=partial(accept_shape, (fed.num_clients, *width)),
         )
         gradient = fed.scatter(total, name="fedsage/feature_gradient", grad=False)
