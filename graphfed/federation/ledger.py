@@ -246,9 +246,13 @@ class Entry:
     def merge(self, other: "Entry") -> None:
         """Add what another process counted of the same transfers.
 
+        A process does not count a transfer in which none of its clients has a row, so the largest number of
+        transfers is kept.
+
         Args:
             other: The other process's entry.
         """
+        self.transfers = max(self.transfers, other.transfers)
         self._sent = self.sent + other.sent
         self._received = self.received + other.received
         self.messages += other.messages

@@ -175,7 +175,7 @@ def memory(extent: GraphExtent, config: AnyFedGATConfig) -> float:
     """
     size = torch.from_numpy(extent.sizes)
     if config.evaluation == "direct":
-        # A stored number of sparse features has its column beside it.
+        # A stored number of sparse features has its column next to it.
         node: float = NUMBER * extent.features
         if extent.sparse:
             node = (NUMBER + COLUMN) * extent.stored / max(1, extent.rows)

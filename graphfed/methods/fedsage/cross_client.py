@@ -128,6 +128,7 @@ def cross_gradients(
     members = rows_of_clients(cohort.client, cohort.num_clients)
     lengths = squared_lengths(x)
     gradients = generators.new_zeros(len(ids), *generators.shape)
+    # One generator at a time: the scores of all nodes of the cohort for all generators would not fit.
     for number, matrix in enumerate(generators.double()):
         nodes = (received.client == number).nonzero()[:, 0]
         others = (ids != number) & (members[:, 0] >= 0)
