@@ -339,7 +339,7 @@ def _work(config: RunConfig) -> str:
     settings = files.plain(config.to_json())
     if config.training.rounds <= SHORT_ROUNDS:
         sizes = [settings["training"].get(key) for key in SIZES]
-        return json.dumps([settings["method"], settings["data"], settings["task"], *sizes])
+        return json.dumps([settings[key] for key in ("method", "data", "task", "split")] + sizes)
     return json.dumps(_without_fractions(settings), sort_keys=True)
 
 

@@ -537,6 +537,16 @@ def test_rows_that_do_much_the_same_work_are_timed_once(
     assert timed == expected
 
 
+def test_rows_that_train_on_other_parts_of_the_data_are_timed_each(
+    toy: Paper, own_folder: Path, timed: list[str]
+) -> None:
+    splits = ("random:0.1,0.1,0.8", "random:0.6,0.2,0.2", "random:0.6,0.2,0.2")
+    rows = [Row(f"{n}", "fedavg", options={"split": split}) for n, split in enumerate(splits)]
+    paper = dataclasses.replace(toy, items=(dataclasses.replace(small(), rows=tuple(rows)),))
+    reproduce(paper, "small", seeds=[0], out="r")
+    assert timed == ["fedavg", "fedavg"]
+
+
 def test_timing_ends_after_a_while_but_every_method_on_every_data_set_is_timed(
     own_folder: Path, timed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
