@@ -33,7 +33,7 @@ from graphfed.reproductions.base import (
     same_runs,
 )
 from graphfed.reproductions.fedgraph import PAPER as FEDGRAPH
-from graphfed.reproductions.fedgraph_returns import (
+from graphfed.reproductions.fedgraph_policies import (
     draw_returns,
     returns,
     returns_cells,
