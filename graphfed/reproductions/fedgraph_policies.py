@@ -27,7 +27,6 @@ __all__ = [
     "ONE_COPY",
     "ONE_COPY_OF",
     "RUN",
-    "bandit",
     "ddpg",
     "draw_returns",
     "fig6",
@@ -50,7 +49,14 @@ FIRST_DEGREES = {"first_degrees": "all"}
 
 
 def quick_options(clients: int = 3) -> dict[str, object]:
-    """Return the options of the short version, and of learning its policies."""
+    """Return the options of the short version, and of learning its policies.
+
+    Args:
+        clients: Their number.
+
+    Returns:
+        The options.
+    """
     return {"data": "digits", "clients": clients, "split": "default", "rounds": 3}
 
 
@@ -77,7 +83,19 @@ def ddpg(
     clients: int = 20,
     quick_clients: int = 3,
 ) -> Policy:
-    """Return the paper's policy, learned by DDPG."""
+    """Return the paper's policy, learned by DDPG.
+
+    Args:
+        data: The data set.
+        episodes: Their number.
+        settings: Settings of the run that it is learned on, beyond those of every figure.
+        suffix: The end of its name.
+        clients: Their number.
+        quick_clients: Their number in the short version.
+
+    Returns:
+        The policy.
+    """
     return Policy(
         name=f"{data}-ddpg{suffix}",
         kind="ddpg",
@@ -256,7 +274,14 @@ def draw_returns(found: Found) -> Charts:
 
 
 def fig6(data: str) -> Measured:
-    """Return how the returns of both policies grew."""
+    """Return how the returns of both policies grew.
+
+    Args:
+        data: The data set.
+
+    Returns:
+        The item.
+    """
     return Measured(
         name="fig6",
         kind="returns",
