@@ -49,7 +49,7 @@ OPTIONS = {"clients": CLIENTS, "partition": "overlapping", "split": "random_plai
 CENTRAL = {"optimizer": "adam", "lr": 0.01, "local_steps": 1}
 #: The constant is the one of the reproduction, tuned for time on validation nodes with 20 clients.
 POLICIES: dict[str, dict[str, Any]] = {
-    "balanced": {"policy": "balanced", "clock": "wall", "round_time": 0.2},
+    "balanced": {"policy": "balanced", "clock": "wall"},
     "full": {"policy": "full"},
     "graphsage": {"policy": "graphsage"},
     "fastgcn": {"policy": "fastgcn"},
@@ -63,6 +63,8 @@ TINY = {"data.num_nodes": 200, "hidden": 4}
 EARLY = {"cora": 0.75}
 #: How far the targets are below central training; the first, of data that the paper states no target for.
 LESS_EARLY, LESS = 0.1, 0.01
+#: What is kept of what `balanced` has measured and decided.
+KEPT = ("fractions", "requests", "seconds", "next", "next_requests")
 #: Rounds from one evaluation to the next.
 EVERY = 2
 
@@ -113,7 +115,7 @@ def train_slowly(fed: Federation, arguments: Mapping[str, Any], log: Callable[[A
         log: Not used.
 
     Returns:
-        At the server, as JSON: history, seconds of every round, and the fractions that `balanced` has found.
+        At the server, as JSON: history, seconds of every round, and what `balanced` has found (`KEPT`).
     """
     assert fed.link is not None
     machine = SlowMachine(fed.link, *arguments["machine"])
@@ -131,7 +133,7 @@ def train_slowly(fed: Federation, arguments: Mapping[str, Any], log: Callable[[A
         seconds.append(time.perf_counter() - began)
         machine.is_slow = False
         for part in fed.local_parts(state.values["balance"]) if config.policy == "balanced" else ():
-            found.update({name: part[name].tolist() for name in ("fractions", "seconds", "next")})
+            found.update({name: part[name].tolist() for name in KEPT})
         return state
 
     outcome = train(

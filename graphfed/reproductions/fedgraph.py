@@ -493,8 +493,8 @@ BALANCED_LARGE = replace(
     title="Balanced clients, a generated social network of 100 000 nodes, 20 clients",
     notes=OF_SOCIAL.notes
     + paragraphs("""
-        FedGraph's policy is learned in 20 episodes of 150 rounds, where the paper has 300 of 300; tuned
-        constant is the best of 12 arms in 23 such episodes. Their seconds do not have those of learning.
+        FedGraph's policy is learned in 10 episodes of 100 rounds, for time, where the paper has 300 of 300;
+        tuned constant is the best of 4 arms in 7 such episodes. Their seconds do not have those of learning.
     """),
     options=LARGE_RUN,
     settings=LARGE,

@@ -123,9 +123,10 @@ def bandit(data: str, arms: Mapping[str, str]) -> Policy:
 DDPG = {"cora": ddpg("cora", 300), "citeseer": ddpg("citeseer", 40), "dblp": ddpg("dblp", 40)}
 BANDIT = {data: bandit(data, {} if data == "cora" else FEWER_ARMS) for data in DDPG}
 
-#: The generated graph of 100 000 nodes, and short episodes, because each takes half a minute.
+#: The generated graph of 100 000 nodes, with few and short episodes, because a round takes long.
 LARGE = {**DRAWN_ONCE, **ONE_COPY, "data.num_nodes": 100_000}
 LARGE_RUN = {**RUN, "data": "social", "clients": 20, "rounds": 150}
+LARGE_ARMS = {"bandit.shares": "0.05,0.25", "bandit.chances": "0.5,1"}
 LARGE_QUICK: dict[str, Any] = {
     "seeds": (0,),
     "options": {"clients": 3, "rounds": 3},
@@ -139,7 +140,7 @@ def large(kind: str, settings: Mapping[str, str], episodes: int | None = None) -
         name=f"social-{kind}",
         kind=kind,
         episodes=episodes,
-        options=LARGE_RUN,
+        options={**LARGE_RUN, "rounds": 100},
         settings={**LARGE, "first_degrees": "internal", **settings},
         quick_options=LARGE_QUICK["options"],
         quick_settings={**LARGE_QUICK["settings"], **(QUICK_ARMS if kind == "bandit" else {})},
@@ -147,7 +148,7 @@ def large(kind: str, settings: Mapping[str, str], episodes: int | None = None) -
     )
 
 
-LARGE_POLICIES = {"FedGraph": large("ddpg", {}, 20), "tuned constant": large("bandit", FEWER_ARMS)}
+LARGE_POLICIES = {"FedGraph": large("ddpg", {}, 10), "tuned constant": large("bandit", LARGE_ARMS)}
 
 
 # ---- Fig. 6: returns by episode ----------------------------------------------------------------------------
