@@ -10,6 +10,7 @@ repository. A cell that fails or warns stops the script, and the old notebook st
 tests/docs/test_notebooks.py fails where a notebook is not what this script writes."""
 
 import argparse
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -74,7 +75,8 @@ def execute(path: Path) -> NotebookNode:
         # Sockets in the file system: nothing listens on a port.
         kernel = client.create_kernel_manager()
         kernel.transport, kernel.ip = "ipc", f"{folder}/socket"
-        client.execute()
+        # What cells write for themselves goes with the folder.
+        client.execute(env={**os.environ, "TMPDIR": folder})
     for cell in notebook.cells:
         cell.metadata = NotebookNode()
         for output in cell.get("outputs", ()):

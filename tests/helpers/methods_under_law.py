@@ -5,7 +5,9 @@ have names of their own here.
 The skeleton is cut out of CONTRIBUTING.md into a module and loaded as a plug-in: one file is all that a
 method needs."""
 
+import atexit
 import re
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -28,6 +30,7 @@ def skeleton_source() -> str:
 
 def _make_module(name: str, source: str) -> None:
     folder = Path(tempfile.mkdtemp(prefix="graphfed-laws-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / f"{name}.py").write_text(source)
     sys.path.insert(0, str(folder))
 
