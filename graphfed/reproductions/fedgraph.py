@@ -478,7 +478,7 @@ def balanced(data: str, learned: Mapping[str, Policy] | None = None) -> Runs:
         divided_by={NEAR_BYTES: 1e6},
         against=MODELLED,
         targets={"early": early, "near": Target(row=best, less=0.01)},
-        seeds=range(10),
+        seeds=range(10 if data in LAMBDA else 5),
         options={**RUN, "clients": 20, "rounds": 150},
         settings={**DRAWN_ONCE, **ONE_COPY_OF.get(data, ONE_COPY)},
         quick=quick(),
