@@ -452,7 +452,8 @@ def balanced(data: str, learned: Mapping[str, Policy] | None = None) -> Runs:
     degrees = FIRST_DEGREES if data in LAMBDA else {"first_degrees": "internal"}
     fixed = {"full batches": FULL, "GraphSAGE": GRAPHSAGE, "FastGCN": FASTGCN, "constant": CONSTANT}
     tuned = {"constant for time": {**CONSTANT, **FOR_TIME[data]}} if data in FOR_TIME else {}
-    policies: dict[str, Any] = {"balanced": BALANCED, **fixed, **tuned}
+    longer_rounds = {"balanced, round_time=0.2": {**BALANCED, "round_time": 0.2}} if learned else {}
+    policies: dict[str, Any] = {"balanced": BALANCED, **longer_rounds, **fixed, **tuned}
     best = "central" if data in LAMBDA else "full batches"
     early = Target(share=0.75) if data == "cora" else Target(row=best, less=0.1)
     longer = {} if data in LAMBDA else dict.fromkeys(policies.keys() - {best}, LONGER)
