@@ -63,8 +63,8 @@ def compare(records: Records, asked: Claim) -> list[Finding]:
     Args:
         records: The records.
         asked: "ahead" and "of": one row or a list of rows. "by": how much larger the first must be; default
-            0. "percent": whether the difference is in percent of the second row. "smaller": whether the
-            first must be smaller instead.
+            0. "percent": whether the difference is in percent of the second row, seed by seed. "smaller":
+            whether the first must be smaller instead.
     """
     item, metric = asked["item"], asked["metric"]
     found = []
@@ -73,16 +73,17 @@ def compare(records: Records, asked: Claim) -> list[Finding]:
         seeds = [seed for seed in first if seed in second]
         if not seeds:
             raise RecordError(f"{item}: {shown(one)} and {shown(other)} have no seed in common")
-        unit = 100 / abs(sum(second[seed] for seed in seeds) / len(seeds)) if asked.get("percent") else 1
-        difference = paired_difference(*([unit * row[seed] for seed in seeds] for row in (first, second)))
+        pairs = [(first[seed], second[seed]) for seed in seeds]
+        if asked.get("percent"):
+            pairs = [(100 * a / b, 100.0) for a, b in pairs]
+        difference = paired_difference(*map(list, zip(*pairs, strict=True)))
         assert difference is not None
         least = float(asked.get("by", 0))
         verdict = (
             _verdict(difference, -math.inf, -least) if asked.get("smaller") else _verdict(difference, least)
         )
-        found.append(
-            Finding(item, f"{one} minus {other}: {_text(difference, '%' if unit != 1 else '')}", verdict)
-        )
+        unit = "%" if asked.get("percent") else ""
+        found.append(Finding(item, f"{one} minus {other}: {_text(difference, unit)}", verdict))
     return found
 
 

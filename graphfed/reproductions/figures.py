@@ -274,8 +274,7 @@ def curve_of(metric: str, results: Sequence[Result], against: str = ROUND) -> di
         far. x is [] if the runs have no such place. mean, std [X]: over the runs, std None for a single run;
         values [R, X];
         chosen: a `statistic` of the metric at each run's best round; best_round: one of these rounds; best_x:
-            the
-        place of one of them.
+            the place of one of them. Numbers of curves have 6 digits.
 
     Raises:
         InputError: The metric is not of the validation part.
@@ -308,10 +307,10 @@ def curve_of(metric: str, results: Sequence[Result], against: str = ROUND) -> di
         for result, evaluated in zip(results, lines, strict=True)
     ]
     return curve | {
-        "x": x,
-        "mean": [one["mean"] for one in statistics],
-        "std": [one["std"] for one in statistics],
-        "values": values,
+        "x": _for_drawing(x),
+        "mean": _for_drawing([one["mean"] for one in statistics]),
+        "std": _for_drawing([one["std"] for one in statistics]),
+        "values": [_for_drawing(of_run) for of_run in values],
         "best_x": statistic(best),
     }
 
@@ -335,6 +334,11 @@ def _by_place(curves: Sequence[_Points]) -> tuple[list[float], list[list[float |
     places = [np.searchsorted([x for x, _ in curve], grid, side="right") - 1 for curve in curves]
     values = [[curve[n][1] for n in found] for curve, found in zip(curves, places, strict=True)]
     return grid.tolist(), values
+
+
+def _for_drawing(values: Sequence[float | None]) -> list[float | None]:
+    """Round to 6 digits, with which a record of many curves is a third as large."""
+    return [None if value is None else float(f"{value:.6g}") for value in values]
 
 
 def _scaled(value: float | None, scale: int) -> float | None:
