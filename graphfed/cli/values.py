@@ -32,8 +32,9 @@ __all__ = [
 ]
 
 DATA_SETS = (
-    "digits", "social", "cora", "citeseer", "pubmed", "facebook", "lastfm", "dblp", "physics",
-    "physics_10k", "roads", "metr_la", "pems_bay", "metr_la_week", "metr_la_raw", "metr_la_20", "pems_bay_67",
+    "digits", "social", "cora", "citeseer", "pubmed", "facebook", "facebook_128", "lastfm", "dblp",
+    "physics", "physics_10k", "roads", "metr_la", "pems_bay", "metr_la_week", "metr_la_raw", "metr_la_20",
+    "pems_bay_67",
 )  # fmt: skip
 PARTITIONS = (
     "label_dirichlet", "label_skew", "random", "edges_uniform", "louvain", "metis", "overlapping", "ego",

@@ -157,6 +157,11 @@ _INCLUDED: dict[str, DatasetSpec] = {
         "pages that like each other: 22 470 nodes, 4 714 features, 4 classes",
         "Rozemberczki, Allen, Sarkar: Multi-Scale Attributed Node Embedding, 2021 (GPL-3.0)",
     ),
+    "facebook_128": _npz(
+        "facebook_128",
+        "facebook with 128 dense features: projections on singular vectors",
+        "Rozemberczki, Allen, Sarkar: Multi-Scale Attributed Node Embedding, 2021 (GPL-3.0)",
+    ),
     "lastfm": _npz(
         "lastfm",
         "listeners in Asia: 7 624 nodes, 18 countries; features incomplete, structure only",

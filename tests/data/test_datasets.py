@@ -56,6 +56,29 @@ def test_a_sample_has_its_nodes_with_the_edges_among_them_and_is_always_the_same
             assert (frozenset((j, k)) in linked_in_sample) == (frozenset((node[j], node[k])) in linked)
 
 
+def test_reduced_features_are_the_projections_on_the_first_singular_vectors(real_data):
+    whole, reduced, again = (load(name, real_data) for name in ("facebook", "facebook_128", "facebook_128"))
+    assert reduced.hash == again.hash != whole.hash
+    assert np.array_equal(reduced.y, whole.y)
+    assert np.array_equal(reduced.edges, whole.edges)
+    assert reduced.x.shape == (whole.num_nodes, 128)
+    assert np.allclose(np.abs(reduced.x).max(0), 1, rtol=0, atol=1e-6)
+    # Projections on singular vectors are the eigenvectors of X X^T, up to their scale.
+    x, u = whole.x.astype(np.float64), reduced.x.astype(np.float64)
+    u /= np.linalg.norm(u, axis=0)
+    assert np.allclose(u.T @ u, np.eye(128), rtol=0, atol=1e-5)
+    images = x @ (x.T @ u)
+    values = np.linalg.norm(images, axis=0)
+    assert np.allclose(images, u * values, rtol=0, atol=1e-4 * values.max())
+    assert (np.diff(values) <= 1e-6 * values.max()).all()
+    # No direction is left out: what remains of X has no larger one.
+    probe = np.random.default_rng(0).standard_normal(x.shape[0])
+    for _ in range(30):
+        probe -= u @ (u.T @ probe)
+        probe = x @ (x.T @ (probe / np.linalg.norm(probe)))
+    assert np.linalg.norm(probe) <= values.min() * 1.001
+
+
 @pytest.mark.parametrize("name", STATED_STRUCTURE)
 def test_the_incomplete_graphs_have_the_stated_structure(name, real_data):
     graph = load(name, real_data, structure_only=True)

@@ -1,4 +1,5 @@
-"""Public graphs that are stored as one npz file each: facebook, lastfm, dblp, physics (and a sample of it).
+"""Public graphs that are stored as one npz file each: facebook (and a version with dense features), lastfm,
+dblp, physics (and a sample of it).
 
 An npz file holds these arrays:
     edges          [m, 2] integers, one row per edge; the direction does not matter
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+import scipy.sparse.linalg
 
 from graphfed.data.dropped import edges_dropped, names_dropped
 from graphfed.data.graphs.graph import Graph, make_graph
@@ -41,6 +43,8 @@ class NpzSource:
         partial: A file in the same folder that holds the features of the first nodes only; None if there is
             no such file.
         sample: The number of nodes, drawn at random, that are kept with the edges among them; None: all.
+        singular: The number of singular vectors to which the features are reduced; None: the features
+            themselves.
     """
 
     name: str
@@ -49,8 +53,15 @@ class NpzSource:
     source: str
     partial: str | None = None
     sample: int | None = None
+    singular: int | None = None
 
 
+_FACEBOOK = NpzSource(
+    "facebook",
+    "facebook",
+    "facebook.npz",
+    "the public repository benedekrozemberczki/MUSAE, folder input (Facebook page-page network)",
+)
 _PHYSICS = NpzSource(
     "physics",
     "coauthor_physics",
@@ -60,12 +71,8 @@ _PHYSICS = NpzSource(
 NPZ_SOURCES = {
     source.name: source
     for source in (
-        NpzSource(
-            "facebook",
-            "facebook",
-            "facebook.npz",
-            "the public repository benedekrozemberczki/MUSAE, folder input (Facebook page-page network)",
-        ),
+        _FACEBOOK,
+        replace(_FACEBOOK, name="facebook_128", singular=128),
         NpzSource(
             "lastfm",
             "lastfm_asia",
@@ -111,7 +118,7 @@ def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Grap
         structure_only: Leave the features out.
 
     Returns:
-        The graph, with csr features [N, F] float32.
+        The graph, with csr features [N, F] float32; dense ones if they are reduced.
 
     Raises:
         InputError: The file is missing, cannot be read, or does not have the features. For a missing file the
@@ -140,8 +147,10 @@ def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Grap
             arrays.refuse(f"array 'edges' has shape {edges.shape}; expected [m, 2], one row per edge")
         if source.sample is not None:
             x, labels, edges = _sampled(source.sample, x, labels, edges)
+        dense = None if x is None or source.singular is None else _reduced(x, source.singular)
         try:
-            graph = make_graph(source.name, x, labels, edges.T, class_names=names)
+            features = x if dense is None else dense
+            graph = make_graph(source.name, features, labels, edges.T, class_names=names)
         except InputError as error:
             arrays.refuse(str(error))
         unread = names_dropped(arrays.names, ARRAYS, "array", place.name)
@@ -197,6 +206,27 @@ def _sampled(
     number[kept] = np.arange(len(kept))
     edges = number[edges]
     return None if x is None else x[kept], labels[kept], edges[(edges >= 0).all(1)]
+
+
+def _reduced(x: sp.csr_matrix, count: int) -> np.ndarray:
+    """Project the features on their first singular vectors, each column scaled to a largest size of 1.
+
+    Args:
+        x: [N, F].
+        count: k, the number of singular vectors.
+
+    Returns:
+        [N, k] float32 in [-1, 1], largest singular value first.
+    """
+    start = np.ones(min(x.shape))
+    _, values, vectors = scipy.sparse.linalg.svds(x.astype(np.float64), k=count, v0=start)
+    vectors = vectors[np.argsort(-values, kind="stable")]
+    # The sign of a singular vector is arbitrary: its largest entry is positive.
+    largest = np.abs(vectors).argmax(1)
+    vectors *= np.sign(vectors[np.arange(count), largest])[:, None]
+    projected = np.asarray(x @ vectors.T)
+    reduced: np.ndarray = projected / np.abs(projected).max(0)
+    return reduced.astype(np.float32)
 
 
 def _partial(place: Path, source: NpzSource) -> str:
