@@ -209,13 +209,12 @@ TYPED = {
         "about 0.2, 0.4 and 0.6 for the variances 0.1, 0.5 and 1",
         "FedGraph reaches 75 % first; the other schemes that reach it need less than 1.6 times",  # a claim
         "stays below 80 %",  # a claim
-        "needs less than 0.7 of the modelled seconds",  # likewise, as those that follow
-        "take more than 1.7 times as long",
-        "in less than 0.85 of its time",
-        "needs less than 0.8 of the time of the fastest fixed scheme",
+        "in less than 0.85 of its time",  # likewise, as those that follow
+        "and less than 0.6",
+        "take less than 2.5 times as long",
+        "in less than 0.7 of the time of full batches",
         "takes less than 0.4 of the modelled seconds",
         "needs more than 0.6 of the seconds of a round with all nodes",
-        "in less than 0.8 of the time of full batches",
         "`round_time=0.2`",  # a setting
     ),
 }
