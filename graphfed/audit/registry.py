@@ -22,6 +22,7 @@ _BUILT_IN = {
     "fedgat_features": "fedgat:CHECK",
     "fedgat_ldp_features": "fedgat_ldp:CHECK",
     "neighbour_sums": "attention_sums:CHECK",
+    "fedsage_gradients": "fedsage:CHECK",
     "fedgraph_embeddings": "fedgraph:CHECK",
 }
 
