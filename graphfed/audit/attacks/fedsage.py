@@ -170,9 +170,9 @@ def systems(transcript: Transcript, config: FedSagePlusConfig) -> Iterator[Syste
     assert cohort.x is not None
     rows = known(received("all_embeddings"), received("all_rows"))
     generators, gradients = received("all_generators").double(), received("feature_gradient").double()
-    for client in rows.client.unique().tolist():
+    for client in sorted(set(rows.client.tolist())):
         # Clients without nodes send a gradient of 0.
-        others = [k for k in cohort.client.unique().tolist() if k != client]
+        others = sorted(set(cohort.client.tolist()) - {client})
         if not others:
             continue
         nodes = (rows.client == client).nonzero()[:, 0]
