@@ -11,7 +11,7 @@ import torch
 from worlds import make_world
 
 import graphfed
-from graphfed.audit.attacks.fedsage import TOLERANCE, solve, systems
+from graphfed.audit.attacks.fedsage import TOLERANCE, Found, System, attack_gradients, received_systems, solve
 from graphfed.audit.attacks.fedsage import run as fedsage_gradients
 from graphfed.audit.base import AuditedRun, Finding
 from graphfed.audit.run import Audit, audit
@@ -70,7 +70,7 @@ def test_of_two_clients_the_solutions_are_features_of_nodes_of_the_other(sparse:
     assert cohort.x is not None
     features = dense_rows(cohort.x, np.arange(cohort.num_rows))
     of_client = [features[cohort.client == k] for k in (0, 1)]
-    for system in systems(run.transcript, run.config.training):  # type: ignore[arg-type]
+    for system in received_systems(run.transcript, run.config.training):  # type: ignore[arg-type]
         solutions, _ = solve(system.z, system.matrix, system.gradient, system.others)
         own, other = of_client if torch.allclose(system.own, of_client[0].mean(0)) else of_client[::-1]
         assert torch.cdist(solutions, other).min(1).values.max() < 1e-5
@@ -84,6 +84,29 @@ def test_many_nodes_give_the_mean_away_and_a_better_guess_at_single_ones(tmp_pat
     assert figures["mean_error"] < 1e-5
     assert figures["explained_without"] + 0.1 < figures["explained"] < 0.95
     assert finding.leaks
+
+
+def test_the_figures_of_a_system_are_those_of_a_calculation_by_hand() -> None:
+    """Three y = 0, 1, 5 with z = (0, 1), (1, 1), (2, 1) and V = (2, 0). The moments are (11, 6) and V S =
+    (10, 6). The line through the y is -0.5 + 2.5 z: errors 0.5, 1, 0.5, sum of squares 1.5 of 14 around the
+    mean 2. V generates 0, 2, 4: one exactly, and errors 1, 1."""
+    z = torch.tensor([[0.0, 1], [1, 1], [2, 1]]).double()
+    y = torch.tensor([[0.0], [1], [5]]).double()
+    gradient = 2 * torch.tensor([[10.0 - 11, 6 - 6]]).double()
+    system = System(z, torch.tensor([[2.0, 0]]).double(), gradient, 1, torch.tensor([9.0]).double(), y)
+    figures = attack_gradients([system])
+    assert figures.mean_error == pytest.approx(0, abs=1e-12)
+    assert figures.explained == pytest.approx(1 - 1.5 / 14)
+    assert figures == Found(
+        neighbours=3,
+        determined=0,
+        recovered=0,
+        recovered_without=1,
+        largest_error=0,
+        mean_error=figures.mean_error,
+        explained=figures.explained,
+        explained_without=1 - 2 / 14,
+    )
 
 
 def test_secure_aggregation_leaves_a_client_what_it_computes(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ computed here is not shown to be safe. The server is not the attacker here: it r
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 import torch
@@ -37,7 +37,7 @@ from graphfed.methods.fedsage.cross_client import CHUNK, closest_rows, known, ro
 from graphfed.methods.fedsage.generator import counted, squared_lengths
 from graphfed.nn.sparse import SparseMatrix, spmm
 
-__all__ = ["CHECK", "Found", "attack_gradients", "solve"]
+__all__ = ["CHECK", "Found", "System", "attack_gradients", "received_systems", "solve"]
 
 #: The largest error of a computed feature, relative to the largest feature of its system.
 TOLERANCE = 1e-3
@@ -107,18 +107,17 @@ def solve(z: Tensor, matrix: Tensor, gradient: Tensor, others: int) -> tuple[Ten
     return (moments @ torch.linalg.pinv(z)).t(), moments[:, -1] / len(z)
 
 
-def attack_gradients(transcript: Transcript, config: FedSagePlusConfig) -> Found:
-    """Run the attack of every client on the gradients that it receives in the first step.
+def attack_gradients(systems: Iterable[System]) -> Found:
+    """Solve what clients receive, and compare the solutions with the truth.
 
     Args:
-        transcript: The messages of the set-up.
-        config: The settings of the run.
+        systems: What they receive.
 
     Returns:
-        What the clients find.
+        What they find.
     """
     total, largest, mean_error = Counter[str](), 0.0, 0.0
-    for system in systems(transcript, config):
+    for system in systems:
         found, mean = solve(system.z, system.matrix, system.gradient, system.others)
         truth, scale = system.truth, float(system.truth.abs().amax().clamp(min=1e-30))
         guesses = {
@@ -150,7 +149,7 @@ def attack_gradients(transcript: Transcript, config: FedSagePlusConfig) -> Found
     )
 
 
-def systems(transcript: Transcript, config: FedSagePlusConfig) -> Iterator[System]:
+def received_systems(transcript: Transcript, config: FedSagePlusConfig) -> Iterator[System]:
     """Yield what every client receives for each of its generators of features in the first step.
 
     Args:
@@ -214,7 +213,7 @@ def run(audited: AuditedRun) -> Finding:
     config = audited.config.training
     assert isinstance(config, FedSagePlusConfig)
     transcript = audited.transcript
-    found = attack_gradients(transcript, config)
+    found = attack_gradients(received_systems(transcript, config))
     if not found.neighbours:
         return Finding(
             result="no client has a node with a hidden neighbour",
