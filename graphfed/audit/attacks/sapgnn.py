@@ -30,7 +30,7 @@ from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.transcript import Transcript, dense_rows, record_first_round
 from graphfed.federation.secure.protection import PLAINTEXT
 
-__all__ = ["FEATURES", "LABELS", "explained_variance", "group_by_direction", "purity"]
+__all__ = ["FEATURES", "LABELS"]
 
 #: The fraction of nodes whose features the server knows, and the largest number of nodes in the attack.
 KNOWN, MAX_NODES = 0.1, 20_000
