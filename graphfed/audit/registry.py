@@ -7,28 +7,29 @@ from graphfed.plugins import Registry
 
 __all__ = ["CHECKS"]
 
-#: The checks of graphfed in the order of the table on the screen, and the module that declares each as CHECK.
+#: The checks of graphfed in the order of the table on the screen, and where each is declared.
 _BUILT_IN = {
-    "plaintext_transfers": "plaintext_transfers",
-    "membership": "membership",
-    "training_counts": "training_counts",
-    "label_histogram": "label_histogram",
-    "fedgcn_features": "fedgcn",
-    "split_features": "sapgnn_features",
-    "split_labels": "sapgnn_labels",
-    "lumos_features": "lumos",
-    "released_classes": "prediction_release",
-    "cnfgnn_inputs": "cnfgnn",
-    "fedgat_features": "fedgat",
-    "fedgat_ldp_features": "fedgat_ldp",
-    "neighbour_sums": "attention_sums",
-    "fedgraph_embeddings": "fedgraph",
+    "plaintext_transfers": "plaintext_transfers:CHECK",
+    "membership": "membership:CHECK",
+    "training_counts": "training_counts:CHECK",
+    "label_histogram": "label_histogram:CHECK",
+    "fedgcn_features": "fedgcn:CHECK",
+    "split_features": "sapgnn:FEATURES",
+    "split_labels": "sapgnn:LABELS",
+    "lumos_features": "lumos:CHECK",
+    "released_classes": "prediction_release:CHECK",
+    "cnfgnn_inputs": "cnfgnn:CHECK",
+    "fedgat_features": "fedgat:CHECK",
+    "fedgat_ldp_features": "fedgat_ldp:CHECK",
+    "neighbour_sums": "attention_sums:CHECK",
+    "fedsage_gradients": "fedsage:CHECK",
+    "fedgraph_embeddings": "fedgraph:CHECK",
 }
 
 CHECKS = Registry(
     "check",
     "graphfed.audits",
     "CHECK",
-    {name: f"graphfed.audit.attacks.{module}:CHECK" for name, module in _BUILT_IN.items()},
+    {name: f"graphfed.audit.attacks.{place}" for name, place in _BUILT_IN.items()},
     lambda: Check,
 )

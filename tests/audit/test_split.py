@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import graphfed
-from graphfed.audit.attacks.sapgnn_features import explained_variance
-from graphfed.audit.attacks.sapgnn_labels import group_by_direction, purity
+from graphfed.audit.attacks.sapgnn import explained_variance, group_by_direction, purity
 from graphfed.audit.base import Finding
 from graphfed.audit.run import audit
 

@@ -47,7 +47,16 @@ from graphfed.nn.optim import AdamState, init_state, optimizer_step
 from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.random import fold
 
-__all__ = ["MESSAGES", "Embeddings", "cross_gradients", "train_across"]
+__all__ = [
+    "CHUNK",
+    "MESSAGES",
+    "Embeddings",
+    "closest_rows",
+    "cross_gradients",
+    "known",
+    "rows_of_clients",
+    "train_across",
+]
 
 #: Numbers of scores that are computed at a time.
 CHUNK = 1 << 24
@@ -90,7 +99,15 @@ def row_numbers(impaired: Impaired) -> RowIds:
 
 
 def known(rows: Tensor, client: Tensor) -> Embeddings:
-    """Read the received embeddings: rows [M, H + 1], and the id of each row's client [M]."""
+    """Read the received embeddings.
+
+    Args:
+        rows: [M, H + 1], the rows of `sent_rows`.
+        client: [M] int64, the id of each row's client.
+
+    Returns:
+        The embeddings.
+    """
     z = torch.cat([rows[:, :-1], rows.new_ones(len(rows), 1)], 1).double()
     return Embeddings(z, rows[:, -1].round().long(), client)
 
@@ -153,8 +170,14 @@ def cross_gradients(
 
 
 def rows_of_clients(client: Tensor, clients: int) -> Tensor:
-    """Return the rows of each client, [K_h, n] with n of the largest client, at least 1; -1 where it has no
-    more rows.
+    """List the rows of each client.
+
+    Args:
+        client: [N] int64, the index in the cohort of each row's client, ascending.
+        clients: K_h.
+
+    Returns:
+        [K_h, n] int64, with n rows of the largest client, at least 1; -1 where a client has no more rows.
     """
     counts = torch.bincount(client, minlength=clients)
     rows = torch.arange(max(1, int(counts.max())), device=client.device)

@@ -1,0 +1,274 @@
+"""FedSage+: features of other clients' nodes, which a client computes from the gradients that it receives.
+
+Every client j compares the neighbours V_p z_v that a client generates for its nodes v with its own nodes; the
+closest one is u_j(v, p). The client receives the sum of the gradients of the squared distances,
+
+    2 sum_j sum_v (V_p z_v - x_{u_j(v, p)}) z_v^T
+
+over its nodes v with at least p hidden neighbours. It knows its V_p and z_v and the number of the others. It
+computes sum_v y_v z_v^T with y_v = sum_j x_{u_j(v, p)}, and solves for the y_v with the pseudo-inverse of the
+matrix Z of rows z_v, whose last column is ones. Of m nodes,
+
+    m <= H + 1   the z_v are linearly independent, and every y_v is exact to rounding
+    m > H + 1    the solution of least norm is the projection of the y_v on the columns of Z. No guess that is
+                 linear in z_v is closer. It explains a fraction H / (m - 1) of the variance on average even
+                 if the features have nothing to do with the z_v
+    any m        the mean of the y_v is exact to rounding
+
+With two clients y_v are the features of one node; with more, a sum of one node of every other client.
+
+The attacker follows the protocol. The set-up is run again in this process, and every client attacks the
+gradients of the first step. Later steps, and the range and sparsity of features, are not used, so what is not
+computed here is not shown to be safe. The server is not the attacker here: it receives more.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.transcript import Transcript, dense_rows
+from graphfed.federation.cohort import Cohort
+from graphfed.methods.fedsage.config import FedSagePlusConfig
+from graphfed.methods.fedsage.cross_client import CHUNK, closest_rows, known, rows_of_clients
+from graphfed.methods.fedsage.generator import counted, squared_lengths
+from graphfed.nn.sparse import SparseMatrix, spmm
+
+__all__ = ["CHECK", "Found", "System", "attack_gradients", "received_systems", "solve"]
+
+#: The largest error of a computed feature, relative to the largest feature of its system.
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """What one client receives for one of its generators of features, and the truth.
+
+    Attributes:
+        z: [m, H + 1], the embeddings of its nodes with at least p hidden neighbours, with the column of ones.
+        matrix: V_p, [F, H + 1].
+        gradient: The sum of the others' gradients for V_p, [F, H + 1].
+        others: How many they are.
+        own: The mean of the client's own features, [F].
+        truth: y_v, [m, F]; the client does not have it.
+    """
+
+    z: Tensor
+    matrix: Tensor
+    gradient: Tensor
+    others: int
+    own: Tensor
+    truth: Tensor
+
+
+@dataclass(frozen=True)
+class Found:
+    """What all clients compute of the nodes that are closest to their generated neighbours.
+
+    Attributes:
+        neighbours: Pairs (v, p), generated neighbours that are compared with the others' nodes.
+        determined: Those whose client knows that y_v is exact: p has at most H + 1 nodes.
+        recovered: Those whose y_v is within the tolerance.
+        recovered_without: The same for a guess without gradients: the generated features, or the mean of the
+            client's own features, whichever is better.
+        largest_error: The largest error of a determined y_v, relative to the largest feature of its system.
+        mean_error: The same of the mean of the y_v of a system, over all systems.
+        explained: Of the y_v that are not recovered, the fraction of the variance around the mean of their
+            system that the solution explains; None if all are recovered.
+        explained_without: The same for the better guess without gradients, or 0 if the mean is better.
+    """
+
+    neighbours: int
+    determined: int
+    recovered: int
+    recovered_without: int
+    largest_error: float
+    mean_error: float
+    explained: float | None
+    explained_without: float | None
+
+
+def solve(z: Tensor, matrix: Tensor, gradient: Tensor, others: int) -> tuple[Tensor, Tensor]:
+    """Compute what a sum of gradients shows of the closest nodes.
+
+    Args:
+        z: [m, H + 1], the embeddings as they were sent, with the column of ones.
+        matrix: V_p, [F, H + 1].
+        gradient: The sum of the gradients for V_p, [F, H + 1].
+        others: The number of clients whose gradients are in the sum.
+
+    Returns:
+        The y_v of least norm, [m, F], and their mean, [F].
+    """
+    moments = others * matrix @ (z.t() @ z) - gradient / 2  # sum_v y_v z_v^T
+    return (moments @ torch.linalg.pinv(z)).t(), moments[:, -1] / len(z)
+
+
+def attack_gradients(systems: Iterable[System]) -> Found:
+    """Solve what clients receive, and compare the solutions with the truth.
+
+    Args:
+        systems: What they receive.
+
+    Returns:
+        What they find.
+    """
+    total, largest, mean_error = Counter[str](), 0.0, 0.0
+    for system in systems:
+        found, mean = solve(system.z, system.matrix, system.gradient, system.others)
+        truth, scale = system.truth, float(system.truth.abs().amax().clamp(min=1e-30))
+        guesses = {
+            "found": found,
+            "generated": system.others * system.z @ system.matrix.t(),
+            "own": (system.others * system.own).expand_as(truth),
+        }
+        exact = {name: (y - truth).abs().amax(1) <= TOLERANCE * scale for name, y in guesses.items()}
+        left = ~exact["found"]
+        total.update({f"{name} exact": float(which.sum()) for name, which in exact.items()})
+        guesses["mean"] = truth.mean(0).expand_as(truth)
+        total.update({name: float((y - truth)[left].square().sum()) for name, y in guesses.items()})
+        total["neighbours"] += len(truth)
+        mean_error = max(mean_error, float((mean - truth.mean(0)).abs().amax()) / scale)
+        if len(truth) <= system.z.shape[1]:
+            total["determined"] += len(truth)
+            largest = max(largest, float((found - truth).abs().amax()) / scale)
+    variance = total["mean"]
+    better = min(total["generated"], total["own"], variance)
+    return Found(
+        neighbours=int(total["neighbours"]),
+        determined=int(total["determined"]),
+        recovered=int(total["found exact"]),
+        recovered_without=int(max(total["generated exact"], total["own exact"])),
+        largest_error=largest,
+        mean_error=mean_error,
+        explained=1 - total["found"] / variance if variance else None,
+        explained_without=1 - better / variance if variance else None,
+    )
+
+
+def received_systems(transcript: Transcript, config: FedSagePlusConfig) -> Iterator[System]:
+    """Yield what every client receives for each of its generators of features in the first step.
+
+    Args:
+        transcript: The messages of the set-up.
+        config: The settings of the run.
+
+    Yields:
+        The systems with at least one node.
+    """
+
+    def received(name: str) -> Tensor:
+        payload = transcript.first(f"fedsage/{name}", "setup", to_server=False).payload
+        assert isinstance(payload, Tensor)
+        return payload
+
+    cohort, parts = transcript.cohort, config.generated
+    assert cohort.x is not None
+    rows = known(received("all_embeddings"), received("all_rows"))
+    generators, gradients = received("all_generators").double(), received("feature_gradient").double()
+    for client in sorted(set(rows.client.tolist())):
+        # Clients without nodes send a gradient of 0.
+        others = sorted(set(cohort.client.tolist()) - {client})
+        if not others:
+            continue
+        nodes = (rows.client == client).nonzero()[:, 0]
+        z, compared = rows.z[nodes].cpu(), counted(rows.counts[nodes], parts).cpu()
+        closest = closest_nodes(cohort, rows.z[nodes], generators[client], parts)[:, :, others]
+        own = dense_rows(cohort.x, (cohort.client == client).nonzero()[:, 0].cpu().numpy()).mean(0)
+        matrix, gradient = (g[client].cpu().view(-1, parts, z.shape[1]) for g in (generators, gradients))
+        for p in range(parts):
+            v = compared[:, p].nonzero()[:, 0]
+            if len(v):
+                truth = sum(dense_rows(cohort.x, of_client.numpy()) for of_client in closest[v, p].t())
+                assert isinstance(truth, Tensor)
+                yield System(z[v], matrix[:, p], gradient[:, p], len(others), own, truth)
+
+
+def closest_nodes(cohort: Cohort, z: Tensor, generator: Tensor, parts: int) -> Tensor:
+    """Find the node of every client that is closest to each generated neighbour.
+
+    Args:
+        cohort: The data of all clients.
+        z: [m, H + 1].
+        generator: V of the nodes' client, [F, P * (H + 1)].
+        parts: P.
+
+    Returns:
+        [m, P, K] int64, rows of the cohort.
+    """
+    assert cohort.x is not None
+    x = cohort.x.to(dtype=torch.float64)
+    products = spmm(x, generator) if isinstance(x, SparseMatrix) else x @ generator
+    products = products.view(-1, parts, z.shape[1])
+    members, lengths = rows_of_clients(cohort.client, cohort.num_clients), squared_lengths(x)
+    step = max(1, CHUNK // products[..., 0].numel())
+    return torch.cat([closest_rows(some, products, lengths, members) for some in torch.split(z, step)]).cpu()
+
+
+def run(audited: AuditedRun) -> Finding:
+    """Count the closest nodes whose features clients compute, and measure what they compute of the others."""
+    config = audited.config.training
+    assert isinstance(config, FedSagePlusConfig)
+    transcript = audited.transcript
+    found = attack_gradients(received_systems(transcript, config))
+    if not found.neighbours:
+        return Finding(
+            result="no client has a node with a hidden neighbour",
+            baseline="none",
+            verdict="no leak: the gradients are 0",
+            leaks=False,
+        )
+    count, without = found.neighbours, found.recovered_without
+    closest, what = (
+        ("the features of the other client's closest node", "these features")
+        if transcript.cohort.num_clients == 2
+        else ("the sum over the other clients of the features of their closest nodes", "these sums")
+    )
+    remaining = guess = ""
+    if found.explained is not None:
+        remaining = (
+            f"; for the others, the solution of least norm explains {100 * found.explained:.1f} % of the "
+            "variance around their mean"
+        )
+        guess = f", and {100 * (found.explained_without or 0.0):.1f} % of the variance"
+    mean_exact = found.mean_error <= TOLERANCE
+    return Finding(
+        result=f"from the gradients of the first step, clients compute {closest} for {found.recovered} of "
+        f"{count} generated neighbours ({100 * found.recovered / count:.1f} %){remaining}. They compute the "
+        f"mean with an error of at most {found.mean_error:.0e} of the largest feature",
+        baseline=f"{without} of {count}{guess}: the generated features, or the mean of a client's own nodes",
+        verdict=_verdict(found, mean_exact, what),
+        leaks=mean_exact or found.recovered > without or _is_better(found),
+        value=found.recovered / count,
+        no_signal=without / count,
+        details={name: value for name, value in asdict(found).items() if value is not None},
+    )
+
+
+def _is_better(found: Found) -> bool:
+    """Return whether the solution of least norm explains more than a guess without gradients."""
+    return found.explained is not None and found.explained > (found.explained_without or 0.0) + 0.01
+
+
+def _verdict(found: Found, mean_exact: bool, what: str) -> str:
+    if found.recovered > found.recovered_without:
+        return f"leaks exactly: clients compute {what} and do not need to guess"
+    if _is_better(found):
+        return f"leaks in part: clients guess {what} better than without the gradients"
+    if mean_exact:
+        return f"leaks the mean of {what}; this attack finds no more"
+    return "no leak found: this attack computes nothing from the gradients"
+
+
+CHECK = Check(
+    name="fedsage_gradients",
+    tests="features of other clients' nodes, from the gradients for generators of missing neighbours",
+    attacker="a client that follows the protocol: its embeddings and generators, and the sums of the other "
+    "clients' gradients that it receives",
+    run=run,
+    methods=("fedsage_plus",),
+    transfers=("fedsage/feature_gradient",),
+)
