@@ -214,7 +214,7 @@ TYPED = {
         "take less than 2.5 times as long",
         "in less than 0.7 of the time of full batches",
         "takes less than 0.4 of the modelled seconds",
-        "needs more than 0.6 of the seconds of a round with all nodes",
+        "needs more than 0.85 of the seconds of a round with all nodes",
         "`round_time=0.2`",  # a setting
     ),
 }
