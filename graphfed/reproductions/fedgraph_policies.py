@@ -21,12 +21,12 @@ __all__ = [
     "FIRST_DEGREES",
     "LAMBDA",
     "LARGE",
-    "LARGE_POLICIES",
     "LARGE_QUICK",
     "LARGE_RUN",
     "ONE_COPY",
     "ONE_COPY_OF",
     "RUN",
+    "SHORT",
     "ddpg",
     "draw_returns",
     "fig6",
@@ -123,32 +123,54 @@ def bandit(data: str, arms: Mapping[str, str]) -> Policy:
 DDPG = {"cora": ddpg("cora", 300), "citeseer": ddpg("citeseer", 40), "dblp": ddpg("dblp", 40)}
 BANDIT = {data: bandit(data, {} if data == "cora" else FEWER_ARMS) for data in DDPG}
 
-#: The generated graph of 100 000 nodes, with few and short episodes, because a round takes long.
+#: The generated graph of 100 000 nodes.
 LARGE = {**DRAWN_ONCE, **ONE_COPY, "data.num_nodes": 100_000}
 LARGE_RUN = {**RUN, "data": "social", "clients": 20, "rounds": 150}
-LARGE_ARMS = {"bandit.shares": "0.05,0.25", "bandit.chances": "0.5,1"}
 LARGE_QUICK: dict[str, Any] = {
     "seeds": (0,),
     "options": {"clients": 3, "rounds": 3},
     "settings": {"data.num_nodes": 500},
 }
+#: What is learned in few and short episodes, because a round takes long.
+SHORT_EPISODES, FEWEST_ARMS = 10, {"bandit.shares": "0.05,0.25", "bandit.chances": "0.5,1"}
+SHORT_RUN = {**RUN, "clients": 20, "rounds": 100}
 
 
-def large(kind: str, settings: Mapping[str, str], episodes: int | None = None) -> Policy:
-    """Return a policy for the generated graph of 100 000 nodes."""
-    return Policy(
-        name=f"social-{kind}",
-        kind=kind,
-        episodes=episodes,
-        options={**LARGE_RUN, "rounds": 100},
-        settings={**LARGE, "first_degrees": "internal", **settings},
-        quick_options=LARGE_QUICK["options"],
-        quick_settings={**LARGE_QUICK["settings"], **(QUICK_ARMS if kind == "bandit" else {})},
-        quick_episodes=2 if kind == "ddpg" else None,
-    )
+def short(
+    name: str,
+    data: str,
+    settings: Mapping[str, object],
+    quick: Mapping[str, object],
+    quick_settings: Mapping[str, object] | None = None,
+) -> dict[str, Policy]:
+    """Return FedGraph's policy and the tuned constant, for degrees of internal edges."""
+
+    def policy(
+        kind: str, arms: Mapping[str, str], quick_arms: Mapping[str, str], episodes: int | None
+    ) -> Policy:
+        return Policy(
+            name=f"{name}-{kind}",
+            kind=kind,
+            episodes=episodes,
+            options={**SHORT_RUN, "data": data},
+            settings={**settings, "first_degrees": "internal", **arms},
+            quick_options=quick,
+            quick_settings={**(quick_settings or {}), **quick_arms},
+            quick_episodes=episodes and 2,
+        )
+
+    return {
+        "FedGraph": policy("ddpg", {}, {}, SHORT_EPISODES),
+        "tuned constant": policy("bandit", FEWEST_ARMS, QUICK_ARMS, None),
+    }
 
 
-LARGE_POLICIES = {"FedGraph": large("ddpg", {}, 10), "tuned constant": large("bandit", LARGE_ARMS)}
+#: The learned policies of the balanced policy's items, by data set. On Cora and CiteSeer those of `DDPG` are
+#: compared.
+SHORT = {
+    "dblp": short("dblp-internal", "dblp", {**DRAWN_ONCE, **ONE_COPY}, quick_options()),
+    "social": short("social", "social", LARGE, LARGE_QUICK["options"], LARGE_QUICK["settings"]),
+}
 
 
 # ---- Fig. 6: returns by episode ----------------------------------------------------------------------------
