@@ -147,9 +147,8 @@ def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Grap
             arrays.refuse(f"array 'edges' has shape {edges.shape}; expected [m, 2], one row per edge")
         if source.sample is not None:
             x, labels, edges = _sampled(source.sample, x, labels, edges)
-        dense = None if x is None or source.singular is None else _reduced(x, source.singular)
+        features = x if x is None or source.singular is None else _reduced(x, source.singular)
         try:
-            features = x if dense is None else dense
             graph = make_graph(source.name, features, labels, edges.T, class_names=names)
         except InputError as error:
             arrays.refuse(str(error))
