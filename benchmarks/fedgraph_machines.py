@@ -2,15 +2,18 @@
 
 The server and each client have a process of their own, as with `--runtime processes`. All are on this
 machine; waiting makes the clients' machines unequal (`SlowMachine`). In a round, before a client sends a
-message, its process sleeps for a multiple of the processor time that it has used since its last message, and
-for the bytes that it has received and sends over a bandwidth. Multiples and bandwidths of clients have the
-ratios that FedGraph's time model draws; the fastest processor is `SLOWDOWN` times as slow as this
-one, so that a core has time for all processes and their waits decide how long a round takes. The server is
-not slowed down, and nothing is in evaluations, which are not timed.
+message, its process sleeps until its last message is a multiple of the processor time ago that it has used
+since then, and the time that the bytes that it has received and sends need over a bandwidth. Multiples and
+bandwidths of clients have the ratios that FedGraph's time model draws; the fastest processor is
+`Case.slowdown` times as slow as this one, so that a core has time for all processes and their waits decide
+how long a round takes. The server is not slowed down, and nothing is in evaluations, which are not timed.
 
 A round's wall seconds are those between its begin and its end at the server. Policies take turns within each
-seed. The targets are the reproduction's: 75 percent on Cora and ten points below central training on other
-data, and one point below central training, on the validation nodes of the same split."""
+seed. FedGraph's policy and the tuned constant are learned first, on the same clients, partition and split and
+in modelled time, as in the reproduction's rows with few episodes. Targets are the reproduction's: 75 percent
+on Cora and ten points below the best on other data, and one point below the best, on the validation nodes of
+the same split; the best is that of central training on Cora and CiteSeer, and of full batches on the other
+data."""
 
 import argparse
 import json
@@ -18,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,35 +41,69 @@ from graphfed.runs.config import make_config
 from graphfed.runs.train import train
 from graphfed.runtime.processes import Workers
 from graphfed.studies.plan import InputCache
+from graphfed.studies.policy_learning import learn_policy
 from graphfed.tasks.registry import get_task
 
 CLIENTS = 4
-#: How many times as slow as a core of this machine the fastest client is, and the factor by which bandwidths
-#: are below those of the time model.
-SLOWDOWN = 8.0
 PAPER = {"preset": "paper", "partition_seed": 0, "split_seed": 0}
-OPTIONS = {"clients": CLIENTS, "partition": "overlapping", "split": "random_plain:0.6,0.2,0.2"}
+OPTIONS: dict[str, Any] = {
+    "clients": CLIENTS,
+    "partition": "overlapping",
+    "split": "random_plain:0.6,0.2,0.2",
+}
 CENTRAL = {"optimizer": "adam", "lr": 0.01, "local_steps": 1}
-#: The constant is the one of the reproduction, tuned for time on validation nodes with 20 clients.
 POLICIES: dict[str, dict[str, Any]] = {
     "balanced": {"policy": "balanced", "clock": "wall"},
     "full": {"policy": "full"},
     "graphsage": {"policy": "graphsage"},
     "fastgcn": {"policy": "fastgcn"},
-    "constant": {"policy": "constant", "batch": 128, "probability": 1.0},
 }
-DATA: dict[str, dict[str, Any]] = {
-    "cora": {"first_degrees": "all"},
-    "social": {"partition.copies": "one", "data.num_nodes": 20_000},
+#: What is learned for the clients of a data set, as `graphfed.reproductions.fedgraph_policies.short` does.
+LEARNED: dict[str, dict[str, Any]] = {
+    "ddpg": {"episodes": 10},
+    "bandit": {"settings": {"bandit.shares": "0.05,0.25", "bandit.chances": "0.5,1"}},
 }
-TINY = {"data.num_nodes": 200, "hidden": 4}
-EARLY = {"cora": 0.75}
-#: How far the targets are below central training; the first, of data that the paper states no target for.
+LEARNING_ROUNDS = 100
+
+
+@dataclass(frozen=True)
+class Case:
+    """A data set and how its runs are made.
+
+    Attributes:
+        settings: Of FedGraph, data and partition.
+        rounds: Of full batches.
+        others: Rounds of the other policies; None for as many.
+        every: Rounds from one evaluation to the next.
+        slowdown: How many times as slow as a core of this machine the fastest client is, and the factor by
+            which bandwidths are below those of the time model.
+        early: The first target; None for `LESS_EARLY` below the best.
+        is_best_central: Whether the targets follow central training; otherwise full batches.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    rounds: int = 120
+    others: int | None = None
+    every: int = 2
+    slowdown: float = 8.0
+    early: float | None = None
+    is_best_central: bool = False
+
+
+ALL_DEGREES: dict[str, Any] = {"first_degrees": "all"}
+ONE_COPY: dict[str, Any] = {"partition.copies": "one", "first_degrees": "internal"}
+DATA = {
+    "cora": Case(ALL_DEGREES, early=0.75, is_best_central=True),
+    "citeseer": Case(ALL_DEGREES, rounds=60, is_best_central=True),
+    "dblp": Case(ONE_COPY, rounds=130, others=200),
+    "social": Case({**ONE_COPY, "data.num_nodes": 100_000}, rounds=110, others=220, every=5, slowdown=2.0),
+}
+TINY_ROUNDS = MEASURED_ROUNDS * REPEATS + 2
+TINY = Case({**ONE_COPY, "data.num_nodes": 200, "hidden": 4}, rounds=TINY_ROUNDS)
+#: How far the targets are below the best.
 LESS_EARLY, LESS = 0.1, 0.01
 #: What is kept of what `balanced` has measured and decided.
 KEPT = ("fractions", "requests", "seconds", "next", "next_requests")
-#: Rounds from one evaluation to the next.
-EVERY = 2
 
 
 # ---- in the processes
@@ -74,6 +111,9 @@ EVERY = 2
 
 class SlowMachine:
     """The link of a client with a slower processor and network than this machine has.
+
+    A time that is slept does not depend on what else this machine does: while a client waits for a core,
+    its own slow machine would have computed.
 
     Args:
         link: The link that sends and receives.
@@ -84,24 +124,28 @@ class SlowMachine:
     def __init__(self, link: Link, factor: float, bandwidth: float) -> None:
         self._link, self._factor, self._bandwidth = link, factor, bandwidth
         self.is_slow = False
-        self._since, self._received = 0.0, 0
+        self._processor, self._clock, self._waited, self._received = 0.0, 0.0, 0.0, 0
 
     def begin(self) -> None:
         """Count from here, and be slow."""
-        self.is_slow, self._since, self._received = True, time.process_time(), 0
+        self.is_slow, self._waited, self._received = True, 0.0, 0
+        self._processor, self._clock = time.process_time(), time.perf_counter()
 
     def send(self, to: int, key: str, message: bytes) -> None:
         """Send a message when this client's machine would have computed and sent it."""
         if self.is_slow:
-            computed = time.process_time() - self._since
+            computed = self._factor * (time.process_time() - self._processor)
             transferred = (self._received + len(message)) / self._bandwidth
-            time.sleep((self._factor - 1) * computed + transferred)
+            spent = time.perf_counter() - self._clock - self._waited
+            time.sleep(max(0.0, computed + transferred - spent))
             self.begin()
         self._link.send(to, key, message)
 
     def recv(self, sender: int, key: str) -> bytes:
         """Wait for a message. The time to receive it passes before the next one is sent."""
+        began = time.perf_counter()
         message = self._link.recv(sender, key)
+        self._waited += time.perf_counter() - began
         self._received += len(message)
         return message
 
@@ -149,24 +193,59 @@ def train_slowly(fed: Federation, arguments: Mapping[str, Any], log: Callable[[A
 # ---- the caller
 
 
-def machines() -> list[tuple[float, float]]:
+def machines(slowdown: float) -> list[tuple[float, float]]:
     """Return each client's factor and bandwidth, by the draws of the time model."""
     default, clients = FedGraphConfig(), torch.arange(CLIENTS)
     draws = {
         purpose: default.spread ** (2 * uniform(fold(0, "fedgraph", purpose), clients)[:, 0] - 1)
         for purpose in ("speed", "bandwidth")
     }
-    factors = SLOWDOWN * draws["speed"].max() / draws["speed"]
+    factors = slowdown * draws["speed"].max() / draws["speed"]
     return list(
-        zip(factors.tolist(), (default.bandwidth / SLOWDOWN * draws["bandwidth"]).tolist(), strict=True)
+        zip(factors.tolist(), (default.bandwidth / slowdown * draws["bandwidth"]).tolist(), strict=True)
     )
 
 
-def run(running: Workers, folder: Path, config: Any, inputs: Any, *, slow: bool) -> tuple[list[Any], ...]:
+def learned(data: str, case: Case, rounds: int, place: Path) -> tuple[dict[str, dict[str, Any]], Any]:
+    """Learn FedGraph's policy and the tuned constant in a folder, or go on there.
+
+    Args:
+        data: The data set.
+        case: Its runs.
+        rounds: The rounds of an episode.
+        place: The folder.
+
+    Returns:
+        Their settings, and what the record says of them.
+    """
+    settings: dict[str, dict[str, Any]] = {}
+    about = {}
+    for kind, arguments in LEARNED.items():
+        own = {**PAPER, **case.settings, **arguments.get("settings", {})}
+        folder = place / f"{data}-{kind}"
+        policy = learn_policy(
+            kind,
+            **OPTIONS,
+            data=data,
+            rounds=rounds,
+            threads=1,
+            episodes=arguments.get("episodes"),
+            settings=own,
+            out=folder,
+        )
+        settings[kind] = {"policy": kind, "policy_file": str(policy.file.resolve())}
+        spent = sum(policy.seconds[part] for part in ("rounds", "evaluation", "learning"))
+        about[kind] = {"episodes": len(policy.episodes), "rounds": rounds, "seconds": spent, **policy.details}
+        print(f"{data}: {kind} learned in {spent:.0f} s", file=sys.stderr)
+    return settings, about
+
+
+def run(
+    running: Workers, folder: Path, config: Any, inputs: Any, each: Sequence[tuple[float, float]]
+) -> tuple[list[Any], ...]:
     """Return history, seconds of every round, and what `balanced` has found, of a run in processes."""
     common = {"config": asdict(config.training), "task": asdict(inputs.task(config.task))}
     arguments: dict[int, dict[str, Any]] = {SERVER_INDEX: {**common, "data": None, "machine": (1.0, 1e12)}}
-    each = machines() if slow else [(1.0, 1e12)] * CLIENTS
     kind = get_task("classification").data
     for k, part in enumerate(inputs.parts(config, running.workers)):
         path = folder / f"{k}.safetensors"
@@ -176,16 +255,33 @@ def run(running: Workers, folder: Path, config: Any, inputs: Any, *, slow: bool)
     return tuple(json.loads(results[SERVER_INDEX]["of_server"]))
 
 
-def check(running: Workers, folder: Path, options: Mapping[str, Any], cache: InputCache) -> None:
+def check(running: Workers, folder: Path, options: Mapping[str, Any], each: Any, cache: InputCache) -> None:
     """Check that slow machines and this one in a single process compute the same."""
-    config = make_config("fedgraph", **{**options, "rounds": 1 + EVERY})
-    history, *_ = run(running, folder, config, cache.get(config), slow=True)
-    together = graphfed.run("fedgraph", **{**options, "rounds": 1 + EVERY}, out=folder / "together")
+    config = make_config("fedgraph", **options)
+    history, *_ = run(running, folder, config, cache.get(config), each)
+    together = graphfed.run("fedgraph", **options, out=folder / "together")
     assert together.rounds == len(history)
     lines = (folder / "together" / "metrics.jsonl").read_text().splitlines()
     for one, other in zip(history[1:], map(json.loads, lines[1:]), strict=True):
         assert abs(one["facts"]["modelled_seconds"] / other["facts"]["modelled_seconds"] - 1) < 1e-9
         assert abs(best_of([one]) - best_of([other])) < 0.01
+
+
+def bests(data: str, case: Case, seeds: Sequence[int]) -> list[float]:
+    """Return the best validation accuracy of what the targets follow, for each seed."""
+    own = {key: value for key, value in case.settings.items() if key in ("data.num_nodes", "hidden")}
+    method, settings = "fedgraph", {**PAPER, **case.settings, **POLICIES["full"]}
+    if case.is_best_central:
+        method, settings = "central", {**PAPER, **own, **CENTRAL}
+    found = []
+    for seed in seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "run"
+            options: dict[str, Any] = {**OPTIONS, "data": data, "rounds": case.rounds, "seed": seed}
+            graphfed.run(method, settings={**settings, "eval_every": case.every}, out=place, **options)
+            lines = map(json.loads, (place / "metrics.jsonl").read_text().splitlines())
+            found.append(max(line["val"]["accuracy"] for line in lines if line["val"]))
+    return found
 
 
 def times_to(target: float, history: Sequence[Mapping[str, Any]], ends: Sequence[float]) -> dict[str, Any]:
@@ -211,39 +307,51 @@ def mean(values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def measure(
-    data: str, seeds: Sequence[int], rounds: int, *, tiny: bool, save: Callable[[dict[str, Any]], None]
+    data: str,
+    case: Case,
+    seeds: Sequence[int],
+    place: Path,
+    *,
+    learning_rounds: int,
+    save: Callable[[dict[str, Any]], None],
 ) -> None:
     """Measure every policy on a data set, and save what was found after each seed."""
-    own: dict[str, Any] = {**PAPER, "eval_every": EVERY, **DATA[data], **(TINY if tiny else {})}
-    options: dict[str, Any] = {**OPTIONS, "data": data, "rounds": rounds}
-    best = []
-    for seed in seeds:
-        central = {key: value for key, value in own.items() if key in ("data.num_nodes", "hidden", *PAPER)}
-        with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder) / "run"
-            graphfed.run("central", seed=seed, settings={**central, **CENTRAL}, out=place, **options)
-            lines = map(json.loads, (place / "metrics.jsonl").read_text().splitlines())
-            best.append(max(line["val"]["accuracy"] for line in lines))
-    central_best = sum(best) / len(best)
-    targets = {"early": EARLY.get(data, central_best - LESS_EARLY), "near": central_best - LESS}
-    cache = InputCache()
-    runs: dict[str, list[tuple[list[Any], ...]]] = {name: [] for name in POLICIES}
+    options: dict[str, Any] = {**OPTIONS, "data": data}
+    own: dict[str, Any] = {**PAPER, "eval_every": case.every, **case.settings}
+    of_learned, about = learned(data, case, learning_rounds, place)
+    policies = {**POLICIES, **of_learned}
+    of_seeds = bests(data, case, seeds)
+    best = sum(of_seeds) / len(of_seeds)
+    targets = {"early": case.early or best - LESS_EARLY, "near": best - LESS}
+    each, cache = machines(case.slowdown), InputCache()
+    runs: dict[str, list[tuple[list[Any], ...]]] = {name: [] for name in policies}
     with Workers([[k] for k in range(CLIENTS)]) as running, tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        check(running, place, {**options, "seed": 0, "settings": {**own, "policy": "full"}}, cache)
+        few = {**options, "rounds": 1 + case.every, "seed": 0, "settings": {**own, **POLICIES["full"]}}
+        check(running, Path(folder), few, each, cache)
         for done, seed in enumerate(seeds, 1):
-            for name, settings in POLICIES.items():
-                config = make_config("fedgraph", seed=seed, settings={**own, **settings}, **options)
-                runs[name].append(run(running, place, config, cache.get(config), slow=True))
+            for name, settings in policies.items():
+                rounds = case.rounds if name == "full" else case.others or case.rounds
+                chosen = {**own, **settings}
+                config = make_config("fedgraph", seed=seed, rounds=rounds, settings=chosen, **options)
+                runs[name].append(run(running, Path(folder), config, cache.get(config), each))
                 spent = sum(runs[name][-1][1])
                 print(f"{data}, seed {seed}, {name}: {spent:.1f} s", load_average(), file=sys.stderr)
-            policies = figures(runs, targets)
-            found = {"targets": targets, "rounds": rounds, "seeds": list(seeds[:done]), "policies": policies}
-            save(found)
+            save(
+                {
+                    "targets": targets,
+                    "slowdown": case.slowdown,
+                    "machines": [{"factor": factor, "bandwidth": speed} for factor, speed in each],
+                    "seeds": list(seeds[:done]),
+                    "learned": about,
+                    "policies": figures(runs, targets, policies),
+                }
+            )
 
 
 def figures(
-    runs: Mapping[str, Sequence[tuple[list[Any], ...]]], targets: Mapping[str, float]
+    runs: Mapping[str, Sequence[tuple[list[Any], ...]]],
+    targets: Mapping[str, float],
+    policies: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Return the figures of every policy over its seeds."""
     found: dict[str, Any] = {}
@@ -256,7 +364,8 @@ def figures(
         # The rounds that `balanced` measures differ from its later ones.
         later = slice(len(of_seeds[0][1]) // 2, None)
         found[name] = {
-            "settings": POLICIES[name],
+            "settings": {key: value for key, value in policies[name].items() if key != "policy_file"},
+            "number_of_rounds": len(of_seeds[0][1]),
             "accuracy": mean([best_of(history) for history, *_ in of_seeds]),
             "round": mean([float(torch.tensor(seconds[later]).median()) for _, seconds, _ in of_seeds]),
             "modelled_round": mean([modelled_round(history[later]) for history, *_ in of_seeds]),
@@ -296,22 +405,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_common_options(parser, "fedgraph_machines")
     parser.add_argument("--data", nargs="+", choices=DATA, default=["cora"], help="replace in the record")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--rounds", type=int, default=120)
+    parser.add_argument("--policies", type=Path, help="the folder of what is learned; default: temporary")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     began, load_before = time.perf_counter(), load_average()
-    each = [{"factor": factor, "bandwidth": bandwidth} for factor, bandwidth in machines()]
     found = json.loads(options.out.read_text())["data"] if options.out.exists() and not options.tiny else {}
 
     def save(data: str, of_data: dict[str, Any]) -> None:
         found[data] = of_data
-        finish(options.out, began, load_before, {"slowdown": SLOWDOWN, "machines": each, "data": found})
+        finish(options.out, began, load_before, {"data": found})
 
-    chosen, seeds, rounds = options.data, options.seeds, options.rounds
+    cases, seeds, rounds = {data: DATA[data] for data in options.data}, options.seeds, LEARNING_ROUNDS
     if options.tiny:
-        chosen, seeds, rounds = ["social"], [0], MEASURED_ROUNDS * REPEATS + 2
-    for data in chosen:
-        measure(data, seeds, rounds, tiny=options.tiny, save=partial(save, data))
+        cases, seeds, rounds = {"social": TINY}, [0], 3
+    with tempfile.TemporaryDirectory() as folder:
+        for data, case in cases.items():
+            place = options.policies or Path(folder)
+            measure(data, case, seeds, place, learning_rounds=rounds, save=partial(save, data))
 
 
 if __name__ == "__main__":
