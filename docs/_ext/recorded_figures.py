@@ -53,7 +53,7 @@ class Records:
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The functions, by the names that pages use."""
         texts = (self.ours, self.printed, self.difference, self.relative, self.value, self.spread)
-        costs = (self.timed, self.ratio)
+        costs = (self.timed, self.ratio, self.reached)
         numbers = (self.count_seeds, self.mean, self.sd, self.printed_mean, self.relative_mean)
         several = (self.number, self.means, self.gaps, self.paired)
         own = {function.__name__: function for function in (*texts, *costs, *numbers, *several)}
@@ -125,6 +125,28 @@ class Records:
         """
         mean, std = (self.number(name, f"{path}.{key}") for key in ("mean", "std"))
         return figure_text({"mean": mean, "std": std}, "", places)
+
+    def reached(self, name: str, path: str, form: str = ".1f", *, per: float = 1) -> str:
+        """Return a mean over the runs that reached a target: ``18.6 ± 1.2``, ``18.6 in 4 of 5 runs`` or
+        ``not reached``.
+
+        Args:
+            name: The record.
+            path: The JMESPath of an object with "values", null where a run did not reach the target, and
+                the "mean" and "std" of all runs.
+            form: The format of a number.
+            per: The number by which the numbers are divided.
+        """
+        values = self._found(name, f"{path}.values")
+        if not isinstance(values, list):
+            raise RecordError(f"{name}: no values of runs at {path}")
+        known = [value / per for value in values if value is not None]
+        if not known:
+            return "not reached"
+        mean = format(sum(known) / len(known), form)
+        if len(known) < len(values):
+            return f"{mean} in {len(known)} of {len(values)} runs"
+        return f"{mean} ± {format(self.number(name, f'{path}.std') / per, form)}"
 
     def timed(self, name: str, path: str, per: float = 1) -> str:
         """Return the minimum and the median of a repeated measurement: ``1.9 / 2.3``.
@@ -211,11 +233,14 @@ class Records:
             raise RecordError(f"no record {shown(name)} in {self.folder.name}; {did_you_mean(name, names)}")
         return _content(path, path.stat().st_mtime_ns)
 
-    def _search(self, name: str, path: str) -> Any:
+    def _found(self, name: str, path: str) -> Any:
         try:
-            found = jmespath.search(_unescaped(path), self.record(name))
+            return jmespath.search(_unescaped(path), self.record(name))
         except jmespath.exceptions.JMESPathError as error:
             raise RecordError(f"{name}: {path} is no JMESPath: {error}") from None
+
+    def _search(self, name: str, path: str) -> Any:
+        found = self._found(name, path)
         if found is None or isinstance(found, list | dict):
             what = "nothing" if found is None else f"a {type(found).__name__} of {len(found)}"
             raise RecordError(f"{name}: {what} at {path}; a figure is one number or text")

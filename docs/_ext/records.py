@@ -1,9 +1,10 @@
 """Sphinx directives for figures of records, and mathematics as MathML; nothing is fetched from the network.
 
 Text may call the functions of `recorded_figures`: ``{{ ours("lumos/fig3", "GCN, Lumos", "accuracy") }}``. The
-directive `reproduction-table` prints our figures of an item next to the paper's. `reproduction-plot` draws an
-item. `claim` prints a sentence and checks the relation between figures that it states. A name that a record
-does not contain, or a claim that a record contradicts, is reported with file and line and fails the build."""
+directive `reproduction-table` prints our figures of an item next to the paper's, and `record-table` those of
+any record. `reproduction-plot` draws an item. `claim` prints a sentence and checks the relation between
+figures that it states. A name that a record does not contain, or a claim that a record contradicts, is
+reported with file and line and fails the build."""
 
 import html
 import re
@@ -87,6 +88,32 @@ class ReproductionTable(RecordDirective):
         table = text_table([columns, *lines])
         table["classes"] += ["figures", *(["relative"] if "relative" in self.options else [])]
         return [table, _source(paper, found, records)]
+
+
+class RecordTable(RecordDirective):
+    """A table of values over runs (`Records.reached`) in an object of a record, with a row for each entry.
+
+    The argument is the record and the JMESPath of the object. ``:rows:`` has ``key=label`` for each row,
+    separated by ";". Each line of the content is a column: its title, the path in an entry, the format and
+    the number to divide by, separated by "|"."""
+
+    option_spec: ClassVar[Any] = {"rows": directives.unchanged_required}
+    has_content = True
+
+    def make_nodes(self, argument: str, records: Records) -> list[nodes.Node]:
+        name, path = argument.split()
+        columns = [[part.strip() for part in line.split("|")] for line in self.content]
+        rows = [row.strip().split("=", 1) for row in self.options["rows"].split(";")]
+        lines = [["", *(title for title, *_ in columns)]]
+        for key, label in rows:
+            cells = (
+                records.reached(name, f"{path}.{key}.{inner}", form, per=float(per))
+                for _, inner, form, per in columns
+            )
+            lines.append([label, *cells])
+        table = text_table(lines)
+        table["classes"].append("figures")
+        return [table]
 
 
 def _source(paper: str, found: Mapping[str, Any], records: Records) -> nodes.paragraph:
@@ -206,6 +233,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", add_style)
     app.add_css_file("records.css")
     app.add_directive("reproduction-table", ReproductionTable)
+    app.add_directive("record-table", RecordTable)
     app.add_directive("reproduction-plot", ReproductionPlot)
     app.add_directive("claim", Claim)
     app.add_html_math_renderer("mathml", (inline_mathematics, None), (displayed_mathematics, None))

@@ -163,6 +163,23 @@ def test_every_item_of_a_record_is_drawn_in_the_words_of_the_program(records: Re
     assert title.split()[0] in picture
 
 
+def test_runs_that_did_not_reach_a_target_are_counted_and_not_averaged(tmp_path: Path) -> None:
+    every = {"values": [1.0, 2.0, 3.0], "mean": 2.0, "std": 1.0}
+    some, none = (
+        {"values": values, "mean": None, "std": None} for values in ([4.0, None, 2.0], [None, None])
+    )
+    (tmp_path / "times.json").write_text(
+        json.dumps({"every": every, "some": some, "none": none, "text": "x"})
+    )
+    records = Records(tmp_path)
+    assert records.reached("times", "every") == "2.0 ± 1.0"
+    assert records.reached("times", "every", ".0f", per=0.001) == "2000 ± 1000"
+    assert records.reached("times", "some", ".2f") == "3.00 in 2 of 3 runs"
+    assert records.reached("times", "none") == "not reached"
+    with pytest.raises(RecordError, match="no values of runs at text"):
+        records.reached("times", "text")
+
+
 # ---- the pages ---------------------------------------------------------------------------------------------
 
 PAGE = r"""# Figures
@@ -180,6 +197,12 @@ $$ h = \sum_{v} x_v \tag{26} $$
 
 ```{claim} mean("lumos/fig3", "GCN, Lumos", "accuracy") > mean("lumos/fig3", "GCN, LPGNN", "accuracy")
 Lumos is above LPGNN.
+```
+
+```{record-table} fedgraph_machines data.cora.policies
+:rows: full=full batches; fastgcn=FastGCN
+round, wall s | round | .3f | 1
+near, wall ms | to.near.wall | .0f | 0.001
 ```
 """
 
@@ -199,6 +222,11 @@ $$ \nothing{x} $$
 
 ```{claim} mean("lumos/fig3", "GCN, Lumos", "accuracy")
 No relation.
+```
+
+```{record-table} fedgraph_machines data.cora.policies
+:rows: nobody=nobody
+round | round | .3f | 1
 ```
 """
 
@@ -244,6 +272,10 @@ def test_a_changed_record_changes_the_sentence_table_and_picture_and_contradicts
     commits = json.loads((RESULTS / "reproduce_lumos.json").read_text())["commits"]["fig3"]
     assert f"commit {', '.join(commits[:-1])} and {commits[-1]}; seeds 0-2" in page
     assert "<p>Lumos is above LPGNN.</p>" in page
+    full = "data.cora.policies.full"
+    assert f"<p>{records.reached('fedgraph_machines', f'{full}.round', '.3f')}</p>" in page
+    assert f"<p>{records.reached('fedgraph_machines', f'{full}.to.near.wall', '.0f', per=0.001)}</p>" in page
+    assert "<p>not reached</p>" in page
     assert '<math display="block">' in page
     assert '<span class="eqno">(26)</span>' in page
     assert 'src="_images/lumos-fig3.svg"' in page
@@ -270,5 +302,6 @@ def test_unknown_names_fail_the_build_with_file_line_and_the_nearest_name(tmp_pa
         "index.md:7: ERROR: reproduction-table: lumos/fig3: no row matches '^Nothing'",
         "index.md:11: ERROR: reproduction-table: lumos/fig3: 'GCN, central' has no ours 'auc'",
         "index.md:15: ERROR: claim: mean(",
+        "index.md:19: ERROR: record-table: fedgraph_machines: no values of runs at data.cora.policies.nobody",
     ):
         assert message in done.stderr, done.stderr
