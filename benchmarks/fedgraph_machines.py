@@ -264,7 +264,8 @@ def check(running: Workers, folder: Path, options: Mapping[str, Any], each: Any,
     lines = (folder / "together" / "metrics.jsonl").read_text().splitlines()
     for one, other in zip(history[1:], map(json.loads, lines[1:]), strict=True):
         assert abs(one["facts"]["modelled_seconds"] / other["facts"]["modelled_seconds"] - 1) < 1e-9
-        assert abs(best_of([one]) - best_of([other])) < 0.01
+        assert bool(one["val"]) == bool(other["val"])
+        assert not one["val"] or abs(best_of([one]) - best_of([other])) < 0.01
 
 
 def bests(data: str, case: Case, seeds: Sequence[int]) -> list[float]:
