@@ -58,7 +58,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "graphsage": {"policy": "graphsage"},
     "fastgcn": {"policy": "fastgcn"},
 }
-#: What is learned for the clients of a data set, as `graphfed.reproductions.fedgraph_policies.short` does.
+#: What is learned for the clients of a data set, as the reproduction does (`BALANCED_POLICIES`).
 LEARNED: dict[str, dict[str, Any]] = {
     "ddpg": {"episodes": 10},
     "bandit": {"settings": {"bandit.shares": "0.05,0.25", "bandit.chances": "0.5,1"}},

@@ -21,6 +21,7 @@ from graphfed.reproductions.base import (
     same_runs,
 )
 from graphfed.reproductions.fedgraph_policies import (
+    BALANCED_POLICIES,
     BANDIT,
     DATA,
     DDPG,
@@ -33,7 +34,6 @@ from graphfed.reproductions.fedgraph_policies import (
     ONE_COPY,
     ONE_COPY_OF,
     RUN,
-    SHORT,
     ddpg,
     fig6,
     quick_options,
@@ -458,7 +458,7 @@ def balanced(data: str) -> Runs:
     early = Target(share=0.75) if data == "cora" else Target(row=best, less=0.1)
     longer = {} if data in LAMBDA else dict.fromkeys(policies.keys() - {best}, LONGER)
     rows = [Row(n, "fedgraph", longer.get(n, {}), {**p, **degrees}) for n, p in policies.items()]
-    for name, policy in SHORT.get(data, {}).items():
+    for name, policy in BALANCED_POLICIES.get(data, {}).items():
         rows.append(Row(name, "fedgraph", LONGER, degrees, policy=policy))
     if data in LAMBDA:
         rows.append(Row("central", "central", LONGER, CENTRAL_TRAINING))
@@ -498,7 +498,7 @@ BALANCED_LARGE = replace(
     options=LARGE_RUN,
     settings=LARGE,
     seeds=range(5),
-    quick=Quick(**LARGE_QUICK),
+    quick=LARGE_QUICK,
 )
 
 PAPER = Paper(

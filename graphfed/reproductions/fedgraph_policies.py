@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from graphfed.drawing.canvas import Charts
 from graphfed.drawing.charts import XY, Axis, Series
-from graphfed.reproductions.base import Cells, Found, Measured, Place, Row, paragraphs
+from graphfed.reproductions.base import Cells, Found, Measured, Place, Quick, Row, paragraphs
 from graphfed.reproductions.policies import POLICIES, Policy
 from graphfed.runs import folder as files
 from graphfed.studies.folder_schema import PolicyResult
 
 __all__ = [
+    "BALANCED_POLICIES",
     "BANDIT",
     "DATA",
     "DDPG",
@@ -26,7 +26,6 @@ __all__ = [
     "ONE_COPY",
     "ONE_COPY_OF",
     "RUN",
-    "SHORT",
     "ddpg",
     "draw_returns",
     "fig6",
@@ -126,24 +125,26 @@ BANDIT = {data: bandit(data, {} if data == "cora" else FEWER_ARMS) for data in D
 #: The generated graph of 100 000 nodes.
 LARGE = {**DRAWN_ONCE, **ONE_COPY, "data.num_nodes": 100_000}
 LARGE_RUN = {**RUN, "data": "social", "clients": 20, "rounds": 150}
-LARGE_QUICK: dict[str, Any] = {
-    "seeds": (0,),
-    "options": {"clients": 3, "rounds": 3},
-    "settings": {"data.num_nodes": 500},
-}
+LARGE_QUICK = Quick(seeds=(0,), options={"clients": 3, "rounds": 3}, settings={"data.num_nodes": 500})
 #: What is learned in few and short episodes, because a round takes long.
 SHORT_EPISODES, FEWEST_ARMS = 10, {"bandit.shares": "0.05,0.25", "bandit.chances": "0.5,1"}
 SHORT_RUN = {**RUN, "clients": 20, "rounds": 100}
 
 
-def short(
-    name: str,
-    data: str,
-    settings: Mapping[str, object],
-    quick: Mapping[str, object],
-    quick_settings: Mapping[str, object] | None = None,
+def learned_in_few_episodes(
+    name: str, data: str, settings: Mapping[str, object], quick: Quick
 ) -> dict[str, Policy]:
-    """Return FedGraph's policy and the tuned constant, for degrees of internal edges."""
+    """Return FedGraph's policy and the tuned constant, for degrees of internal edges.
+
+    Args:
+        name: The beginning of their names.
+        data: The data set.
+        settings: Settings of the run that they are learned on.
+        quick: The short version.
+
+    Returns:
+        The policies by row.
+    """
 
     def policy(
         kind: str, arms: Mapping[str, str], quick_arms: Mapping[str, str], episodes: int | None
@@ -154,8 +155,8 @@ def short(
             episodes=episodes,
             options={**SHORT_RUN, "data": data},
             settings={**settings, "first_degrees": "internal", **arms},
-            quick_options=quick,
-            quick_settings={**(quick_settings or {}), **quick_arms},
+            quick_options=quick.options,
+            quick_settings={**quick.settings, **quick_arms},
             quick_episodes=episodes and 2,
         )
 
@@ -167,9 +168,11 @@ def short(
 
 #: The learned policies of the balanced policy's items, by data set. On Cora and CiteSeer those of `DDPG` are
 #: compared.
-SHORT = {
-    "dblp": short("dblp-internal", "dblp", {**DRAWN_ONCE, **ONE_COPY}, quick_options()),
-    "social": short("social", "social", LARGE, LARGE_QUICK["options"], LARGE_QUICK["settings"]),
+BALANCED_POLICIES = {
+    "dblp": learned_in_few_episodes(
+        "dblp-internal", "dblp", {**DRAWN_ONCE, **ONE_COPY}, Quick(options=quick_options())
+    ),
+    "social": learned_in_few_episodes("social", "social", LARGE, LARGE_QUICK),
 }
 
 
