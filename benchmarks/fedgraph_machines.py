@@ -5,7 +5,7 @@ machine; waiting makes the clients' machines unequal (`SlowMachine`). In a round
 message, its process sleeps until its last message is a multiple of the processor time ago that it has used
 since then, and the time that the bytes that it has received and sends need over a bandwidth. Multiples and
 bandwidths of clients have the ratios that FedGraph's time model draws; the fastest processor is
-`Case.slowdown` times as slow as this one, so that a core has time for all processes and their waits decide
+`SLOWDOWN` times as slow as this one, so that a core has time for all processes and their waits decide
 how long a round takes. The server is not slowed down, and nothing is in evaluations, which are not timed.
 
 A round's wall seconds are those between its begin and its end at the server. Policies take turns within each
@@ -45,6 +45,9 @@ from graphfed.studies.policy_learning import learn_policy
 from graphfed.tasks.registry import get_task
 
 CLIENTS = 4
+#: How many times as slow as a core of this machine the fastest client is, and the factor by which bandwidths
+#: are below those of the time model.
+SLOWDOWN = 8.0
 PAPER = {"preset": "paper", "partition_seed": 0, "split_seed": 0}
 OPTIONS: dict[str, Any] = {
     "clients": CLIENTS,
@@ -75,8 +78,6 @@ class Case:
         rounds: Of full batches.
         others: Rounds of the other policies; None for as many.
         every: Rounds from one evaluation to the next.
-        slowdown: How many times as slow as a core of this machine the fastest client is, and the factor by
-            which bandwidths are below those of the time model.
         early: The first target; None for `LESS_EARLY` below the best.
         is_best_central: Whether the targets follow central training; otherwise full batches.
     """
@@ -85,7 +86,6 @@ class Case:
     rounds: int = 120
     others: int | None = None
     every: int = 2
-    slowdown: float = 8.0
     early: float | None = None
     is_best_central: bool = False
 
@@ -96,7 +96,7 @@ DATA = {
     "cora": Case(ALL_DEGREES, early=0.75, is_best_central=True),
     "citeseer": Case(ALL_DEGREES, rounds=60, is_best_central=True),
     "dblp": Case(ONE_COPY, rounds=130, others=200),
-    "social": Case({**ONE_COPY, "data.num_nodes": 100_000}, rounds=110, others=220, every=5, slowdown=2.0),
+    "social": Case({**ONE_COPY, "data.num_nodes": 100_000}, rounds=110, others=220, every=5),
 }
 TINY_ROUNDS = MEASURED_ROUNDS * REPEATS + 2
 TINY = Case({**ONE_COPY, "data.num_nodes": 200, "hidden": 4}, rounds=TINY_ROUNDS)
@@ -193,16 +193,16 @@ def train_slowly(fed: Federation, arguments: Mapping[str, Any], log: Callable[[A
 # ---- the caller
 
 
-def machines(slowdown: float) -> list[tuple[float, float]]:
+def machines() -> list[tuple[float, float]]:
     """Return each client's factor and bandwidth, by the draws of the time model."""
     default, clients = FedGraphConfig(), torch.arange(CLIENTS)
     draws = {
         purpose: default.spread ** (2 * uniform(fold(0, "fedgraph", purpose), clients)[:, 0] - 1)
         for purpose in ("speed", "bandwidth")
     }
-    factors = slowdown * draws["speed"].max() / draws["speed"]
+    factors = SLOWDOWN * draws["speed"].max() / draws["speed"]
     return list(
-        zip(factors.tolist(), (default.bandwidth / slowdown * draws["bandwidth"]).tolist(), strict=True)
+        zip(factors.tolist(), (default.bandwidth / SLOWDOWN * draws["bandwidth"]).tolist(), strict=True)
     )
 
 
@@ -324,7 +324,7 @@ def measure(
     of_seeds = bests(data, case, seeds)
     best = sum(of_seeds) / len(of_seeds)
     targets = {"early": case.early or best - LESS_EARLY, "near": best - LESS}
-    each, cache = machines(case.slowdown), InputCache()
+    each, cache = machines(), InputCache()
     runs: dict[str, list[tuple[list[Any], ...]]] = {name: [] for name in policies}
     with Workers([[k] for k in range(CLIENTS)]) as running, tempfile.TemporaryDirectory() as folder:
         few = {**options, "rounds": 1 + case.every, "seed": 0, "settings": {**own, **POLICIES["full"]}}
@@ -340,8 +340,6 @@ def measure(
             save(
                 {
                     "targets": targets,
-                    "slowdown": case.slowdown,
-                    "machines": [{"factor": factor, "bandwidth": speed} for factor, speed in each],
                     "seeds": list(seeds[:done]),
                     "learned": about,
                     "policies": figures(runs, targets, policies),
@@ -414,7 +412,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def save(data: str, of_data: dict[str, Any]) -> None:
         found[data] = of_data
-        finish(options.out, began, load_before, {"data": found})
+        each = [{"factor": factor, "bandwidth": bandwidth} for factor, bandwidth in machines()]
+        finish(options.out, began, load_before, {"slowdown": SLOWDOWN, "machines": each, "data": found})
 
     cases, seeds, rounds = {data: DATA[data] for data in options.data}, options.seeds, LEARNING_ROUNDS
     if options.tiny:

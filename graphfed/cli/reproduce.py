@@ -42,6 +42,14 @@ def reproduce(
             help="Seeds of every row, separated by commas, or a range as 0-39 (default: those of each item).",
         ),
     ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Only the rows of this pattern, as 'FedGAT*', and those that their figures need (default: "
+            "all).",
+        ),
+    ] = None,
     jobs: Annotated[
         int,
         typer.Option(
@@ -78,6 +86,7 @@ def reproduce(
         graphfed reproduce cnfgnn fig2 --data metr_la_20
         graphfed reproduce fedgcn cora citeseer --seeds 0-39 --jobs 4
         graphfed reproduce fedgraph fig7 --quick
+        graphfed reproduce fedgat table1 --rows 'FedGAT*' --seeds 0-4
     See also:
         graphfed compare; docs/reproduce.md
     """
@@ -94,6 +103,7 @@ def reproduce(
             data=data,
             quick=quick,
             seeds=None if seeds is None else parse_seeds(seeds),
+            rows=rows,
             jobs=jobs,
             out=out,
             data_dir=data_dir,

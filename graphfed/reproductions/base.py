@@ -6,6 +6,7 @@ figures with the printed ones. Nothing in this module runs anything.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -206,12 +207,16 @@ class Item:
         for label in labels:
             if labels.count(label) > 1:
                 raise InputError(f"{self.name} has two rows {shown(label)}; keep one, or rename one")
-        for label in self._labels_needed():
+        for label in [
+            *(relative.to for row in self.rows for relative in row.relative),
+            *self._labels_followed(),
+        ]:
             if label not in labels:
                 raise InputError(f"{self.name}: no row {shown(label)}; {did_you_mean(label, labels)}")
 
-    def _labels_needed(self) -> list[str]:
-        return [relative.to for row in self.rows for relative in row.relative]
+    def _labels_followed(self) -> list[str]:
+        """Return the labels of rows without which others have no figures."""
+        return []
 
     def options_of(self, row: Row) -> dict[str, Any]:
         """Return the options of a row, with those of the item.
@@ -315,6 +320,27 @@ class Item:
         """
         return replace(self, seeds=seeds, rows=tuple(replace(row, seeds=None) for row in self.rows))
 
+    def with_rows(self, pattern: str) -> Self:
+        """Return the same item with some of its rows.
+
+        Args:
+            pattern: A pattern of labels with * and ?.
+
+        Returns:
+            The item, with the rows whose labels match and those that their figures need; without rows if none
+            matches.
+        """
+        labels = {row.label for row in self.rows if fnmatchcase(row.label, pattern)}
+        needed = {*self._labels_followed()} if labels else set()
+        return self._with_rows([row for row in self.rows if row.label in labels | needed])
+
+    def _with_rows(self, rows: Sequence[Row]) -> Self:
+        """Return the same item with these rows, without comparisons with others."""
+        labels = {row.label for row in rows}
+        rows = [replace(row, relative=tuple(r for r in row.relative if r.to in labels)) for row in rows]
+        panels = tuple(panel for panel in self.panels if any(row.panel == panel for row in rows))
+        return replace(self, rows=tuple(rows), panels=panels)
+
     def short(self) -> Self:
         """Return the short version.
 
@@ -331,11 +357,7 @@ class Item:
             for row in self.rows
             if row.quick
         ]
-        labels = {row.label for row in rows}
-        rows = [replace(row, relative=tuple(r for r in row.relative if r.to in labels)) for row in rows]
-        panels = tuple(panel for panel in self.panels if any(row.panel == panel for row in rows))
-        short = replace(self, rows=tuple(rows), panels=panels)
-        short = short.with_seeds(self.seeds if self.quick.seeds is None else self.quick.seeds)
+        short = self._with_rows(rows).with_seeds(self.seeds if self.quick.seeds is None else self.quick.seeds)
         return short if {*short.data_sets} <= {*self.data_sets} else short._without_printed()
 
     def _without_printed(self) -> Self:
@@ -369,9 +391,8 @@ class Runs(Item):
     against: str | None = None
     runs_in: str = ""
 
-    def _labels_needed(self) -> list[str]:
-        followed = [target.row for target in self.targets.values() if target is not None and target.row]
-        return [*super()._labels_needed(), *followed]
+    def _labels_followed(self) -> list[str]:
+        return [target.row for target in self.targets.values() if target is not None and target.row]
 
     @property
     def num_runs(self) -> int:

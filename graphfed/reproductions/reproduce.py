@@ -115,6 +115,7 @@ def reproduce(
     data: str | None = None,
     quick: bool = False,
     seeds: Iterable[int] | None = None,
+    rows: str | None = None,
     jobs: int = 1,
     out: str | Path | None = None,
     data_dir: str | Path | None = None,
@@ -130,6 +131,8 @@ def reproduce(
         data: One of the data sets of an item with a choice; None for the first.
         quick: Whether to run the short version.
         seeds: The seeds of every row; None for the paper's.
+        rows: A pattern of rows with * and ?, such as "FedGAT*"; None for all. A row that a target follows is
+            run too, and comparisons with rows that are left out are left out.
         jobs: How many runs are made at a time, each in a process of its own; the figures are the same.
         out: The folder; None for ``runs/reproduce-<paper>`` (with -quick). If it exists, what has ended in it
             is read and the rest goes on.
@@ -151,12 +154,22 @@ def reproduce(
     if seeds is not None:
         seeds = chosen_seeds(seeds)
         items = [entry.with_seeds(seeds) for entry in items]
+    if rows is not None:
+        items = _with_rows(items, rows)
     jobs = check_jobs(jobs)
     _require_data(paper, items, data_dir)
     default = f"runs/reproduce-{paper.name}{'-quick' if quick else ''}"
     folder = Path(default if out is None else out)
     named = item if isinstance(item, str) else _names(item) or None
-    asked = {"paper": paper.name, "quick": quick, "item": named, "data": data, "seeds": seeds, "jobs": jobs}
+    asked = {
+        "paper": paper.name,
+        "quick": quick,
+        "item": named,
+        "data": data,
+        "seeds": seeds,
+        "rows": rows,
+        "jobs": jobs,
+    }
     begun = (folder / "manifest.json").exists()
     manifest: dict[str, Any] = read_manifest(folder) if begun else {"command": command, "started": now()}
     if begun:
@@ -225,6 +238,7 @@ def resume_reproduction(
         data=asked.get("data"),
         quick=quick,
         seeds=asked.get("seeds"),
+        rows=asked.get("rows"),
         jobs=asked.get("jobs", 1),
         out=folder,
         data_dir=data_dir,
@@ -286,6 +300,15 @@ def _on_data(paper: Paper, item: str | None, data: str | None) -> list[Item]:
         known = dict.fromkeys(entry.data for entry in variants if entry.data is not None)
         hint = did_you_mean(data, known) if known else "it has no choice of data; leave --data out"
         raise InputError(f"no data set {shown(data)} for {where}; {hint}")
+    return chosen
+
+
+def _with_rows(items: Sequence[Item], pattern: str) -> list[Item]:
+    """Return the items that have rows of a pattern, with these rows."""
+    chosen = [entry for entry in (entry.with_rows(pattern) for entry in items) if entry.rows]
+    if not chosen:
+        labels = dict.fromkeys(row.label for entry in items for row in entry.rows)
+        raise InputError(f"no row is called {shown(pattern)}; {did_you_mean(pattern, labels)}")
     return chosen
 
 

@@ -375,7 +375,7 @@ def cost_text(
     source = "from the first rounds of each new row, or of one that does as much"
     if not_timed:
         source += f"; for {not_timed} runs from the slowest row timed of their item, method and data"
-    return text + f"{len(runs)} runs to do, {_duration(runs, jobs)} ({source})"
+    return text + f"{len(runs)} run{'s' if len(runs) > 1 else ''} to do, {_duration(runs, jobs)} ({source})"
 
 
 def _duration(work: Sequence[Run] | Sequence[Learning], jobs: int) -> str:

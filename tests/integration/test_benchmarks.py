@@ -328,7 +328,7 @@ def test_the_record_of_the_balanced_policy_compares_every_duration_with_full_bat
 
 def test_slower_machines_measure_more_seconds_in_the_record_of_unequal_machines(tmp_path: Path) -> None:
     record = run("fedgraph_machines", tmp_path / "machines.json")
-    factors = [machine["factor"] for machine in record["data"]["social"]["machines"]]
+    factors = [machine["factor"] for machine in record["machines"]]
     policies = record["data"]["social"]["policies"]
     (balance,) = policies["balanced"]["balance"]
     typical = [sorted(of_client)[len(of_client) // 2] for of_client in zip(*balance["seconds"], strict=True)]

@@ -494,6 +494,42 @@ def test_more_seeds_run_what_is_missing_and_resuming_goes_on_with_the_last_ones(
     assert [row["seeds"] for row in whole["rows"]] == [[0, 1]] * 2
 
 
+def test_only_the_rows_of_a_pattern_are_run_with_the_row_that_a_target_follows(
+    own_folder: Path, toy: Paper
+) -> None:
+    compared = Row("third", "fedavg", relative=(Relative("averaging"), Relative("one hop")))
+    near, metric = Target(row="one hop", less=0.1), "to_target.near.round"
+    item = dataclasses.replace(
+        small(), rows=(*small().rows, compared), metrics=("accuracy", metric), targets={"near": near}
+    )
+    paper = dataclasses.replace(toy, items=(item, other("accuracy")))
+    messages: list[str] = []
+    (found,) = reproduce(paper, rows="thi?d", seeds=[0], out="r", log=messages.append).items
+    assert [row["label"] for row in found["rows"]] == ["one hop", "third"]
+    assert [each["to"] for each in found["rows"][1]["relative"]] == ["one hop"]
+    assert sorted(path.name for path in Path("r/small").iterdir()) == ["one hop-seed0", "third-seed0"]
+    (whole,) = reproduce(paper, "small", seeds=[0], out="r", log=messages.append).items
+    assert [row["label"] for row in whole["rows"]] == ["averaging", "one hop", "third"]
+    assert [line.split(",")[0] for line in messages if "to do" in line] == ["2 runs to do", "1 run to do"]
+
+
+def test_resuming_goes_on_with_the_rows_of_the_last_command(toy: Paper, own_folder: Path) -> None:
+    reproduce(toy, "small", rows="one*", out="r")
+    again = graphfed.resume("r")
+    assert isinstance(again, Reproduction)
+    assert [row["label"] for row in again.items[0]["rows"]] == ["one hop"]
+
+
+@pytest.mark.parametrize("pattern", ["one hopp", "", "*x"])
+def test_a_pattern_of_no_row_is_answered_with_the_rows_that_there_are(
+    pattern: str, toy: Paper, own_folder: Path
+) -> None:
+    with pytest.raises(InputError, match=re.escape(f"no row is called {pattern!r}; ")) as raised:
+        reproduce(toy, "small", rows=pattern, out="r")
+    assert "one hop" in str(raised.value)
+    assert not Path("r").exists()
+
+
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The methods of the runs that are timed before the first one."""
