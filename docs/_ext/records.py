@@ -103,6 +103,8 @@ class RecordTable(RecordDirective):
     def make_nodes(self, argument: str, records: Records) -> list[nodes.Node]:
         name, path = argument.split()
         columns = [[part.strip() for part in line.split("|")] for line in self.content]
+        if any(len(column) != 4 for column in columns):
+            raise RecordError("a column has a title, a path, a format and a number to divide by")
         rows = [row.strip().split("=", 1) for row in self.options["rows"].split(";")]
         lines = [["", *(title for title, *_ in columns)]]
         for key, label in rows:

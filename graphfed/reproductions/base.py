@@ -335,11 +335,15 @@ class Item:
         return self._with_rows([row for row in self.rows if row.label in labels | needed])
 
     def _with_rows(self, rows: Sequence[Row]) -> Self:
-        """Return the same item with these rows, without comparisons with others."""
+        """Return the same item with these rows, without comparisons with others and without the settings of
+        methods that only others have.
+        """
         labels = {row.label for row in rows}
+        used, known = ({name for row in some for name in _settings_in(row)} for some in (rows, self.rows))
+        settings = {name: value for name, value in self.settings.items() if name not in known - used}
         rows = [replace(row, relative=tuple(r for r in row.relative if r.to in labels)) for row in rows]
         panels = tuple(panel for panel in self.panels if any(row.panel == panel for row in rows))
-        return replace(self, rows=tuple(rows), panels=panels)
+        return replace(self, rows=tuple(rows), panels=panels, settings=settings)
 
     def short(self) -> Self:
         """Return the short version.

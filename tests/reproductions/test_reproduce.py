@@ -520,6 +520,16 @@ def test_resuming_goes_on_with_the_rows_of_the_last_command(toy: Paper, own_fold
     assert [row["label"] for row in again.items[0]["rows"]] == ["one hop"]
 
 
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_row_that_is_run_alone_has_the_settings_that_it_has_among_others(name: str) -> None:
+    rows = [(item, row) for item in find_paper(name).items for row in item.rows]
+    for item, row in rows:
+        some = item.with_rows(row.label)
+        (alone,) = [each for each in some.rows if each.label == row.label]
+        assert some.settings_of(alone) == item.settings_of(row), f"{item.name}, {row.label}"
+        assert some.options_of(alone) == item.options_of(row)
+
+
 @pytest.mark.parametrize("pattern", ["one hopp", "", "*x"])
 def test_a_pattern_of_no_row_is_answered_with_the_rows_that_there_are(
     pattern: str, toy: Paper, own_folder: Path
