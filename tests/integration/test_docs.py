@@ -60,6 +60,7 @@ OTHER_FENCES = {
     "{description-keys}",
     "{methods-table}",
     "{toctree}",
+    "{record-table}",
     "{reproduction-table}",
     "{reproduction-plot}",
     "{claim}",
