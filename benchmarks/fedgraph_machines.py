@@ -2,11 +2,12 @@
 
 The server and each client have a process of their own, as with `--runtime processes`. All are on this
 machine; waiting makes the clients' machines unequal (`SlowMachine`). In a round, before a client sends a
-message, its process sleeps until its last message is a multiple of the processor time ago that it has used
-since then, and the time that the bytes that it has received and sends need over a bandwidth. Multiples and
-bandwidths of clients have the ratios that FedGraph's time model draws; the fastest processor is
-`SLOWDOWN` times as slow as this one, so that a core has time for all processes and their waits decide
-how long a round takes. The server is not slowed down, and nothing is in evaluations, which are not timed.
+message, its process sleeps as long as a slower machine would still need: a multiple of the processor time
+that it has used since its last message, plus the time of the received and sent bytes over a bandwidth, less
+the time that has gone by without waiting for messages. Multiples and bandwidths of clients have the ratios
+that FedGraph's time model draws; the fastest processor is `SLOWDOWN` times as slow as this one, so that a
+core has time for all processes and their sleep decides how long a round takes. The server is not slowed down,
+and nothing is in evaluations, which are not timed.
 
 A round's wall seconds are those between its begin and its end at the server. Policies take turns within each
 seed. FedGraph's policy and the tuned constant are learned first, on the same clients, partition and split and

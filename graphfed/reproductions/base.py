@@ -207,10 +207,8 @@ class Item:
         for label in labels:
             if labels.count(label) > 1:
                 raise InputError(f"{self.name} has two rows {shown(label)}; keep one, or rename one")
-        for label in [
-            *(relative.to for row in self.rows for relative in row.relative),
-            *self._labels_followed(),
-        ]:
+        compared = [relative.to for row in self.rows for relative in row.relative]
+        for label in [*compared, *self._labels_followed()]:
             if label not in labels:
                 raise InputError(f"{self.name}: no row {shown(label)}; {did_you_mean(label, labels)}")
 
@@ -327,17 +325,14 @@ class Item:
             pattern: A pattern of labels with * and ?.
 
         Returns:
-            The item, with the rows whose labels match and those that their figures need; without rows if none
-            matches.
+            The item, with the rows that match and those that their figures need; without any if none matches.
         """
-        labels = {row.label for row in self.rows if fnmatchcase(row.label, pattern)}
-        needed = {*self._labels_followed()} if labels else set()
-        return self._with_rows([row for row in self.rows if row.label in labels | needed])
+        labels = [row.label for row in self.rows if fnmatchcase(row.label, pattern)]
+        labels += self._labels_followed() if labels else []
+        return self._with_rows([row for row in self.rows if row.label in labels])
 
     def _with_rows(self, rows: Sequence[Row]) -> Self:
-        """Return the same item with these rows, without comparisons with others and without the settings of
-        methods that only others have.
-        """
+        """Return the same item with these rows only, without comparisons with others and their settings."""
         labels = {row.label for row in rows}
         used, known = ({name for row in some for name in _settings_in(row)} for some in (rows, self.rows))
         settings = {name: value for name, value in self.settings.items() if name not in known - used}
@@ -498,8 +493,7 @@ def on_data(make: Callable[[str], AnyItem], data: Sequence[str]) -> tuple[AnyIte
         data: Names of data sets.
 
     Returns:
-        An item for each; with the first data set it has its own name, with others the data set's name after
-        it.
+        An item for each; from the second data set on its name is followed by the data set's.
     """
     items = []
     for name in data:
@@ -541,18 +535,18 @@ def same_runs(
     Returns:
         The item.
     """
-    shown_rows = item.rows
+    part = item
     if rows is not None:
         known = {row.label: row for row in item.rows}
-        shown_rows = tuple(replace(known[label], relative=()) for label in rows)
+        part = item._with_rows([replace(known[label], relative=()) for label in rows])
     common = {
         "source": item.source,
         "notes": item.notes,
         "seeds": item.seeds,
         "options": item.options,
-        "settings": item.settings,
+        "settings": part.settings,
         "quick": item.quick,
-        "panels": tuple(panel for panel in item.panels if any(row.panel == panel for row in shown_rows)),
+        "panels": part.panels,
         "called": item.called,
         "divided_by": item.divided_by,
         "x": item.x,
@@ -567,7 +561,7 @@ def same_runs(
         base=name if item.base else "",
         title=f"{title}, {item.data}" if item.data else title,
         data=item.data,
-        rows=shown_rows,
+        rows=part.rows,
         metrics=metrics,
         runs_in=item.run_folder,
         **{**common, **fields},
