@@ -78,7 +78,7 @@ plt.show()
 
 # %%
 training = {
-    "rounds": 12, "every": 12, "hidden": 32, "batch": 24, "lr": 0.01, "patience": None,
+    "rounds": 12, "every": 12, "hidden": 32, "batch": 24, "lr": 0.003, "patience": None,
     "teacher": 1000.0, "server_batch": 24, "server_lr": 0.003,
 }  # fmt: skip
 strategies = ("at_fedavg", "sl_fedavg", "at", "sl")
@@ -95,7 +95,7 @@ comparison = gf.compare(
     **training,
 )
 error = {row["label"]: row["test"]["rmse"]["mean"] for row in comparison.rows}
-for name, value in sorted(error.items(), key=lambda item: item[1]):
+for name, value in error.items():
     print(f"{name:20}  root mean squared error {value:.2f} miles per hour")
 
 # %%
