@@ -113,8 +113,8 @@ KEPT = ("fractions", "requests", "seconds", "next", "next_requests")
 class SlowMachine:
     """The link of a client with a slower processor and network than this machine has.
 
-    A time that is slept does not depend on what else this machine does: while a client waits for a core,
-    its own slow machine would have computed.
+    While a client waits for a core, its own slow machine would have computed. So what else this machine does
+    hardly matters, as long as a client finds a core within the time that its slow machine needs.
 
     Args:
         link: The link that sends and receives.
