@@ -58,6 +58,7 @@ TITLES = {
     "no_better_than_majority": "no better than the largest class",
     "no_better_than_chance": "no better than chance",
     "large_loss": "very large loss",
+    "coarse_ranks": "AUC and average precision are rough",
     "central_below_isolated": "pooled training is below training alone",
     "worse_than_last_value": "worse than repeating the last value",
     "unequal_settings": "rows with different training settings",
@@ -75,6 +76,8 @@ FEWEST_EVALUATIONS = 6
 LARGE_LOSS = 2.0
 #: At most so many classes are named.
 NAMED_CLASSES = 5
+#: The error of a metric that depends on the order of scores, above which a warning gives it.
+LARGE_RANK_ERROR = 0.005
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,8 @@ class Evidence:
         confusion: Test counts by class and prediction, [C, C + 1]; None where no classes are predicted.
         class_names: The names of the classes; empty where they have none.
         scored: How many nodes or pairs were scored in "val" and "test", where that is known.
+        rank_error: How far the test metrics that depend on the order of scores may be from their exact
+            values.
     """
 
     task: str
@@ -132,6 +137,7 @@ class Evidence:
     confusion: Sequence[Sequence[float]] | None = None
     class_names: Sequence[str] = ()
     scored: Mapping[str, float] = field(default_factory=dict)
+    rank_error: float = 0.0
 
     @property
     def is_error(self) -> bool:
@@ -160,7 +166,7 @@ def check_run(run: Evidence) -> list[ResultWarning]:
     Returns:
         The warnings; an empty list for a healthy run.
     """
-    checks = (_best_round, _oscillation, _unpredicted_classes, _majority, _chance, _loss)
+    checks = (_best_round, _oscillation, _unpredicted_classes, _majority, _chance, _loss, _rank_error)
     return [warning for check in checks for warning in check(run)]
 
 
@@ -198,6 +204,7 @@ def diagnose(
         confusion=outcome.test_confusion,
         class_names=class_names,
         scored=outcome.details.get("scored", {}),
+        rank_error=outcome.details.get("rank_error", 0.0),
     )
     settings = dataclasses.asdict(training)
     return {
@@ -398,6 +405,17 @@ def _loss(run: Evidence) -> Iterator[ResultWarning]:
             f"{classes} classes: the model is certain where it is wrong. Stop earlier (patience=20), use "
             f"more dropout or weight decay, or a smaller learning rate (it was lr={run.lr:g}); do not use "
             "the predicted probabilities.",
+        )
+
+
+def _rank_error(run: Evidence) -> Iterator[ResultWarning]:
+    """The bins of scores are still too coarse after the last count."""
+    if run.rank_error > LARGE_RANK_ERROR:
+        yield ResultWarning(
+            "coarse_ranks",
+            f"The test AUC and average precision may be off by up to {run.rank_error:.2g}, because most "
+            "scores lie in a few narrow ranges. Compute them from predictions.parquet if "
+            "you need them exactly.",
         )
 
 

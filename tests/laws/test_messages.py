@@ -98,7 +98,9 @@ def test_the_words_of_a_method_are_those_of_its_transfers(
         _, fed = link_worlds.run_local(name, link_worlds.link_world())
         names |= {entry.name for entry in fed.ledger.entries}
         said |= {*get_task(LINK_PREDICTION).evaluation.messages}
-    assert names == {*get_method(name).sends.messages, *said}
+    # Scores are counted again only if the first bins are too coarse for them.
+    if_coarse = {name for name in said if name.endswith(("_refine", "_bins", "_finer_scores"))}
+    assert names - if_coarse == {*get_method(name).sends.messages, *said} - if_coarse
     for words in get_method(name).sends.messages.values():
         assert words.endswith(".")
 

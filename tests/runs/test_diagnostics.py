@@ -170,6 +170,17 @@ def test_sampling_noise_of_a_constant_accuracy_is_no_oscillation() -> None:
             assert check_run(run) == []
 
 
+@pytest.mark.parametrize(("error", "warned"), [(0.002, False), (0.02, True)])
+def test_metrics_that_the_bins_of_scores_leave_open_are_named_with_their_error(
+    error: float, warned: bool
+) -> None:
+    from graphfed.runs.diagnostics import Evidence, check_run
+
+    run = Evidence("classification", "accuracy", 9, 9, 5, 0.1, [], {}, {}, rank_error=error)
+    assert [warning.code for warning in check_run(run)] == ["coarse_ranks"] * warned
+    assert all("off by up to 0.02" in warning.text for warning in check_run(run))
+
+
 @pytest.mark.parametrize(
     ("values", "falls"),
     [([0.1, 0.2, 0.3], 0), ([0.5, 0.1, 0.5, 0.1], 2), ([0.5, 0.4, 0.3, 0.2], 1), ([0.5, 0.45, 0.5, 0.45], 0)],

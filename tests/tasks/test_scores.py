@@ -25,25 +25,25 @@ from graphfed.methods.baselines.fedavg import FedAvgConfig
 from graphfed.methods.baselines.gru_local import GruLocalConfig
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 from graphfed.nn.edges import Edges
+from graphfed.tasks.evaluation import Scored
 from graphfed.tasks.graphs.class_weights import agree_class_weights, balanced_weights
 from graphfed.tasks.graphs.link_scores import (
-    COARSE,
+    BINS,
     CURVE,
-    HIGHEST,
     LINKS,
-    LOWEST,
     NOT_FINITE,
     all_pairs,
     coded_pairs,
-    counted_pairs,
+    every_score,
+    first_blocks,
     no_pairs,
-    pair_codes,
     pair_rows,
     pair_scores,
     scored_sum,
     summed_loss,
 )
 from graphfed.tasks.graphs.node_scores import SCORE_UNITS
+from graphfed.tasks.graphs.ranking import codes
 from graphfed.tasks.headline import headline, name_of
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.sensors.scores import (
@@ -215,7 +215,8 @@ def forecast_config(protection: str, missing: str) -> Any:
 
 def test_one_clients_part_of_a_hidden_sum_has_a_row_of_errors_for_each_step_ahead() -> None:
     assert no_errors(4)["errors"].shape == (4, 9)
-    assert {key: value.shape for key, value in no_pairs().items()} == {"counts": (2, COARSE), "loss": ()}
+    shapes = {key: tuple(value.shape) for key, value in no_pairs().items()}
+    assert shapes == {"counts": (1, 2, BINS), "lost": (2,), "loss": ()}
 
 
 # ---- pairs -------------------------------------------------------------------------------------------------
@@ -257,23 +258,27 @@ def test_the_kept_scores_of_all_pairs_hold_those_of_each_part() -> None:
         assert LINKS.of_target(cohort, kept, target).tolist() == cohort.pairs(target).tolist()
 
 
-def coded(codes: list[int], labels: list[bool]) -> Tensor:
+def coded(values: list[int], labels: list[bool]) -> Tensor:
     """What is sent of pairs with these codes."""
-    words = np.array(codes, dtype="<i2").view(np.uint8).reshape(-1, 2)
+    words = np.array(values, dtype="<i4").view(np.uint8).reshape(-1, 4)
     return torch.from_numpy(np.concatenate([words, np.array(labels, dtype=np.uint8)[:, None]], 1))
 
 
-def test_codes_outside_those_of_finite_numbers_lose_the_run() -> None:
+def test_codes_have_the_reverse_order_of_scores_and_a_score_that_is_not_finite_loses_the_run() -> None:
     largest = torch.finfo(torch.float32).max
-    assert pair_codes(torch.tensor([-largest, largest])).tolist() == [LOWEST, HIGHEST]
-    assert pair_codes(torch.tensor([math.nan, math.inf, -math.inf])).tolist() == [NOT_FINITE] * 3
-    assert pair_codes(torch.tensor([-0.0, 0.0])).tolist() == [0, 0]
-    loss = torch.tensor(1.0)
-    for codes, lost in (([LOWEST, HIGHEST], False), ([LOWEST - 1, 0], True), ([HIGHEST + 1, 0], True)):
-        assert pair_scores(coded(codes, [True, False]), loss).lost == lost
+    best, worst = codes(torch.tensor([largest, -largest])).tolist()
+    assert best < worst < NOT_FINITE
+    assert len(set(codes(torch.tensor([-0.0, 0.0])).tolist())) == 1
+    for values, lost in (([best, worst], False), ([NOT_FINITE, 0], True)):
+        assert pair_scores(coded(values, [True, False]), torch.tensor(1.0)).lost == lost
 
 
-def test_pairs_are_scored_by_area_mean_loss_and_count_in_plaintext_and_coarsely_where_hidden() -> None:
+def hidden_score(sums: dict[str, Tensor]) -> Scored:
+    """What the server computes from the first counts alone."""
+    return scored_sum(sums, first_blocks(sums))
+
+
+def test_pairs_are_scored_by_area_mean_loss_and_count_in_plaintext_and_hidden() -> None:
     cohort = link_cohort()
     assert cohort.links is not None
     scores = some_scores(cohort)
@@ -281,11 +286,10 @@ def test_pairs_are_scored_by_area_mean_loss_and_count_in_plaintext_and_coarsely_
     each = [math.log1p(math.exp(-s if edge else s)) for s, edge in zip(scores.tolist(), label, strict=True)]
     assert float(summed_loss(cohort, scores, "val")) == pytest.approx(sum(each))
     plain = pair_scores(coded_pairs(cohort, scores, "val"), summed_loss(cohort, scores, "val"))
-    parts = counted_pairs(cohort, scores, "val")
-    hidden = scored_sum({name: part.sum(0) for name, part in parts.items()})
-    codes = pair_codes(scores).numpy()
-    for found, order in ((plain, codes), (hidden, codes >> 3)):
-        assert found.metrics["auc"] == pytest.approx(roc_auc_score(label, order))
+    parts = every_score(cohort, scores, "val")
+    hidden = hidden_score({name: part.sum(0) for name, part in parts.items()})
+    for found, error in ((plain, 1e-12), (hidden, hidden.report["rank_error"] + 1e-12)):
+        assert found.metrics["auc"] == pytest.approx(roc_auc_score(label, scores), abs=error)
         assert found.metrics["loss"] == pytest.approx(sum(each) / len(each))
         assert found.count == len(each)
         assert not found.lost
@@ -293,33 +297,49 @@ def test_pairs_are_scored_by_area_mean_loss_and_count_in_plaintext_and_coarsely_
     for k in range(CLIENTS):
         own = [x for x, at in zip(each, client.tolist(), strict=True) if at == k]
         assert float(parts["loss"][k]) == pytest.approx(sum(own))
-        assert float(parts["counts"][k].sum()) == len(own)
         edges = sum(x for x, at in zip(label, client.tolist(), strict=True) if at == k)
-        assert parts["counts"][k].sum(1).tolist() == [len(own) - edges, edges]
+        assert parts["counts"][k].sum((0, 2)).tolist() == [len(own) - edges, edges]
 
 
-def test_a_score_that_is_not_finite_counts_in_the_last_code_and_not_in_the_loss() -> None:
+@pytest.mark.parametrize("shape", ["as drawn", "all alike", "within a millionth", "far apart"])
+@pytest.mark.parametrize("form", ["plaintext", "simulated"])
+def test_the_area_of_an_evaluation_is_that_of_scikit_learn(form: str, shape: str) -> None:
+    cohort = link_cohort()
+    assert cohort.links is not None
+    drawn = some_scores(cohort)
+    changed = {"all alike": 0 * drawn + 3, "within a millionth": 1 + 2e-7 * drawn, "far apart": 1e5 * drawn}
+    scores = changed.get(shape, drawn)
+    fed, config = (
+        Federation([range(CLIENTS)], simulated=True),
+        FedAvgConfig(**protection("aggregation", form)),
+    )
+    data, located = fed.locate("clients", "data", [cohort]), fed.locate("clients", "scores", [scores])
+    prepared = LINKS.prepare(fed, data, Task(2, 2, LINK_PREDICTION), config)
+    _, at_server = LINKS.score(fed, data, located, "val", "val", prepared, config)
+    truth = roc_auc_score(cohort.links.label[cohort.pairs("val")], scores)
+    assert at_server.parts[0].metrics["auc"] == pytest.approx(truth, abs=1e-3)
+
+
+def test_a_score_that_is_not_finite_is_the_last_one_and_not_in_the_loss() -> None:
     cohort = link_cohort()
     scores = some_scores(cohort)
-    whole = float(counted_pairs(cohort, scores, "val")["loss"].sum())
-    own = float(counted_pairs(cohort, scores[:1].expand(len(scores)), "val")["loss"].sum())
-    assert own > 0
+    whole = float(every_score(cohort, scores, "val")["loss"].sum())
     bad = scores.clone()
     bad[0] = math.nan
-    sums = {name: part.sum(0) for name, part in counted_pairs(cohort, bad, "val").items()}
-    assert sums["counts"][:, -1].sum() == 1
-    assert scored_sum(sums).lost
+    sums = {name: part.sum(0) for name, part in every_score(cohort, bad, "val").items()}
+    assert sums["lost"].sum() == 1
+    assert hidden_score(sums).lost
+    assert hidden_score(sums).count == len(scores)
     assert cohort.links is not None
     sign = -1 if bool(cohort.links.label[cohort.pairs("val")[0]]) else 1
     assert float(sums["loss"]) == pytest.approx(whole - math.log1p(math.exp(sign * float(scores[0]))))
 
 
 def test_an_edge_and_another_pair_without_a_score_lose_the_run_as_one_of_them_does() -> None:
-    for edges, others in ((1, 0), (0, 1), (1, 1), (3, 3)):
-        counts = torch.zeros(2, COARSE)
-        counts[:, 7] = 5
-        counts[:, -1] = torch.tensor([others, edges])
-        assert scored_sum({"counts": counts, "loss": torch.tensor(1.0)}).lost
+    for lost in ([0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [3.0, 3.0]):
+        counts = torch.zeros(1, 2, BINS)
+        counts[..., 7] = 5
+        assert hidden_score({"counts": counts, "lost": torch.tensor(lost), "loss": torch.tensor(1.0)}).lost
 
 
 def test_without_edges_or_without_others_there_is_no_curve_and_no_area() -> None:
@@ -339,9 +359,9 @@ def test_the_curve_is_the_exact_one_at_200_points_at_most(count: int) -> None:
     rng = np.random.default_rng(count)
     label = rng.random(count) < 0.5
     label[:2] = False, True
-    codes = rng.permutation(count) - count // 2
-    curve = pair_scores(coded(codes.tolist(), label.tolist()), torch.tensor(0.0)).report["test_roc"]
-    false, true, _ = roc_curve(label, codes, drop_intermediate=False)
+    code = rng.permutation(count) - count // 2
+    curve = pair_scores(coded(code.tolist(), label.tolist()), torch.tensor(0.0)).report["test_roc"]
+    false, true, _ = roc_curve(label, -code, drop_intermediate=False)
     exact = list(zip(false.tolist(), true.tolist(), strict=True))
     assert (curve[0], curve[-1]) == ([0.0, 0.0], [1.0, 1.0])
     assert len(curve) == 1 + min(count, CURVE)
@@ -402,10 +422,10 @@ def test_scores_of_pairs_are_sent_in_plaintext_only_where_sums_are(aggregation: 
     names = {entry.name: entry for entry in fed.ledger.entries}
     if aggregation == "plaintext":
         assert {*names} == {"val_pairs", "test_pairs", "val_pair_scores", "val_pair_loss"}
-        assert names["val_pair_scores"].bytes == 3 * len(cohort.pairs("val"))
+        assert names["val_pair_scores"].bytes == 5 * len(cohort.pairs("val"))
         assert names["test_pairs"].bytes == 8 * len(cohort.pairs("test"))
     else:
-        assert {name.partition("/")[0] for name in names} == {"scores"}
+        assert {name.partition("/")[0] for name in names} == {"scores", "val_refine", "val_bins"}
         assert names["scores/masked"].protection == "simulated"
     assert LINKS.decides(config, prepared) == "auc"
 

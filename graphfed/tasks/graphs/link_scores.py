@@ -1,15 +1,16 @@
 """Evaluation of link prediction: the area under the ROC curve over the scored pairs of all clients together.
 
-The area is no sum of values of the clients. So every client sends two bytes and the label for each of its
-scored pairs. The two bytes are the upper half of the float32 score in an order-preserving form, so no range
-of scores is assumed. Scores whose relative difference is less than 1/128 may tie, and a tie counts one half.
+The area is no sum of values of the clients. So every client sends the label and the score of each of its
+scored pairs, the score as its code (`ranking.codes`) in four bytes. The area is exact, and a pair of equal
+scores counts one half.
 
-With aggregation=secure the server gets the numbers of edges and of negative pairs that have each score,
-summed over the clients, and no single client's scores. The scores are coarser then: those whose relative
-difference is less than 1/16 may tie.
+With aggregation=secure the server gets the numbers of edges and of negative pairs with a score in each bin,
+summed over the clients, and no single client's scores. It refines the bins until it knows the area well
+enough (`ranking`).
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -23,11 +24,13 @@ from graphfed.federation.secure.aggregation import secure_sum
 from graphfed.methods.base import Task
 from graphfed.methods.config import GraphSettings, sum_protection
 from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
+from graphfed.tasks.graphs import ranking
+from graphfed.tasks.graphs.ranking import Blocks, Division, refine_until
 
-__all__ = ["LINKS", "MESSAGES", "area", "pair_codes", "pair_scores"]
+__all__ = ["LINKS", "MESSAGES", "pair_scores"]
 
 _EACH = (
-    "each client sends the server, for each of its {0} pairs, the score in two bytes and, in one byte, "
+    "each client sends the server, for each of its {0} pairs, the score in four bytes and, in one byte, "
     "whether the pair is an edge. The server reads them, and does not learn the nodes of the pairs"
 )
 _PLAINTEXT = "With aggregation=plaintext"
@@ -46,14 +49,17 @@ MESSAGES = {
     "final_test_pair_scores": f"{_PLAINTEXT}, once: {_EACH.format('test')}.",
     "final_test_pair_loss": f"{_PLAINTEXT}, once: each client sends the server the summed loss of its test "
     "pairs, one number, which the server reads.",
+    **ranking.messages("val", "With aggregation=secure, in every evaluated round", "pairs"),
+    **ranking.messages("final_val", "With aggregation=secure, once", "pairs"),
+    **ranking.messages("final_test", "With aggregation=secure, once", "pairs"),
 }
 
-#: The smallest and the largest code of a finite score, and the code of a score that is not finite.
-LOWEST, HIGHEST, NOT_FINITE = -0x7F80, 0x7F7F, 0x7FFF
-CODES = 1 << 16
-#: A hidden sum counts codes without this number of last bits.
-COARSE_BITS = 3
-COARSE = CODES >> COARSE_BITS
+#: The code of a score that is not finite, which is no code of a score.
+NOT_FINITE = ranking.HIGHEST
+#: The bins of a hidden count.
+BINS = 1024
+#: How far the area may be from its exact value if it is hidden.
+TOLERANCE = 0.001
 #: The number of points of the ROC curve in a report.
 CURVE = 200
 
@@ -69,26 +75,14 @@ def pair_rows(cohort: Cohort, target: str) -> RowIds:
     return RowIds(torch.arange(len(client), device=client.device) - (count.cumsum(0) - count)[client], client)
 
 
-def pair_codes(scores: Tensor) -> Tensor:
-    """Compute codes that have the same order as the scores. Nearly equal scores may have equal codes.
-
-    Args:
-        scores: The scores, [n].
-
-    Returns:
-        The upper half of each score's float32 bits in an order-preserving form, int16 [n].
-    """
-    single = scores.float() + 0.0  # -0 becomes 0
-    bits = single.view(torch.int32)
-    # As integers, the bits of negative floats grow with the magnitude, so their order must be reversed.
-    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits) >> 16
-    return torch.where(single.isfinite(), ordered, NOT_FINITE).to(torch.int16)
-
-
 def coded_pairs(cohort: Cohort, scores: Tensor, target: str) -> Tensor:
-    """Encode the message for each pair, uint8 [n, 3]: two bytes of the score and the label."""
+    """Encode the message for each pair, uint8 [n, 5]: four bytes of the score's code and the label."""
     assert cohort.links is not None
-    code = pair_codes(scores).view(torch.uint8).view(-1, 2)
+    code = (
+        torch.where(scores.float().isfinite(), ranking.codes(scores), NOT_FINITE)
+        .view(-1, 1)
+        .view(torch.uint8)
+    )
     return torch.cat([code, cohort.links.label[cohort.pairs(target), None].to(torch.uint8)], 1)
 
 
@@ -99,22 +93,36 @@ def summed_loss(cohort: Cohort, scores: Tensor, target: str) -> Tensor:
     return softplus(sign.double() * scores.double()).sum()
 
 
-def counted_pairs(cohort: Cohort, scores: Tensor, target: str) -> dict[str, Tensor]:
-    """Count each client's pairs by coarse code, [K, 2, COARSE], and sum their loss, [K].
+def every_count(cohort: Cohort, scores: Tensor, target: str, edges: Tensor) -> Tensor:
+    """Count each client's pairs with a finite score in each bin, [K, 1, 2, B]: negative pairs, then edges."""
+    assert cohort.links is not None
+    pairs, finite = cohort.pairs(target), scores.float().isfinite()
+    client, label = cohort.client[cohort.links.row[pairs]][finite], cohort.links.label[pairs][finite]
+    code, one = ranking.codes(scores[finite])[None], torch.ones_like(client)
+    edges = edges.to(code.device)
+    return ranking.count(code, label[None], one, client, cohort.num_clients, edges).double()
 
-    Negative pairs come first, then edges. The loss of a score that is not finite is left out.
+
+def every_score(cohort: Cohort, scores: Tensor, target: str) -> dict[str, Tensor]:
+    """Count each client's pairs in the first bins, [K, 1, 2, B], and those without a finite score, [K, 2],
+    and sum the loss of the others, [K].
     """
     assert cohort.links is not None
-    pairs = cohort.pairs(target)
+    pairs, finite = cohort.pairs(target), scores.float().isfinite()
     client, label = cohort.client[cohort.links.row[pairs]], cohort.links.label[pairs]
-    code = (pair_codes(scores).long() + CODES // 2) >> COARSE_BITS
-    cells = (client * 2 + label.long()) * COARSE + code
-    counts = torch.bincount(cells, minlength=cohort.num_clients * 2 * COARSE)
     sign = torch.where(label, -1.0, 1.0).double()
-    losses = softplus(sign * scores.double())
-    losses = losses.where(losses.isfinite(), 0.0)
-    loss = losses.new_zeros(cohort.num_clients).index_add_(0, client, losses)
-    return {"counts": counts.view(-1, 2, COARSE).double(), "loss": loss}
+    losses = softplus(sign * scores.double()).where(finite, 0.0)
+    lost = torch.bincount((client * 2 + label)[~finite], minlength=2 * cohort.num_clients)
+    return {
+        "counts": every_count(cohort, scores, target, first_edges()),
+        "lost": lost.view(-1, 2).double(),
+        "loss": losses.new_zeros(cohort.num_clients).index_add_(0, client, losses),
+    }
+
+
+def first_edges() -> Tensor:
+    """Return the edges of the first bins, [1, B - 1]."""
+    return ranking.first_edges(1, BINS)
 
 
 def all_pairs(cohort: Cohort, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,66 +137,68 @@ def pairs_of_target(cohort: Cohort, kept: tuple[Tensor, Tensor], target: str) ->
 # ---- functions run at the server ---------------------------------------------------------------------------
 
 
-def area(edges: Tensor, others: Tensor) -> float:
-    """Compute the area under the ROC curve.
-
-    This is the probability that an edge has a larger score than a negative pair, where a tie counts one half.
-
-    Args:
-        edges: The number of edges with each code, in ascending order of codes, int64 [B].
-        others: The number of negative pairs with each code, int64 [B].
-
-    Returns:
-        The area; nan if there are no edges or no negative pairs.
-    """
-    pairs = int(edges.sum()) * int(others.sum())
-    below = others.cumsum(0) - others
-    twice = int((edges * (2 * below + others)).sum())
-    return twice / (2 * pairs) if pairs else float("nan")
-
-
 def pair_scores(rows: Tensor, loss: Tensor) -> Scored:
     """Compute the metrics from the clients' messages.
 
     Args:
-        rows: The messages of all pairs, uint8 [M, 3] (see `coded_pairs`).
+        rows: The messages of all pairs, uint8 [M, 5] (see `coded_pairs`).
         loss: The summed loss, [].
 
     Returns:
         The metrics, with the points of the ROC curve for the report.
     """
-    low, high, label = rows[:, 0].long(), rows[:, 1].long(), rows[:, 2] != 0
-    code = low + 256 * high - CODES * (high >> 7)  # a signed 16-bit number, low byte first
-    edges, others = (torch.bincount(code[chosen] + CODES // 2, minlength=CODES) for chosen in (label, ~label))
-    lost = bool(((code < LOWEST) | (code > HIGHEST)).any())
-    return _scored(edges, others, loss, lost)
+    rows = rows.cpu()
+    code, label = rows[:, :4].reshape(-1).view(torch.int32), rows[:, 4] != 0
+    # A score that is not finite is in the last place, as a tie with all others of its kind.
+    one, ranking_of = torch.ones(len(code), dtype=torch.float64), torch.zeros(len(code), dtype=torch.int64)
+    blocks = ranking.blocks_of_scores(code, label, one, ranking_of, 1)
+    return _scored(blocks, loss, lost=bool((code == NOT_FINITE).any()))
 
 
 def no_pairs() -> dict[str, Tensor]:
-    """Return the form of one client's `counted_pairs`."""
-    return {"counts": torch.zeros(2, COARSE), "loss": torch.zeros(())}
+    """Return the form of one client's `every_score`."""
+    return {"counts": no_counts(BINS), "lost": torch.zeros(2), "loss": torch.zeros(())}
 
 
-def scored_sum(sums: Mapping[str, Tensor]) -> Scored:
-    """Compute the metrics from a sum of `counted_pairs` over all clients."""
-    others, edges = sums["counts"].long()
-    return _scored(edges, others, sums["loss"], lost=bool(edges[-1] + others[-1]))
+def no_counts(bins: int) -> Tensor:
+    """Return the form of one client's `every_count`."""
+    return torch.zeros(1, 2, bins)
 
 
-def _scored(edges: Tensor, others: Tensor, loss: Tensor, lost: bool) -> Scored:
-    """Compute the metrics from the numbers of edges and of negative pairs with each code."""
-    count = int(edges.sum() + others.sum())
-    metrics = {"auc": area(edges, others), "loss": float(loss) / count if count else float("nan")}
-    return Scored(metrics, lost, {"test_roc": _curve(edges, others)}, count)
+def first_blocks(sums: Mapping[str, Tensor]) -> Blocks:
+    """Return what the first counts show; scores that are not finite are in the last place."""
+    blocks = ranking.blocks_of_counts(sums["counts"].cpu(), first_edges())
+    worst = torch.full((1, 1), NOT_FINITE - 1, dtype=torch.int32)
+    lost = torch.stack([torch.zeros(2), sums["lost"].cpu()], 1)[None]
+    return ranking.join(blocks, ranking.blocks_of_counts(lost, worst))
 
 
-def _curve(edges: Tensor, others: Tensor) -> list[list[float]]:
+def refined(blocks: Blocks, division: Division, counts: Tensor) -> Blocks:
+    return ranking.refine(blocks, division, counts.cpu())
+
+
+def scored_sum(sums: Mapping[str, Tensor], blocks: Blocks) -> Scored:
+    """Compute the metrics from a sum of `every_score` over all clients, and the refined counts."""
+    scored = _scored(blocks, sums["loss"], lost=bool(sums["lost"].any()))
+    return replace(
+        scored, report={**scored.report, "rank_error": float(ranking.uncertainty(blocks, "auc").sum())}
+    )
+
+
+def _scored(blocks: Blocks, loss: Tensor, lost: bool) -> Scored:
+    """Compute the metrics from the numbers of edges and of negative pairs in each block."""
+    count = float((blocks.positives + blocks.negatives).sum())
+    auc = float(ranking.ranked_metrics(blocks)["auc"])
+    metrics = {"auc": auc, "loss": float(loss) / count if count else float("nan")}
+    return Scored(metrics, lost, {"test_roc": _curve(blocks)}, count)
+
+
+def _curve(blocks: Blocks) -> list[list[float]]:
     """Compute at most CURVE + 1 points [false positive rate, true positive rate] from [0, 0] to [1, 1]."""
-    taken = (edges + others).flip(0).nonzero()[:, 0].numpy(force=True)
-    if not int(edges.sum()) or not int(others.sum()):
+    if not bool(blocks.positives.any()) or not bool(blocks.negatives.any()):
         return []
-    rates = [(c.flip(0).cumsum(0).double() / c.sum()).numpy(force=True)[taken] for c in (others, edges)]
-    chosen = np.unique(np.linspace(0, len(taken) - 1, CURVE).round().astype(int))
+    rates = [(c.cumsum(0) / c.sum()).numpy() for c in (blocks.negatives, blocks.positives)]
+    chosen = np.unique(np.linspace(0, len(rates[0]) - 1, CURVE).round().astype(int))
     return [[0.0, 0.0], *np.stack(rates, 1)[chosen].tolist()]
 
 
@@ -218,12 +228,20 @@ def scored_one_by_one(fed: Federation, data: Located) -> _Score:
 
 
 def scored_as_counts(fed: Federation, data: Located) -> _Score:
-    """Prepare the hidden scoring, where the server learns only summed numbers of pairs with each score."""
-    like = fed.server.run(no_pairs)
+    """Prepare the hidden scoring, where the server learns only how many pairs have scores in each bin."""
+    like, finer_like = fed.server.run(no_pairs), fed.server.run(no_counts, BINS)
 
     def score(scores: Located, target: str, name: str) -> Located:
-        counts = fed.clients.run(counted_pairs, data, scores, target)
-        return fed.server.run(scored_sum, secure_sum(fed, counts, None, like, name=HIDDEN_SCORES))
+        every = fed.clients.run(every_score, data, scores, target)
+        sums = secure_sum(fed, every, None, like, name=HIDDEN_SCORES)
+
+        def count_again(edges: Located) -> Located:
+            counts = fed.clients.run(every_count, data, scores, target, edges)
+            return secure_sum(fed, counts, None, finer_like, name=HIDDEN_SCORES)
+
+        first = fed.server.run(first_blocks, sums)
+        blocks = refine_until(fed, first, count_again, refined, BINS, TOLERANCE, name, metrics=("auc",))
+        return fed.server.run(scored_sum, sums, blocks)
 
     return score
 

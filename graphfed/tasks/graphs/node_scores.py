@@ -1,17 +1,15 @@
 """Evaluation of node classification, by sums over clients from which the server computes every metric.
 
 Each client sends the number of its nodes per class and predicted class and their summed loss. If a metric
-needs the order of the scores, it also sends a histogram of them. The score of a node for class c is the
-log-odds log p_c - log(1 - p_c). For two classes only the score for class 1 is used, because that for class 0
-is its negative. The bins of the histogram are equal steps of asinh(log-odds), so they are narrow around 0 and
-cover -100 to 100. The number of bins (`bins_of`) depends on the number of classes: one client's histogram
-takes 16 kB for two classes, 32 kB for 3 to 32 classes and 1 kB per class for more.
+needs the order of the scores, it also sends how many of its nodes have a score in which bin, and once more
+wherever the server needs finer bins (`ranking`). The score of a node for class c is the log-odds
+log p_c - log(1 - p_c). For two classes only the score of the positive class is used, because that of the
+other is its negative. The number of bins (`bins_of`) depends on the number of classes: one client's counts
+take 16 kB for two classes, 32 kB for 3 to 32 classes and 1 kB per class for more.
 
 ROC AUC and average precision are one-vs-rest and macro-averaged over the classes that occur. For two classes
-they are those of the positive class, the rarer class among all clients' validation nodes. Nodes in the same
-bin count as tied: AUC counts their pairs one half, average precision takes the precision in the middle of the
-bin, and recall at 1 % alarms takes a fraction of the bin. So each metric is exact up to the pairs in the same
-bin; tests/tasks/test_node_scores.py measures the remaining error.
+they are those of the positive class, the rarer class among all clients' validation nodes. The clients of a
+method that selects their own rounds compute these metrics exactly, from their own scores.
 
 Shapes: K clients, C classes, G = 1 score for two classes and C otherwise, B bins.
 """
@@ -36,6 +34,7 @@ from graphfed.files import JsonObject
 from graphfed.methods.base import Task
 from graphfed.methods.config import GraphSettings, clients_in_round, sum_protection
 from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
+from graphfed.tasks.graphs import ranking
 from graphfed.tasks.graphs.client_accuracy import (
     accept_sums,
     accuracy_parts,
@@ -43,6 +42,7 @@ from graphfed.tasks.graphs.client_accuracy import (
     client_metrics,
     own_accuracy,
 )
+from graphfed.tasks.graphs.ranking import Blocks, Division, refine_until
 
 __all__ = [
     "CLASS_COUNTS",
@@ -53,6 +53,7 @@ __all__ = [
     "SCORE_UNITS",
     "Selection",
     "bins_of",
+    "blocks_by_client",
     "choose_selection",
     "headline_of",
     "metrics_of",
@@ -76,6 +77,16 @@ MESSAGES = {
     "test nodes per class and predicted class, their summed loss, the number of nodes of each class with "
     "a score in each bin, and its accuracy. The server reads each client's numbers.",
 }
+for _name, _nodes, _when in (
+    ("val", "validation nodes", "In every evaluated round, if rounds are selected by the order of scores"),
+    ("final_val", "validation nodes", "Once"),
+    ("final_test", "test nodes", "Once"),
+):
+    MESSAGES |= ranking.messages(_name, _when, f"{_nodes} of all clients together")
+    MESSAGES[f"{_name}_finer_scores"] = (
+        f"With aggregation=plaintext, after {_name}_bins: each client sends the server the number of its "
+        f"{_nodes} of each class with a score in each of these bins. The server reads each client's numbers."
+    )
 
 #: The weight of a node in scores, in integer units. If several clients own a node, each owner's prediction
 #: has an equal part of this weight. For up to 16 owners the part is a whole number of units, so sums are
@@ -83,12 +94,12 @@ MESSAGES = {
 SCORE_UNITS = OWNER_UNITS
 #: A class is dominant if more than this fraction of the nodes belong to it.
 DOMINANT = 0.8
-#: The metrics that need the histogram of scores.
-RANKED = ("auc", "average_precision", "recall_at_1_percent")
-#: The bounds of the histogram: log-odds with a larger magnitude are in the first or the last bin.
-LARGEST_LOG_ODDS = 100.0
-#: The fraction of the nodes, those with the highest scores, that raise an alarm.
-ALARMS = 0.01
+#: The metrics that need the order of the scores.
+RANKED = ranking.METRICS
+#: How far these metrics may be from their exact values.
+TOLERANCE = 0.002
+#: The least number of bins when scores are counted again.
+FINER_BINS = 256
 
 
 @dataclass(frozen=True)
@@ -124,11 +135,16 @@ def bins_of(num_classes: int) -> int:
     return 1024 if num_classes == 2 else max(64, 2048 // num_classes)
 
 
+def first_edges(num_classes: int) -> Tensor:
+    """Return the edges of the first bins, [G, B - 1]."""
+    return ranking.first_edges(1 if num_classes == 2 else num_classes, bins_of(num_classes))
+
+
 # ---- functions run at the clients --------------------------------------------------------------------------
 
 
 def score_clients(
-    cohort: Cohort, logits: Tensor, target: str, selection: Selection | None = None, ranked: bool = False
+    cohort: Cohort, logits: Tensor, target: str, selection: Selection | None = None
 ) -> dict[str, Tensor]:
     """Score every client's predictions of a part.
 
@@ -137,7 +153,6 @@ def score_clients(
         logits: The logits of the rows of `target`, [n, C].
         target: "val" or "test".
         selection: The metric by which clients select their own rounds; None if they do not.
-        ranked: Whether to add every client's histogram of scores.
 
     Returns:
         These sums for every client:
@@ -145,7 +160,6 @@ def score_clients(
         - confusion: the number of nodes per class and prediction, [K, C, C + 1], in SCORE_UNITS. The last
           column counts rows whose logits are not all finite, because training has diverged.
         - loss: the summed cross-entropy, [K].
-        - histogram (with `ranked`): [K, G, 2, B], in SCORE_UNITS.
         - decides (with `selection`): the client's value of the selecting metric, [K]; nan if it is undefined.
     """
     rows = cohort.rows(target)
@@ -158,45 +172,107 @@ def score_clients(
     loss = torch.zeros(cohort.num_clients, dtype=torch.float64, device=y.device)
     losses = cross_entropy(logits.double(), y, reduction="none") * parts / SCORE_UNITS
     scores = {"confusion": confusion, "loss": loss.index_add_(0, client, losses)}
-    if ranked:
-        scores["histogram"] = _histogram(cohort, logits, target, per_client=True)
-    if selection is not None:
-        scores["decides"] = _metrics(scores, selection.positive)[selection.metric]
-    return scores
+    if selection is None:
+        return scores
+    if selection.metric in RANKED:
+        decides = own_ranked_metric(cohort, logits, target, selection)
+    else:
+        decides = _metrics(scores)[selection.metric]
+    return {**scores, "decides": decides}
 
 
-def _histogram(cohort: Cohort, logits: Tensor, target: str, *, per_client: bool) -> Tensor:
+@dataclass(frozen=True)
+class _Ranked:
+    """The nodes of a part whose logits are all finite, ranked by the score of each class.
+
+    Attributes:
+        code: `ranking.codes` of the scores, [G, n] int32.
+        in_class: Whether a node is of the class, [G, n] bool.
+        weight: [n] int64, in SCORE_UNITS.
+        client: [n].
+    """
+
+    code: Tensor
+    in_class: Tensor
+    weight: Tensor
+    client: Tensor
+
+
+def _ranked(cohort: Cohort, logits: Tensor, target: str, positive: int) -> _Ranked:
+    rows = cohort.rows(target)
+    finite = logits.isfinite().all(1)
+    z, rows = logits[finite].double(), rows[finite]
+    c = cohort.num_classes
+    classes = torch.arange(c, device=z.device) if c > 2 else torch.tensor([positive], device=z.device)
+    code = ranking.codes(log_odds(z)[:, classes].T.contiguous())
+    return _Ranked(
+        code, cohort.y[rows] == classes[:, None], SCORE_UNITS // cohort.owners[rows], cohort.client[rows]
+    )
+
+
+def log_odds(logits: Tensor) -> Tensor:
+    """Compute log p_c - log(1 - p_c), [n, C], for logits [n, C] in float64.
+
+    It is z_c - log(sum of exp(z) over the other classes), which is accurate for p_c close to 1 as well.
+    """
+    if logits.shape[1] == 2:
+        return logits - logits.flip(1)
+    log_p = logits.log_softmax(1)
+    best = logits.argmax(1, keepdim=True)
+    others = logits.scatter(1, best, -math.inf).logsumexp(1, keepdim=True)
+    # Only the most probable class can have 1 - p_c close to 0.
+    return (log_p - torch.log(-torch.expm1(log_p))).scatter(1, best, logits.gather(1, best) - others)
+
+
+def count_scores(
+    cohort: Cohort, logits: Tensor, target: str, positive: int, edges: Tensor, *, per_client: bool
+) -> Tensor:
     """Count the rows with a score in each bin, [K, G, 2, B] (score, rest or class, bin), in SCORE_UNITS.
 
     Without `per_client` the result is the sum over the cohort's clients, [G, 2, B]. Rows whose logits are not
     all finite are not counted.
     """
-    rows = cohort.rows(target)
-    finite = logits.isfinite().all(1)
-    z, rows = logits[finite].double(), rows[finite]
-    y, parts, c = cohort.y[rows], SCORE_UNITS // cohort.owners[rows], cohort.num_classes
-    client = cohort.client[rows] if per_client else torch.zeros_like(rows)
-    clients, groups, bins = cohort.num_clients if per_client else 1, 1 if c == 2 else c, bins_of(c)
-    counts = torch.zeros(clients * groups * 2 * bins, dtype=torch.int64, device=y.device)
-    log_p = z.log_softmax(1) if c != 2 else z
-    for group in range(groups):
-        if c == 2:
-            log_odds, in_class = z[:, 1] - z[:, 0], y
-        else:
-            # log p_c - log(1 - p_c); expm1 keeps 1 - p_c accurate for p_c close to 0.
-            log_odds = log_p[:, group] - torch.log(-torch.expm1(log_p[:, group]))
-            in_class = (y == group).long()
-        index = ((client * groups + group) * 2 + in_class) * bins + _bin(log_odds, bins)
-        counts.index_add_(0, index, parts)
-    counts = counts.view(clients, groups, 2, bins)
+    nodes = _ranked(cohort, logits, target, positive)
+    client = nodes.client if per_client else torch.zeros_like(nodes.client)
+    clients = cohort.num_clients if per_client else 1
+    counts = ranking.count(
+        nodes.code, nodes.in_class, nodes.weight, client, clients, edges.to(nodes.code.device)
+    )
     return counts if per_client else counts[0]
 
 
-def _bin(log_odds: Tensor, bins: int) -> Tensor:
-    """Compute the bin of each score, [n] int64, in equal steps of asinh(log-odds)."""
-    half = math.asinh(LARGEST_LOG_ODDS)
-    position = (torch.asinh(log_odds.clamp(-LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)) + half) / (2 * half)
-    return (position * bins).long().clamp(max=bins - 1)
+def blocks_by_client(
+    cohort: Cohort, logits: Tensor, target: str, positive: int, *, per_client: bool = True
+) -> Blocks:
+    """Rank every client's scores of a part exactly.
+
+    Args:
+        cohort: The clients' data.
+        logits: The logits of the rows of `target`, [n, C].
+        target: "val" or "test".
+        positive: The positive class of two.
+        per_client: Whether every client's nodes are ranked apart.
+
+    Returns:
+        K * G rankings, or the G of all nodes together.
+    """
+    nodes = _ranked(cohort, logits, target, positive)
+    groups = len(nodes.code)
+    client = nodes.client if per_client else torch.zeros_like(nodes.client)
+    return ranking.blocks_of_scores(
+        nodes.code.flatten(),
+        nodes.in_class.flatten(),
+        (nodes.weight.double() / SCORE_UNITS).repeat(groups),
+        (client * groups + torch.arange(groups, device=client.device)[:, None]).flatten(),
+        groups * (cohort.num_clients if per_client else 1),
+    )
+
+
+def own_ranked_metric(cohort: Cohort, logits: Tensor, target: str, selection: Selection) -> Tensor:
+    """Compute the selecting metric of every client's own nodes exactly, [K]; nan where it is undefined."""
+    blocks = blocks_by_client(cohort, logits, target, selection.positive)
+    values = ranking.ranked_metrics(blocks)[selection.metric].view(cohort.num_clients, -1)
+    return _mean_where(values, ~values.isnan())
 
 
 def count_classes(cohort: Cohort, target: str) -> Tensor:
@@ -225,36 +301,58 @@ def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def total_scores(
-    scores: dict[str, Tensor], cohort: Cohort, logits: Tensor, target: str, histogram: bool, final: bool
+    scores: dict[str, Tensor],
+    cohort: Cohort,
+    logits: Tensor,
+    target: str,
+    positive: int | None,
+    final: bool,
 ) -> dict[str, Tensor]:
-    """Sum scores over the clients of a cohort. `histogram` adds the histogram, which `scores` do not have,
-    and `final` what `client_accuracy` needs.
+    """Sum scores over the clients of a cohort. With a positive class, add the counts of scores in
+    the first bins; `final` adds what `client_accuracy` needs.
     """
     sums = total(scores)
-    if histogram:
-        sums["histogram"] = _histogram(cohort, logits, target, per_client=False)
+    if positive is not None:
+        edges = first_edges(cohort.num_classes)
+        sums["histogram"] = total_counts(cohort, logits, target, positive, edges)
     return {**sums, **accuracy_sums(own_accuracy(cohort, logits, target))} if final else sums
 
 
 def every_score(
-    scores: dict[str, Tensor], cohort: Cohort, logits: Tensor, target: str, histogram: bool, final: bool
+    scores: dict[str, Tensor],
+    cohort: Cohort,
+    logits: Tensor,
+    target: str,
+    positive: int | None,
+    final: bool,
 ) -> dict[str, Tensor]:
-    """Return `parts_to_sum` of every client. `histogram` and `final` add what `total_scores` adds."""
-    if histogram:
-        scores = {**scores, "histogram": _histogram(cohort, logits, target, per_client=True)}
+    """Return `parts_to_sum` of every client, with what `total_scores` adds."""
     parts = parts_to_sum(scores)
+    if positive is not None:
+        edges = first_edges(cohort.num_classes)
+        parts["histogram"] = every_count(cohort, logits, target, positive, edges)
     return {**parts, **accuracy_parts(own_accuracy(cohort, logits, target))} if final else parts
+
+
+def total_counts(cohort: Cohort, logits: Tensor, target: str, positive: int, edges: Tensor) -> Tensor:
+    """Count scores over the clients of a cohort, [G, 2, B] in SCORE_UNITS."""
+    return count_scores(cohort, logits, target, positive, edges, per_client=False)
+
+
+def every_count(cohort: Cohort, logits: Tensor, target: str, positive: int, edges: Tensor) -> Tensor:
+    """Count every client's scores, [K, G, 2, B] in nodes, as floating numbers that a hidden sum accepts."""
+    return count_scores(cohort, logits, target, positive, edges, per_client=True).double() / SCORE_UNITS
 
 
 def parts_to_sum(scores: dict[str, Tensor]) -> dict[str, Tensor]:
     """Convert every client's scores to numbers that a hidden sum accepts.
 
-    Counts are in nodes, [K, C, C + 1] and [K, G, 2, B], and losses [K], all in float64. A loss that is not
-    finite becomes 0; the last column of the confusion counts shows that predictions were lost.
+    Counts are in nodes, [K, C, C + 1], and losses [K], all in float64. A loss that is not finite becomes 0;
+    the last column of the confusion counts shows that predictions were lost.
     """
     loss = scores["loss"]
-    counts = {k: v.double() / SCORE_UNITS for k, v in scores.items() if k in ("confusion", "histogram")}
-    return {**counts, "loss": loss.where(loss.isfinite(), 0.0)}
+    confusion = scores["confusion"].double() / SCORE_UNITS
+    return {"confusion": confusion, "loss": loss.where(loss.isfinite(), 0.0)}
 
 
 def better_clients(scores: dict[str, Tensor], best: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -294,89 +392,40 @@ def rows_of_target(cohort: Cohort, predictions: tuple[Tensor, Tensor], target: s
 # ---- metrics of sums ---------------------------------------------------------------------------------------
 
 
-def metrics_of(sums: Mapping[str, Tensor], positive: int = 1) -> dict[str, float]:
+def metrics_of(sums: Mapping[str, Tensor], blocks: Blocks | None = None) -> dict[str, float]:
     """Compute the metrics of a sum over clients.
 
     Args:
-        sums: Confusion [C, C + 1] and loss [] and, optionally, histogram [G, 2, B]; counts are in
-            SCORE_UNITS.
-        positive: The positive class of two.
+        sums: Confusion [C, C + 1] and loss []; counts are in SCORE_UNITS.
+        blocks: The counts of scores, in nodes; None if they were not sent.
 
     Returns:
         The metrics by name, nan if undefined: accuracy, macro_f1 (over the classes that occur or are
         predicted), balanced_accuracy (the mean recall of the classes that occur) and the mean cross-entropy
-        `loss`. With a histogram also auc and average_precision and, for two classes, recall_at_1_percent.
-        With the sums of `client_accuracy` also its metrics.
+        `loss`. With `blocks` also auc and average_precision and, for two classes, recall_at_1_percent. With
+        the sums of `client_accuracy` also its metrics.
     """
-    metrics = {name: float(value) for name, value in _metrics(sums, positive).items()}
+    metrics = {name: float(value) for name, value in _metrics(sums).items()}
+    if blocks is not None:
+        for name, value in ranking.ranked_metrics(blocks).items():
+            metrics[name] = float(_mean_where(value, ~value.isnan()))
+        if len(sums["confusion"]) > 2:
+            del metrics["recall_at_1_percent"]
     return {**metrics, **client_metrics(sums)} if "client_bins" in sums else metrics
 
 
-def _metrics(sums: Mapping[str, Tensor], positive: int) -> dict[str, Tensor]:
-    """Compute the metrics of `metrics_of` for each client, [K], or for one sum, []."""
+def _metrics(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Compute the metrics that need no order of scores for each client, [K], or for one sum, []."""
     confusion = sums["confusion"].double() / SCORE_UNITS
     count = confusion.sum((-2, -1))
     hit = confusion.diagonal(dim1=-2, dim2=-1)
     true, predicted = confusion.sum(-1), confusion[..., :-1].sum(-2)
-    metrics = {
+    return {
         "accuracy": hit.sum(-1) / count,
         "macro_f1": _mean_where(2 * hit / (true + predicted), true + predicted > 0),
         "balanced_accuracy": _mean_where(hit / true, true > 0),
+        "loss": sums["loss"] / count,
     }
-    if "histogram" in sums:
-        two = confusion.shape[-2] == 2
-        metrics |= _ranked_metrics(sums["histogram"].double() / SCORE_UNITS, positive if two else None)
-    return {**metrics, "loss": sums["loss"] / count}
-
-
-def _ranked_metrics(histogram: Tensor, positive: int | None) -> dict[str, Tensor]:
-    """Compute the metrics of a histogram [..., G, 2, B] in nodes. `positive` is None for over two classes."""
-    if positive == 0:
-        # The scores for class 0 are the negative of those for class 1.
-        histogram = histogram.flip(-1).flip(-2)
-    # The highest scores come first.
-    negatives, positives = histogram.flip(-1).unbind(-2)
-    known = (positives.sum(-1) > 0) & (negatives.sum(-1) > 0)
-    metrics = {
-        "auc": _mean_where(_auc(positives, negatives), known),
-        "average_precision": _mean_where(_average_precision(positives, negatives), known),
-    }
-    if positive is not None:
-        recall = _recall_at(positives, negatives, ALARMS)
-        metrics["recall_at_1_percent"] = _mean_where(recall, positives.sum(-1) > 0)
-    return metrics
-
-
-def _auc(positives: Tensor, negatives: Tensor) -> Tensor:
-    """Compute the probability that a node of the class has a higher score than another; ties count one half.
-
-    The arguments are the numbers of nodes of the class and of the other nodes in each bin, [..., B], with the
-    highest scores first.
-    """
-    below = negatives.sum(-1, keepdim=True) - negatives.cumsum(-1)
-    return (positives * (below + negatives / 2)).sum(-1) / (positives.sum(-1) * negatives.sum(-1))
-
-
-def _average_precision(positives: Tensor, negatives: Tensor) -> Tensor:
-    """Average the precision at the score of each node of the class.
-
-    All nodes of a bin are taken to be in its middle, after (positives + 1) / 2 of its nodes of the class and
-    half of its other nodes.
-    """
-    found = positives.cumsum(-1) - positives + (positives + 1) / 2
-    alarms = found + negatives.cumsum(-1) - negatives / 2
-    return (positives * found / alarms).sum(-1) / positives.sum(-1)
-
-
-def _recall_at(positives: Tensor, negatives: Tensor, fraction: float) -> Tensor:
-    """Compute the recall of the class among the nodes with the highest scores.
-
-    These are the `fraction` of all nodes, at least one node. Their last bin is taken in proportion.
-    """
-    size = positives + negatives
-    alarms = (fraction * size.sum(-1, keepdim=True)).clamp(min=1.0)
-    taken = ((alarms - size.cumsum(-1) + size) / size).nan_to_num(0.0).clamp(0.0, 1.0)
-    return (positives * taken).sum(-1) / positives.sum(-1)
 
 
 def _mean_where(values: Tensor, known: Tensor) -> Tensor:
@@ -456,9 +505,13 @@ def no_scores(num_classes: int, ranked: bool, final: bool) -> dict[str, Tensor]:
     """Return the form of one client's `every_score`."""
     like = {"confusion": torch.zeros(num_classes, num_classes + 1), "loss": torch.zeros(())}
     if ranked:
-        groups = 1 if num_classes == 2 else num_classes
-        like["histogram"] = torch.zeros(groups, 2, bins_of(num_classes))
+        like["histogram"] = no_counts_of_scores(num_classes, bins_of(num_classes))
     return {**like, **accuracy_sums(torch.zeros(0))} if final else like
+
+
+def no_counts_of_scores(num_classes: int, bins: int) -> Tensor:
+    """Return the form of one client's `every_count`."""
+    return torch.zeros(1 if num_classes == 2 else num_classes, 2, bins)
 
 
 def opened_scores(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -467,11 +520,28 @@ def opened_scores(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {k: (v * units[k]).round().long() if k in units else v for k, v in sums.items()}
 
 
-def scored(sums: Mapping[str, Tensor], selection: Selection) -> Scored:
+def in_units(counts: Tensor) -> Tensor:
+    """Convert a sum of `every_count` to the form that `total_counts` returns."""
+    return (counts * SCORE_UNITS).round().long()
+
+
+def first_blocks(sums: Mapping[str, Tensor]) -> Blocks:
+    """Return what the first counts of scores show."""
+    counts = sums["histogram"].cpu()
+    return ranking.blocks_of_counts(counts.double() / SCORE_UNITS, first_edges(len(sums["confusion"])))
+
+
+def refined(blocks: Blocks, division: Division, counts: Tensor) -> Blocks:
+    """Replace divided blocks by finer counts in SCORE_UNITS."""
+    return ranking.refine(blocks, division, counts.cpu().double() / SCORE_UNITS)
+
+
+def scored(sums: Mapping[str, Tensor], selection: Selection, blocks: Blocks | None = None) -> Scored:
     """Compute the metrics, and details for the report.
 
     The details are the confusion counts in nodes, [C, C + 1], precision and recall of each class, the most
-    informative metrics, and the metric that selected rounds.
+    informative metrics, the metric that selected rounds, and how far the ranked metrics may be from their
+    exact values.
     """
     confusion = sums["confusion"]
     report: JsonObject = {
@@ -482,7 +552,9 @@ def scored(sums: Mapping[str, Tensor], selection: Selection) -> Scored:
     }
     if len(confusion) == 2:
         report["positive_class"] = selection.positive
-    metrics = metrics_of(sums, selection.positive)
+    if blocks is not None:
+        report["rank_error"] = float(ranking.uncertainty(blocks).sum())
+    metrics = metrics_of(sums, blocks)
     if selection.metric in metrics:  # callers that show only one metric show the first
         metrics = {selection.metric: metrics[selection.metric], **metrics}
     count = float(confusion.sum()) / SCORE_UNITS
@@ -512,22 +584,29 @@ def accept_scores(target: str, sums: Mapping[str, Tensor], declared: Mapping[str
     scored = float(confusion.double().sum()) / SCORE_UNITS
     if most is not None and scored > int(most.sum()):
         return f"scores of {scored:.6g} nodes of {target}, and declared {int(most.sum())} when it joined"
-    histogram = sums.get("histogram")
-    if histogram is not None:
-        if histogram.dtype != torch.int64 or bool((histogram < 0).any()):
-            return f"{describe_value(histogram)} where counts of scores are expected"
-        binned = float(histogram.double().flatten(1).sum(1).max()) / SCORE_UNITS
-        if most is not None and binned > int(most.sum()):
-            return f"scores of {binned:.6g} nodes of {target}, and declared {int(most.sum())} when it joined"
+    why = accept_counts(target, sums["histogram"], declared) if "histogram" in sums else ""
+    if why:
+        return why
     if not bool(loss.isfinite()) and not bool(confusion[:, -1].any()):
         return "a loss that is not finite, with predictions that all are"
     return accept_sums(sums, most)
+
+
+def accept_counts(target: str, counts: Tensor, declared: Mapping[str, np.ndarray]) -> str:
+    """Return why the counts of scores of another process cannot be used, or "" if they can."""
+    if counts.dtype != torch.int64 or counts.dim() != 3 or bool((counts < 0).any()):
+        return f"{describe_value(counts)} where counts of scores are expected"
+    most, counted = declared.get(target), float(counts.double().flatten(1).sum(1).max()) / SCORE_UNITS
+    if most is not None and counted > int(most.sum()):
+        return f"scores of {counted:.6g} nodes of {target}, and declared {int(most.sum())} when it joined"
+    return ""
 
 
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
 CLASS_COUNTS = SumForm(sum_over_clients, in_nodes, no_counts, summed_counts)
 _SCORES = SumForm(total_scores, every_score, no_scores, opened_scores)
+_COUNTS = SumForm(total_counts, every_count, no_counts_of_scores, in_units)
 
 
 def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -> _Prepared:
@@ -565,17 +644,17 @@ def score(
 ) -> tuple[Located, Located]:
     """Compute every client's scores at the clients, and the metrics of their sum at the server.
 
-    The histogram of scores is sent with the final scores. It is sent in every evaluation if rounds are
-    selected by a metric that needs it. The sums of `client_accuracy` are sent with the final scores.
+    The scores of nodes are counted for the final metrics. They are counted in every evaluation if rounds are
+    selected by a metric that needs them. The sums of `client_accuracy` are sent with the final scores.
     """
-    selection = prepared.selection
-    by_rank, final = selection.metric in RANKED, name.startswith("final_")
-    ranked = by_rank or final
-    scores = fed.clients.run(score_clients, data, logits, target, selection, by_rank)
+    selection, final = prepared.selection, name.startswith("final_")
+    ranked = final or selection.metric in RANKED
+    positive = selection.positive if ranked else None
+    scores = fed.clients.run(score_clients, data, logits, target, selection)
     sums = protected_sum(
         fed,
         _SCORES,
-        *(scores, data, logits, target, ranked and not by_rank, final),
+        *(scores, data, logits, target, positive, final),
         protection=sum_protection(config),
         name=f"{name}_scores",
         hidden_name=HIDDEN_SCORES,
@@ -584,7 +663,26 @@ def score(
         finite=False,
         accept=partial(accept_scores, target),
     )
-    return scores, fed.server.run(scored, sums, selection)
+    if not ranked:
+        return scores, fed.server.run(scored, sums, selection)
+
+    bins = max(FINER_BINS, bins_of(prepared.num_classes))
+
+    def count_again(edges: Located) -> Located:
+        return protected_sum(
+            fed,
+            _COUNTS,
+            *(data, logits, target, selection.positive, edges),
+            protection=sum_protection(config),
+            name=f"{name}_finer_scores",
+            hidden_name=HIDDEN_SCORES,
+            like=(prepared.num_classes, bins),
+            accept=partial(accept_counts, target),
+        )
+
+    first = fed.server.run(first_blocks, sums)
+    blocks = refine_until(fed, first, count_again, refined, bins, TOLERANCE, name)
+    return scores, fed.server.run(scored, sums, selection, blocks)
 
 
 def decides(config: GraphSettings, prepared: _Prepared) -> str:

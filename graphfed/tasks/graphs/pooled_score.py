@@ -11,6 +11,7 @@ from graphfed.methods.common.local_training import as_configured, own_view, pred
 from graphfed.methods.config import GraphSettings
 from graphfed.nn.backbones import Weights
 from graphfed.tasks.graphs.node_scores import (
+    blocks_by_client,
     choose_selection,
     count_classes,
     metrics_of,
@@ -53,4 +54,5 @@ def pooled_score(
     prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
     selection = choose_selection(sum_over_clients(count_classes(cohort, "val")), config.select)
     logits = predict_shared(prepared, weights, config, "test")
-    return metrics_of(total(score_clients(cohort, logits, "test", None, True)), selection.positive)
+    blocks = blocks_by_client(cohort, logits, "test", selection.positive, per_client=False)
+    return metrics_of(total(score_clients(cohort, logits, "test")), blocks)
