@@ -16,6 +16,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
     "from_the_program",
     "flow_picture",
@@ -49,6 +50,10 @@ autodoc_typehints = "none"  # the docstrings give types and shapes
 autodoc_member_order = "bysource"
 default_role = "code"
 smartquotes = False
+
+# A copy has no prompts, and of a block with prompts only the commands.
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 
 sphinx_gallery_conf = {
     "examples_dirs": "tutorial",

@@ -55,3 +55,8 @@ def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
         return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     raise AttributeError(f"module 'graphfed' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, for `dir` and for completion."""
+    return sorted(__all__)

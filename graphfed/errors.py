@@ -27,6 +27,7 @@ __all__ = [
     "InputError",
     "PlaceError",
     "did_you_mean",
+    "how_to_install",
     "shown",
 ]
 
@@ -69,6 +70,18 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
         return f"it is called {renamed!r} now"
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
+
+
+def how_to_install(extra: str) -> str:
+    """Say how to install an extra. graphfed is on no package index, so it is installed from a clone.
+
+    Args:
+        extra: The name of the extra.
+
+    Returns:
+        The command and where to type it.
+    """
+    return f"pip install '.[{extra}]' in the clone of graphfed"
 
 
 def shown(value: Any) -> str:

@@ -1,5 +1,5 @@
-"""Bring what the README takes from the program up to date: its picture, its rows of a report, and what each
-method sends.
+"""Bring what the README takes from the program up to date: its picture, its rows of a report, what each
+method sends, and the address of the built pages in its links (`Documentation` in pyproject.toml).
 
     python scripts/readme.py
 
@@ -8,6 +8,7 @@ tests/integration/test_readme.py fails where the README differs from what this s
 import re
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,6 +60,22 @@ def with_what_methods_send(text: str) -> str:
     return re.sub(r"^\| `(\w+)` \| .*? \| (.*) \|$", row, text, flags=re.MULTILINE)
 
 
+def site() -> str:
+    """The address of the built pages."""
+    content = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return str(content["project"]["urls"]["Documentation"])
+
+
+def with_links_to_the_site(text: str) -> str:
+    """The README with links to built pages where it had links to pages of docs/, as files or elsewhere."""
+
+    def link(found: re.Match[str]) -> str:
+        page, heading = found[1], found[2] or ""
+        return f"]({site()}/{page}.html{heading})" if (ROOT / f"docs/{page}.md").exists() else found[0]
+
+    return re.sub(r"\]\((?:docs|https?:[^)\s]*?)/((?:papers/)?\w+)\.(?:md|html)(#[\w-]+)?\)", link, text)
+
+
 def brought_up_to_date(text: str, folder: Path) -> str:
     """The README's text with everything that the program decides filled in.
 
@@ -66,7 +83,7 @@ def brought_up_to_date(text: str, folder: Path) -> str:
         text: The README as it is.
         folder: An empty folder for a run.
     """
-    text = with_what_methods_send(text)
+    text = with_links_to_the_site(with_what_methods_send(text))
     rows = rows_of_a_report(folder)
     return re.sub(rf"^{re.escape(HEAD)}(?:\|.*\n)+", lambda _: rows, text, flags=re.MULTILINE)
 

@@ -162,3 +162,8 @@ def f() -> None:
     assert isinstance(function, ast.FunctionDef)
     assert raised(function) == {"OSError"}
     assert missing(ast.parse("def f(): pass").body[0]) == ["docstring"]  # type: ignore[arg-type]
+
+
+def test_dir_lists_the_public_names_of_the_package() -> None:
+    """They are imported at first use; completion finds them before that."""
+    assert dir(graphfed) == sorted(graphfed.__all__)

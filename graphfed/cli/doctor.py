@@ -20,7 +20,7 @@ import typer
 
 from graphfed.cli.options import Json
 from graphfed.cli.output import fill, show
-from graphfed.errors import DONE, FAILED
+from graphfed.errors import DONE, FAILED, how_to_install
 from graphfed.memory import memory_bytes
 from graphfed.terminal import make_table, markup, print_line
 
@@ -149,7 +149,7 @@ def _extras() -> Iterable[Finding]:
     for extra, purpose in EXTRAS.items():
         missing = [name for name in _required(extra) if not _version(name)]
         found = f"not installed: {', '.join(missing)}" if missing else "installed"
-        fix = f"pip install 'graphfed[{extra}]'" if missing else ""
+        fix = how_to_install(extra) if missing else ""
         yield Finding("ok", "extras", extra, f"{found} (for {purpose})", fix)
 
 

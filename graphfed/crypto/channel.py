@@ -63,7 +63,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
-from graphfed.errors import GraphfedError, InputError, shown
+from graphfed.errors import GraphfedError, InputError, how_to_install, shown
 
 try:
     from cryptography import x509
@@ -78,7 +78,7 @@ try:
 except ImportError:
     raise InputError(
         "encryption between sites needs the package cryptography (45 or newer), which is not installed; "
-        "install it: pip install 'graphfed[deploy]'"
+        f"install it: {how_to_install('deploy')}"
     ) from None
 
 __all__ = ["OVERHEAD", "Channel", "ChannelError", "Handshake", "Identity"]

@@ -61,7 +61,7 @@ from graphfed.crypto.ckks_slots import (
     parameters,
 )
 from graphfed.crypto.errors import ProtocolError
-from graphfed.errors import InputError
+from graphfed.errors import InputError, how_to_install
 
 __all__ = [
     "PARAMETERS",
@@ -103,7 +103,7 @@ def library() -> Any:
     except ImportError:
         raise InputError(
             "homomorphic encryption needs the package tenseal, which is not installed; "
-            "install it: pip install 'graphfed[secure]'"
+            f"install it: {how_to_install('secure')}"
         ) from None
     return tenseal
 

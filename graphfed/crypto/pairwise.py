@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphfed.crypto.errors import ProtocolError
-from graphfed.errors import InputError
+from graphfed.errors import InputError, how_to_install
 
 try:
     from cryptography.exceptions import InvalidTag
@@ -39,7 +39,7 @@ try:
 except ImportError:
     raise InputError(
         "secure protocols need the package cryptography (45 or newer), which is not installed; install it: "
-        "pip install 'graphfed[secure]'"
+        f"{how_to_install('secure')}"
     ) from None
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from graphfed.data.messages import brief
-from graphfed.errors import InputError, shown
+from graphfed.errors import InputError, how_to_install, shown
 from graphfed.files import read_start
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def read_frame(path: Path) -> Frame:
         import h5py
     except ImportError:
         raise InputError(
-            f"{path} is an HDF5 file, and the package h5py, which reads it, is not installed; run: pip "
-            "install 'graphfed[hdf5]'"
+            f"{path} is an HDF5 file, and the package h5py, which reads it, is not installed; run: "
+            f"{how_to_install('hdf5')}"
         ) from None
     read_start(path, 1)
     try:

@@ -13,7 +13,7 @@ randomised response k * epsilon is nearly tight (tests/privacy/test_accounting.p
 import math
 from typing import Any, Literal
 
-from graphfed.errors import InputError, shown
+from graphfed.errors import InputError, how_to_install, shown
 
 __all__ = ["composed_epsilon", "gaussian_epsilon", "laplace_epsilon"]
 
@@ -109,7 +109,7 @@ def _library() -> Any:
     except ImportError:
         raise InputError(
             "privacy accounting needs the package dp-accounting, which is not installed; "
-            "install it: pip install 'graphfed[secure]'"
+            f"install it: {how_to_install('secure')}"
         ) from None
     return dp_accounting
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from graphfed.drawing.canvas import picture_file
 from graphfed.drawing.charts import XY, Axis, Series
-from graphfed.errors import GraphfedError, InputError, did_you_mean, shown
+from graphfed.errors import GraphfedError, InputError, did_you_mean, how_to_install, shown
 from graphfed.files import JsonObject, write_bytes
 from graphfed.methods.config import GraphSettings
 from graphfed.methods.fedgraph.learning_config import KINDS, WINDOW, DDPGConfig, RewardConfig
@@ -302,7 +302,7 @@ def _require_extra() -> None:
     except ImportError:
         raise InputError(
             "learning a policy needs the packages gymnasium and stable-baselines3, which are not installed; "
-            "install them: pip install 'graphfed[rl]'"
+            f"install them: {how_to_install('rl')}"
         ) from None
 
 

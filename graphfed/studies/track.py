@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphfed.errors import InputError, did_you_mean
+from graphfed.errors import InputError, did_you_mean, how_to_install
 from graphfed.files import writing
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs import folder as files
@@ -178,7 +178,7 @@ def _to_tensorboard(run: TrackedRun, place: Path) -> bool:
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
     except ImportError:
-        raise InputError("TensorBoard is not installed; install it: pip install 'graphfed[track]'") from None
+        raise InputError(f"TensorBoard is not installed; install it: {how_to_install('track')}") from None
     if place.is_dir():
         return False
     partial = place.with_name(f"{place.name}.partial")
@@ -211,7 +211,7 @@ def _to_mlflow(runs: Sequence[TrackedRun], uri: str) -> list[tuple[TrackedRun, b
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
     except ImportError:
-        raise InputError("MLflow is not installed; install it: pip install 'graphfed[track]'") from None
+        raise InputError(f"MLflow is not installed; install it: {how_to_install('track')}") from None
     try:
         client = MlflowClient(tracking_uri=uri)
         known = client.get_experiment_by_name(EXPERIMENT)

@@ -701,7 +701,7 @@ try:
 except InputError as error:
     print(error)
 """
-    assert "not installed; install it: pip install 'graphfed[secure]'" in answer_of(program)
+    assert "not installed; install it: pip install '.[secure]'" in answer_of(program)
 
 
 @pytest.mark.slow

@@ -699,11 +699,11 @@ def test_without_the_library_the_module_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "needs the package cryptography" in done.stdout
-    assert done.stdout.endswith("pip install 'graphfed[deploy]'\n")
+    assert done.stdout.endswith("pip install '.[deploy]' in the clone of graphfed\n")
 
 
 def test_sites_with_kits_that_nvflare_made_shake_hands_and_the_server_is_no_site(tmp_path: Path) -> None:
-    pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'graphfed[deploy]'")
+    pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[deploy]'")
     from nvflare.lighter.entity import Project
     from nvflare.lighter.impl.cert import CertBuilder
     from nvflare.lighter.impl.workspace import WorkspaceBuilder

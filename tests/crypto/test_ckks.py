@@ -438,5 +438,5 @@ def test_importing_graphfed_and_running_a_simulation_do_not_load_the_library():
 
 def test_without_the_library_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "tenseal", None)
-    with pytest.raises(InputError, match=r"pip install 'graphfed\[secure\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[secure\]'"):
         KeyOwner.make("sum")

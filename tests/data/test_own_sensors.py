@@ -506,7 +506,7 @@ def test_hdf5_without_h5py_says_what_to_install(monkeypatch):
     write_hdf5(Path("r.h5"), IDS, times_of(STEPS), numbers())
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with pytest.raises(
-        InputError, match=r"h5py, which reads it, is not installed; run: pip install 'graphfed\[hdf5\]'"
+        InputError, match=r"h5py, which reads it, is not installed; run: pip install '\.\[hdf5\]'"
     ):
         read(readings="r.h5")
 

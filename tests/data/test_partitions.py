@@ -645,7 +645,7 @@ def test_louvain_cuts_a_large_community_along_its_structure():
 
 def test_metis_without_pymetis_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pymetis", None)
-    with pytest.raises(InputError, match=r"pip install 'graphfed\[metis\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[metis\]'"):
         partition(two_cliques(), "metis", 2, 0)
 
 

@@ -669,5 +669,5 @@ assert not real.ledger.entries
 def test_without_the_extra_pairs_compare_simulated_and_real_ones_say_what_to_install() -> None:
     command = [sys.executable, "-c", WITHOUT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert "pip install 'graphfed[secure]'" in done.stdout, done.stderr
+    assert "pip install '.[secure]'" in done.stdout, done.stderr
     assert done.returncode == 0

@@ -147,7 +147,7 @@ def test_audits_of_baselines_fedgcn_and_lumos_have_a_finding_of_every_attack(tmp
 
 @pytest.mark.on_demand
 def test_fedgats_message_is_measured_with_and_without_encryption(tmp_path: Path) -> None:
-    pytest.importorskip("tenseal", reason="tenseal is not installed: pip install 'graphfed[secure]'")
+    pytest.importorskip("tenseal", reason="tenseal is not installed: pip install '.[secure]'")
     rows = run("fedgat_encrypted", tmp_path / "encrypted.json")["rows"]
     assert rows["encrypted"]["bytes_before_training"] > rows["plaintext"]["bytes_before_training"] > 0
 
@@ -160,7 +160,7 @@ def test_three_clients_of_split_learning_compute_what_one_does_before_they_are_t
 
 
 def test_sums_under_encryption_are_those_in_plaintext_before_they_are_timed(tmp_path: Path) -> None:
-    pytest.importorskip("tenseal", reason="tenseal is not installed: pip install 'graphfed[secure]'")
+    pytest.importorskip("tenseal", reason="tenseal is not installed: pip install '.[secure]'")
     found = run("secure_ckks", tmp_path / "ckks.json")
     assert set(found["units"]) == {"sum", "product"}
     assert set(found["units"]["product"]["largest_errors"]) == {"fresh", "sum", "weighted sum"}
@@ -172,7 +172,7 @@ def test_sums_under_encryption_are_those_in_plaintext_before_they_are_timed(tmp_
 def test_secure_aggregation_opens_the_exact_sum_before_it_is_timed_with_and_without_clients_that_drop_out(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("cryptography", reason="it is not installed: pip install 'graphfed[secure]'")
+    pytest.importorskip("cryptography", reason="it is not installed: pip install '.[secure]'")
     found = run("secure_aggregation", tmp_path / "secure.json")
     assert [case["gone after sharing"] for case in found["rounds"]] == [0, 1]
     for case in found["rounds"]:
@@ -193,7 +193,7 @@ def test_the_number_of_clients_changes_no_metric_in_float64_and_rounding_little(
 
 @pytest.mark.on_demand
 def test_the_ways_of_a_deployment_bring_back_every_byte_before_they_are_compared(tmp_path: Path) -> None:
-    pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'graphfed[deploy]'")
+    pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[deploy]'")
     found = run("deployment", tmp_path / "deployment.json")
     assert set(found["transfers"]["round_trips"]) == {"1 KB", "100 KB"}
     for row in found["transfers"]["round_trips"].values():
@@ -205,7 +205,7 @@ def test_the_ways_of_a_deployment_bring_back_every_byte_before_they_are_compared
 
 
 def test_a_byte_that_comes_back_changed_stops_the_benchmark_of_deployments() -> None:
-    pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'graphfed[deploy]'")
+    pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[deploy]'")
     probe = (
         "from deployment_places import _timed\n"
         "_timed(lambda message, key: [message, message[:-1] + b'?'], 8, 0, 20, 'trip')"
@@ -222,9 +222,7 @@ def test_a_byte_that_comes_back_changed_stops_the_benchmark_of_deployments() -> 
 def test_outcomes_of_secure_protocols_are_those_of_plain_arithmetic_before_they_are_timed(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip(
-        "cryptography", reason="cryptography is not installed: pip install 'graphfed[secure]'"
-    )
+    pytest.importorskip("cryptography", reason="cryptography is not installed: pip install '.[secure]'")
     found = run("secure", tmp_path / "secure.json")
     widths = found["comparisons"]["widths"]
     assert set(widths) == {"4", "8", "16", "32"}

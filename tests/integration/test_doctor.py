@@ -173,7 +173,7 @@ def test_an_extra_that_is_not_installed_says_what_for_and_how(monkeypatch: pytes
     )
     finding = found(checkup(), "metis")
     assert finding.found == "not installed: no-such-library (for the partition 'metis')"
-    assert finding.fix == "pip install 'graphfed[metis]'"
+    assert finding.fix == "pip install '.[metis]' in the clone of graphfed"
     assert found(checkup(), "rl").found.startswith("installed")
 
 

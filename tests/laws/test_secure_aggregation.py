@@ -314,7 +314,7 @@ for protocols in ("simulated", "real"):
     )
     ran, refused = done.stdout.splitlines()
     assert ran == "simulated ran"
-    assert "not installed; install it: pip install 'graphfed[secure]'" in refused
+    assert "not installed; install it: pip install '.[secure]'" in refused
 
 
 # ---- over NVIDIA FLARE -------------------------------------------------------------------------------------

@@ -136,6 +136,6 @@ def test_impossible_parameters_are_refused_with_the_value(call, words: str):
 
 def test_without_the_library_a_user_reads_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(InputError, match=r"pip install 'graphfed\[secure\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[secure\]'"):
         gaussian_epsilon(1.0, 1e-5)
     assert composed_epsilon(0.5, 4) == 2.0

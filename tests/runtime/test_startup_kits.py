@@ -126,7 +126,7 @@ def test_a_folder_that_is_no_startup_kit_is_refused_in_one_line(
 
 def test_without_nvflare_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install 'graphfed\[deploy\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[deploy\]'"):
         provision(PROJECT, tmp_path / "startup_kits")
     assert not list(tmp_path.iterdir())
 

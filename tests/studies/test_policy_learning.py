@@ -486,7 +486,7 @@ def test_bad_input_is_refused_and_nothing_is_written(
 @pytest.mark.parametrize("package", ["gymnasium", "stable_baselines3"])
 def test_without_the_extra_a_line_says_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match=r"pip install 'graphfed\[rl\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[rl\]'"):
         learn_policy("ddpg")
 
 

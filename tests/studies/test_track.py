@@ -121,7 +121,7 @@ def test_a_tracker_that_is_not_installed_is_named_with_the_command_that_installs
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     assert finished.folder is not None
-    with pytest.raises(InputError, match=r"pip install 'graphfed\[track\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[track\]'"):
         track([finished.folder], to, out=tmp_path / "tb", uri="sqlite:///x.db")
     assert not (tmp_path / "tb").exists()
 

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.partitions.tables import Partition, from_assignment, without_cross
 from graphfed.data.seeding import generator
-from graphfed.errors import InputError
+from graphfed.errors import InputError, how_to_install
 
 __all__ = ["ego", "louvain", "metis", "random"]
 
@@ -133,7 +133,7 @@ def metis(graph: Graph, clients: int, seed: int) -> Partition:
     except ImportError:
         raise InputError(
             "partition 'metis' needs the package pymetis, which is not installed; "
-            "run: pip install 'graphfed[metis]', or use 'louvain'"
+            f"run: {how_to_install('metis')}, or use 'louvain'"
         ) from None
     if clients == 1:
         return random(graph, 1, seed)

@@ -15,7 +15,7 @@ This is the only package that imports nvflare (the extra `deploy`), and only whe
 
 import importlib.util
 
-from graphfed.errors import InputError
+from graphfed.errors import InputError, how_to_install
 
 __all__ = ["need_nvflare"]
 
@@ -27,6 +27,4 @@ def need_nvflare() -> None:
         InputError: It is missing; the message says what to install.
     """
     if importlib.util.find_spec("nvflare") is None:
-        raise InputError(
-            "deployment needs NVIDIA FLARE, which is not installed: pip install 'graphfed[deploy]'"
-        )
+        raise InputError(f"deployment needs NVIDIA FLARE, which is not installed: {how_to_install('deploy')}")
