@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from graphfed.data.datasets import DATASETS, load
-from graphfed.data.graphs.graph import Graph, from_pyg
+from graphfed.data.graphs.graph import Graph
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.graph_description import Description, describe, read_description
 from graphfed.data.user_files.graph_files import FILES, from_networkx, read_graph_file
+from graphfed.data.user_files.pyg_files import from_pyg
 from graphfed.data.user_files.sensor_description import SensorDescription, describe_sensors, describes_sensors
 from graphfed.data.user_files.sensor_files import load_sensors
 from graphfed.errors import InputError, did_you_mean, shown

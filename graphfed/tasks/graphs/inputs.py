@@ -1,7 +1,7 @@
 """The inputs of tasks on graphs: a graph, its split and its partition among clients (see `tasks.inputs`)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,14 @@ if TYPE_CHECKING:
     from graphfed.methods.base import Method
     from graphfed.tasks.evaluation import Predicted
 
-__all__ = ["GraphInputs", "check_features", "load_graph", "partition_graph", "pooled_partition"]
+__all__ = [
+    "GraphInputs",
+    "check_features",
+    "load_graph",
+    "partition_graph",
+    "pooled_partition",
+    "with_client_remarks",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -477,6 +484,27 @@ def partition_graph(
     saved = Partition.load(config.partition_file)
     saved.check(graph, f"the partition in {config.partition_file}")
     return saved
+
+
+def with_client_remarks(graph: Graph, partition: Partition) -> Graph:
+    """Add a remark if some clients of a partition hold no node, although they count as clients of the run.
+
+    Args:
+        graph: The graph.
+        partition: Its partition.
+
+    Returns:
+        The graph with the remark; the same graph if every client holds a node.
+    """
+    empty = partition.num_clients - len(np.unique(partition.held_client))
+    if not empty:
+        return graph
+    holds = "holds" if empty == 1 else "hold"
+    remark = (
+        f"{empty:,} of {partition.num_clients:,} clients {holds} no node and {'is' if empty == 1 else 'are'} "
+        "still counted and sent messages; use fewer clients or another partition"
+    )
+    return replace(graph, remarks=(*graph.remarks, remark))
 
 
 def load_graph(config: RunConfig, graphs: LoadedData | None = None) -> Graph:
