@@ -175,7 +175,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: (content("n.csv.gz", gzip.compress(os.urandom(10_000))[:-5000])(), yaml("nodes: n.csv.gz\nedges: edges.csv\n")()),
         "n.csv.gz"),
     "another kind of file": (
-        lambda: (content("n.xlsx", "x")(), yaml("nodes: n.xlsx\nedges: edges.csv\n")()), "n.xlsx is neither CSV nor Parquet"),
+        lambda: (content("n.xlsx", "x")(), yaml("nodes: n.xlsx\nedges: edges.csv\n")()), "n.xlsx has the ending of a spreadsheet; expected one of .csv"),
     # Parquet
     "Parquet that is none": (
         lambda: (content("n.parquet", "PAR1")(), yaml("nodes: n.parquet\nedges: edges.csv\n")()), "n.parquet is damaged"),

@@ -192,6 +192,8 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
         return f"{path}, row {row + 1}"
 
     with NpzFile(path, "write it again, with the arrays 'readings', 'ids' and 'times'") as file:
+        if "readings" not in file:
+            _refuse_other_arrays(file)
         readings = file.take("readings", "fiu", (None, None), "numbers [times, sensors]")
         steps, sensors = readings.shape
         if not readings.size:
@@ -211,6 +213,23 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
             index = (first + np.arange(steps) * minutes * MINUTE).view("datetime64[us]")
     times, zoned = _read_array_times(index, where)
     return Rows(path, names, times, None, _without(_float32(readings, names, where), missing), where, zoned)
+
+
+def _refuse_other_arrays(file: NpzFile) -> None:
+    """Raise an InputError that names a matrix of another name, and how to write it as readings, if any."""
+    for name in file.names:
+        array = file.take(name)
+        if array.dtype.kind not in "fiu" or array.ndim not in (2, 3):
+            continue
+        has, first = f"shape {list(array.shape)}", ""
+        if array.ndim == 3:
+            has, first = f"{array.shape[2]} quantities of {array.shape[1]} sensors", "[:, :, 0]"
+        numbers = f"numpy.load({str(file.path)!r})[{name!r}]{first}"
+        raise InputError(
+            f"{file.path} has no array 'readings' (array {name!r} has {has}); write one quantity as "
+            f"numpy.savez('readings.npz', readings={numbers}, ids=names, start='2024-01-31 08:00', "
+            "step_minutes=5)"
+        )
 
 
 def _without(values: np.ndarray, missing: float | None) -> np.ndarray:

@@ -3,6 +3,7 @@
 It is a model of YAML content with error messages of one line, and with keys that name a column of a file.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -14,10 +15,29 @@ from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.validation import explain_content
 
-__all__ = ["DescribedFile", "YamlModel"]
+__all__ = ["DescribedFile", "YamlModel", "names_distance"]
 
 #: A file that a description names. In JSON it is an absolute path.
 DescribedFile = Annotated[Path, PlainSerializer(lambda path: str(path.resolve()))]
+
+
+#: Words in the name of a column that has distances, of which the larger one means farther.
+_DISTANCE_WORDS = {
+    "distance", "distances", "dist", "cost", "costs", "length", "km", "miles", "metres", "meters", "duration",
+    "travel", "minutes", "seconds",
+}  # fmt: skip
+
+
+def names_distance(column: str) -> bool:
+    """Decide by its name whether a column has distances and not weights.
+
+    Args:
+        column: The name of the column.
+
+    Returns:
+        True if a word of the name means a distance.
+    """
+    return not _DISTANCE_WORDS.isdisjoint(re.split(r"[^a-z]+", column.lower()))
 
 
 class YamlModel(BaseModel):

@@ -11,6 +11,7 @@ from graphfed.data.dropped import edges_dropped, names_dropped
 from graphfed.data.graphs.graph import Graph, Held, Split, make_graph
 from graphfed.data.texts import class_remarks, python_texts
 from graphfed.data.user_files.client_union import ClientTables, Union, unite
+from graphfed.data.user_files.description import names_distance
 from graphfed.data.user_files.graph_description import Description, at_client
 from graphfed.data.user_files.graph_tables import (
     PARTS,
@@ -216,6 +217,13 @@ def load_description(description: Description) -> Graph:
         held=held,
         client_names=tuple(description.clients),
     )
+    if description.weight is not None and names_distance(description.weight):
+        remark = (
+            f"the column {shown(description.weight)} is used as the weight of edges, and a larger weight is "
+            "a stronger edge; if it has distances, write 'weight:' with nothing after it, or a column of "
+            "weights"
+        )
+        graph = dataclasses.replace(graph, remarks=(*graph.remarks, remark))
     dropped = dropped_by(description, listed, graph.num_nodes, graph.num_edges)
     return dataclasses.replace(graph, dropped=dropped)
 

@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, NoReturn, TypeAlias
 import numpy as np
 
 from graphfed.data.messages import brief
+from graphfed.data.user_files.other_formats import require_ending
 from graphfed.errors import InputError
 from graphfed.files import read_start
 
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
 
     Values: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
 
-__all__ = ["Numbers", "TableFile", "first_that_fails"]
+__all__ = ["TABLES", "Numbers", "TableFile", "first_that_fails"]
 
 _CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
+#: The endings of tables.
+TABLES = _CSV + _PARQUET
 #: The size of a block, of which one is in memory at a time: bytes of CSV, values of Parquet.
 _BLOCK_BYTES = 1 << 26
 _BLOCK_VALUES = 1 << 22
@@ -80,11 +83,7 @@ class TableFile:
         self._index = index
         name = path.name.lower()
         self.is_parquet = name.endswith(_PARQUET)
-        if not self.is_parquet and not name.endswith(_CSV):
-            raise InputError(
-                f"{path} is neither CSV nor Parquet by its ending; expected one of "
-                f"{', '.join(_CSV + _PARQUET)}"
-            )
+        require_ending(path, TABLES, "table")
         if os.path.isdir(path):  # pathlib's is_dir raises if a parent folder cannot be read
             raise InputError(f"{path} is a folder; name a file in it")
         begin = read_start(path, 4)
