@@ -14,7 +14,7 @@ from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import PARTITIONS, Partition
 from graphfed.data.sensors.overview import sensor_overview
 from graphfed.data.sensors.series import Sensors
-from graphfed.data.sensors.windows import make_time_split
+from graphfed.data.sensors.windows import make_time_split, with_training_remark
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
@@ -244,6 +244,7 @@ def _inspect_sensors(
     sensors = sensors_of(source, data_dir, options)
     try:
         cut, problem = make_time_split(sensors, split, lags, horizon), None
+        sensors = with_training_remark(sensors, cut)
     except InputError as error:
         cut, problem = None, str(error)
     return Inspection(
