@@ -139,7 +139,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a class without a name": (yaml(YAML + "classes: ['yes', ' ']\n"), "d.yaml: the class ' ' is no text"),
     "a class that is a list": (yaml(YAML + "classes: [[a], b]\n"), "d.yaml: the class list is no text"),
     "a class twice": (yaml(YAML + "classes: ['yes', 'no', 'yes ']\n"), "d.yaml: 'classes' names 'yes' twice"),
-    "no labels at all": (content("nodes.csv", "id,age\na,1\nb,2\nc,3\nd,4\n"), "'nodes' has no labels, and training needs labels"),
+    "no labels at all": (content("nodes.csv", "id,age\na,1\nb,2\nc,3\nd,4\n"), "'nodes' has no labels, and node classification needs them"),
     "a part that is unknown": (line("nodes.csv", 4, "c,x,3,yes,tset"), "nodes.csv, line 4, column 'split': 'tset' is no part"),
     "nothing to train on": (
         content("nodes.csv", "\n".join(NODES).replace("train", "")), "split 'own' of 'nodes' has no train node"),

@@ -70,7 +70,7 @@ def read_pyg(path: Path) -> Graph:
         with torch.serialization.safe_globals(classes):
             content = torch.load(path, weights_only=True, map_location="cpu")
     except Exception:  # a hostile or damaged file can fail in many ways, and the error may quote its content
-        raise InputError(f"{path} was refused: {_unsafe_content(path)}") from None
+        raise InputError(f"{path} was refused, because {_unsafe_content(path)}") from None
     if isinstance(content, Mapping) and "edge_index" in content:
         content = Data(**{str(key): value for key, value in content.items()})
     if not isinstance(content, Data):
