@@ -112,6 +112,19 @@ def test_several_quantities_are_named_and_one_is_written() -> None:
     assert described("readings: readings.npz\ndistances: distances.csv\n").num_steps == 300
 
 
+def test_ids_of_arrays_have_the_texts_that_tables_have() -> None:
+    ids = [f"{i}.0 " for i in range(SENSORS)]
+    np.savez("readings.npz", readings=NUMBERS, ids=ids, start="2024-01-31 08:00", step_minutes=5)
+    assert described("readings: readings.npz\ndistances: distances.csv\n").ids == (
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+    )
+
+
 @pytest.mark.parametrize("name", ["readings.h5", "readings.npz"])
 def test_readings_in_place_of_a_description_name_the_key(name: str) -> None:
     Path(name).touch()
