@@ -151,7 +151,8 @@ def with_classes_of_split(config: RunConfig, graph: Graph, split: Split) -> Grap
     """
     listed = isinstance(config.data, Description) and config.data.classes
     graph = graph if listed else drop_unused_classes(graph, split)
-    return replace(graph, remarks=(*graph.remarks, *missing_classes(graph, split)))
+    missing = missing_classes(graph, split)
+    return replace(graph, remarks=(*graph.remarks, *missing)) if missing else graph
 
 
 def check_labels(config: RunConfig, graph: Graph) -> None:

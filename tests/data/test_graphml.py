@@ -149,6 +149,12 @@ def test_ports_are_named_and_left_out_and_directions_may_be_mixed(tmp_path: Path
     assert "1 port" in graph.dropped
 
 
+def test_a_key_without_a_name_and_a_type_is_a_text_called_by_its_id(tmp_path: Path) -> None:
+    keys = f'{NUMBER}<key id="label" for="node"/>'
+    (tmp_path / "g.graphml").write_text(document(keys, node("a", n=1, label="x") + node("b", n=2, label="y")))
+    assert read_graph_file(tmp_path / "g.graphml").class_names == ("x", "y")
+
+
 def test_labels_written_in_several_ways_are_one_class_and_missing_ones_are_unknown() -> None:
     from graphfed.data.user_files.graph_files import from_networkx
 

@@ -134,6 +134,12 @@ def test_impossible_splits_are_refused_with_the_fix(spec, message):
         make_split(graph_of(Y), spec, 0)
 
 
+@pytest.mark.parametrize("spec", ["default", "random:0.5,0.25,0.25", "per_class:1,1,1"])
+def test_no_labels_are_said_instead_of_a_fraction(spec):
+    with pytest.raises(InputError, match=r"has no labelled node.*task link_prediction"):
+        make_split(graph_of(np.full(9, -1)), spec, 0)
+
+
 @pytest.mark.parametrize("seed", [-1, 1.5, "0", None, True])
 def test_a_seed_that_is_no_natural_number_is_refused(seed):
     with pytest.raises(InputError, match=r"seed .* at least 0"):

@@ -56,6 +56,11 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
                 "500 nodes for validation, 1000 for test) or 'random:0.5,0.25,0.25'"
             )
         return graph.split
+    if not (graph.y >= 0).any():
+        raise InputError(
+            f"{graph.name!r} has no labelled node, and a split divides the labelled nodes; add labels, or "
+            "choose the task link_prediction, which splits edges"
+        )
     if kind == "per_class":
         return _per_class(graph, _counts(spec, numbers or PER_CLASS), seed)
     return _random(graph, kind, fractions_in(spec, numbers or FRACTIONS), seed)

@@ -63,6 +63,9 @@ def _prepare(root: Element, path: Path) -> tuple[str, ...]:
     nodes, edges = [*_all(graph, "node")], [*_all(graph, "edge")]
     _refuse_unread(graph, nodes, edges, path)
     for key in _children(root, "key"):
+        if key.get("yfiles.type") is None:  # the name and the type of a key are optional in GraphML
+            key.set("attr.name", key.get("attr.name", key.get("id", "")))
+            key.set("attr.type", key.get("attr.type", "string"))
         for default in _children(key, "default"):
             for elements, name in ((nodes, "node"), (edges, "edge")):
                 if key.get("for", "all") in (name, "all"):
