@@ -113,6 +113,7 @@ class Graph:
         keys: The text that identifies a node for every reader of the user's files, a pyarrow array of N
             texts. It is the node's id, or its client and its id. None if a node is identified by its number.
         dropped: Descriptions of the data that the reader did not use (`graphfed.data.dropped`).
+        remarks: Remarks of the reader on data that may mean something else, each with its fix.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Graph:
     held: Held | None = None
     keys: Any = None
     dropped: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:

@@ -135,6 +135,7 @@ def graph_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts.append(("features equal at every node", f"{constant['count']:,} ({named}{more})"))
     if overview.get("dropped"):  # earlier versions wrote overviews without this key
         facts.append(("in the data but not used", "; ".join(overview["dropped"])))
+    facts += [("remark", remark) for remark in overview.get("remarks", ())]
     if weights is not None:
         facts.append(("edge weights", "{min:.4g} to {max:.4g}, median {median:.4g}".format(**weights)))
     return facts

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphfed.data.datasets import load
+from graphfed.data.dropped import features_in_one_line
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.link_splits import EdgeSplit
 from graphfed.data.graphs.overview import client_names, overview
@@ -75,6 +76,12 @@ class GraphInputs:
     def dropped(self) -> tuple[str, ...]:
         """Descriptions of the data that the reader did not use."""
         return self.unread + self.graph.dropped
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The names of the features, if the data has them, and the reader's remarks on the data."""
+        names = self.graph.feature_names
+        return (*((features_in_one_line(names),) if names else ()), *self.graph.remarks)
 
     @property
     def num_clients(self) -> int:
@@ -164,6 +171,7 @@ class GraphInputs:
                 "feature_names": graph.feature_names,
                 "edge_weights": graph.edge_weight is not None,
                 "dropped": list(self.dropped),
+                "remarks": list(self.graph.remarks),
                 "split": split.name,
             },
             "partition": {
@@ -182,7 +190,10 @@ class GraphInputs:
         Returns:
             The overview of graph and partition.
         """
-        return overview(self.graph, self.split, self.partition) | {"dropped": list(self.dropped)}
+        return overview(self.graph, self.split, self.partition) | {
+            "dropped": list(self.dropped),
+            "remarks": list(self.graph.remarks),
+        }
 
     def threads(self) -> int:
         """Choose the number of threads if the user does not.
