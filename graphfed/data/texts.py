@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     #: A function (row, value, what is wrong, fix) that raises InputError.
     Refuse: TypeAlias = Callable[[int, object, str, str], NoReturn]
 
-__all__ = ["MISSING", "canonical_name", "canonical_texts", "class_remarks", "python_texts"]
+__all__ = ["MISSING", "canonical_name", "canonical_names", "canonical_texts", "class_remarks", "python_texts"]
 
 #: The spellings of a missing value, those that pandas reads as missing by default.
 MISSING = (
@@ -39,12 +39,12 @@ _INFINITE = ("inf", "-inf", "+inf")
 _EXACT = 2**53
 
 
-def canonical_texts(values: "Texts", refuse: "Refuse", missing: Sequence[str] = MISSING) -> "Texts":
+def canonical_texts(values: "Texts", refuse: "Refuse | None", missing: Sequence[str] = MISSING) -> "Texts":
     """Convert values to their canonical texts.
 
     Args:
         values: Texts, numbers, booleans or times.
-        refuse: A function that raises for a value that has no exact text.
+        refuse: A function that raises for a value that has no exact text; None to keep such a value.
         missing: The texts that mean a missing value.
 
     Returns:
@@ -78,31 +78,35 @@ def canonical_texts(values: "Texts", refuse: "Refuse", missing: Sequence[str] = 
         texts = pc.if_else(pc.equal(digits, "-0"), "0", digits)
     for word in ("true", "false"):
         texts = pc.if_else(pc.is_in(texts, pa.array([word.title(), word.upper()])), word, texts)
-    words = pa.array([canonical_name(word) for word in missing], pa.string())
-    return pc.if_else(pc.is_in(texts, words), "", texts)
+    if missing:
+        texts = pc.if_else(pc.is_in(texts, pa.array(canonical_names(missing), pa.string())), "", texts)
+    return texts
+
+
+def canonical_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Convert names that a user states, such as classes and columns, to their canonical texts.
+
+    Args:
+        names: The names.
+
+    Returns:
+        The texts; a name that has no exact text keeps its form.
+    """
+    import pyarrow as pa
+
+    return tuple(canonical_texts(pa.array(list(names), pa.string()), None, ()).to_pylist())
 
 
 def canonical_name(text: str) -> str:
-    """Convert one name that a user states, such as a class, to its canonical text.
+    """Convert one name to its canonical text.
 
     Args:
         text: The name.
 
     Returns:
-        The text, or the name without leading and trailing blanks if it has no exact text.
+        The text.
     """
-    import pyarrow as pa
-
-    class _NoTextError(Exception):
-        pass
-
-    def refuse(*_: object) -> NoReturn:
-        raise _NoTextError
-
-    try:
-        return str(canonical_texts(pa.array([text], pa.string()), refuse, ())[0].as_py())
-    except _NoTextError:
-        return text.strip()
+    return canonical_names([text])[0]
 
 
 def python_texts(values: Iterable[object], refuse: "Refuse", missing: Sequence[str] = MISSING) -> "pa.Array":
@@ -141,12 +145,12 @@ def class_remarks(names: Sequence[str], y: np.ndarray) -> tuple[str, ...]:
     labelled = int((y >= 0).sum())
     return tuple(
         f"the class {shown(names[c])} has {int((y == c).sum()):,} of {labelled:,} labelled nodes; if it "
-        f"means that the label is not known, write 'unknown: [{shown(names[c])}]' in the description"
+        f"means that the label is not known, write 'unknown: [\"{names[c]}\"]' in the description"
         for c in doubtful
     )
 
 
-def _float_texts(values: "Texts", refuse: "Refuse") -> "Texts":
+def _float_texts(values: "Texts", refuse: "Refuse | None") -> "Texts":
     """Write floats as texts: whole numbers without a decimal point, NaN as null."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -167,9 +171,9 @@ def _float_texts(values: "Texts", refuse: "Refuse") -> "Texts":
     return pc.if_else(pc.is_null(floats), None, texts)
 
 
-def _refuse_first(wrong: "Texts", values: "Texts", refuse: "Refuse", what: str, fix: str) -> None:
+def _refuse_first(wrong: "Texts", values: "Texts", refuse: "Refuse | None", what: str, fix: str) -> None:
     import pyarrow.compute as pc
 
     row = pc.index(wrong, True).as_py()
-    if row >= 0:
+    if row >= 0 and refuse is not None:
         refuse(row, values[row].as_py(), what, fix)

@@ -403,7 +403,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
         "speeds.csv has no reading of sensor 'a'"),
     # distances
     "a negative distance": (distances("c,a,-5"), "distances.csv, line 8, column 'distance': -5.0 is no distance; give a distance of at least 0"),
-    "a distance that is no number": (distances("c,a,nan"), "distances.csv, line 8, column 'distance': 'nan' is no finite number"),
+    "a distance that is no number": (distances("c,a,nan"), "distances.csv, line 8, column 'distance': 'nan' means a missing value"),
     "an infinite distance": (distances("c,a,inf"), "distances.csv, line 8, column 'distance': 'inf' is no finite number"),
     "an empty distance": (distances("c,a,"), "distances.csv, line 8, column 'distance': the value is empty"),
     "a distance from nowhere": (distances(",a,3"), "distances.csv, line 8, column 'from': the value is empty"),

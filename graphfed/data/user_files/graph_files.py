@@ -10,6 +10,7 @@ import numpy as np
 from graphfed.data.dropped import edges_dropped, names_dropped
 from graphfed.data.graphs.graph import Graph, Held, Split, from_pyg, make_graph
 from graphfed.data.messages import brief
+from graphfed.data.texts import class_remarks
 from graphfed.data.user_files.client_union import ClientTables, Union, unite
 from graphfed.data.user_files.graph_description import Description, at_client
 from graphfed.data.user_files.graph_tables import (
@@ -22,7 +23,6 @@ from graphfed.data.user_files.graph_tables import (
     parts_of,
     read_tables,
 )
-from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, shown
 from graphfed.files import read_start
 
@@ -245,7 +245,8 @@ def _read_clients(description: Description) -> Union:
         assert files.client is not None
         with at_client(files.client):
             tables = read_tables(description, files)
-        clients.append(ClientTables(files.client, TableFile(files.nodes), TableFile(files.edges), tables))
+        opened = description.open_nodes(files.nodes), description.open_edges(files.edges)
+        clients.append(ClientTables(files.client, *opened, tables))
     return unite(clients, description)
 
 
@@ -287,4 +288,5 @@ def _assemble_graph(
         feature_names=features,
         held=held,
         keys=keys,
+        remarks=(*class_remarks(class_names, y), *tables.remarks),
     )
