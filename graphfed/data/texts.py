@@ -35,6 +35,7 @@ _DOUBTFUL = {text.lower() for text in MISSING if text} | {
 _WHOLE = r"^(-?(?:0|[1-9][0-9]*))\.0+$"
 _SCIENTIFIC = r"^-?[0-9](\.[0-9]+)?[eE]\+[0-9]+$"
 _INFINITE = ("inf", "-inf", "+inf")
+_BOOLEANS = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}
 #: Floats represent all whole numbers below 2^53 exactly.
 _EXACT = 2**53
 
@@ -61,26 +62,37 @@ def canonical_texts(values: "Texts", refuse: "Refuse | None", missing: Sequence[
     texts = pc.utf8_trim_whitespace(pc.fill_null(texts, ""))
     if not pc.all(pc.string_is_ascii(texts)).as_py():
         texts = pc.utf8_normalize(texts, form="NFC")
-    _refuse_first(pc.is_in(texts, pa.array(_INFINITE)), texts, refuse, "is no finite value", "correct it")
-    _refuse_first(
-        pc.match_substring_regex(texts, _SCIENTIFIC), texts, refuse,
-        "is a rounded number, which has lost its last digits", "write all digits, as text",
-    )  # fmt: skip
-    whole = pc.match_substring_regex(texts, _WHOLE)
-    if pc.any(whole).as_py():
-        digits = pc.if_else(whole, pc.replace_substring_regex(texts, _WHOLE, r"\1"), texts)
-        size = np.abs(np.asarray(pc.if_else(whole, digits, "0").cast(pa.float64())))
+    # Nearly all columns have none of these texts, and a search for a character is faster than a pattern.
+    if pc.any(pc.is_in(texts, pa.array([*_INFINITE, *_BOOLEANS]))).as_py():
+        _refuse_first(pc.is_in(texts, pa.array(_INFINITE)), texts, refuse, "is no finite value", "correct it")
+        for word, text in _BOOLEANS.items():
+            texts = pc.if_else(pc.equal(texts, word), text, texts)
+    if pc.any(pc.match_substring(texts, "+")).as_py():
         _refuse_first(
-            pa.array(size >= _EXACT), texts, refuse,
-            "is a number above 2^53 that was written as a float, so its last digits may be wrong",
-            "write it as a whole number or as text",
+            pc.match_substring_regex(texts, _SCIENTIFIC), texts, refuse,
+            "is a rounded number, which has lost its last digits", "write all digits, as text",
         )  # fmt: skip
-        texts = pc.if_else(pc.equal(digits, "-0"), "0", digits)
-    for word in ("true", "false"):
-        texts = pc.if_else(pc.is_in(texts, pa.array([word.title(), word.upper()])), word, texts)
+    if pc.any(pc.match_substring(texts, ".0")).as_py():
+        texts = _without_zeros(texts, refuse)
     if missing:
         texts = pc.if_else(pc.is_in(texts, pa.array(canonical_names(missing), pa.string())), "", texts)
     return texts
+
+
+def _without_zeros(texts: "Texts", refuse: "Refuse | None") -> "Texts":
+    """Write whole numbers without a decimal point."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    whole = pc.match_substring_regex(texts, _WHOLE)
+    digits = pc.if_else(whole, pc.replace_substring_regex(texts, _WHOLE, r"\1"), texts)
+    size = np.abs(np.asarray(pc.if_else(whole, digits, "0").cast(pa.float64())))
+    _refuse_first(
+        pa.array(size >= _EXACT), texts, refuse,
+        "is a number above 2^53 that was written as a float, so its last digits may be wrong",
+        "write it as a whole number or as text",
+    )  # fmt: skip
+    return pc.if_else(pc.equal(digits, "-0"), "0", digits)
 
 
 def canonical_names(names: Iterable[str]) -> tuple[str, ...]:

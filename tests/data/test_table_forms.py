@@ -216,9 +216,8 @@ def test_labels_have_one_class_however_they_are_written() -> None:
     nodes(lambda i: ("0", "1", "0.0", "1.0")[i % 4])
     assert load().class_names == ("0", "1")
     nodes(lambda i: ("True", "false", "TRUE", "False")[i % 4])
-    assert (
-        load().class_names == load(classes=[True and "True", "FALSE"]).class_names[::-1] == ("false", "true")
-    )
+    assert load().class_names == ("false", "true")
+    assert load(classes=["True", "FALSE"]).class_names == ("true", "false")
     nodes(lambda i: ("caf\u00e9", "cafe\u0301")[i % 2])
     assert load().class_names == ("caf\u00e9",)
 
@@ -417,11 +416,10 @@ def test_lines_that_end_with_cr_are_lines(capsys: pytest.CaptureFixture[str]) ->
 def test_a_number_of_another_country_is_refused_with_the_form_to_use(
     value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("nodes.csv").write_text("".join(f"{i};{i % 2};{value}\n" for i in range(N)))
-    Path("nodes.csv").write_text("id;label;f\n" + Path("nodes.csv").read_text())
-    assert f"line 2, column 'f': {value!r} is no number; write numbers with a decimal point" in refused(
-        capsys
-    ).replace('"', "'").replace("1''234", "1'234") or "decimal point" in refused(capsys)
+    Path("nodes.csv").write_text("id;label;f\n" + "".join(f"{i};{i % 2};{value}\n" for i in range(N)))
+    message = refused(capsys)
+    assert "nodes.csv, line 2, column 'f': " in message
+    assert "is no number; write numbers with a decimal point" in message
     Path("nodes.csv").write_text(Path("nodes.csv").read_text().replace(value, "1234.5"))
     assert inspect(capsys)["nodes"] == N
 

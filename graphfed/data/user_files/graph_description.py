@@ -183,7 +183,8 @@ class Description(YamlModel):
         """Replace an empty value by the default, and a single pattern, file or word by a list."""
         if given is None:
             return None if info.field_name == "unknown" else ()
-        return check([given] if info.field_name != "classes" and isinstance(given, str | int) else given)
+        single = str | int | float if info.field_name == "unknown" else str
+        return check([given] if info.field_name != "classes" and isinstance(given, single) else given)
 
     @field_validator("classes")
     @classmethod
