@@ -592,3 +592,15 @@ def test_a_file_of_thousands_of_row_groups_is_read() -> None:
     pq.write_table(pa.table({"id": ids, "f": np.arange(3000) % 7 / 2}), "n.parquet", row_group_size=1)
     write("edges.csv", ("source", "target"), (0, 1))
     assert load(nodes="n.parquet").num_nodes == 3000
+
+
+def test_a_long_text_that_a_small_file_repeats_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_files, "_MAX_EXPANDED", 1 << 20)
+    rows = 5000
+    labels = pa.DictionaryArray.from_arrays(pa.array([0, 1] * (rows // 2), pa.int32()), ["x" * 1000, "y"])
+    write("edges.csv", ("source", "target"), (0, 1))
+    pq.write_table(pa.table({"id": range(rows), "label": labels, "f": np.arange(rows) % 7 / 2}), "n.parquet")
+    with pytest.raises(InputError, match=r"column 'label': the texts of 5,000 rows have 2,502,500 bytes"):
+        load(nodes="n.parquet")
+    monkeypatch.setattr(table_files, "_MAX_EXPANDED", 1 << 30)
+    assert len(load(nodes="n.parquet").class_names) == 2

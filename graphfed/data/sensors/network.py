@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from graphfed.data.npz_files import NpzFile
 from graphfed.data.sensors.kernel import with_unit_diagonal
 from graphfed.data.sparse import csr_from_arrays
-from graphfed.data.texts import canonical_name
+from graphfed.data.texts import canonical_names
 from graphfed.data.user_files.table_files import Numbers, TableFile
 from graphfed.errors import InputError, shown
 
@@ -147,7 +147,7 @@ def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.csr_matrix:
             f"{path} has {matrix.shape[0]} rows and columns for {len(names)} ids"
             f"{' (the ids of the readings)' if names is ids else ''}; give one row and one column for each id"
         )
-    order = _order(path, names, ids)
+    order = _order(path, names if names is ids else canonical_names(names), ids)
     matrix = matrix[order][:, order].tocoo()
     bad = np.flatnonzero(~((matrix.data >= 0) & (matrix.data <= np.finfo(np.float32).max)))
     if bad.size:
@@ -176,7 +176,7 @@ def _csv_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[
         raise InputError(f"{path} has a column of ids and no column of weights; give one for each sensor")
     read, matrix = file.read([named] if named else [], Numbers(columns, "write 0 for no edge"))
     square = _square(path, matrix)
-    if named and read[named].to_pylist() != [canonical_name(column) for column in columns]:
+    if named and read[named].to_pylist() != list(canonical_names(columns)):
         raise InputError(
             f"{path}: the ids in the first column differ from those in the first line; use the same ids in "
             "the same order"

@@ -53,6 +53,8 @@ MAX_COLUMNS = 50_000
 #: More rows than FREE_ROWS must take at least one byte of the file for each CROWDED rows. Rows of different
 #: nodes or edges take far more; a small file of very many equal rows is a mistake or an attack.
 FREE_ROWS, CROWDED = 10**7, 16
+#: The largest size in bytes of a block of repeated texts. A small file can repeat one long text very often.
+_MAX_EXPANDED = 1 << 30
 #: The rows from which the separator is found.
 _SAMPLED = 20
 _NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?|[-+]?(nan|inf)", re.ASCII | re.IGNORECASE)
@@ -442,12 +444,13 @@ class TableFile:
 
     # ---- Parquet ----
 
-    def _open_parquet(self) -> "pq.ParquetFile":
+    def _open_parquet(self, read_dictionary: Iterable[str] = ()) -> "pq.ParquetFile":
+        """Open the file. The columns `read_dictionary` keep every different text once."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            return pq.ParquetFile(self.path)
+            return pq.ParquetFile(self.path, read_dictionary=list(read_dictionary))
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(
                 f"{self.path} is damaged or no Parquet file ({brief(error)}); write it again"
@@ -457,13 +460,30 @@ class TableFile:
         import pyarrow as pa
 
         try:
-            file, rows = self._open_parquet(), max(1, _BLOCK_VALUES // max(1, len(columns)))
-            self._check_size(file.metadata.num_rows, len(columns))
-            for batch in file.iter_batches(rows, columns=list(columns)):
+            metadata, rows = self._open_parquet().metadata, max(1, _BLOCK_VALUES // max(1, len(columns)))
+            self._check_size(metadata.num_rows, len(columns))
+            repetitive = _repetitive_texts(metadata, columns)
+            for batch in self._open_parquet(repetitive).iter_batches(rows, columns=list(columns)):
+                for name in repetitive:
+                    self._check_expanded(batch.column(name), name)
                 batch.validate(full=True)  # this also checks that texts are UTF-8
                 yield batch
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{self.path} is damaged ({brief(error)}); write it again") from None
+
+    def _check_expanded(self, values: "pa.Array", column: str) -> None:
+        """Raise an InputError if repeated texts have very many bytes when each is written out."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if pa.types.is_dictionary(values.type):
+            lengths = pc.binary_length(values.dictionary).cast(pa.int64())
+            size = pc.sum(lengths.take(values.indices)).as_py() or 0
+            if size > _MAX_EXPANDED:
+                raise InputError(
+                    f"{self.path}, column {column!r}: the texts of {len(values):,} rows have {size:,} bytes, "
+                    f"and at most {_MAX_EXPANDED:,} are read at once; shorten the texts"
+                )
 
     # ---- CSV ----
 
@@ -621,6 +641,20 @@ def first_that_fails(values: "pa.Array | pa.ChunkedArray", convert: Callable[["p
         return False
 
     return bisect.bisect_left(range(len(values)), True, key=fails)
+
+
+def _repetitive_texts(metadata: "pq.FileMetaData", columns: Sequence[str]) -> set[str]:
+    """Select the columns of texts that take less than a byte per value in some part of the file."""
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    names = {*columns}
+    wanted = [i for i, path in enumerate(paths) if path in names]
+    groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
+    chunks = (group.column(i) for group in groups for i in wanted)
+    return {
+        chunk.path_in_schema
+        for chunk in chunks
+        if chunk.physical_type == "BYTE_ARRAY" and chunk.total_compressed_size < chunk.num_values
+    }
 
 
 def _first_records(lines: Iterable[str], delimiter: str) -> list[list[str]]:
