@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     #: A function (row, value, what is wrong, fix) that raises InputError.
     Refuse: TypeAlias = Callable[[int, object, str, str], NoReturn]
 
-__all__ = ["MISSING", "canonical_name", "canonical_texts", "class_remarks", "python_texts"]
+__all__ = ["MISSING", "canonical_name", "canonical_names", "canonical_texts", "class_remarks", "python_texts"]
 
 #: The spellings of a missing value, those that pandas reads as missing by default.
 MISSING = (
@@ -35,16 +35,17 @@ _DOUBTFUL = {text.lower() for text in MISSING if text} | {
 _WHOLE = r"^(-?(?:0|[1-9][0-9]*))\.0+$"
 _SCIENTIFIC = r"^-?[0-9](\.[0-9]+)?[eE]\+[0-9]+$"
 _INFINITE = ("inf", "-inf", "+inf")
+_BOOLEANS = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}
 #: Floats represent all whole numbers below 2^53 exactly.
 _EXACT = 2**53
 
 
-def canonical_texts(values: "Texts", refuse: "Refuse", missing: Sequence[str] = MISSING) -> "Texts":
+def canonical_texts(values: "Texts", refuse: "Refuse | None", missing: Sequence[str] = MISSING) -> "Texts":
     """Convert values to their canonical texts.
 
     Args:
         values: Texts, numbers, booleans or times.
-        refuse: A function that raises for a value that has no exact text.
+        refuse: A function that raises for a value that has no exact text; None to keep such a value.
         missing: The texts that mean a missing value.
 
     Returns:
@@ -61,48 +62,63 @@ def canonical_texts(values: "Texts", refuse: "Refuse", missing: Sequence[str] = 
     texts = pc.utf8_trim_whitespace(pc.fill_null(texts, ""))
     if not pc.all(pc.string_is_ascii(texts)).as_py():
         texts = pc.utf8_normalize(texts, form="NFC")
-    _refuse_first(pc.is_in(texts, pa.array(_INFINITE)), texts, refuse, "is no finite value", "correct it")
-    _refuse_first(
-        pc.match_substring_regex(texts, _SCIENTIFIC), texts, refuse,
-        "is a rounded number, which has lost its last digits", "write all digits, as text",
-    )  # fmt: skip
-    whole = pc.match_substring_regex(texts, _WHOLE)
-    if pc.any(whole).as_py():
-        digits = pc.if_else(whole, pc.replace_substring_regex(texts, _WHOLE, r"\1"), texts)
-        size = np.abs(np.asarray(pc.if_else(whole, digits, "0").cast(pa.float64())))
+    # Nearly all columns have none of these texts, and a search for a character is faster than a pattern.
+    if pc.any(pc.is_in(texts, pa.array([*_INFINITE, *_BOOLEANS]))).as_py():
+        _refuse_first(pc.is_in(texts, pa.array(_INFINITE)), texts, refuse, "is no finite value", "correct it")
+        for word, text in _BOOLEANS.items():
+            texts = pc.if_else(pc.equal(texts, word), text, texts)
+    if pc.any(pc.match_substring(texts, "+")).as_py():
         _refuse_first(
-            pa.array(size >= _EXACT), texts, refuse,
-            "is a number above 2^53 that was written as a float, so its last digits may be wrong",
-            "write it as a whole number or as text",
+            pc.match_substring_regex(texts, _SCIENTIFIC), texts, refuse,
+            "is a rounded number, which has lost its last digits", "write all digits, as text",
         )  # fmt: skip
-        texts = pc.if_else(pc.equal(digits, "-0"), "0", digits)
-    for word in ("true", "false"):
-        texts = pc.if_else(pc.is_in(texts, pa.array([word.title(), word.upper()])), word, texts)
-    words = pa.array([canonical_name(word) for word in missing], pa.string())
-    return pc.if_else(pc.is_in(texts, words), "", texts)
+    if pc.any(pc.match_substring(texts, ".0")).as_py():
+        texts = _without_zeros(texts, refuse)
+    if missing:
+        texts = pc.if_else(pc.is_in(texts, pa.array(canonical_names(missing), pa.string())), "", texts)
+    return texts
+
+
+def _without_zeros(texts: "Texts", refuse: "Refuse | None") -> "Texts":
+    """Write whole numbers without a decimal point."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    whole = pc.match_substring_regex(texts, _WHOLE)
+    digits = pc.if_else(whole, pc.replace_substring_regex(texts, _WHOLE, r"\1"), texts)
+    size = np.abs(np.asarray(pc.if_else(whole, digits, "0").cast(pa.float64())))
+    _refuse_first(
+        pa.array(size >= _EXACT), texts, refuse,
+        "is a number above 2^53 that was written as a float, so its last digits may be wrong",
+        "write it as a whole number or as text",
+    )  # fmt: skip
+    return pc.if_else(pc.equal(digits, "-0"), "0", digits)
+
+
+def canonical_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Convert names that a user states, such as classes and columns, to their canonical texts.
+
+    Args:
+        names: The names.
+
+    Returns:
+        The texts; a name that has no exact text keeps its form.
+    """
+    import pyarrow as pa
+
+    return tuple(canonical_texts(pa.array(list(names), pa.string()), None, ()).to_pylist())
 
 
 def canonical_name(text: str) -> str:
-    """Convert one name that a user states, such as a class, to its canonical text.
+    """Convert one name to its canonical text.
 
     Args:
         text: The name.
 
     Returns:
-        The text, or the name without leading and trailing blanks if it has no exact text.
+        The text.
     """
-    import pyarrow as pa
-
-    class _NoTextError(Exception):
-        pass
-
-    def refuse(*_: object) -> NoReturn:
-        raise _NoTextError
-
-    try:
-        return str(canonical_texts(pa.array([text], pa.string()), refuse, ())[0].as_py())
-    except _NoTextError:
-        return text.strip()
+    return canonical_names([text])[0]
 
 
 def python_texts(values: Iterable[object], refuse: "Refuse", missing: Sequence[str] = MISSING) -> "pa.Array":
@@ -141,12 +157,12 @@ def class_remarks(names: Sequence[str], y: np.ndarray) -> tuple[str, ...]:
     labelled = int((y >= 0).sum())
     return tuple(
         f"the class {shown(names[c])} has {int((y == c).sum()):,} of {labelled:,} labelled nodes; if it "
-        f"means that the label is not known, write 'unknown: [{shown(names[c])}]' in the description"
+        f"means that the label is not known, write 'unknown: [\"{names[c]}\"]' in the description"
         for c in doubtful
     )
 
 
-def _float_texts(values: "Texts", refuse: "Refuse") -> "Texts":
+def _float_texts(values: "Texts", refuse: "Refuse | None") -> "Texts":
     """Write floats as texts: whole numbers without a decimal point, NaN as null."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -167,9 +183,9 @@ def _float_texts(values: "Texts", refuse: "Refuse") -> "Texts":
     return pc.if_else(pc.is_null(floats), None, texts)
 
 
-def _refuse_first(wrong: "Texts", values: "Texts", refuse: "Refuse", what: str, fix: str) -> None:
+def _refuse_first(wrong: "Texts", values: "Texts", refuse: "Refuse | None", what: str, fix: str) -> None:
     import pyarrow.compute as pc
 
     row = pc.index(wrong, True).as_py()
-    if row >= 0:
+    if row >= 0 and refuse is not None:
         refuse(row, values[row].as_py(), what, fix)

@@ -321,6 +321,25 @@ class TestGraph:
         assert (read(distances=None, adjacency="w.csv").adjacency != bare.adjacency).nnz == 0
         assert bare.adjacency[0, 1] == 0.5
 
+    def test_a_first_line_of_ids_that_lacks_a_sensor_is_said_to_lack_it(self):
+        """It was taken for weights: '7 rows and 6 columns'."""
+        write_wide(Path("speeds.csv"), ("773869", "773870", "773871"), times_of(STEPS), numbers())
+        Path("w.csv").write_text("773869,773870\n1,0.5\n0.5,1\n")
+        with pytest.raises(InputError, match="has no row and column for sensor '773871'"):
+            read(distances=None, adjacency="w.csv")
+
+    def test_a_matrix_of_zeros_and_ones_is_one_of_weights_although_sensors_are_called_so(self):
+        """Its first row was taken for the ids: '1 rows and 2 columns'."""
+        write_wide(Path("speeds.csv"), ("0", "1"), times_of(STEPS), numbers()[:, :2])
+        Path("w.csv").write_text("0,1\n1,0\n")
+        assert read(distances=None, adjacency="w.csv").adjacency.toarray().tolist() == [[1, 1], [1, 1]]
+
+    def test_ids_of_sensors_are_the_same_however_they_are_written(self):
+        write_wide(Path("speeds.csv"), ("7.0", "8.0", "9.0"), times_of(STEPS), numbers())
+        Path("w.csv").write_text("from,to,weight\n7,8,0.5\n8.0,9,0.25\n")
+        sensors = read(distances=None, adjacency="w.csv")
+        assert (sensors.ids, sensors.adjacency.nnz) == (("7", "8", "9"), 5)
+
     def test_threshold_and_sigma_are_those_that_are_given(self):
         w = read(sigma=1000, threshold=0.5).adjacency.toarray()
         assert w[0, 1] == pytest.approx(np.exp(-0.01))
@@ -425,7 +444,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
         "long.csv, line 6: the time 2024-01-01T00:00:00 of sensor 'a' is also in line 2; keep one"),
     "a sensor of two places": (
         line("sensors.csv", 4, "c,34,-118"), "sensors.csv, line 4, column 'id': sensor 'c' is also in line 2"),
-    "an id twice in npz": (arrays(ids=np.array(["a", "b", "a"])), "r.npz: array 'ids' names 'a' twice"),
+    "an id twice in npz": (arrays(ids=np.array(["a", "b", "a"])), "r.npz names the sensor 'a' twice"),
     "a column twice in HDF5": (hdf5(repeated_column), "r.h5 has two columns called 'a'; rename one of them"),
     # times
     "a time that is none": (line("speeds.csv", 3, "noon,1,2,3"), "speeds.csv, line 3, column 'time': 'noon' is no time; write"),
@@ -463,7 +482,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
         "speeds.csv has no reading of sensor 'a'"),
     # distances
     "a negative distance": (distances("c,a,-5"), "distances.csv, line 8, column 'distance': -5.0 is no distance; give a distance of at least 0"),
-    "a distance that is no number": (distances("c,a,nan"), "distances.csv, line 8, column 'distance': 'nan' is no finite number"),
+    "a distance that is no number": (distances("c,a,nan"), "distances.csv, line 8, column 'distance': 'nan' means a missing value"),
     "an infinite distance": (distances("c,a,inf"), "distances.csv, line 8, column 'distance': 'inf' is no finite number"),
     "an empty distance": (distances("c,a,"), "distances.csv, line 8, column 'distance': the value is empty"),
     "a distance from nowhere": (distances(",a,3"), "distances.csv, line 8, column 'from': the value is empty"),

@@ -92,7 +92,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a weight of zero": (
         content("edges.csv", "source,target,weight\na,b,0\nb,c,2\n"), "edges.csv, line 2, column 'weight': 0.0 is no weight"),
     "a weight that is not a number": (
-        content("edges.csv", "source,target,weight\na,b,nan\n"), "edges.csv, line 2, column 'weight': 'nan' is no finite"),
+        content("edges.csv", "source,target,weight\na,b,nan\n"), "edges.csv, line 2, column 'weight': 'nan' means a missing value"),
     "a weight of text": (
         content("edges.csv", "source,target,weight\na,b,much\n"), "edges.csv, line 2, column 'weight': 'much' is no number"),
     "an empty weight": (
@@ -132,7 +132,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         "25 different labels of 49 nodes are too many for classes"),
     "a label that is no class": (
         yaml(YAML + "classes: ['no', maybe]\n"),
-        "nodes.csv, line 2, column 'label': 'yes' is none of the classes; correct it, or add it to 'classes' ('no', 'maybe')"),
+        "nodes.csv, line 2, column 'label': 'yes' is none of the classes; correct it, add it to 'classes' ('no', 'maybe')"),
     "classes that are no list": (yaml(YAML + "classes: legit\n"), "d.yaml: classes must be a list of labels, as in [legit, fraud] (found 'legit')"),
     "no class in the list": (yaml(YAML + "classes: []\n"), "d.yaml: classes must be a list of labels, as in [legit, fraud] (found none in it)"),
     "a class that YAML takes for no text": (yaml(YAML + "classes: [yes, no]\n"), "d.yaml: the class True is no text; put it in quotes"),

@@ -152,13 +152,16 @@ def client_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
     """
     cross, skew = overview["cross_client_edges"], overview["label_skew"]
     # Earlier versions wrote overviews without these two keys.
-    shared, sizes = overview.get("shared") or {"nodes": 0}, overview.get("client_sizes") or {"ratio": None}
+    shared, sizes = (
+        overview.get("shared"),
+        overview.get("client_sizes") or {"ratio": None},
+    )
     facts = [("clients", f"{overview['num_clients']:,}")]
     if sizes["ratio"] is not None and overview["num_clients"] > 1:
         facts.append(
             ("smallest / largest client", "{ratio:.2f} ({smallest:,} / {largest:,} nodes)".format(**sizes))
         )
-    if shared["nodes"]:
+    if shared is not None and overview["num_clients"] > 1:
         facts.append(("at several clients", f"{shared['nodes']:,} nodes, {shared['edges']:,} edges"))
     return [
         *facts,

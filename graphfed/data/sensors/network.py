@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from graphfed.data.npz_files import NpzFile
 from graphfed.data.sparse import csr_from_arrays
+from graphfed.data.texts import canonical_names
 from graphfed.data.user_files.table_files import Numbers, TableFile
 from graphfed.errors import InputError, shown
 
@@ -148,7 +149,7 @@ def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.coo_matrix:
             f"{path} has {matrix.shape[0]} rows and columns for {len(names)} ids"
             f"{' (the ids of the readings)' if names is ids else ''}; give one row and one column for each id"
         )
-    order = _order(path, names, ids)
+    order = _order(path, names if names is ids else canonical_names(names), ids)
     matrix = matrix[order][:, order].tocoo()
     bad = np.flatnonzero(~((matrix.data >= 0) & (matrix.data <= np.finfo(np.float32).max)))
     if bad.size:
@@ -184,26 +185,36 @@ def looks_like_distances(matrix: sp.coo_matrix) -> bool:
 
 
 def _csv_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[str, ...]]:
-    first = [] if path.name.lower().endswith((".parquet", ".pq")) else TableFile(path).first_line
-    bare = bool(first) and all(_is_number(value) for value in first) and not set(ids) <= set(first)
-    file = TableFile(path, names=[str(i) for i in range(len(first))]) if bare else TableFile(path, index="id")
+    file = TableFile(path, index="id")
+    if not file.is_parquet and all(_is_number(value) for value in file.first_line):
+        rows = TableFile(path, header=False)
+        _, matrix = rows.read([], Numbers(rows.columns, "write 0 for no edge"))
+        # A first line of numbers has ids if there is one line more than a square matrix has.
+        has_ids = len(matrix) == len(rows.columns) + 1
+        names = tuple(file.first_line) if has_ids else ids
+        return _square(path, matrix[1:] if has_ids else matrix), names
     columns = list(file.columns)
-    named = "id" if not bare and columns[0] == "id" and "id" not in ids else None
+    named = "id" if columns[0] == "id" and "id" not in ids else None
     columns = columns[1:] if named else columns
     if not columns:
         raise InputError(f"{path} has a column of ids and no column of weights; give one for each sensor")
     read, matrix = file.read([named] if named else [], Numbers(columns, "write 0 for no edge"))
+    square = _square(path, matrix)
+    if named and read[named].to_pylist() != list(canonical_names(columns)):
+        raise InputError(
+            f"{path}: the ids in the first column differ from those in the first line; use the same ids in "
+            "the same order"
+        )
+    return square, tuple(columns)
+
+
+def _square(path: Path, matrix: np.ndarray) -> sp.csr_matrix:
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(
             f"{path} has {matrix.shape[0]} rows and {matrix.shape[1]} columns of weights; give a square "
             "matrix, or a table with the columns 'from', 'to' and 'weight'"
         )
-    if named and read[named].to_pylist() != columns:
-        raise InputError(
-            f"{path}: the ids in the first column differ from those in the first line; use the same ids in "
-            "the same order"
-        )
-    return sp.csr_matrix(matrix), ids if bare else tuple(columns)
+    return sp.csr_matrix(matrix)
 
 
 def _npz_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[str, ...]]:

@@ -11,7 +11,7 @@ the file has no row for its step. Shapes: R rows, T steps, S sensors.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -20,6 +20,7 @@ import numpy as np
 
 from graphfed.data.hdf5 import read_frame
 from graphfed.data.npz_files import NpzFile
+from graphfed.data.texts import canonical_names
 from graphfed.data.user_files.table_files import Numbers, TableFile, first_that_fails
 from graphfed.errors import InputError, shown
 
@@ -105,7 +106,7 @@ def read_wide(path: Path, time: str, missing: float | None) -> Rows:
     if not len(values):
         raise InputError(f"{path} has no row; add one row for each time")
     times, zoned = _read_column_times(file, time, read[time])
-    return Rows(path, tuple(sensors), times, None, _without(values, missing), file.where, zoned)
+    return Rows(path, _distinct(path, sensors), times, None, _without(values, missing), file.where, zoned)
 
 
 def read_long(path: Path, time: str, sensor: str, value: str, missing: float | None) -> Rows:
@@ -168,10 +169,9 @@ def read_hdf5(path: Path, missing: float | None) -> Rows:
         return f"{path}, row {row + 1}"
 
     times, zoned = _read_array_times(frame.index, where)
-    values = _float32(frame.values, tuple(frame.columns), where)
-    return Rows(
-        path, tuple(frame.columns), times, None, _without(values, missing), where, frame.zoned or zoned
-    )
+    names = _distinct(path, frame.columns)
+    values = _float32(frame.values, names, where)
+    return Rows(path, names, times, None, _without(values, missing), where, frame.zoned or zoned)
 
 
 def read_arrays(path: Path, missing: float | None) -> Rows:
@@ -199,9 +199,7 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
         if not readings.size:
             file.refuse(f"array 'readings' has shape {readings.shape}; expected at least one time and sensor")
         names = file.take_names("ids", sensors, f"a text or a whole number for each of {sensors} sensors")
-        if len({*names}) < sensors:
-            twice, _ = Counter(names).most_common(1)[0]
-            file.refuse(f"array 'ids' names {shown(twice)} twice; give every sensor an id of its own")
+        names = _distinct(path, names)
         if "times" in file:
             index = file.take("times", "UM", (steps,), f"a text or datetime64 for each of {steps} rows")
         else:
@@ -230,6 +228,15 @@ def _refuse_other_arrays(file: NpzFile) -> None:
             f"numpy.savez('readings.npz', readings={numbers}, ids=names, start='2024-01-31 08:00', "
             "step_minutes=5)"
         )
+
+
+def _distinct(path: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """Convert the names of sensors to their canonical texts; InputError if two are equal."""
+    ids = canonical_names(names)
+    (twice, count), *_ = Counter(ids).most_common(1)
+    if count > 1:
+        raise InputError(f"{path} names the sensor {shown(twice)} twice; give every sensor an id of its own")
+    return ids
 
 
 def _without(values: np.ndarray, missing: float | None) -> np.ndarray:

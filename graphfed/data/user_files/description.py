@@ -10,7 +10,6 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError
 
-from graphfed.data.messages import brief
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.validation import explain_content
@@ -123,7 +122,8 @@ class YamlModel(BaseModel):
             columns = ", ".join(map(shown, file.columns[:8])) + (", ..." if len(file.columns) > 8 else "")
             raise InputError(
                 f"{file.path} has no column {column!r} ({key}); the columns are {columns}: name the one to "
-                f"use in {origin}, as in '{key}: {brief(file.columns[0][:40])}'"
+                f"use in {origin}, as in '{key}: COLUMN'; if these are no names, add a first line with the "
+                f"names of the columns{file.header_fix}"
             )
         return None
 

@@ -25,7 +25,6 @@ from graphfed.data.user_files.graph_tables import (
 )
 from graphfed.data.user_files.graphml import read_graphml
 from graphfed.data.user_files.pyg_files import read_pyg
-from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -248,7 +247,8 @@ def _read_clients(description: Description) -> Union:
         assert files.client is not None
         with at_client(files.client):
             tables = read_tables(description, files)
-        clients.append(ClientTables(files.client, TableFile(files.nodes), TableFile(files.edges), tables))
+        opened = description.open_nodes(files.nodes), description.open_edges(files.edges)
+        clients.append(ClientTables(files.client, *opened, tables))
     return unite(clients, description)
 
 
@@ -290,4 +290,5 @@ def _assemble_graph(
         feature_names=features,
         held=held,
         keys=keys,
+        remarks=(*class_remarks(class_names, y), *tables.remarks),
     )
