@@ -117,7 +117,8 @@ Split = Annotated[
         autocompletion=choices(SPLITS),
         rich_help_panel=DATA_PANEL,
         help="Split into training, validation and test parts: default, public, per_class:20,500,1000 or "
-        "random:0.5,0.25,0.25 (default: public if the data set has it, else per_class). Link prediction: "
+        "random:0.5,0.25,0.25 (default: public if the data set has it, else per_class, or random if a class "
+        "is rare). Link prediction: "
         "edges:0.8,0.05,0.15 (its default). Forecasting: time:0.7,0.1,0.2 (its default) or inductive:0.5, "
         "which trains on the western half of the sensors.",
     ),

@@ -68,7 +68,7 @@ def predict(
         docs/runs.md
     """
     from graphfed.runs.folder import check_new_file, check_there
-    from graphfed.runs.predict import TABLES, read_nodes, write_table
+    from graphfed.runs.predict import TABLES, write_table
     from graphfed.runs.predict import predict as predict_with
     from graphfed.runs.reopen import read_manifest
 
@@ -89,8 +89,7 @@ def predict(
         return
     path = folder.with_name(f"{folder.name}-predictions.csv") if out is None else out
     check_new_file(path, TABLES)
-    wanted = None if nodes is None else read_nodes(nodes)
     away = [] if absent is None else [name.strip() for name in absent.split(",")]
-    table = predict_with(folder, data=data, nodes=wanted, absent=away, data_dir=data_dir)
+    table = predict_with(folder, data=data, nodes=nodes, absent=away, data_dir=data_dir)
     write_table(path, table)
     print_line(f"{table.num_rows} predictions: {path}")

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphfed.errors import shown
 
-__all__ = ["edges_dropped", "in_one_line", "names_dropped"]
+__all__ = ["edges_dropped", "features_in_one_line", "in_one_line", "names_dropped"]
 
 #: The largest number of columns or attributes that one message names.
 MAX_NAMED = 8
@@ -86,6 +86,18 @@ def in_one_line(dropped: Sequence[str]) -> str:
         The line, or "" if there are no phrases.
     """
     return f"not used: {'; '.join(dropped)}" if dropped else ""
+
+
+def features_in_one_line(names: Sequence[str]) -> str:
+    """Name the features in one line.
+
+    Args:
+        names: The names of the features.
+
+    Returns:
+        The line, with at most MAX_NAMED names.
+    """
+    return f"{len(names):,} feature{_s(len(names))} ({_some(names)})"
 
 
 def _distinct(keys: np.ndarray) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from graphfed.data.messages import brief
+from graphfed.data.texts import canonical_name
 from graphfed.errors import InputError, how_to_install, shown
 from graphfed.files import read_start
 
@@ -135,7 +136,7 @@ class _Reader:
         node = self._dataset(group, key)
         if node.ndim != 1 or node.dtype.kind == "f":
             self._refuse(f"has columns whose names are neither texts nor whole numbers ({key})")
-        return [_text(name) for name in node[...].tolist()]
+        return [canonical_name(_text(name)) for name in node[...].tolist()]
 
     def _index(self, group: "h5py.Group") -> tuple[np.ndarray, bool]:
         node = self._dataset(group, "axis1")

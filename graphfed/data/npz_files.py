@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from graphfed.data.messages import brief
+from graphfed.data.texts import canonical_name
 from graphfed.errors import InputError
 from graphfed.files import check_regular
 
@@ -90,7 +91,7 @@ class NpzFile:
         return array
 
     def take_names(self, key: str, count: int | None, expected: str) -> tuple[str, ...]:
-        """Read an array of texts or whole numbers as texts, without leading and trailing blanks.
+        """Read an array of texts or whole numbers as canonical texts (`graphfed.data.texts`).
 
         Args:
             key: The name of the array.
@@ -103,7 +104,7 @@ class NpzFile:
         Raises:
             InputError: As in `take`.
         """
-        return tuple(str(name).strip() for name in self.take(key, "iuU", (count,), expected).tolist())
+        return tuple(canonical_name(str(name)) for name in self.take(key, "iuU", (count,), expected).tolist())
 
     def refuse(self, why: str) -> NoReturn:
         """Raise an InputError that names the file and ends with the fix.

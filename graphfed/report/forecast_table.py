@@ -176,7 +176,7 @@ def chosen_sensors(rmse: np.ndarray) -> dict[str, int]:
 
 
 def span_to_draw(series: Sequence[SensorForecasts], step_minutes: int) -> tuple[np.datetime64, np.datetime64]:
-    """Find the complete day of the test part in which the readings of some sensors vary most.
+    """Find the complete day of the test part in which most of some sensors have readings and vary most.
 
     If a day has fewer than LEAST_POINTS readings, spans of several days are used instead.
 
@@ -185,22 +185,27 @@ def span_to_draw(series: Sequence[SensorForecasts], step_minutes: int) -> tuple[
         step_minutes: Minutes between readings.
 
     Returns:
-        Start and end of the day, the end excluded. Without a complete day, a span of the same length from the
-        start of the test part.
+        Start and end of the day, the end excluded. Without a complete day that has a reading, the span of the
+        same length that has most readings, of those that follow each other from the start of the test part.
     """
     days = math.ceil(LEAST_POINTS * step_minutes / MINUTES_PER_DAY)
     length = np.timedelta64(days * MINUTES_PER_DAY, "m").astype("timedelta64[s]")
     time = series[0].at(1, step_minutes)[0]
-    begins = time[0].astype("datetime64[D]").astype("datetime64[s]")
-    span = (time - begins) // length
-    best, start = -1.0, time[0]
-    for k in range(int(span[-1]) + 1):
-        inside = span == k
+    truth = np.stack([one.at(1, step_minutes)[2] for one in series])
+    midnight = time[0].astype("datetime64[D]").astype("datetime64[s]")
+    best: tuple[float, float] = (0, 0)
+    start = None
+    for begin in np.arange(midnight, time[-1] + 1, length):
+        inside = (time >= begin) & (time < begin + length)
         if inside.sum() < days * MINUTES_PER_DAY // step_minutes:
             continue
-        varies = sum(_variance(one.at(1, step_minutes)[2][inside]) for one in series)
-        if varies > best:
-            best, start = varies, begins + k * length
+        has_readings = int(np.isfinite(truth[:, inside]).any(1).sum())
+        rank = has_readings, sum(_variance(values) for values in truth[:, inside])
+        if has_readings and (start is None or rank > best):
+            best, start = rank, begin
+    if start is None:
+        spans = ((time - time[0]) // length).astype(int)
+        start = time[0] + int(np.bincount(spans, np.isfinite(truth).sum(0)).argmax()) * length
     return start, start + length
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,30 @@ import numpy as np
 from graphfed.data.datasets import DATASETS, load
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.splits import make_split
-from graphfed.data.partitions.partition import Partition
+from graphfed.data.partitions.partition import PARTITIONS, Partition
 from graphfed.data.sensors.overview import sensor_overview
 from graphfed.data.sensors.series import Sensors
-from graphfed.data.sensors.windows import make_time_split
+from graphfed.data.sensors.windows import make_time_split, with_training_remark
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
 from graphfed.methods.registry import METHODS
 from graphfed.runs.config import data_setting_names, make_config, setting_names
 from graphfed.runs.settings import given_settings, unknown_setting
-from graphfed.tasks.graphs.inputs import load_graph, partition_graph, pooled_partition
+from graphfed.tasks.graphs.inputs import (
+    load_graph,
+    partition_graph,
+    pooled_partition,
+    with_client_remarks,
+)
 from graphfed.tasks.graphs.kind import GRAPHS
-from graphfed.tasks.node_classification import TASK, NodeInputs, check_labels, check_split
+from graphfed.tasks.node_classification import (
+    TASK,
+    NodeInputs,
+    check_labels,
+    check_split,
+    with_classes_of_split,
+)
 from graphfed.tasks.registry import first_task
 from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.source import DataSource, data_source, sensors_of
@@ -125,9 +136,11 @@ def inspect(
     asked = clients is not None or partition is not None or source.default_partition == "column"
     asked = asked or any(str(key).startswith("partition") for key in settings)
     partitioned = partition_graph(config, graph) if asked else None
-    inputs = NodeInputs(
-        graph, chosen, pooled_partition(graph) if partitioned is None else partitioned, source.dropped
-    )
+    shown_partition = pooled_partition(graph) if partitioned is None else partitioned
+    whole, graph = graph, with_client_remarks(graph, shown_partition)
+    if split_problem is None:
+        graph = with_classes_of_split(config, graph, chosen)
+    inputs = NodeInputs(graph, chosen, shown_partition, source.dropped)
     return Inspection(
         data=graph,
         partition=partitioned,
@@ -136,7 +149,7 @@ def inspect(
         split=chosen.name,
         split_problem=split_problem,
         methods={
-            name: _problem(name, inputs, graph_problem, split_problem, options)
+            name: _problem(name, whole, inputs, graph_problem, split_problem, options)
             for name, method in METHODS.usable().items()
             if TASK.name in method.tasks
         },
@@ -182,6 +195,7 @@ def _split(graph: Graph, name: str, seed: int) -> tuple[Split, str | None]:
 
 def _problem(
     name: str,
+    whole: Graph,
     inputs: NodeInputs,
     graph_problem: str | None,
     split_problem: str | None,
@@ -189,6 +203,8 @@ def _problem(
 ) -> str | None:
     """Return why a run of a method would be refused, found by the same checks in the same order; None if
     it would not.
+
+    `whole` is the graph that a run would partition.
     """
     try:
         config = make_config(name, **options)
@@ -197,6 +213,10 @@ def _problem(
         check_labels(config, inputs.graph)
         if split_problem is not None:
             return split_problem
+        # A method whose default partition states the clients, such as ego, does not use the shown one.
+        other = config.partition_file is None and config.partition != inputs.partition.name
+        if other and PARTITIONS[config.partition].clients_of is not None:
+            inputs = replace(inputs, partition=partition_graph(config, whole))
         inputs.check(config)
     except InputError as error:
         return str(error)
@@ -224,6 +244,7 @@ def _inspect_sensors(
     sensors = sensors_of(source, data_dir, options)
     try:
         cut, problem = make_time_split(sensors, split, lags, horizon), None
+        sensors = with_training_remark(sensors, cut)
     except InputError as error:
         cut, problem = None, str(error)
     return Inspection(

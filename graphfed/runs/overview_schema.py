@@ -106,6 +106,7 @@ class GraphOverview(FileModel):
     kind: Literal["graph"] = "graph"
     name: str
     dropped: list[str] = Field(default_factory=list)
+    remarks: list[str] = Field(default_factory=list)
     nodes: Count
     edges: Count
     features: Count

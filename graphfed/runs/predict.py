@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphfed.data.texts import canonical_names
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import JsonObject, write_bytes
 from graphfed.methods.registry import METHODS, get_method
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from graphfed.methods.base import Method, State
 
-__all__ = ["TABLES", "predict", "read_nodes", "write_table"]
+__all__ = ["TABLES", "predict", "write_table"]
 
 #: Endings of files that predictions can be written to.
 TABLES = (".csv", ".parquet")
@@ -39,7 +40,7 @@ def predict(
     folder: str | Path,
     *,
     data: object = None,
-    nodes: Iterable[object] | None = None,
+    nodes: Iterable[object] | Path | None = None,
     absent: Sequence[object] = (),
     data_dir: str | Path | None = None,
 ) -> "pa.Table":
@@ -53,7 +54,7 @@ def predict(
         data: Another graph (anything that `run` takes) with the features that the model was trained on, in
             the same order, or other sensors, which are split as the run's were; None for the run's own data.
         nodes: The ids of the nodes or sensors to predict (numbers if the graph has no ids), in the order of
-            the result; None for all.
+            the result, or the path of a CSV or Parquet file with the ids in its first column; None for all.
         absent: The ids of sensors that send nothing; the others forecast without them.
         data_dir: The folder where data files are now.
 
@@ -66,6 +67,7 @@ def predict(
             its own or noised values were released.
     """
     folder = Path(folder)
+    nodes = _read_nodes(nodes) if isinstance(nodes, Path) else nodes
     manifest = read_manifest(folder)
     task = task_or_default(str(manifest.get("config", {}).get("task")))
     if task.only_own and not (data is None and nodes is None):
@@ -209,10 +211,14 @@ def _chosen(table: "pa.Table", graph: str, nodes: Iterable[object]) -> "pa.Table
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from graphfed.data.user_files.table_files import is_number
+
     forecast = "sensor" in table.column_names
     names = table["sensor" if forecast else "id" if "id" in table.column_names else "node"].cast(pa.string())
     here = set(names.to_pylist())
-    texts = [str(node) for node in nodes]
+    texts = list(canonical_names(str(node) for node in nodes))
+    if isinstance(nodes, _FirstColumn) and texts and texts[0] not in here and not is_number(texts[0]):
+        texts = texts[1:]  # the first line has the name of the column
     if not here.issuperset(texts):
         # They may be from a CSV file that graphfed wrote, with apostrophes before some.
         texts = [unguarded(text) for text in texts]
@@ -230,24 +236,18 @@ def _chosen(table: "pa.Table", graph: str, nodes: Iterable[object]) -> "pa.Table
     return table.take(known)
 
 
-def read_nodes(path: Path) -> list[str]:
-    """Read the ids in the first column of a CSV or Parquet file.
+class _FirstColumn(list[str]):
+    """The first column of a CSV file. Its first value may be the name of the column."""
 
-    Args:
-        path: The file.
 
-    Returns:
-        The ids as text.
-
-    Raises:
-        InputError: The file cannot be read.
-    """
+def _read_nodes(path: Path) -> list[str]:
+    """Read the ids in the first column of a CSV or Parquet file."""
     from graphfed.data.user_files.table_files import TableFile
 
-    file = TableFile(path)
+    file = TableFile(path, header=False)
     column = file.columns[0]
     values: list[str] = file.read([column])[0][column].to_pylist()
-    return values
+    return values if file.is_parquet else _FirstColumn(values)
 
 
 def write_table(path: Path, table: "pa.Table") -> None:

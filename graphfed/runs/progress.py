@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -12,12 +12,13 @@ from graphfed.terminal import printable, say
 
 if TYPE_CHECKING:
     from graphfed.runs.train import Event
+    from graphfed.tasks.inputs import Inputs
 
 __all__ = [
     "Expected",
     "human_bytes",
     "human_seconds",
-    "show_dropped",
+    "show_data",
     "show_message",
     "show_progress",
     "stages_of",
@@ -127,15 +128,15 @@ def show_message(text: str, enabled: bool = True) -> None:
         say(text)
 
 
-def show_dropped(name: str, dropped: Sequence[str], enabled: bool = True) -> None:
-    """Write a line to stderr about what the reader of the data left out; nothing if it left out nothing.
+def show_data(inputs: "Inputs", enabled: bool = True) -> None:
+    """Write to stderr what the reader of the data left out, and its remarks, one line each.
 
     Args:
-        name: The name of the data.
-        dropped: What was left out, as in `graphfed.data.graphs.graph.Graph`.
-        enabled: Whether to show it.
+        inputs: The inputs of a run.
+        enabled: Whether to show the lines.
     """
-    show_message(f"{name}: {in_one_line(dropped)}", enabled and bool(dropped))
+    for line in (*([in_one_line(inputs.dropped)] if inputs.dropped else []), *inputs.remarks):
+        show_message(f"{inputs.name}: {line}", enabled)
 
 
 class Expected:

@@ -23,7 +23,7 @@ from graphfed.runs.config import make_config
 from graphfed.runs.diagnostics import announce_memory, check_memory, diagnose
 from graphfed.runs.folder_schema import ResultFile
 from graphfed.runs.model_file import model_arrays
-from graphfed.runs.progress import show_dropped, show_progress, stages_of
+from graphfed.runs.progress import show_data, show_progress, stages_of
 from graphfed.runs.settings import changed_settings, given_settings
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
@@ -212,7 +212,7 @@ def run(
         show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event,
     ):
         inputs = load_inputs(config, on_stage=stages_of(on_event))
-        show_dropped(inputs.name, inputs.dropped, progress)
+        show_data(inputs, progress)
         return execute(config, inputs, folder=folder, command=command, on_event=on_event)
 
 

@@ -16,7 +16,7 @@ from graphfed.methods.references import REFERENCES
 from graphfed.methods.registry import ALIASES, METHODS, get_method
 from graphfed.runs import folder as files
 from graphfed.runs.config import default_partition, make_config, setting_names
-from graphfed.runs.progress import show_dropped, show_progress, stages_of
+from graphfed.runs.progress import show_data, show_progress, stages_of
 from graphfed.runs.run import Result, write_file
 from graphfed.runs.settings import given_settings, unknown_setting
 from graphfed.studies.comparison import Comparison, comparison_in
@@ -155,7 +155,7 @@ def _finish(
     results: dict[str, dict[int, Result]] = {row.label: {} for row in rows}
     total, number = sum(len(row.configs) for row in rows), 0
     known = next(iter(inputs[rows[0].label].values()))
-    show_dropped(known.name, known.dropped, progress)
+    show_data(known, progress)
     for row in rows:
         for seed, config in row.configs.items():
             number += 1

@@ -23,7 +23,7 @@ from graphfed.errors import GraphfedError, InputError
 from graphfed.files import JsonObject
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
-from graphfed.runs.progress import human_seconds, show_dropped, show_progress
+from graphfed.runs.progress import human_seconds, show_data, show_progress
 from graphfed.runs.reopen import read_manifest
 from graphfed.runs.run import Result, execute, write_file
 from graphfed.studies.folder_schema import SweepFile, TrialFile
@@ -332,7 +332,7 @@ def _finish(
     """
     first = plan.first
     known = inputs[first.seed]
-    show_dropped(known.name, known.dropped, progress)
+    show_data(known, progress)
     metric, error = known.metric_of_rounds(first), get_task(first.task).error
     trials = _try_settings(plan, inputs, folder, metric, error, progress)
     best = max(trials, key=lambda trial: _score(trial, metric, error))

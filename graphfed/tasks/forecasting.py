@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from graphfed.data.sensors.windows import make_time_split
+from graphfed.data.sensors.windows import make_time_split, with_training_remark
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.config import FORECASTING_GROUPS, WindowSettings
@@ -41,7 +41,7 @@ def load(
     training = config.training
     assert isinstance(training, WindowSettings)
     split = make_time_split(sensors, config.split, training.lags, training.horizon, training.every)
-    inputs = SensorInputs(sensors, split, config.data_source.dropped)
+    inputs = SensorInputs(with_training_remark(sensors, split), split, config.data_source.dropped)
     inputs.check(config)
     return inputs
 

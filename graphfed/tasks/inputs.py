@@ -48,6 +48,10 @@ class Inputs(Protocol):
         """Descriptions of the data that the reader did not use."""
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """Remarks on the data that a user should know before training."""
+
+    @property
     def num_clients(self) -> int:
         """The number of clients among which the data is partitioned."""
 

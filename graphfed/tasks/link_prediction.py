@@ -10,7 +10,13 @@ from graphfed.files import JsonObject
 from graphfed.methods.config import GRAPH_GROUPS
 from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.tasks.base import TaskDefinition
-from graphfed.tasks.graphs.inputs import GraphInputs, check_features, load_graph, partition_graph
+from graphfed.tasks.graphs.inputs import (
+    GraphInputs,
+    check_features,
+    load_graph,
+    partition_graph,
+    with_client_remarks,
+)
 from graphfed.tasks.graphs.kind import GRAPHS
 from graphfed.tasks.graphs.link_scores import LINKS
 from graphfed.tasks.graphs.pair_table import cohort_pairs, pairs_table
@@ -118,7 +124,9 @@ def load(
     on_stage(f"splitting {graph.num_nodes} nodes")
     split = make_edge_split(graph, config.split, config.split_seed)
     graph = training_graph(graph, split)
-    inputs = LinkInputs(graph, split, partition_graph(config, graph, on_stage), config.data_source.dropped)
+    partition = partition_graph(config, graph, on_stage)
+    graph = with_client_remarks(graph, partition)
+    inputs = LinkInputs(graph, split, partition, config.data_source.dropped)
     inputs.check(config)
     return inputs
 

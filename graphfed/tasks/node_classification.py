@@ -1,14 +1,15 @@
 """The task node classification: predict the class of every node."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from graphfed.data.graphs.graph import Graph, Split
-from graphfed.data.graphs.splits import make_split
+from graphfed.data.graphs.splits import drop_unused_classes, make_split, missing_classes
+from graphfed.data.user_files.graph_description import Description
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.config import GRAPH_GROUPS, GraphSettings
@@ -22,6 +23,7 @@ from graphfed.tasks.graphs.inputs import (
     load_graph,
     partition_graph,
     pooled_partition,
+    with_client_remarks,
 )
 from graphfed.tasks.graphs.kind import GRAPHS
 from graphfed.tasks.graphs.node_scores import NODES, choose_selection
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from graphfed.tasks.evaluation import Predicted
     from graphfed.tasks.outcome import Outcome
 
-__all__ = ["PAPER_SETTINGS", "TASK", "NodeInputs", "check_labels", "check_split"]
+__all__ = ["PAPER_SETTINGS", "TASK", "NodeInputs", "check_labels", "check_split", "with_classes_of_split"]
 
 #: The settings that preset=paper changes in every method on graphs that has them. The papers' tables on
 #: citation graphs share these settings (docs/runs.md). A method adds its own (`Method.paper_settings`).
@@ -126,9 +128,31 @@ def load(
     on_stage(f"splitting {graph.num_nodes} nodes")
     split = make_split(graph, config.split, config.split_seed)
     check_split(graph, split)
-    inputs = NodeInputs(graph, split, partition_graph(config, graph, on_stage), config.data_source.dropped)
+    partition = partition_graph(config, graph, on_stage)
+    graph = with_classes_of_split(config, with_client_remarks(graph, partition), split)
+    inputs = NodeInputs(graph, split, partition, config.data_source.dropped)
     inputs.check(config)
     return inputs
+
+
+def with_classes_of_split(config: RunConfig, graph: Graph, split: Split) -> Graph:
+    """Remove the classes without a node in any part of the split, and remark on those that one part lacks.
+
+    The classes that a description lists (`classes:`) are kept, because the clients of a deployment do not see
+    which of them occur. A partition may use all labels, so it is computed before.
+
+    Args:
+        config: The run.
+        graph: The graph.
+        split: The split of its nodes.
+
+    Returns:
+        The graph to train on.
+    """
+    listed = isinstance(config.data, Description) and config.data.classes
+    graph = graph if listed else drop_unused_classes(graph, split)
+    missing = missing_classes(graph, split)
+    return replace(graph, remarks=(*graph.remarks, *missing)) if missing else graph
 
 
 def check_labels(config: RunConfig, graph: Graph) -> None:
@@ -144,8 +168,9 @@ def check_labels(config: RunConfig, graph: Graph) -> None:
     check_features(config, graph)
     if not (graph.y >= 0).any():
         raise InputError(
-            f"{graph.name!r} has no labels, and training needs labels; name the column of labels in the "
-            "description (label: COLUMN)"
+            f"{graph.name!r} has no labels, and node classification needs them; name the column of labels in "
+            "the description (label: COLUMN), set y of a PyG Data or the attribute 'label' of a networkx "
+            "graph, or choose the task link_prediction"
         )
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from graphfed.data.datasets import DATASETS, load
-from graphfed.data.graphs.graph import Graph, from_pyg
+from graphfed.data.graphs.graph import Graph
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.graph_description import Description, describe, read_description
 from graphfed.data.user_files.graph_files import FILES, from_networkx, read_graph_file
+from graphfed.data.user_files.other_formats import require_ending
+from graphfed.data.user_files.pyg_files import from_pyg
 from graphfed.data.user_files.sensor_description import SensorDescription, describe_sensors, describes_sensors
 from graphfed.data.user_files.sensor_files import load_sensors
+from graphfed.data.user_files.table_files import TABLES
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
 from graphfed.methods.tasks import FORECASTING
@@ -159,13 +162,14 @@ def _named(name: str | os.PathLike[str]) -> DataSource:
     path = Path(name)
     if isinstance(name, str) and name.lower() in DATASETS:
         return DataSource(name.lower(), name.lower())
-    if path.suffix in (".yaml", ".yml"):
+    ending = path.suffix.lower()
+    if ending in (".yaml", ".yml"):
         content, unread = read_description(path)
         description = described(content, path.parent, f"the data's description {path}")
         return DataSource(description, description.to_json(), unread)
-    if path.suffix in FILES:
+    if ending in FILES:
         return DataSource(read_graph_file(path), str(path.resolve()))
-    if path.suffix in (".csv", ".tsv", ".parquet"):
+    if path.name.lower().endswith(TABLES):
         raise InputError(
             f"data {shown(str(path))} is one table, and a graph needs two tables; name them in a YAML file, "
             "as in 'nodes: nodes.csv' and 'edges: edges.csv' (for sensors: 'readings: speeds.csv' and "
@@ -176,6 +180,8 @@ def _named(name: str | os.PathLike[str]) -> DataSource:
             f"data {shown(str(path))} is a folder; name a file in it ({', '.join(FILES)}), or a data set: "
             f"{did_you_mean(path.name, DATASETS)}"
         )
+    if path.is_file():
+        require_ending(path, FILES, "graph")
     if path.suffix or len(path.parts) > 1:
         raise InputError(
             f"data {shown(str(path))} is neither a file that can be read ({', '.join(FILES)}) nor a data "

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from graphfed.data.graphs.graph import Graph, Split, from_pyg, make_graph, sorted_unique
+from graphfed.data.graphs.graph import Graph, Split, make_graph, sorted_unique
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.user_files.pyg_files import from_pyg
 from graphfed.errors import InputError
 
 
@@ -270,15 +272,9 @@ class TestFromPyG:
         assert graph.split.test.tolist() == [False, False, True, False]
         assert graph.split.name == "public"
 
-    def test_a_missing_attribute_or_unusable_masks_are_refused(self):
+    def test_a_missing_attribute_is_refused(self):
         with pytest.raises(InputError, match="no 'x'"):
             from_pyg(self.data(x=None))
-        with pytest.raises(InputError, match="no 'y'"):
-            from_pyg(self.data(y=None))
-        with pytest.raises(InputError, match="no val_mask, test_mask"):
-            from_pyg(self.data(train_mask=torch.ones(4).bool()))
-        with pytest.raises(InputError, match=r"one column per split.*data.val_mask\[:, 0\]"):
-            from_pyg(self.data(**self.masks() | {"val_mask": torch.zeros(4, 10).bool()}))
         with pytest.raises(InputError, match="one integer per node"):
             from_pyg(self.data(y=torch.rand(4, 3)))
 
@@ -330,7 +326,7 @@ class TestFromPyG:
             ({"x": torch.zeros(4, 2, 2).to_sparse_coo()}, "x of the Data object, a Tensor, cannot be read"),
             ({"x": torch.zeros(4, 2, device="meta")}, "x of the Data object, a Tensor, cannot be read"),
             ({"x": [[1, 2], [3], [4], [5]]}, "x of the Data object, a list, cannot be read"),
-            ({"y": torch.tensor([0.0, 1.0, 0.0, 1.0])}, "one integer per node"),
+            ({"y": torch.tensor([0.0, 1.5, 0.0, 1.0])}, "one integer per node"),
             ({"y": torch.tensor(3)}, "one integer per node"),
             ({"y": torch.tensor([0, -7, 0, 1])}, "node 1 has class -7"),
             ({"y": torch.eye(4).long().to_sparse_coo()}, "one integer per node"),
@@ -352,8 +348,53 @@ class TestFromPyG:
             ({"val_mask": torch.tensor([0, torch.nan, 0, 0])}, "val_mask has dtype float32"),
             ({"test_mask": torch.ones(3).bool()}, "test_mask has dtype bool and 3 entries"),
             ({"test_mask": torch.tensor([True, False, False, False])}, "node 0 is in two parts"),
+            ({"val_mask": torch.zeros(4, 10).bool()}, r"one column per split.*data.val_mask\[:, 0\]"),
+            ({"val_mask": None, "test_mask": None}, "train_mask but no val_mask, test_mask; set all three"),
         ],
     )
-    def test_a_mask_that_marks_no_part_of_the_nodes_is_refused(self, changes, message):
+    def test_masks_that_are_no_split_are_refused_unless_a_split_is_named(self, changes, message):
+        graph = from_pyg(self.data(**self.masks() | changes))
+        for spec in ("default", "public"):
+            with pytest.raises(InputError, match=message):
+                make_split(graph, spec, 0)
+        assert make_split(graph, "random:0.5,0.25,0.25", 0).train.sum() == 2
+        assert "train_mask of the Data object, which is no split" in graph.dropped
+
+    def test_labels_that_are_floats_or_booleans_are_classes_and_no_labels_are_unknown(self):
+        whole = from_pyg(self.data()).hash
+        assert from_pyg(self.data(y=torch.tensor([0.0, 1.0, 0.0, 1.0]))).hash == whole
+        assert from_pyg(self.data(y=torch.tensor([False, True, False, True]))).hash == whole
+        assert from_pyg(self.data(y=torch.tensor([0.0, torch.nan, 0.0, 1.0]))).y.tolist() == [0, -1, 0, 1]
+        assert from_pyg(self.data(y=None)).y.tolist() == [-1] * 4
+        sparse = from_pyg(self.data(x=torch.eye(4).to_sparse_coo(), y=None))
+        assert (sparse.num_nodes, sparse.num_classes) == (4, 0)
+
+    @pytest.mark.parametrize(
+        "client",
+        [
+            torch.tensor([7, 3, 3, 7]),
+            torch.tensor([7.0, 3.0, 3.0, 7.0]),
+            torch.tensor([[7], [3], [3], [7]]),
+            ["7", "3", "3 ", "7"],
+            [7, 3.0, "3", 7],
+            np.array(["7", "3", "3", "7"]),
+        ],
+    )
+    def test_the_attribute_client_states_the_clients(self, client):
+        graph = from_pyg(self.data(client=client))
+        assert (graph.client_names, graph.clients.tolist()) == (("3", "7"), [1, 0, 0, 1])
+        assert not any("client" in phrase for phrase in graph.dropped)
+
+    @pytest.mark.parametrize(
+        ("client", "message"),
+        [
+            (torch.zeros(3), r"shape \(3,\); expected the client of each of the 4 nodes.*del data.client"),
+            (torch.zeros(4, 2), r"shape \(4, 2\); expected the client of each of the 4 nodes"),
+            (["a", None, "b", "a"], "node 1 of the Data object has no client; give every node a client"),
+            (torch.tensor([0, 1, torch.nan, 1]), "node 2 of the Data object has no client"),
+            (torch.tensor([0, 1, 2.0**60, 1], dtype=torch.float64), "client of node 2 .*last digits"),
+        ],
+    )
+    def test_clients_that_cannot_be_used_are_refused(self, client, message):
         with pytest.raises(InputError, match=message):
-            from_pyg(self.data(**self.masks() | changes))
+            from_pyg(self.data(client=client))

@@ -237,8 +237,8 @@ def test_a_networkx_edge_weighs_one_unless_it_says_otherwise() -> None:
 
 
 def test_text_stays_text_and_numbers_are_ordered_by_value(folder: Path) -> None:
-    (folder / "nodes.csv").write_text("id,f,label\n1,0,10\n01,1,9\n1.0,2,9\n")
-    (folder / "edges.csv").write_text("source,target\n1,01\n01,1.0\n")
+    (folder / "nodes.csv").write_text("id,f,label\n1,0,10\n01,1,9\n1.5,2,9.0\n")
+    (folder / "edges.csv").write_text("source,target\n1.0,01\n01,1.5\n")
     graph = load(folder)
     assert graph.num_edges == 2
     assert graph.class_names == ("9", "10")

@@ -252,6 +252,66 @@ class TestGraph:
         sensors = read(distances=None, adjacency=name)
         assert sensors.adjacency.toarray().tolist() == weights.tolist()
 
+    @pytest.mark.parametrize("form", ["named", "npz", "bare", "directed"])
+    def test_a_matrix_of_distances_is_no_matrix_of_weights(self, form):
+        """The farthest sensor would be the nearest neighbour."""
+        distances = np.array([[0, 100, 950], [100, 0, 900], [950, 900, 0]], dtype=float)
+        if form == "directed":
+            distances[1, 0] = 120
+        name = "w.npz" if form == "npz" else "w.csv"
+        rows = "\n".join(",".join(map(str, row)) for row in distances.tolist())
+        if form == "npz":
+            np.savez(name, distances=distances)
+        else:
+            Path(name).write_text(rows if form == "bare" else f"a,b,c\n{rows}\n")
+        with pytest.raises(InputError, match="numbers like distances, of which the largest") as refusal:
+            read(distances=None, adjacency=name)
+        keys = [key for key in ("distances", "weights") if f"'adjacency_holds: {key}'" in str(refusal.value)]
+        assert keys == ["distances", "weights"]
+        near = read(distances=None, adjacency=name, adjacency_holds="distances", threshold=0)
+        expected = np.exp(-((distances / np.std(distances)) ** 2))
+        assert near.adjacency.toarray() == pytest.approx(expected, abs=1e-6)
+        assert near.adjacency[0, 1] > near.adjacency[0, 2]
+        heavy = read(distances=None, adjacency=name, adjacency_holds="weights")
+        assert heavy.adjacency[0, 2] == 950
+
+    def test_distances_with_gaps_in_a_matrix_are_noted(self):
+        Path("w.csv").write_text("a,b,c\n0,100,0\n120,0,900\n0,0,0\n")
+        with pytest.raises(InputError, match="adjacency_holds"):
+            read(distances=None, adjacency="w.csv")
+        sensors = read(distances=None, adjacency="w.csv", adjacency_holds="distances")
+        assert (sensors.adjacency != read().adjacency).nnz == 0
+        assert "3 pairs of sensors have no distance (0 in the matrix), so no edge" in sensors.note
+
+    @pytest.mark.parametrize(
+        "matrix",
+        [
+            [[1, 0.5, 0.2], [0.5, 1, 0.1], [0.2, 0.1, 1]],  # a kernel
+            [[0, 1, 1], [1, 0, 0], [1, 0, 0]],  # neighbours
+            [[0, 5, 1], [5, 0, 1], [1, 1, 0]],  # trips: the direct way 5 is longer than that over c, 2
+        ],
+    )
+    def test_a_matrix_of_weights_is_taken_as_it_is(self, matrix):
+        Path("w.csv").write_text("a,b,c\n" + "\n".join(",".join(map(str, row)) for row in matrix) + "\n")
+        weights = np.array(matrix, dtype=np.float32)
+        np.fill_diagonal(weights, 1)
+        assert np.array_equal(read(distances=None, adjacency="w.csv").adjacency.toarray(), weights)
+
+    def test_a_column_of_distances_is_no_column_of_weights(self):
+        text = Path("distances.csv").read_text()
+        Path("w.csv").write_text(text.replace("distance", "cost"))
+        with pytest.raises(InputError, match=r"column 'cost' of w\.csv seems to have distances"):
+            read(distances=None, adjacency="w.csv", weight="cost")
+        near = read(distances=None, adjacency="w.csv", weight="cost", adjacency_holds="distances")
+        assert (near.adjacency != read().adjacency).nnz == 0
+        heavy = read(distances=None, adjacency="w.csv", weight="cost", adjacency_holds="weights")
+        assert heavy.adjacency[1, 2] == 900
+
+    def test_a_matrix_as_distances_names_the_keys_that_read_it(self):
+        Path("w.csv").write_text("id,a,b,c,d\n")
+        with pytest.raises(InputError, match=r"write 'adjacency: w\.csv' and 'adjacency_holds: distances'"):
+            read(distances="w.csv")
+
     def test_ids_that_are_numbers_are_no_weights_and_weights_no_ids(self):
         write_wide(Path("speeds.csv"), ("0", "1", "5"), times_of(STEPS), numbers())
         rows = "1,0.5,0\n0,1,0.25\n0,0,1\n"
@@ -260,6 +320,25 @@ class TestGraph:
         Path("w.csv").write_text("0,1,5\n" + rows)
         assert (read(distances=None, adjacency="w.csv").adjacency != bare.adjacency).nnz == 0
         assert bare.adjacency[0, 1] == 0.5
+
+    def test_a_first_line_of_ids_that_lacks_a_sensor_is_said_to_lack_it(self):
+        """It was taken for weights: '7 rows and 6 columns'."""
+        write_wide(Path("speeds.csv"), ("773869", "773870", "773871"), times_of(STEPS), numbers())
+        Path("w.csv").write_text("773869,773870\n1,0.5\n0.5,1\n")
+        with pytest.raises(InputError, match="has no row and column for sensor '773871'"):
+            read(distances=None, adjacency="w.csv")
+
+    def test_a_matrix_of_zeros_and_ones_is_one_of_weights_although_sensors_are_called_so(self):
+        """Its first row was taken for the ids: '1 rows and 2 columns'."""
+        write_wide(Path("speeds.csv"), ("0", "1"), times_of(STEPS), numbers()[:, :2])
+        Path("w.csv").write_text("0,1\n1,0\n")
+        assert read(distances=None, adjacency="w.csv").adjacency.toarray().tolist() == [[1, 1], [1, 1]]
+
+    def test_ids_of_sensors_are_the_same_however_they_are_written(self):
+        write_wide(Path("speeds.csv"), ("7.0", "8.0", "9.0"), times_of(STEPS), numbers())
+        Path("w.csv").write_text("from,to,weight\n7,8,0.5\n8.0,9,0.25\n")
+        sensors = read(distances=None, adjacency="w.csv")
+        assert (sensors.ids, sensors.adjacency.nnz) == (("7", "8", "9"), 5)
 
     def test_threshold_and_sigma_are_those_that_are_given(self):
         w = read(sigma=1000, threshold=0.5).adjacency.toarray()
@@ -365,7 +444,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
         "long.csv, line 6: the time 2024-01-01T00:00:00 of sensor 'a' is also in line 2; keep one"),
     "a sensor of two places": (
         line("sensors.csv", 4, "c,34,-118"), "sensors.csv, line 4, column 'id': sensor 'c' is also in line 2"),
-    "an id twice in npz": (arrays(ids=np.array(["a", "b", "a"])), "r.npz: array 'ids' names 'a' twice"),
+    "an id twice in npz": (arrays(ids=np.array(["a", "b", "a"])), "r.npz names the sensor 'a' twice"),
     "a column twice in HDF5": (hdf5(repeated_column), "r.h5 has two columns called 'a'; rename one of them"),
     # times
     "a time that is none": (line("speeds.csv", 3, "noon,1,2,3"), "speeds.csv, line 3, column 'time': 'noon' is no time; write"),
@@ -403,7 +482,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
         "speeds.csv has no reading of sensor 'a'"),
     # distances
     "a negative distance": (distances("c,a,-5"), "distances.csv, line 8, column 'distance': -5.0 is no distance; give a distance of at least 0"),
-    "a distance that is no number": (distances("c,a,nan"), "distances.csv, line 8, column 'distance': 'nan' is no finite number"),
+    "a distance that is no number": (distances("c,a,nan"), "distances.csv, line 8, column 'distance': 'nan' means a missing value"),
     "an infinite distance": (distances("c,a,inf"), "distances.csv, line 8, column 'distance': 'inf' is no finite number"),
     "an empty distance": (distances("c,a,"), "distances.csv, line 8, column 'distance': the value is empty"),
     "a distance from nowhere": (distances(",a,3"), "distances.csv, line 8, column 'from': the value is empty"),
@@ -418,7 +497,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     # weights
     "a matrix of other sensors": (matrix("a,b,x\n1,0,0\n0,1,0\n0,0,1\n"), "w.csv has no row and column for sensor 'c'"),
     "a matrix that is not square": (matrix("a,b,c\n1,0,0\n0,1,0\n"), "w.csv has 2 rows and 3 columns of weights"),
-    "a negative weight": (matrix("a,b,c\n1,0,-2\n0,1,0\n0,0,1\n"), "w.csv: the weight from 'a' to 'c' is -2"),
+    "a negative weight": (matrix("a,b,c\n1,0,-2\n0,1,0\n0,0,1\n"), "w.csv: the number from 'a' to 'c' is -2"),
     "a matrix of ids alone": (matrix("id\na\nb\nc\n"), "w.csv has a column of ids and no column of weights"),
     "a weight beyond float32": (matrix("from,to,weight\na,b,1e39\n"), "w.csv, line 2, column 'weight': '1e39' is no finite number (in 32 bits)"),
     "a bare matrix of another size": (matrix("1,0\n0,1\n"), "w.csv has 2 rows and columns for 3 ids (the ids of the readings)"),
@@ -479,7 +558,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: (matrix("a,b,c\n1,0,0\n0,1,0\n0,0,1\n")(), more("sigma: 3\n")()), "'sigma' is used to compute weights from distances, and 'adjacency' has weights already"),
     "a list of files": (more("name: [a, b]\n"), "name must be text (found list)"),
     "a folder": (lambda: (Path("speeds.csv").unlink(), Path("speeds.csv").mkdir()), "speeds.csv is a folder"),
-    "another ending": (instead("speeds.xls", content("speeds.xls", "x")), "speeds.xls is neither CSV nor Parquet by its ending"),
+    "another ending": (instead("speeds.xls", content("speeds.xls", "x")), "speeds.xls has the ending of a spreadsheet; expected one of .csv"),
 }  # fmt: skip
 
 

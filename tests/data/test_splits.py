@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphfed.data.graphs.graph import Graph, Split, make_graph
-from graphfed.data.graphs.splits import make_split
+from graphfed.data.graphs.splits import drop_unused_classes, make_split, missing_classes
 from graphfed.errors import InputError
 
 
@@ -134,6 +134,12 @@ def test_impossible_splits_are_refused_with_the_fix(spec, message):
         make_split(graph_of(Y), spec, 0)
 
 
+@pytest.mark.parametrize("spec", ["default", "random:0.5,0.25,0.25", "per_class:1,1,1"])
+def test_no_labels_are_said_instead_of_a_fraction(spec):
+    with pytest.raises(InputError, match=r"has no labelled node.*task link_prediction"):
+        make_split(graph_of(np.full(9, -1)), spec, 0)
+
+
 @pytest.mark.parametrize("seed", [-1, 1.5, "0", None, True])
 def test_a_seed_that_is_no_natural_number_is_refused(seed):
     with pytest.raises(InputError, match=r"seed .* at least 0"):
@@ -154,3 +160,64 @@ def test_no_split_with_an_empty_part_is_ever_suggested(train, val, test):
         make_split(graph_of(y), f"per_class:{train},{val},{test}", 0)
     assert "per_class" not in str(refusal.value)
     assert "random:0.5,0.25,0.25" in str(refusal.value)
+
+
+def found(split: Split, y: np.ndarray) -> np.ndarray:
+    """Count the nodes of each class in train, val and test, [3, C]."""
+    return np.stack(
+        [np.bincount(y[part], minlength=y.max() + 1) for part in (split.train, split.val, split.test)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "name"),
+    [
+        ([4950, 50], "random:0.5,0.25,0.25"),  # a class of 1 %: per_class leaves about 3 of 50 for validation
+        ([4975, 25], "random:0.5,0.25,0.25"),
+        ([4998, 2], "random:0.5,0.25,0.25"),
+        ([30, 30, 30], "random:0.5,0.25,0.25"),  # too few nodes for 500 and 1000
+        ([5000], "per_class:20,500,1000"),
+        ([178, 182, 177, 183, 181, 182, 181, 179, 174, 180], "per_class:20,500,1000"),  # digits
+        ([800, 700, 600, 400], "per_class:20,500,1000"),
+    ],
+)
+def test_the_default_split_has_every_class_with_three_nodes_in_every_part(sizes, name):
+    y = np.repeat(np.arange(len(sizes)), sizes)
+    for seed in range(5):
+        split = make_split(graph_of(y), "default", seed)
+        assert split.name == name
+        enough = np.array(sizes) >= 3
+        assert found(split, y)[:, enough].min() >= 1
+        if sizes == [4950, 50]:
+            assert np.abs(found(split, y)[:, 1] - (25, 12.5, 12.5)).max() <= 1
+
+
+@settings(max_examples=100)
+@given(sizes=st.lists(st.integers(3, 9), min_size=1, max_size=4), seed=st.integers(0, 2**40))
+def test_a_stratified_split_has_every_class_in_every_part(sizes, seed):
+    y = np.concatenate([np.zeros(60, dtype=int), np.repeat(np.arange(1, len(sizes) + 1), sizes)])
+    assert found(make_split(graph_of(y), "random:0.8,0.1,0.1", seed), y).min() >= 1
+
+
+def test_classes_that_a_part_lacks_are_named():
+    y = np.array([0, 0, 0, 1, 1, 2])
+    split = Split("own", *(np.isin(np.arange(6), part) for part in ([0, 3], [1, 4], [2, 5])))
+    graph = make_graph("g", None, y, [], class_names=("legit", "fraud", "new"), split=split)
+    assert missing_classes(graph, split) == (
+        "class 'new' has no training node, so the model cannot learn it",
+        "class 'new' has no validation node, so the validation metrics do not count it",
+        "class 'fraud' has no test node, so the test metrics do not count it",
+    )
+
+
+def test_a_class_without_a_node_in_any_part_is_no_class():
+    """As in Elliptic, whose third class means that the label is unknown."""
+    y = np.array([0, 1, 0, 1, 0, 1, 2, 2, -1])
+    split = Split("own", *(np.isin(np.arange(9), part) for part in ([0, 1], [2, 3], [4, 5])))
+    kept = drop_unused_classes(graph_of(y, split), split)
+    assert (kept.num_classes, kept.y.tolist()) == (2, [0, 1, 0, 1, 0, 1, -1, -1, -1])
+    assert kept.dropped == ("class 2, without a node in any part of the split (2 labels)",)
+    middle = drop_unused_classes(graph_of(np.array([0, 2, 0, 2, 0, 2, 1, 1, -1]), split), split)
+    assert (middle.class_names, middle.y.tolist()) == (("0", "2"), kept.y.tolist())
+    whole = graph_of(np.where(y == 2, 0, y), split)
+    assert drop_unused_classes(whole, split) is whole

@@ -656,7 +656,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "an unknown split": ({}, {"split": "randm"}, r"unknown split 'randm'; did you mean 'random'"),
     "a label that is no class": (
         {"d.yaml": OWN + "classes: [a, b]\n"}, {},
-        r"n\.csv, line 2, column 'label': 'yes-' is none of the classes; correct it, or add it to"),
+        r"n\.csv, line 2, column 'label': 'yes-' is none of the classes; correct it, add it to"),
     "two clients of one name": ({}, {"roster": ["north", "north"]}, "have the same name"),
 }  # fmt: skip
 

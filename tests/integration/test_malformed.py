@@ -92,7 +92,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a weight of zero": (
         content("edges.csv", "source,target,weight\na,b,0\nb,c,2\n"), "edges.csv, line 2, column 'weight': 0.0 is no weight"),
     "a weight that is not a number": (
-        content("edges.csv", "source,target,weight\na,b,nan\n"), "edges.csv, line 2, column 'weight': 'nan' is no finite"),
+        content("edges.csv", "source,target,weight\na,b,nan\n"), "edges.csv, line 2, column 'weight': 'nan' means a missing value"),
     "a weight of text": (
         content("edges.csv", "source,target,weight\na,b,much\n"), "edges.csv, line 2, column 'weight': 'much' is no number"),
     "an empty weight": (
@@ -132,14 +132,14 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         "25 different labels of 49 nodes are too many for classes"),
     "a label that is no class": (
         yaml(YAML + "classes: ['no', maybe]\n"),
-        "nodes.csv, line 2, column 'label': 'yes' is none of the classes; correct it, or add it to 'classes' ('no', 'maybe')"),
+        "nodes.csv, line 2, column 'label': 'yes' is none of the classes; correct it, add it to 'classes' ('no', 'maybe')"),
     "classes that are no list": (yaml(YAML + "classes: legit\n"), "d.yaml: classes must be a list of labels, as in [legit, fraud] (found 'legit')"),
     "no class in the list": (yaml(YAML + "classes: []\n"), "d.yaml: classes must be a list of labels, as in [legit, fraud] (found none in it)"),
     "a class that YAML takes for no text": (yaml(YAML + "classes: [yes, no]\n"), "d.yaml: the class True is no text; put it in quotes"),
     "a class without a name": (yaml(YAML + "classes: ['yes', ' ']\n"), "d.yaml: the class ' ' is no text"),
     "a class that is a list": (yaml(YAML + "classes: [[a], b]\n"), "d.yaml: the class list is no text"),
     "a class twice": (yaml(YAML + "classes: ['yes', 'no', 'yes ']\n"), "d.yaml: 'classes' names 'yes' twice"),
-    "no labels at all": (content("nodes.csv", "id,age\na,1\nb,2\nc,3\nd,4\n"), "'nodes' has no labels, and training needs labels"),
+    "no labels at all": (content("nodes.csv", "id,age\na,1\nb,2\nc,3\nd,4\n"), "'nodes' has no labels, and node classification needs them"),
     "a part that is unknown": (line("nodes.csv", 4, "c,x,3,yes,tset"), "nodes.csv, line 4, column 'split': 'tset' is no part"),
     "nothing to train on": (
         content("nodes.csv", "\n".join(NODES).replace("train", "")), "split 'own' of 'nodes' has no train node"),
@@ -175,7 +175,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: (content("n.csv.gz", gzip.compress(os.urandom(10_000))[:-5000])(), yaml("nodes: n.csv.gz\nedges: edges.csv\n")()),
         "n.csv.gz"),
     "another kind of file": (
-        lambda: (content("n.xlsx", "x")(), yaml("nodes: n.xlsx\nedges: edges.csv\n")()), "n.xlsx is neither CSV nor Parquet"),
+        lambda: (content("n.xlsx", "x")(), yaml("nodes: n.xlsx\nedges: edges.csv\n")()), "n.xlsx has the ending of a spreadsheet; expected one of .csv"),
     # Parquet
     "Parquet that is none": (
         lambda: (content("n.parquet", "PAR1")(), yaml("nodes: n.parquet\nedges: edges.csv\n")()), "n.parquet is damaged"),

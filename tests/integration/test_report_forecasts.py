@@ -355,6 +355,21 @@ def test_the_drawn_span_is_the_whole_one_that_varies_most(
     assert start == (max(variances, key=variances.__getitem__) if variances else first)
 
 
+def test_no_span_without_a_reading_is_drawn_if_another_has_one() -> None:
+    day = 288
+    truth = np.full(3 * day, np.nan)
+    truth[2 * day :] = 60.0  # constant, so its variance is that of a day without readings
+    assert str(span_to_draw([windows_of(truth, 5, "2024-03-01T00:00:00")], 5)[0]) == "2024-03-03T00:00:00"
+    # Only the part of a day at the end has readings.
+    truth = np.append(np.full(2 * day, np.nan), np.arange(30.0))
+    assert str(span_to_draw([windows_of(truth, 5, "2024-03-01T11:00:00")], 5)[0]) == "2024-03-03T11:00:00"
+    # A day on which both sensors have readings is preferred to one on which one of them varies more.
+    one, other = np.tile(np.arange(288.0), 2), np.append(np.full(day, np.nan), np.ones(day))
+    one[day:] /= 100
+    both = [windows_of(values, 5, "2024-03-01T00:00:00") for values in (one, other)]
+    assert str(span_to_draw(both, 5)[0]) == "2024-03-02T00:00:00"
+
+
 def test_a_test_part_without_a_whole_day_is_drawn_from_its_start() -> None:
     start, end = span_to_draw([windows_of(np.arange(30.0), 5, "2024-03-01T11:00:00")], 5)
     assert (str(start), str(end)) == ("2024-03-01T11:00:00", "2024-03-02T11:00:00")

@@ -94,6 +94,11 @@ def project(**changes: Any) -> dict[str, Any]:
         (project(name=None), "name: None cannot be used"),
         (project(server={"port": 0}), "port: 0 cannot be used; give a number from 1 to 65535"),
         (project(server={"port": "8002"}), "port: '8002' cannot be used"),
+        (
+            project(server={"host": "[2001:db8::5]"}),
+            "looks like an IPv6 address, and the server listens at IPv4",
+        ),
+        (project(server={"host": "::1"}), "give the name or the IPv4 address of the host"),
         (project(server={"host": "my host"}), "host: 'my host' cannot be used"),
         (project(server={"listen": "localhost"}), "'localhost' is not an IPv4 address; give 127.0.0.1"),
         (project(server={"lsten": "0.0.0.0"}), "did you mean 'listen'?"),

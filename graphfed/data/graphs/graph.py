@@ -3,7 +3,7 @@
 Shapes: N nodes, m undirected edges, F features, C classes.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,11 +11,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.content import content_hash
-from graphfed.data.dropped import edges_dropped
 from graphfed.data.graphs.node_ids import node_ids
 from graphfed.errors import InputError, did_you_mean, shown
 
-__all__ = ["REPEATED", "Graph", "Held", "Split", "from_pyg", "make_graph"]
+__all__ = ["REPEATED", "Graph", "Held", "Split", "make_graph"]
 
 # By default the number of classes may exceed the number of nodes by this many. A larger class number is
 # likely to be another quantity, such as a user's id, and needs an explicit `num_classes`.
@@ -113,6 +112,9 @@ class Graph:
         keys: The text that identifies a node for every reader of the user's files, a pyarrow array of N
             texts. It is the node's id, or its client and its id. None if a node is identified by its number.
         dropped: Descriptions of the data that the reader did not use (`graphfed.data.dropped`).
+        remarks: Remarks of the reader on data that may mean something else, each with its fix.
+        split_problem: Why the data's own split cannot be used, and what to do; "" if it can, or if there is
+            none.
     """
 
     name: str
@@ -130,6 +132,8 @@ class Graph:
     held: Held | None = None
     keys: Any = None
     dropped: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    split_problem: str = ""
 
     @property
     def num_nodes(self) -> int:
@@ -288,101 +292,6 @@ def make_graph(
         tuple(class_names),
         edge_weight=weights,
     )
-
-
-def from_pyg(data: Any, name: str = "custom") -> Graph:
-    """Convert a PyG `Data` object into a Graph.
-
-    The attributes x, y and edge_index are required; edge_weight and 1-D train/val/test masks (boolean, or of
-    0 and 1) are optional. The masks become the graph's public split. Edges become undirected: an edge that is
-    given several times, such as in both directions, has the mean of its weights. Other attributes, such as
-    edge_attr, are not read; `Graph.dropped` names them.
-
-    Args:
-        data: The `Data` object.
-        name: The name of the graph.
-
-    Returns:
-        The graph.
-
-    Raises:
-        InputError: An attribute is missing or cannot be used.
-    """
-    for attribute in ("x", "y", "edge_index"):
-        if getattr(data, attribute, None) is None:
-            raise InputError(f"the Data object has no {attribute!r}; set x, y and edge_index")
-    x, y, edges = (_to_numpy(key, getattr(data, key)) for key in ("x", "y", "edge_index"))
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    names = ("train_mask", "val_mask", "test_mask")
-    masks = {key: _to_numpy(key, m) for key in names if (m := getattr(data, key, None)) is not None}
-    split = None
-    if masks:
-        missing = [key for key in names if key not in masks]
-        if missing:
-            raise InputError(
-                f"the Data object has {', '.join(masks)} but no {', '.join(missing)}; give all three or none"
-            )
-        for key, mask in masks.items():
-            if mask.ndim != 1:
-                raise InputError(
-                    f"{key} has shape {mask.shape}, with one column per split; choose one column, as in "
-                    f"data.{key} = data.{key}[:, 0]"
-                )
-            if len(mask) != len(y) or not ((mask == 0) | (mask == 1)).all():
-                raise InputError(
-                    f"{key} has dtype {mask.dtype} and {len(mask)} entries; expected one boolean for each of "
-                    f"the {len(y)} nodes (a mask, not a list of nodes)"
-                )
-        split = Split("public", *(mask.astype(bool) for mask in masks.values()))
-    weights = getattr(data, "edge_weight", None)
-    if weights is not None:
-        weights = _to_numpy("edge_weight", weights)
-        if weights.ndim == 2 and weights.shape[1] == 1:
-            weights = weights[:, 0]
-    graph = make_graph(name, x, y, edges, edge_weight=weights, split=split)
-    kind = "" if weights is None else "mean"
-    lost = edges_dropped(
-        [_ends(name, edges, graph.num_nodes)], graph.num_nodes, graph.num_edges, weights=kind
-    )
-    return replace(graph, dropped=(*lost, *_unread(data)))
-
-
-#: The attributes of a PyG `Data` that are read, and `num_nodes`, which adds nothing to them.
-_PYG = ("x", "y", "edge_index", "edge_weight", "train_mask", "val_mask", "test_mask", "num_nodes")
-
-
-def _unread(data: Any) -> tuple[str, ...]:
-    """Describe each array of a PyG `Data` that is not read."""
-    keys = getattr(data, "keys", None)
-    named = keys() if callable(keys) else vars(data)
-    found = ((key, getattr(getattr(data, key), "shape", None)) for key in sorted(map(str, named)))
-    return tuple(
-        f"{shown(key)} of the Data object ({' x '.join(f'{size:,}' for size in shape)})"
-        for key, shape in found
-        if key not in _PYG and shape is not None and len(shape)
-    )
-
-
-def _to_numpy(attribute: str, tensor: Any) -> Any:
-    """Convert a torch tensor to numpy (to csr if it is sparse), and anything else with `np.asarray`."""
-    try:
-        if sp.issparse(tensor):
-            return tensor
-        if not hasattr(tensor, "detach"):
-            return np.asarray(tensor)
-        tensor = tensor.detach().cpu()
-        if str(tensor.dtype) == "torch.bfloat16":  # numpy has no such type
-            tensor = tensor.float()
-        if str(tensor.layout) == "torch.strided":
-            return tensor.numpy()
-        coo = tensor.to_sparse_coo().coalesce()
-        return sp.csr_matrix((coo.values().numpy(), coo.indices().numpy()), shape=tuple(coo.shape))
-    except Exception as error:  # torch, numpy and scipy each refuse in their own way
-        raise InputError(
-            f"{attribute} of the Data object, a {type(tensor).__name__}, cannot be read as an array "
-            f"({error}); give a tensor of numbers"
-        ) from error
 
 
 def _array(name: str, what: str, values: Any) -> np.ndarray:

@@ -135,6 +135,7 @@ def graph_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts.append(("features equal at every node", f"{constant['count']:,} ({named}{more})"))
     if overview.get("dropped"):  # earlier versions wrote overviews without this key
         facts.append(("in the data but not used", "; ".join(overview["dropped"])))
+    facts += [("remark", remark) for remark in overview.get("remarks", ())]
     if weights is not None:
         facts.append(("edge weights", "{min:.4g} to {max:.4g}, median {median:.4g}".format(**weights)))
     return facts
@@ -151,13 +152,16 @@ def client_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
     """
     cross, skew = overview["cross_client_edges"], overview["label_skew"]
     # Earlier versions wrote overviews without these two keys.
-    shared, sizes = overview.get("shared") or {"nodes": 0}, overview.get("client_sizes") or {"ratio": None}
+    shared, sizes = (
+        overview.get("shared"),
+        overview.get("client_sizes") or {"ratio": None},
+    )
     facts = [("clients", f"{overview['num_clients']:,}")]
     if sizes["ratio"] is not None and overview["num_clients"] > 1:
         facts.append(
             ("smallest / largest client", "{ratio:.2f} ({smallest:,} / {largest:,} nodes)".format(**sizes))
         )
-    if shared["nodes"]:
+    if shared is not None and overview["num_clients"] > 1:
         facts.append(("at several clients", f"{shared['nodes']:,} nodes, {shared['edges']:,} edges"))
     return [
         *facts,

@@ -1,14 +1,22 @@
 """Splits of a graph's nodes into train, val and test: public, per class, or random."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.seeding import generator
 from graphfed.errors import InputError, did_you_mean, shown
 
-__all__ = ["fractions_in", "hashed_parts", "make_split"]
+__all__ = ["drop_unused_classes", "fractions_in", "hashed_parts", "make_split", "missing_classes"]
 
 KINDS = ("default", "per_class", "public", "random", "random_plain")
+#: The numbers of the default "per_class", and those of "random".
+PER_CLASS, FRACTIONS = "20,500,1000", "0.5,0.25,0.25"
+#: The default split is "per_class" only if the validation part is expected to have this many nodes of every
+#: class. With fewer, its accuracy on the class would be a matter of chance.
+ENOUGH_IN_VALIDATION = 10
+PARTS = {"train": "training", "val": "validation", "test": "test"}
 
 
 def make_split(graph: Graph, spec: str, seed: int) -> Split:
@@ -19,9 +27,11 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
         "public"                  the data set's own split; the seed is not used
         "per_class"               the same as "per_class:20,500,1000"
         "per_class:T,V,S"         T training nodes of each class, then V for validation and S for test
-        "random:A,B,C"            fractions of the nodes of every class, A + B + C <= 1 (stratified)
+        "random:A,B,C"            fractions of the nodes of every class, A + B + C <= 1 (stratified); a class
+                                  with a node for each part is in every part
         "random_plain:A,B,C"      fractions of all nodes of known class, not stratified by class
-        "default"                 "public" if the data set has its own split, else "per_class"
+        "default"                 "public" if the data set has its own split; else "per_class" if every class
+                                  is frequent enough for it, else "random:0.5,0.25,0.25"
 
     Args:
         graph: The graph.
@@ -35,8 +45,10 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
         InputError: The spec is unknown, the data set has no such split, or there are too few nodes.
     """
     kind, numbers = _parsed(spec)
+    if kind in ("default", "public") and graph.split is None and graph.split_problem:
+        raise InputError(f"data set {graph.name!r} has no split that can be used: {graph.split_problem}")
     if kind == "default":
-        kind = "per_class" if graph.split is None else "public"
+        kind = _default_kind(graph)
     if kind == "public":
         if graph.split is None:
             raise InputError(
@@ -44,9 +56,94 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
                 "500 nodes for validation, 1000 for test) or 'random:0.5,0.25,0.25'"
             )
         return graph.split
+    if not (graph.y >= 0).any():
+        raise InputError(
+            f"{graph.name!r} has no labelled node, and a split divides the labelled nodes; add labels, or "
+            "choose the task link_prediction, which splits edges"
+        )
     if kind == "per_class":
-        return _per_class(graph, _counts(spec, numbers or "20,500,1000"), seed)
-    return _random(graph, kind, fractions_in(spec, numbers or "0.5,0.25,0.25"), seed)
+        return _per_class(graph, _counts(spec, numbers or PER_CLASS), seed)
+    return _random(graph, kind, fractions_in(spec, numbers or FRACTIONS), seed)
+
+
+def _default_kind(graph: Graph) -> str:
+    """Choose the kind of the default split.
+
+    The same number of training nodes for each class leaves few or no nodes of a rare class for validation and
+    test, so data with a rare class, and small data, get a stratified split.
+    """
+    if graph.split is not None:
+        return "public"
+    size = np.bincount(graph.y[graph.y >= 0], minlength=graph.num_classes)
+    per_class, num_val, num_test = _counts("default", PER_CLASS)
+    left = size - per_class
+    if not size.size or left.min() < 0 or left.sum() < num_val + num_test:
+        return "random"
+    return "per_class" if num_val * left.min() >= ENOUGH_IN_VALIDATION * left.sum() else "random"
+
+
+def missing_classes(graph: Graph, split: Split) -> tuple[str, ...]:
+    """Describe the classes that have nodes in some parts of a split and not in others.
+
+    Args:
+        graph: The graph.
+        split: The split of its nodes.
+
+    Returns:
+        One sentence for each part that lacks a class.
+    """
+    counts = {part: np.bincount(graph.y[getattr(split, part)], minlength=graph.num_classes) for part in PARTS}
+    occurs = sum(counts.values()) > 0
+    sentences = []
+    for part, name in PARTS.items():
+        absent = np.flatnonzero(occurs & (counts[part] == 0))
+        if absent.size:
+            verb, them = ("has", "it") if len(absent) == 1 else ("have", "them")
+            effect = f"the model cannot learn {them}"
+            if part != "train":
+                effect = f"the {name} metrics do not count {them}"
+            sentences.append(f"{_named(graph, absent)} {verb} no {name} node, so {effect}")
+    return tuple(sentences)
+
+
+def drop_unused_classes(graph: Graph, split: Split) -> Graph:
+    """Remove the classes that have no node in any part of a split.
+
+    Such a class would get an output of the model that nothing trains, and would turn two classes into three,
+    whose metrics are other ones. Its nodes are kept without a label, and the other classes are renumbered.
+
+    Args:
+        graph: The graph.
+        split: The split of its nodes.
+
+    Returns:
+        The graph, whose `dropped` names the classes; the same graph if every class has a node in a part.
+    """
+    used = np.zeros(graph.num_classes, dtype=bool)
+    used[graph.y[(graph.y >= 0) & (split.train | split.val | split.test)]] = True
+    if used.all():
+        return graph
+    number = np.append(np.where(used, np.cumsum(used) - 1, -1), -1)  # the last entry is for y = -1
+    names = graph.class_names
+    if not names and not used[: used.sum()].all():  # a class is removed that is not the last
+        names = tuple(map(str, range(graph.num_classes)))
+    unused = np.flatnonzero(~used)
+    nodes = int((~used[graph.y[graph.y >= 0]]).sum())
+    phrase = f"{_named(graph, unused)}, without a node in any part of the split ({nodes:,} labels)"
+    return replace(
+        graph,
+        y=number[graph.y],
+        num_classes=int(used.sum()),
+        class_names=tuple(name for name, keep in zip(names, used, strict=True) if keep) if names else (),
+        dropped=(*graph.dropped, phrase),
+    )
+
+
+def _named(graph: Graph, classes: np.ndarray) -> str:
+    """Name at most five classes."""
+    names = [shown(graph.class_names[c]) if graph.class_names else str(c) for c in classes[:5].tolist()]
+    more = f" and {len(classes) - 5:,} more" if len(classes) > 5 else ""
+    return f"class{'es' if len(classes) > 1 else ''} {', '.join(names)}{more}"
 
 
 def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
@@ -149,7 +246,28 @@ def _random(graph: Graph, kind: str, fractions: tuple[float, float, float], seed
                 f"a fraction of {fraction:g} of the {len(known)} nodes of known class of {graph.name!r} "
                 f"gives no node for {part}; use a larger fraction"
             )
+    if kind == "random":
+        parts = _with_every_class(graph.y, parts, fractions)
     return _split(graph, f"{kind}:" + ",".join(f"{f:g}" for f in fractions), *parts)
+
+
+def _with_every_class(
+    y: np.ndarray, drawn: list[np.ndarray], fractions: tuple[float, float, float]
+) -> list[np.ndarray]:
+    """Give every part a node of every class that has enough nodes.
+
+    Rounding may leave a rare class out of a part. Then one node moves there from the part with most of them.
+    """
+    parts, asked = list(drawn), [part for part, fraction in enumerate(fractions) if fraction > 0]
+    counts = np.stack([np.bincount(y[nodes], minlength=int(y.max()) + 1) for nodes in parts])
+    enough = counts.sum(0) >= len(asked)
+    for part in asked:
+        for c in np.flatnonzero(enough & (counts[part] == 0)):
+            giver = int(counts[:, c].argmax())
+            node = parts[giver][y[parts[giver]] == c][0]
+            parts[giver], parts[part] = parts[giver][parts[giver] != node], np.append(parts[part], node)
+            counts[giver, c], counts[part, c] = counts[giver, c] - 1, 1
+    return parts
 
 
 def _stratified_order(y: np.ndarray, known: np.ndarray, rng: np.random.Generator) -> np.ndarray:

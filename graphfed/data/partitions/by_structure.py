@@ -115,7 +115,8 @@ def louvain(graph: Graph, clients: int, seed: int) -> Partition:
 def metis(graph: Graph, clients: int, seed: int) -> Partition:
     """Partition with METIS into clients of nearly equal size with few cross-client edges.
 
-    On tiny graphs METIS may leave a client empty.
+    On small graphs METIS' k-way partitioning may leave clients empty. Its recursive bisection, which rarely
+    does, is used then.
 
     Args:
         graph: The graph.
@@ -126,7 +127,7 @@ def metis(graph: Graph, clients: int, seed: int) -> Partition:
         The partition.
 
     Raises:
-        InputError: Pymetis is not installed.
+        InputError: Pymetis is not installed, or METIS leaves a client empty.
     """
     try:
         import pymetis
@@ -139,12 +140,20 @@ def metis(graph: Graph, clients: int, seed: int) -> Partition:
         return random(graph, 1, seed)
     adjacency = _adjacency(graph)
     draw = int(generator(seed, "partition/metis").integers(2**31))
-    _, client = pymetis.part_graph(
-        clients,
-        pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices),
-        options=pymetis.Options(seed=draw),
+    for recursive in (False, True):
+        _, client = pymetis.part_graph(
+            clients,
+            pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices),
+            options=pymetis.Options(seed=draw),
+            recursive=recursive,
+        )
+        filled = len({*client})
+        if filled == clients:
+            return from_assignment(graph, np.asarray(client, dtype=np.int64), num_clients=clients)
+    raise InputError(
+        f"METIS leaves {clients - filled} of {clients} clients of {graph.name!r} without a node; use fewer "
+        "clients or the partition 'louvain'"
     )
-    return from_assignment(graph, np.asarray(client, dtype=np.int64), num_clients=clients)
 
 
 def _adjacency(graph: Graph) -> sp.csr_matrix:

@@ -12,12 +12,15 @@ import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.npz_files import NpzFile
-from graphfed.data.sensors.kernel import with_unit_diagonal
 from graphfed.data.sparse import csr_from_arrays
+from graphfed.data.texts import canonical_names
 from graphfed.data.user_files.table_files import Numbers, TableFile
 from graphfed.errors import InputError, shown
 
-__all__ = ["Pairs", "read_matrix", "read_pairs", "read_positions"]
+__all__ = ["Pairs", "looks_like_distances", "read_matrix", "read_pairs", "read_positions"]
+
+#: The number of sensors whose distances `looks_like_distances` compares.
+COMPARED = 100
 
 
 @dataclass(frozen=True)
@@ -119,8 +122,8 @@ def _merge_repeated(
     return kept
 
 
-def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.csr_matrix:
-    """Read a square matrix of weights. Row i, column j is the weight from sensor i to sensor j.
+def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.coo_matrix:
+    """Read a square matrix of weights or distances. Row i, column j is the number from sensor i to sensor j.
 
     A CSV or Parquet file has the ids as names of its columns, and optionally also in its first column. A CSV
     file may have no ids at all; the order is then that of the readings. An npz file has one square array, or
@@ -131,10 +134,10 @@ def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.csr_matrix:
         ids: The S sensors that have readings. Other sensors of the matrix are left out.
 
     Returns:
-        The adjacency, [S, S] float32 csr, with diagonal 1.
+        The matrix of the sensors, [S, S], in which an entry of 0 may be absent.
 
     Raises:
-        InputError: The matrix is not square, has no row for a sensor, or has a weight that is negative or not
+        InputError: The matrix is not square, has no row for a sensor, or has a number that is negative or not
             finite.
     """
     if path.name.lower().endswith(".npz"):
@@ -146,40 +149,72 @@ def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.csr_matrix:
             f"{path} has {matrix.shape[0]} rows and columns for {len(names)} ids"
             f"{' (the ids of the readings)' if names is ids else ''}; give one row and one column for each id"
         )
-    order = _order(path, names, ids)
+    order = _order(path, names if names is ids else canonical_names(names), ids)
     matrix = matrix[order][:, order].tocoo()
     bad = np.flatnonzero(~((matrix.data >= 0) & (matrix.data <= np.finfo(np.float32).max)))
     if bad.size:
         i, j = matrix.row[bad[0]], matrix.col[bad[0]]
         raise InputError(
-            f"{path}: the weight from {shown(ids[i])} to {shown(ids[j])} is {matrix.data[bad[0]]:g}; give a "
+            f"{path}: the number from {shown(ids[i])} to {shown(ids[j])} is {matrix.data[bad[0]]:g}; give a "
             "finite number of at least 0"
         )
     matrix.sum_duplicates()
-    return with_unit_diagonal(matrix.row, matrix.col, matrix.data, len(ids))
+    return matrix
+
+
+def looks_like_distances(matrix: sp.coo_matrix) -> bool:
+    """Decide whether a matrix may have distances, of which the largest means the farthest, and not weights.
+
+    Distances are 0 on the diagonal, are not all 0 and 1, and no way over a third sensor is shorter than the
+    direct one. Weights of a graph do not have all of these properties, except by chance in a small graph.
+
+    Args:
+        matrix: The matrix of S sensors, [S, S], with numbers of at least 0.
+
+    Returns:
+        True if it may have distances.
+    """
+    if matrix.diagonal().any() or not (matrix.data > 1).any():
+        return False
+    part = matrix.tocsr()[:COMPARED, :COMPARED].toarray().astype(np.float64)
+    part[part == 0] = np.inf  # no distance is known
+    np.fill_diagonal(part, 0)
+    known = np.isfinite(part)
+    shortest = np.stack([(row[:, None] + part).min(0) for row in part])
+    return bool((part[known] <= shortest[known] * (1 + 1e-6)).all())
 
 
 def _csv_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[str, ...]]:
-    first = [] if path.name.lower().endswith((".parquet", ".pq")) else TableFile(path).first_line
-    bare = bool(first) and all(_is_number(value) for value in first) and not set(ids) <= set(first)
-    file = TableFile(path, names=[str(i) for i in range(len(first))]) if bare else TableFile(path, index="id")
+    file = TableFile(path, index="id")
+    if not file.is_parquet and all(_is_number(value) for value in file.first_line):
+        rows = TableFile(path, header=False)
+        _, matrix = rows.read([], Numbers(rows.columns, "write 0 for no edge"))
+        # A first line of numbers has ids if there is one line more than a square matrix has.
+        has_ids = len(matrix) == len(rows.columns) + 1
+        names = tuple(file.first_line) if has_ids else ids
+        return _square(path, matrix[1:] if has_ids else matrix), names
     columns = list(file.columns)
-    named = "id" if not bare and columns[0] == "id" and "id" not in ids else None
+    named = "id" if columns[0] == "id" and "id" not in ids else None
     columns = columns[1:] if named else columns
     if not columns:
         raise InputError(f"{path} has a column of ids and no column of weights; give one for each sensor")
     read, matrix = file.read([named] if named else [], Numbers(columns, "write 0 for no edge"))
+    square = _square(path, matrix)
+    if named and read[named].to_pylist() != list(canonical_names(columns)):
+        raise InputError(
+            f"{path}: the ids in the first column differ from those in the first line; use the same ids in "
+            "the same order"
+        )
+    return square, tuple(columns)
+
+
+def _square(path: Path, matrix: np.ndarray) -> sp.csr_matrix:
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(
             f"{path} has {matrix.shape[0]} rows and {matrix.shape[1]} columns of weights; give a square "
             "matrix, or a table with the columns 'from', 'to' and 'weight'"
         )
-    if named and read[named].to_pylist() != columns:
-        raise InputError(
-            f"{path}: the ids in the first column differ from those in the first line; use the same ids in "
-            "the same order"
-        )
-    return sp.csr_matrix(matrix), ids if bare else tuple(columns)
+    return sp.csr_matrix(matrix)
 
 
 def _npz_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[str, ...]]:

@@ -11,7 +11,7 @@ the file has no row for its step. Shapes: R rows, T steps, S sensors.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -20,6 +20,7 @@ import numpy as np
 
 from graphfed.data.hdf5 import read_frame
 from graphfed.data.npz_files import NpzFile
+from graphfed.data.texts import canonical_names
 from graphfed.data.user_files.table_files import Numbers, TableFile, first_that_fails
 from graphfed.errors import InputError, shown
 
@@ -105,7 +106,7 @@ def read_wide(path: Path, time: str, missing: float | None) -> Rows:
     if not len(values):
         raise InputError(f"{path} has no row; add one row for each time")
     times, zoned = _read_column_times(file, time, read[time])
-    return Rows(path, tuple(sensors), times, None, _without(values, missing), file.where, zoned)
+    return Rows(path, _distinct(path, sensors), times, None, _without(values, missing), file.where, zoned)
 
 
 def read_long(path: Path, time: str, sensor: str, value: str, missing: float | None) -> Rows:
@@ -168,10 +169,9 @@ def read_hdf5(path: Path, missing: float | None) -> Rows:
         return f"{path}, row {row + 1}"
 
     times, zoned = _read_array_times(frame.index, where)
-    values = _float32(frame.values, tuple(frame.columns), where)
-    return Rows(
-        path, tuple(frame.columns), times, None, _without(values, missing), where, frame.zoned or zoned
-    )
+    names = _distinct(path, frame.columns)
+    values = _float32(frame.values, names, where)
+    return Rows(path, names, times, None, _without(values, missing), where, frame.zoned or zoned)
 
 
 def read_arrays(path: Path, missing: float | None) -> Rows:
@@ -192,14 +192,14 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
         return f"{path}, row {row + 1}"
 
     with NpzFile(path, "write it again, with the arrays 'readings', 'ids' and 'times'") as file:
+        if "readings" not in file:
+            _refuse_other_arrays(file)
         readings = file.take("readings", "fiu", (None, None), "numbers [times, sensors]")
         steps, sensors = readings.shape
         if not readings.size:
             file.refuse(f"array 'readings' has shape {readings.shape}; expected at least one time and sensor")
         names = file.take_names("ids", sensors, f"a text or a whole number for each of {sensors} sensors")
-        if len({*names}) < sensors:
-            twice, _ = Counter(names).most_common(1)[0]
-            file.refuse(f"array 'ids' names {shown(twice)} twice; give every sensor an id of its own")
+        names = _distinct(path, names)
         if "times" in file:
             index = file.take("times", "UM", (steps,), f"a text or datetime64 for each of {steps} rows")
         else:
@@ -211,6 +211,32 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
             index = (first + np.arange(steps) * minutes * MINUTE).view("datetime64[us]")
     times, zoned = _read_array_times(index, where)
     return Rows(path, names, times, None, _without(_float32(readings, names, where), missing), where, zoned)
+
+
+def _refuse_other_arrays(file: NpzFile) -> None:
+    """Raise an InputError that names a matrix of another name, and how to write it as readings, if any."""
+    for name in file.names:
+        array = file.take(name)
+        if array.dtype.kind not in "fiu" or array.ndim not in (2, 3):
+            continue
+        has, first = f"shape {list(array.shape)}", ""
+        if array.ndim == 3:
+            has, first = f"{array.shape[2]} quantities of {array.shape[1]} sensors", "[:, :, 0]"
+        numbers = f"numpy.load({str(file.path)!r})[{name!r}]{first}"
+        raise InputError(
+            f"{file.path} has no array 'readings' (array {name!r} has {has}); write one quantity as "
+            f"numpy.savez('readings.npz', readings={numbers}, ids=names, start='2024-01-31 08:00', "
+            "step_minutes=5)"
+        )
+
+
+def _distinct(path: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """Convert the names of sensors to their canonical texts; InputError if two are equal."""
+    ids = canonical_names(names)
+    (twice, count), *_ = Counter(ids).most_common(1)
+    if count > 1:
+        raise InputError(f"{path} names the sensor {shown(twice)} twice; give every sensor an id of its own")
+    return ids
 
 
 def _without(values: np.ndarray, missing: float | None) -> np.ndarray:

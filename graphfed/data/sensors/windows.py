@@ -5,7 +5,7 @@ Window w has the steps w .. w + lags + horizon - 1, so T steps have W = T - lags
 sensors.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,7 @@ from graphfed.data.graphs.splits import fractions_in
 from graphfed.data.sensors.series import Sensors
 from graphfed.errors import InputError, did_you_mean, shown
 
-__all__ = ["TimeSplit", "make_time_split", "windows"]
+__all__ = ["TimeSplit", "make_time_split", "windows", "with_training_remark"]
 
 #: The usual split of traffic data: 70 % of the windows for training, then 10 % for validation, 20 % for test.
 USUAL = (0.7, 0.1, 0.2)
@@ -54,6 +54,29 @@ class TimeSplit:
         """The SHA-256 hash (hexadecimal) of all attributes except the name."""
         numbers = (self.lags, self.horizon, self.every, self.train, self.val, self.test)
         return content_hash({"numbers": np.array(numbers, dtype=np.int64), "observed": self.observed})
+
+
+def with_training_remark(sensors: Sensors, split: TimeSplit) -> Sensors:
+    """Note the sensors that have no reading to forecast in any training window.
+
+    Args:
+        sensors: The sensors.
+        split: The split of their windows.
+
+    Returns:
+        The sensors, with the remark in `note`; the same sensors if all have such readings.
+    """
+    steps = slice(split.lags, split.train + split.lags + split.horizon - 1)
+    without = np.flatnonzero(sensors.missing[steps].all(0) & split.observed)
+    if not without.size:
+        return sensors
+    names = ", ".join(shown(sensors.ids[sensor]) for sensor in without[:5])
+    remark = (
+        f"{without.size:,} of {sensors.num_sensors:,} sensors {'has' if without.size == 1 else 'have'} no "
+        f"reading to train on ({names}{', ...' if without.size > 5 else ''}) and still count as clients; "
+        "leave them out of the file of readings, or use an earlier or longer period"
+    )
+    return replace(sensors, note="; ".join(filter(None, (sensors.note, remark))))
 
 
 def make_time_split(sensors: Sensors, name: str, lags: int, horizon: int, every: int = 1) -> TimeSplit:

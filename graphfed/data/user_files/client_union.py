@@ -87,12 +87,13 @@ def unite(clients: Sequence[ClientTables], description: Description) -> Union:
         labels = pc.fill_null(texts.take(pa.array(first, mask=first < 0)), "")
         owner = known | (first < 0)[rows.node]
     part = None
-    if description.split is not None:
+    split = description.split or ", ".join(description.masks or ())
+    if split:
         parts = np.concatenate([client.tables.part for client in clients if client.tables.part is not None])
         known = parts < len(PARTS)
         first = rows.first(known)
         rows.refuse_different(
-            parts, known, first, description.split, "the part of the split", lambda row: PARTS[parts[row]]
+            parts, known, first, split, "the part of the split", lambda row: PARTS[parts[row]]
         )
         part = np.where(first < 0, len(PARTS), parts[first]).astype(np.int8)
     ends, weights, edge_client, edge = _edges(rows, description.weight, description.repeated)
@@ -100,9 +101,9 @@ def unite(clients: Sequence[ClientTables], description: Description) -> Union:
     order = np.lexsort((rows.node, client_of_node))
     held = Held(client_of_node[order], rows.node[order], owner[order], edge_client, edge)
     listed = tuple(rows.of(s)[client.tables.ends] for s, client in enumerate(clients))
-    return Union(
-        Tables(rows.ids, None, labels, x, part, rows.ids, ends, weights, remote=rows.ids[:0]), held, listed
-    )
+    remarks = dict.fromkeys(remark for client in clients for remark in client.tables.remarks)
+    tables = Tables(rows.ids, None, labels, x, part, rows.ids, ends, weights, rows.ids[:0], tuple(remarks))
+    return Union(tables, held, listed)
 
 
 class _Rows:

@@ -3,21 +3,40 @@
 It is a model of YAML content with error messages of one line, and with keys that name a column of a file.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError
 
-from graphfed.data.messages import brief
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.validation import explain_content
 
-__all__ = ["DescribedFile", "YamlModel"]
+__all__ = ["DescribedFile", "YamlModel", "names_distance"]
 
 #: A file that a description names. In JSON it is an absolute path.
 DescribedFile = Annotated[Path, PlainSerializer(lambda path: str(path.resolve()))]
+
+
+#: Words in the name of a column that has distances, of which the larger one means farther.
+_DISTANCE_WORDS = {
+    "distance", "distances", "dist", "cost", "costs", "length", "km", "miles", "metres", "meters", "duration",
+    "travel", "minutes", "seconds",
+}  # fmt: skip
+
+
+def names_distance(column: str) -> bool:
+    """Decide by its name whether a column has distances and not weights.
+
+    Args:
+        column: The name of the column.
+
+    Returns:
+        True if a word of the name means a distance.
+    """
+    return not _DISTANCE_WORDS.isdisjoint(re.split(r"[^a-z]+", column.lower()))
 
 
 class YamlModel(BaseModel):
@@ -103,7 +122,8 @@ class YamlModel(BaseModel):
             columns = ", ".join(map(shown, file.columns[:8])) + (", ..." if len(file.columns) > 8 else "")
             raise InputError(
                 f"{file.path} has no column {column!r} ({key}); the columns are {columns}: name the one to "
-                f"use in {origin}, as in '{key}: {brief(file.columns[0][:40])}'"
+                f"use in {origin}, as in '{key}: COLUMN'; if these are no names, add a first line with the "
+                f"names of the columns{file.header_fix}"
             )
         return None
 

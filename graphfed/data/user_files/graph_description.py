@@ -14,7 +14,8 @@ If every client has files of its own, `clients` replaces `nodes`, `edges` and th
 The files of all clients use the same names of columns. Equal ids mean the same node, and the graph is the
 union of all files (`graphfed.data.user_files.client_union`).
 
-Ids, clients and labels are texts as written in the file: 007 and 7 are different. Edges are undirected: rows
+Ids, clients, labels and parts of the split are texts (`graphfed.data.texts`): 007 and 7 are different, and
+7.0 is 7. Edges are undirected: rows
 with the same two nodes, in either direction, are one edge. Self loops are dropped. Columns of edges that no
 key names are not read (`graphfed.data.dropped` names them). A key with nothing after it, such as `client:`,
 means that no column is used.
@@ -40,6 +41,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from graphfed.data.dropped import names_dropped
+from graphfed.data.texts import MISSING, canonical_names
 from graphfed.data.user_files.description import DescribedFile, YamlModel
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, did_you_mean, shown
@@ -50,6 +52,8 @@ __all__ = ["Description", "Files", "at_client", "describe", "describe_file", "re
 #: The keys that name a column of nodes, and those that name a column of edges.
 NODE_COLUMNS = ("id", "client", "label", "split")
 EDGE_COLUMNS = ("source", "target", "source_client", "target_client", "weight")
+#: The usual names of columns of masks, as DGL and PyG write them.
+MASKS = tuple(("train_mask", val, "test_mask") for val in ("val_mask", "valid_mask", "validation_mask"))
 #: The keys that cannot be combined with `clients`.
 _ONE_TABLE = ("nodes", "edges", "client", "source_client", "target_client")
 
@@ -112,10 +116,22 @@ class Description(YamlModel):
         "split",
         description="The column of nodes with their part of the split: train, val or test. Empty means none.",
     )
+    masks: Annotated[tuple[str, ...], Field(min_length=3, max_length=3)] | None = Field(
+        None,
+        description="Three columns of nodes with 1 (or true) for the nodes of train, val and test, in this "
+        "order, in place of split. The default is train_mask, val_mask and test_mask.",
+        json_schema_extra={"form": "be a list of three columns, as in [train_mask, val_mask, test_mask]"},
+    )
     classes: Annotated[tuple[Label, ...], Field(min_length=1)] = Field(
         (),
         description="All labels, in the order of the class numbers. The default is the sorted labels.",
         json_schema_extra=_LABELS,
+    )
+    unknown: tuple[Label, ...] | None = Field(
+        None,
+        description="Words that mean that a value is not known, in columns of texts, in addition to an empty "
+        "cell, NaN, NA, N/A, NULL, null and None. An empty list means that only an empty cell is unknown.",
+        json_schema_extra={"form": "be a list of words, as in [unknown]"},
     )
     features: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
         (),
@@ -137,6 +153,12 @@ class Description(YamlModel):
     repeated: Literal["sum", "mean", "max"] = Field(
         "sum", description="How the weights of several rows of one edge are combined."
     )
+    no_header: tuple[Literal["nodes", "edges"], ...] = Field(
+        (),
+        description="The CSV files without names of columns in their first line: nodes, edges or both. Their "
+        "columns are called 1, 2, ...; by default, id is 1, source 1 and target 2.",
+        json_schema_extra={"form": "be nodes, edges or [nodes, edges]"},
+    )
     name: str = Field("", description="The name of the graph. The default is the name of the file of nodes.")
 
     @classmethod
@@ -155,17 +177,19 @@ class Description(YamlModel):
             return ClientFiles.explain({**fault, "loc": inside}, f"{origin}, client {shown(str(client))}")
         return super().explain(fault, origin)
 
-    @field_validator("classes", "features", mode="wrap")
+    @field_validator("classes", "features", "no_header", "unknown", mode="wrap")
     @classmethod
     def _check_list(cls, given: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
-        """Replace an empty value by the default, and a single pattern by a list."""
+        """Replace an empty value by the default, and a single pattern, file or word by a list."""
         if given is None:
-            return ()
-        return check([given] if info.field_name == "features" and isinstance(given, str) else given)
+            return None if info.field_name == "unknown" else ()
+        single = str | int | float if info.field_name == "unknown" else str
+        return check([given] if info.field_name != "classes" and isinstance(given, single) else given)
 
     @field_validator("classes")
     @classmethod
     def _check_classes(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        names = canonical_names(names)
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise InputError(
@@ -217,6 +241,44 @@ class Description(YamlModel):
         return tuple(Files(name, files.nodes, files.edges) for name, files in self.clients.items())
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """The texts that mean a missing id, client, label or part of the split. A class is none of them."""
+        words = ("",) if self.unknown == () else (*MISSING, *(self.unknown or ()))
+        return tuple(word for word in words if word not in self.classes)
+
+    def open_nodes(self, path: Path) -> TableFile:
+        """Open a file of nodes.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The file.
+
+        Raises:
+            InputError: The file is missing or empty, or is no table.
+        """
+        return self._open("nodes", path)
+
+    def open_edges(self, path: Path) -> TableFile:
+        """Open a file of edges.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The file.
+
+        Raises:
+            InputError: As in `open_nodes`.
+        """
+        return self._open("edges", path)
+
+    def _open(self, which: Literal["nodes", "edges"], path: Path) -> TableFile:
+        fix = f", or write 'no_header: {which}' in the description"
+        return TableFile(path, header=which not in self.no_header, header_fix=fix, missing=self.missing)
+
+    @property
     def names_clients(self) -> bool:
         """Whether the files state the clients."""
         return self.client is not None or bool(self.clients)
@@ -227,7 +289,8 @@ class Description(YamlModel):
         Returns:
             A mapping that `describe` accepts, with absolute paths.
         """
-        unused = {"classes"} if not self.classes else set()
+        unused = {key for key in ("classes", "masks", "no_header") if not getattr(self, key)}
+        unused |= {"unknown"} if self.unknown is None else set()
         return self.model_dump(mode="json", exclude=unused | ({*_ONE_TABLE} if self.clients else {"clients"}))
 
 
@@ -339,7 +402,7 @@ def _check_alike(
 ) -> None:
     """Raise an InputError if a client's files have other columns than the first client's files."""
     first_client = next(iter(given.clients))
-    for key, file in (("label", "nodes"), ("split", "nodes"), ("weight", "edges")):
+    for key, file in (("label", "nodes"), ("split", "nodes"), ("masks", "nodes"), ("weight", "edges")):
         one, two = getattr(first, key), getattr(other, key)
         if one != two:
             there, here = (first, first_client), (other, client)
@@ -367,7 +430,8 @@ def _check_alike(
 
 def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Description:
     """Complete the description of one pair of files with the columns that the files have."""
-    nodes, edges = TableFile(folder / files.nodes), TableFile(folder / files.edges)
+    nodes, edges = given.open_nodes(folder / files.nodes), given.open_edges(folder / files.edges)
+    given = _with_numbered_columns(given)
     chosen = {
         key: given.column(key, file, origin, required=key in ("id", "source", "target"))
         for file, keys in ((nodes, NODE_COLUMNS), (edges, EDGE_COLUMNS))
@@ -378,20 +442,48 @@ def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Des
             f"{origin} names the columns source_client and target_client of the edges, and no column of "
             f"clients of {nodes.path}; name it as 'client'"
         )
+    masks = _masks(given, nodes, chosen["split"], origin)
+    used = {chosen[key] for key in NODE_COLUMNS} | {*(masks or ())}
     return given.replace(
         **chosen,
+        masks=masks,
         nodes=nodes.path,
         edges=edges.path,
         clients={},
-        features=_features(given, nodes, {chosen[key] for key in NODE_COLUMNS}, origin),
+        features=_features(given, nodes, used, origin),
         name=given.name or nodes.path.name.partition(".")[0],
     )
+
+
+def _with_numbered_columns(given: Description) -> Description:
+    """Name the columns of ids and endpoints in files without names, if the description does not."""
+    numbers = {"nodes": {"id": "1"}, "edges": {"source": "1", "target": "2"}}
+    columns = {key: name for file in given.no_header for key, name in numbers[file].items()}
+    return given.replace(**{key: name for key, name in columns.items() if key not in given.given})
+
+
+def _masks(given: Description, nodes: TableFile, split: str | None, origin: str) -> tuple[str, ...] | None:
+    """Find the three columns of masks: those that `masks` names, else those of the usual names."""
+    if given.masks is None:
+        usual = next((names for names in MASKS if {*names} <= {*nodes.columns}), None)
+        is_wanted = split is None and given.split is not None and not {*(usual or ())} & {*given.features}
+        return usual if is_wanted else None
+    if "split" in given.given and given.split is not None:
+        raise InputError(f"{origin} names both 'split' and 'masks'; remove one of them")
+    for name in given.masks:
+        if name not in nodes.columns:
+            raise InputError(
+                f"{origin}: {nodes.path} has no column {name!r} (masks); {did_you_mean(name, nodes.columns)}"
+            )
+    return given.masks
 
 
 def _features(given: Description, file: TableFile, used: set[str | None], origin: str) -> tuple[str, ...]:
     """List the columns of features: those that `features` names, by default all without another use."""
     fields = type(given).model_fields
     not_used = used | {fields[key].default for key in NODE_COLUMNS if getattr(given, key) is None}
+    if given.split is None:
+        not_used |= {name for names in MASKS for name in names}
     names = [] if given.features else [name for name in file.columns if name not in not_used]
     for pattern in given.features:
         found = [pattern] if pattern in file.columns else fnmatch.filter(file.columns, pattern)

@@ -3,14 +3,15 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from graphfed.data.dropped import edges_dropped, names_dropped
-from graphfed.data.graphs.graph import Graph, Held, Split, from_pyg, make_graph
-from graphfed.data.messages import brief
+from graphfed.data.graphs.graph import Graph, Held, Split, make_graph
+from graphfed.data.texts import class_remarks, python_texts
 from graphfed.data.user_files.client_union import ClientTables, Union, unite
+from graphfed.data.user_files.description import names_distance
 from graphfed.data.user_files.graph_description import Description, at_client
 from graphfed.data.user_files.graph_tables import (
     PARTS,
@@ -22,13 +23,15 @@ from graphfed.data.user_files.graph_tables import (
     parts_of,
     read_tables,
 )
-from graphfed.data.user_files.table_files import TableFile
+from graphfed.data.user_files.graphml import read_graphml
+from graphfed.data.user_files.pyg_files import read_pyg
 from graphfed.errors import InputError, shown
-from graphfed.files import read_start
 
 if TYPE_CHECKING:
     import networkx as nx
     import pyarrow as pa
+
+    from graphfed.data.texts import Refuse
 
 __all__ = [
     "FILES",
@@ -53,40 +56,13 @@ def read_graph_file(path: Path) -> Graph:
     Raises:
         InputError: The file is neither, or cannot be used (see `from_pyg` and `from_networkx`).
     """
-    return _read_pyg(path) if path.suffix == ".pt" else _read_graphml(path)
-
-
-def _read_pyg(path: Path) -> Graph:
-    import torch
-    from torch_geometric.data import Data
-    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-    from torch_geometric.data.storage import GlobalStorage
-
-    read_start(path, 1)
-    try:
-        with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
-            data = torch.load(path, weights_only=True, map_location="cpu")
-    except Exception:  # a hostile or damaged file can fail in many ways, and the error may quote its content
-        raise InputError(
-            f"{path} was refused, because it is no PyG Data object of tensors only; save it again as "
-            "torch.save(Data(x=data.x, edge_index=data.edge_index, y=data.y), path)"
-        ) from None
-    if isinstance(data, dict):
-        data = Data(**{str(key): value for key, value in data.items()})
-    return from_pyg(data, path.stem)
+    return read_pyg(path) if path.suffix.lower() == ".pt" else _read_graphml(path)
 
 
 def _read_graphml(path: Path) -> Graph:
-    import networkx as nx
-
-    # Entities, which a document type definition defines, can expand a small file to gigabytes.
-    if b"<!DOCTYPE" in read_start(path, 1 << 16):
-        raise InputError(f"{path} has a document type definition, which is not read; remove it")
-    try:
-        graph = nx.read_graphml(path)
-    except Exception as error:  # networkx and its parser raise several kinds of errors
-        raise InputError(f"{path} is no GraphML file ({brief(error)}); write it again") from None
-    return from_networkx(graph, path.stem)
+    network, unread = read_graphml(path)
+    graph = from_networkx(network, path.stem)
+    return dataclasses.replace(graph, dropped=(*graph.dropped, *unread))
 
 
 def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
@@ -111,7 +87,7 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     import pyarrow.compute as pc
 
     nodes = list(graph.nodes)
-    ids = pa.array([str(v) for v in nodes], pa.string())
+    ids = python_texts(nodes, _refuse_value(name, "the name of node", nodes), missing=())
     known = sorted(
         {attribute for _, attributes in graph.nodes(data=True) for attribute in attributes}, key=str
     )
@@ -130,7 +106,7 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     texts = {}
     for key in {"label", "client", "split"}.intersection(known):
         values = (graph.nodes[v].get(key) for v in nodes)
-        texts[key] = pa.array(["" if value is None else str(value) for value in values], pa.string())
+        texts[key] = python_texts(values, _refuse_value(name, f"the {key} of node", nodes))
     if "split" in texts:
         row = pc.index(pc.is_in(texts["split"], value_set=pa.array([*PARTS])), False).as_py()
         if row >= 0:
@@ -140,6 +116,13 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
             )
     if "client" in texts and (row := pc.index(texts["client"], "").as_py()) >= 0:
         raise InputError(f"{node(row)} has no client; give every node a client")
+    if len(ids.unique()) < len(ids):
+        first = pc.index_in(ids, value_set=ids).to_pylist()
+        row = next(row for row, earlier in enumerate(first) if earlier != row)
+        raise InputError(
+            f"graph {name!r}: the nodes {nodes[first[row]]!r} and {nodes[row]!r} have the same text; give "
+            "every node a name of its own"
+        )
     position = {v: i for i, v in enumerate(nodes)}
     ends = np.array([(position[u], position[v]) for u, v in graph.edges()], dtype=np.int64).reshape(-1, 2).T
 
@@ -168,7 +151,19 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
         weights="mean" if "weight" in attributes else "",
     )
     unread = names_dropped(sorted(attributes), ("weight",), "attribute", "the edges")
-    return dataclasses.replace(result, dropped=(*lost, *unread))
+    remarks = class_remarks(result.class_names, result.y)
+    return dataclasses.replace(result, dropped=(*lost, *unread), remarks=(*result.remarks, *remarks))
+
+
+def _refuse_value(name: str, what: str, nodes: Sequence[object]) -> "Refuse":
+    """Build the function that refuses a value of a node."""
+
+    def refuse(row: int, value: object, problem: str, fix: str) -> NoReturn:
+        raise InputError(
+            f"graph {name!r}: {what} {str(nodes[row])[:60]!r} is {shown(value)}, which {problem}; {fix}"
+        )
+
+    return refuse
 
 
 def _parse_numbers(
@@ -221,6 +216,13 @@ def load_description(description: Description) -> Graph:
         held=held,
         client_names=tuple(description.clients),
     )
+    if description.weight is not None and names_distance(description.weight):
+        remark = (
+            f"the column {shown(description.weight)} is used as the weight of edges, and a larger weight is "
+            "a stronger edge; if it has distances, write 'weight:' with nothing after it, or a column of "
+            "weights"
+        )
+        graph = dataclasses.replace(graph, remarks=(*graph.remarks, remark))
     dropped = dropped_by(description, listed, graph.num_nodes, graph.num_edges)
     return dataclasses.replace(graph, dropped=dropped)
 
@@ -245,7 +247,8 @@ def _read_clients(description: Description) -> Union:
         assert files.client is not None
         with at_client(files.client):
             tables = read_tables(description, files)
-        clients.append(ClientTables(files.client, TableFile(files.nodes), TableFile(files.edges), tables))
+        opened = description.open_nodes(files.nodes), description.open_edges(files.edges)
+        clients.append(ClientTables(files.client, *opened, tables))
     return unite(clients, description)
 
 
@@ -287,4 +290,5 @@ def _assemble_graph(
         feature_names=features,
         held=held,
         keys=keys,
+        remarks=(*class_remarks(class_names, y), *tables.remarks),
     )

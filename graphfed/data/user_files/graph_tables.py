@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphfed.data.dropped import edges_dropped, names_dropped
+from graphfed.data.feature_checks import feature_remarks, rounding_remarks
 from graphfed.data.user_files.graph_description import EDGE_COLUMNS, NODE_COLUMNS, Description, Files
 from graphfed.data.user_files.table_files import Numbers, TableFile
 from graphfed.errors import InputError, shown
@@ -71,6 +72,7 @@ class Tables:
         ends: The endpoints of edges, [2, m]: rows of the nodes, or N plus a position in `remote`.
         weight: The weights, [m] float32, positive; None without such a column.
         remote: The keys of nodes at other clients.
+        remarks: Remarks on columns of features (`graphfed.data.feature_checks`).
     """
 
     ids: "pa.Array"
@@ -82,6 +84,7 @@ class Tables:
     ends: np.ndarray
     weight: np.ndarray | None
     remote: "pa.Array"
+    remarks: tuple[str, ...] = ()
 
 
 def read_tables(description: Description, files: Files, among: Among | None = None) -> Tables:
@@ -101,9 +104,9 @@ def read_tables(description: Description, files: Files, among: Among | None = No
             is no finite number, or an unknown part of the split or class. The message names file, row, column
             and value, and the fix.
     """
-    ids, client, label, part, x = _read_nodes(description, files, among)
+    ids, client, label, part, x, remarks = _read_nodes(description, files, among)
     keys = ids if description.source_client is None else joined_keys(client, ids)
-    nodes = TableFile(files.nodes)
+    nodes = description.open_nodes(files.nodes)
 
     def name_of(row: int) -> str:
         if client is None or description.source_client is None:
@@ -112,23 +115,46 @@ def read_tables(description: Description, files: Files, among: Among | None = No
 
     nodes.refuse_repeated(keys, description.id, name_of, "give every node an id of its own")
     ends, weight, remote = _read_edges(description, files, keys, client, among)
-    return Tables(ids, client, label, x, part, keys, ends, weight, remote)
+    return Tables(ids, client, label, x, part, keys, ends, weight, remote, remarks)
 
 
 def _read_nodes(
     description: Description, files: Files, among: Among | None
-) -> "tuple[pa.Array, pa.Array | None, pa.Array | None, np.ndarray | None, np.ndarray]":
-    """Read ids, client, label, part and x of `Tables`."""
-    file = TableFile(files.nodes)
+) -> "tuple[pa.Array, pa.Array | None, pa.Array | None, np.ndarray | None, np.ndarray, tuple[str, ...]]":
+    """Read ids, client, label, part, x and remarks of `Tables`."""
+    file, masks = description.open_nodes(files.nodes), description.masks or ()
     names = {key: name for key in NODE_COLUMNS if (name := getattr(description, key)) is not None}
-    read, x = file.read([*names.values()], Numbers(description.features))
+    read, x = file.read([*names.values(), *masks], Numbers(description.features))
     if not len(x):
         fix = "" if files.client is None else ", or remove the client"
         raise InputError(f"{file.path} has no row; add one row for each node{fix}")
     columns = {key: read[name].combine_chunks() for key, name in names.items()}
     _check_nodes(file, description, columns, among)
     part = parts_of(columns["split"]) if "split" in columns else None
-    return columns["id"], columns.get("client"), columns.get("label"), part, x
+    if masks:
+        part = _parts_of_masks(file, {name: read[name].combine_chunks() for name in masks})
+    remarks = (*feature_remarks(description.features, x), *rounding_remarks(file.rounded))
+    return columns["id"], columns.get("client"), columns.get("label"), part, x, remarks
+
+
+def _parts_of_masks(file: TableFile, masks: "Mapping[str, pa.Array]") -> np.ndarray:
+    """Convert three columns of 0 and 1 to the numbers of `PARTS`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chosen = []
+    for name, texts in masks.items():
+        file.refuse_others(
+            texts, ("0", "1", "false", "true", ""), name, "is no value of a mask", "use 0 or 1"
+        )
+        chosen.append(np.asarray(pc.is_in(texts, pa.array(["1", "true"]))))
+    several = np.sum(chosen, axis=0) > 1
+    *first, last = masks
+    file.refuse_where(
+        several, last, f"puts the node into a second part of the split (see {_listed(first)})",
+        "put every node into at most one part",
+    )  # fmt: skip
+    return np.select(chosen, range(3), 3).astype(np.int8)
 
 
 def _check_nodes(
@@ -140,7 +166,10 @@ def _check_nodes(
     for key in ("id", "client"):
         if key in columns:
             name = getattr(description, key)
-            file.refuse_where(pc.equal(columns[key], ""), name, "is empty", f"give every node its {key}")
+            file.refuse_where(
+                pc.equal(columns[key], ""), name, "is empty, or a word for a missing value such as NA",
+                f"give every node its {key}",
+            )  # fmt: skip
     if among is not None and description.client is not None:
         file.refuse_others(
             columns["client"], among.here, description.client, "is no client of this file",
@@ -150,7 +179,8 @@ def _check_nodes(
     if description.classes and description.label is not None:
         file.refuse_others(
             columns["label"], (*description.classes, ""), description.label, "is none of the classes",
-            f"correct it, or add it to 'classes' ({_listed(description.classes)})",
+            f"correct it, add it to 'classes' ({_listed(description.classes)}), or list it under 'unknown' "
+            "if it means that the label is not known",
         )  # fmt: skip
     if description.split is not None:
         file.refuse_others(
@@ -212,9 +242,13 @@ def dropped_by(
     """
     weights = "" if description.weight is None else description.repeated
     phrases = edges_dropped(listed, num_nodes, num_edges, weights=weights)
-    for which, keys, more in (("nodes", NODE_COLUMNS, description.features), ("edges", EDGE_COLUMNS, ())):
+    of_nodes = (*description.features, *(description.masks or ()))
+    for which, keys, more, opened in (
+        ("nodes", NODE_COLUMNS, of_nodes, description.open_nodes),
+        ("edges", EDGE_COLUMNS, (), description.open_edges),
+    ):
         used = {getattr(description, key) for key in keys} | {*more}
-        columns = (name for files in description.files for name in TableFile(getattr(files, which)).columns)
+        columns = (name for files in description.files for name in opened(getattr(files, which)).columns)
         phrases += names_dropped(dict.fromkeys(columns), used, "column", f"the {which}")
     return phrases
 
@@ -286,7 +320,7 @@ def _read_edges(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    file, weight = TableFile(files.edges), description.weight
+    file, weight = description.open_edges(files.edges), description.weight
     ends = description.source, description.target
     clients = [name for name in (description.source_client, description.target_client) if name is not None]
     roster = () if among is None else among.roster

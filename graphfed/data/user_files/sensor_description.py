@@ -12,15 +12,16 @@ has only the graph.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationInfo, model_validator
 
 from graphfed.data.messages import brief
 from graphfed.data.sensors.kernel import THRESHOLD
 from graphfed.data.sensors.readings import HDF5, INDEX
-from graphfed.data.user_files.description import DescribedFile, YamlModel
-from graphfed.data.user_files.table_files import TableFile
+from graphfed.data.user_files.description import DescribedFile, YamlModel, names_distance
+from graphfed.data.user_files.other_formats import require_ending
+from graphfed.data.user_files.table_files import TABLES, TableFile
 from graphfed.errors import InputError
 from graphfed.validation import keys_of
 
@@ -82,6 +83,11 @@ class GraphKeys(YamlModel):
         description="The file of weights, which replaces distances: a row for each pair of sensors, or a "
         "square matrix (CSV, Parquet or npz).",
     )
+    adjacency_holds: Literal["weights", "distances"] | None = Field(
+        None,
+        description="What the numbers of the adjacency are. The default is weights; numbers that look like "
+        "distances need this key.",
+    )
     sender: str | None = Field(
         "from", alias="from", description="The column with the sensor at which the edge starts."
     )
@@ -130,12 +136,22 @@ class SensorDescription(GraphKeys, ReadingKeys):
     @model_validator(mode="after")
     def _check_kernel(self, info: ValidationInfo) -> Self:
         for key in ("threshold", "sigma"):
-            if self.adjacency is not None and key in self.given:
+            if self.adjacency is not None and not self.has_distances and key in self.given:
                 raise InputError(
                     f"{info.context}: {key!r} is used to compute weights from distances, and 'adjacency' has "
-                    f"weights already; remove {key!r}"
+                    f"weights already; remove {key!r}, or write 'adjacency_holds: distances'"
                 )
+        if self.adjacency is None and self.adjacency_holds is not None:
+            raise InputError(
+                f"{info.context}: 'adjacency_holds' says what the file 'adjacency' holds, and there is none; "
+                "remove it"
+            )
         return self
+
+    @property
+    def has_distances(self) -> bool:
+        """Whether the graph is given by distances, from which weights are computed."""
+        return self.distances is not None or self.adjacency_holds == "distances"
 
     @property
     def pairs(self) -> tuple[str, ...]:
@@ -160,7 +176,7 @@ class SensorDescription(GraphKeys, ReadingKeys):
         Returns:
             A mapping that `describe_sensors` accepts, with absolute paths.
         """
-        unused = {"threshold"} if self.adjacency is not None else set()
+        unused = set() if self.has_distances else {"threshold"}
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=unused)
 
 
@@ -277,6 +293,7 @@ def _reading_columns(given: SensorDescription, origin: str) -> dict[str, str | N
     path = given.readings
     if path is None:
         return {}
+    require_ending(path, (*TABLES, *HDF5, ".npz"), "readings")
     named = [key for key in _READINGS if key in given.given]
     if path.name.lower().endswith((*HDF5, ".npz")):
         if named:
@@ -311,6 +328,8 @@ def _pair_columns(given: SensorDescription, origin: str) -> dict[str, str | None
     number, other = ("weight", "distance") if given.distances is None else ("distance", "weight")
     if other in given.given:
         raise InputError(f"{origin} names the column {other!r}, and no file that has it; remove {other!r}")
+    if number == "weight":
+        require_ending(path, (*TABLES, ".npz"), "adjacency")
     named = [key for key in ("from", "to", number) if key in given.given]
     if number == "weight" and path.name.lower().endswith(".npz"):
         if named:
@@ -319,9 +338,22 @@ def _pair_columns(given: SensorDescription, origin: str) -> dict[str, str | None
             raise InputError(f"{path} cannot be read: there is no such file")
         return {}
     file = TableFile(path)
-    if number == "weight" and not named and not _is_list(file):
-        return {}
+    if not named and not _is_list(file):
+        if number == "weight":
+            return {}
+        if len(file.columns) > len(_PAIRS):
+            raise InputError(
+                f"{origin}: {path} has no columns 'from' and 'to'; if it is a square matrix of distances, "
+                f"write 'adjacency: {path.name}' and 'adjacency_holds: distances'; else name the columns"
+            )
     chosen = {key: given.column(key, file, origin, True) for key in ("sender", "receiver", number)}
+    column = chosen.get("weight")
+    if column is not None and given.adjacency_holds is None and names_distance(column):
+        raise InputError(
+            f"{origin}: column {column!r} of {path} seems to have distances, of which the largest would be "
+            "the heaviest edge; write 'adjacency_holds: distances', or 'adjacency_holds: weights' if a "
+            "larger number is a stronger edge"
+        )
     return _require_different(chosen, path, origin)
 
 

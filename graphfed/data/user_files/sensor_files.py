@@ -4,7 +4,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.sensors.kernel import gaussian_kernel, with_unit_diagonal
-from graphfed.data.sensors.network import read_matrix, read_pairs, read_positions
+from graphfed.data.sensors.network import looks_like_distances, read_matrix, read_pairs, read_positions
 from graphfed.data.sensors.readings import (
     Rows,
     on_grid,
@@ -16,6 +16,7 @@ from graphfed.data.sensors.readings import (
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.data.user_files.table_files import TableFile
+from graphfed.errors import InputError
 
 __all__ = ["load_graph", "load_readings", "load_sensors"]
 
@@ -80,23 +81,46 @@ def load_graph(description: SensorDescription, ids: tuple[str, ...]) -> sp.csr_m
 def _adjacency(description: SensorDescription, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, list[str]]:
     """Load the graph, and remarks on it for readers of results."""
     notes: list[str] = []
-    if description.distances is not None or description.pairs:
-        path = description.distances or description.adjacency
-        assert path is not None
-        what = "distance" if description.distances is not None else "weight"
-        pairs = read_pairs(TableFile(path), description.pairs, ids, what)
+    path, distances = description.distances or description.adjacency, description.has_distances
+    assert path is not None
+    if description.pairs:
+        pairs = read_pairs(TableFile(path), description.pairs, ids, "distance" if distances else "weight")
         notes += [pairs.note] if pairs.note else []
         listed = pairs.sender, pairs.receiver, pairs.value, len(ids)
-        if what == "distance":
-            adjacency = gaussian_kernel(*listed, threshold=description.threshold, sigma=description.sigma)
-            if adjacency.nnz == len(ids) and (pairs.sender != pairs.receiver).any():
-                notes.append("no two sensors are close enough for an edge (see sigma and threshold)")
-        else:
-            adjacency = with_unit_diagonal(*listed)
     else:
-        assert description.adjacency is not None
-        adjacency = read_matrix(description.adjacency, ids)
+        matrix = read_matrix(path, ids)
+        if description.adjacency_holds is None and looks_like_distances(matrix):
+            raise InputError(
+                f"{path} has 0 on its diagonal and numbers like distances, of which the largest would be the "
+                "heaviest edge; write 'adjacency_holds: distances' in the description, or 'adjacency_holds: "
+                "weights' if a larger number is a stronger edge"
+            )
+        if distances:
+            matrix, note = _with_zero_diagonal(matrix)
+            notes += [note] if note else []
+        listed = matrix.row, matrix.col, matrix.data.astype(np.float64), len(ids)
+    if not distances:
+        return with_unit_diagonal(*listed), notes
+    adjacency = gaussian_kernel(*listed, threshold=description.threshold, sigma=description.sigma)
+    if adjacency.nnz == len(ids) and (listed[0] != listed[1]).any():
+        notes.append("no two sensors are close enough for an edge (see sigma and threshold)")
     return adjacency, notes
+
+
+def _with_zero_diagonal(matrix: sp.coo_matrix) -> tuple[sp.coo_matrix, str]:
+    """List the distances of a matrix, with those of every sensor to itself, and a note on the other zeros.
+
+    Sigma is the standard deviation of the listed distances, including those of 0 on the diagonal.
+    """
+    size = matrix.shape[0]
+    known = (matrix.data > 0) & (matrix.row != matrix.col)
+    row, column = (np.append(ends[known], np.arange(size)) for ends in (matrix.row, matrix.col))
+    listed = sp.coo_matrix((np.append(matrix.data[known], np.zeros(size)), (row, column)), matrix.shape)
+    absent = size * (size - 1) - int(known.sum())
+    return (
+        listed,
+        f"{absent:,} pairs of sensors have no distance (0 in the matrix), so no edge" if absent else "",
+    )
 
 
 def _sensors(

@@ -2,16 +2,23 @@
 
 Files are read block by block, so the text of numbers is in memory for one block at a time.
 
-CSV is UTF-8, with or without a byte-order mark. The separator is comma, semicolon or tab, whichever is most
-frequent in the first line. A value is text unless it is read as a number. Messages name a row by the line
-that an editor shows (CSV) or by its number from 1 (Parquet).
+CSV is that of RFC 4180 in UTF-8, with or without a byte-order mark: quoted texts may have separators and
+line breaks in them. Lines end with LF, CRLF or CR. The separator is the comma, semicolon or tab that splits
+the first lines into equally many columns; a space, too, between numbers. Lines at the start that begin with #
+are comments; the last of them has the names of the columns if it has as many as the next line has values.
+Texts get their canonical form (`graphfed.data.texts`). Messages name a row by the line at which it starts
+(CSV) or by its number from 1 (Parquet).
 """
 
 import bisect
 import codecs
+import contextlib
+import csv
 import gzip
+import io
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,9 +27,13 @@ from typing import IO, TYPE_CHECKING, NoReturn, TypeAlias
 
 import numpy as np
 
+from graphfed.data.feature_checks import count_rounded
 from graphfed.data.messages import brief
-from graphfed.errors import InputError
+from graphfed.data.texts import MISSING, canonical_texts
+from graphfed.data.user_files.other_formats import require_ending
+from graphfed.errors import InputError, shown
 from graphfed.files import read_start
+from graphfed.memory import memory_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,15 +41,29 @@ if TYPE_CHECKING:
 
     Values: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
 
-__all__ = ["Numbers", "TableFile", "first_that_fails"]
+__all__ = ["TABLES", "Numbers", "TableFile", "first_that_fails", "is_number"]
 
 _CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
+#: The endings of tables.
+TABLES = _CSV + _PARQUET
 #: The size of a block, of which one is in memory at a time: bytes of CSV, values of Parquet.
 _BLOCK_BYTES = 1 << 26
 _BLOCK_VALUES = 1 << 22
-#: The largest size of the first line in bytes.
+#: The largest size of the first row in bytes, and the largest number of columns.
 _MAX_HEADER = 1 << 20
+MAX_COLUMNS = 50_000
+#: More rows than FREE_ROWS must take at least one byte of the file for each CROWDED rows. Rows of different
+#: nodes or edges take far more; a small file of very many equal rows is a mistake or an attack.
+FREE_ROWS, CROWDED = 10**7, 16
+#: The largest size in bytes of a block of repeated texts. A small file can repeat one long text very often.
+_MAX_EXPANDED = 1 << 30
+#: The rows from which the separator is found.
+_SAMPLED = 20
+_NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?|[-+]?(nan|inf)", re.ASCII | re.IGNORECASE)
+_TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?", re.ASCII)
+#: A number with a decimal comma, or with separators of thousands.
+_LOCAL_NUMBER = re.compile(r"[-+]?\d+,\d+|[-+]?\d{1,3}([., '\u00a0\u202f]\d{3})+([.,]\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -61,30 +86,62 @@ class Numbers:
 NO_NUMBERS = Numbers()
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """The form of a CSV file.
+
+    Attributes:
+        delimiter: The separator.
+        first: The values of the first row; they may be the names of the columns.
+        lines: The number of lines before the rows of values.
+        size: The number of bytes of these lines.
+    """
+
+    delimiter: str
+    first: list[str]
+    lines: int
+    size: int
+
+
 class TableFile:
     """A CSV or Parquet file."""
 
-    def __init__(self, path: Path, names: Sequence[str] | None = None, index: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        names: Sequence[str] | None = None,
+        index: str | None = None,
+        *,
+        header: bool = True,
+        header_fix: str = "",
+        missing: Sequence[str] = MISSING,
+    ) -> None:
         """Open a file without reading its rows.
 
         Args:
             path: The file.
             names: The names of the columns, for a CSV file whose first line is a row of values.
             index: The name of the first column if the file gives it none, as pandas does for an index.
+            header: Whether a CSV file names its columns in its first line. If not, they are called 1, 2, ...
+                unless `names` are given.
+            header_fix: What a user can do about a file without such a line, in addition to writing one, for
+                messages.
+            missing: The texts that mean a missing value.
 
         Raises:
             InputError: The file is missing or empty, or is no table.
         """
         self.path = path
+        self.header_fix = header_fix
         self._names = None if names is None else list(names)
+        self._has_header = header and names is None
+        self._missing = missing
         self._index = index
+        #: For each column read in 32 bits, the numbers of different values before and after rounding.
+        self.rounded: dict[str, tuple[int, int]] = {}
         name = path.name.lower()
         self.is_parquet = name.endswith(_PARQUET)
-        if not self.is_parquet and not name.endswith(_CSV):
-            raise InputError(
-                f"{path} is neither CSV nor Parquet by its ending; expected one of "
-                f"{', '.join(_CSV + _PARQUET)}"
-            )
+        require_ending(path, TABLES, "table")
         if os.path.isdir(path):  # pathlib's is_dir raises if a parent folder cannot be read
             raise InputError(f"{path} is a folder; name a file in it")
         begin = read_start(path, 4)
@@ -105,12 +162,24 @@ class TableFile:
         if self.is_parquet:
             names = list(self._open_parquet().schema_arrow.names)
         else:
-            names = self.first_line
+            names = list(self.first_line)
+            if not self._has_header:
+                return [str(number) for number in range(1, len(names) + 1)]
+            if _are_values(names):
+                raise InputError(
+                    f"{self.path}: the first line has values (numbers or times) and no names; add a first "
+                    f"line with the names of the columns{self.header_fix}"
+                )
             if self._index and names and not names[0] and self._index not in names:
                 names[0] = self._index
-        twice = sorted({name for name in names if names.count(name) > 1})
+        if len(names) > MAX_COLUMNS:
+            raise InputError(
+                f"{self.path} has {len(names):,} columns, and at most {MAX_COLUMNS:,} are read; leave "
+                "columns out, or give the graph as a PyG Data object with sparse features"
+            )
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
-            raise InputError(f"{self.path} has two columns called {twice[0]!r}; rename one of them")
+            raise InputError(f"{self.path} has two columns called {shown(twice[0])}; rename one of them")
         if not all(names):
             raise InputError(f"{self.path}: column {names.index('') + 1} has no name; name every column")
         return names
@@ -121,7 +190,7 @@ class TableFile:
         """Read whole columns.
 
         Args:
-            texts: Columns to read as texts, without leading and trailing blanks; "" if a value is missing.
+            texts: Columns to read as canonical texts; "" if a value is missing.
             numbers: Columns to read as numbers.
             times: Columns to read without conversion, as texts or Arrow's times.
 
@@ -164,22 +233,41 @@ class TableFile:
         """
         names, start = list(dict.fromkeys((*times, *texts, *numbers.columns))), 0
         for batch in self._parquet_batches(names) if self.is_parquet else self._csv_batches(names):
+            self._check_size(start + batch.num_rows, len(names))
             values = {name: _decode(batch.column(name)) for name in names}
             matrix = np.empty((batch.num_rows, len(numbers.columns)), numbers.dtype)
             for number, name in enumerate(numbers.columns):
                 matrix[:, number] = self._numbers(values[name], name, start, numbers)
-            columns = {name: self._text(values[name], name) for name in texts}
+            columns = {name: self._text(values[name], name, start) for name in texts}
             yield start, columns | {name: values[name] for name in times}, matrix
             start += batch.num_rows
 
-    def _text(self, values: "pa.Array", column: str) -> "pa.Array":
-        import pyarrow as pa
-        import pyarrow.compute as pc
+    def _check_size(self, rows: int, columns: int) -> None:
+        """Raise an InputError if the file has more rows than its size or the memory allows."""
+        size, (available, _) = os.path.getsize(self.path), memory_bytes()
+        if rows > FREE_ROWS and rows > CROWDED * size:
+            raise InputError(
+                f"{self.path} has at least {rows:,} rows in {size:,} bytes, so nearly all of them are equal; "
+                f"at most {max(FREE_ROWS, CROWDED * size):,} rows are read from a file of this size; remove "
+                "repeated rows"
+            )
+        # A value takes at least the four bytes of a number in 32 bits.
+        if available is not None and 4 * rows * columns > available:
+            raise InputError(
+                f"{self.path} has at least {rows:,} rows of {columns:,} columns, which need more than the "
+                f"{available / 2**30:.1f} GiB of memory that are available; use fewer rows or columns, or a "
+                "larger machine"
+            )
 
-        if pa.types.is_floating(values.type) and pc.all(pc.equal(pc.floor(values), values)).as_py():
-            values = values.cast(pa.int64())  # pandas writes whole numbers with a missing value as floats
+    def _text(self, values: "pa.Array", column: str, start: int) -> "pa.Array":
+        """Convert a block of a column to canonical texts. `start` is the number of rows before the block."""
+        import pyarrow as pa
+
+        def refuse(row: int, value: object, what: str, fix: str) -> NoReturn:
+            self.refuse(start + row, column, value, what, fix)
+
         try:
-            return pc.utf8_trim_whitespace(pc.fill_null(values.cast(pa.string()), ""))
+            return canonical_texts(values, refuse, self._missing)
         except pa.ArrowException as error:
             raise InputError(
                 f"{self.path}, column {column!r}: {values.type} cannot be read as text ({brief(error)})"
@@ -193,7 +281,13 @@ class TableFile:
         written = pa.types.is_string(values.type)
         if written:
             values = pc.utf8_trim_whitespace(values)
-            values = pc.if_else(pc.equal(values, ""), None, values)
+            gaps = pc.is_in(values, pa.array(MISSING))
+            if not kind.gaps:
+                words = pc.and_(gaps, pc.not_equal(values, ""))
+                self.refuse_where(
+                    words, column, "means a missing value", "fill it in, or drop the row", values, start
+                )
+            values = pc.if_else(gaps, None, values)
         if not kind.gaps:
             self.refuse_where(
                 pc.is_null(values), column, "is empty", "fill it in, or drop the row", start=start
@@ -207,7 +301,10 @@ class TableFile:
                     f"{self.path}, column {column!r} has type {values.type}, and numbers are expected; {fix}"
                 ) from None
             bad = first_that_fails(values, lambda part: part.cast(pa.float64()))
-            self.refuse(start + bad, column, values[bad].as_py(), "is no number", fix)
+            value = values[bad].as_py()
+            if _LOCAL_NUMBER.fullmatch(value):
+                fix = "write numbers with a decimal point and without separators of thousands, as in 1234.5"
+            self.refuse(start + bad, column, value, "is no number", fix)
         with np.errstate(over="ignore"):  # a value outside float32 becomes infinite, which is refused below
             result: np.ndarray = np.asarray(numbers).astype(kind.dtype)
         self.refuse_where(
@@ -215,6 +312,9 @@ class TableFile:
             "is no finite number" + (" (in 32 bits)" if kind.dtype is np.float32 else ""),
             "fill it in, or drop the row", values, start,
         )  # fmt: skip
+        if kind.dtype is np.float32 and not kind.gaps:
+            before = self.rounded.get(column, (0, 0))
+            self.rounded[column] = max(before, count_rounded(np.asarray(numbers), result))
         return result
 
     def refuse_where(
@@ -304,8 +404,8 @@ class TableFile:
         Raises:
             InputError: Always.
         """
-        shown = "the value" if value is None else brief(repr(value))
-        raise InputError(f"{self.where(row)}, column {column!r}: {shown} {what}; {fix}")
+        shown_value = "the value" if value is None else brief(repr(value))
+        raise InputError(f"{self.where(row)}, column {column!r}: {shown_value} {what}; {fix}")
 
     def where(self, row: int) -> str:
         """Describe the position of a row with its file, for a message.
@@ -329,22 +429,27 @@ class TableFile:
         """
         if self.is_parquet:
             return f"row {row + 1}"
-        with self._open() as file:
-            seen = -1 if self._names is None else 0  # the first line is the header, if there is one
-            for number, line in enumerate(file, 1):
-                seen += bool(line.strip())
-                if seen == row + 1:
-                    return f"line {number}"
+        with self._open() as binary, io.TextIOWrapper(binary, "utf-8", "replace", newline="") as file:
+            for _ in range(self._layout.lines):
+                file.readline()
+            reader, seen, start = csv.reader(file, delimiter=self._layout.delimiter), -1, 0
+            with contextlib.suppress(csv.Error):  # a value of more than 128 KiB
+                for record in reader:
+                    seen += bool(record)
+                    if seen == row:
+                        return f"line {self._layout.lines + start + 1}"
+                    start = reader.line_num
         return f"row {row + 1}"
 
     # ---- Parquet ----
 
-    def _open_parquet(self) -> "pq.ParquetFile":
+    def _open_parquet(self, read_dictionary: Iterable[str] = ()) -> "pq.ParquetFile":
+        """Open the file. The columns `read_dictionary` keep every different text once."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            return pq.ParquetFile(self.path)
+            return pq.ParquetFile(self.path, read_dictionary=list(read_dictionary))
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(
                 f"{self.path} is damaged or no Parquet file ({brief(error)}); write it again"
@@ -354,12 +459,30 @@ class TableFile:
         import pyarrow as pa
 
         try:
-            rows = max(1, _BLOCK_VALUES // len(columns))
-            for batch in self._open_parquet().iter_batches(rows, columns=list(columns)):
+            metadata, rows = self._open_parquet().metadata, max(1, _BLOCK_VALUES // max(1, len(columns)))
+            self._check_size(metadata.num_rows, len(columns))
+            repetitive = _repetitive_texts(metadata, columns)
+            for batch in self._open_parquet(repetitive).iter_batches(rows, columns=list(columns)):
+                for name in repetitive:
+                    self._check_expanded(batch.column(name), name)
                 batch.validate(full=True)  # this also checks that texts are UTF-8
                 yield batch
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{self.path} is damaged ({brief(error)}); write it again") from None
+
+    def _check_expanded(self, values: "pa.Array", column: str) -> None:
+        """Raise an InputError if repeated texts have very many bytes when each is written out."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if pa.types.is_dictionary(values.type):
+            lengths = pc.binary_length(values.dictionary).cast(pa.int64())
+            size = pc.sum(lengths.take(values.indices)).as_py() or 0
+            if size > _MAX_EXPANDED:
+                raise InputError(
+                    f"{self.path}, column {column!r}: the texts of {len(values):,} rows have {size:,} bytes, "
+                    f"and at most {_MAX_EXPANDED:,} are read at once; shorten the texts"
+                )
 
     # ---- CSV ----
 
@@ -383,49 +506,76 @@ class TableFile:
         return pa.CompressedInputStream(file, "gzip") if self._packed else file
 
     @cached_property
-    def _header(self) -> tuple[str, str, int]:
-        """The first line that is not blank, the separator of its columns, and the number of this line."""
-        line, number = b"", 0
+    def _layout(self) -> _Layout:
+        """The form of the file, from its first lines.
+
+        Raises:
+            InputError: The file is empty, damaged or no text, or its first row is too long.
+        """
         try:
             with self._open() as file:
-                while not line.strip():
-                    line = file.readline(_MAX_HEADER)
-                    number += 1
-                    if not line:
-                        raise InputError(
-                            f"{self.path} is empty; add a first line with the names of the columns"
-                        )
+                sample = file.read(_MAX_HEADER)
         except (OSError, EOFError) as error:
             raise InputError(f"{self.path} cannot be read: {brief(error)}") from None
+        marked = len(codecs.BOM_UTF8) if sample.startswith(codecs.BOM_UTF8) else 0
+        # Bytes that are not UTF-8 become surrogates, so that the number of bytes of a line can be computed.
+        lines = list(io.StringIO(sample[marked:].decode("utf-8", "surrogateescape"), newline=""))
+        is_cut = len(sample) == _MAX_HEADER
+        lines = lines[:-1] if is_cut else lines
+        before = 0
+        while before < len(lines) and (not lines[before].strip() or lines[before].startswith("#")):
+            before += 1
+        delimiter, width = _find_delimiter(lines[before:])
+        if self._has_header and before and width > 1 and lines[before - 1].startswith("#"):
+            names = lines[before - 1].lstrip("#").strip()  # the last comment may be the names of the columns
+            if len(_first_records([names], delimiter)[0]) == width:
+                before -= 1
+                lines[before] = lines[before].replace("#", " ")
+        records = csv.reader(lines[before:], delimiter=delimiter)
+        with contextlib.suppress(csv.Error):
+            first = next(records, [])
+        end = before + records.line_num
+        if end == before and not is_cut:
+            raise InputError(f"{self.path} is empty; add a first line with the names of the columns")
+        if end == before or (is_cut and end == len(lines)):
+            raise InputError(
+                f"{self.path}: the first line has more than {_MAX_HEADER:,} bytes, and at most "
+                f"{MAX_COLUMNS:,} columns are read; leave columns out"
+            )
         try:
-            header = line.decode("utf-8-sig").rstrip("\r\n")
-        except UnicodeDecodeError:
+            "".join(first).encode()
+        except UnicodeEncodeError:
             raise self._not_utf8() from None
-        if "\0" in header:
+        if any("\0" in value for value in first):
             raise InputError(
                 f"{self.path} is no text file (its first line has a zero byte); save it as CSV in UTF-8"
             )
-        return header, max(",;\t", key=header.count), number
+        sizes = [len(line.encode("utf-8", "surrogateescape")) for line in lines[:end]]
+        skipped = end if self._has_header else before
+        return _Layout(delimiter, [value.strip() for value in first], skipped, marked + sum(sizes[:skipped]))
+
+    @property
+    def first_line(self) -> list[str]:
+        """The values of the first row of a CSV file; they may be names of columns."""
+        return self._layout.first
 
     def _csv_batches(self, columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
-        from pyarrow import csv
+        from pyarrow import csv as arrow_csv
 
         # The names are given to Arrow without their leading and trailing blanks, so columns are matched by
         # position.
-        names = self.columns
+        names, layout = self.columns, self._layout
         try:
             with self._arrow_stream() as file:
-                reader = csv.open_csv(
+                file.read(layout.size)
+                reader = arrow_csv.open_csv(
                     file,
-                    read_options=csv.ReadOptions(
-                        use_threads=False,
-                        block_size=_BLOCK_BYTES,
-                        column_names=names,
-                        skip_rows=self._skipped,
+                    read_options=arrow_csv.ReadOptions(
+                        use_threads=False, block_size=_BLOCK_BYTES, column_names=names
                     ),
-                    parse_options=csv.ParseOptions(delimiter=self._header[1]),
-                    convert_options=csv.ConvertOptions(
+                    parse_options=arrow_csv.ParseOptions(delimiter=layout.delimiter, newlines_in_values=True),
+                    convert_options=arrow_csv.ConvertOptions(
                         column_types={name: pa.string() for name in names},
                         include_columns=list(columns),
                         strings_can_be_null=False,
@@ -438,29 +588,21 @@ class TableFile:
                 raise self._not_utf8() from None
             if "Empty CSV" in str(error):
                 return
+            if "straddling" in str(error):
+                raise InputError(
+                    f"{self.path} has a row of more than {_BLOCK_BYTES:,} bytes; add the closing quotation "
+                    "mark if one is missing, or shorten the row"
+                ) from None
             raise InputError(f"{self.path} cannot be read as CSV ({brief(error)})") from None
-
-    @property
-    def first_line(self) -> list[str]:
-        """The values of the first line of a CSV file that is not blank; they may be names of columns."""
-        import csv
-
-        header, delimiter, _ = self._header
-        return [value.strip() for value in next(csv.reader([header], delimiter=delimiter), [])]
-
-    @property
-    def _skipped(self) -> int:
-        """The number of lines to skip: the header and the blank lines before it."""
-        return 0 if self._names is not None else self._header[2]
 
     def _refuse_ragged(self, message: str, expected: int) -> None:
         """Raise an InputError if Arrow's message says that a row has another number of values."""
         found = re.search(r"(?:Row #(\d+): )?Expected \d+ columns, got (\d+)", message)
         if found:
-            # Arrow counts rows from 1, from the start of the file, without blank lines.
-            number = "" if found[1] is None else f", {self.place(int(found[1]) - self._skipped - 1)}"
+            # Arrow counts rows from 1, without blank lines.
+            number = "" if found[1] is None else f", {self.place(int(found[1]) - 1)}"
             raise InputError(
-                f"{self.path}{number}: {found[2]} values, and the first line names {expected} columns; "
+                f"{self.path}{number}: {found[2]} values, and the first line has {expected}; "
                 'repair the line (text with a separator in it needs quotes: "a, b")'
             )
 
@@ -498,6 +640,71 @@ def first_that_fails(values: "pa.Array | pa.ChunkedArray", convert: Callable[["p
         return False
 
     return bisect.bisect_left(range(len(values)), True, key=fails)
+
+
+def _repetitive_texts(metadata: "pq.FileMetaData", columns: Sequence[str]) -> set[str]:
+    """Select the columns of texts that take less than a byte per value in some part of the file."""
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    names = {*columns}
+    wanted = [i for i, path in enumerate(paths) if path in names]
+    groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
+    chunks = (group.column(i) for group in groups for i in wanted)
+    return {
+        chunk.path_in_schema
+        for chunk in chunks
+        if chunk.physical_type == "BYTE_ARRAY" and chunk.total_compressed_size < chunk.num_values
+    }
+
+
+def _first_records(lines: Iterable[str], delimiter: str) -> list[list[str]]:
+    """Parse the first rows that are not blank."""
+    records: list[list[str]] = []
+    with contextlib.suppress(csv.Error):  # a value of more than 128 KiB, which Arrow can read
+        for record in csv.reader(lines, delimiter=delimiter):
+            records += [record] if record else []
+            if len(records) == _SAMPLED:
+                break
+    return records
+
+
+def _find_delimiter(lines: Sequence[str]) -> tuple[str, int]:
+    """Find the separator that splits the first rows alike and into most values, and their number."""
+    best, found = (False, 0), (",", 1)
+    for delimiter in ",;\t ":
+        records = _first_records(lines, delimiter)
+        width = len(records[0]) if records else 0
+        is_even = width > 1 and all(len(record) == width for record in records)
+        if delimiter == " " and not (is_even and best[1] < 2 and _are_values(records[-1])):
+            continue  # a text may have blanks
+        if (is_even, width) > best:
+            best, found = (is_even, width), (delimiter, width)
+    return found
+
+
+def is_number(text: str) -> bool:
+    """Decide whether a text is a number, perhaps with a decimal comma.
+
+    Args:
+        text: The text.
+
+    Returns:
+        Whether it is a number.
+    """
+    return _NUMBER.fullmatch(text) is not None
+
+
+def _are_values(first: Sequence[str]) -> bool:
+    """Decide whether a first line has numbers and times only, and so no names of columns.
+
+    The numbers of four or more columns in order, from 0 or 1, are names that programs give.
+    """
+    if len(first) > 3 and list(first) in ([str(i + start) for i in range(len(first))] for start in (0, 1)):
+        return False
+    return (
+        bool(first)
+        and bool(first[0])
+        and all(not value or is_number(value) or _TIME.fullmatch(value) for value in first)
+    )
 
 
 def _arrow(values: "Values") -> "pa.Array | pa.ChunkedArray":

@@ -184,9 +184,13 @@ def make_project(content: object, origin: str) -> Project:
     """
     content = _mapping(content, origin, ("name", "server", "sites", "coordinator", "timing"))
     server = _mapping(content.get("server") or {}, f"{origin}, server", ("host", "port", "listen"))
-    host = _text(
-        server.get("host", "localhost"), f"{origin}, server, host", _HOST, "the name or address of a host"
-    )
+    host = server.get("host", "localhost")
+    if isinstance(host, str) and ":" in host:
+        raise InputError(
+            f"{origin}, server, host: {shown(host)} looks like an IPv6 address, and the server listens at "
+            "IPv4 addresses only; give the name or the IPv4 address of the host"
+        )
+    host = _text(host, f"{origin}, server, host", _HOST, "the name or address of a host")
     listen = server.get("listen", LOOPBACK)
     try:
         listen = str(ipaddress.IPv4Address(listen))

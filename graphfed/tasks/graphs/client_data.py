@@ -29,6 +29,7 @@ from torch import Tensor
 from graphfed.data.graphs.graph import undirected
 from graphfed.data.graphs.node_ids import node_ids
 from graphfed.data.graphs.splits import hashed_parts
+from graphfed.data.texts import class_remarks
 from graphfed.data.user_files.graph_description import Description, at_client, describe_file
 from graphfed.data.user_files.graph_tables import BETWEEN, Among, Tables, classes_of, dropped_by, read_tables
 from graphfed.errors import InputError, shown
@@ -52,12 +53,14 @@ class ClientData:
         ids: The user's node ids, a pyarrow array of N texts; None for an exported cohort of a graph without
             ids. They never leave the site and are used for its own predictions.
         dropped: Descriptions of the data in the files that was not used.
+        remarks: Remarks on data that may mean something else.
     """
 
     cohort: Cohort
     schema: Schema
     ids: "pa.Array | None" = None
     dropped: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -238,7 +241,8 @@ class _Rows:
 def _read_tables(
     description: Description, path: Path, split: str, split_seed: int, roster: Sequence[str], client: str
 ) -> ClientData:
-    rows = _stacked(_read_each(description, path, roster, client), roster)
+    read = _read_each(description, path, roster, client)
+    rows = _stacked(read, roster)
     count = len(rows.client)
     _check_block(np.unique(rows.client).tolist(), roster, path)
     number = node_ids(rows.texts)
@@ -256,6 +260,7 @@ def _read_tables(
         Schema(description.features, class_names, rows.weight is not None, ids, parts),
         rows.ids.take(order),
         dropped_by(description, [rows.ends], len(number), _count_edges(rows)),
+        (*class_remarks(class_names, y), *(remark for _, tables in read for remark in tables.remarks)),
     )
 
 

@@ -1,13 +1,14 @@
 """The inputs of tasks on graphs: a graph, its split and its partition among clients (see `tasks.inputs`)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from graphfed.data.datasets import load
+from graphfed.data.dropped import features_in_one_line
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.link_splits import EdgeSplit
 from graphfed.data.graphs.overview import client_names, overview
@@ -37,7 +38,14 @@ if TYPE_CHECKING:
     from graphfed.methods.base import Method
     from graphfed.tasks.evaluation import Predicted
 
-__all__ = ["GraphInputs", "check_features", "load_graph", "partition_graph", "pooled_partition"]
+__all__ = [
+    "GraphInputs",
+    "check_features",
+    "load_graph",
+    "partition_graph",
+    "pooled_partition",
+    "with_client_remarks",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +83,12 @@ class GraphInputs:
     def dropped(self) -> tuple[str, ...]:
         """Descriptions of the data that the reader did not use."""
         return self.unread + self.graph.dropped
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The names of the features, if the data has them, and the reader's remarks on the data."""
+        names = self.graph.feature_names
+        return (*((features_in_one_line(names),) if names else ()), *self.graph.remarks)
 
     @property
     def num_clients(self) -> int:
@@ -164,6 +178,7 @@ class GraphInputs:
                 "feature_names": graph.feature_names,
                 "edge_weights": graph.edge_weight is not None,
                 "dropped": list(self.dropped),
+                "remarks": list(self.graph.remarks),
                 "split": split.name,
             },
             "partition": {
@@ -182,7 +197,10 @@ class GraphInputs:
         Returns:
             The overview of graph and partition.
         """
-        return overview(self.graph, self.split, self.partition) | {"dropped": list(self.dropped)}
+        return overview(self.graph, self.split, self.partition) | {
+            "dropped": list(self.dropped),
+            "remarks": list(self.graph.remarks),
+        }
 
     def threads(self) -> int:
         """Choose the number of threads if the user does not.
@@ -466,6 +484,27 @@ def partition_graph(
     saved = Partition.load(config.partition_file)
     saved.check(graph, f"the partition in {config.partition_file}")
     return saved
+
+
+def with_client_remarks(graph: Graph, partition: Partition) -> Graph:
+    """Add a remark if some clients of a partition hold no node, although they count as clients of the run.
+
+    Args:
+        graph: The graph.
+        partition: Its partition.
+
+    Returns:
+        The graph with the remark; the same graph if every client holds a node.
+    """
+    empty = partition.num_clients - len(np.unique(partition.held_client))
+    if not empty:
+        return graph
+    holds = "holds" if empty == 1 else "hold"
+    remark = (
+        f"{empty:,} of {partition.num_clients:,} clients {holds} no node and {'is' if empty == 1 else 'are'} "
+        "still counted and sent messages; use fewer clients or another partition"
+    )
+    return replace(graph, remarks=(*graph.remarks, remark))
 
 
 def load_graph(config: RunConfig, graphs: LoadedData | None = None) -> Graph:

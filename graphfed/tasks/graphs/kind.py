@@ -125,7 +125,7 @@ def summarise_client(path: Path, roster: Sequence[str], name: str) -> str:
         f"{cohort.num_rows} nodes, {cohort.edge_index.shape[1] // 2} edges, "
         f"{cohort.num_features} features, {cohort.num_classes} classes"
         + (f" ({', '.join(named[:10])}{', ...' if len(named) > 10 else ''})" if named else "")
-        + (f"; {in_one_line(read.dropped)}" if read.dropped else "")
+        + "".join(f"; {line}" for line in (in_one_line(read.dropped), *read.remarks) if line)
     )
 
 

@@ -63,6 +63,11 @@ class SensorInputs:
         return self.sensors.name
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """The reader's remarks on the readings and the graph."""
+        return (self.sensors.note,) if self.sensors.note else ()
+
+    @property
     def hashes(self) -> dict[str, str]:
         """The hashes of data, split and partition. The last one is a hash of the sensors' names in order."""
         ids = np.frombuffer("\0".join(self.sensors.ids).encode(), dtype=np.uint8)

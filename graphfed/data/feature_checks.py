@@ -1,0 +1,94 @@
+"""Checks of columns of features that a reader took from a user's data. Shapes: N nodes, F features."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from graphfed.data.dropped import features_in_one_line
+from graphfed.errors import shown
+
+__all__ = ["count_rounded", "feature_remarks", "rounding_remarks"]
+
+#: Names of columns that number the rows, or that are masks of a split, in lower case.
+_BOOKKEEPING = re.compile(
+    r"unnamed: \d+(\.\d+)?|index|level_0|__index_level_\d+__|row_?(id|num|number|names)?|(train|val|valid|"
+    r"validation|test)_?mask"
+)
+#: Names of positions and colours in a drawing, in lower case.
+_DRAWN = re.compile(
+    r"(viz[_.:])?(x|y|z|r|g|b|colou?r|size)|(pos|coord)[_.]?[xyz0-2]|lat(itude)?|lon(gitude)?|lng"
+)
+#: Fewer rows may be numbered by chance.
+_FEW_ROWS = 10
+#: The number of rows from which different values are counted.
+_SAMPLED = 100_000
+
+
+def feature_remarks(names: Sequence[str], x: np.ndarray) -> tuple[str, ...]:
+    """Describe features that may be no properties of the nodes.
+
+    Args:
+        names: The names of the features.
+        x: The features, [N, F].
+
+    Returns:
+        A phrase for the columns that number the rows or are named so, and one for columns that are named
+        like positions or colours in a drawing.
+    """
+    numbered = [
+        name for name, column in zip(names, x.T, strict=True)
+        if _BOOKKEEPING.fullmatch(name.lower()) or _numbers_rows(column)
+    ]  # fmt: skip
+    drawn = [name for name in names if name not in numbered and _DRAWN.fullmatch(name.lower())]
+    meanings = (
+        (numbered, "number the rows, or are called like columns that do"),
+        (drawn, "are called like positions or colours in a drawing"),
+    )
+    return tuple(
+        f"{features_in_one_line(found)}, of columns that {meaning}; if they say nothing about the nodes, "
+        "leave them out by naming the other features ('features: [...]' in a description)"
+        for found, meaning in meanings
+        if found
+    )
+
+
+def _numbers_rows(column: np.ndarray) -> bool:
+    """Decide whether the values [N] are consecutive whole numbers, in any order."""
+    n = len(column)
+    if n < _FEW_ROWS or column.max() - column.min() != n - 1:
+        return False
+    return bool((np.diff(np.sort(column)) == 1).all())
+
+
+def count_rounded(values: np.ndarray, rounded: np.ndarray) -> tuple[int, int]:
+    """Count the different values of a column before and after it was rounded to 32 bits.
+
+    Args:
+        values: The values as they are written, [N] float64.
+        rounded: The values in 32 bits, [N].
+
+    Returns:
+        Both numbers, in a sample of the rows; (0, 0) if nothing was rounded.
+    """
+    if (values == rounded).all():
+        return 0, 0
+    rows = slice(None, None, -(-len(values) // _SAMPLED))
+    return len(np.unique(values[rows])), len(np.unique(rounded[rows]))
+
+
+def rounding_remarks(rounded: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
+    """Describe features of which most different values are equal after rounding to 32 bits.
+
+    Args:
+        rounded: For each feature, what `count_rounded` returned.
+
+    Returns:
+        One phrase for each such feature.
+    """
+    return tuple(
+        f"feature {shown(name)}: its {before:,} different values are only {after:,} in 32 bits; subtract a "
+        "constant that all clients know, such as a typical value, before you write the file"
+        for name, (before, after) in rounded.items()
+        if before and 2 * after <= before
+    )

@@ -1,0 +1,284 @@
+"""Conversion of PyG `Data` objects, and reading of files that torch.save wrote. No code in a file is run.
+
+Shapes: N nodes, F features.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import scipy.sparse as sp
+
+from graphfed.data.dropped import edges_dropped
+from graphfed.data.graphs.graph import Graph, Split, make_graph
+from graphfed.data.messages import brief
+from graphfed.data.texts import canonical_texts, python_texts
+from graphfed.data.user_files.graph_tables import encoded
+from graphfed.errors import InputError, shown
+from graphfed.files import read_start
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["from_pyg", "read_pyg"]
+
+#: The names of the masks, in the order of the parts of a split.
+MASKS = ("train_mask", "val_mask", "test_mask")
+#: The attributes of a `Data` that are read, and `num_nodes`, which adds nothing to them.
+_READ = ("x", "y", "edge_index", "edge_weight", "client", *MASKS, "num_nodes")
+#: How a user saves a graph so that it can be read.
+_SAVE = "torch.save(Data(x=data.x, edge_index=data.edge_index, y=data.y), path)"
+_HETERO = (
+    "a HeteroData, with several kinds of nodes or edges, and one kind is expected; convert it with "
+    "data.to_homogeneous(), after giving all kinds of nodes the same features"
+)
+#: What a file has instead of a `Data` and what to do, by a part of the name of a class in it. The first two
+#: are a HeteroData itself and a part of it, because PyG allows torch.load to read the former.
+_CONVERSIONS = {
+    "HeteroData": _HETERO,
+    "NodeStorage": _HETERO,
+    "TemporalData": "a TemporalData, a list of events, and a Data is expected; make a Data of its events, "
+    "with the features of its nodes as x",
+    "ndarray": f"a numpy array, which torch.load would unpickle; save tensors only, as in {_SAVE}",
+    "SparseTensor": "a SparseTensor, which torch.load would unpickle; replace adj_t by edge_index and save "
+    f"tensors only, as in {_SAVE}",
+}
+
+
+def read_pyg(path: Path) -> Graph:
+    """Read a PyG `Data` that torch.save wrote, as an object or as a dictionary of tensors.
+
+    Args:
+        path: The file. It is read as tensors, and classes other than those of `Data` are refused.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: The file has something else, or the `Data` cannot be used (see `from_pyg`).
+    """
+    import torch
+    from torch_geometric.data import Data
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import GlobalStorage
+
+    read_start(path, 1)
+    classes = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+    try:
+        with torch.serialization.safe_globals(classes):
+            content = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception:  # a hostile or damaged file can fail in many ways, and the error may quote its content
+        raise InputError(f"{path} was refused, because {_unsafe_content(path)}") from None
+    if isinstance(content, Mapping) and "edge_index" in content:
+        content = Data(**{str(key): value for key, value in content.items()})
+    if not isinstance(content, Data):
+        raise InputError(f"{path} has {_described(content)}")
+    return from_pyg(content, path.stem)
+
+
+def _unsafe_content(path: Path) -> str:
+    """Say what a file has that is not read, from the names of the classes in it; no class is imported."""
+    import torch
+
+    try:
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:  # no archive of torch, but a plain pickle, or a damaged file
+        names = []
+    for part, meaning in _CONVERSIONS.items():
+        if any(part in name for name in names):
+            return f"it has {meaning}"
+    named = f" (it has objects of {', '.join(brief(name) for name in sorted(names)[:3])})" if names else ""
+    return f"it is no PyG Data object of tensors only{named}; save it again as {_SAVE}"
+
+
+def _described(content: Any) -> str:
+    """Describe what a file has instead of a `Data`, and how to save one graph of it."""
+    from torch_geometric.data import Data
+
+    kind = type(content).__name__
+    if kind in _CONVERSIONS:
+        return _CONVERSIONS[kind]
+    if isinstance(content, tuple | list):
+        graphs = [part for part in content if isinstance(part, Data)]
+        if isinstance(content, tuple) and len(content) > 1 and isinstance(content[0], Data | Mapping):
+            return (
+                "the content of a PyG dataset (a Data with slices), and one Data is expected; save one graph "
+                "of it, as in torch.save(dataset[0], path)"
+            )
+        if graphs:
+            return (
+                f"a list of {len(graphs):,} graphs, and one is expected; save one, as in "
+                "torch.save(graphs[0], path)"
+            )
+        return f"a {kind} of {len(content):,} objects, and a PyG Data is expected; save {_SAVE}"
+    if isinstance(content, Mapping):
+        keys = ", ".join(shown(str(key)) for key in list(content)[:5]) or "nothing"
+        return (
+            f"a dictionary without 'edge_index' (it has {keys}), and that of a PyG Data is expected, as in "
+            "torch.save({'x': x, 'edge_index': edge_index, 'y': y}, path)"
+        )
+    return f"a {kind}, and a PyG Data is expected, as in {_SAVE}"
+
+
+def from_pyg(data: Any, name: str = "custom") -> Graph:
+    """Convert a PyG `Data` object into a Graph.
+
+    The attributes x and edge_index are required. y has the classes; without it no label is known, which is
+    enough for link prediction. edge_weight, client and 1-D train/val/test masks (boolean, or of 0 and 1) are
+    optional. `client` has the client of each node, as numbers or a list of texts, and a run has these clients
+    unless it names another partition. The masks become the graph's public split. Edges become undirected: an
+    edge that is given several times, such as in both directions, has the mean of its weights. Other
+    attributes, such as edge_attr, are not read; `Graph.dropped` names them.
+
+    Args:
+        data: The `Data` object.
+        name: The name of the graph.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: An attribute is missing or cannot be used.
+    """
+    for attribute in ("x", "edge_index"):
+        if getattr(data, attribute, None) is None:
+            raise InputError(
+                f"the Data object has no {attribute!r}; set x and edge_index, and y for node classification"
+            )
+    x, edges = (_to_numpy(key, getattr(data, key)) for key in ("x", "edge_index"))
+    y = np.full(x.shape[0] if x.ndim else 0, -1)
+    if getattr(data, "y", None) is not None:
+        y = _labels(_one_column(_to_numpy("y", data.y)))
+    weights = getattr(data, "edge_weight", None)
+    if weights is not None:
+        weights = _one_column(_to_numpy("edge_weight", weights))
+    graph = make_graph(name, x, y, edges, edge_weight=weights)
+    split, problem, unused = _split(data, graph.num_nodes)
+    kind = "" if weights is None else "mean"
+    listed = edges.astype(np.int64) if edges.size else np.zeros((2, 0), dtype=np.int64)
+    lost = edges_dropped([listed], graph.num_nodes, graph.num_edges, weights=kind)
+    client_names, clients = _clients(data, graph.num_nodes)
+    return replace(
+        graph,
+        split=split,
+        dropped=(*lost, *unused, *_unread(data)),
+        split_problem=problem,
+        client_names=client_names,
+        clients=clients,
+    )
+
+
+def _labels(y: Any) -> Any:
+    """Convert labels that are booleans, or whole numbers stored as floats, to integers; NaN is unknown."""
+    if sp.issparse(y) or y.dtype.kind not in "bf":
+        return y
+    y = np.where(np.isnan(y), -1, y) if y.dtype.kind == "f" else y
+    return y.astype(np.int64) if (y == np.trunc(y)).all() and (np.abs(y) < 2**53).all() else y
+
+
+def _split(data: Any, n: int) -> tuple[Split | None, str, tuple[str, ...]]:
+    """Return the split of the masks, or why they cannot be used and a description of what is not used."""
+    masks = {key: _to_numpy(key, mask) for key in MASKS if (mask := getattr(data, key, None)) is not None}
+    if not masks:
+        return None, "", ()
+    try:
+        return _split_of_masks(masks, n), "", ()
+    except InputError as error:
+        unused = tuple(f"{key} of the Data object, which is no split" for key in masks)
+        return None, str(error), unused
+
+
+def _split_of_masks(masks: dict[str, Any], n: int) -> Split:
+    missing = [key for key in MASKS if key not in masks]
+    if missing:
+        raise InputError(
+            f"the Data object has {', '.join(masks)} but no {', '.join(missing)}; set all three masks, or "
+            "choose a split, as in 'random:0.5,0.25,0.25' (--split)"
+        )
+    for key, mask in masks.items():
+        if mask.ndim != 1:
+            raise InputError(
+                f"{key} has shape {mask.shape}, with one column per split; choose one column, as in "
+                f"data.{key} = data.{key}[:, 0], or choose a split, as in 'random:0.5,0.25,0.25' (--split)"
+            )
+        if len(mask) != n or not ((mask == 0) | (mask == 1)).all():
+            raise InputError(
+                f"{key} has dtype {mask.dtype} and {len(mask)} entries; expected one boolean for each of "
+                f"the {n} nodes (a mask, not a list of nodes)"
+            )
+    return Split("public", *(mask.astype(bool) for mask in masks.values()))
+
+
+def _clients(data: Any, n: int) -> tuple[tuple[str, ...], np.ndarray | None]:
+    """Return the names of the clients and the client of each node, [N]; None if the data states none."""
+    import pyarrow as pa
+
+    given = getattr(data, "client", None)
+    if given is None:
+        return (), None
+
+    def refuse(row: int, value: object, what: str, fix: str) -> NoReturn:
+        raise InputError(f"client of node {row} of the Data object: {shown(value)} {what}; {fix}")
+
+    texts: pa.Array
+    if isinstance(given, list | tuple):
+        texts = python_texts(given, refuse)
+    else:
+        values = _one_column(_to_numpy("client", given))
+        if sp.issparse(values) or values.ndim != 1 or values.dtype.kind not in "biufU":
+            raise InputError(_no_clients(getattr(given, "shape", ()), n))
+        texts = canonical_texts(pa.array(values), refuse)
+    if len(texts) != n:
+        raise InputError(_no_clients((len(texts),), n))
+    names, clients = encoded(texts)
+    if "" in names:
+        node = int((clients == names.index("")).argmax())
+        raise InputError(f"node {node} of the Data object has no client; give every node a client")
+    return names, clients
+
+
+def _no_clients(shape: Any, n: int) -> str:
+    return (
+        f"client of the Data object has shape {tuple(shape)}; expected the client of each of the {n} nodes, "
+        "as numbers or a list of texts; if it means something else, remove it (del data.client)"
+    )
+
+
+def _unread(data: Any) -> tuple[str, ...]:
+    """Describe each array of a PyG `Data` that is not read."""
+    keys = getattr(data, "keys", None)
+    named = keys() if callable(keys) else vars(data)
+    found = ((key, getattr(getattr(data, key), "shape", None)) for key in sorted(map(str, named)))
+    return tuple(
+        f"{shown(key)} of the Data object ({' x '.join(f'{size:,}' for size in shape)})"
+        for key, shape in found
+        if key not in _READ and shape is not None and len(shape)
+    )
+
+
+def _one_column(array: Any) -> Any:
+    """Return a matrix of one column as a vector, and any other array as it is."""
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 and not sp.issparse(array) else array
+
+
+def _to_numpy(attribute: str, tensor: Any) -> Any:
+    """Convert a torch tensor to numpy (to csr if it is sparse), and anything else with `np.asarray`."""
+    try:
+        if sp.issparse(tensor):
+            return tensor
+        if not hasattr(tensor, "detach"):
+            return np.asarray(tensor)
+        tensor = tensor.detach().cpu()
+        if str(tensor.dtype) == "torch.bfloat16":  # numpy has no such type
+            tensor = tensor.float()
+        if str(tensor.layout) == "torch.strided":
+            return tensor.numpy()
+        coo = tensor.to_sparse_coo().coalesce()
+        return sp.csr_matrix((coo.values().numpy(), coo.indices().numpy()), shape=tuple(coo.shape))
+    except Exception as error:  # torch, numpy and scipy each refuse in their own way
+        raise InputError(
+            f"{attribute} of the Data object, a {type(tensor).__name__}, cannot be read as an array "
+            f"({error}); give a tensor of numbers"
+        ) from error
