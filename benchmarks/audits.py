@@ -149,8 +149,10 @@ def sum_rounds_cases(tiny: bool) -> list[Case]:
     shared |= {"partition.beta": 10000}
     checks = ("neighbour_scores", "neighbour_sums")
     hidden = {"exchange": "secure", "aggregation": "secure", "min_group": 2}
+    few_features = options if tiny else {**options, "data": "digits"}
     return [
         Case("plaintext", "attention_sums", checks, options, shared),
+        Case("digits", "attention_sums", checks, few_features, {**shared, "min_group": 2}),
         Case("secure", "attention_sums", checks, options, {**shared, **hidden}),
     ]
 

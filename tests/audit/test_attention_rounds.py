@@ -10,7 +10,14 @@ import torch
 
 import graphfed
 from graphfed.audit.attacks import attention_rounds, attention_sums
-from graphfed.audit.attacks.attention_rounds import Layer, Received, attack_scores, receive, solve_group
+from graphfed.audit.attacks.attention_rounds import (
+    Layer,
+    Received,
+    attack_scores,
+    group_means,
+    receive,
+    solve_group,
+)
 from graphfed.audit.base import AuditedRun, Finding
 from graphfed.audit.run import audit
 from graphfed.data.graphs.graph import Graph, Split, make_graph
@@ -155,7 +162,8 @@ def test_members_are_found_from_their_sums_with_weights_that_differ(members: int
             leaky = torch.nn.functional.leaky_relu
             e = (leaky(target[p] + layer.source[p] @ x[j], 0.2) - leaky(target[p], 0.2)).exp()
             sums[p] += e * torch.cat([w[p] @ x[j], torch.ones(1, dtype=torch.float64)])
-    found = solve_group(sums, layer, target, members)
+    mean = group_means(sums[..., None], layer)[0]
+    found = mean[None] if members == 1 else solve_group(sums, layer, target, mean, members)
     distance = torch.cdist(found, x)
     assert distance.min(1).values.max() < 1e-6
     assert distance.min(0).values.max() < 1e-6

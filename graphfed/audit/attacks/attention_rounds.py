@@ -49,6 +49,7 @@ __all__ = [
     "Layer",
     "attack_scores",
     "attack_sums",
+    "group_means",
     "receive",
     "solve_group",
 ]
@@ -86,12 +87,26 @@ class Layer:
     heads: int
 
     def rows(self, passes: np.ndarray) -> Tensor:
-        """Return the rows of passes."""
+        """Return the rows of some passes.
+
+        Args:
+            passes: The numbers of the passes.
+
+        Returns:
+            The rows, pass by pass.
+        """
         rows: Tensor = (torch.from_numpy(passes)[:, None] * self.heads + torch.arange(self.heads)).flatten()
         return rows
 
     def select(self, rows: Tensor) -> "Layer":
-        """Select rows."""
+        """Select rows.
+
+        Args:
+            rows: The rows.
+
+        Returns:
+            The weights in these rows.
+        """
         return Layer(self.weight[rows], self.source[rows], self.target[rows], self.heads)
 
 
@@ -167,7 +182,14 @@ _RECEIVED: WeakKeyDictionary[AuditedRun, Received] = WeakKeyDictionary()
 
 
 def receive(audited: AuditedRun) -> Received:
-    """Run a run again, and return what clients received. Two checks use it; the run is repeated once."""
+    """Run a run again, and return what clients received. Two checks use it; the run is repeated once.
+
+    Args:
+        audited: The finished run.
+
+    Returns:
+        What the clients received.
+    """
     if audited not in _RECEIVED:
         _RECEIVED[audited] = _receive(audited)
     return _RECEIVED[audited]
@@ -238,7 +260,16 @@ def _receive(audited: AuditedRun) -> Received:
 def sums_received(
     cohort: Cohort, targets: Targets, totals: bool
 ) -> Iterator[tuple[list[int], int, set[int]]]:
-    """List the sums that clients read: the parts of each, its target's row and its members' rows."""
+    """List the sums that clients read.
+
+    Args:
+        cohort: The data of all clients.
+        targets: The targets that they ask for parts of.
+        totals: Whether they read totals over the other clients.
+
+    Yields:
+        For each sum its parts, its target's row and its members' rows.
+    """
     parts: dict[tuple[int, int], list[int]] = defaultdict(list)
     for place, (row, owner) in enumerate(
         zip(targets.row.tolist(), targets.asked.owner.tolist(), strict=True)
@@ -311,7 +342,14 @@ class FromScores:
 
 
 def attack_scores(received: Received) -> FromScores:
-    """Solve the scores of all passes for the features of their nodes."""
+    """Solve the scores of all passes for the features of their nodes.
+
+    Args:
+        received: What the clients received.
+
+    Returns:
+        What they find.
+    """
     matrix, scores, nodes = received.layer.target, received.scores, received.nodes
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     rank = int((s > NOISE * s[0]).sum())
@@ -377,7 +415,15 @@ class FromSums:
 
 
 def attack_sums(received: Received, audited: AuditedRun) -> list[FromSums]:
-    """Solve sums over 1 to MEMBERS members for the features of the members."""
+    """Solve sums over 1 to MEMBERS members for the features of the members.
+
+    Args:
+        received: What the clients received.
+        audited: The finished run, which shows progress.
+
+    Returns:
+        What they find, for each number of members.
+    """
     found = []
     for m, groups in received.members.items():
         d, equations = received.layer.source.shape[1], received.layer.weight.shape[:2].numel()
@@ -387,13 +433,16 @@ def attack_sums(received: Received, audited: AuditedRun) -> list[FromSums]:
         at = received.layer.rows(passes)
         layer = received.layer.select(at)
         tried, errors = 0, []
-        if len(passes) * per_pass >= m * d:
-            if len(groups):
-                stages_of(audited.on_event)(f"solving {len(groups)} sums over {m} nodes of other clients")
+        if len(groups) and len(passes) * per_pass >= m * d:
+            stages_of(audited.on_event)(f"solving {len(groups)} sums over {m} nodes of other clients")
             tried = len(groups)
+            sums = received.sums[m][at]
+            means = group_means(sums, layer)
             for g, (target, members) in enumerate(groups):
-                own = received.features([target])[0]
-                x = solve_group(received.sums[m][at, :, g], layer, layer.target @ own, m)
+                x = means[g, None]
+                if m > 1:
+                    own = received.features([target])[0]
+                    x = solve_group(sums[..., g], layer, layer.target @ own, means[g], m)
                 errors.append(_matched(x, received.features(members)))
         close = [error for error in errors if error <= TOLERANCE]
         found.append(
@@ -410,27 +459,38 @@ def attack_sums(received: Received, audited: AuditedRun) -> list[FromSums]:
     return found
 
 
-def solve_group(sums: Tensor, layer: Layer, target: Tensor, members: int) -> Tensor:
+def group_means(sums: Tensor, layer: Layer) -> Tensor:
+    """Solve the quotients of sums for features: those of a single member, or about the mean of several.
+
+    Args:
+        sums: The sums of G groups, [P, H + 1, G].
+        layer: The weights.
+
+    Returns:
+        Features, [G, d].
+    """
+    quotients = (sums[:, :-1] / sums[:, -1:]).flatten(0, 1)
+    means: Tensor = torch.linalg.lstsq(layer.weight.flatten(0, 1), quotients, driver="gelsd").solution.T
+    return means
+
+
+def solve_group(sums: Tensor, layer: Layer, target: Tensor, mean: Tensor, members: int) -> Tensor:
     """Solve the sums over the members of a group for their features.
 
     Args:
         sums: The sums, [P, H + 1].
         layer: The weights.
         target: The scores of the sums' target, [P].
+        mean: About the mean of the members' features, [d], near which the starts are.
         members: m, their number.
 
     Returns:
         The features of the members in no order, [m, d].
     """
-    quotient = sums[:, :-1] / sums[:, -1:]
-    matrix = layer.weight.flatten(0, 1)
-    mean: Tensor = torch.linalg.lstsq(matrix, quotient.flatten()[:, None], driver="gelsd").solution.T
-    if members == 1:
-        return mean
     draw = torch.Generator().manual_seed(0)
-    best, least = mean, torch.inf
+    best, least = mean.expand(members, -1), torch.inf
     for start in range(1, STARTS + 1):
-        away = torch.randn(members, mean.shape[1], generator=draw, dtype=mean.dtype)
+        away = torch.randn(members, len(mean), generator=draw, dtype=mean.dtype)
         x, cost = _levenberg_marquardt(mean + 0.3 * start * mean.std() * away, sums, layer, target)
         if cost < least:
             best, least = x, cost

@@ -258,7 +258,8 @@ def described(found: FromSums) -> str:
     """Describe what sums over one number of members give."""
     which = f"{found.sums} sums over {found.members}"
     if not found.attacked:
-        return f"{which} not attacked ({found.equations} equations, {found.unknowns} unknowns)"
+        why = "too much work" if found.equations >= found.unknowns else f"{found.equations} equations"
+        return f"{which} not attacked ({why}, {found.unknowns} unknowns)"
     worst = f" (largest error {found.largest_error:.1g})" if found.recovered else ""
     return f"{found.recovered} of {found.attacked} attacked of {which} give all features{worst}"
 
