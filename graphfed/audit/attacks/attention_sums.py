@@ -297,6 +297,10 @@ def run(audited: AuditedRun) -> Finding:
             f"leaks exactly: clients compute {width} linear functions of the features of these nodes, and as "
             "many others in every round"
         )
+    elif found.neighbours and not any(each.attacked for each in sizes):
+        verdict = (
+            "not measured: one round shows no single neighbour, and the sums of many rounds were not attacked"
+        )
     elif found.neighbours:
         verdict = "no leak found in sums by these attacks, which does not prove that there is none"
     else:
@@ -307,7 +311,7 @@ def run(audited: AuditedRun) -> Finding:
         f"from a sum over one neighbour{groups}{rounds}",
         baseline=BASELINE,
         verdict=verdict,
-        leaks=bool(found.recovered or solved),
+        leaks=None if verdict.startswith("not measured") else bool(found.recovered or solved),
         value=fraction,
         no_signal=0.0,
         details={
