@@ -1,6 +1,6 @@
 """What the attacks of `graphfed audit` find: the figures on the pages of audit, security and the papers.
 
-A case is one run with seed 0 and the checks of its audit; both run in this process. The cases are in five
+A case is one run with seed 0 and the checks of its audit; both run in this process. The cases are in six
 groups, each with its own record:
 
     baselines   baselines, FedGCN and Lumos. Cora with 10 clients (`label_dirichlet`, beta 10000) and
@@ -11,6 +11,7 @@ groups, each with its own record:
                 because the attack computes the message again
     sums        exact attention from sums, one round: the attack repeats one evaluation; and FedGAT with
                 later=exchange on the same partition
+    sum_rounds  the same method with all rounds of its defaults: the attacks on scores and sums of many rounds
     cnfgnn      CNFGNN on `roads`
     fedgraph    FedGraph on Cora with 20 clients, as in the paper's Figs. 6 to 10
 """
@@ -140,6 +141,22 @@ def sums_cases(tiny: bool) -> list[Case]:
     ]
 
 
+def sum_rounds_cases(tiny: bool) -> list[Case]:
+    """Return the cases of the group `sum_rounds`."""
+    options: dict[str, Any] = {**(SOCIAL if tiny else {"data": "cora"}), "clients": 3 if tiny else 10}
+    shared: dict[str, Any] = {"data.num_nodes": 60} if tiny else {}
+    options |= {"partition": "label_dirichlet", **({"rounds": 3} if tiny else {})}
+    shared |= {"partition.beta": 10000}
+    checks = ("neighbour_scores", "neighbour_sums")
+    hidden = {"exchange": "secure", "aggregation": "secure", "min_group": 2}
+    few_features = options if tiny else {**options, "data": "digits"}
+    return [
+        Case("plaintext", "attention_sums", checks, options, shared),
+        Case("digits", "attention_sums", checks, few_features, {**shared, "min_group": 2}),
+        Case("secure", "attention_sums", checks, options, {**shared, **hidden}),
+    ]
+
+
 # ---- CNFGNN and FedGraph -----------------------------------------------------------------------------------
 
 CNFGNN_CHECKS = ("cnfgnn_inputs",)
@@ -197,6 +214,7 @@ GROUPS = {
     "baselines": (baseline_cases, "baseline_audits"),
     "messages": (message_cases, "audits"),
     "sums": (sums_cases, "audit_sums"),
+    "sum_rounds": (sum_rounds_cases, "audit_sum_rounds"),
     "cnfgnn": (cnfgnn_cases, "audit_cnfgnn"),
     "fedgraph": (fedgraph_cases, "audit_fedgraph"),
 }

@@ -21,6 +21,7 @@ _BUILT_IN = {
     "cnfgnn_inputs": "cnfgnn:CHECK",
     "fedgat_features": "fedgat:CHECK",
     "fedgat_ldp_features": "fedgat_ldp:CHECK",
+    "neighbour_scores": "attention_sums:SCORES",
     "neighbour_sums": "attention_sums:CHECK",
     "fedsage_gradients": "fedsage:CHECK",
     "fedgraph_embeddings": "fedgraph:CHECK",

@@ -1,29 +1,34 @@
-"""attention_sums: the transformed features of other clients' nodes, which a curious client computes from the
-sums that it receives.
+"""attention_sums: what a client computes of other clients' nodes from the scores and sums that it receives.
 
-For one head and a target i, the client of i receives sums over groups of its neighbours j at other clients,
-sum_j e_ij W h_j and sum_j e_ij. With exchange=plaintext a group is the neighbours at one client, with
-exchange=secure those at all other clients. The client knows its edges, so it knows the members of each group.
+`neighbour_scores` solves the scores of all rounds for features, and `neighbour_sums` the sums of all rounds
+(`attention_rounds`). In addition `neighbour_sums` attacks one round. For one head and a target i, the client
+of i receives sums over groups of its neighbours j at other clients, sum_j e_ij W h_j and sum_j e_ij. With
+exchange=plaintext a group is the neighbours at one client, with exchange=secure those at all other clients.
+The client knows its edges, so it knows the members of each group.
 
     alone        a group of one: the quotient of the two sums is W h_j
     subtraction  W h_j of a known j gives c_j = att_src . W h_j and e_ij, so its terms are subtracted from all
                  other groups of the client's nodes, which may leave one member; and so on
     groups       the quotient is the mean with weights e_ij, the guess for every member that is left
-    features     if W has at least as many columns as rows, W h_j gives h_j; else each further round, whose W
-                 differs, gives as many more equations
+    features     if W has at least as many columns as rows, W h_j gives h_j
 
-The set-up is run again, and the sums are those of the first layer for the first weights, as in an evaluation.
-Solving for several members of groups of several targets at once, or over rounds, is not tried: what is not
+In this round the sums are those of the first layer for the first weights, as in an evaluation. What is not
 recovered here is not shown to be safe.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from graphfed.audit.attacks.attention_rounds import (
+    FromSums,
+    attack_scores,
+    attack_sums,
+    receive,
+    sums_received,
+)
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.prepared_data import prepared_data
 from graphfed.federation import Federation, Located
@@ -35,9 +40,9 @@ from graphfed.methods.attention_sums.neighbour_sums import Targets
 from graphfed.methods.base import Task
 from graphfed.tasks.inputs import local_federation
 
-__all__ = ["CHECK", "Found", "attack_sums"]
+__all__ = ["CHECK", "SCORES", "Found", "attack_one_round"]
 
-#: The largest error of a recovered number, relative to the largest number of the node.
+#: The largest error of a recovered number of W h, relative to the largest number of the node.
 TOLERANCE = 1e-3
 
 
@@ -80,7 +85,7 @@ class Group:
     sums: np.ndarray
 
 
-def attack_sums(fed: Federation, data: Located, task: Task, config: AttentionSumsConfig) -> Found:
+def attack_one_round(fed: Federation, data: Located, task: Task, config: AttentionSumsConfig) -> Found:
     """Run the attack of every client on the sums that it receives in the first layer.
 
     Args:
@@ -122,20 +127,14 @@ def _groups(
     cohort: Cohort, targets: Targets, received: Tensor, totals: bool, heads: int
 ) -> dict[int, list[Group]]:
     """List the groups whose sums each client receives, by the index of the client."""
-    ids, order = torch.sort(cohort.id)
-    neighbour = order[torch.searchsorted(ids, cohort.cross_id)].tolist()
-    members: dict[tuple[int, int], set[int]] = defaultdict(set)
-    rows, owners = cohort.cross_row.tolist(), cohort.cross_client.tolist()
-    for row, owner, other in zip(rows, owners, neighbour, strict=True):
-        members[row, -1 if totals else owner].add(other)
     sums = received.detach().double().numpy()
     sums = sums.reshape(len(sums), heads, -1)
     found: dict[int, list[Group]] = defaultdict(list)
     client = cohort.client.tolist()
-    pairs = list(zip(targets.row.tolist(), targets.asked.owner.tolist(), strict=True))
-    keys = {(row, -1): row for row, _ in pairs} if totals else {pair: at for at, pair in enumerate(pairs)}
-    for key, at in keys.items():
-        found[client[key[0]]].append(Group(key[0], set(members[key]), sums[at].copy()))
+    for parts, target, members in sums_received(cohort, targets, totals):
+        # A total has a row for each row of the cohort, and a client's sum one for each part.
+        (at,) = [target] if totals else parts
+        found[client[target]].append(Group(target, members, sums[at].copy()))
     return found
 
 
@@ -219,16 +218,62 @@ def _cosine(one: np.ndarray, two: np.ndarray) -> float:
     return float(one @ two / max(np.linalg.norm(one) * np.linalg.norm(two), 1e-30))
 
 
-# ---- the check ---------------------------------------------------------------------------------------------
+# ---- the checks --------------------------------------------------------------------------------------------
+
+#: What an attacker without these messages knows.
+BASELINE = "none: without these messages a client has no features of other clients' nodes"
+NO_NEIGHBOURS = "no leak: no node has a neighbour at another client"
+
+
+def run_scores(audited: AuditedRun) -> Finding:
+    """Count the nodes of other clients whose features a client computes from their scores."""
+    received = receive(audited)
+    if not received.scored:
+        left_out = (
+            f"no node of another client's {received.pairs} has enough neighbours for a score to be sent"
+        )
+        return Finding(left_out, BASELINE, "no leak: no score is sent", False, 0.0, no_signal=0.0)
+    found = attack_scores(received)
+    sample = "" if found.attacked == received.scored else f" (a sample of {received.scored})"
+    how = ", with the knowledge that features are sparse" if found.sparse else ""
+    result = (
+        f"from the scores of {received.passes} rounds and evaluations ({found.rank} independent equations "
+        f"for {found.features} features), clients compute all features of {found.recovered} of "
+        f"{found.attacked} nodes{sample} that are neighbours at other clients{how}"
+    )
+    if found.recovered:
+        result += f"; largest error {found.largest_error:.1g} of the node's largest feature"
+        verdict = "leaks exactly: clients compute these features; no setting of this method prevents it"
+    else:
+        verdict = (
+            f"leaks exactly: clients compute {found.rank} linear functions of the {found.features} features "
+            "of these nodes, and more in every round; no setting of this method prevents it"
+        )
+    details = {**asdict(found), "scored": received.scored, "neighbours": received.pairs}
+    value = found.recovered / found.attacked
+    return Finding(result, BASELINE, verdict, True, value, no_signal=0.0, details=details)
+
+
+def described(found: FromSums) -> str:
+    """Describe what sums over one number of members give."""
+    which = f"{found.sums} sums over {found.members}"
+    if not found.attacked:
+        why = "too much work" if found.equations >= found.unknowns else f"{found.equations} equations"
+        return f"{which} not attacked ({why}, {found.unknowns} unknowns)"
+    worst = f" (largest error {found.largest_error:.1g})" if found.recovered else ""
+    return f"{found.recovered} of {found.attacked} attacked of {which} give all features{worst}"
 
 
 def run(audited: AuditedRun) -> Finding:
-    """Count the neighbours at other clients whose transformed features a client computes."""
+    """Count the neighbours at other clients whose transformed features, or features, a client computes."""
     config = audited.config.training
     assert isinstance(config, AttentionSumsConfig)
     fed = local_federation(audited.config, audited.inputs)
     data, task = prepared_data(fed, audited.config, audited.inputs)
-    found = attack_sums(fed, data, task, config)
+    found = attack_one_round(fed, data, task, config)
+    received = receive(audited) if found.neighbours else None
+    sizes = [] if received is None else attack_sums(received, audited)
+    solved = [each for each in sizes if each.recovered]
     fraction = found.recovered / found.neighbours if found.neighbours else 0.0
     groups = (
         ""
@@ -238,25 +283,35 @@ def run(audited: AuditedRun) -> Finding:
             f"the client's own nodes: {found.no_signal:.2f})"
         )
     )
+    rounds = ""
+    if received is not None:
+        rounds = f". From {received.passes} rounds and evaluations: " + ("; ".join(map(described, sizes)))
+    width = config.attention_heads[0] * (config.hidden if config.layers > 1 else task.num_classes)
     if found.features:
         verdict = "leaks exactly: clients compute these features from one round"
+    elif solved:
+        sums = " and ".join(str(each.members) for each in solved)
+        verdict = f"leaks exactly: clients compute features from the sums of many rounds over {sums} nodes"
     elif found.recovered:
-        width = config.attention_heads[0] * (config.hidden if config.layers > 1 else task.num_classes)
         verdict = (
             f"leaks exactly: clients compute {width} linear functions of the features of these nodes, and as "
             "many others in every round"
         )
+    elif found.neighbours and not any(each.attacked for each in sizes):
+        verdict = (
+            "not measured: one round shows no single neighbour, and the sums of many rounds were not attacked"
+        )
     elif found.neighbours:
-        verdict = "no single neighbour is computed from one round; sums of several rounds are not attacked"
+        verdict = "no leak found in sums by these attacks, which does not prove that there is none"
     else:
-        verdict = "no leak: no node has a neighbour at another client"
+        verdict = NO_NEIGHBOURS
     return Finding(
-        result=f"from the sums of the first layer, clients compute W h of {found.recovered} of "
+        result=f"from the sums of the first layer in one round, clients compute W h of {found.recovered} of "
         f"{found.neighbours} neighbours at other clients ({100 * fraction:.1f} %), {found.alone} of them "
-        f"from a sum over one neighbour{groups}",
-        baseline="none: without the sums a client has no features of other clients' nodes",
+        f"from a sum over one neighbour{groups}{rounds}",
+        baseline=BASELINE,
         verdict=verdict,
-        leaks=found.recovered > 0,
+        leaks=None if verdict.startswith("not measured") else bool(found.recovered or solved),
         value=fraction,
         no_signal=0.0,
         details={
@@ -270,14 +325,23 @@ def run(audited: AuditedRun) -> Finding:
                 if np.isnan(found.similarity)
                 else {"similarity": found.similarity, "similarity_without": found.no_signal}
             ),
+            "rounds": [asdict(each) for each in sizes],
         },
     )
 
 
+SCORES = Check(
+    name="neighbour_scores",
+    tests="features of other clients' nodes, from their attention scores",
+    attacker="a curious client: the weights and the scores that it receives in all rounds and evaluations",
+    run=run_scores,
+    methods=("attention_sums",),
+    transfers=("attention_sums/scores",),
+)
 CHECK = Check(
     name="neighbour_sums",
-    tests="transformed features of other clients' nodes, from sums over a node's neighbours",
-    attacker="a curious client: the sums that it receives for its nodes in one evaluation",
+    tests="features of other clients' nodes, from sums over a node's neighbours",
+    attacker="a curious client: the sums that it receives for its nodes, in one evaluation and in all rounds",
     run=run,
     methods=("attention_sums",),
     transfers=("attention_sums/parts",),

@@ -78,9 +78,10 @@ def transform(
         linear(z, per_head(_dense(weights[f"layers.{layer}.{name}"])), batch, layer)
         for name in ("att_src", "att_dst")
     )
-    if not bool((source.abs() <= LARGEST_SCORE).all()):
+    largest = source.detach().abs()
+    if not bool((largest <= LARGEST_SCORE).all()):
         raise InputError(
-            f"a score of size {float(source.abs().max()):.3g} in layer {layer + 1} cannot be exponentiated: "
+            f"a score of size {float(largest.max()):.3g} in layer {layer + 1} cannot be exponentiated: "
             f"expected at most {LARGEST_SCORE:g}; training has diverged, use a smaller learning rate, or "
             "features=unit"
         )

@@ -23,20 +23,21 @@ LeakyReLU's kink, e^(c_j) [W h_j, 1] where c_j > -a_i and e^(0.2 c_j) [W h_j, 1]
 but they are twice as many numbers and show in addition which neighbours lie on which side. So any
 function psi can be used.
 
-**Sums are not a protection by themselves.** docs/papers/fedgat.md, "From sums", has the argument and the
-attack.
+**This method protects no features from other clients, whichever settings are used.** docs/papers/fedgat.md,
+"What each participant learns from sums", has the argument; `audit/attacks/attention_rounds.py` is the attack.
 
+- A client with a neighbour of i reads a_i in every round, under every setting. In the first layer a_i is
+  linear in x_i, and the client knows W and a_1: d / heads rounds give all d features of i.
 - The client of i, with exchange=plaintext, reads the sum of each other client; the sum over one neighbour
-  gives W h_j of that neighbour. With exchange=secure it reads the total over the other clients, which is
-  the neighbour's where there is only one. W differs in each round, so sums of many rounds say more
-  about features than one of them; no bound is given.
-- A client with a neighbour of i reads a_i in every round, and the gradient of the loss with respect to the
-  sum of i, which in the last layer shows the label of a training node i.
-- The server reads gradients (with aggregation=secure their sum) and scores, and no feature, embedding or
+  gives W h_j of that neighbour. With exchange=secure it reads the total over the other clients. W differs in
+  each round, so a sum or total over few neighbours gives the features of all of them after enough rounds.
+- A client with a neighbour of i also reads the gradient of the loss with respect to the sum of i, which in
+  the last layer shows the label of a training node i.
+- The server reads gradients (with aggregation=secure their sum) and metrics, and no feature, embedding or
   edge.
 
-`min_group` leaves sums over few neighbours out. It changes the network, and members of larger groups are
-hidden among each other in a single round only.
+`min_group` leaves sums over few neighbours out, and no scores of the nodes that keep a sum. It changes the
+network.
 
 Differs from the paper: nothing is sent before training but ids. Scores are exact, psi has its kink, and
 dropout acts on the input and the attention of every layer. Edge weights are ignored, as by every GAT here.
@@ -302,10 +303,12 @@ METHOD = Method(
         shared_model=True,
     ),
     sends=Sent(
-        summary="scores of nodes and sums over their neighbours, for every layer; gradients, every round",
-        protection="none: a sum over one neighbour is that neighbour's, and a gradient of the last layer "
-        "shows a label; with exchange=secure a client reads totals over the other clients only, with "
-        "aggregation=secure the server reads the sum of the gradients only",
+        summary="scores of nodes and sums over their neighbours, for every layer (clients compute features "
+        "from them); gradients, every round",
+        protection="none for features: from scores, and from sums of many rounds, clients compute the "
+        "features of their nodes' neighbours under every setting, and a gradient of the last layer shows a "
+        "label; with exchange=secure a client reads totals over the other clients, with aggregation=secure "
+        "the server reads the sum of the gradients",
         messages=MESSAGES,
     ),
     defaults={

@@ -21,7 +21,8 @@ Security parameter: 128 bits (`crypto.pairwise`). Corruption model: all particip
 the server relays the public keys unchanged. Argument: a mask is a stream that cannot be distinguished from
 uniform words without the key of the two contributors, and every key is used for one mask only. So the parts
 that the client of i receives are uniform except for their total, as long as it does not work with all
-contributors but one. What leaks: totals; to each contributor which other clients have neighbours of i.
+contributors but one. What leaks: totals; to each contributor which other clients have neighbours of i. This
+does not protect features: totals of many rounds can be solved for them, and scores are not masked (`method`).
 """
 
 import hmac
@@ -430,13 +431,15 @@ MESSAGES: Mapping[str, str] = {
     "node, once, which clients have neighbours of the node.",
     "attention_sums/scores": "In every round and evaluation, for each layer: a client sends every client "
     "with a neighbour of a node the node's score as a target, one number for each head. The receiver reads "
-    "it. It is a linear function of the node's features, in later layers of its embedding.",
+    "it, whichever protection the run uses. In the first layer it is a linear function of the node's "
+    "features with weights that the receiver knows, so the scores of many rounds give the features away.",
     "attention_sums/parts": "In every round and evaluation, for each layer: a client sends the client of "
     "a node the sum over its own neighbours of the node, of the transformed features (in later layers, "
     "embeddings) times the exponential of a score, and of these exponentials. With exchange=plaintext the "
     "receiver reads each sum; a sum over one neighbour is that neighbour's. With exchange=secure it "
-    "reads the total over the other clients, which is one client's sum if only one has neighbours. With "
-    "protocols=simulated there are no masks.",
+    "reads the total over the other clients, which is one client's sum if only one has neighbours. From the "
+    "sums or totals of many rounds over few neighbours it computes their features. With protocols=simulated "
+    "there are no masks.",
     "attention_sums/parts/grad": "In every round, for each layer: the client of a node sends the gradient of "
     "the loss with respect to the node's sum to every client with a neighbour of it. The receiver reads it. "
     "In the last layer it shows the label of a training node.",
