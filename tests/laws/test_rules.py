@@ -215,10 +215,19 @@ def test_admm_and_scaffold_reach_the_common_optimum_where_fedavg_stops_short() -
 
 
 @pytest.mark.parametrize("form", ["plaintext", pytest.param("simulated", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("weight_decay", [0.0, 1e-2])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 @pytest.mark.parametrize("rule", RULES)
-def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(rule: str, form: str) -> None:
+def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(
+    rule: str, optimizer: str, weight_decay: float, form: str
+) -> None:
+    """Without weight decay the gradient of some weights is 0 but for rounding errors, which Adam must not
+    turn into steps."""
+    if rule == "scaffold" and optimizer != "sgd":
+        pytest.skip("scaffold has steps of sgd only")
     world = last_round_stands(make_world(1))
-    settings = {**settings_of(rule), "weight_decay": 1e-2, "dropout": 0.4, **protection("aggregation", form)}
+    settings = {"optimizer": optimizer, **settings_of(rule), "weight_decay": weight_decay, "dropout": 0.4}
+    settings |= protection("aggregation", form)
     fast, fed = run_local("distgat", world, **settings)
     slow, oracle = run_local("distgat", world, "one at a time", **settings)
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)

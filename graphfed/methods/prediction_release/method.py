@@ -135,7 +135,8 @@ def setup(fed: Federation, data: Located, task: Task, config: PredictionReleaseC
     check_sums(fed, config.aggregation, fed.num_clients)
     has_pairs = fed.clients.run(counts_pairs, data)
     what = ("training nodes that have neighbours",)
-    check_contributors(fed, has_pairs, what, config.aggregation, name="prediction_release/contributors")
+    with fed.phase("eval"):  # no cost of training, as for the other counts of contributors
+        check_contributors(fed, has_pairs, what, config.aggregation, name="prediction_release/contributors")
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     values = {
         "weights": weights,
