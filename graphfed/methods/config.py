@@ -186,7 +186,8 @@ class ClassWeightSettings:
     class_weights: Literal["none", "balanced"] = Field(
         default="none",
         description="weight of each class in the training loss; none: all equal; balanced: inversely "
-        "proportional to its number of training nodes at all clients",
+        "proportional to its number of training nodes at all clients, so that each class that occurs in "
+        "training has the same total weight",
     )
 
 

@@ -15,12 +15,12 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn.functional import elu, leaky_relu
+from torch.nn.functional import elu
 
 from graphfed.nn.batch import Batch, Block, BlockMaker, View
 from graphfed.nn.layers import Dropout, add_bias, linear
 from graphfed.nn.maxpool import neighbour_max, sparse_maxima
-from graphfed.nn.sparse import SparseMatrix, SparseWeights, entry_sums, row_softmax, spmm
+from graphfed.nn.sparse import SparseMatrix, SparseWeights, attention_weights, spmm
 from graphfed.random import entry_words, fold, glorot
 
 __all__ = [
@@ -372,8 +372,7 @@ def attend(
     target = scores[heads:].index_select(1, block.own)  # [heads, N_out]
     # The copies of the pattern lie on the adjacency's diagonal, so vectors over its rows, columns and entries
     # are ordered head by head.
-    score = leaky_relu(entry_sums(block.adjacency, target.flatten(), source.flatten()), 0.2)  # [heads * E]
-    alpha = row_softmax(block.adjacency, score)
+    alpha = attention_weights(block.adjacency, target.flatten(), source.flatten(), 0.2)  # [heads * E]
     if dropout is not None:
         assert block.words is not None
         alpha = dropout.edges(alpha.view(heads, -1), block.words, layer).flatten()

@@ -13,7 +13,17 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-__all__ = ["OPTIMIZERS", "AdamState", "Optimizer", "adam", "adam_init", "init_state", "optimizer_step", "sgd"]
+__all__ = [
+    "OPTIMIZERS",
+    "AdamState",
+    "Optimizer",
+    "adam",
+    "adam_init",
+    "choose_rows",
+    "init_state",
+    "optimizer_step",
+    "sgd",
+]
 
 #: The optimisers that methods can be trained with.
 Optimizer = Literal["sgd", "adam", "adamw"]
@@ -149,6 +159,20 @@ def adam(
             before = w[rows] * (1 - lr * weight_decay) if decoupled else w[rows]
             torch.addcdiv(before, m[rows] * (-lr / first[rows]), root, out=x[rows])
     return new, after
+
+
+def choose_rows(chosen: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """Choose between two tensors row by row.
+
+    Args:
+        chosen: [R] bool: the rows of the new one.
+        new: [R, ...].
+        old: [R, ...].
+
+    Returns:
+        [R, ...].
+    """
+    return torch.where(chosen.view(-1, *[1] * (new.dim() - 1)), new, old)
 
 
 def _chunks(x: Tensor) -> Iterator[slice]:

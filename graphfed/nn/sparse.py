@@ -4,7 +4,7 @@ Shape letters, here and in the whole package: N rows (nodes), M columns, E store
 H hidden width, C classes, K clients of a cohort, P stored (client, feature) pairs.
 
 The differentiable operations keep the pattern: `spmm` multiplies, `entry_sums` computes a value of every
-stored entry from its row and its column, and `row_softmax` normalises the entries of each row.
+stored entry from its row and its column, and `attention_weights` normalises such values over each row.
 """
 
 import warnings
@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 from graphfed.nn.pattern import Pattern, count_pointers, row_pointers, stable_order
 
 __all__ = [
     "SparseMatrix",
     "SparseWeights",
+    "attention_weights",
     "entry_sums",
     "multiply",
     "pair_columns",
     "ranges",
-    "row_softmax",
     "shift_columns",
     "spmm",
     "sums_by",
@@ -371,37 +372,56 @@ def entry_sums(matrix: SparseMatrix, left: Tensor, right: Tensor) -> Tensor:
     return result
 
 
-class _RowSoftmax(torch.autograd.Function):
+class _AttentionWeights(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, matrix: SparseMatrix, scores: Tensor) -> Tensor:
-        ctx.matrix = matrix
+    def forward(ctx: Any, matrix: SparseMatrix, target: Tensor, source: Tensor, slope: float) -> Tensor:
+        ctx.matrix, ctx.slope = matrix, slope
+        scores = target.index_select(0, matrix.row).add_(source.index_select(0, matrix.indices))
+        positive = scores > 0
+        scores = leaky_relu(scores, slope)
         # Subtract each row's largest score: the softmax stays the same, and exp cannot overflow.
         top = torch.segment_reduce(scores, "max", offsets=matrix.indptr, unsafe=True)
         weight = (scores - top.index_select(0, matrix.row)).exp_()
         alpha = weight.div_(_row_sums(matrix, weight).index_select(0, matrix.row))
-        ctx.save_for_backward(alpha)
+        ctx.save_for_backward(alpha, positive)
         return alpha
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (alpha,) = ctx.saved_tensors
+        matrix, slope = ctx.matrix, ctx.slope
+        alpha, positive = ctx.saved_tensors
         # d alpha_e / d score_f = alpha_e (1[e = f] - alpha_f) for entries e and f of a row.
-        weighted = alpha * grad
-        mean = _row_sums(ctx.matrix, weighted)
-        return None, weighted.addcmul_(alpha, mean.index_select(0, ctx.matrix.row), value=-1)
+        grad = alpha * grad
+        grad = grad.addcmul_(alpha, _row_sums(matrix, grad).index_select(0, matrix.row), value=-1)
+        grad_source = _column_sums(matrix, torch.where(positive, grad, slope * grad))
+        # The gradients g_e of a row's scores add up to 0, so with slopes s_e of the entries
+        #     d / d target = sum_e s_e g_e = sum_e (s_e - s) g_e = (1 - s) sum of g_e over positive entries
+        # for the slope s of negative entries, and 0 if all entries are positive. sum_e s_e g_e has rounding
+        # errors in place of the zeros, and an optimiser that divides by the size of gradients follows them.
+        is_mixed = _row_sums(matrix, (~positive).to(grad.dtype)) > 0
+        counted = positive & is_mixed.index_select(0, matrix.row)
+        return None, (1 - slope) * _row_sums(matrix, grad.masked_fill(~counted, 0)), grad_source, None
 
 
-def row_softmax(matrix: SparseMatrix, scores: Tensor) -> Tensor:
-    """Apply softmax to the entries of each row. Differentiable.
+def attention_weights(matrix: SparseMatrix, target: Tensor, source: Tensor, slope: float) -> Tensor:
+    """Compute the softmax of leaky_relu(target[row] + source[column]) over the entries of each row.
+
+    Differentiable in both scores. The gradient of a target's score is exactly 0 if the scores of its row are
+    all positive, or all not.
 
     Args:
         matrix: [N, M]. Values are not used.
-        scores: [E], a score for each stored entry.
+        target: [N].
+        source: [M].
+        slope: The slope of negative scores.
 
     Returns:
-        [E]: exp(score), divided by the sum of exp(score) over the row.
+        [E].
+
+    Reference:
+        Velickovic et al. 2018, Eq. (3).
     """
-    result: Tensor = _RowSoftmax.apply(matrix, scores)  # type: ignore[no-untyped-call]
+    result: Tensor = _AttentionWeights.apply(matrix, target, source, slope)  # type: ignore[no-untyped-call]
     return result
 
 

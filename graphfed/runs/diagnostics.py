@@ -59,6 +59,7 @@ TITLES = {
     "no_better_than_chance": "no better than chance",
     "large_loss": "very large loss",
     "coarse_ranks": "AUC and average precision are rough",
+    "nothing_generated": "no neighbour was generated",
     "central_below_isolated": "pooled training is below training alone",
     "worse_than_last_value": "worse than repeating the last value",
     "unequal_settings": "rows with different training settings",
@@ -123,6 +124,7 @@ class Evidence:
         scored: How many nodes or pairs were scored in "val" and "test", where that is known.
         rank_error: How far the test metrics that depend on the order of scores may be from their exact
             values.
+        generated: How many neighbours the clients generated; None if they generate none or it is not known.
     """
 
     task: str
@@ -138,6 +140,7 @@ class Evidence:
     class_names: Sequence[str] = ()
     scored: Mapping[str, float] = field(default_factory=dict)
     rank_error: float = 0.0
+    generated: int | None = None
 
     @property
     def is_error(self) -> bool:
@@ -166,7 +169,16 @@ def check_run(run: Evidence) -> list[ResultWarning]:
     Returns:
         The warnings; an empty list for a healthy run.
     """
-    checks = (_best_round, _oscillation, _unpredicted_classes, _majority, _chance, _loss, _rank_error)
+    checks = (
+        _best_round,
+        _oscillation,
+        _unpredicted_classes,
+        _majority,
+        _chance,
+        _loss,
+        _rank_error,
+        _nothing_generated,
+    )
     return [warning for check in checks for warning in check(run)]
 
 
@@ -205,6 +217,7 @@ def diagnose(
         class_names=class_names,
         scored=outcome.details.get("scored", {}),
         rank_error=outcome.details.get("rank_error", 0.0),
+        generated=_generated(outcome),
     )
     settings = dataclasses.asdict(training)
     return {
@@ -416,6 +429,24 @@ def _rank_error(run: Evidence) -> Iterator[ResultWarning]:
             f"The test AUC and average precision may be off by up to {run.rank_error:.2g}, because most "
             "scores lie in a few narrow ranges. Compute them from predictions.parquet if "
             "you need them exactly.",
+        )
+
+
+def _generated(outcome: "Outcome") -> int | None:
+    """Add up the neighbours that the clients of this process generated."""
+    parts = () if outcome.client_statistics is None else outcome.client_statistics.parts
+    counts = [part["generated_neighbours"] for part in parts if "generated_neighbours" in part]
+    return sum(int(count.sum()) for count in counts) if counts else None
+
+
+def _nothing_generated(run: Evidence) -> Iterator[ResultWarning]:
+    """The clients have generators of missing neighbours, and generated none."""
+    if run.generated == 0:
+        yield ResultWarning(
+            "nothing_generated",
+            "No client generated a neighbour: the generators predict fewer than half a missing neighbour for "
+            "every node. The result is that of fedavg with the same settings, which costs less. Use fedavg, "
+            "or train the generators for more steps (generator_steps) or at another rate (generator_lr).",
         )
 
 

@@ -18,6 +18,8 @@ import numpy as np
 
 from graphfed.errors import GraphfedError, InputError
 from graphfed.federation import Federation, Located
+from graphfed.federation.secure.aggregation import check_contributors, check_sums
+from graphfed.federation.secure.protection import needs_parts
 from graphfed.federation.series import TaskData
 from graphfed.federation.state import roster_code, roster_of
 from graphfed.files import JsonObject
@@ -25,11 +27,17 @@ from graphfed.memory import peak_memory
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import feature_scaling
 from graphfed.methods.common.local_training import choose_clients
-from graphfed.methods.config import CommonSettings, TrainingSettings, clients_in_round, samples_clients
+from graphfed.methods.config import (
+    CommonSettings,
+    TrainingSettings,
+    clients_in_round,
+    samples_clients,
+    sum_protection,
+)
 from graphfed.random import fold, permutation
 from graphfed.runs.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
 from graphfed.runtime.interrupts import Interrupted
-from graphfed.tasks.evaluation import SECURE_MESSAGES, AnyEvaluation, Scored
+from graphfed.tasks.evaluation import CONTRIBUTORS, SECURE_MESSAGES, AnyEvaluation, Scored
 from graphfed.tasks.outcome import Metrics, Outcome
 from graphfed.tasks.registry import TASKS, get_task
 
@@ -177,6 +185,26 @@ def agree_before_setup(
     data, scaling = feature_scaling.scale_features(fed, data, method, config, task)
     agree = get_task(task.name).agree
     return data if agree is None else agree(fed, data, task, config), scaling
+
+
+def check_sums_of_run(
+    fed: Federation,
+    data: TaskData,
+    evaluation: AnyEvaluation,
+    enrolled: np.ndarray | None,
+    config: CommonSettings,
+) -> None:
+    """Refuse a run whose sums cannot hide a client: too few take part, or too few have data in a part of the
+    split.
+    """
+    protection = sum_protection(config)
+    if not needs_parts(protection):
+        return
+    with taking_part(fed, enrolled):
+        check_sums(fed, protection, clients_in_round(config, int(fed.roster.sum())))
+        present = fed.present()
+    has_parts = fed.clients.run(evaluation.has_parts, evaluation.at_clients(data), present)
+    check_contributors(fed, has_parts, evaluation.parts, protection, name=CONTRIBUTORS)
 
 
 @dataclass
@@ -356,9 +384,10 @@ def train(
     fed.on_message = partial(watch.report, "note", 0, None)
     fed.on_stage = partial(watch.report, "stage", 0, None)
     fed.begin(f"setting up {method.name}")
-    with fed.phase("eval"):
-        prepared = evaluation.prepare(fed, data, task, config)
     enrolled = evaluation.enrolled(fed, data)
+    with fed.phase("eval"):
+        check_sums_of_run(fed, data, evaluation, enrolled, config)
+        prepared = evaluation.prepare(fed, data, task, config)
     data, scaling = agree_before_setup(fed, data, method, task, config)
     training = _Training(fed, method, data, task, config, evaluation, prepared, enrolled)
     with taking_part(fed, enrolled):

@@ -17,7 +17,15 @@ from graphfed.federation.secure.aggregation import messages
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
 
-__all__ = ["HIDDEN_SCORES", "SECURE_MESSAGES", "AnyEvaluation", "Evaluation", "Predicted", "Scored"]
+__all__ = [
+    "CONTRIBUTORS",
+    "HIDDEN_SCORES",
+    "SECURE_MESSAGES",
+    "AnyEvaluation",
+    "Evaluation",
+    "Predicted",
+    "Scored",
+]
 
 #: The predictions of a worker: nodes [n] and logits [n, C], pairs [n] and scores [n], or the first steps of
 #: windows [W] and forecasts [P, W, n].
@@ -29,13 +37,22 @@ Prepared = TypeVar("Prepared")
 
 #: The name of the transfers of hidden sums of scores, in all tasks.
 HIDDEN_SCORES = "scores"
+#: The name of the transfers that count the clients with data for each sum.
+CONTRIBUTORS = "contributors"
 #: The descriptions of the transfers of every evaluation with aggregation=secure.
-SECURE_MESSAGES = messages(
-    HIDDEN_SCORES,
-    "With aggregation=secure, in every evaluation",
-    "the scores of a client's predictions, as counts, and once, before training, the number of its "
-    "validation nodes of each class",
-)
+SECURE_MESSAGES = {
+    **messages(
+        HIDDEN_SCORES,
+        "With aggregation=secure, in every evaluation",
+        "the scores of a client's predictions, as counts, and once, before training, the number of its "
+        "validation nodes of each class",
+    ),
+    **messages(
+        CONTRIBUTORS,
+        "With aggregation=secure, once before training",
+        "for each part of the split, 1 if a client has data in it and 0 if not",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,9 @@ class Evaluation(Generic[Data, Config, Prepared]):
         decides: (config, prepared) -> the name of the validation metric that selects rounds.
         messages: The descriptions of the transfers with aggregation=plaintext (see `Sent.messages`).
         prepare: (fed, data, task, config) -> the values that every scoring needs; called once.
+        parts: The nouns for what the sums of training, validation and test add up.
+        has_parts: (cohort, present) -> for each of `parts`, whether each client has any, bool
+            [K_h, len(parts)]. `present` are the clients that take part in training and validation, [K_h].
         score: (fed, data, outputs, target, name, prepared, config) -> every client's own scores at the
             clients (None if clients cannot select rounds by them), and a `Scored` at the server. `name`
             starts the names of the plaintext transfers.
@@ -89,6 +109,8 @@ class Evaluation(Generic[Data, Config, Prepared]):
     decides: Callable[[Config, Prepared], str]
     messages: Mapping[str, str]
     prepare: Callable[[Federation, Data, Task, Config], Prepared]
+    parts: tuple[str, ...]
+    has_parts: Callable[[Any, Tensor], Tensor]
     score: Callable[
         [Federation, Data, Located, str, str, Prepared, Config], tuple[Located | None, Located[Scored]]
     ]

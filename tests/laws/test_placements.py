@@ -1,6 +1,8 @@
 """Placement must not change results: stacked, one client at a time, and separate processes are one
 program."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +21,7 @@ from worlds import (
     stateful_optimizer,
 )
 
+from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.data.partitions.tables import Partition
 from graphfed.federation.payload import part_of
@@ -195,6 +198,28 @@ def test_every_backbone_and_depth_is_the_same_in_both_placements(name, backbone,
     assert fed.ledger.to_json() == oracle.ledger.to_json()
 
 
+def lonely_world() -> World:
+    """Clients with edges among their nodes; without any edge; of one node without a neighbour; of one node
+    with a remote neighbour only; and with edges but no remote neighbour."""
+    i = np.arange(14)
+    ends = [(0, 1), (1, 2), (2, 3), (3, 8), (12, 13), (0, 13), (9, 10), (10, 11)]
+    x = np.random.default_rng(3).random((14, 4)).astype(np.float32)
+    graph = make_graph("lonely", x, i % 3, np.array(ends).T, num_classes=3)
+    client = np.array([0, 0, 0, 0, 1, 1, 1, 2, 3, 4, 4, 4, 0, 0])
+    split = Split("own", i % 2 == 0, i % 4 == 1, i % 4 == 3)
+    return World(graph, split, from_assignment(graph, client, num_clients=5))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", SHIPPED)
+def test_clients_without_neighbours_are_the_same_in_both_placements_at_every_depth(name, layers):
+    settings = {"rounds": 2, **having(name, layers=layers, dropout=0.4)}
+    fast, fed = run_local(name, lonely_world(), **settings)
+    slow, oracle = run_local(name, lonely_world(), "one at a time", **settings)
+    assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
+    assert fed.ledger.to_json() == oracle.ledger.to_json()
+
+
 @pytest.mark.parametrize("name", [name for name in SHIPPED if having(name, output_heads=3)])
 @pytest.mark.sampled(5)
 def test_averaged_output_heads_are_the_same_in_both_placements(name):
@@ -233,3 +258,41 @@ def test_the_weights_that_isolated_clients_keep_are_the_same_in_both_placements(
     for k, alone in enumerate(slow.state.weights.parts):
         for name, w in part_of(stacked, k).items():
             assert torch.allclose(w, part_of(alone, 0)[name], rtol=0, atol=1e-12), (k, name)
+
+
+def without_training_at(world: World, k: int) -> World:
+    """The same world, in which client k has no training node."""
+    client = world.partition.held_client[np.argsort(world.partition.held_id)]
+    train = world.split.train & (client != k)
+    return World(world.graph, Split("few", train, world.split.val, world.split.test), world.partition)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("name", [name for name in METHODS if get_method(name).personal])
+def test_a_client_without_training_nodes_does_not_train(name, optimizer):
+    """Weight decay and penalties move neither its model nor its mask."""
+    world = last_round_stands(without_training_at(make_world(2), 1))
+    settings = {"rounds": 40, "lr": 0.05, "weight_decay": 0.1, "dropout": 0.0, "optimizer": optimizer}
+    settings |= having(name, mask_l1=0.05, client_state="keep")
+    trained = run_local(name, world, **settings)[0].state.values
+    first = run_local(name, world, **{**settings, "rounds": 1, "lr": 1e-9})[0].state.values
+    kept = "mask" if name == "fedpub" else "weights"  # fedpub's weights are the average of the others'
+    for key, w in part_of(trained[kept].parts[0], 1).items():
+        assert torch.allclose(w, part_of(first[kept].parts[0], 1)[key], rtol=0, atol=1e-7), key
+
+
+@pytest.mark.parametrize("rule", ["fedavg", "fedprox", "fedadam", "scaffold", "fedsgd", "admm"])
+def test_a_client_without_training_nodes_moves_nothing_at_others(rule):
+    """Whatever its features, the model is that of the clients with training nodes."""
+    world = last_round_stands(without_training_at(make_world(2, sparse=False), 1))
+    settings = {**SETTINGS, "rule": rule, "optimizer": "sgd" if rule == "scaffold" else "adam"}
+    settings |= {"local_steps": 1 if rule == "fedsgd" else 2, "features": "raw"}
+    node = world.partition.held_id[world.partition.held_client == 1]
+    x = np.array(world.graph.x)
+    x[node] = 5 - 3 * x[node]
+    graph = replace(world.graph, x=x)
+    other = World(graph, world.split, replace(world.partition, graph_hash=graph.hash))
+    (one,) = run_local("distgat", world, **settings)[0].state.weights.parts
+    (two,) = run_local("distgat", other, **settings)[0].state.weights.parts
+    for key in one:
+        assert torch.equal(one[key], two[key]), key

@@ -5,16 +5,22 @@ server."""
 import contextlib
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import link_worlds
 import numpy as np
 import pytest
+import sensor_worlds
 import torch
+from methods_under_law import FORECASTERS, SHIPPED
 from scipy.stats import chi2
 from worlds import (
     ThreeWorkers,
     World,
+    as_asked,
+    cohorts_of,
     config_of,
     having,
     last_round_stands,
@@ -24,18 +30,27 @@ from worlds import (
     run_processes,
 )
 
+import graphfed as gf
 from graphfed.audit.transcript import _Recording
+from graphfed.data.graphs.graph import Split
 from graphfed.deployment.deploy import request
 from graphfed.deployment.rehearsal import collect, loopback_project
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Ledger
 from graphfed.federation.cohort import make_cohort, save_cohort
+from graphfed.methods.base import Method
 from graphfed.methods.config import AggregationSettings, LocalStepsSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.config import checked_training
 from graphfed.runs.train import train
 from graphfed.runtime.interrupts import StopRequest
 from graphfed.tasks.outcome import Outcome
+
+
+def sums(name: str) -> bool:
+    """Whether a method has sums over clients at the server, which a setting hides."""
+    return issubclass(get_method(name).config, AggregationSettings)
+
 
 #: Every shipped method that averages at the server, taken from its settings.
 AVERAGING = [
@@ -46,6 +61,8 @@ AVERAGING = [
 ]
 #: Those of them that go on without some of the clients.
 WITH_FEWER = [name for name in AVERAGING if get_method(name).dropouts]
+#: Every shipped method on graphs that has sums over clients at the server.
+SUMMING = [name for name in SHIPPED if sums(name)]
 #: lumos adds up gradients (test_lumos.py); forecasters statistics, weights and scores
 #: (test_forecasting_methods.py).
 OTHERS = [name for name in METHODS.own if not issubclass(get_method(name).config, AggregationSettings)]
@@ -223,23 +240,71 @@ def test_a_round_of_two_clients_is_refused_before_anything_is_sent(
     assert not fed.ledger.entries
 
 
-def with_training_at(clients: int) -> World:
-    """Five clients, of which the first few have training nodes."""
-    world = make_world(7, clients=5)
+def with_part_at(world: World, part: str, clients: int, method: Method) -> World:
+    """The same world, in which only a few clients have nodes in a part of the split."""
+    world = as_asked(method, world)
     client = world.partition.held_client[np.argsort(world.partition.held_id)]
-    train = world.split.train & (client < clients)
-    return World(
-        world.graph, type(world.split)("few", train, world.split.val, world.split.test), world.partition
-    )
+    masks = {name: getattr(world.split, name) for name in ("train", "val", "test")}
+    masks[part] = masks[part] & np.isin(client, np.unique(client[masks[part]])[:clients])
+    return World(world.graph, Split("few", **masks), world.partition)
 
 
-@pytest.mark.parametrize("protocols", ["real", "simulated"])
 @pytest.mark.parametrize("clients", [1, 2])
-def test_a_round_in_which_others_weigh_nothing_is_refused_before_weights_cross(
-    clients: int, protocols: str
+@pytest.mark.parametrize("part", ["train", "val", "test"])
+@pytest.mark.parametrize("name", SUMMING)
+def test_sums_of_one_or_two_clients_with_data_are_refused_before_anything_of_them_is_sent(
+    name: str, part: str, clients: int
 ) -> None:
-    with pytest.raises(InputError, match=f"but only {clients} of the 5 clients of this round have any:"):
-        run_local("fedavg", with_training_at(clients), aggregation="secure", protocols=protocols)
+    method = get_method(name)
+    world = with_part_at(make_world(7, clients=5), part, clients, method)
+    noun = {"train": "training", "val": "validation", "test": "test"}[part]
+    refused = f"needs 3 clients with {noun} nodes, but only {clients} of the {world.clients} clients ha"
+    for protocols in ("real", "simulated") if world.clients < 10 else ("simulated",):
+        config = config_of(method, aggregation="secure", protocols=protocols)
+        fed = Federation([tuple(range(world.clients))], simulated=protocols == "simulated")
+        data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
+        with pytest.raises(InputError, match=refused):
+            train(fed, method, data, world.task, config)
+        assert {entry.name.split("/")[0] for entry in fed.ledger.entries} == {"contributors"}
+
+
+@pytest.mark.parametrize("name", SUMMING)
+def test_the_command_and_the_python_api_refuse_them(name: str, tmp_path: Path) -> None:
+    world = with_part_at(make_world(7, clients=5), "train", 1, get_method(name))
+    world.partition.save(tmp_path / "partition.safetensors")
+    with pytest.raises(InputError, match=r"needs 3 clients with training nodes, but only 1 of the .* has"):
+        gf.run(
+            name, data=replace(world.graph, split=world.split), split="public", rounds=1, out=False,
+            partition=tmp_path / "partition.safetensors",
+            settings={"aggregation": "secure", "protocols": "simulated"},
+        )  # fmt: skip
+
+
+def test_links_that_one_client_scores_are_refused() -> None:
+    world = link_worlds.link_world()
+    one = np.arange(len(world.split.val)) == world.split.val.argmax()
+    split = replace(world.split, val=one, val_negative=world.split.val_negative[:, :0])
+    with pytest.raises(
+        InputError, match="needs 3 clients with validation pairs, but only 1 of the 36 clients"
+    ):
+        link_worlds.run_local(
+            "lumos", replace(world, split=split), aggregation="secure", protocols="simulated"
+        )
+
+
+@pytest.mark.parametrize(
+    ("steps", "noun"),
+    [(slice(0, 86), "training readings"), (slice(95, 120), "test readings")],
+)
+@pytest.mark.parametrize("name", [name for name in FORECASTERS if sums(name)])
+def test_readings_of_one_sensor_are_refused(name: str, steps: slice, noun: str) -> None:
+    world = sensor_worlds.sensor_world()
+    missing = world.sensors.missing.copy()
+    missing[steps, 1:] = True
+    readings = np.where(missing, np.float32(0), world.sensors.readings)
+    world = replace(world, sensors=replace(world.sensors, readings=readings, missing=missing))
+    with pytest.raises(InputError, match=f"needs 3 clients with {noun}, but only 1 of the 6 clients has any"):
+        sensor_worlds.run_local(name, world, aggregation="secure", protocols="simulated")
 
 
 @pytest.mark.slow
@@ -252,36 +317,35 @@ def test_in_processes_such_a_round_ends_for_everybody_with_the_reason() -> None:
     # An error stops the processes: these are its own.
     with (
         contextlib.closing(ThreeWorkers()) as clients,
-        pytest.raises(InputError, match=r"only 2 of the 3 clients of this round have any"),
+        pytest.raises(InputError, match=r"only 2 of the 3 clients have any"),
     ):
         run_processes("fedavg", restricted, clients, aggregation="secure")
 
 
 def test_clients_without_training_nodes_weigh_nothing_beside_three_that_have_some() -> None:
-    world = with_training_at(3)
+    world = with_part_at(make_world(7, clients=5), "train", 3, get_method("fedavg"))
     plain, _ = run_local("fedavg", world)
     secure, _ = run_local("fedavg", world, aggregation="secure")
     assert torch.allclose(logits(plain), logits(secure), rtol=0, atol=1e-5)
 
 
 def test_rounds_in_which_nobody_has_a_training_node_keep_the_weights() -> None:
-    """Three of nine take part, and six have none: in some round all three are of these."""
-    world = make_world(7, clients=9)
-    client = world.partition.held_client[np.argsort(world.partition.held_id)]
-    train = world.split.train & (client < 1)
-    world = World(
-        world.graph, type(world.split)("one", train, world.split.val, world.split.test), world.partition
-    )
+    """Three of nine take part, and six have none: in some first round all three are of these, in most others
+    one or two have some."""
+    world = with_part_at(make_world(7, clients=9), "train", 3, get_method("fedavg"))
+    kept = refused = 0
     for seed in range(20):
         options = {"fraction": 1 / 3, "seed": seed, "rounds": 1}
         plain, _ = run_local("fedavg", world, **options)
         try:
             secure, _ = run_local("fedavg", world, aggregation="secure", **options)
-        except InputError:
-            continue  # the one client took part
+        except InputError as error:
+            refused += "of the 3 clients in this round ha" in str(error)
+            continue
+        kept += 1
         assert torch.equal(logits(plain), logits(secure))
-        return
-    pytest.fail("the client took part in 20 of 20 first rounds")
+    assert kept > 0
+    assert kept + refused == 20
 
 
 @pytest.mark.parametrize("name", OTHERS)

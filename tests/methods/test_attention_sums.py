@@ -32,6 +32,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.methods.attention_sums.attention import LARGEST_SCORE, Pattern, neighbour_parts
 from graphfed.methods.attention_sums.method import METHOD
+from graphfed.methods.attention_sums.neighbour_sums import Masks, mask_parts
 from graphfed.methods.base import State
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.nn.sparse import SparseMatrix
@@ -370,3 +371,10 @@ def test_with_min_group_the_network_has_no_edges_of_small_groups() -> None:
     expected = alpha @ z + weights["layers.0.bias"]
     ids = torch.from_numpy(world.partition.held_id)
     assert torch.allclose(found, expected[ids], rtol=0, atol=1e-9)
+
+
+def test_a_part_above_the_fixed_point_is_refused_with_the_exchange_that_holds_it() -> None:
+    """A source score of 30 is in the range of exchange=plaintext, and exp(30) is not in that of a sum."""
+    parts = torch.tensor([[float(np.exp(30.0))]])
+    with pytest.raises(InputError, match=r"exchange=secure has .* up to about 26: .* or exchange=plaintext"):
+        mask_parts(Masks(()), parts, 3)

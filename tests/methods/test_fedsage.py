@@ -2,9 +2,11 @@
 the gradients from other clients' features show; and its limits."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import torch
@@ -13,12 +15,21 @@ from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 from worlds import World, config_of, last_round_stands, make_world, run_local
 
+import graphfed as gf
 from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.tables import from_assignment
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.fedsage.config import FedSagePlusConfig
 from graphfed.methods.fedsage.cross_client import Embeddings, cross_gradients
-from graphfed.methods.fedsage.generator import FEATURES, first_generator, impair
+from graphfed.methods.fedsage.generator import (
+    FEATURES,
+    count_loss,
+    embeddings,
+    first_generator,
+    impair,
+    missing_scores,
+    train_alone,
+)
 from graphfed.methods.registry import get_method
 from graphfed.random import entry_words, fold, normal, uniform
 
@@ -105,7 +116,8 @@ class PlainClient:
         config = self.config
         for step in range(config.generator_steps):
             z = self.encode()
-            counts = (z @ self.w["missing.weight"] + self.w["missing.bias"]).relu()
+            scores = z @ self.w["missing.weight"] + self.w["missing.bias"]
+            counts = scores.where(self.missing > 0, scores.relu())
             noise = normal(fold(config.seed, "generator noise", step), self.data.id[self.keep], H)
             loss = smooth_l1_loss(counts, self.missing)
             loss = loss + config.feature_weight * self.own_loss(z[self.taught], noise[self.taught])
@@ -265,6 +277,62 @@ def test_the_laws_of_all_methods_see_generated_neighbours(preset: str) -> None:
     outcome, _ = run_local("fedsage_plus", make_world(), preset=preset)
     (generated,) = outcome.state.prepared.generated.parts
     assert int((generated > 0).sum()) >= 2
+
+
+@pytest.mark.parametrize("bias", [0.0, -3.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_generators_learn_the_counts_from_any_start(seed: int, bias: float) -> None:
+    """Also where every score is negative, and the predicted numbers, which are all 0, have no gradient."""
+    world = make_world(seed)
+    config = config_of(get_method("fedsage_plus"), **{**SETTINGS, "generator_steps": 150, "seed": seed})
+    impaired = impair(make_cohort(world.graph, world.split, world.partition, range(3)), config)
+    first = first_generator(impaired, world.task, config)
+    first["missing.bias"] = first["missing.bias"] + bias
+    trained = train_alone(impaired, first, config)
+    client = impaired.batch.client[-1]
+    scores = missing_scores(trained, embeddings(trained, impaired.batch, config), client)
+    off = (scores.relu() - impaired.missing).abs()
+    for k in range(3):
+        assert off[client == k].mean() <= 0.3 * impaired.missing[client == k].mean()
+
+
+@pytest.mark.parametrize("missing", [0.0, 1.0, 3.0])
+def test_the_loss_of_counts_is_the_papers_wherever_that_has_a_gradient(missing: float) -> None:
+    scores = torch.linspace(-4, 6, 101).requires_grad_()
+    truth = torch.full_like(scores, missing)
+    loss = count_loss(scores, truth)
+    papers = smooth_l1_loss(scores.relu(), truth, reduction="none")
+    same = (scores >= 0) | (truth == 0)
+    assert torch.equal(loss[same], papers[same])
+    (gradient,) = torch.autograd.grad(loss.sum(), scores)
+    wrong = scores.relu() != truth
+    assert torch.equal(gradient[wrong].sign(), (scores.detach() - truth)[wrong].sign())
+
+
+@pytest.mark.parametrize(("clients", "seed"), [(5, 2), (10, 0), (10, 2), (10, 6)])
+def test_every_client_of_digits_generates_neighbours(clients: int, seed: int, tmp_path: Path) -> None:
+    settings = {"cross_steps": 0, "patience": None}
+    result = gf.run(
+        "fedsage_plus", data="digits", clients=clients, seed=seed, rounds=1, out=tmp_path / "run",
+        settings=settings,
+    )  # fmt: skip
+    generated = pq.read_table(tmp_path / "run/clients.parquet")["generated_neighbours"].to_numpy()
+    assert (generated > 0).all()
+    assert "nothing_generated" not in {warning["code"] for warning in result.details["warnings"]}
+
+
+@pytest.mark.parametrize("how", [{"placement": "stacked"}, {"runtime": "processes", "workers": 2}])
+def test_a_run_that_generates_nothing_says_so(how: dict[str, Any]) -> None:
+    """Clients without edges have no missing neighbours."""
+    i = np.arange(40)
+    x = np.random.default_rng(0).random((40, 4)).astype(np.float32)
+    graph = make_graph("alone", x, i % 2, np.zeros((2, 0), dtype=int))
+    graph = replace(graph, split=Split("own", i % 4 < 2, i % 4 == 2, i % 4 == 3))
+    result = gf.run(
+        "fedsage_plus", data=graph, clients=2, partition="random", split="public", rounds=1, out=False,
+        settings={"cross_steps": 0, "generator_steps": 50}, **how,
+    )  # fmt: skip
+    assert "nothing_generated" in {warning["code"] for warning in result.details["warnings"]}
 
 
 def test_clients_without_edges_generate_nothing_and_train_as_by_fedavg() -> None:

@@ -7,14 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 from graphfed.nn.sparse import (
     SparseMatrix,
     SparseWeights,
+    attention_weights,
     entry_sums,
     multiply,
     pair_columns,
-    row_softmax,
     shift_columns,
     spmm,
 )
@@ -117,7 +118,7 @@ def test_gradients_pass_gradcheck_with_empty_rows_and_columns(share: float) -> N
     assert torch.autograd.gradcheck(lambda v, d: spmm(matrix, d, v), (leaf(entries), leaf(5, 3)))
     assert torch.autograd.gradcheck(lambda d: spmm(matrix, d), (leaf(5, 3),))
     assert torch.autograd.gradcheck(lambda a, b: entry_sums(matrix, a, b), (leaf(6), leaf(5)))
-    assert torch.autograd.gradcheck(lambda s: row_softmax(matrix, s), (leaf(entries),))
+    assert torch.autograd.gradcheck(lambda a, b: attention_weights(matrix, a, b, 0.2), (leaf(6), leaf(5)))
 
 
 @pytest.mark.parametrize("shape", EMPTY)
@@ -130,7 +131,7 @@ def test_matrices_without_rows_columns_or_entries_work_everywhere(shape: tuple[i
     assert torch.equal(product, torch.zeros(shape[0], 2))
     assert torch.equal(right.grad, torch.zeros(shape[1], 2))
     left, column = torch.ones(shape[0], requires_grad=True), torch.ones(shape[1], requires_grad=True)
-    share = row_softmax(matrix, entry_sums(matrix, left, column))
+    share = attention_weights(matrix, left, column, 0.2)
     share.sum().backward()
     assert share.shape == (0,)
     assert torch.equal(left.grad, torch.zeros(shape[0]))
@@ -138,13 +139,28 @@ def test_matrices_without_rows_columns_or_entries_work_everywhere(shape: tuple[i
 
 
 @settings(max_examples=40)
-@given(dense=matrices, scale=st.sampled_from([1.0, 1e4]))
-def test_row_softmax_is_torchs_softmax_over_each_rows_entries(dense: Tensor, scale: float) -> None:
+@given(dense=matrices, scale=st.sampled_from([1.0, 1e4]), shift=st.sampled_from([-10.0, 0.0, 10.0]))
+def test_attention_weights_are_torchs_softmax_over_each_rows_entries(
+    dense: Tensor, scale: float, shift: float
+) -> None:
     matrix = SparseMatrix.from_dense(dense)
-    scores = matrix.values * scale
-    full = torch.full_like(dense, -torch.inf).index_put((matrix.row, matrix.indices.long()), scores)
-    expected = full.softmax(1)[matrix.row, matrix.indices.long()]
-    torch.testing.assert_close(row_softmax(matrix, scores), expected)
+    g = torch.Generator().manual_seed(0)
+    target, source = (
+        (scale * torch.randn(size, generator=g, dtype=dense.dtype) + scale * shift).requires_grad_()
+        for size in dense.shape
+    )
+    direction = torch.randn(len(matrix.values), generator=g, dtype=dense.dtype)
+    row, column = matrix.row, matrix.indices.long()
+    scores = leaky_relu(target[row] + source[column], 0.2)
+    full = torch.full_like(dense, -torch.inf).index_put((row, column), scores)
+    expected = full.softmax(1)[row, column]
+    wanted = torch.autograd.grad((expected * direction).sum(), [target, source])
+    found = attention_weights(matrix, target, source, 0.2)
+    torch.testing.assert_close(found, expected)
+    gradients = torch.autograd.grad((found * direction).sum(), [target, source])
+    torch.testing.assert_close(gradients, wanted)
+    if shift:  # the scores of a row are all positive, or all negative, and a constant does not change alpha
+        assert not gradients[0].any()
 
 
 @settings(max_examples=40)

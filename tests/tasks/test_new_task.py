@@ -30,6 +30,7 @@ from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.evaluation import Evaluation, Scored
 from graphfed.tasks.graphs.inputs import GraphInputs, check_features, load_graph, partition_graph
 from graphfed.tasks.graphs.kind import GRAPHS
+from graphfed.tasks.graphs.node_scores import NODES
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import TASKS
 from graphfed.tasks.run_config import RunConfig, no_stages
@@ -104,6 +105,8 @@ TASK = TaskDefinition(
         decides=lambda config, prepared: "rmse",
         messages={"val_errors": "The summed squared errors of a client."},
         prepare=lambda fed, data, task, config: None,
+        parts=("training nodes", "validation nodes", "test nodes"),
+        has_parts=NODES.has_parts,
         score=score,
         keep=with_rows,
         of_target=of_target,

@@ -11,9 +11,12 @@ yet.
 
 `protected_sum` and `protected_mean` compute the sum and the mean under the protection that a setting asks
 for; in plaintext the server reads each part. The mean is sum_k n_k w_k / sum_k n_k. To hide the w_k, every
-client sends n_k w_k masked, and the server, which knows the n_k, divides the sum. At least three clients with
-a weight above 0 must take part: the sum of one client shows its part, and of two, each could subtract its own
-part from the next model.
+client sends n_k w_k masked, and the server, which knows the n_k, divides the sum.
+
+At least three clients must contribute to a sum: the sum of one client shows its part, and of two, each could
+subtract its own part from the next model. A client without data contributes nothing that hides others.
+`protected_mean` counts the clients with a weight above 0 in every round. Where the server may not know who
+contributes, `check_contributors` counts them by a secure sum, before the sums that need it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -41,6 +44,7 @@ from graphfed.nn.sparse import SparseWeights
 __all__ = [
     "SumForm",
     "SumProtection",
+    "check_contributors",
     "check_sums",
     "messages",
     "protected_mean",
@@ -133,6 +137,30 @@ def check_sums(fed: Federation, protection: str, clients: int) -> None:
     Terms.usual("a round", clients)
     if not fed.simulated:
         import graphfed.crypto.pairwise  # noqa: F401 - refuses where cryptography is missing
+
+
+def check_contributors(
+    fed: Federation, contributes: Located, data: tuple[str, ...], protection: str, *, name: str
+) -> None:
+    """Refuse sums to which one or two clients contribute, before they are computed.
+
+    The server learns how many clients contribute to each sum, and not which.
+
+    Args:
+        fed: The federation.
+        contributes: [K_h, len(data)] bool, at the clients: whether the client has such data.
+        data: What a client contributes to each sum, as in "training nodes".
+        protection: A `SumProtection`.
+        name: The name of the secure sum.
+
+    Raises:
+        InputError: If one or two clients contribute to a sum.
+    """
+    if not needs_parts(protection):
+        return
+    like = fed.server.run(zeros, len(data))
+    counts = secure_sum(fed, contributes, None, like, name=name)
+    fed.server.run(check_counts, counts, data, int(fed.roster.sum()))
 
 
 def protected_sum(
@@ -338,18 +366,44 @@ def open_sum(server: Server, shares: Tensor, like: Payload) -> Any:
 
 
 def check_enough_weighted(weights: Tensor, members: tuple[int, ...]) -> None:
-    """Refuse a mean in which fewer than `FEWEST_CLIENTS` have a weight above 0.
+    """Refuse a mean in which one or two clients have a weight above 0."""
+    check_enough(int((weights[list(members)] > 0).sum()), len(members), "training nodes", True)
 
-    A client of weight 0 adds nothing that hides others.
+
+def check_counts(counts: Tensor, data: tuple[str, ...], clients: int) -> None:
+    """Refuse if one or two of the clients have one of several kinds of data.
+
+    Args:
+        counts: [len(data)] how many clients have each, as a secure sum.
+        data: The names of the kinds.
+        clients: The number of clients.
     """
-    weighted = int((weights[list(members)] > 0).sum())
-    if 0 < weighted < FEWEST_CLIENTS:
+    for count, noun in zip(counts.round().long().tolist(), data, strict=True):
+        check_enough(count, clients, noun)
+
+
+def check_enough(contributors: int, clients: int, data: str, in_round: bool = False) -> None:
+    """Refuse a sum of one or two contributors.
+
+    Args:
+        contributors: The number of clients that contribute.
+        clients: The number of clients that take part.
+        data: What a client needs to contribute.
+        in_round: Whether other clients may take part in another round.
+    """
+    if 0 < contributors < FEWEST_CLIENTS:
+        of_round, larger = (" in this round", ", a larger fraction") if in_round else ("", "")
         raise InputError(
-            f"secure aggregation needs {FEWEST_CLIENTS} clients with training nodes in a round, but only "
-            f"{weighted} of the {len(members)} clients of this round have any: the sum would show one "
-            "client's weights to the server or to another client; use a larger fraction, another partition, "
-            "or aggregation=plaintext"
+            f"secure aggregation needs {FEWEST_CLIENTS} clients with {data}, but only {contributors} of the "
+            f"{clients} clients{of_round} {'have' if contributors > 1 else 'has'} any: the sum would show "
+            "one client's values to the server or to another client; use another partition, another split"
+            f"{larger}, or aggregation=plaintext"
         )
+
+
+def zeros(width: int) -> Tensor:
+    """Return the form of one client's numbers, [width]."""
+    return torch.zeros(width)
 
 
 def divide(total: Any, weights: Tensor, members: tuple[int, ...], otherwise: Any) -> Any:

@@ -343,7 +343,15 @@ def make_masks(
 
 def mask_parts(masks: Masks, parts: Tensor, clients: int) -> Tensor:
     """Round parts [M, w] to fixed point and mask them; returns int64 [M, w]."""
-    words = encode(parts.detach(), clients).cpu().numpy().view(np.uint64)
+    try:
+        encoded = encode(parts.detach(), clients)
+    except InputError as error:
+        # exp(26) is about 2^37.5, and a part is a sum of such terms times embeddings.
+        raise InputError(
+            f"exchange=secure has fixed-point numbers, which hold source scores up to about 26: {error}, "
+            "more weight_decay, or exchange=plaintext, which holds scores up to 60"
+        ) from None
+    words = encoded.cpu().numpy().view(np.uint64)
     masks.mask(words)
     return torch.from_numpy(words.view(np.int64)).to(parts.device)
 

@@ -20,10 +20,10 @@ learns the similarities of all pairs of clients.
 
 Differs from the paper: the embedding is the mean output of the last layer, so that it exists for every
 network and number of layers; the authors' program takes the last hidden layer. Clients without training nodes
-have weight 0 in the averages. All clients take part in every round, by full-batch steps. The authors' program
-computes the two penalties from tensors without gradients, so that they do not act; here they act. As there,
-weight decay acts on the masks too, biases have no mask, and predictions leave out entries of the mask whose
-magnitude is below mask_l1.
+have weight 0 in the averages, and keep the average and the mask that they have. All clients take part in
+every round, by full-batch steps. The authors' program computes the two penalties from tensors without
+gradients, so that they do not act; here they act. As there, weight decay acts on the masks too, biases have
+no mask, and predictions leave out entries of the mask whose magnitude is below mask_l1.
 """
 
 import math
@@ -59,7 +59,7 @@ from graphfed.methods.config import GraphNetwork, keeps_client_state
 from graphfed.nn.backbones import Backbone, Weights
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.layers import Dropout
-from graphfed.nn.optim import AdamState, init_state, optimizer_step
+from graphfed.nn.optim import AdamState, choose_rows, init_state, optimizer_step
 from graphfed.nn.sparse import SparseWeights
 from graphfed.random import fold, normal, uniform
 
@@ -238,6 +238,9 @@ def train(
 ) -> tuple[Tensor, Tensors, AdamState, Tensors]:
     """Take `local_steps` steps of every client, on its weights and its mask.
 
+    A client without training nodes takes none: penalties and weight decay alone would move its mask to 0. It
+    has the average of the models that are similar to its own, under the mask of ones.
+
     Args:
         clients: What is prepared.
         rows: [K, D], the server's averages.
@@ -251,7 +254,8 @@ def train(
     """
     received = from_rows(rows, clients.shapes)
     values = {**received, **{MASK + k: m for k, m in mask.items()}}
-    state = optimizer or init_state(config.optimizer, values)
+    before, old = optimizer or init_state(config.optimizer, values), values
+    state = before
     for step in range(config.local_steps):
         leaves = as_leaves(values)
         key = fold(config.seed, "dropout", number, step)
@@ -260,6 +264,9 @@ def train(
         values, state = optimizer_step(
             config.optimizer, values, gradients, state, config.lr, config.weight_decay
         )
+    choose = partial(choose_rows, clients.prepared.counts > 0)
+    values = {k: choose(new, old[k]) for k, new in values.items()}
+    state = {name: {k: choose(x, before[name][k]) for k, x in part.items()} for name, part in state.items()}
     own, mask = {k: values[k] for k in received}, {k: values[MASK + k] for k in mask}
     kept = state if keeps_client_state(config) else {}
     return as_rows(own), mask, kept, under_mask(own, mask, config.mask_l1)

@@ -13,8 +13,9 @@ local steps is not where the mean of their losses is smallest. Every step of a c
 gradient, which replaces what is special about the client's gradient by the mean of all clients. The clients
 minimise the loss of all clients, with any number of local steps.
 
-Differs from the paper: clients have weight n_k / n, in the mean of the weights and in c; the paper's listing
-takes plain means. Steps are full-batch. Weight decay counts as a part of the loss.
+Differs from the paper: only option II of line 12 is here, and the server's rate eta_g is 1; the paper's
+listing leaves both open. Clients have weight n_k / n, in the mean of the weights and in c, where the paper's
+listing takes plain means. Steps are full-batch. Weight decay counts as a part of the loss.
 """
 
 from collections.abc import Mapping
@@ -222,7 +223,8 @@ CONTROL_MESSAGES = {
 
 METHOD = Method(
     name="scaffold",
-    summary="FedAvg whose clients correct their steps for the differences of their data",
+    summary="FedAvg whose clients correct their steps for the differences of their data (option II of the "
+    "paper, server rate 1, clients weighted by their training nodes)",
     paper="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: stochastic controlled averaging for "
     "federated learning. ICML 2020, arXiv:1910.06378",
     config=ScaffoldConfig,

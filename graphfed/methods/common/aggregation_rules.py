@@ -26,7 +26,7 @@ from pydantic.dataclasses import dataclass
 
 from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
-from graphfed.federation.functions import empty_state
+from graphfed.federation.functions import empty_state, full_like
 from graphfed.federation.secure.aggregation import check_sums, protected_mean
 from graphfed.methods.base import State, Task
 from graphfed.methods.baselines import fedadam, fedavg, fedprox, scaffold
@@ -134,7 +134,7 @@ def admm_step(
         part: The client's "weights" w_k and "dual" y_k; {} before the first round.
 
     Returns:
-        w_k + y_k / rho, which is averaged; the new w_k and y_k; and the optimiser's state.
+        w_k + y_k / rho - w, whose mean is the change of w; the new w_k and y_k; and the optimiser's state.
     """
     received = personal_weights(shared, prepared.train, config.network)
     if part:
@@ -144,8 +144,10 @@ def admm_step(
         local, dual = received, each_value(torch.zeros_like, received)
     pull = Pull(config.rho, received, dual)
     trained, optimizer = train_pulled(prepared, local, optimizer, pull, config, round_number)
-    to_average = each_value(lambda w, y: w + y / config.rho, trained, dual)
-    return to_average, {"weights": trained, "dual": dual}, optimizer
+    # Averaged are changes: a weight that no client has moved stays what it is, to the last bit. Adam would
+    # turn a rounding error of the mean into a difference w_k - w, and that into a step.
+    change = each_value(lambda w, z, y: w - z + y / config.rho, trained, received, dual)
+    return change, {"weights": trained, "dual": dual}, optimizer
 
 
 def admm_round(fed: Federation, state: State, config: RuleTraining, round_number: int) -> State:
@@ -154,15 +156,20 @@ def admm_round(fed: Federation, state: State, config: RuleTraining, round_number
     received = fed.broadcast(state.weights, name="model", grad=False)
     parts, optimizer = state.values["parts"], state.values["optimizer"]
     ready = clients.ready(fed, received, config)
-    to_average, new, after = fed.clients.run(
+    change, new, after = fed.clients.run(
         admm_step, ready, received, parts, optimizer, config, round_number, outputs=3
     )
     counts = fed.clients.run(count_training, clients.prepared)
-    mean = protected_mean(
-        fed, to_average, counts, clients.counts, state.weights, sum_protection(config), name="update"
-    )
+    zero = fed.server.run(full_like, state.weights, 0.0)
+    mean = protected_mean(fed, change, counts, clients.counts, zero, sum_protection(config), name="update")
+    weights = fed.server.run(add_change, state.weights, mean)
     values = {"parts": fed.keep_absent(new, parts), "optimizer": fed.keep_absent(after, optimizer)}
-    return State({"weights": mean, **values}, state.prepared)
+    return State({"weights": weights, **values}, state.prepared)
+
+
+def add_change(weights: Weights, change: Weights) -> Weights:
+    """Return the next model."""
+    return each_value(torch.add, weights, change)
 
 
 # ---- all rules ---------------------------------------------------------------------------------------------
@@ -234,7 +241,7 @@ def round(fed: Federation, state: State, config: RuleTraining, round_number: int
 #: Descriptions of the transfers; with rule=admm another value is averaged, with rule=scaffold two.
 MESSAGES: Mapping[str, str] = {
     **fedavg.MESSAGES,
-    "update": f"{fedavg.MESSAGES['update']} With rule=admm the client adds its dual divided by rho to its "
-    "weights.",
+    "update": f"{fedavg.MESSAGES['update']} With rule=admm the client sends how much its weights differ from "
+    "the model, plus its dual divided by rho.",
     **scaffold.CONTROL_MESSAGES,
 }

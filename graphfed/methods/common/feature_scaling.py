@@ -19,8 +19,10 @@ The clients agree on both by adding up whole numbers, in several passes:
 
 until the scale no longer halves. Sums of whole numbers are exact, so the result does not depend on how nodes
 are partitioned among clients: central training has the same features. What a client sends shows its nodes'
-orders of magnitude, and positions to a quarter of the scale, summed over its nodes; with aggregation=secure
-the server learns only the sums over all clients. A method that sends nothing (central, isolated) scales every
+orders of magnitude, and positions to a quarter of the scale, summed over its nodes. If it has a single node,
+that is nearly the value: the positions of all passes leave an interval whose half width is typically 0.02 to
+0.06 standard deviations of the feature. With aggregation=secure the server learns only the sums over all
+clients. A method that sends nothing (central, isolated) scales every
 client by its own data.
 
 Reference: this scaling is graphfed's own. The transformation asinh for heavy-tailed variables is in Burbidge,
@@ -513,8 +515,9 @@ MESSAGES = {
     "centre). The server reads each client's sums; no value is sent.",
     "feature_positions": "With features=scaled and aggregation=plaintext every client sends the server, "
     "before training, for every feature that is not sparse: the sum of the positions of its nodes, rounded "
-    "to quarters of the scale of all clients. The server reads each client's sums; if a client has a single "
-    "node, the sum is the position of that node.",
+    "to quarters of the scale of all clients, in every pass. The server reads each client's sums; if a "
+    "client has a single node, they nearly show its features: within a few hundredths of the standard "
+    "deviation.",
     "scaled_features": "The server announces to every client whether the scale of the features needs another "
     "pass. This is public.",
     "scaled_columns": "The server sends every client the numbers of the features that get a centre.",

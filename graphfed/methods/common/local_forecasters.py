@@ -16,7 +16,7 @@ from torch import Tensor
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import protected_mean
-from graphfed.federation.series import Network, SensorData, Series
+from graphfed.federation.series import Network, SensorData, Series, windows
 from graphfed.methods.base import State
 from graphfed.methods.common.forecasting import (
     PART,
@@ -38,7 +38,7 @@ from graphfed.methods.common.forecasting import (
 from graphfed.methods.config import sum_protection
 from graphfed.nn import gru
 from graphfed.nn.gru import Forecaster
-from graphfed.nn.optim import AdamState
+from graphfed.nn.optim import AdamState, choose_rows, init_state
 from graphfed.random import fold, permutation
 
 __all__ = [
@@ -170,6 +170,9 @@ def pass_over(
 ) -> tuple[dict[str, Tensor], AdamState]:
     """Train every client's own weights for `local_epochs` passes over its training windows.
 
+    A client without readings in them takes no step, because weight decay alone would move its weights; with a
+    penalty it takes the steps of the penalty.
+
     Args:
         data: The series.
         weights: [P, ...] weights.
@@ -182,6 +185,7 @@ def pass_over(
         Weights, and the optimiser states for the next round: {} with client_state=reset.
     """
     starts, own = data.starts("train"), dict(weights)
+    before = optimizer or init_state(config.optimizer, own)
     steps = config.local_epochs * -(-len(starts) // config.batch)
     step = (number - 1) * steps
     for epoch in range(config.local_epochs):
@@ -195,6 +199,14 @@ def pass_over(
                 gradients = {k: g + m for (k, g), m in zip(gradients.items(), more, strict=True)}
             own, optimizer = descend(own, gradients, optimizer, config, config.lr)
             step += 1
+    read = windows(data.weight, starts, data.split.lags, data.split.horizon)
+    has_data = read.flatten(1).any(1)
+    if penalty is None and not bool(has_data.all()):
+        own = {k: choose_rows(has_data, new, weights[k]) for k, new in own.items()}
+        optimizer = {
+            name: {k: choose_rows(has_data, x, before[name][k]) for k, x in part.items()}
+            for name, part in optimizer.items()
+        }
     return own, optimizer if config.client_state == "keep" else {}
 
 

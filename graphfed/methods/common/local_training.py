@@ -27,7 +27,7 @@ from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.nn.backbones import Backbone, Weights
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.layers import Dropout
-from graphfed.nn.optim import AdamState, init_state, optimizer_step
+from graphfed.nn.optim import AdamState, choose_rows, init_state, optimizer_step
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, pair_columns
 from graphfed.random import fold
 
@@ -399,7 +399,9 @@ def descend(
     loss_of: Callable[[Tensor, int], Tensor],
     pull: Pull | None = None,
 ) -> tuple[Weights, AdamState]:
-    """Take `local_steps` full-batch steps.
+    """Take `local_steps` full-batch steps. A client without rows in the batch takes none.
+
+    Without data there is nothing to train on: weight decay or a pull alone would move the client's weights.
 
     Args:
         batch: The batch.
@@ -413,7 +415,8 @@ def descend(
     Returns:
         Weights and optimiser states.
     """
-    state = optimizer or fresh_state(weights, config)
+    first, before = weights, optimizer or fresh_state(weights, config)
+    state = before
     for step in range(config.local_steps):
         values = values_of(weights)
         gradients = _gradients(batch, weights, config, number, step, loss_of)
@@ -421,7 +424,24 @@ def descend(
             gradients = _pulled(gradients, values, pull)
         values, state = _step(values, gradients, state, config)
         weights = with_values(weights, values)
-    return weights, state
+    has_data = torch.bincount(batch.client[-1], minlength=batch.num_clients) > 0
+    if bool(has_data.all()):
+        return weights, state
+    rows = {k: _rows_with_data(has_data, w) for k, w in first.items()}
+    old = values_of(first)
+    kept = {k: choose_rows(rows[k], new, old[k]) for k, new in values_of(weights).items()}
+    return with_values(first, kept), {
+        name: {k: choose_rows(rows[k], new, before[name][k]) for k, new in moments.items()}
+        for name, moments in state.items()
+    }
+
+
+def _rows_with_data(has_data: Tensor, weight: Tensor | SparseWeights) -> Tensor:
+    """Return which leading rows of a per-client weight are of clients with data; shared rows are."""
+    if isinstance(weight, SparseWeights):
+        shared = torch.ones_like(weight.ghost[:, 0], dtype=torch.bool)
+        return torch.cat([has_data[weight.pair_client], shared])
+    return has_data
 
 
 def stepped(
@@ -526,8 +546,7 @@ def _untouched_where_absent(new: AdamState, old: AdamState, weights: Weights, pr
     """Keep the old optimiser state of absent clients."""
 
     def choose(k: str, a: Tensor, b: Tensor) -> Tensor:
-        mask = present[_rows_of_client(weights[k])]
-        return torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b)
+        return choose_rows(present[_rows_of_client(weights[k])], a, b)
 
     return {part: {k: choose(k, new[part][k], old[part][k]) for k in new[part]} for part in new}
 

@@ -4,9 +4,14 @@
     G_i-bar, V_i-bar      the impaired graph: the client's subgraph without the nodes that it hides
     n_v                   Impaired.missing: the hidden neighbours of node v
     H^e, z_v              `embeddings`: the network of the settings, with an output of `hidden` numbers
-    dGen, n-tilde_v       "missing.*": max(0, <w, z_v> + b)
+    dGen, n-tilde_v       "missing.*": max(0, s_v) with s_v = <w, z_v> + b, `missing_scores`
     fGen, x-tilde_v^p     "features": V_p (z_v + noise, 1), for p = 1 .. `generated`
     L^d, L^f              smooth L1; the mean square over the F features
+
+n-tilde_v has no gradient where s_v is negative. At a client where that is so for every node, which a few
+steps bring about, the loss of the paper could never change it, and nothing would be generated. So L^d takes
+the error of s_v itself where s_v is negative and neighbours are missing (`count_loss`). Elsewhere it is the
+paper's.
 
 The matrix V_p [F, H + 1] has the bias as its last column. A squared distance of generated and real features
 is |V_p z|^2 - 2 <z, V_p^T x_u> + |x_u|^2. Both products are with matrices of H + 1 columns, so training needs
@@ -56,7 +61,7 @@ __all__ = [
     "generated_features",
     "impair",
     "mend",
-    "missing_counts",
+    "missing_scores",
     "train_alone",
     "with_noise",
 ]
@@ -238,8 +243,8 @@ def embeddings(generator: Generator, batch: Batch, config: GraphNetwork) -> Tens
     return config.network.forward(encoder, batch, None)
 
 
-def missing_counts(generator: Generator, z: Tensor, client: Tensor) -> Tensor:
-    """Predict how many neighbours of each node are missing.
+def missing_scores(generator: Generator, z: Tensor, client: Tensor) -> Tensor:
+    """Compute the scores whose positive part is the predicted number of each node's missing neighbours.
 
     Args:
         generator: The generators.
@@ -247,12 +252,26 @@ def missing_counts(generator: Generator, z: Tensor, client: Tensor) -> Tensor:
         client: [n] int64, the index in the cohort of each node's client.
 
     Returns:
-        n-tilde, [n].
+        s, [n].
     """
     weight, bias = generator["missing.weight"], generator["missing.bias"]
     assert isinstance(weight, Tensor)
     assert isinstance(bias, Tensor)
-    return ((z * weight[client]).sum(1) + bias[client]).relu()
+    return (z * weight[client]).sum(1) + bias[client]
+
+
+def count_loss(scores: Tensor, missing: Tensor) -> Tensor:
+    """Compute the loss of each predicted number of missing neighbours.
+
+    Args:
+        scores: s, [n].
+        missing: The numbers n_v, [n].
+
+    Returns:
+        [n]: smooth L1(max(0, s) - n_v), and smooth L1(s - n_v) where s < 0 < n_v.
+    """
+    is_right = (scores <= 0) & (missing == 0)
+    return smooth_l1_loss(scores, missing, reduction="none").masked_fill(is_right, 0)
 
 
 def with_noise(z: Tensor, key: int, ids: Tensor) -> Tensor:
@@ -355,9 +374,8 @@ def train_alone(impaired: Impaired, generator: Generator, config: FedSagePlusCon
         leaves = as_leaves(values)
         current = with_values(generator, leaves)
         z = embeddings(current, impaired.batch, config)
-        counts = missing_counts(current, z, client)
         # L^d = 1 / |V_i-bar| sum_v smooth L1(n-tilde_v - n_v)
-        loss = (smooth_l1_loss(counts, impaired.missing, reduction="none") * impaired.weight).sum()
+        loss = (count_loss(missing_scores(current, z, client), impaired.missing) * impaired.weight).sum()
         if len(impaired.taught):
             key = fold(config.seed, "generator noise", step)
             noisy = with_noise(z[impaired.taught], key, impaired.ids[impaired.taught])
@@ -407,7 +425,7 @@ def mend(cohort: Cohort, generator: Generator, config: FedSagePlusConfig) -> tup
     with torch.no_grad():
         batch = encoder_batch(exact, own_view(exact), rows, config)
         z = embeddings(generator, batch, config)
-        counts = missing_counts(generator, z, cohort.client).round().long().clamp(max=config.generated)
+        counts = missing_scores(generator, z, cohort.client).round().long().clamp(0, config.generated)
         noisy = with_noise(z, fold(config.seed, "generator noise", "mending"), cohort.id)
         features = generator[FEATURES]
         assert isinstance(features, Tensor)

@@ -24,8 +24,11 @@ Differs from the paper:
 
 - The generator of features is a linear map of the noised embedding, without activation: features of any range
   can be generated, and training needs no generated features (`generator`).
-- In L^f the number of neighbours of a node is the true one, not the predicted one, which is 0 for every node
-  of a client at the start of an unlucky run, and then stays so. L^f is a mean over features.
+- In L^d a negative score of a node with missing neighbours has the error of the score, not of the predicted
+  number, 0. That number has no gradient: a generator whose scores have all become negative would generate
+  nothing, whatever it is trained on (`generator.count_loss`).
+- In L^f the number of neighbours of a node is the true one, not the predicted one, which may be 0 for every
+  node of a client. L^f is a mean over features.
 - In step 2 encoders do not change, as in the authors' program; so embeddings are sent once,
   with one draw of noise.
 - The others' terms of the loss are minima over all of their nodes, as in the paper; the authors' program

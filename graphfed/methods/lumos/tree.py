@@ -369,7 +369,7 @@ def _apply_dropout(h: _Rows, forest: Forest, layer: int, dropout: Dropout) -> _R
     if layer == 0:
         own_rows = dropout.rows(h.own, own, layer)
     else:
-        keep = dropout.rows(torch.ones_like(h.own[:1]).expand(forest.num_clients, -1), own, layer)
+        keep = dropout.rows(h.own.new_ones(forest.num_clients, h.own.shape[1]), own, layer)
         own_rows = h.own * keep.index_select(0, forest.client)
     return _Rows(
         own_rows,

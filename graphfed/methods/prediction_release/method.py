@@ -58,7 +58,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import ExchangeRoute
-from graphfed.federation.secure.aggregation import check_sums, messages
+from graphfed.federation.secure.aggregation import check_contributors, check_sums, messages
 from graphfed.methods.base import Method, Requirements, Sent, State, Task
 from graphfed.methods.common.local_training import Prepared as Batches
 from graphfed.methods.common.local_training import initial_weights, predict_shared
@@ -112,6 +112,13 @@ def check_cohort(cohort: Cohort) -> Cohort:
     return cohort
 
 
+def counts_pairs(cohort: Cohort) -> Tensor:
+    """Return whether each client adds to the counts of classes: it has a training node with a neighbour, bool
+    [K_h, 1].
+    """
+    return (cohort.counts(cohort.train & (cohort.degree(with_cross=True) > 0)) > 0)[:, None]
+
+
 def class_scores(
     batches: Batches, weights: Weights, evidence: Tensor, config: PredictionReleaseConfig, target: str
 ) -> Tensor:
@@ -126,6 +133,10 @@ def class_scores(
 def setup(fed: Federation, data: Located, task: Task, config: PredictionReleaseConfig) -> State:
     """Draw the first weights and the noise of the release."""
     check_sums(fed, config.aggregation, fed.num_clients)
+    has_pairs = fed.clients.run(counts_pairs, data)
+    what = ("training nodes that have neighbours",)
+    with fed.phase("eval"):  # no cost of training, as for the other counts of contributors
+        check_contributors(fed, has_pairs, what, config.aggregation, name="prediction_release/contributors")
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     values = {
         "weights": weights,
@@ -197,6 +208,11 @@ MESSAGES = {
         "prediction_release/gradient",
         "With aggregation=secure, in every round",
         "a client's gradient of the weights, and the number of its training nodes",
+    ),
+    **messages(
+        "prediction_release/contributors",
+        "With aggregation=secure, once before training",
+        "1 if a client has a training node with a neighbour and 0 if not",
     ),
     "prediction_release/classes": "A client sends, once, the predicted class of each of its nodes after "
     "randomised response to every other client that has an edge to the node. All receivers get the same "

@@ -75,6 +75,13 @@ def pair_rows(cohort: Cohort, target: str) -> RowIds:
     return RowIds(torch.arange(len(client), device=client.device) - (count.cumsum(0) - count)[client], client)
 
 
+def has_parts(cohort: Cohort, present: Tensor) -> Tensor:
+    """Return whether each client has training edges, validation pairs and test pairs, bool [K_h, 3]."""
+    clients = [cohort.client[cohort.degree(with_cross=True) > 0]]
+    clients += [pair_rows(cohort, target).client for target in ("val", "test")]
+    return torch.stack([torch.bincount(client, minlength=cohort.num_clients) > 0 for client in clients], 1)
+
+
 def coded_pairs(cohort: Cohort, scores: Tensor, target: str) -> Tensor:
     """Encode the message for each pair, uint8 [n, 5]: four bytes of the score's code and the label."""
     assert cohort.links is not None
@@ -272,4 +279,13 @@ def decides(config: GraphSettings, prepared: object) -> str:
     return "auc"
 
 
-LINKS = Evaluation(decides, MESSAGES, prepare, score, all_pairs, pairs_of_target)
+LINKS = Evaluation(
+    decides=decides,
+    messages=MESSAGES,
+    prepare=prepare,
+    parts=("training edges", "validation pairs", "test pairs"),
+    has_parts=has_parts,
+    score=score,
+    keep=all_pairs,
+    of_target=pairs_of_target,
+)

@@ -355,6 +355,11 @@ def parts_to_sum(scores: dict[str, Tensor]) -> dict[str, Tensor]:
     return {"confusion": confusion, "loss": loss.where(loss.isfinite(), 0.0)}
 
 
+def has_parts(cohort: Cohort, present: Tensor) -> Tensor:
+    """Return whether each client has nodes in each part of the split, bool [K_h, 3]."""
+    return torch.stack([cohort.counts(mask) > 0 for mask in (cohort.train, cohort.val, cohort.test)], 1)
+
+
 def better_clients(scores: dict[str, Tensor], best: Tensor | None) -> tuple[Tensor, Tensor]:
     """Decide which clients improve on their best validation metric, bool [K], and update it, [K].
 
@@ -690,4 +695,14 @@ def decides(config: GraphSettings, prepared: _Prepared) -> str:
     return prepared.selection.metric
 
 
-NODES = Evaluation(decides, MESSAGES, prepare, score, owned_rows, rows_of_target, better_clients)
+NODES = Evaluation(
+    decides=decides,
+    messages=MESSAGES,
+    prepare=prepare,
+    parts=("training nodes", "validation nodes", "test nodes"),
+    has_parts=has_parts,
+    score=score,
+    keep=owned_rows,
+    of_target=rows_of_target,
+    better_clients=better_clients,
+)

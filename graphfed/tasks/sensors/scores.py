@@ -99,6 +99,21 @@ def score_clients(
     return {"errors": errors, "decides": decides.where(errors[..., -1].sum(1) == 0, torch.inf)}
 
 
+def has_parts(series: Series, present: Tensor) -> Tensor:
+    """Return whether each sensor has readings that are not missing, bool [K_h, 4]: among the training steps,
+    and to forecast in the windows of training, validation and test.
+    """
+    split, observed = series.split, ~series.missing
+    enrolled = present.to(observed.device)
+    trained, *forecast = (
+        windows(observed, series.starts(target), split.lags, split.horizon).flatten(1).any(1)
+        for target in ("train", "val", "test")
+    )
+    val, test = forecast
+    read = observed[:, : series.training_steps].any(1)
+    return torch.stack([read & enrolled, trained & enrolled, val & enrolled, test], 1)
+
+
 def total(scores: Mapping[str, Tensor]) -> Tensor:
     """Sum errors over the clients of a cohort."""
     return scores["errors"].sum(0)
@@ -239,6 +254,8 @@ FORECASTS = Evaluation(
     decides=deciding_error,
     messages=MESSAGES,
     prepare=prepare,
+    parts=("training readings", "readings to forecast in training", "validation readings", "test readings"),
+    has_parts=has_parts,
     score=score,
     keep=of_windows,
     of_target=of_target,
