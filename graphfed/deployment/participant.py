@@ -24,6 +24,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -436,6 +437,7 @@ def _join(
             agree,
             fed.locate(SERVER, "own", [of_server] if fed.server_is_here else []),
             name="agreed",
+            accept=None if report is None else partial(_accept_agreed, agree, report),
         )
     received = fed.local_parts(reports)
     for reports_of_all in received:
@@ -450,6 +452,20 @@ def _declared(reports: Sequence[JsonObject]) -> dict[str, np.ndarray]:
         part: np.concatenate([np.array(report["declared"][part], dtype=np.int64) for report in reports])
         for part in parts
     }
+
+
+def _accept_agreed(agree: Agree, report: JsonObject, agreed: JsonObject) -> str:
+    """Check what the server sends as the agreement: all schemas are alike, so it follows from the site's own
+    report; see `Federation.control`.
+    """
+    expected = agree({"the site": report["schema"]}, None)
+    for key in (*expected, *agreed):
+        if key != "start" and (key not in agreed or key not in expected or agreed[key] != expected[key]):
+            return f"{shown(key)} = {shown(agreed.get(key))} where {shown(expected.get(key))} is expected"
+    start = agreed.get("start", 0)
+    if start is None or (type(start) is int and start in report["rounds"]):
+        return ""
+    return f"'start' = {shown(start)} where a round that the site has saved, or none, is expected"
 
 
 def _check_report(site: str, report: object, clients: int) -> None:

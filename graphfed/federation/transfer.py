@@ -14,6 +14,7 @@ from graphfed.errors import PlaceError
 from graphfed.federation.ledger import SIMULATED, Flow, LedgerRecord
 from graphfed.federation.link import Message, Pair
 from graphfed.federation.payload import Leaf, Payload, Rows
+from graphfed.federation.values import ABSENT, Located
 from graphfed.federation.wire import WireError
 from graphfed.federation.wrap import Wrapper
 from graphfed.nn.sparse import SparseMatrix
@@ -22,10 +23,12 @@ __all__ = [
     "Accept",
     "Ideal",
     "Options",
+    "TensorForm",
     "Transfer",
     "answer",
     "check_rows",
     "describe_value",
+    "form_of",
     "gradients_for",
     "pack",
     "tensors_asked",
@@ -41,6 +44,24 @@ __all__ = [
 Accept = Callable[[Any, Mapping[str, np.ndarray]], str]
 
 
+@dataclass(frozen=True)
+class TensorForm:
+    """What a tensor of a payload looks like, where no example of it is at hand (see `Options.like`).
+
+    Attributes:
+        dtype: Its dtype.
+        shape: Its shape, of rows that of one row; None for a size that only the sender knows.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int | None, ...] = ()
+
+
+def form_of(x: Leaf) -> Any:
+    """Return the form of a tensor."""
+    return TensorForm(x.dtype, tuple(x.shape))
+
+
 class Options(TypedDict, total=False):
     """The options of every payload transfer. Only the name is required; `Transfer` has the defaults.
 
@@ -51,6 +72,10 @@ class Options(TypedDict, total=False):
         wrap: What is put around the payload: noise, compression or encryption (see `wrap.Wrapper`).
         finite: Whether numbers that are not finite are refused if another process sends them.
         accept: This transfer's own rule for what other processes send.
+        like: What the payload looks like where it arrives: a value at the receivers, or a payload in which
+            each tensor may be a `TensorForm`. Of rows and of values of clients, any number may arrive. Without
+            it, what the server sends must look as in the first message of the transfer (or as
+            `Federation.expect` says), and what clients send as most of them do.
     """
 
     name: Required[str]
@@ -59,6 +84,7 @@ class Options(TypedDict, total=False):
     wrap: Wrapper | None
     finite: bool
     accept: Accept | None
+    like: "Located[Any] | TensorForm | Payload | None"
 
 
 @dataclass(frozen=True)
@@ -97,6 +123,13 @@ class Transfer(NamedTuple):
     ideal: Ideal | None = None
     finite: bool = True
     accept: Accept | None = None
+    like: "Located[Any] | TensorForm | Payload | None" = None
+
+    def example(self) -> Any:
+        """Return the payload that `like` gives as an example in this process; None if there is none."""
+        if not isinstance(self.like, Located):
+            return self.like
+        return next((part for part in self.like.parts if part is not ABSENT), None)
 
     def record_of(self, payload: Payload) -> LedgerRecord:
         """Make the ledger's record of the transfer.
