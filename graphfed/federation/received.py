@@ -3,8 +3,8 @@
 A participant trusts its own process and no other, the server as little as a client. It checks that every
 payload has the form of the transfer (its tensors by name, their dtypes and shapes), has as many rows as were
 agreed, and holds numbers that can be computed with. The form is known, best first, from the program of the
-receiver (`Options.like`, `Federation.expect`), from a payload of the same transfer that this process made, from an earlier
-message of the transfer, or from the majority of the senders. A transfer may add its own rule
+receiver (`Options.like`, `Federation.expect`), from a payload of the same transfer that this process made,
+from an earlier message of the transfer, or from the majority of the senders. A transfer may add its own rule
 (`Transfer.accept`), for example that no count is above what the client declared when it joined. The error
 names the sender and the transfer. Numbers that are plausible but wrong cannot be detected and pass
 (docs/security.md).
@@ -36,9 +36,12 @@ __all__ = ["Received", "ReceivedError", "magnitude"]
 #: Numbers that are so many times larger than those of all other participants are outliers.
 OUTLIER_FACTOR = 1000.0
 
-#: What messages of one transfer have in common: dtype and shape of each leaf, by its path in the payload ("" for
-#: a payload that is one tensor). None stands for any size.
+#: What messages of one transfer have in common: dtype and shape of each leaf, by its path in the payload (""
+#: for a payload that is one tensor). None stands for any size.
 Form = dict[str, tuple[str, list[int | None]]]
+
+#: In a form, a dictionary or tuple without items.
+NOTHING: tuple[str, list[int | None]] = ("nothing", [])
 
 
 class ReceivedError(GraphfedError):
@@ -72,7 +75,7 @@ class Received:
 
         Args:
             name: The name of the transfer.
-            example: A payload of that form. Its numbers, and its number of rows if it has rows, do not matter.
+            example: A payload of that form. Its numbers, and of rows their number, do not matter.
         """
         for leading in (True, False):
             self._forms[name, leading] = _form(example, leading)
@@ -278,7 +281,7 @@ def _form(payload: Payload, leading: bool) -> Form:
             for key, item in items:
                 add(item, f"{path}/{key}" if path else key)
         elif isinstance(tree, dict | tuple):
-            form[path] = "nothing", []
+            form[path] = NOTHING
         elif isinstance(tree, TensorForm):
             form[path] = _name(tree.dtype), list(tree.shape)
         else:
@@ -306,7 +309,7 @@ def _difference(found: Form, right: Form) -> str | None:
 
 
 def _show_leaf(leaf: tuple[str, list[int | None]] | None) -> str:
-    if leaf is None:
+    if leaf is None or leaf == NOTHING:
         return "nothing"
     return f"{leaf[0]} [{', '.join('any' if n is None else str(n) for n in leaf[1])}]"
 

@@ -55,7 +55,15 @@ def roster_of(code: str, num_clients: int) -> np.ndarray:
 
 
 def accept_roster(num_clients: int, decision: Mapping[str, Any]) -> str:
-    """Check the value "roster" of a decision of the server; see `Federation.control`."""
+    """Check the value "roster" of a decision of the server; see `Federation.control`.
+
+    Args:
+        num_clients: K.
+        decision: The decision.
+
+    Returns:
+        What is wrong, as a continuation of "it sent"; empty if nothing is.
+    """
     code = decision["roster"]
     if code is None:
         return ""

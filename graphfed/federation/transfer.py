@@ -17,7 +17,7 @@ from graphfed.federation.payload import Leaf, Payload, Rows
 from graphfed.federation.values import ABSENT, Located
 from graphfed.federation.wire import WireError
 from graphfed.federation.wrap import Wrapper
-from graphfed.nn.sparse import SparseMatrix
+from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
 __all__ = [
     "Accept",
@@ -58,8 +58,15 @@ class TensorForm:
 
 
 def form_of(x: Leaf) -> Any:
-    """Return the form of a tensor."""
-    return TensorForm(x.dtype, tuple(x.shape))
+    """Return what a tensor looks like.
+
+    Args:
+        x: The tensor.
+
+    Returns:
+        Its `TensorForm`; of sparse weights that of one client's.
+    """
+    return TensorForm(x.dtype, tuple(x.part_shape if isinstance(x, SparseWeights) else x.shape))
 
 
 class Options(TypedDict, total=False):
@@ -73,7 +80,7 @@ class Options(TypedDict, total=False):
         finite: Whether numbers that are not finite are refused if another process sends them.
         accept: This transfer's own rule for what other processes send.
         like: What the payload looks like where it arrives: a value at the receivers, or a payload in which
-            each tensor may be a `TensorForm`. Of rows and of values of clients, any number may arrive. Without
+            each tensor may be a `TensorForm`. Of rows and of values of clients any number may arrive. Without
             it, what the server sends must look as in the first message of the transfer (or as
             `Federation.expect` says), and what clients send as most of them do.
     """
@@ -126,7 +133,11 @@ class Transfer(NamedTuple):
     like: "Located[Any] | TensorForm | Payload | None" = None
 
     def example(self) -> Any:
-        """Return the payload that `like` gives as an example in this process; None if there is none."""
+        """Select the part of `like` in this process.
+
+        Returns:
+            A payload that looks like what arrives; None if it is not known.
+        """
         if not isinstance(self.like, Located):
             return self.like
         return next((part for part in self.like.parts if part is not ABSENT), None)

@@ -1,5 +1,6 @@
-"""Every client checks what the server sends, in every method: a tensor of another shape or dtype, a tensor too
-few or too many, or text in its place is refused in the name of the server and the transfer."""
+"""Every client checks what the server sends, in every method: a tensor of another shape or dtype, a tensor
+too few or too many, or text in its place is refused in the name of the server and the transfer; so is a
+decision with other values."""
 
 import json
 import threading
@@ -7,13 +8,12 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
 
-import link_worlds
 import pytest
 import sensor_worlds
 import torch
 from methods_under_law import FORECASTERS, METHODS
 from test_messages import VARIANTS, world_of
-from worlds import as_asked, cohorts_of, config_of, in_thirds, one_each
+from worlds import as_asked, cohorts_of, config_of, in_thirds
 
 from graphfed.crypto.keyed_ids import KEY
 from graphfed.federation import Federation, ReceivedError
@@ -191,7 +191,7 @@ def decide_after_changes(wrong: list[str]) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def accepted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def accepted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Before a client receives what the server sent, it receives every changed form of it. Returns those that
     it did not refuse."""
     wrong: list[str] = []
@@ -223,7 +223,7 @@ def accepted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     monkeypatch.setattr(Delivery, "_unpack", receive)
     monkeypatch.setattr(control, "decide", decide_after_changes(wrong))
-    yield wrong
+    return wrong
 
 
 CASES = [

@@ -86,7 +86,7 @@ def decide(
 
 
 def _check_values(decision: object, values: Values | None) -> str:
-    """Return what is wrong with the values of a decision, as a continuation of "it sent"; "" if nothing is."""
+    """Return what is wrong with a decision, as a continuation of "it sent"; an empty string if nothing is."""
     if not isinstance(decision, dict):
         return f"{shown(decision)} where named values are expected"
     for name in {} if values is None else {**values, **decision}:

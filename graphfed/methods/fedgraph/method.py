@@ -434,6 +434,11 @@ def round(fed: Federation, state: State, config: FedGraphConfig, round_number: i
     return round_with(fed, state, config, round_number, decision)
 
 
+def decision_form(num_clients: int, config: FedGraphConfig) -> TensorForm:
+    """Return the form of a client's row of a decision (see `balanced_decision`)."""
+    return TensorForm(torch.float64, (1 + config.layers + num_clients * config.limits_requests,))
+
+
 def round_with(
     fed: Federation, state: State, config: FedGraphConfig, round_number: int, decision: Located
 ) -> State:
@@ -457,10 +462,9 @@ def round_with(
     seconds_before = fed.busy_seconds() if config.measures_seconds else None
     # Alg. 3, l. 6, and Alg. 1, l. 1
     received = fed.broadcast(state.weights, name="model", grad=False)
-    # The fractions of nodes and neighbours; with requests_decided, one more number for each other client.
-    width = 1 + config.layers + (fed.num_clients if config.limits_requests else 0)
-    form = TensorForm(torch.float64, (width,))
-    client_decision = fed.scatter(decision, name="fedgraph/policy", grad=False, like=form)
+    client_decision = fed.scatter(
+        decision, name="fedgraph/policy", grad=False, like=decision_form(fed.num_clients, config)
+    )
     sizes = fed.clients.run(batch_sizes, client_decision)
     weights = fed.clients.run(copy_weights, graph, received)
     optimizer, operations = state.values["optimizer"], fed.clients.run(zero_operations, graph)
