@@ -37,7 +37,7 @@ from graphfed.deployment.folder_schema import SiteReport
 from graphfed.errors import InputError, shown
 from graphfed.federation import CLIENTS, SERVER, Federation, Located, wire
 from graphfed.federation.series import TaskData
-from graphfed.files import JsonObject, read_tensors, write_bytes, write_json
+from graphfed.files import JsonObject, read_regular, read_tensors, write_bytes, write_json
 from graphfed.methods.base import Method, Task
 from graphfed.methods.common.entity_alignment import AlignmentSettings, count_owners
 from graphfed.methods.common.feature_scaling import scale_features
@@ -369,7 +369,7 @@ def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
     secret = place.startup_kit / "digest.key"
     if not secret.exists():
         write_bytes(secret, secrets.token_bytes(32), private=True)
-    mac = hmac.new(secret.read_bytes(), digestmod="sha256")
+    mac = hmac.new(read_regular(secret), digestmod="sha256")
     for name, array in sorted(arrays.items()):
         mac.update(f"{name} {array.dtype} {array.shape} ".encode())
         mac.update(np.ascontiguousarray(array).data)
