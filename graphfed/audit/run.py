@@ -10,7 +10,7 @@ from graphfed.audit.registry import CHECKS
 from graphfed.errors import InputError
 from graphfed.files import write_json
 from graphfed.runs import folder as files
-from graphfed.runs.reopen import reopen
+from graphfed.runs.reopen import MANIFESTS, read_manifest, reopen
 from graphfed.runs.run import Result
 from graphfed.terminal import make_table
 
@@ -107,10 +107,16 @@ def audit(folder: str | Path, *, data: Any = None, data_dir: str | Path | None =
         InputError: If the folder has no finished run, or the data has changed since.
     """
     folder = Path(folder)
+    result = None
+    # The folder is read before the data, which may take long to load. Folders of other kinds than runs are
+    # refused by `reopen`, which says what they are.
+    if not MANIFESTS.keys() & read_manifest(folder).keys():
+        if not (folder / "result.json").exists():
+            raise InputError(f"the run in {folder} has not ended; resume it first: graphfed resume {folder}")
+        result = Result.read(folder)
     config, inputs = reopen(folder, data=data, data_dir=data_dir)
-    if not (folder / "result.json").exists():
-        raise InputError(f"the run in {folder} has not ended; resume it first: graphfed resume {folder}")
-    run = AuditedRun(folder, config, inputs, Result.read(folder))
+    assert result is not None
+    run = AuditedRun(folder, config, inputs, result)
     findings: dict[str, Finding] = {}
     skipped: dict[str, str] = {}
     for name, check in CHECKS.usable().items():

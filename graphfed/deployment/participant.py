@@ -483,6 +483,12 @@ def _check_report(site: str, report: object, clients: int) -> None:
         )
 
 
+def _version(value: object) -> str:
+    """Show a version that a site sent."""
+    plain = isinstance(value, str) and re.fullmatch(r"[\w.+-]{1,60}", value, re.ASCII)
+    return str(value) if plain else shown(value)
+
+
 def _agree(
     reports: list[JsonObject],
     sites: tuple[str, ...],
@@ -501,8 +507,8 @@ def _agree(
             site_version = report["versions"].get(program)
             if site_version != version:
                 raise InputError(
-                    f"{site} has {program} {site_version} and the server {version}; install the same version "
-                    "at the server and at all sites"
+                    f"{site} has {program} {_version(site_version)} and the server {version}; install the "
+                    "same version at the server and at all sites"
                 )
         if report["config"] != config:
             raise InputError(

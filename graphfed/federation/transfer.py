@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import graphfed.federation.payload as pay
-from graphfed.errors import PlaceError
+from graphfed.errors import PlaceError, shown
 from graphfed.federation.ledger import SIMULATED, Flow, LedgerRecord
 from graphfed.federation.link import Message, Pair
 from graphfed.federation.payload import Leaf, Payload, Rows
@@ -365,5 +365,11 @@ def describe_value(x: object) -> str:
     if isinstance(x, SparseMatrix):
         return f"sparse {str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
     if isinstance(x, dict):
-        return "{" + ", ".join(f"{key}: {describe_value(item)}" for key, item in list(x.items())[:8]) + "}"
-    return repr(x) if isinstance(x, int | float | str | bool | None) else type(x).__name__
+        items = [f"{_name(key)}: {describe_value(item)}" for key, item in list(x.items())[:8]]
+        return ("{" + ", ".join(items) + "}")[:400]
+    return shown(x)
+
+
+def _name(key: object) -> str:
+    """Show a key of a payload, which may come from another participant."""
+    return key if isinstance(key, str) and key.isprintable() and len(key) <= 60 else shown(key)

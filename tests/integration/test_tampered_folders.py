@@ -314,3 +314,38 @@ def test_what_is_no_regular_file_in_a_folder_is_refused_at_once(
             if code not in (0, 2) or len(last) > LONGEST:
                 wrong.append(f"{label}: exit code {code}: {last[:200]}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_an_audit_reads_the_folder_before_the_data(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The data may take minutes to load."""
+    monkeypatch.chdir(tmp_path)
+
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("the data was loaded")
+
+    monkeypatch.setattr("graphfed.audit.run.reopen", load)
+    for name, content in {"result.json": b"{}", "manifest.json": b"{}"}.items():
+        folder = copy_of(good, "run")
+        (folder / name).unlink()
+        (folder / name).write_bytes(content)
+        assert main(["audit", str(folder)]) == 2
+        assert f"{name} is damaged" in capsys.readouterr().err
+    (copy_of(good, "run") / "result.json").unlink()
+    assert main(["audit", "run"]) == 2
+    assert "has not ended" in capsys.readouterr().err
+
+
+def test_precision_and_recall_of_classes_are_checked_in_a_result(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = copy_of(good, "run")
+    content = json.loads((folder / "result.json").read_text())
+    scores = content["details"]["test_classes"][0]
+    scores["re\x1b[31mcall"] = scores.pop("recall")
+    (folder / "result.json").unlink()
+    (folder / "result.json").write_text(json.dumps(content))
+    assert main(["report", str(folder)]) == 2
+    assert "details.test_classes.0 has no 'recall'" in capsys.readouterr().err
