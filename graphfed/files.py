@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -36,6 +36,9 @@ JsonObject: TypeAlias = dict[str, Any]
 
 #: The most levels of lists and objects in a JSON text from outside. Files of graphfed have fewer than twelve.
 MAX_JSON_LEVELS = 64
+#: The most bytes of a file that is read as a whole. It bounds the memory that somebody else's file takes.
+MAX_FILE = 1 << 30
+NOT_REGULAR = "not a regular file but a pipe, a socket or a device"
 
 
 def check_regular(path: Path) -> None:
@@ -52,7 +55,7 @@ def check_regular(path: Path) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "not a regular file but a pipe, a socket or a device", str(path))
+        raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
 
 
 def read_start(path: Path, size: int, what: str = "") -> bytes:
@@ -70,8 +73,7 @@ def read_start(path: Path, size: int, what: str = "") -> bytes:
         InputError: If the file is missing, not a regular file, or cannot be read.
     """
     try:
-        check_regular(path)
-        with path.open("rb") as file:
+        with _open_regular(path) as file:
             return file.read(size)
     except OSError as error:
         raise InputError(f"{what}{path} cannot be read: {error.strerror or error}") from None
@@ -87,10 +89,24 @@ def read_regular(path: Path) -> bytes:
         Its bytes.
 
     Raises:
-        OSError: As in `check_regular`, and if the file cannot be read.
+        OSError: As in `check_regular`, and if the file cannot be read or is larger than `MAX_FILE`.
     """
+    with _open_regular(path) as file:
+        content = file.read(MAX_FILE + 1)
+    if len(content) > MAX_FILE:
+        raise OSError(errno.EFBIG, f"it has more than {MAX_FILE >> 20} MiB", str(path))
+    return content
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Open a regular file. It is checked again when it is open, as it may have been replaced."""
     check_regular(path)
-    return path.read_bytes()
+    # Without O_NONBLOCK, a named pipe would wait for a writer. It means nothing for regular files.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
+    return os.fdopen(handle, "rb")
 
 
 def parse_json(text: str | bytes) -> Any:

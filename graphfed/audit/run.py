@@ -11,7 +11,7 @@ from graphfed.errors import InputError
 from graphfed.files import write_json
 from graphfed.runs import folder as files
 from graphfed.runs.progress import show_progress, stages_of
-from graphfed.runs.reopen import reopen
+from graphfed.runs.reopen import MANIFESTS, read_manifest, reopen
 from graphfed.runs.run import Result
 from graphfed.terminal import make_table
 
@@ -111,13 +111,19 @@ def audit(
         InputError: If the folder has no finished run, or the data has changed since.
     """
     folder = Path(folder)
+    result = None
+    # The folder is read before the data, which may take long to load. Folders of other kinds than runs are
+    # refused by `reopen`, which says what they are.
+    if not MANIFESTS.keys() & read_manifest(folder).keys():
+        if not (folder / "result.json").exists():
+            raise InputError(f"the run in {folder} has not ended; resume it first: graphfed resume {folder}")
+        result = Result.read(folder)
     config, inputs = reopen(folder, data=data, data_dir=data_dir)
-    if not (folder / "result.json").exists():
-        raise InputError(f"the run in {folder} has not ended; resume it first: graphfed resume {folder}")
+    assert result is not None
     findings: dict[str, Finding] = {}
     skipped: dict[str, str] = {}
     with show_progress("audit", progress) as on_event:
-        run = AuditedRun(folder, config, inputs, Result.read(folder), on_event)
+        run = AuditedRun(folder, config, inputs, result, on_event)
         for name, check in CHECKS.usable().items():
             if check.applies(run):
                 stages_of(on_event)(name)

@@ -64,6 +64,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from graphfed.errors import GraphfedError, InputError, how_to_install, shown
+from graphfed.files import read_regular
 
 try:
     from cryptography import x509
@@ -250,7 +251,7 @@ def _site_of(certificate: x509.Certificate, root: x509.Certificate) -> str:
 def _read(path: Path) -> bytes:
     """Read a file of a startup kit."""
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror}); a site's startup kit has client.key, client.crt and "

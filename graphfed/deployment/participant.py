@@ -24,6 +24,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -36,7 +37,7 @@ from graphfed.deployment.folder_schema import SiteReport
 from graphfed.errors import InputError, shown
 from graphfed.federation import CLIENTS, SERVER, Federation, Located, wire
 from graphfed.federation.series import TaskData
-from graphfed.files import JsonObject, read_tensors, write_bytes, write_json
+from graphfed.files import JsonObject, read_regular, read_tensors, write_bytes, write_json
 from graphfed.methods.base import Method, Task
 from graphfed.methods.common.entity_alignment import AlignmentSettings, count_owners
 from graphfed.methods.common.feature_scaling import scale_features
@@ -368,7 +369,7 @@ def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
     secret = place.startup_kit / "digest.key"
     if not secret.exists():
         write_bytes(secret, secrets.token_bytes(32), private=True)
-    mac = hmac.new(secret.read_bytes(), digestmod="sha256")
+    mac = hmac.new(read_regular(secret), digestmod="sha256")
     for name, array in sorted(arrays.items()):
         mac.update(f"{name} {array.dtype} {array.shape} ".encode())
         mac.update(np.ascontiguousarray(array).data)
@@ -436,6 +437,7 @@ def _join(
             agree,
             fed.locate(SERVER, "own", [of_server] if fed.server_is_here else []),
             name="agreed",
+            accept=None if report is None else partial(_accept_agreed, agree, report),
         )
     received = fed.local_parts(reports)
     for reports_of_all in received:
@@ -452,6 +454,20 @@ def _declared(reports: Sequence[JsonObject]) -> dict[str, np.ndarray]:
     }
 
 
+def _accept_agreed(agree: Agree, report: JsonObject, agreed: JsonObject) -> str:
+    """Check what the server sends as the agreement: all schemas are alike, so it follows from the site's own
+    report; see `Federation.control`.
+    """
+    expected = agree({"the site": report["schema"]}, None)
+    for key in (*expected, *agreed):
+        if key != "start" and (key not in agreed or key not in expected or agreed[key] != expected[key]):
+            return f"{shown(key)} = {shown(agreed.get(key))} where {shown(expected.get(key))} is expected"
+    start = agreed.get("start", 0)
+    if start is None or (type(start) is int and start in report["rounds"]):
+        return ""
+    return f"'start' = {shown(start)} where a round that the site has saved, or none, is expected"
+
+
 def _check_report(site: str, report: object, clients: int) -> None:
     """Raise InputError unless the report of a site has the form of `_report`."""
     wrong: list[object]
@@ -465,6 +481,12 @@ def _check_report(site: str, report: object, clients: int) -> None:
             f"the report with which {site} joined cannot be used: {wrong[0]!r} is missing or has the wrong "
             f"form; install the same version of graphfed at {site}, and check who operates it"
         )
+
+
+def _version(value: object) -> str:
+    """Show a version that a site sent."""
+    plain = isinstance(value, str) and re.fullmatch(r"[\w.+-]{1,60}", value, re.ASCII)
+    return str(value) if plain else shown(value)
 
 
 def _agree(
@@ -485,8 +507,8 @@ def _agree(
             site_version = report["versions"].get(program)
             if site_version != version:
                 raise InputError(
-                    f"{site} has {program} {site_version} and the server {version}; install the same version "
-                    "at the server and at all sites"
+                    f"{site} has {program} {_version(site_version)} and the server {version}; install the "
+                    "same version at the server and at all sites"
                 )
         if report["config"] != config:
             raise InputError(

@@ -28,7 +28,7 @@ from graphfed.federation.ledger import Ledger
 from graphfed.federation.link import Link
 from graphfed.federation.operations.running import StageError
 from graphfed.federation.received import ReceivedError
-from graphfed.federation.transfer import Ideal
+from graphfed.federation.transfer import Ideal, TensorForm
 from graphfed.federation.values import CLIENTS, SERVER, Located
 from graphfed.federation.wrap import Cast, Wrapper
 
@@ -43,6 +43,7 @@ __all__ = [
     "Located",
     "ReceivedError",
     "StageError",
+    "TensorForm",
     "Wrapper",
     "as_leaves",
 ]

@@ -58,7 +58,12 @@ class Federation(ProcessView):
     # ---- control -------------------------------------------------------------------------------------------
 
     def control(
-        self, fn: Callable[..., Mapping[str, object]], *arguments: object, name: str = "control"
+        self,
+        fn: Callable[..., Mapping[str, object]],
+        *arguments: object,
+        name: str = "control",
+        values: control.Values | None = None,
+        accept: Callable[[JsonObject], str] | None = None,
     ) -> JsonObject:
         """Decide at the server, and send the decision to every participant, absent clients too.
 
@@ -68,16 +73,22 @@ class Federation(ProcessView):
             fn: Returns the decision as plain JSON values. Runs at the server.
             arguments: The arguments of `fn`, as in `Place.run`.
             name: The name of the transfer.
+            values: The names of the decision's values and their types, which a client checks if the server is
+                in another process. An int is at least 0. None: anything.
+            accept: This decision's own rule for what another process sends. It returns what is wrong, as a
+                continuation of "it sent", or an empty string.
 
         Returns:
             The decision, the same dictionary in every process.
 
         Raises:
+            ReceivedError: If the server, in another process, sent another decision than `values` and `accept`
+                allow.
             StageError: If `fn` returns anything but JSON.
             PlaceError: If the decision is longer than `control.MAX_CONTROL` characters and one for each
                 client.
         """
-        return control.decide(self._delivery, self.server, fn, arguments, name)
+        return control.decide(self._delivery, self.server, fn, arguments, name, values, accept)
 
     def report(self, x: Located, *, name: str) -> Located[list[Any]]:
         """Send plain JSON from each worker to the server.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import graphfed.federation.payload as pay
+from graphfed.errors import shown
 from graphfed.federation.wire import WireError, decode, encode
 from graphfed.nn.sparse import SparseMatrix
 
@@ -163,9 +164,9 @@ def _open(text: bytes, device: torch.device) -> Message:
     payload, header = decode(text)
     grad, dtypes = header.get("grad"), header.get("dtypes")
     if not isinstance(grad, list) or not all(isinstance(g, bool) for g in grad):
-        raise WireError(f"the header says grad={grad!r} where a list of booleans is expected")
+        raise WireError(f"the header says grad={shown(grad)} where a list of booleans is expected")
     if not isinstance(dtypes, list) or not all(d in ("", *pay.FLOATING) for d in dtypes):
-        raise WireError(f"the header says dtypes={dtypes!r} where a list of floating dtypes is expected")
+        raise WireError(f"the header says dtypes={shown(dtypes)} where a list of floating dtypes is expected")
     if dtypes and len(dtypes) != len(pay.leaves(payload)):
         raise WireError(f"the header gives {len(dtypes)} dtypes for {len(pay.leaves(payload))} tensors")
 

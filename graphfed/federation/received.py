@@ -1,10 +1,13 @@
 """Checks of what other processes send, made once, before anything is computed with it.
 
-A participant trusts its own process and no other. It checks that every payload has the structure, dtype and
-shape of the transfer, has as many rows as were agreed, and holds numbers that can be computed with. A
-transfer may add its own rule (`Transfer.accept`), for example that no count is above what the client declared
-when it joined. The error names the sender and the transfer. A plausible but wrong update cannot be detected
-and passes (docs/security.md).
+A participant trusts its own process and no other, the server as little as a client. It checks that every
+payload has the form of the transfer (its tensors by name, their dtypes and shapes), has as many rows as were
+agreed, and holds numbers that can be computed with. The form is known, best first, from the program of the
+receiver (`Options.like`, `Federation.expect`), from a payload of the same transfer that this process made,
+from an earlier message of the transfer, or from the majority of the senders. A transfer may add its own rule
+(`Transfer.accept`), for example that no count is above what the client declared when it joined. The error
+names the sender and the transfer. Numbers that are plausible but wrong cannot be detected and pass
+(docs/security.md).
 
 Numbers that are not finite are not always one participant's fault: training that diverges ends in them at all
 clients at once. So numbers that are not finite, or too large to compute with, are refused only if the numbers
@@ -15,17 +18,17 @@ diverged.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import graphfed.federation.payload as pay
-from graphfed.errors import GraphfedError
-from graphfed.federation.ledger import Shape
+from graphfed.errors import GraphfedError, shown
 from graphfed.federation.link import SERVER_INDEX, Pair
 from graphfed.federation.payload import Leaf, Payload
-from graphfed.federation.transfer import Transfer, describe_value
+from graphfed.federation.transfer import TensorForm, Transfer, describe_value
 from graphfed.nn.sparse import SparseMatrix
 
 __all__ = ["Received", "ReceivedError", "magnitude"]
@@ -33,8 +36,12 @@ __all__ = ["Received", "ReceivedError", "magnitude"]
 #: Numbers that are so many times larger than those of all other participants are outliers.
 OUTLIER_FACTOR = 1000.0
 
-#: What messages of one transfer have in common: structure and shapes, and the dtype of each leaf.
-Form = tuple[Shape, tuple[str, ...]]
+#: What messages of one transfer have in common: dtype and shape of each leaf, by its path in the payload (""
+#: for a payload that is one tensor). None stands for any size.
+Form = dict[str, tuple[str, list[int | None]]]
+
+#: In a form, a dictionary or tuple without items.
+NOTHING: tuple[str, list[int | None]] = ("nothing", [])
 
 
 class ReceivedError(GraphfedError):
@@ -61,6 +68,17 @@ class Received:
     workers: Sequence[Sequence[int]]
     declared: dict[str, np.ndarray] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    _forms: dict[tuple[str, bool], Form] = field(default_factory=dict)
+
+    def expect(self, name: str, example: Payload) -> None:
+        """Set the form of a transfer that other processes send.
+
+        Args:
+            name: The name of the transfer.
+            example: A payload of that form. Its numbers, and of rows their number, do not matter.
+        """
+        for leading in (True, False):
+            self._forms[name, leading] = _form(example, leading)
 
     def check(
         self,
@@ -78,7 +96,7 @@ class Received:
             arrived: The payloads, out of their wrappers, by (sender, receiver).
             local: Payloads of the same transfer that this process made; they are right.
             rows: How many rows a payload must have, if that was agreed.
-            like: What one row, or one client's part, looks like; None if only the senders know it.
+            like: What the payload looks like (see `Options.like`); None if only the senders know it.
             round_number: The round, for messages.
 
         Raises:
@@ -127,10 +145,13 @@ class Received:
     ) -> None:
         """Check structure, dtypes, and the shape of a row or of a client's part."""
         forms = {pair: _form(payload, transfer.leading) for pair, payload in arrived.items()}
+        key = transfer.name, transfer.leading
         if like is not None:
-            right = _form(like, leading=False)
+            right = _form(like, transfer.leading)
         elif local:
             right = _form(next(iter(local.values())), transfer.leading)
+        elif key in self._forms:
+            right = self._forms[key]
         else:
             # This process knows no right form, so the majority of the senders decides.
             forms_found = list(forms.values())
@@ -145,9 +166,12 @@ class Received:
                     "wrong message, but the messages do not show which"
                 )
         for (source, _), form in forms.items():
-            if form != right:
-                why = f"{_show_form(form)} where {_show_form(right)} is expected"
-                raise self.refusal(source, transfer.name, round_number, why)
+            if form != right and (path := _difference(form, right)) is not None:
+                raise self.refusal(source, transfer.name, round_number, _show_difference(form, right, path))
+        # The server's next message of the transfer has the form of its first. The messages of clients are
+        # compared with each other.
+        if all(source == SERVER_INDEX for source, _ in arrived):
+            self._forms.setdefault(key, right)
 
     def _check_rows(
         self, transfer: Transfer, pair: Pair, payload: Payload, expected: int, round_number: int
@@ -248,16 +272,57 @@ def _numbers(leaf: Leaf) -> Tensor:
 
 
 def _form(payload: Payload, leading: bool) -> Form:
-    """The structure, shapes and dtypes of a payload."""
-    dtypes = tuple(
-        ("sparse " if isinstance(leaf, SparseMatrix) else "") + str(leaf.dtype).removeprefix("torch.")
-        for leaf in pay.leaves(payload)
-    )
-    return pay.describe(payload, leading=leading), dtypes
+    """The dtype and shape of every leaf of a payload, by its path."""
+    form: Form = {}
+
+    def add(tree: Any, path: str) -> None:
+        if isinstance(tree, dict | tuple) and tree:
+            items = tree.items() if isinstance(tree, dict) else ((f"[{i}]", x) for i, x in enumerate(tree))
+            for key, item in items:
+                add(item, f"{path}/{key}" if path else key)
+        elif isinstance(tree, dict | tuple):
+            form[path] = NOTHING
+        elif isinstance(tree, TensorForm):
+            form[path] = _name(tree.dtype), list(tree.shape)
+        else:
+            kind = "sparse " if isinstance(tree, SparseMatrix) else ""
+            shape: Any = pay.describe(tree, leading=leading)
+            form[path] = kind + _name(tree.dtype), shape
+
+    add(payload, "")
+    return form
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _difference(found: Form, right: Form) -> str | None:
+    """The path of the first leaf that is not as expected; None if all are."""
+    for path in (*right, *found):
+        a, b = found.get(path), right.get(path)
+        if a is None or b is None or a[0] != b[0] or len(a[1]) != len(b[1]):
+            return path
+        if any(n is not None and m != n for m, n in zip(a[1], b[1], strict=True)):
+            return path
+    return None
+
+
+def _show_leaf(leaf: tuple[str, list[int | None]] | None) -> str:
+    if leaf is None or leaf == NOTHING:
+        return "nothing"
+    return f"{leaf[0]} [{', '.join('any' if n is None else str(n) for n in leaf[1])}]"
 
 
 def _show_form(form: Form) -> str:
     """A form as messages show it."""
-    shapes, dtypes = form
-    dtypes_found = ",".join(dict.fromkeys(dtypes))
-    return f"{dtypes_found} {shapes}"[:400]
+    if set(form) == {""}:
+        return _show_leaf(form[""])[:400]
+    return ("{" + ", ".join(f"{shown(path)}: {_show_leaf(leaf)}" for path, leaf in form.items()) + "}")[:400]
+
+
+def _show_difference(found: Form, right: Form, path: str) -> str:
+    """The difference of two forms at a path, as a continuation of "it sent"."""
+    if "" in found or "" in right:  # one of them is a single tensor
+        return f"{_show_form(found)} where {_show_form(right)} is expected"
+    return f"{_show_leaf(found.get(path))} as {shown(path)} where {_show_leaf(right.get(path))} is expected"

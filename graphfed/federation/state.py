@@ -12,11 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphfed.errors import shown
 from graphfed.federation import SERVER, Federation, Located
 from graphfed.federation.values import ABSENT
 from graphfed.nn.sparse import SparseWeights
 
-__all__ = ["arrays_of", "members_of", "roster_code", "roster_of", "tensors_of", "values_from"]
+__all__ = [
+    "accept_roster",
+    "arrays_of",
+    "members_of",
+    "roster_code",
+    "roster_of",
+    "tensors_of",
+    "values_from",
+]
 
 
 def roster_code(present: np.ndarray) -> str:
@@ -43,6 +52,25 @@ def roster_of(code: str, num_clients: int) -> np.ndarray:
     """
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(code), dtype=np.uint8))
     return bits[:num_clients].astype(bool)
+
+
+def accept_roster(num_clients: int, decision: Mapping[str, Any]) -> str:
+    """Check the value "roster" of a decision of the server; see `Federation.control`.
+
+    Args:
+        num_clients: K.
+        decision: The decision.
+
+    Returns:
+        What is wrong, as a continuation of "it sent"; empty if nothing is.
+    """
+    code = decision["roster"]
+    if code is None:
+        return ""
+    whole = len(code) == 2 * -(-num_clients // 8) and all(c in "0123456789abcdef" for c in code)
+    if whole and roster_of(code, num_clients).any():
+        return ""
+    return f"'roster' = {shown(code)} where bits of the {num_clients} clients that take part are expected"
 
 
 def tensors_of(tree: Any, prefix: str) -> dict[str, Tensor]:

@@ -10,22 +10,25 @@ import torch
 from torch import Tensor
 
 import graphfed.federation.payload as pay
-from graphfed.errors import PlaceError
+from graphfed.errors import PlaceError, shown
 from graphfed.federation.ledger import SIMULATED, Flow, LedgerRecord
 from graphfed.federation.link import Message, Pair
 from graphfed.federation.payload import Leaf, Payload, Rows
+from graphfed.federation.values import ABSENT, Located
 from graphfed.federation.wire import WireError
 from graphfed.federation.wrap import Wrapper
-from graphfed.nn.sparse import SparseMatrix
+from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
 __all__ = [
     "Accept",
     "Ideal",
     "Options",
+    "TensorForm",
     "Transfer",
     "answer",
     "check_rows",
     "describe_value",
+    "form_of",
     "gradients_for",
     "pack",
     "tensors_asked",
@@ -41,6 +44,31 @@ __all__ = [
 Accept = Callable[[Any, Mapping[str, np.ndarray]], str]
 
 
+@dataclass(frozen=True)
+class TensorForm:
+    """What a tensor of a payload looks like, where no example of it is at hand (see `Options.like`).
+
+    Attributes:
+        dtype: Its dtype.
+        shape: Its shape, of rows that of one row; None for a size that only the sender knows.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int | None, ...] = ()
+
+
+def form_of(x: Leaf) -> Any:
+    """Return what a tensor looks like.
+
+    Args:
+        x: The tensor.
+
+    Returns:
+        Its `TensorForm`; of sparse weights that of one client's.
+    """
+    return TensorForm(x.dtype, tuple(x.part_shape if isinstance(x, SparseWeights) else x.shape))
+
+
 class Options(TypedDict, total=False):
     """The options of every payload transfer. Only the name is required; `Transfer` has the defaults.
 
@@ -51,6 +79,10 @@ class Options(TypedDict, total=False):
         wrap: What is put around the payload: noise, compression or encryption (see `wrap.Wrapper`).
         finite: Whether numbers that are not finite are refused if another process sends them.
         accept: This transfer's own rule for what other processes send.
+        like: What the payload looks like where it arrives: a value at the receivers, or a payload in which
+            each tensor may be a `TensorForm`. Of rows and of values of clients any number may arrive. Without
+            it, what the server sends must look as in the first message of the transfer (or as
+            `Federation.expect` says), and what clients send as most of them do.
     """
 
     name: Required[str]
@@ -59,6 +91,7 @@ class Options(TypedDict, total=False):
     wrap: Wrapper | None
     finite: bool
     accept: Accept | None
+    like: "Located[Any] | TensorForm | Payload | None"
 
 
 @dataclass(frozen=True)
@@ -97,6 +130,17 @@ class Transfer(NamedTuple):
     ideal: Ideal | None = None
     finite: bool = True
     accept: Accept | None = None
+    like: "Located[Any] | TensorForm | Payload | None" = None
+
+    def example(self) -> Any:
+        """Select the part of `like` in this process.
+
+        Returns:
+            A payload that looks like what arrives; None if it is not known.
+        """
+        if not isinstance(self.like, Located):
+            return self.like
+        return next((part for part in self.like.parts if part is not ABSENT), None)
 
     def record_of(self, payload: Payload) -> LedgerRecord:
         """Make the ledger's record of the transfer.
@@ -321,5 +365,11 @@ def describe_value(x: object) -> str:
     if isinstance(x, SparseMatrix):
         return f"sparse {str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
     if isinstance(x, dict):
-        return "{" + ", ".join(f"{key}: {describe_value(item)}" for key, item in list(x.items())[:8]) + "}"
-    return repr(x) if isinstance(x, int | float | str | bool | None) else type(x).__name__
+        items = [f"{_name(key)}: {describe_value(item)}" for key, item in list(x.items())[:8]]
+        return ("{" + ", ".join(items) + "}")[:400]
+    return shown(x)
+
+
+def _name(key: object) -> str:
+    """Show a key of a payload, which may come from another participant."""
+    return key if isinstance(key, str) and key.isprintable() and len(key) <= 60 else shown(key)

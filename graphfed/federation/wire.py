@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from graphfed.errors import GraphfedError
+from graphfed.errors import GraphfedError, shown
 from graphfed.nn.sparse import SparseMatrix
 
 __all__ = ["WireError", "decode", "encode", "refuse_constant"]
@@ -91,7 +91,9 @@ def decode(message: bytes) -> tuple[Any, dict[str, Any]]:
             raise ValueError(f"tensors that the header does not name: {sorted(tensors)[:5]}")
         return payload, header
     except Exception as error:
-        raise WireError(f"a message of {len(message)} bytes is not a graphfed payload: {error}") from error
+        # The error may quote the message, which another participant wrote.
+        reason = shown(str(error))[1:-1]
+        raise WireError(f"a message of {len(message)} bytes is not a graphfed payload: {reason}") from error
 
 
 def _fill(node: Any, tensors: dict[str, Tensor]) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from graphfed.errors import InputError
+from graphfed.files import check_regular
 
 __all__ = [
     "SensorErrors",
@@ -96,6 +97,7 @@ def read_sensor_errors(path: Path, ids: Sequence[str], horizon: int) -> SensorEr
     squared, count, rows = np.zeros((3, len(ids)))
     forecasts, truths = _columns(horizon)
     try:
+        check_regular(path)
         # Names of sensors and parts repeat in many rows: they are read as codes.
         with pq.ParquetFile(path, read_dictionary=["sensor", "part"]) as file:
             columns = ["sensor", "part", *forecasts, *truths]
@@ -142,6 +144,7 @@ def read_forecasts(path: Path, sensor: str, horizon: int) -> SensorForecasts:
 
     forecasts, truths = _columns(horizon)
     try:
+        check_regular(path)
         table = pq.read_table(
             path,
             columns=["time", *forecasts, *truths],

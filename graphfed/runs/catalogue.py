@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphfed.data.cache import cache_folder
+from graphfed.files import read_regular
 from graphfed.methods.registry import ALIASES, METHODS, canonical_name, get_method
 from graphfed.terminal import say
 
@@ -106,14 +107,14 @@ def _code_digest() -> str:
     for folder in (Path(__file__).parents[1], *folders):
         for file in sorted(folder.rglob("*.py") if folder.is_dir() else [folder]):
             digest.update(f"{file.relative_to(folder.parent)} {file.stat().st_size}\n".encode())
-            digest.update(file.read_bytes())
+            digest.update(read_regular(file))
     return digest.hexdigest()
 
 
 def _kept(digest: str) -> "list[JsonObject] | None":
     """Return the descriptions in the cache folder; None if there are none, or they belong to other code."""
     try:
-        content = json.loads((cache_folder() / FILE).read_bytes())
+        content = json.loads(read_regular(cache_folder() / FILE))
         same = bool(digest) and content["code"] == digest
         return list(content["methods"]) if same else None
     except (OSError, ValueError, KeyError, TypeError):

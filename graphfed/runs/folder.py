@@ -534,8 +534,13 @@ def check_there(folder: Path) -> None:
         runs = [] if (folder / "manifest.json").exists() else sorted(folder.glob("*/manifest.json"))
     except FileNotFoundError:
         raise InputError(f"there is no folder {folder}; name the folder of a run, as in runs/...") from None
-    except (OSError, ValueError):
+    except PermissionError:
         return  # said by what reads from it
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "the name cannot be used"
+        raise InputError(
+            f"the folder {shown(str(folder))} cannot be read ({reason}); name the folder of a run"
+        ) from None
     if not is_folder:
         raise InputError(f"{folder} is not a folder; name the folder of a run")
     if runs and not any((folder / name).exists() for name in _LAST):

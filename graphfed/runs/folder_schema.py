@@ -144,10 +144,16 @@ class _Privacy(FileModel):
     left_the_clients: dict[str, _Left] = {}
 
 
+class _ClassScores(FileModel):
+    precision: Share | None
+    recall: Share | None
+
+
 class Details(FileModel):
     """The details of a result that the report, the tables and the summary read."""
 
     changed_settings: JsonObject = {}
+    test_classes: list[_ClassScores] | None = None
     test_confusion: list[list[Amount]] | None = None
     test_pooled: Metrics | None = None
     test_roc: list[Annotated[list[Share], Field(min_length=2, max_length=2)]] | None = None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import check_contributors, check_sums
 from graphfed.federation.secure.protection import needs_parts
 from graphfed.federation.series import TaskData
-from graphfed.federation.state import roster_code, roster_of
+from graphfed.federation.state import accept_roster, roster_code, roster_of
 from graphfed.files import JsonObject
 from graphfed.memory import peak_memory
 from graphfed.methods.base import Method, State, Task
@@ -110,6 +111,14 @@ def update_progress(progress: Progress, scored: Scored, number: int, task: str, 
 def patience_of(config: CommonSettings) -> int | None:
     """Return after how many evaluations without improvement training stops; None if it does not."""
     return config.patience if isinstance(config, TrainingSettings) else None
+
+
+#: The control values that open a round, by name.
+DECISION: Mapping[str, Any] = {
+    **dict.fromkeys(("keep", "stop"), bool),
+    **dict.fromkeys(("best_round", "diverged", *NOTHING_DUE), int),
+    "roster": str | None,
+}
 
 
 def plan(
@@ -255,7 +264,16 @@ class _Training:
         if decision is None:
             able = None if self.enrolled is None else roster_code(self.enrolled)
             decision = fed.control(
-                plan, run.progress, run.number, fed.num_clients, self.config, personal, due, able
+                plan,
+                run.progress,
+                run.number,
+                fed.num_clients,
+                self.config,
+                personal,
+                due,
+                able,
+                values=DECISION,
+                accept=partial(accept_roster, fed.num_clients),
             )
         else:  # it was saved, and sent before the run was interrupted
             decision = {**decision, **NOTHING_DUE}

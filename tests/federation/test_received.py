@@ -10,7 +10,7 @@ import pytest
 import torch
 from placements import at_server, per_client
 
-from graphfed.federation import SERVER, Cast, Federation, ReceivedError, as_leaves
+from graphfed.federation import SERVER, Cast, Federation, ReceivedError, TensorForm, as_leaves
 from graphfed.federation.ledger import Flow
 from graphfed.federation.link import SERVER_INDEX, Message
 from graphfed.federation.received import Received, magnitude
@@ -88,8 +88,15 @@ def test_a_refusal_is_short_however_long_the_form() -> None:
         checks.check(
             transfer_of("sum"), {(0, SERVER_INDEX): wide[0]}, {(1, SERVER_INDEX): wide[1]}, {}, None, 0
         )
-    found, _, expected = str(caught.value).removeprefix("place 0 sent ").partition(" where ")
-    assert len(found) == len(expected.partition(" is expected")[0]) == 400
+    assert str(caught.value).startswith(
+        "place 0 sent nothing as 'tensor 0 of place 1' where float32 [1] is expected (transfer 't', round 0)"
+    )
+    with pytest.raises(ReceivedError) as caught:
+        checks.check(
+            transfer_of("sum"), {(0, SERVER_INDEX): row(1)}, {(1, SERVER_INDEX): wide[1]}, {}, None, 0
+        )
+    _, _, expected = str(caught.value).partition(" where ")
+    assert len(expected.partition(" is expected")[0]) == 400
 
 
 def transfer_of(kind: str, **options: Any) -> Transfer:
@@ -128,6 +135,96 @@ def test_every_tensor_of_an_average_has_a_row_for_each_client_that_takes_part() 
         else:
             with pytest.raises(ReceivedError, match=r"sent float32 \[3\] where 2 rows are expected"):
                 fed.average(*arguments, name="m")
+
+
+# ---- what the server sends ---------------------------------------------------------------------------------
+
+
+def client_of(*payloads: Any) -> Federation:
+    """The federation of a client, to which the server sends payload i in the i-th transfer."""
+    return Federation(
+        [(0,)], server_here=False, link=Mail(lambda sender, key: payloads[int(key.split("/")[1]) - 1])
+    )
+
+
+def broadcast(fed: Federation, **options: Any) -> Any:
+    (payload,) = fed.broadcast(fed.locate(SERVER, "x", []), name="x", **options).parts
+    return payload
+
+
+GOOD = {"w": torch.zeros(2, 3), "b": torch.zeros(3)}
+#: What a hostile server sends in the place of `GOOD`: how the refusal goes on.
+WRONG = {
+    "shape": (
+        {**GOOD, "w": torch.zeros(2, 4)},
+        r"float32 \[2, 4\] as 'w' where float32 \[2, 3\] is expected",
+    ),
+    "dtype": (
+        {**GOOD, "b": torch.zeros(3).double()},
+        r"float64 \[3\] as 'b' where float32 \[3\] is expected",
+    ),
+    "missing": ({"w": GOOD["w"]}, r"nothing as 'b' where float32 \[3\] is expected"),
+    "additional": (
+        {**GOOD, "z\x1b[31m": row(1)},
+        r"float32 \[1, 1\] as 'z\\x1b\[31m' where nothing is expected",
+    ),
+    "tensor": (
+        torch.zeros(2),
+        r"float32 \[2\] where \{'w': float32 \[2, 3\], 'b': float32 \[3\]\} is expected",
+    ),
+    "tuple": ((GOOD["w"], GOOD["b"]), r"nothing as 'w' where float32 \[2, 3\] is expected"),
+    "text": ("text", "something that is not a payload of tensors: 'text'"),
+    "nothing": ({}, r"nothing where \{'w': float32 \[2, 3\], 'b': float32 \[3\]\} is expected"),
+}
+
+
+def weights_form() -> dict[str, torch.Tensor]:
+    return {"w": torch.ones(2, 3), "b": torch.ones(3)}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("known", ["like", "expect", "first message"])
+def test_a_client_refuses_what_has_not_the_form_that_it_expects_of_the_server(kind: str, known: str) -> None:
+    payload, why = WRONG[kind]
+    if known == "first message":
+        fed, options = client_of(GOOD, GOOD, payload), {}
+        broadcast(fed)
+        broadcast(fed)
+    else:
+        fed, options = client_of(payload), {"like": GOOD} if known == "like" else {}
+    if known == "expect":
+        fed.expect("x", weights_form)
+    with pytest.raises(ReceivedError, match=rf"^server sent {why}.* \(transfer 'x', round 0\)"):
+        broadcast(fed, **options)
+
+
+def test_a_size_that_only_the_server_knows_may_differ_from_message_to_message() -> None:
+    fed = client_of(torch.zeros(2, 3), torch.zeros(7, 3), torch.zeros(7, 4))
+    form = TensorForm(torch.float32, (None, 3))
+    assert [len(broadcast(fed, like=form)) for _ in range(2)] == [2, 7]
+    with pytest.raises(ReceivedError, match=r"sent float32 \[7, 4\] where float32 \[any, 3\] is expected"):
+        broadcast(fed, like=form)
+
+
+def test_of_rows_any_number_may_arrive_that_was_agreed_and_each_has_the_form_of_the_example() -> None:
+    fed = client_of(torch.zeros(1, 3), torch.zeros(1, 4), torch.zeros(2, 3))
+    example = fed.locate("clients", "example", [torch.zeros(9, 3)])
+
+    def scatter() -> Any:
+        return fed.scatter(fed.locate(SERVER, "rows", []), name="rows", like=example)
+
+    assert scatter().parts[0].shape == (1, 3)
+    with pytest.raises(ReceivedError, match=r"sent float32 \[4\] where float32 \[3\] is expected"):
+        scatter()
+    with pytest.raises(ReceivedError, match=r"sent float32 \[2, 3\] where 1 rows are expected"):
+        scatter()
+
+
+def test_where_the_server_is_in_the_process_nothing_is_computed_to_know_a_form() -> None:
+    def fail() -> None:
+        raise AssertionError("the function ran")
+
+    Federation([(0,)]).expect("x", fail)
 
 
 # ---- numbers -----------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What every worker reports reaches the server as plain JSON, or is refused in one line."""
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 from placements import MemoryLink, run_apart
 
 from graphfed.errors import PlaceError
-from graphfed.federation import CLIENTS, Federation, StageError, wire
+from graphfed.federation import CLIENTS, Federation, ReceivedError, StageError, wire
 from graphfed.federation.ledger import Ledger
 from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.operations import control as control_module
+from graphfed.federation.state import accept_roster
 from graphfed.federation.wire import WireError
 from graphfed.runtime.processes import Workers
 
@@ -190,8 +192,45 @@ def test_any_text_from_a_worker_is_its_json_or_refused_and_then_not_counted(text
 def test_control_that_is_not_json_is_an_error_at_the_worker() -> None:
     link = OneMessage(wire.encode("[" * 900, grad=(), dtypes=()))
     fed = Federation([(0,)], here=[0], server_here=False, link=link)
-    with pytest.raises(WireError, match="a control message is not JSON"):
+    with pytest.raises(ReceivedError, match=r"^server sent something else than a decision: it is not JSON"):
         fed.control(dict)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        ([1], "list where named values are expected"),
+        ({"stop": True, "roster": None}, "no value 'round' where int is expected"),
+        (
+            {"stop": True, "round": 1, "roster": None, "a\x1b[2J": 1},
+            r"'a\\x1b\[2J' = 1 where nothing",
+        ),
+        ({"stop": 1, "round": 1, "roster": None}, "'stop' = 1 where bool is expected"),
+        ({"stop": True, "round": True, "roster": None}, "'round' = True where int is expected"),
+        (
+            {"stop": True, "round": -1, "roster": None},
+            "'round' = -1 where a number of at least 0",
+        ),
+        ({"stop": True, "round": 1, "roster": 5}, r"'roster' = 5 where str \| None is expected"),
+        ({"stop": True, "round": 1, "roster": "e"}, "'roster' = 'e' where bits of the 3 clients"),
+        ({"stop": True, "round": 1, "roster": "\u0663\u0664"}, "'roster' = .* where bits of the 3 clients"),
+        ({"stop": True, "round": 1, "roster": "00"}, "'roster' = '00' where bits of the 3 clients"),
+        ({"stop": True, "round": 1, "roster": "e0ff"}, "'roster' = 'e0ff' where bits of the 3 clients"),
+    ],
+    ids=str,
+)
+def test_a_decision_of_the_server_has_the_values_that_the_client_expects(sent: Any, why: str) -> None:
+    values: Any = {"stop": bool, "round": int, "roster": str | None}
+
+    def control(decision: Any) -> Any:
+        link = OneMessage(wire.encode(json.dumps(decision), grad=(), dtypes=()))
+        fed = Federation([(0,), (1,), (2,)], here=[0], server_here=False, link=link)
+        return fed.control(dict, values=values, accept=partial(accept_roster, 3))
+
+    good = {"stop": True, "round": 1, "roster": "e0"}
+    assert control(good) == good
+    with pytest.raises(ReceivedError, match=rf"^server sent {why}.*\(transfer 'control', round 0\)"):
+        control(sent)
 
 
 def test_controls_of_two_names_are_distinct_on_the_ledger_and_between_places() -> None:

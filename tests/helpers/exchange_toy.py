@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import ExchangeIds
@@ -92,7 +92,8 @@ def setup(fed: Federation, data: Located, task: Task, config: AloneConfig) -> St
     graph = fed.clients.run(graphs, data)
     route = fed.exchange_route(fed.clients.run(wants, data), name="toy/wanted_ids")
     total = fed.sum(fed.clients.run(count, data), name="toy/training_count", grad=False)
-    total = fed.broadcast(total, name="toy/training_total", grad=False)
+    total = fed.broadcast(total, name="toy/training_total", grad=False, like=TensorForm(torch.int64))
+    fed.expect("model", initial_weights, task, config, "cpu")
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     return State({"weights": weights}, (data, graph, route, total))
 

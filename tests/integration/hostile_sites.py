@@ -1,5 +1,7 @@
-"""A program that has one site send what no honest site sends, for `test_hostile_sites`."""
+"""A program that has one site, or the server, send what no honest participant sends, for
+`test_hostile_sites`."""
 
+import json
 import os
 
 import torch
@@ -11,26 +13,31 @@ from graphfed.runtime.nvflare.link import FlareLink
 
 #: The worker of the hostile site.
 HOSTILE = 1
-#: In a run's name, between what is sent and the transfer; for a slash in the transfer's name.
-BETWEEN, SLASH = "--in--", "-slash-"
+#: In a run's name, before what the server sends; between what is sent and the transfer; for a slash in the
+#: transfer's name.
+SERVER, BETWEEN, SLASH = "server-", "--in--", "-slash-"
 
 
-def run_name(kind, transfer):
-    """The name of a run in which the hostile site sends this in this transfer."""
-    return f"{kind}{BETWEEN}{transfer.replace('/', SLASH)}"
+def run_name(kind, transfer, sender=""):
+    """The name of a run in which the hostile site (or, with `SERVER`, the server) sends this in this
+    transfer."""
+    return f"{sender}{kind}{BETWEEN}{transfer.replace('/', SLASH)}"
 
 
 def install(fed, arguments, log, place):
-    """From now on the hostile site's process sends something else, in runs that are called so."""
-    if fed.here != [HOSTILE]:
+    """From now on the hostile participants' processes send something else, in runs that are called so."""
+    if fed.here not in ([HOSTILE], []):
         return
-    honest = FlareLink.send
+    honest, is_server = FlareLink.send, not fed.here
 
     def send(self, to, key, message):
         kind, _, transfer = self._run.partition(BETWEEN)
+        if kind.startswith(SERVER) is not is_server:
+            return honest(self, to, key, message)
+        kind = kind.removeprefix(SERVER)
         if key.split("/", 2)[2].rpartition("/")[0] == transfer.replace(SLASH, "/"):
             message = altered(kind, message)
-        honest(self, to, key, message)
+        return honest(self, to, key, message)
 
     FlareLink.send = send
 
@@ -42,6 +49,12 @@ def altered(kind, message):
     payload, header = wire.decode(message)
     if kind == "text":
         return wire.encode("text", **header)
+    if kind in DECISIONS:
+        return wire.encode(json.dumps({**json.loads(payload), **DECISIONS[kind]}), **header)
+    if kind == "missing":
+        return wire.encode(dict(list(payload.items())[1:]), **header)
+    if kind == "additional":
+        return wire.encode({**payload, "another": torch.zeros(2)}, **header)
     change = CHANGES[kind]
 
     def leaf(x):
@@ -62,6 +75,16 @@ def first_is(value):
     return change
 
 
+#: Values that a hostile server puts into a decision.
+DECISIONS = {
+    "roster_number": {"roster": 5},
+    "roster_nobody": {"roster": "00"},
+    "stop_text": {"stop": "no"},
+    "start_text": {"start": "yesterday"},
+    "start_unsaved": {"start": 3},
+    "other_classes": {"num_classes": 70},
+}
+
 CHANGES = {
     "nan": first_is(torch.nan),
     "inf": first_is(-torch.inf),
@@ -72,5 +95,6 @@ CHANGES = {
     "times_1e9": lambda x: x * 10**9,
     "large": lambda x: torch.full_like(x, 1.5e19),
     "negative": lambda x: -x,
+    "1e10": lambda x: torch.full_like(x, 1e10),
     "times_minus_10": lambda x: -10 * x,
 }

@@ -1,12 +1,12 @@
-"""One of three sites sends what no honest site sends, on real processes: whoever reads it names that site and
-the transfer, and no other site."""
+"""One of three sites, or the server, sends what no honest participant sends, on real processes: whoever reads
+it names the sender and the transfer, and no other participant."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
-from hostile_sites import HOSTILE, run_name
+from hostile_sites import HOSTILE, SERVER, run_name
 
 from graphfed.data.datasets import load
 from graphfed.data.graphs.splits import make_split
@@ -74,10 +74,44 @@ QUICK = {
 }
 
 
+#: (method, transfer, what the server sends): what the sites say of it.
+SERVER_REFUSED = {
+    ("fedavg", "model", "wrong_shape"): "where float32 [",
+    ("fedavg", "model", "wrong_dtype"): "float64 [",
+    ("fedavg", "model", "missing"): "nothing as 'layers.0.weight' where float32 [",
+    ("fedavg", "model", "additional"): "float32 [2] as 'another' where nothing is expected",
+    ("fedavg", "model", "text"): "something that is not a payload of tensors",
+    ("fedavg", "model", "random_bytes"): "a message that cannot be read",
+    ("fedavg", "control", "roster_number"): "'roster' = 5 where str | None is expected",
+    ("fedavg", "control", "roster_nobody"): "'roster' = '00' where bits of the 3 clients that take part are",
+    ("fedavg", "control", "stop_text"): "'stop' = 'no' where bool is expected",
+    ("fedavg", "control", "text"): "something else than a decision: it is not JSON",
+    ("fedavg", "agreed", "start_text"): "'start' = 'yesterday' where a round that the site has saved",
+    ("fedavg", "agreed", "start_unsaved"): "'start' = 3 where a round that the site has saved",
+    ("fedavg", "agreed", "other_classes"): "'num_classes' = 70 where",
+    ("fedgcn", "fedgcn/aggregates", "wrong_shape"): FORM,
+    ("fedgat", "fedgat/sizes", "wrong_dtype"): FORM,
+    ("sapgnn", "sapgnn/global_embedding", "wrong_shape"): FORM,
+}
+SERVER_QUICK = {
+    ("fedavg", "model", "wrong_shape"),
+    ("fedavg", "model", "missing"),
+    ("fedavg", "control", "roster_number"),
+    ("fedavg", "agreed", "start_text"),
+    ("fedgcn", "fedgcn/aggregates", "wrong_shape"),
+}
+
+
+#: What the server sends and no site can tell from honest numbers.
+PASSING_OF_SERVER = [("fedavg", "model", kind) for kind in ("times_minus_10", "1e10", "nan")]
+
+
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """What became of each run, by its name: all runs are one job of one federation."""
-    refused = REFUSED if "3" in request.config.getoption("--tier") else QUICK
+    everything = "3" in request.config.getoption("--tier")
+    refused = REFUSED if everything else QUICK
+    refused_of_server = SERVER_REFUSED if everything else SERVER_QUICK
     torch.set_default_dtype(torch.float32)
     folder = tmp_path_factory.mktemp("hostile")
     graph = load("social", None, num_nodes=120)
@@ -92,11 +126,13 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         install | {"arguments": {"run": "install"}, "workers": [list(worker) for worker in project.workers]}
     ]
     passing = [("fedavg", "update", kind) for kind in ("large", "times_minus_10")]
-    for method, transfer, kind in (*refused, *passing):
+    cases = [("", *case) for case in (*refused, *passing)]
+    cases += [(SERVER, *case) for case in (*refused_of_server, *PASSING_OF_SERVER)]
+    for sender, method, transfer, kind in cases:
         chosen = get_method(method)
         at = {"optimizer_at": "clients"} if transfer == "update" else {}
         config = chosen.config(**{**chosen.defaults, "rounds": 2, "hidden": 4, **at})
-        name = run_name(kind, transfer)
+        name = run_name(kind, transfer, sender)
         runs.append(asked(project, chosen, config, run=name, checkpoint_every=60.0))
     with (
         Loopback(
@@ -149,3 +185,33 @@ def test_an_update_that_is_plausible_and_wrong_passes_as_the_security_page_says(
     outcomes: Mapping[str, Any],
 ) -> None:
     assert outcomes[run_name("times_minus_10", "update")]["kind"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("method", "transfer", "kind"),
+    [
+        pytest.param(*case, marks=pytest.mark.slow if case in SERVER_QUICK else pytest.mark.on_demand)
+        for case in SERVER_REFUSED
+    ],
+)
+def test_sites_refuse_in_the_name_of_the_server_what_it_must_not_send(
+    method: str, transfer: str, kind: str, outcomes: Mapping[str, Any]
+) -> None:
+    with pytest.raises(GraphfedError) as refusal:
+        check_outcome([outcomes[run_name(kind, transfer, SERVER)]])
+    output = str(refusal.value)
+    assert "server sent" in output
+    assert repr(transfer) in output
+    assert SERVER_REFUSED[method, transfer, kind] in output
+    assert refusal.value.exit_code == FAILED
+
+
+def test_numbers_of_the_server_that_are_plausible_and_wrong_pass_as_the_security_page_says(
+    outcomes: Mapping[str, Any],
+) -> None:
+    ended = {kind: outcomes[run_name(kind, "model", SERVER)] for _, _, kind in PASSING_OF_SERVER}
+    assert ended["times_minus_10"]["kind"] == ended["1e10"]["kind"] == "done", ended
+    # Training that diverges ends in the same way, so no participant is named.
+    assert ended["nan"]["kind"] == "failed"
+    assert "fedavg diverged in round 1" in ended["nan"]["text"]
+    assert "in transfer 'gradient' of round 1 no participant's numbers were small" in ended["nan"]["text"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_files import NO_FILE, no_wait, replaced
 
 from graphfed.cli import main
 
@@ -35,7 +36,12 @@ VALUES = {
     "a nested object": '{"a": [null, {"b": []}]}',
     "900 levels": "[" * 900 + "]" * 900,
     "100000 levels": "[" * 100_000,
+    "a text of 100000 characters": f'"{"x" * 100_000}"',
 }
+#: What is done with a key.
+CHANGES = ["removed", "renamed", *VALUES]
+#: The most seconds of a command, and the most characters of its message.
+SECONDS, LONGEST = 20, 700
 #: Commands by kind of folder. FOLDER is tampered with, OTHER is not.
 COMMANDS = {
     "run": (
@@ -187,6 +193,11 @@ def tampered(text: str, path: tuple[str | int, ...], change: str) -> bytes:
     if change == "removed":
         del above[path[-1]]
         return json.dumps(content).encode()
+    if change == "renamed":
+        renamed = f"{path[-1]}\x1b[31m" * (1 if len(path) % 2 else 1000)
+        if isinstance(above, dict):
+            above[renamed] = above.pop(path[-1])
+        return json.dumps(content).encode()
     above[path[-1]] = "@@@"
     return json.dumps(content).replace('"@@@"', VALUES[change]).encode()
 
@@ -198,7 +209,7 @@ def text_of(good: Path, kind: str, name: str) -> str:
 def cases(good: Path, *, every: bool) -> Iterator[Case]:
     """What is tampered with: kind of folder, file, path in it, change. every: each change of the whole file
     and at each path, else some of the whole file, and at each path the next one in turn."""
-    turn = itertools.cycle(["removed", *VALUES])
+    turn = itertools.cycle(CHANGES)
     whole = ["truncated", "nothing", "not UTF-8", "an empty list", "null", "100000 levels"]
     for kind, names in FILES.items():
         for name in names:
@@ -207,7 +218,7 @@ def cases(good: Path, *, every: bool) -> Iterator[Case]:
             text = text_of(good, kind, name)
             content = json.loads(text.splitlines()[0] if name.endswith("jsonl") else text)
             for path in paths_in(content, 5 if every else 1 + (name == "result.json")):
-                changes = ["removed", *VALUES] if every else [next(turn)]
+                changes = CHANGES if every else [next(turn)]
                 yield from ((kind, name, path, change) for change in changes)
 
 
@@ -228,7 +239,8 @@ def faults_of(case: Case, good: Path, readers: Any, capsys: Any) -> Iterator[str
             file.write_bytes(content)
         label = f"{kind}/{name} {'.'.join(map(str, path))}: {change}: {command}"
         try:
-            code = run_command(command, good, kind)
+            with no_wait(SECONDS):
+                code = run_command(command, good, kind)
         except BaseException as error:
             yield f"{label}: {type(error).__name__}: {error}"[:300]
             capsys.readouterr()
@@ -239,6 +251,8 @@ def faults_of(case: Case, good: Path, readers: Any, capsys: Any) -> Iterator[str
             yield f"{label}: neither the file nor its folder is named: {last[:200]}"
         elif code not in (0, 2):
             yield f"{label}: exit code {code}: {last[:200]}"
+        elif len(last) > LONGEST:
+            yield f"{label}: a message of {len(last)} characters: {last[:200]}"
         elif "\x1b" in out + err:
             yield f"{label}: a control character is printed"
 
@@ -270,3 +284,68 @@ def test_no_tampered_folder_ends_a_command_with_a_traceback(
     """every: with any key tampered in any way, more folders than the chosen ones."""
     monkeypatch.chdir(tmp_path)
     assert check_all(good, readers, capsys, every=every) >= least
+
+
+@pytest.mark.parametrize("kind_of_file", NO_FILE)
+def test_what_is_no_regular_file_in_a_folder_is_refused_at_once(
+    kind_of_file: str,
+    good: Path,
+    readers: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of every file, JSON or not, of the folder of a run, an unfinished run and a forecast."""
+    monkeypatch.chdir(tmp_path)
+    wrong = []
+    for kind in ("run", "open", "sensors"):
+        names = [path.relative_to(good / kind) for path in sorted((good / kind).rglob("*")) if path.is_file()]
+        for command, name in itertools.product(COMMANDS[kind], names):
+            copy_of(good, kind)
+            label = f"{kind}/{name}: {command}"
+            try:
+                with replaced(Path(kind, name), kind_of_file), no_wait(SECONDS):
+                    code = run_command(command, good, kind)
+            except BaseException as error:
+                wrong.append(f"{label}: {type(error).__name__}: {error}"[:300])
+                capsys.readouterr()
+                continue
+            last = (capsys.readouterr().err.splitlines() or [""])[-1]
+            if code not in (0, 2) or len(last) > LONGEST:
+                wrong.append(f"{label}: exit code {code}: {last[:200]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_audit_reads_the_folder_before_the_data(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The data may take minutes to load."""
+    monkeypatch.chdir(tmp_path)
+
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("the data was loaded")
+
+    monkeypatch.setattr("graphfed.audit.run.reopen", load)
+    for name, content in {"result.json": b"{}", "manifest.json": b"{}"}.items():
+        folder = copy_of(good, "run")
+        (folder / name).unlink()
+        (folder / name).write_bytes(content)
+        assert main(["audit", str(folder)]) == 2
+        assert f"{name} is damaged" in capsys.readouterr().err
+    (copy_of(good, "run") / "result.json").unlink()
+    assert main(["audit", "run"]) == 2
+    assert "has not ended" in capsys.readouterr().err
+
+
+def test_precision_and_recall_of_classes_are_checked_in_a_result(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = copy_of(good, "run")
+    content = json.loads((folder / "result.json").read_text())
+    scores = content["details"]["test_classes"][0]
+    scores["re\x1b[31mcall"] = scores.pop("recall")
+    (folder / "result.json").unlink()
+    (folder / "result.json").write_text(json.dumps(content))
+    assert main(["report", str(folder)]) == 2
+    assert "details.test_classes.0 has no 'recall'" in capsys.readouterr().err

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_files import NO_FILE, no_wait, replaced
 
 from graphfed.cli import main
 from graphfed.errors import UNUSABLE, InputError
 from graphfed.runtime.nvflare import rules
 from graphfed.runtime.nvflare.project import Project, Site, write_project
-from graphfed.runtime.nvflare.startup_kits import ORGANISATION, load_startup_kit, provision
+from graphfed.runtime.nvflare.startup_kits import ORGANISATION, check_certificate, load_startup_kit, provision
 
 pytest.importorskip("nvflare", reason="the extra 'deploy' (NVIDIA FLARE) is not installed")
 
@@ -256,3 +257,26 @@ def test_flare_s_handlers_are_checked_before_a_site_runs_without_some(
     monkeypatch.setattr(ClientRequestProcessors, "request_processors", found[1:])
     with pytest.raises(RuntimeError, match="ClientStatusProcessor"):
         child._forget_requests()
+
+
+@pytest.mark.parametrize("kind", NO_FILE)
+def test_what_is_no_regular_file_in_a_startup_kit_is_refused_at_once(
+    kind: str, startup_kits: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FLARE opens some of the files itself: before it starts, each is looked at."""
+    startup_kit = startup_kits["bank_a"]
+    found = [path for path in sorted(startup_kit.rglob("*")) if path.is_file()]
+    assert {"kit.json", "client.crt", "client.key", "rootCA.pem", "fed_client.json"} <= {
+        p.name for p in found
+    }
+    for path in found:
+        with replaced(path, kind), no_wait():
+            refused: list[InputError] = []
+            try:
+                check_certificate(load_startup_kit(startup_kit))
+            except InputError as error:
+                refused.append(error)
+            assert len(refused) == 1 or kind == "a folder", path
+    with replaced(startup_kit / "startup" / "client.crt", kind), no_wait():
+        assert main(["site", "start", str(startup_kit)]) == UNUSABLE
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -23,7 +23,7 @@ from graphfed.data.graphs.graph import Graph, Split, make_graph
 from graphfed.data.graphs.planetoid_pickle import SOURCE, read_pickle
 from graphfed.data.messages import brief
 from graphfed.errors import InputError
-from graphfed.files import read_tensors, write_bytes, write_tensors
+from graphfed.files import check_regular, read_tensors, write_bytes, write_tensors
 
 __all__ = ["PARTS", "SOURCE", "find_files", "folders", "load_planetoid"]
 
@@ -117,6 +117,7 @@ def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Grap
 
 def _read(path: Path) -> bytes:
     try:
+        check_regular(path)
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:

@@ -5,11 +5,12 @@ Both are plain JSON without data.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from types import UnionType
 from typing import Any
 
 import numpy as np
 
-from graphfed.errors import PlaceError
+from graphfed.errors import PlaceError, shown
 from graphfed.federation.ledger import Flow, LedgerRecord
 from graphfed.federation.link import SERVER_INDEX, Message
 from graphfed.federation.operations.delivery import Delivery
@@ -17,6 +18,9 @@ from graphfed.federation.operations.running import Place
 from graphfed.federation.values import SERVER, Located
 from graphfed.federation.wire import WireError
 from graphfed.files import JsonObject, parse_json
+
+#: The values of a decision by name, each with its type or types. An int is at least 0.
+Values = Mapping[str, type | UnionType]
 
 #: The most characters of a decision, apart from one for every client. The limit keeps data out of control.
 MAX_CONTROL = 1000
@@ -30,6 +34,8 @@ def decide(
     fn: Callable[..., Mapping[str, object]],
     arguments: Sequence[object],
     name: str,
+    values: Values | None = None,
+    accept: Callable[[JsonObject], str] | None = None,
 ) -> JsonObject:
     """Implement `Federation.control`.
 
@@ -39,6 +45,8 @@ def decide(
         fn: Returns the decision as plain JSON values.
         arguments: The arguments of `fn`, as in `Place.run`.
         name: The name of the transfer.
+        values: The names of the decision's values and their types.
+        accept: This decision's own rule, as in `Federation.control`.
 
     Returns:
         The decision, the same dictionary in every process.
@@ -46,7 +54,7 @@ def decide(
     Raises:
         StageError: If `fn` fails, or returns anything but JSON.
         PlaceError: If the decision is longer than `MAX_CONTROL` characters and one for each client.
-        WireError: If another process sent something that is not a decision.
+        ReceivedError: If the server, in another process, sent something that is not this decision.
     """
     places, ledger = delivery.places, delivery.ledger
     decision = server.run(_as_json, fn, *arguments)
@@ -54,19 +62,50 @@ def decide(
     messages = {p: Message(text) for text in decision.parts for p in pairs}
     got = delivery.deliver(messages, pairs, delivery.next_key(name))
     # The server's process has the decision itself; every other process received it.
-    text = decision.parts[0] if decision.parts else next(iter(got.values())).payload
-    if not isinstance(text, str):
-        raise WireError("a control message is not text")
-    if len(text) > MAX_CONTROL + places.num_clients:
-        raise PlaceError(
-            f"a control message has {len(text)} characters (at most {MAX_CONTROL + places.num_clients}); "
-            "send data with a named transfer instead"
-        )
-    result: JsonObject = _from_json(text, len(text), "a control message")
+    longest = MAX_CONTROL + places.num_clients
+    if decision.parts:
+        text = decision.parts[0]
+        if len(text) > longest:
+            raise PlaceError(
+                f"a control message has {len(text)} characters (at most {longest}); send data with a named "
+                "transfer instead"
+            )
+        result: JsonObject = _from_json(text, longest, "a control message")
+    else:
+        text = next(iter(got.values())).payload
+        try:
+            result = _from_json(text, longest, "it")
+        except WireError as error:
+            raise delivery.refusal(SERVER_INDEX, name, f"something else than a decision: {error}") from None
+        if why := _check_values(result, values) or (accept(result) if accept is not None else ""):
+            raise delivery.refusal(SERVER_INDEX, name, why)
     with ledger.in_phase("control"):
         flow, size = places.everyone_flow.back, len(text.encode())
         ledger.record(LedgerRecord(name, "control", "json", [], "public", flow, size))
     return result
+
+
+def _check_values(decision: object, values: Values | None) -> str:
+    """Return what is wrong with a decision, as a continuation of "it sent"; an empty string if nothing is."""
+    if not isinstance(decision, dict):
+        return f"{shown(decision)} where named values are expected"
+    for name in {} if values is None else {**values, **decision}:
+        assert values is not None
+        expected = values.get(name)
+        if name not in decision:
+            return f"no value {name!r} where {_name(expected)} is expected"
+        value = decision[name]
+        fits = expected is not None and isinstance(value, expected)
+        # A truth value is an int to Python.
+        if not fits or (isinstance(value, bool) and expected is not bool):
+            return f"{shown(name)} = {shown(value)} where {_name(expected)} is expected"
+        if expected is int and value < 0:
+            return f"{name!r} = {shown(value)} where a number of at least 0 is expected"
+    return ""
+
+
+def _name(expected: object) -> str:
+    return "nothing" if expected is None else getattr(expected, "__name__", str(expected))
 
 
 def report(delivery: Delivery, clients: Place, x: Located, name: str) -> Located[list[Any]]:

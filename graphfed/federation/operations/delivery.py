@@ -127,7 +127,6 @@ class Delivery:
         payloads: Mapping[Pair, P],
         pairs: Sequence[Pair],
         rows: Mapping[Pair, int] | None = None,
-        like: Payload | None = None,
     ) -> dict[Pair, P]:
         """Send the payloads of one transfer, and record it.
 
@@ -136,7 +135,6 @@ class Delivery:
             payloads: The payloads sent from this process, by (sender, receiver).
             pairs: (sender, receiver) of all messages with a participant in this process.
             rows: How many rows each payload from another process must have, if that was agreed.
-            like: What one client's part looks like, if this process knows it.
 
         Returns:
             The payloads received in this process, by (sender, receiver).
@@ -152,7 +150,7 @@ class Delivery:
             payloads = {p: pay.densify(x) for p, x in payloads.items()}
         outgoing = {p: pack(x, recording, wrap, name) for p, x in payloads.items()}
         arrived = self.deliver(outgoing, pairs, key)
-        received = self._unpack(transfer, arrived, payloads, rows or {}, like)
+        received = self._unpack(transfer, arrived, payloads, rows or {})
         messages = arrived or outgoing
         if not messages:  # this process takes no part in the transfer
             return received
@@ -182,7 +180,6 @@ class Delivery:
         arrived: Mapping[Pair, Message],
         payloads: Mapping[Pair, P],
         rows: Mapping[Pair, int],
-        like: Payload | None,
     ) -> dict[Pair, P]:
         """Unpack the messages received here, and check those from other processes."""
         received: dict[Pair, P] = {}
@@ -196,7 +193,7 @@ class Delivery:
             except WireError as error:
                 raise self.refusal(pair[0], transfer.name, str(error)) from error
         if elsewhere:
-            self.received.check(transfer, elsewhere, payloads, rows, like, self.ledger.round)
+            self.received.check(transfer, elsewhere, payloads, rows, transfer.example(), self.ledger.round)
         return received
 
     def _record_of(self, transfer: Transfer, messages: Mapping[Pair, Message]) -> LedgerRecord:

@@ -5,7 +5,7 @@ these.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -222,6 +222,22 @@ class ProcessView(ProgramObject):
                 "of this place; give one part for each"
             )
         return Located(place, name, tuple(parts))
+
+    def expect(self, name: str, fn: Callable[..., Any], *arguments: object) -> None:
+        """Say what a transfer from the server to the clients looks like.
+
+        A client in another process than the server checks the form of what it receives with it. In one
+        process `fn` does not run.
+
+        Args:
+            name: The name of the transfer.
+            fn: Returns, at the clients, an example of the payload. Its numbers, and its number of rows if it
+                has rows, do not matter.
+            arguments: The arguments of `fn`, as in `Place.run`.
+        """
+        if not self.server_is_here:
+            for example in self.local_parts(self.clients.run(fn, *arguments)):
+                self.received.expect(name, example)
 
     def keep_absent(self, new: Located[T], old: Located) -> Located[T]:
         """Merge new state with the old state of workers that are absent.

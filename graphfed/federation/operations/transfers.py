@@ -17,7 +17,7 @@ from graphfed.federation.operations.delivery import Delivery
 from graphfed.federation.operations.places import Places
 from graphfed.federation.payload import Payload, Rows
 from graphfed.federation.route import ExchangeRoute, Route
-from graphfed.federation.transfer import Ideal, Options, Transfer, check_rows
+from graphfed.federation.transfer import Ideal, Options, Transfer, check_rows, form_of
 from graphfed.federation.values import ABSENT, CLIENTS, SERVER, Located
 from graphfed.nn.sparse import SparseWeights
 
@@ -167,8 +167,10 @@ def average(
     if in_full:
         payloads = {(h, server): pay.parts(m, places.present_in(h)) for (h, server), m in payloads.items()}
     sizes = {(h, server): len(places.present_in(h)) for h, server in places.up}
-    like = None if otherwise is None or not otherwise.parts else otherwise.parts[0]
-    got = delivery.move(transfer, payloads, places.up, sizes, like)
+    if otherwise is not None and otherwise.parts and delivery.link is not None:
+        # One client's part looks like the result.
+        transfer = transfer._replace(like=pay.tree_map(form_of, otherwise.parts[0]))
+    got = delivery.move(transfer, payloads, places.up, sizes)
     if not places.server_is_here:
         return Located(SERVER, name, ())
     # sum_k p_k x_k, worker by worker and then over workers, in client order.

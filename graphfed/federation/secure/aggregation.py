@@ -37,7 +37,7 @@ from graphfed.errors import InputError
 from graphfed.federation.core import Federation
 from graphfed.federation.payload import Leaf, Payload
 from graphfed.federation.secure.protection import needs_parts
-from graphfed.federation.transfer import Accept, Options
+from graphfed.federation.transfer import Accept, Options, TensorForm
 from graphfed.federation.values import Located
 from graphfed.nn.sparse import SparseWeights
 
@@ -254,9 +254,13 @@ def secure_sum(fed: Federation, x: Located, scale: Located | None, like: Located
     members = tuple(np.flatnonzero(fed.roster).tolist())
     terms = Terms.usual(f"{name}, round {fed.ledger.round}", len(members))
 
+    sizes = terms.sizes(width=0)
+
     def options(step: str) -> Options:
         protection = fed.protection_of(PROTECTION[step])
-        return {"name": f"{name}/{step}", "protection": protection, "grad": False}
+        # The number of masked bytes is the server's to check: it knows the width of the sum.
+        form = None if step == "masked" else TensorForm(torch.uint8, (sizes[step],))
+        return {"name": f"{name}/{step}", "protection": protection, "grad": False, "like": form}
 
     present, ids = fed.present(), fed.client_ids()
     scale = present if scale is None else scale

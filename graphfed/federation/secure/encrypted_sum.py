@@ -33,6 +33,7 @@ from graphfed.crypto.ckks_ideal import IdealEvaluator, IdealKeyOwner
 from graphfed.errors import InputError
 from graphfed.federation.core import Federation
 from graphfed.federation.route import ExchangeIds, Route, RouteTable, RowIds
+from graphfed.federation.transfer import TensorForm
 from graphfed.federation.values import Located
 
 __all__ = ["AnyEvaluator", "AnyKeyOwner", "Packing", "encrypted_sum", "place_rows", "share_key"]
@@ -338,7 +339,9 @@ def encrypted_sum(
     if layout.rows > 1:
         table = None if wanted is None else fed.table(want)
         names_at_server = fed.server.run(name_ciphertexts, fed.table(have), table, layout.rows)
-        names = fed.download(names_at_server, have, name=f"{name}/packing", grad=False)
+        names = fed.download(
+            names_at_server, have, name=f"{name}/packing", grad=False, like=TensorForm(torch.int64)
+        )
     packing = fed.clients.run(place_rows, ids, names)
     wanted_packing = packing
     if wanted is not None:
@@ -348,14 +351,16 @@ def encrypted_sum(
         send = fed.route(fed.clients.run(ciphertext_ids, packing), name=f"{name}/ciphertext_ids")
         take = send if wanted is None else _wanted_route(fed, wanted_packing, name)
 
-    cost = fed.control(predict_cost, fed.table(send), fed.table(take), layout.pieces)
+    cost = fed.control(
+        predict_cost, fed.table(send), fed.table(take), layout.pieces, values={"up": int, "down": int}
+    )
     fed.log(f"{name}: {log_cost(cost, fed.simulated)}")
-    sealed = fed.clients.run(encrypt_rows, key_owner, x, packing, fed.num_clients)
-    sealed = fed.upload(sealed, send, name=f"{name}/rows", protection=protection, grad=False)
+    sealed_rows = fed.clients.run(encrypt_rows, key_owner, x, packing, fed.num_clients)
+    sealed = fed.upload(sealed_rows, send, name=f"{name}/rows", protection=protection, grad=False)
     sums = fed.server.run(add_ciphertexts, evaluator, sealed, fed.table(send))
     if wanted is not None:
         sums = fed.server.run(pick_ciphertexts, sums, fed.table(send), fed.table(take))
-    sums = fed.download(sums, take, name=f"{name}/sums", protection=protection, grad=False)
+    sums = fed.download(sums, take, name=f"{name}/sums", protection=protection, grad=False, like=sealed_rows)
     return fed.clients.run(decrypt_rows, key_owner, sums, wanted_packing, x, fed.num_clients)
 
 

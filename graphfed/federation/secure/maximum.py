@@ -41,6 +41,7 @@ from graphfed.federation.ledger import Flow
 from graphfed.federation.link import Pair
 from graphfed.federation.route import ExchangeRoute, Route, RouteTable
 from graphfed.federation.secure.protection import needs_parts
+from graphfed.federation.transfer import TensorForm
 from graphfed.federation.values import Located
 from graphfed.nn.sparse import SparseMatrix
 
@@ -245,7 +246,10 @@ def _send_gradients_back(
         protection=fed.protection_of("encrypted"),
     )
     rows = fed.server.run(convert_to_words, at_server, str(fed.device))
-    from_server = fed.scatter(rows, prepared.route, name=f"{name}/server_shares", protection=kind, grad=False)
+    form = TensorForm(torch.int64, (None,))
+    from_server = fed.scatter(
+        rows, prepared.route, name=f"{name}/server_shares", protection=kind, grad=False, like=form
+    )
     kept = fed.clients.run(convert_to_words, at_helper, str(fed.device))
     from_helper = fed.exchange(
         kept, prepared.from_helper, name=f"{name}/helper_shares", protection=kind, grad=False

@@ -53,7 +53,7 @@ def protected_sum_at_clients(fed: Federation, x: Located, protection: ClientSum,
     if needs_parts(protection):
         return shared_sum(fed, x, name=name)
     total = fed.sum(x, name=name, grad=False)
-    return fed.broadcast(total, name=f"{name}_sum", grad=False)
+    return fed.broadcast(total, name=f"{name}_sum", grad=False, like=x)
 
 
 def shared_sum(fed: Federation, x: Located, *, name: str) -> Located:

@@ -177,6 +177,7 @@ def setup(fed: Federation, data: Located, task: Task, config: AttentionSumsConfi
     shared = fed.clients.run(batch_of, data, config, False)
     train = fed.clients.run(batch_of, data, config, True) if gradient_sum.per_client else shared
     counts = fed.clients.run(training_counts, data)
+    fed.expect("model", initial_weights, task, config, str(fed.device))
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     values = {"weights": weights, "optimizer": fed.server.run(initial_optimizer, weights, config)}
     return State(values, Prepared(data, train, shared, counts, gradient_sum.count(fed, counts, NAME), sums))

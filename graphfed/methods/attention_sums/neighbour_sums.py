@@ -36,7 +36,7 @@ from torch import Tensor
 
 from graphfed.crypto.sharing import decode, encode
 from graphfed.errors import InputError
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import ExchangeIds, ExchangeRoute
 from graphfed.federation.secure.aggregation import check_sums
@@ -403,7 +403,13 @@ def connect_with_masks(fed: Federation, data: Located, config: AttentionSumsConf
     sent = fed.gather(
         fed.clients.run(public_keys, keys), name="attention_sums/keys", protection=public, grad=False
     )
-    all_keys = fed.broadcast(sent, name="attention_sums/all_keys", protection=public, grad=False)
+    all_keys = fed.broadcast(
+        sent,
+        name="attention_sums/all_keys",
+        protection=public,
+        grad=False,
+        like=TensorForm(torch.uint8, (fed.num_clients, KEY_BYTES)),
+    )
     marks = fed.clients.run(contributors, targets, clients)
     marks = fed.exchange(marks, scores, name="attention_sums/contributors", grad=False)
     masks = fed.clients.run(make_masks, targets, keys, all_keys, marks, ids, fed.simulated)

@@ -167,6 +167,7 @@ def start(fed: Federation, prepared: Located, task: Task, config: GraphTraining)
     counts = fed.clients.run(count_training, prepared)
     counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
     counts = fed.server.run(check_counts, counts)
+    fed.expect("model", initial_weights, task, config, str(fed.device))
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     if steps_at_server(config):
         optimizer = fed.server.run(init_state, config.optimizer, weights)

@@ -362,8 +362,10 @@ def setup(fed: Federation, data: Located, task: Task, config: FedPubConfig) -> S
     counts = fed.clients.run(count_training, prepared)
     counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
     counts = fed.server.run(check_counts, counts)
+    fed.expect("model", initial_weights, task, config, str(fed.device))
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     weights = fed.broadcast(weights, name="model", grad=False)
+    fed.expect("random_graph", random_graph, task, config, str(fed.device))
     graph = fed.server.run(random_graph, task, config, str(fed.device))
     graph = fed.broadcast(graph, name="random_graph", grad=False)
     clients, received, mask = fed.clients.run(begin, prepared, weights, graph, config, outputs=3)
@@ -403,7 +405,7 @@ def round(fed: Federation, state: State, config: FedPubConfig, number: int) -> S
     check = partial(accept_width, known.classes)
     embeddings = fed.gather(embeddings, name="functional_embedding", grad=False, accept=check)
     averages = fed.server.run(average_for_each, models, embeddings, known.counts, config.similarity_scale)
-    received = fed.scatter(averages, name="personal_model", grad=False)
+    received = fed.scatter(averages, name="personal_model", grad=False, like=rows)
     values = {"weights": weights, "received": received, "mask": mask, "optimizer": optimizer}
     return State(values, known)
 

@@ -25,6 +25,7 @@ from graphfed.methods.common.forecasting import (
     fit_scaler,
     parts_of,
     teaching,
+    windows_form,
 )
 from graphfed.methods.common.local_forecasters import (
     GRU_DEFAULTS,
@@ -110,7 +111,7 @@ def predict(fed: Federation, state: State, config: GruCentralConfig, target: str
     sent = pool(fed, prepared.data, state.values["scaler"], prepared.split, target, config)
     count = len(starts_of(prepared.split, target))
     forecasts = fed.server.run(forecast_first, sent, state.weights, count, config.layers)
-    return fed.scatter(forecasts, name="forecasts", grad=False)
+    return fed.scatter(forecasts, name="forecasts", grad=False, like=windows_form(config.horizon))
 
 
 METHOD = Method(

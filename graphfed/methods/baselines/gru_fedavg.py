@@ -58,6 +58,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: GruFedAvgConfig
     scaler = fit_scaler(fed, data.series, config)
     training = scaled(fed, data, scaler, config)
     device = str(fed.device)
+    fed.expect("model", first_forecaster, config, device)
     values = {
         "weights": fed.server.run(first_forecaster, config, device),
         "scaler": scaler,

@@ -27,7 +27,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 from graphfed.errors import InputError
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.route import ExchangeIds, ExchangeRoute
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import Network, SensorData, Series
@@ -153,7 +153,12 @@ def setup(fed: Federation, data: SensorData, task: Task, config: FmtlConfig) -> 
     check_sums(fed, config.aggregation, fed.num_clients)
     scaler = fit_scaler(fed, data.series, config)
     training = scaled(fed, data, scaler, config)
-    rows = fed.scatter(fed.server.run(adjacency_rows, data.network), name="neighbours", grad=False)
+    rows = fed.scatter(
+        fed.server.run(adjacency_rows, data.network),
+        name="neighbours",
+        grad=False,
+        like=TensorForm(torch.get_default_dtype(), (fed.num_clients,)),
+    )
     route = fed.exchange_route(fed.clients.run(neighbour_ids, data.series, rows), name="wanted")
     own = fed.clients.run(own_forecasters, training, config)
     values = {"weights": own, "scaler": scaler, "optimizer": fed.clients.run(dict)}

@@ -188,7 +188,7 @@ def round(fed: Federation, state: State, config: Any, number: int) -> State:
     clients: Clients = state.prepared
     server_control, own = state.values["control"], state.values["own_control"]
     received = fed.broadcast(state.weights, name="model", grad=False)
-    control = fed.broadcast(server_control, name="control_variate", grad=False)
+    control = fed.broadcast(server_control, name="control_variate", grad=False, like=received)
     ready = clients.ready(fed, received, config)
     local, change, kept = fed.clients.run(
         train, ready, received, control, own, fed.present(), config, number, outputs=3

@@ -77,7 +77,9 @@ from graphfed.methods.common.forecasting import (
     joined,
     of_present,
     parts_of,
+    scaler_form,
     standardise,
+    windows_form,
 )
 from graphfed.methods.common.local_forecasters import average
 from graphfed.methods.common.memory import NUMBER, SeriesExtent
@@ -147,10 +149,11 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
         values["optimizer"] = fed.server.run(empty_state)
         training = pool(fed, data, scaler, split, "train", config)
     else:
-        received = fed.broadcast(scaler, name="scaler", grad=False)
+        received = fed.broadcast(scaler, name="scaler", grad=False, like=scaler_form())
         training = fed.clients.run(standardise, data.series, fed.present(), received, config)
         local = fed.clients.run(local_weights, training, config)
         if config.averages:
+            fed.expect("model", first_weights, config, device)
             values["weights"], values["own"] = fed.server.run(first_weights, config, device), local
         else:
             values["weights"] = local
@@ -231,7 +234,7 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
                 leaves = fed.server.run(as_leaves, values["network"])
                 # Alg. 1, l. 22
                 embedded = fed.server.run(embed, leaves, server_batch, edges, config, senders)
-                received = fed.scatter(embedded, name="embeddings")
+                received = fed.scatter(embedded, name="embeddings", like=windows_form(config.hidden))
                 # Alg. 1, l. 23 to 26: ClientBackward
                 loss = fed.clients.run(
                     loss_of_batch,
@@ -253,7 +256,9 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
         embedded = fed.server.run(
             embed_part, values["network"], encoded, part, edges, config, prepared.senders
         )
-        parts.append(fed.scatter(embedded, name="final_embeddings", grad=False))
+        parts.append(
+            fed.scatter(embedded, name="final_embeddings", grad=False, like=windows_form(config.hidden))
+        )
     values["embeddings"] = fed.clients.run(joined, *parts)
     return State(values, prepared)
 
@@ -279,7 +284,7 @@ def train_split(fed: Federation, state: State, config: CNFGNNConfig, round_numbe
             hidden = fed.clients.run(encode_batch, data, client_leaves, order, part)
             encoded = fed.collect(hidden, name="hidden", wrap=wire_of(config))
             embedded = fed.server.run(embed, leaves, encoded, edges, config, senders)
-            received = fed.scatter(embedded, name="embeddings")
+            received = fed.scatter(embedded, name="embeddings", like=windows_form(config.hidden))
             step = (round_number - 1) * steps + i
             loss = fed.clients.run(
                 loss_of_batch, data, client_leaves, hidden, received, order, part, config, step, steps
@@ -356,8 +361,8 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
             len(starts),
             config,
         )
-        return fed.scatter(forecasts, name="forecasts", grad=False)
-    scaler = fed.broadcast(state.values["scaler"], name="scaler", grad=False)
+        return fed.scatter(forecasts, name="forecasts", grad=False, like=windows_form(config.horizon))
+    scaler = fed.broadcast(state.values["scaler"], name="scaler", grad=False, like=scaler_form())
     series = fed.clients.run(standardise, data.series, fed.present(), scaler, config)
     if config.averages:
         weights = fed.broadcast(state.weights, name="model", grad=False)
@@ -371,7 +376,7 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
         embedded = fed.server.run(
             embed_part, state.values["network"], encoded, slice(None), edges, config, senders
         )
-        embeddings = fed.scatter(embedded, name="embeddings", grad=False)
+        embeddings = fed.scatter(embedded, name="embeddings", grad=False, like=windows_form(config.hidden))
         parts.append(fed.clients.run(forecast_part, series, weights, hidden, embeddings, target, part))
     return fed.clients.run(joined, *parts)
 

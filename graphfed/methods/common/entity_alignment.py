@@ -22,7 +22,7 @@ from torch import Tensor
 
 from graphfed.crypto.keyed_ids import clients_key, keyed_names, simulated_key
 from graphfed.errors import InputError
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import Task
@@ -355,12 +355,20 @@ def training_nodes(fed: Federation, aligned: Alignment, batch_size: int | None) 
     names = fed.clients.run(training_names, aligned.clients)
     route = fed.route(names, name="training_ids", protection=aligned.protection)
     table = fed.table(route)
-    count = fed.control(count_batches, table, batch_size)["batches"]
+    count = fed.control(count_batches, table, batch_size, values={"batches": int})["batches"]
     weight = fed.server.run(weights_of_losses, table, count)
-    weight = fed.download(weight, route, name="loss_weights", grad=False)
+    weight = fed.download(
+        weight, route, name="loss_weights", grad=False, like=TensorForm(torch.get_default_dtype())
+    )
     if count == 1:
         return TrainingNodes(weight, None, 1)
-    batch = fed.download(fed.server.run(batch_of, table, count), route, name="batches", grad=False)
+    batch = fed.download(
+        fed.server.run(batch_of, table, count),
+        route,
+        name="batches",
+        grad=False,
+        like=TensorForm(torch.int64),
+    )
     return TrainingNodes(weight, batch, count)
 
 
@@ -384,7 +392,7 @@ def count_owners(fed: Federation, data: Located, config: AlignmentSettings) -> L
     route = fed.route(names, name="owners/node_ids", protection=protection)
     labels = fed.upload(fed.clients.run(has_label, data), route, name="owners/labels", grad=False)
     counts = fed.server.run(owners_of, labels, fed.table(route))
-    counts = fed.download(counts, route, name="owners/counts", grad=False)
+    counts = fed.download(counts, route, name="owners/counts", grad=False, like=TensorForm(torch.int64))
     return fed.clients.run(with_owners, data, counts)
 
 

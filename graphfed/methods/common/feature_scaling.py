@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.secure.aggregation import SumForm, messages, protected_sum
@@ -386,26 +386,40 @@ def _agree(fed: Federation, data: Located, config: CommonSettings, num_features:
 
     first = add_up(fed.clients.run(count_magnitudes, data), num_features, *_MAGNITUDES, "rows")
     agreement = fed.server.run(start_agreement, first)
-    decision = fed.control(plan_columns, agreement, name="scaled_features")
+    decision = fed.control(
+        plan_columns, agreement, name="scaled_features", values={"columns": int, "go_on": bool}
+    )
     width = decision["columns"]
     if width:
         at_server = fed.server.run(open_columns, agreement)
-        columns = fed.broadcast(at_server, name="scaled_columns", grad=False)
+        columns = fed.broadcast(
+            at_server, name="scaled_columns", grad=False, like=TensorForm(torch.int64, (width,))
+        )
         taken = fed.clients.run(take_columns, data, columns)
+        form = TensorForm(getattr(torch, dtype.removeprefix("torch.")), (1, width))
+        units_form = {"center": form, "scale": form}
         while decision["go_on"]:
             units = fed.broadcast(
-                fed.server.run(units_of, agreement, at_server, dtype), name="feature_units", grad=False
+                fed.server.run(units_of, agreement, at_server, dtype),
+                name="feature_units",
+                grad=False,
+                like=units_form,
             )
             positions = add_up(fed.clients.run(positions_in, taken, data, units), width, *_POSITIONS)
             agreement = fed.server.run(move_centers, agreement, positions, at_server)
             units = fed.broadcast(
-                fed.server.run(units_of, agreement, at_server, dtype), name="feature_units", grad=False
+                fed.server.run(units_of, agreement, at_server, dtype),
+                name="feature_units",
+                grad=False,
+                like=units_form,
             )
             distances = add_up(fed.clients.run(distances_in, taken, data, units), width, *_MAGNITUDES)
             agreement = fed.server.run(update_scales, agreement, distances, at_server)
-            decision = fed.control(is_open, agreement, name="scaled_features")
+            decision = fed.control(is_open, agreement, name="scaled_features", values={"go_on": bool})
     result = fed.server.run(to_message, fed.server.run(finish_agreement, agreement, dtype))
-    return fed.broadcast(result, name="feature_scaling", grad=False)
+    form = TensorForm(getattr(torch, dtype.removeprefix("torch.")), (num_features,))
+    message = {"center": form, "scale": form, "as_dense": TensorForm(torch.int64, (1,))}
+    return fed.broadcast(result, name="feature_scaling", grad=False, like=message)
 
 
 def plan_columns(agreement: Sums) -> dict[str, Any]:

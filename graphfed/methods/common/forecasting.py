@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.secure.aggregation import (
     SumForm,
     messages,
@@ -177,6 +177,17 @@ def scale_of(sums: Tensor) -> dict[str, Tensor]:
             "split"
         )
     return {"mean": torch.tensor(mean), "std": torch.tensor(variance**0.5)}
+
+
+def scaler_form() -> dict[str, TensorForm]:
+    """Return the form of `fit_scaler`."""
+    number = TensorForm(torch.get_default_dtype())
+    return {"mean": number, "std": number}
+
+
+def windows_form(width: int) -> TensorForm:
+    """Return the form of a row of numbers for each of a client's windows."""
+    return TensorForm(torch.get_default_dtype(), (None, width))
 
 
 def fit_scaler(fed: Federation, series: Located, config: ForecastTraining) -> Located:
@@ -370,14 +381,16 @@ def common_split(fed: Federation, network: Located) -> TimeSplit:
     Returns:
         The split.
     """
-    sent = fed.control(split_numbers, network, name="windows")
+    sent = fed.control(split_numbers, network, name="windows", values=dict.fromkeys(SPLIT_NUMBERS, int))
     return TimeSplit(name="", observed=fed.roster, **sent)
+
+
+SPLIT_NUMBERS = ("lags", "horizon", "every", "train", "val", "test")
 
 
 def split_numbers(network: Network) -> dict[str, int]:
     """Return the numbers of a split."""
-    names = ("lags", "horizon", "every", "train", "val", "test")
-    return {name: getattr(network.split, name) for name in names}
+    return {name: getattr(network.split, name) for name in SPLIT_NUMBERS}
 
 
 def parts_of(count: int, size: int) -> Iterator[slice]:

@@ -32,6 +32,7 @@ from graphfed.methods.common.forecasting import (
     expanded,
     of_present,
     parts_of,
+    scaler_form,
     standardise,
     teaching,
 )
@@ -260,7 +261,7 @@ def scaled(fed: Federation, data: SensorData, scaler: Located, config: ForecastT
     Returns:
         At the clients: the `Standardised` series.
     """
-    sent = fed.broadcast(scaler, name="scaler", grad=False)
+    sent = fed.broadcast(scaler, name="scaler", grad=False, like=scaler_form())
     return fed.clients.run(standardise, data.series, fed.present(), sent, config)
 
 

@@ -279,6 +279,11 @@ def node_route(fed: Federation, data: Located, task: Task) -> Route:
     return route
 
 
+def logits_form(cohort: Cohort) -> Tensor:
+    """Return logits of no node."""
+    return torch.empty(0, cohort.num_classes)
+
+
 def return_logits(fed: Federation, prepared: Prepared, logits: Located, target: str, *, name: str) -> Located:
     """Send the server's logits to the clients of the nodes.
 
@@ -292,6 +297,7 @@ def return_logits(fed: Federation, prepared: Prepared, logits: Located, target: 
     Returns:
         At the clients: the logits of the target's rows.
     """
+    fed.expect(name, logits_form, prepared.data)
     received = fed.download(logits, prepared.route, name=name, grad=False)
     return fed.clients.run(rows_of, prepared.data, received, target)
 

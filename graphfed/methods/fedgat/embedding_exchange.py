@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.functions import column
 from graphfed.federation.route import Route, RouteTable
 from graphfed.methods.common.local_training import Prepared
@@ -97,7 +97,13 @@ def find_border(
     """
     down = fed.route(fed.clients.run(far_ids, neighbourhood), name="fedgat/far_ids")
     asked = fed.server.run(asked_for, fed.table(nodes), fed.table(down))
-    requested = fed.download(fed.server.run(as_rows, asked), nodes, name="fedgat/requested_ids", grad=False)
+    requested = fed.download(
+        fed.server.run(as_rows, asked),
+        nodes,
+        name="fedgat/requested_ids",
+        grad=False,
+        like=TensorForm(torch.bool, (1,)),
+    )
     requested = fed.clients.run(column, requested, 0)
     at_clients, at_server = fed.clients.run(as_counts, requested), fed.server.run(as_counts, asked)
     up = fed.expand_route(nodes, at_clients, at_server, name="fedgat/embeddings")
@@ -125,9 +131,11 @@ def exchange(
     given: list[Located] = []
     for _ in range(config.layers - 1):
         rows = fed.clients.run(embeddings, border.batches, received, config, *given)
-        rows = fed.upload(rows, border.up, name="fedgat/embeddings", grad=False)
-        rows = fed.server.run(by_node, rows, fed.table(border.up))
-        given.append(fed.download(rows, border.down, name="fedgat/neighbour_embeddings", grad=False))
+        uploaded = fed.upload(rows, border.up, name="fedgat/embeddings", grad=False)
+        uploaded = fed.server.run(by_node, uploaded, fed.table(border.up))
+        given.append(
+            fed.download(uploaded, border.down, name="fedgat/neighbour_embeddings", grad=False, like=rows)
+        )
     return fed.clients.run(with_received, prepared, *given)
 
 

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from graphfed.crypto.ckks import PARAMETERS, SMALLEST_WEIGHT, Layout
 from graphfed.errors import InputError
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.federation.secure.encrypted_sum import AnyEvaluator, AnyKeyOwner, share_key
@@ -313,7 +313,10 @@ def log_encrypted_cost(
         InputError: The process with the server has too little memory.
     """
     together, table = fed.link is None, fed.table(wanted)
-    cost = fed.control(predict_cost, neighbourhoods, table, sizes, width, degree, together, name=name)
+    values = dict.fromkeys(("up", "made", "down", "milliseconds", "once", "sent"), int)
+    cost = fed.control(
+        predict_cost, neighbourhoods, table, sizes, width, degree, together, name=name, values=values
+    )
     fed.log(log_cost(cost, together, fed.simulated))
     return parts_of(cost)
 
@@ -381,7 +384,12 @@ def encrypted_rows(
             *part_of_all,
         )
         products = fed.download(
-            products, route, name=f"{ENCRYPTED}/products", protection=protection, grad=False
+            products,
+            route,
+            name=f"{ENCRYPTED}/products",
+            protection=protection,
+            grad=False,
+            like=TensorForm(torch.uint8, (PRODUCT.product_bytes,)),
         )
         rows.append(fed.clients.run(decrypt_part, owner, products, ids, size, *part_of_all))
     return rows

@@ -79,7 +79,7 @@ from graphfed.methods.fedgat.receptive_fields import (
     first_neighbourhood,
     without_messages_of_others,
 )
-from graphfed.methods.fedgat.score_range import first_facts, message_of, score_facts
+from graphfed.methods.fedgat.score_range import accept_message, first_facts, message_of, score_facts
 from graphfed.methods.fedgat.server_graph import memory_of
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import entry_words, fold, uniform
@@ -301,7 +301,9 @@ def round(fed: Federation, state: State, config: AnyFedGATConfig, round_number: 
         return State({**after.values, "facts": before}, clients)
     polynomial = config.polynomial
     facts = fed.server.run(score_facts, clients.pooled, after.weights, before, polynomial)
-    changes = fed.control(message_of, before, facts, polynomial, name="fedgat/score_range")
+    changes = fed.control(
+        message_of, before, facts, polynomial, name="fedgat/score_range", accept=accept_message
+    )
     if "outside" in changes:
         fed.log(
             f"scores of the first layer are outside domain={config.domain:g}, where the polynomial does "

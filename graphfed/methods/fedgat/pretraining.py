@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import column
 from graphfed.federation.ledger import Flow
@@ -88,7 +88,16 @@ def log_message_size(
         InputError: The process with the server has too little memory.
     """
     together, table = fed.link is None, fed.table(asked.route)
-    size = fed.control(message_bytes, pooled, table, task, config, together, name="fedgat/size")
+    size = fed.control(
+        message_bytes,
+        pooled,
+        table,
+        task,
+        config,
+        together,
+        name="fedgat/size",
+        values={"once": int, "sent": int},
+    )
     memory = memory_of(size["once"], size["sent"], together)
     fed.log(
         f"the message before training: {size['sent'] / 2**30:.2f} GiB to all clients, about "
@@ -154,13 +163,19 @@ def extend(fed: Federation, pooled: Located, neighbourhood: Located) -> Located:
     route = fed.route(fed.clients.run(border_ids, neighbourhood), name="fedgat/border_ids")
     counts = fed.server.run(neighbour_counts, pooled, fed.table(route))
     num_neighbours = fed.download(
-        fed.server.run(as_rows, counts), route, name="fedgat/neighbour_counts", grad=False
+        fed.server.run(as_rows, counts),
+        route,
+        name="fedgat/neighbour_counts",
+        grad=False,
+        like=TensorForm(torch.int64, (1,)),
     )
     edges = fed.expand_route(
         route, fed.clients.run(column, num_neighbours, 0), counts, name="fedgat/neighbourhood_edges"
     )
     ids = fed.server.run(neighbour_ids, pooled, fed.table(route))
-    ids = fed.download(ids, edges, name="fedgat/neighbourhood_edges", grad=False)
+    ids = fed.download(
+        ids, edges, name="fedgat/neighbourhood_edges", grad=False, like=TensorForm(torch.int64, (1,))
+    )
     return fed.clients.run(wider_neighbourhood, neighbourhood, num_neighbours, ids)
 
 
@@ -207,7 +222,13 @@ def ask(fed: Federation, pooled: Located, neighbourhood: Located) -> Asked:
     """
     route = fed.route(fed.clients.run(neighbourhood_ids, neighbourhood), name="fedgat/neighbourhood_ids")
     sizes = fed.server.run(sizes_of, pooled, fed.table(route))
-    neighbourhood_sizes = fed.download(fed.server.run(as_rows, sizes), route, name="fedgat/sizes", grad=False)
+    neighbourhood_sizes = fed.download(
+        fed.server.run(as_rows, sizes),
+        route,
+        name="fedgat/sizes",
+        grad=False,
+        like=TensorForm(torch.int64, (1,)),
+    )
     return Asked(neighbourhood, route, fed.clients.run(column, neighbourhood_sizes, 0), sizes)
 
 
@@ -249,6 +270,11 @@ class Exchange:
     ]
 
 
+def numbers_form(*shape: int) -> TensorForm:
+    """Return the form of numbers of the default dtype."""
+    return TensorForm(torch.get_default_dtype(), shape)
+
+
 def receive_readable(
     fed: Federation,
     data: Located,
@@ -264,7 +290,7 @@ def receive_readable(
     fed.begin("computing and sending the message before training")
     if config.evaluation == "direct":
         return receive_directly(fed, data, pooled, asked, task, config)
-    return receive(fed, data, pooled, want(fed, asked), config)
+    return receive(fed, data, pooled, want(fed, asked), task, config)
 
 
 def receive(
@@ -272,6 +298,7 @@ def receive(
     data: Located,
     pooled: Located,
     wanted: Wanted,
+    task: Task,
     config: AnyFedGATConfig,
 ) -> Located:
     """Receive the message at the clients that request it.
@@ -281,6 +308,7 @@ def receive(
         data: The clients' graphs.
         pooled: The graph at the server.
         wanted: The requested nodes with the routes of the message.
+        task: The task.
         config: The settings.
 
     Returns:
@@ -293,9 +321,19 @@ def receive(
     decoders: Located | None
     sums, scores, decoders = fed.server.run(messages_of, pooled, config, outputs=3)
     vectors, slots, entries = config.form == "vector", wanted.slots, wanted.entries
-    sums = fed.download(sums, slots, name="fedgat/sums", grad=False)
-    scores = fed.download(scores, slots if vectors else entries, name="fedgat/scores", grad=False)
-    decoders = fed.download(decoders, entries, name="fedgat/decoders", grad=False) if vectors else None
+    sums = fed.download(sums, slots, name="fedgat/sums", grad=False, like=numbers_form(1 + task.num_features))
+    scores = fed.download(
+        scores,
+        slots if vectors else entries,
+        name="fedgat/scores",
+        grad=False,
+        like=numbers_form(2 * task.num_features),
+    )
+    if vectors:
+        form = numbers_form(config.degree + 1)
+        decoders = fed.download(decoders, entries, name="fedgat/decoders", grad=False, like=form)
+    else:
+        decoders = None
     neighbourhood, size = wanted.neighbourhood, wanted.size
     heads = config.attention_heads[0]
     view = fed.clients.run(moments_view, data, neighbourhood, size, sums, scores, decoders, heads)
@@ -392,8 +430,9 @@ def receive_encrypted(
     k1, _, r = fed.server.run(
         messages_of, pooled, config, outputs=3
     )  # the parts that do not depend on features
-    k1 = fed.download(k1, wanted.slots, name=f"{ENCRYPTED}/keys", grad=False)
-    decoders = fed.download(r, wanted.entries, name="fedgat/decoders", grad=False)
+    k1 = fed.download(k1, wanted.slots, name=f"{ENCRYPTED}/keys", grad=False, like=numbers_form(1))
+    form = numbers_form(config.degree + 1)
+    decoders = fed.download(r, wanted.entries, name="fedgat/decoders", grad=False, like=form)
     rows = encrypted_rows(
         fed, data, nodes, neighbourhoods, route, ids, size, sizes,
         width=width, key=key, parts=parts,

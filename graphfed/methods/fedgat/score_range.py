@@ -5,6 +5,7 @@ server has the features and the weights, and checks the scores in every round.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,6 +102,12 @@ def score_range(pooled: Pooled, weights: Tensors) -> tuple[float, float]:
     scores = torch.repeat_interleave(y[:, :heads], neighbourhoods.size, 0) + y[neighbourhoods.member, heads:]
     low, high = scores.aminmax()
     return float(low), float(high)
+
+
+def accept_message(message: dict[str, Any]) -> str:
+    """Check a message of `message_of`; see `Federation.control`."""
+    fits = {*message} <= {"outside", "error"} and all(type(value) is int for value in message.values())
+    return "" if fits else "something else than a range of scores or the error of the polynomial"
 
 
 def message_of(before: Tensors, after: Tensors, score: Score) -> dict[str, int]:

@@ -399,11 +399,11 @@ def plaintext_exchange(
         local_route = fed.route(fed.clients.run(local_ids, data), name="fedgcn/local_ids")
         # The server has a sum for every id of the closures, and selects those of the clients' own nodes.
         local = fed.server.run(rows_of_ids, sums, fed.table(route), fed.table(local_route))
-        return fed.download(local, local_route, name="fedgcn/aggregates", grad=False), None
+        return fed.download(local, local_route, name="fedgcn/aggregates", grad=False, like=partial), None
     counts = fed.clients.run(partial_degrees, data, closure)
     degrees = fed.sum(counts, route, name="fedgcn/neighbour_counts", grad=False)
-    degrees = fed.download(degrees, route, name="fedgcn/degrees", grad=False)
-    return fed.download(sums, route, name="fedgcn/aggregates", grad=False), degrees
+    degrees = fed.download(degrees, route, name="fedgcn/degrees", grad=False, like=counts)
+    return fed.download(sums, route, name="fedgcn/aggregates", grad=False, like=partial), degrees
 
 
 #: The exchange before training for each protection. Under encryption clients send only the rows of their

@@ -48,7 +48,7 @@ from torch.nn.functional import cross_entropy
 
 import graphfed.federation.payload as pay
 from graphfed.errors import InputError
-from graphfed.federation import Federation, Located, as_leaves
+from graphfed.federation import Federation, Located, TensorForm, as_leaves
 from graphfed.federation.functions import empty_state, full_like
 from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.aggregation import check_sums, protected_mean
@@ -257,9 +257,13 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGraphConfig) ->
             "clock=wall cannot be used where clients share a process: expected a process for each client, "
             "whose seconds are its own; set runtime=processes or runtime=nvflare, or clock=modelled"
         )
+    fed.expect("model", initial_weights, task, config, str(fed.device))
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     policy = fed.server.run(load_policy, config, fed.num_clients, weights)
-    if config.policy in LEARNED and fed.control(saw_test, policy)["policy_saw_test"]:
+    if (
+        config.policy in LEARNED
+        and fed.control(saw_test, policy, values={"policy_saw_test": bool})["policy_saw_test"]
+    ):
         fed.log(
             f"the policy in {config.policy_file} was learned with a reward on test nodes: the test metrics "
             "of this run are not measured on unseen data"
@@ -430,6 +434,11 @@ def round(fed: Federation, state: State, config: FedGraphConfig, round_number: i
     return round_with(fed, state, config, round_number, decision)
 
 
+def decision_form(num_clients: int, config: FedGraphConfig) -> TensorForm:
+    """Return the form of a client's row of a decision (see `balanced_decision`)."""
+    return TensorForm(torch.float64, (1 + config.layers + num_clients * config.limits_requests,))
+
+
 def round_with(
     fed: Federation, state: State, config: FedGraphConfig, round_number: int, decision: Located
 ) -> State:
@@ -453,7 +462,9 @@ def round_with(
     seconds_before = fed.busy_seconds() if config.measures_seconds else None
     # Alg. 3, l. 6, and Alg. 1, l. 1
     received = fed.broadcast(state.weights, name="model", grad=False)
-    client_decision = fed.scatter(decision, name="fedgraph/policy", grad=False)
+    client_decision = fed.scatter(
+        decision, name="fedgraph/policy", grad=False, like=decision_form(fed.num_clients, config)
+    )
     sizes = fed.clients.run(batch_sizes, client_decision)
     weights = fed.clients.run(copy_weights, graph, received)
     optimizer, operations = state.values["optimizer"], fed.clients.run(zero_operations, graph)

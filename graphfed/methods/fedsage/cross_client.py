@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import as_leaves, sum_over_clients
 from graphfed.federation.route import RouteTable, RowIds
@@ -287,6 +287,11 @@ def accept_shape(shape: tuple[int, ...], x: Tensor, declared: Mapping[str, Any])
     )
 
 
+def clients_form(rows: Tensor) -> Tensor:
+    """Return a value of the form of the numbers of the rows' clients."""
+    return rows.new_empty(len(rows), dtype=torch.int64)
+
+
 # ---- the program over places -------------------------------------------------------------------------------
 
 
@@ -313,12 +318,15 @@ def train_across(
     Returns:
         The trained generators, at the clients.
     """
-    ids = fed.client_ids()
+    ids, dtype = fed.client_ids(), torch.get_default_dtype()
     route = fed.route(fed.clients.run(row_numbers, impaired), name="fedsage/rows")
     rows = fed.clients.run(sent_rows, impaired, generator, config)
     check = partial(accept_shape, (config.hidden + 1,))
     rows = fed.upload(rows, route, name="fedsage/embeddings", grad=False, accept=check)
-    rows = fed.broadcast(rows, name="fedsage/all_embeddings", grad=False)
+    rows = fed.broadcast(
+        rows, name="fedsage/all_embeddings", grad=False, like=TensorForm(dtype, (None, config.hidden + 1))
+    )
+    fed.expect("fedsage/all_rows", clients_form, rows)
     clients = fed.server.run(row_clients, fed.table(route))
     clients = fed.broadcast(clients, name="fedsage/all_rows", grad=False)
     received = fed.clients.run(known, rows, clients)
@@ -332,7 +340,9 @@ def train_across(
             grad=False,
             accept=partial(accept_shape, width),
         )
-        generators = fed.broadcast(sent, name="fedsage/all_generators", grad=False)
+        generators = fed.broadcast(
+            sent, name="fedsage/all_generators", grad=False, like=TensorForm(dtype, (fed.num_clients, *width))
+        )
         gradients = fed.clients.run(cross_gradients, data, ids, received, generators, config)
         total = protected_sum(
             fed,
@@ -343,7 +353,9 @@ def train_across(
             like=(task, fed.num_clients, config, str(fed.device)),
             accept=partial(accept_shape, (fed.num_clients, *width)),
         )
-        gradient = fed.scatter(total, name="fedsage/feature_gradient", grad=False)
+        gradient = fed.scatter(
+            total, name="fedsage/feature_gradient", grad=False, like=TensorForm(dtype, width)
+        )
         generator, optimizer = fed.clients.run(
             step_across, impaired, generator, received, ids, gradient, optimizer, config, outputs=2
         )

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from graphfed.crypto.accept import MAX_BITS
 from graphfed.errors import InputError
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.functions import constant
 from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.compare import compare_pairs
@@ -305,7 +305,11 @@ def run_balancer(fed: Federation, rows: Located, neighbours: Located, config: Lu
     if config.balancer == "oracle":
         route = fed.route(fed.clients.run(neighbour_ids, neighbours), name="balance/neighbours")
         answers = fed.scatter(
-            fed.server.run(solve_exactly, fed.table(route)), route, name="balance/assignments", grad=False
+            fed.server.run(solve_exactly, fed.table(route)),
+            route,
+            name="balance/assignments",
+            grad=False,
+            like=TensorForm(torch.uint8),
         )
         return Balance(
             fed.clients.run(adopt_assignment, neighbours, answers), 0, 0, fed.server.run(constant, 0)
@@ -348,7 +352,7 @@ def run_local_rule(
         movable = fed.gather(
             fed.clients.run(can_offer, neighbours, state), name="balance/can_give", grad=False
         )
-        if not fed.control(read_answers, movable)["any"]:
+        if not fed.control(read_answers, movable, values={"any": bool})["any"]:
             break
         state = exchange_offers(fed, neighbours, pairs, state, config.seed, round_number)
         history.append(fed.clients.run(history_of, state))
@@ -434,7 +438,7 @@ def fill_trees(
             name="balance/has_workload",
             grad=False,
         )
-        if fed.control(read_answers, answers)["any"]:
+        if fed.control(read_answers, answers, values={"any": bool})["any"]:
             largest += 2**bit
     added = fed.clients.run(draw_additions, neighbours, assignment, largest, config.seed)
     arrived = notify(fed, open_pairs(fed, rows, name="balance"), added, name="balance/additions")

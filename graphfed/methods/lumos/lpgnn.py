@@ -348,7 +348,7 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Lp
     counts = fed.upload(run(degrees, data), route, name="lpgnn/degrees", grad=False)
     pair_ids = fed.route(run(neighbours, data), name="lpgnn/neighbours")
     weights = None
-    if fed.control(weighted_edges, parts)["weighted"]:
+    if fed.control(weighted_edges, parts, values={"weighted": bool})["weighted"]:
         weights = fed.upload(run(edge_weights, data), pair_ids, name="lpgnn/edge_weights", grad=False)
     return fed.server.run(
         collect_release, features, labels, parts, counts, weights, fed.table(route), fed.table(pair_ids)

@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.functions import column, constant
 from graphfed.federation.route import Route, RouteTable
 from graphfed.federation.secure.compare import at_most_pairs, compare_pairs
@@ -374,7 +374,7 @@ def search(
     current, outcomes = find_largest(fed, neighbours, pairs, chain, None, empty, outcomes, config)
     history = [fed.clients.run(history_of, current.chain, outcomes)]
     best, calls = current, 1
-    if not fed.control(has_candidates, current.candidates)["goes_on"]:
+    if not fed.control(has_candidates, current.candidates, values={"goes_on": bool})["goes_on"]:
         assignment = fed.clients.run(finish_search, neighbours, best.chain, outcomes, *history)
         return Balance(assignment, 0, 1, candidate_pairs)
     best_largest = fed.server.run(choose_largest, fed.table(current.route), seed, 0)
@@ -387,7 +387,9 @@ def search(
         candidate_pairs = fed.server.run(count_candidate_pairs, candidate_pairs, current.candidates)
         u = fed.server.run(choose_largest, fed.table(current.route), seed, 2 * step)  # l. 2
         marks = fed.server.run(mark_chosen, fed.table(current.route), u)
-        marks = fed.scatter(marks, current.route, name="balance/chosen", grad=False)
+        marks = fed.scatter(
+            marks, current.route, name="balance/chosen", grad=False, like=TensorForm(torch.uint8)
+        )
         chosen = fed.clients.run(select_marked, current.largest, marks)
         moved_away = fed.clients.run(draw_moves, neighbours, current.chain, chosen, seed, step)  # l. 3-4
         received = notify(fed, pairs, moved_away, name="balance/proposals")
@@ -405,7 +407,7 @@ def search(
         accepted, better, outcomes = decide_step(  # l. 7-8
             fed, neighbours, current, proposed, best, u, other, best_largest, outcomes, config, step
         )
-        decided = fed.control(read_decision, accepted, better)
+        decided = fed.control(read_decision, accepted, better, values={"accepted": bool, "better": bool})
         if decided["accepted"]:  # l. 8: X_{t+1} = X'_t, otherwise X_{t+1} = X_t
             current = proposed
             if decided["better"]:
@@ -465,8 +467,16 @@ def find_largest(
     now, changes, whole = fed.server.run(
         list_candidates, before, fed.table(staying_route), fed.table(new_route), outputs=3
     )
-    changes = fed.download(changes, staying_route, name="balance/candidate_changes", grad=False)
-    whole = fed.download(whole, new_route, name="balance/candidate_list", grad=False)
+    changes = fed.download(
+        changes,
+        staying_route,
+        name="balance/candidate_changes",
+        grad=False,
+        like=TensorForm(torch.int64, (None,)),
+    )
+    whole = fed.download(
+        whole, new_route, name="balance/candidate_list", grad=False, like=TensorForm(torch.int64, (None,))
+    )
     chain, meeting = fed.clients.run(update_tables, chain, new, staying, changes, whole, outputs=2)
     # Alg. 3, l. 10-12 and 17-18: candidates compare their workloads.
     rows = fed.clients.run(pairs_to_compare, neighbours, meeting)
@@ -588,4 +598,10 @@ def decide_step(
 def _send_counterparts(fed: Federation, state: Largest, one: Located, *others: Located) -> Located:
     """Send the ids of `others` to the client `one`, one of the largest clients of `state`."""
     counterpart = fed.server.run(address_counterparts, fed.table(state.route), one, *others)
-    return fed.scatter(counterpart, state.route, name="balance/counterparts", grad=False)
+    return fed.scatter(
+        counterpart,
+        state.route,
+        name="balance/counterparts",
+        grad=False,
+        like=TensorForm(torch.int64, (len(others),)),
+    )

@@ -267,6 +267,7 @@ def restore(
 ) -> State:
     """Rebuild the state of a run whose features have been sent: nothing is balanced or drawn again."""
     fed.begin("building the trees")
+    fed.expect("model", initial_weights, task, config, str(fed.device))
     rows, ids = fed.clients.run(neighbour_rows, data), fed.client_ids()
     trees = fed.clients.run(build_trees, data, ids, rows, values["assignment"], values["features"], config)
     pairs = open_pairs(fed, rows, name="lumos")

@@ -284,7 +284,7 @@ def logits_of(prepared_data: ServerData, weights: Weights, config: NaiveFedgnnCo
 
 def release(fed: Federation, data: Located, route: Route, task: Task, config: NaiveFedgnnConfig) -> Located:
     """Send everything that the clients release, once."""
-    n = fed.control(count_nodes, fed.table(route))["nodes"]
+    n = fed.control(count_nodes, fed.table(route), values={"nodes": int})["nodes"]
     fed.log(describe_cost(n, task.num_features, config))
     noise, epsilon = noise_of(config), epsilon_of(config)
     features = fed.upload(

@@ -155,6 +155,7 @@ def restore(
     values: Mapping[str, Located],
 ) -> State:
     """Rebuild the state of a run that is resumed: no noise is drawn again."""
+    fed.expect("model", initial_weights, task, config, str(fed.device))
     form = GRADIENTS[config.aggregation]
     data = fed.clients.run(check_cohort, data)
     batches = fed.clients.run(form.prepare, data, config)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.aggregation import SumForm, protected_sum
@@ -216,5 +216,10 @@ def release(
         accept=accept_pairs,
     )
     likelihoods = fed.server.run(class_likelihoods, pairs, config.epsilon, config.smoothing)
-    likelihoods = fed.broadcast(likelihoods, name="prediction_release/likelihoods", grad=False)
+    likelihoods = fed.broadcast(
+        likelihoods,
+        name="prediction_release/likelihoods",
+        grad=False,
+        like=TensorForm(torch.float64, (2, num_classes, num_classes)),
+    )
     return run(weigh_evidence, neighbours, likelihoods)

@@ -40,9 +40,10 @@ by oblivious transfer (13); mini-batches (14).
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route
 from graphfed.federation.secure.maximum import (
@@ -215,7 +216,9 @@ def make_batches(
         for _ in range(config.layers):
             needed = aligned.route_of(fed, needs, name="sapgnn/batch_needs")
             flags = fed.server.run(mark_needed, every, fed.table(needed))
-            flags = fed.download(flags, aligned.route, name="sapgnn/batch_members", grad=False)
+            flags = fed.download(
+                flags, aligned.route, name="sapgnn/batch_members", grad=False, like=TensorForm(torch.uint8)
+            )
             outputs.insert(0, fed.clients.run(flagged_rows, flags))
             routes.insert(0, aligned.route_of(fed, outputs[0], name="sapgnn/batch_ids"))
             needs = fed.clients.run(needed_rows, clients, outputs[0])
@@ -256,6 +259,7 @@ def forward(
 ) -> Located:
     """Run Algorithm 1 for some nodes; return the last layer's embeddings, [n, d] at their clients."""
     h = fed.clients.run(entering, part.rows)
+    form = TensorForm(torch.get_default_dtype(), (config.hidden,))
     for layer, (route, planned) in enumerate(part.routes):  # Alg. 1, l. 1
         if layer == 0 and part.first is not None:
             z = part.first
@@ -264,7 +268,7 @@ def forward(
             z = protected_max(fed, z, planned, name="sapgnn/local_embedding", grad=grad)  # Eq. (7)
         # Alg. 1, l. 5
         h = fed.server.run(global_embedding, z, fed.table(route), global_, layer, config, key)
-        h = fed.download(h, route, name="sapgnn/global_embedding", grad=grad)
+        h = fed.download(h, route, name="sapgnn/global_embedding", grad=grad, like=form)
     assert isinstance(h, Located)
     return h
 

@@ -247,11 +247,11 @@ def forward(
     grad: bool,
 ) -> Located:
     """Compute the combined embedding of every row, at its client."""
-    z = fed.clients.run(embed, prepared.here, networks, config, key)
-    z = fed.upload(z, prepared.route, name="ppgnn/local_embedding", grad=grad)
+    z_local = fed.clients.run(embed, prepared.here, networks, config, key)
+    z = fed.upload(z_local, prepared.route, name="ppgnn/local_embedding", grad=grad)
     table = fed.table(prepared.route)
     h = fed.server.run(server_layer, z, table, server, fed.num_clients, config, key)
-    return fed.download(h, prepared.route, name="ppgnn/combined_embedding", grad=grad)
+    return fed.download(h, prepared.route, name="ppgnn/combined_embedding", grad=grad, like=z_local)
 
 
 def round(fed: Federation, state: State, config: PpgnnConfig, round_number: int) -> State:

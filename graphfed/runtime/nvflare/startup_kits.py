@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from graphfed.errors import GraphfedError, InputError, shown
-from graphfed.files import parse_json, read_regular, write_json
+from graphfed.files import check_regular, parse_json, read_regular, write_json
 from graphfed.runtime.nvflare import need_nvflare, rules
 from graphfed.runtime.nvflare.project import Project, make_project
 
@@ -62,6 +62,11 @@ def load_startup_kit(folder: Path) -> StartupKit:
         content = parse_json(read_regular(file))
         kind, name = str(content["kind"]), str(content["name"])
         project = make_project(content["project"], f"the startup kit {file}")
+        # FLARE opens these files itself, and waits for ever at a named pipe.
+        for part in (folder, folder / "startup", folder / "local"):
+            for path in part.iterdir() if part.is_dir() else ():
+                if not path.is_dir():
+                    check_regular(path)
     except FileNotFoundError:
         raise InputError(
             f"{folder} is not a startup kit: it has no {STARTUP_KIT_FILE}; give one of the folders that "
@@ -135,8 +140,8 @@ def check_certificate(startup_kit: StartupKit) -> None:
     stem = startup_kit.folder / "startup" / ("server" if startup_kit.kind == "server" else "client")
     file, key_file = stem.with_suffix(".crt"), stem.with_suffix(".key")
     try:
-        certificate = x509.load_pem_x509_certificate(file.read_bytes())
-        key = load_pem_private_key(key_file.read_bytes(), None)
+        certificate = x509.load_pem_x509_certificate(read_regular(file))
+        key = load_pem_private_key(read_regular(key_file), None)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
             f"the certificate in {file.parent} cannot be read: {error}; copy the startup kit again"

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.secure.aggregation import messages, protected_sum
 from graphfed.methods.base import Task
@@ -62,7 +62,8 @@ def agree_class_weights(
             like=(task.num_classes,),
         )
         weights = fed.server.run(balanced_weights, counts)
-        weights = fed.broadcast(weights, name="class_weights", protection="aggregate", grad=False)
+        form = TensorForm(torch.get_default_dtype(), (task.num_classes,))
+        weights = fed.broadcast(weights, name="class_weights", protection="aggregate", grad=False, like=form)
         result = fed.clients.run(with_class_weights, data, weights)
     return result
 

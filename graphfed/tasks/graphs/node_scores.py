@@ -634,7 +634,9 @@ def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -
         hidden_name=HIDDEN_SCORES,
         like=(task.num_classes,),
     )
-    agreed = fed.control(agreed_selection, counts, config.select, name="selection")
+    agreed = fed.control(
+        agreed_selection, counts, config.select, name="selection", values={"metric": str, "positive": int}
+    )
     return _Prepared(Selection(str(agreed["metric"]), int(agreed["positive"])), task.num_classes)
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, TensorForm
 from graphfed.files import JsonObject
 
 __all__ = ["METRICS", "Blocks", "Division", "messages", "refine_until"]
@@ -356,9 +356,10 @@ def refine_until(
     """
     for _ in range(REFINEMENTS):
         division = fed.server.run(divide, blocks, bins, tolerance, *metrics)
-        if not fed.control(is_needed, division, name=f"{name}_refine")["refine"]:
+        if not fed.control(is_needed, division, name=f"{name}_refine", values={"refine": bool})["refine"]:
             break
-        edges = fed.broadcast(fed.server.run(edges_of, division), name=f"{name}_bins", grad=False)
+        form = TensorForm(torch.int32, (None, bins - 1))
+        edges = fed.broadcast(fed.server.run(edges_of, division), name=f"{name}_bins", grad=False, like=form)
         blocks = fed.server.run(merge, blocks, division, count_again(edges))
     return blocks
 

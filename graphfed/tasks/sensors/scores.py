@@ -12,6 +12,7 @@ Shapes: K clients, P of which take part, W windows, n steps ahead.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import SumForm, protected_sum
 from graphfed.federation.series import Network, SensorData, Series, windows
-from graphfed.federation.state import roster_code, roster_of
+from graphfed.federation.state import accept_roster, roster_code, roster_of
 from graphfed.methods.base import Task
 from graphfed.methods.config import WindowSettings, sum_protection
 from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
@@ -233,7 +234,13 @@ def at_clients(data: SensorData) -> Located:
 
 def enrolled(fed: Federation, data: SensorData) -> np.ndarray | None:
     """Determine the clients that take part in training and validation, bool [K]; None if all do."""
-    code = fed.control(bits_of, data.network, name="enrolled")["roster"]
+    code = fed.control(
+        bits_of,
+        data.network,
+        name="enrolled",
+        values={"roster": str | None},
+        accept=partial(accept_roster, fed.num_clients),
+    )["roster"]
     return None if code is None else roster_of(code, fed.num_clients)
 
 
