@@ -127,7 +127,7 @@ def test_own_rows_stay_sparse_and_border_rows_that_they_read_are_there_twice() -
 
 
 @HOPS
-def test_the_server_is_not_told_of_nodes_whose_neighbours_are_all_at_home(hops: int) -> None:
+def test_the_server_learns_nothing_of_nodes_whose_neighbours_are_all_at_their_client(hops: int) -> None:
     world, fed = few_edges_between(), Watched([(0,), (1,), (2,)])
     cohorts = [make_cohort(world.graph, world.split, world.partition, (k,)) for k in range(3)]
     data = fed.locate(CLIENTS, "data", cohorts)

@@ -282,11 +282,25 @@ class VisibleGraph(TypedDict):
 
 
 def visible_graph(pooled: Pooled) -> VisibleGraph:
-    """Show the graph at the server."""
+    """Show the graph at the server.
+
+    Args:
+        pooled: The graph at the server.
+
+    Returns:
+        Its features and neighbourhoods.
+    """
     nodes = pooled.neighbourhoods
     return {"x": pooled.x, "ids": nodes.ids, "size": nodes.size, "member": nodes.member}
 
 
 def no_numbers(pooled: Pooled) -> Tensor:
-    """Build a payload without numbers, [0]."""
+    """Build a payload without numbers.
+
+    Args:
+        pooled: The graph at the server.
+
+    Returns:
+        [0].
+    """
     return torch.zeros(0, device=pooled.neighbourhoods.ids.device)
