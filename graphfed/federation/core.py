@@ -359,24 +359,37 @@ class Federation(ProcessView):
         """
         return transfers.scatter(self._delivery, x, route, options)
 
-    def download(
-        self, x: Located[T], route: Route, *, ideal: Ideal | None = None, **options: Unpack[Options]
-    ) -> Located[T]:
+    def download(self, x: Located[T], route: Route, **options: Unpack[Options]) -> Located[T]:
         """Send row u at the server to every client whose route names id u.
 
         Args:
             x: [U, ...] at the server, in the order of the route's table.
             route: The route.
-            ideal: What the ledger counts instead of a simulated download, recorded as `simulated`.
             options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             [M_h, ...] at each worker, a row for every id of the route.
 
         Raises:
-            PlaceError: For a simulated download to another process, which would see what it must not see.
+            PlaceError: If a client is absent, or `x` has another number of rows.
         """
-        return transfers.download(self._delivery, x, route, ideal, options)
+        return transfers.download(self._delivery, x, route, options)
+
+    def simulate_download(self, x: Located[T], ideal: Ideal, **options: Unpack[Options]) -> Located[T]:
+        """Show every worker a payload of the server, in place of a download that it stands for.
+
+        Args:
+            x: Tensors of any shape at the server.
+            ideal: What the ledger counts, recorded as `simulated`.
+            options: How the transfer is recorded (`Options`).
+
+        Returns:
+            The payload at each worker.
+
+        Raises:
+            PlaceError: If a client is in another process, which would see what it must not see, or is absent.
+        """
+        return transfers.simulate_download(self._delivery, x, ideal, options)
 
     def exchange(self, x: Located[T], route: ExchangeRoute, **options: Unpack[Options]) -> Located[T]:
         """Send rows from client to client.

@@ -582,8 +582,9 @@ def test_a_simulated_download_is_counted_as_what_it_stands_for() -> None:
     table = fed.table(route)
     wide = fed.expand_route(route, counts, fed.server.run(counts_of_ids, table), name="wide")
     ids = fed.server.run(lambda t: t.ids[:, None], table)
-    got = fed.download(ids, route, name="ideal", grad=False, ideal=Ideal(wide.flow.back, [7], torch.float32))
-    assert torch.equal(whole(got)[:, 0], torch.cat(world.ids))
+    ideal = Ideal(wide.flow.back, [7], torch.float32)
+    got = fed.simulate_download(ids, ideal, name="ideal", grad=False)
+    assert torch.equal(whole(got), fed.server.run(lambda t: t.ids[:, None], table).parts[0])
     (entry,) = [e for e in fed.ledger.entries if e.name == "ideal"]
     assert entry.bytes == 28 * sum(i % 3 for i in torch.cat(world.ids).tolist())
     assert (entry.protection, entry.shape, entry.dtype) == ("simulated", [7], "float32")
@@ -595,7 +596,7 @@ def test_a_simulated_download_does_not_leave_the_process() -> None:
     def program(fed: Federation) -> None:
         route = fed.route(row_ids(fed, world), name="ids")
         ids = fed.server.run(lambda t: t.ids[:, None], fed.table(route))
-        fed.download(ids, route, name="ideal", ideal=Ideal(route.flow.back, [7], torch.float32))
+        fed.simulate_download(ids, Ideal(route.flow.back, [7], torch.float32), name="ideal")
 
     workers = [[k] for k in range(world.num_clients)]
     with pytest.raises(PlaceError, match="must not be sent to another process"):

@@ -1,5 +1,6 @@
 """The ledger equals the formulas of the methods, counted by hand from the partition."""
 
+from collections import Counter
 from operator import itemgetter
 from typing import Any
 
@@ -109,15 +110,20 @@ def closures(world: World) -> list[set[int]]:
     return closure
 
 
+def borders(world: World) -> list[set[int]]:
+    """The nodes of each client's closure that are in the closure of another client too."""
+    counts = Counter(v for closure in closures(world) for v in closure)
+    return [{v for v in closure if counts[v] > 1} for closure in closures(world)]
+
+
 def fedgcn(world: World) -> dict[str, int]:
-    """2 hops: up sum_i |clients touching N(i)| F, down sum_k |closure_k| F. A client touches N(i), which
-    includes i, exactly when i is in its closure. Beside them 8 bytes for every id and twice for its
-    degree."""
-    rows = sum(len(c) for c in closures(world))
+    """2 hops: up and down sum_k |border_k| F, beside them 8 bytes for every id and twice for its degree.
+    Other nodes have all their neighbours at their own client, which computes their sums alone."""
+    rows = sum(len(b) for b in borders(world))
     scalar = 8
     return {
         **averaging(world),
-        "fedgcn/closure_ids": rows * 8,
+        "fedgcn/border_ids": rows * 8,
         "fedgcn/partial_sums": rows * F * scalar,
         "fedgcn/neighbour_counts": rows * 8,
         "fedgcn/degrees": rows * 8,
@@ -642,12 +648,13 @@ def test_batches_send_only_what_their_rows_need():
 
 
 def test_one_hop_returns_each_node_to_its_owner_only():
-    """FedGCN, 1 hop: down N F."""
+    """FedGCN, 1 hop: down F for each of the nodes that have a neighbour at another client."""
     world = make_world()
     by_name = sent_bytes("fedgcn", world, hops=1)
-    n, rows = world.graph.num_nodes, sum(len(c) for c in closures(world))
+    n, rows = len(set.union(*borders(world))), sum(len(b) for b in borders(world))
+    assert n < world.graph.num_nodes
     expected = averaging(world) | {
-        "fedgcn/closure_ids": rows * 8,
+        "fedgcn/border_ids": rows * 8,
         "fedgcn/local_ids": n * 8,
         "fedgcn/partial_sums": rows * F * 8,
         "fedgcn/aggregates": n * F * 8,
@@ -714,9 +721,9 @@ def test_isolated_training_sends_nothing_but_scores_counts_of_classes_and_contro
 
 
 def test_every_client_has_its_own_share_in_the_ledger():
-    """FedGCN's rows differ by client: each vector entry is that client's own closure."""
+    """FedGCN's rows differ by client: each vector entry is that client's own border."""
     world = make_world()
     _, fed = run_local("fedgcn", world)
     (entry,) = [e for e in fed.ledger.entries if e.name == "fedgcn/partial_sums"]
-    assert entry.sent.tolist() == [len(c) * F * 8 for c in closures(world)]
+    assert entry.sent.tolist() == [len(b) * F * 8 for b in borders(world)]
     assert np.all(entry.received == 0)

@@ -1,5 +1,6 @@
 """FedGAT: its three evaluations are one, what it equals in its limits, and what is sent."""
 
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,16 +25,19 @@ from worlds import (
 
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph
-from graphfed.data.partitions.partition import from_assignment
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Link
 from graphfed.federation.cohort import make_cohort, with_unit_features
 from graphfed.federation.route import RouteTable
+from graphfed.methods.base import Task
 from graphfed.methods.common.memory import GraphExtent
+from graphfed.methods.fedgat import server_graph
 from graphfed.methods.fedgat.config import FedGATConfig
 from graphfed.methods.fedgat.method import kept_edges, memory, without_singles
-from graphfed.methods.fedgat.moment_messages import numbers
-from graphfed.methods.fedgat.server_graph import pool
+from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled, numbers
+from graphfed.methods.fedgat.server_graph import message_bytes, pool
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runtime.local import stacked
@@ -189,10 +193,52 @@ def test_weights_of_edges_stay_with_the_edges_that_are_kept() -> None:
 def test_a_message_that_does_not_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphfed.methods.fedgat.server_graph.memory_bytes", lambda: (2**20, 2**30))
     monkeypatch.setattr("graphfed.methods.fedgat.pretraining.messages_of", None)
-    expected = r"takes about \d\.\d GiB of memory with form=matrix, and 0\.0 GiB are free; use form=vector"
+    expected = r"takes about \d\.\d GiB of memory with form=matrix, and 0\.0 GiB are free; use "
     with pytest.raises(InputError, match=expected):
         run_local("fedgat", small_world(), form="matrix")
     run_local("fedgat", small_world(), form="matrix", evaluation="direct")
+
+
+#: A setting that a refusal names, with its value.
+NAMED = re.compile(r"(\w+)=(\w+) \(about ([\d.]+) GiB")
+
+
+def test_every_setting_that_a_refusal_names_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a graph of mean degree 31 the vectors took 97 GiB, and the error named no form that fits."""
+    graph = load("social", num_nodes=300, average_degree=31, features=40)
+    split = make_split(graph, "random:0.5,0.25,0.25", 0)
+    world = World(graph, split, partition(graph, "random", 3, 0))
+    few = {"hidden": 2, "heads": 2, "degree": 4}
+    for free, expected in (
+        # Less and less memory: what changes no result comes first, and nothing is named that does not fit.
+        (4 * 10**8, {"evaluation", "later", "max_neighbours"}),
+        (10**8, {"evaluation", "max_neighbours"}),
+        (10**6, set()),
+    ):
+        monkeypatch.setattr(server_graph, "memory_bytes", lambda free=free: (free, free))
+        with pytest.raises(InputError, match="use ") as refusal:
+            run_local("fedgat", world, **few)
+        named = NAMED.findall(str(refusal.value))
+        assert {setting for setting, _, _ in named} == expected, str(refusal.value)
+        for setting, value, gib in named:
+            run_local("fedgat", world, **few, **{setting: int(value) if value.isdigit() else value})
+            assert float(gib) <= free / 2**30 + 0.05
+            if setting == "max_neighbours":
+                with pytest.raises(InputError, match="GiB of memory"):
+                    run_local("fedgat", world, **few, max_neighbours=4 * int(value))
+    assert "use fewer features, or the method attention_sums" in str(refusal.value)
+    run_local("attention_sums", world, hidden=2, heads=2)
+
+
+def test_a_refusal_of_separate_processes_names_no_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = torch.arange(3)
+    pooled = Pooled(torch.zeros(3, 4), Neighbourhoods(nodes, torch.full((3,), 3), torch.arange(9) % 3))
+    table = RouteTable(nodes, nodes, torch.zeros_like(nodes))
+    monkeypatch.setattr("graphfed.methods.fedgat.server_graph.memory_bytes", lambda: (20_000, 2**30))
+    for together in (True, False):
+        with pytest.raises(InputError, match="use ") as refusal:
+            message_bytes(pooled, table, Task(4, 2), config_of(METHOD), together)
+        assert ("evaluation=direct" in str(refusal.value)) == together, str(refusal.value)
 
 
 @pytest.mark.parametrize("form", ["plaintext", "simulated"])
@@ -249,8 +295,8 @@ def test_settings_that_are_read_from_a_mapping_are_those_settings() -> None:
 
 def test_the_memory_that_a_run_is_said_to_take_is_that_of_the_message_and_of_its_places() -> None:
     """Of nodes with 1, 3 and 5 neighbours, themselves among them, and 7 features, in 4 bytes each: the
-    message twice, and three places of 8 bytes for each of (2 B)^2 entries; or three times all neighbours'
-    features."""
+    message twice, and three places of 8 bytes for each of (2 B)^2 entries; or, evaluated directly, the
+    features of all neighbours and the scores of all edges."""
     b = np.array([1, 3, 5])
     extent = GraphExtent(2, 3, 2, 3, 7, 2, 21, False, 14, 0, b)
     vectors, matrices = 6 * 7 * b + 2 * b + 4 * 6 * b**2, 8 * 7 * b**2 + 2 * b + 2 * 7 * b
@@ -258,9 +304,10 @@ def test_the_memory_that_a_run_is_said_to_take_is_that_of_the_message_and_of_its
         expected = 2 * 4 * message.sum() + 3 * 8 * ((2 * b) ** 2).sum()
         assert memory(extent, config_of(METHOD, degree=5, form=form)) == expected
         direct = config_of(METHOD, degree=5, form=form, evaluation="direct")
-        assert memory(extent, direct) == 3 * 4 * 9 * 7
-        # Of sparse features 2 numbers a node, each with its column of 8 bytes.
-        assert memory(replace(extent, sparse=True, stored=6), direct) == 3 * (4 + 8) * 9 * 2
+        # 6 rows, as each of 2 clients can need the 3 nodes; 9 edges with 8 heads.
+        assert memory(extent, direct) == 6 * 4 * 6 * 7 + 9 * (60 + 8 * 64)
+        # Of sparse features 2 numbers a node.
+        assert memory(replace(extent, sparse=True, stored=6), direct) == 32 * 6 * 2 + 9 * (60 + 8 * 64)
 
 
 def test_direct_evaluation_makes_no_route_of_slots_and_entries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +322,7 @@ def test_direct_evaluation_makes_no_route_of_slots_and_entries(monkeypatch: pyte
     monkeypatch.setattr(Federation, "expand_route", note)
     for evaluation in ("message", "direct"):
         run_local("fedgat", small_world(), evaluation=evaluation)
-    assert expanded == ["fedgat/slots", "fedgat/entries", "fedgat/members"]
+    assert expanded == ["fedgat/slots", "fedgat/entries"]
 
 
 @pytest.mark.parametrize(

@@ -67,13 +67,12 @@ def wide_world(features: int, clients: int = 3) -> World:
 
 
 def exchanged(world: World, fed: Federation, hops: int, exchange: str) -> tuple[list[Tensor], list[Tensor]]:
-    """The aggregated rows and degrees at every worker."""
+    """The border's sums and the closure's degrees at every worker."""
     config = config_of(get_method("fedgcn"), hops=hops, exchange=exchange)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     data = fed.locate(CLIENTS, "data", cohorts)
-    closure = fed.clients.run(fedgcn.find_closure, data)
-    sums, degrees = fedgcn.EXCHANGES[exchange](fed, data, closure, world.task, config)
-    return [densify(s) for s in sums.parts], [] if degrees is None else list(degrees.parts)
+    received = fedgcn.exchange_sums(fed, data, world.task, config).parts
+    return [densify(r.sums) for r in received], [r.degree for r in received]
 
 
 # ---- the same sums

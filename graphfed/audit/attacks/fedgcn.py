@@ -1,11 +1,13 @@
 """FedGCN: features of single nodes, which the server reads from the partial sums.
 
-Client k uploads for every node i of its closure the sum of w_ij x_j / sqrt(d_j + 1) over the nodes j in V_k
+Client k uploads for every node i of its border the sum of w_ij x_j / sqrt(d_j + 1) over the nodes j in V_k
 that are i or a neighbour of i. A sum with one term is that node's features times w_ij / sqrt(d_j + 1), a
 positive factor. There are two kinds:
 
     self       i is in V_k and has no neighbour in V_k; then j = i
     neighbour  i is at another client and has one neighbour j in V_k
+
+Both are in the border: a node whose neighbours are all at its own client is not uploaded.
 
 With two hops the server knows more about the first kind: the neighbour count 0 of this client says that j =
 i, and the counts of all clients add up to d_i. It then knows x_i exactly.
@@ -13,7 +15,7 @@ i, and the counts of all clients add up to d_i. It then knows x_i exactly.
 The set-up is run again in this process. Every such sum is divided by its factor and compared with the node's
 features (docs/papers/fedgcn.md).
 
-With exchange=encrypted the server receives ciphertexts of the sums of those nodes that several clients send.
+With exchange=encrypted the server receives ciphertexts of these sums.
 The attack tries to read them without the key: it uses the content of the public context as a key if it is
 one, and otherwise reads the bytes as plain numbers. This finds everything if the encryption is only
 simulated, and
@@ -54,11 +56,15 @@ def single_node_sums(cohort: Cohort) -> tuple[np.ndarray, np.ndarray, np.ndarray
         [n].
     """
     closure = find_closure(cohort)
+    border = border_of(cohort, closure)
+    sent = torch.full_like(closure.ids, -1)
+    sent[border] = torch.arange(len(border), device=border.device)
     count = neighbour_counts(cohort, closure)[:, 0]
-    isolated = closure.local_row[count[closure.local_row] == 0]
-    isolated_source = (count[closure.local_row] == 0).nonzero()[:, 0]
+    own = closure.local_row
+    isolated_source = ((count[own] == 0) & (sent[own] >= 0)).nonzero()[:, 0]
     single = (count[closure.remote_row] == 1).nonzero()[:, 0]
-    upload = torch.cat([isolated, closure.remote_row[single]])
+    isolated = own[isolated_source]
+    upload = sent[torch.cat([isolated, closure.remote_row[single]])]
     source = torch.cat([isolated_source, cohort.cross_row[single]])
     factor = (cohort.degree(with_cross=True) + 1).double().sqrt()[source]
     if cohort.cross_weight is not None:
@@ -81,9 +87,7 @@ def run(audited: AuditedRun) -> Finding:
     if plaintext:
         uploaded, rounding = transcript.first("fedgcn/partial_sums", "setup").payload, 0.0
     else:
-        uploaded, row_of = read_ciphertexts(transcript, cohort.num_features, hops)
-        sent = row_of[upload] >= 0
-        upload, source, is_self, factor = row_of[upload[sent]], source[sent], is_self[sent], factor[sent]
+        uploaded = read_ciphertexts(transcript, cohort.num_features, hops)
         rounding = Grid(cohort.num_clients).step
     exact = np.concatenate(
         [
@@ -123,7 +127,7 @@ def _verdict(leaks: bool, plaintext: bool) -> str:
     )
 
 
-def read_ciphertexts(transcript: Transcript, num_features: int, hops: int) -> tuple[torch.Tensor, np.ndarray]:
+def read_ciphertexts(transcript: Transcript, num_features: int, hops: int) -> torch.Tensor:
     """Read the ciphertexts as far as a server without the key can.
 
     Args:
@@ -132,13 +136,11 @@ def read_ciphertexts(transcript: Transcript, num_features: int, hops: int) -> tu
         hops: The setting of the run.
 
     Returns:
-        A row of numbers for every node of the clients' borders, [n, F], NaN if they cannot be read; and the
-        number of this row for each row of the closures, [M], -1 if it was not sent.
+        A row of numbers for every node of the clients' borders, [S, F]; NaN if they cannot be read.
     """
     cohort = transcript.cohort
     closure = find_closure(cohort)
-    border = border_of(cohort, closure)
-    ids = border_ids(closure, border)
+    ids = border_ids(closure, border_of(cohort, closure))
     layout = Layout(num_features + (hops == 2), SUM.slots)
     names = ids.ids
     if layout.rows > 1:
@@ -147,10 +149,8 @@ def read_ciphertexts(transcript: Transcript, num_features: int, hops: int) -> tu
     sealed = transcript.first(f"{ENCRYPTED}/rows", "setup").payload.cpu().numpy()
     context = transcript.first(f"{ENCRYPTED}/public_context", "setup").payload[0].cpu().numpy()
     slots = _open(sealed.reshape(-1, SUM.ciphertext_bytes), context)
-    rows = layout.unpack(slots, places.unit.cpu().numpy(), places.place.cpu().numpy())[:, :num_features]
-    sent = np.full(len(closure.ids), -1)
-    sent[border.cpu().numpy()] = np.arange(len(border))
-    return torch.from_numpy(rows), sent
+    rows = layout.unpack(slots, places.unit.cpu().numpy(), places.place.cpu().numpy())
+    return torch.from_numpy(rows[:, :num_features])
 
 
 def _open(sealed: np.ndarray, context: np.ndarray) -> np.ndarray:

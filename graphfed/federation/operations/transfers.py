@@ -260,30 +260,23 @@ def scatter(delivery: Delivery, x: Located, route: Route | None, options: Option
     return _receive_rows(delivery, payloads, sizes, transfer, why_received)
 
 
-def download(delivery: Delivery, x: Located, route: Route, ideal: Ideal | None, options: Options) -> Located:
+def download(delivery: Delivery, x: Located, route: Route, options: Options) -> Located:
     """Implement `Federation.download`.
 
     Args:
         delivery: The delivery of the run.
         x: [U, ...] at the server, in the order of the route's table.
         route: The route.
-        ideal: What the ledger counts instead of a simulated download; or None.
         options: The options of the transfer (`transfer.Options`).
 
     Returns:
         [M_h, ...] at each worker, a row for every id of the route.
 
     Raises:
-        PlaceError: For a simulated download to another process, if a client is absent, or if `x` has another
-            number of rows.
+        PlaceError: If a client is absent, or if `x` has another number of rows.
     """
     places = delivery.places
-    transfer = Transfer(kind="rows", flow=route.flow.back, ideal=ideal, **options)
-    if ideal is not None and delivery.link is not None:
-        raise PlaceError(
-            f"transfer {transfer.name!r} is simulated, so it must not be sent to another process; run all "
-            "participants in one process"
-        )
+    transfer = Transfer(kind="rows", flow=route.flow.back, **options)
     places.check_sent(x, SERVER, transfer.name)
     places.check_all_present(transfer.name)
     payloads: dict[Pair, Payload] = {}
@@ -294,6 +287,34 @@ def download(delivery: Delivery, x: Located, route: Route, ideal: Ideal | None, 
         counts = [route.sizes[h] for _, h in places.down]
         payloads = dict(zip(places.down, pay.split_rows(rows, counts), strict=True))
     return _receive_rows(delivery, payloads, route.sizes, transfer, f"route {route.name!r} names")
+
+
+def simulate_download(delivery: Delivery, x: Located, ideal: Ideal, options: Options) -> Located:
+    """Implement `Federation.simulate_download`.
+
+    Args:
+        delivery: The delivery of the run.
+        x: Tensors of any shape at the server.
+        ideal: What the ledger counts.
+        options: The options of the transfer (`transfer.Options`).
+
+    Returns:
+        The payload at each worker.
+
+    Raises:
+        PlaceError: If a client is in another process, or is absent.
+    """
+    places = delivery.places
+    transfer = Transfer(kind="rows", flow=ideal.flow, leading=False, ideal=ideal, **options)
+    if delivery.link is not None:
+        raise PlaceError(
+            f"transfer {transfer.name!r} is simulated, so it must not be sent to another process; run all "
+            "participants in one process"
+        )
+    places.check_sent(x, SERVER, transfer.name)
+    places.check_all_present(transfer.name)
+    got = delivery.move(transfer, dict.fromkeys(places.down, x.parts[0]), places.down)
+    return _at_clients(places, transfer.name, got)
 
 
 # ---- client to client --------------------------------------------------------------------------------------

@@ -15,10 +15,12 @@ from graphfed.methods.config import GraphSettings, RecurrentSettings, SequenceTr
 __all__ = [
     "ACCURACY",
     "CHECKPOINT_BYTES",
+    "EDGE",
     "NUMBER",
     "SMALL",
     "GraphExtent",
     "SeriesExtent",
+    "feature_memory",
     "graph_memory",
     "network_numbers",
     "num_moments",
@@ -109,7 +111,7 @@ def graph_memory(extent: GraphExtent, config: GraphSettings, *, personal: bool, 
     """
     attends, heads = config.architecture == "gat", config.attention_heads
     width, outputs = config.hidden * heads[0], extent.classes * heads[-1]
-    features = STORED * extent.stored if extent.sparse else FEATURE_COPIES * NUMBER * extent.stored
+    features = feature_memory(extent.stored, extent.sparse)
     layers = max(1, config.layers - 1)
     activations = ACTIVATION_COPIES * NUMBER * extent.rows * (width * layers + outputs)
     # Attention and the maximum compute a message for each edge.
@@ -120,6 +122,19 @@ def graph_memory(extent: GraphExtent, config: GraphSettings, *, personal: bool, 
     apart = (personal or not extent.sparse) and extent.rows > extent.clients
     weights *= WEIGHT_COPIES * NUMBER * (extent.clients if apart else 1)
     return int(BASE + features + activations + edges + weights + extra)
+
+
+def feature_memory(stored: float, sparse: bool) -> float:
+    """Estimate the memory of features and their dropout.
+
+    Args:
+        stored: How many values are stored.
+        sparse: Whether they are sparse.
+
+    Returns:
+        Bytes.
+    """
+    return (STORED if sparse else FEATURE_COPIES * NUMBER) * stored
 
 
 def num_moments(config: object) -> int:

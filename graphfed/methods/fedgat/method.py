@@ -66,7 +66,7 @@ from graphfed.methods.base import Method, Requirements, Sent, State, StateValues
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedavg import Clients
 from graphfed.methods.common import aggregation_rules
-from graphfed.methods.common.memory import NUMBER, GraphExtent
+from graphfed.methods.common.memory import NUMBER, GraphExtent, feature_memory
 from graphfed.methods.config import clients_in_round
 from graphfed.methods.fedgat import embedding_exchange, encrypted_moments
 from graphfed.methods.fedgat.config import AnyFedGATConfig, FedGATConfig
@@ -80,14 +80,14 @@ from graphfed.methods.fedgat.receptive_fields import (
     without_messages_of_others,
 )
 from graphfed.methods.fedgat.score_range import accept_message, first_facts, message_of, score_facts
-from graphfed.methods.fedgat.server_graph import memory_of
+from graphfed.methods.fedgat.server_graph import edge_memory, memory_of
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import entry_words, fold, uniform
 
 __all__ = ["METHOD", "Pooled", "kept_edges", "memory", "setup", "without_singles"]
 
-#: Bytes of the column of a stored number, and of an index.
-COLUMN = 8
+#: Bytes of an index.
+INDEX = 8
 
 Rows = Tensor | SparseMatrix
 
@@ -164,7 +164,7 @@ def kept_edges(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
 def memory(extent: GraphExtent, config: AnyFedGATConfig) -> float:
     """Estimate the memory of the message before training, as computed and as received, with its indices.
 
-    With evaluation=direct, estimate the memory of the features of all neighbours.
+    With evaluation=direct, estimate the memory of the features and the edges of all neighbours.
 
     Args:
         extent: The sizes of the graph.
@@ -175,13 +175,13 @@ def memory(extent: GraphExtent, config: AnyFedGATConfig) -> float:
     """
     size = torch.from_numpy(extent.sizes)
     if config.evaluation == "direct":
-        # A stored number of sparse features has its column next to it.
-        node: float = NUMBER * extent.features
-        if extent.sparse:
-            node = (NUMBER + COLUMN) * extent.stored / max(1, extent.rows)
-        return 3 * float(size.sum()) * node
+        # A client has each node that its own nodes need once.
+        edges = int(size.sum())
+        rows = min(edges, extent.clients * extent.rows)
+        features = feature_memory(extent.stored / max(1, extent.rows) * rows, extent.sparse)
+        return features + edge_memory(edges, config.attention_heads[0])
     sent = NUMBER * numbers(config.form, size, extent.features, config.degree)
-    indices = 3 * COLUMN * 4 * float((size.double() ** 2).sum())
+    indices = 3 * INDEX * 4 * float((size.double() ** 2).sum())
     return memory_of(sent, sent, together=True) + indices
 
 

@@ -29,22 +29,22 @@ from graphfed.methods.fedgat.receptive_fields import (
     wider_neighbourhood,
 )
 from graphfed.methods.fedgat.server_graph import (
-    empty_rows,
+    VisibleGraph,
     featureless,
-    member_features,
-    member_ids,
     memory_of,
     message_bytes,
     messages_of,
     neighbour_counts,
     neighbour_ids,
     neighbourhoods_of,
+    no_numbers,
     pool,
     sizes_of,
+    visible_graph,
 )
 from graphfed.nn.batch import View
 from graphfed.nn.moments import Moments
-from graphfed.nn.sparse import SparseMatrix
+from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import fold
 
 __all__ = [
@@ -370,26 +370,19 @@ def receive_directly(
     slots, entries = flow(twice, "fedgat/slots"), flow(twice_squared, "fedgat/entries")
     vectors = config.form == "vector"
     width, dtype = task.num_features, torch.get_default_dtype()
-    members = fed.expand_route(asked.route, asked.size, asked.sizes, name="fedgat/members")
-    x = fed.download(
-        fed.server.run(member_features, pooled),
-        members,
+    graph = fed.simulate_download(
+        fed.server.run(visible_graph, pooled),
+        Ideal(slots, [1 + width], dtype),
         name="fedgat/sums",
         grad=False,
-        ideal=Ideal(slots, [1 + width], dtype),
     )
-    ids = fed.download(
-        fed.server.run(member_ids, pooled),
-        members,
-        name="fedgat/scores",
-        grad=False,
-        ideal=Ideal(slots if vectors else entries, [2 * width], dtype),
-    )
+    nothing = fed.server.run(no_numbers, pooled)
+    scores = Ideal(slots if vectors else entries, [2 * width], dtype)
+    fed.simulate_download(nothing, scores, name="fedgat/scores", grad=False)
     if vectors:
-        simulated_decoders = Ideal(entries, [config.degree + 1], dtype)
-        empty = fed.server.run(empty_rows, pooled)
-        fed.download(empty, asked.route, name="fedgat/decoders", grad=False, ideal=simulated_decoders)
-    direct = fed.clients.run(direct_view, data, asked.neighbourhood, asked.size, ids, x)
+        decoders = Ideal(entries, [config.degree + 1], dtype)
+        fed.simulate_download(nothing, decoders, name="fedgat/decoders", grad=False)
+    direct = fed.clients.run(direct_view, data, asked.neighbourhood, graph)
     return fed.clients.run(prepare_direct, data, direct, config)
 
 
@@ -537,37 +530,34 @@ class Direct:
     own: Tensor
 
 
-def direct_view(
-    cohort: Cohort, neighbourhood: Neighbourhood, size: Tensor, members: Tensor, x: Rows
-) -> Direct:
+def direct_view(cohort: Cohort, neighbourhood: Neighbourhood, graph: VisibleGraph) -> Direct:
     """Build the view of a simulated client, with the features of all neighbours.
 
     Args:
         cohort: The clients' graphs.
         neighbourhood: The neighbourhoods.
-        size: B of the nodes with a message.
-        members: The ids of their neighbours, with the node itself first [n, 1].
-        x: The features of these neighbours [n, F].
+        graph: What the server shows.
 
     Returns:
         The view, and the rows of the own nodes.
     """
-    centre = torch.repeat_interleave(neighbourhood.sent_rows, size)
-    known, place = torch.unique(members[:, 0], return_inverse=True)
+    x, known, sizes, members = graph["x"], graph["ids"], graph["size"], graph["member"]
+    sent = neighbourhood.sent_rows
+    node = torch.searchsorted(known, neighbourhood.ids[sent])
+    size = sizes[node]
+    member = members[ranges((sizes.cumsum(0) - sizes)[node], size)]
+    centre = torch.repeat_interleave(sent, size)
     count = max(len(known), 1)
-    codes, row = torch.unique(neighbourhood.client[centre] * count + place, return_inverse=True)
-    first_copy = row.new_full((len(codes),), len(row)).scatter_reduce(
-        0, row, torch.arange(len(row), device=row.device), "amin"
-    )
+    codes, row = torch.unique(neighbourhood.client[centre] * count + member, return_inverse=True)
     # The far nodes are neighbours of other nodes, so every node of the neighbourhood has a row.
     rows_of_neighbourhood = torch.searchsorted(
         codes, neighbourhood.client * count + torch.searchsorted(known, neighbourhood.ids)
     )
     others = row != rows_of_neighbourhood[centre]
-    own = rows_of_neighbourhood[neighbourhood.own]
+    own, node = rows_of_neighbourhood[neighbourhood.own], codes % count
     view = View(
-        x=x.select_rows(first_copy) if isinstance(x, SparseMatrix) else x[first_copy],
-        ids=known[codes % count],
+        x=x.select_rows(node) if isinstance(x, SparseMatrix) else x[node],
+        ids=known[node],
         client=codes // count,
         num_clients=cohort.num_clients,
         y=cohort.y.new_full((len(codes),), -1).index_copy(0, own, cohort.y),

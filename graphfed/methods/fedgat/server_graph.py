@@ -1,5 +1,8 @@
 """The graph at FedGAT's server, and the messages that the server computes from it."""
 
+from dataclasses import replace
+from typing import TypedDict
+
 import torch
 from torch import Tensor
 
@@ -7,6 +10,7 @@ from graphfed.errors import InputError
 from graphfed.federation.route import RouteTable
 from graphfed.memory import memory_bytes
 from graphfed.methods.base import Task
+from graphfed.methods.common.memory import EDGE, feature_memory
 from graphfed.methods.fedgat.config import AnyFedGATConfig
 from graphfed.methods.fedgat.moment_messages import (
     Neighbourhoods,
@@ -19,21 +23,24 @@ from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import fold
 
 __all__ = [
-    "empty_rows",
+    "VisibleGraph",
+    "edge_memory",
     "featureless",
-    "member_features",
-    "member_ids",
     "memory_of",
     "message_bytes",
     "messages_of",
     "neighbour_counts",
     "neighbour_ids",
     "neighbourhoods_of",
+    "no_numbers",
     "pool",
     "sizes_of",
+    "visible_graph",
 ]
 
 Rows = Tensor | SparseMatrix
+#: Bytes of a score of an edge: its place in the pattern and in the transposed one, its value and gradients.
+SCORE = 64
 
 
 def featureless(nodes: RouteTable) -> Tensor:
@@ -156,26 +163,76 @@ def message_bytes(
         once, the bytes of every node's message once; sent, the bytes of all messages that are sent.
 
     Raises:
-        InputError: The process has less memory than the messages take.
+        InputError: The process has less memory than the messages take. The error names settings that fit.
     """
-    size = sizes_of(pooled, table)
-
-    def of(form: str) -> tuple[int, int]:
-        scalar, width = torch.get_default_dtype().itemsize, task.num_features
-        once, sent = (scalar * numbers(form, b, width, config.degree) for b in (size, size[table.index]))
-        return once, sent
-
-    once, sent = of(config.form)
+    once, sent = _bytes_of(sizes_of(pooled, table), table, task, config)
     memory, (free, _) = memory_of(once, sent, together), memory_bytes()
     if config.evaluation == "message" and free is not None and memory > free:
-        vectors = f"form=vector (about {memory_of(*of('vector'), together) / 2**30:.1f} GiB), "
         raise InputError(
             f"fedgat's message before training takes about {memory / 2**30:.1f} GiB of memory with "
             f"form={config.form}, and {free / 2**30:.1f} GiB are free; use "
-            f"{vectors if config.form == 'matrix' else ''}a partition with fewer cross-client "
-            "edges, or evaluation=direct, which simulates the message"
+            f"{' or '.join(_that_fit(pooled, table, task, config, together, free))}"
         )
     return {"once": once, "sent": sent}
+
+
+def _bytes_of(size: Tensor, table: RouteTable, task: Task, config: AnyFedGATConfig) -> tuple[int, int]:
+    """Count the bytes of the messages of nodes with B neighbours each [U']: once, and as sent."""
+    scalar, width = torch.get_default_dtype().itemsize, task.num_features
+    once, sent = (scalar * numbers(config.form, b, width, config.degree) for b in (size, size[table.index]))
+    return once, sent
+
+
+def _that_fit(
+    pooled: Pooled, table: RouteTable, task: Task, config: AnyFedGATConfig, together: bool, free: int
+) -> list[str]:
+    """List the settings with which a run fits into the free memory, those that change least first."""
+    size, found = sizes_of(pooled, table), []
+
+    def add(setting: str, memory: float, consequence: str = "") -> None:
+        if memory <= free:
+            found.append(f"{setting} (about {memory / 2**30:.1f} GiB{consequence})")
+
+    if config.form == "matrix":
+        vectors = replace(config, form="vector")
+        add("form=vector", memory_of(*_bytes_of(size, table, task, vectors), together))
+    if together:
+        edges, clients = int(size[table.index].sum()), len(torch.unique(table.client))
+        rows = min(edges, clients * pooled.x.shape[0])
+        features = feature_memory(_stored_per_row(pooled.x) * rows, isinstance(pooled.x, SparseMatrix))
+        direct = features + edge_memory(edges, config.attention_heads[0])
+        add("evaluation=direct", direct, "; it simulates the message, with the same results")
+    if config.later == "hops" and config.layers == 2 and config.fraction == 1:
+        own = _bytes_of(pooled.neighbourhoods.size, table, task, config)[0]
+        add("later=exchange", memory_of(own, own, together), "; it sends embeddings in every round")
+    # The largest number of neighbours with which the message fits, by bisection.
+    fits, too_many = 0, int(size.max())
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        bounded = _bytes_of(size.clamp(max=middle + 1), table, task, config)
+        fits, too_many = (middle, too_many) if memory_of(*bounded, together) <= free else (fits, middle)
+    if fits:
+        bounded = _bytes_of(size.clamp(max=fits + 1), table, task, config)
+        add(f"max_neighbours={fits}", memory_of(*bounded, together), "; it leaves edges out")
+    return found or ["fewer features, or the method attention_sums, which sends no message before training"]
+
+
+def _stored_per_row(x: Rows) -> float:
+    """Return the mean number of stored features of a node."""
+    return len(x.values) / max(1, x.shape[0]) if isinstance(x, SparseMatrix) else x.shape[1]
+
+
+def edge_memory(edges: int, heads: int) -> int:
+    """Estimate the memory of the edges of evaluation=direct in bytes: their places, and each head's scores.
+
+    Args:
+        edges: The edges into the nodes whose messages are requested, by client.
+        heads: The attention heads of the first layer.
+
+    Returns:
+        Bytes.
+    """
+    return (EDGE + SCORE * heads) * edges
 
 
 def memory_of(once: int, sent: int, together: bool) -> int:
@@ -208,38 +265,42 @@ def neighbourhoods_of(pooled: Pooled) -> Neighbourhoods:
     return pooled.neighbourhoods
 
 
-def member_ids(pooled: Pooled) -> Tensor:
-    """List the ids of every node's neighbours, with the node itself first.
+class VisibleGraph(TypedDict):
+    """The graph that the server shows to simulated clients (evaluation=direct).
+
+    Attributes:
+        x: Features of all nodes [U, F].
+        ids: Their ids, ascending [U].
+        size: B of each node [U].
+        member: The rows of each node's neighbours, with the node itself first [sum B].
+    """
+
+    x: Rows
+    ids: Tensor
+    size: Tensor
+    member: Tensor
+
+
+def visible_graph(pooled: Pooled) -> VisibleGraph:
+    """Show the graph at the server.
 
     Args:
         pooled: The graph at the server.
 
     Returns:
-        int64 [sum B, 1].
+        Its features and neighbourhoods.
     """
-    return pooled.neighbourhoods.ids[pooled.neighbourhoods.member][:, None]
+    nodes = pooled.neighbourhoods
+    return {"x": pooled.x, "ids": nodes.ids, "size": nodes.size, "member": nodes.member}
 
 
-def member_features(pooled: Pooled) -> Rows:
-    """Gather the features of every node's neighbours, with the node itself first.
+def no_numbers(pooled: Pooled) -> Tensor:
+    """Build a payload without numbers.
 
     Args:
         pooled: The graph at the server.
 
     Returns:
-        [sum B, F].
+        [0].
     """
-    x, member = pooled.x, pooled.neighbourhoods.member
-    return x.select_rows(member) if isinstance(x, SparseMatrix) else x[member]
-
-
-def empty_rows(pooled: Pooled) -> Tensor:
-    """Build a row without numbers for every node.
-
-    Args:
-        pooled: The graph at the server.
-
-    Returns:
-        [U, 0].
-    """
-    return torch.zeros(len(pooled.neighbourhoods.ids), 0, device=pooled.neighbourhoods.ids.device)
+    return torch.zeros(0, device=pooled.neighbourhoods.ids.device)

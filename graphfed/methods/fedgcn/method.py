@@ -8,27 +8,29 @@ training, then FedAvg.
     sum_j A-tilde_ij x_j   View.x: the aggregated features
     0-, 1-, 2-hop          hops
 
-1. The closure of client k is V_k and the neighbours of V_k. For every node i of its closure, client k
-computes
-   the partial sum of w_ij x_j / sqrt(d_j + 1) over the nodes j in V_k that are i or a neighbour of i, and
-   sends it to the server.
+1. The closure of client k is V_k and the neighbours of V_k. Its border is the part of the closure that is in
+   the closure of another client too: the neighbours at other clients, and the nodes of V_k that have such a
+   neighbour. For every node i of its border, client k computes the partial sum of w_ij x_j / sqrt(d_j + 1)
+   over the nodes j in V_k that are i or a neighbour of i, and sends it to the server. A node outside every
+   border has all its neighbours at its own client, which computes its sum alone.
 2. The server adds the partial sums of each node. It returns the sum to the client that has node i (1 hop), or
-   to every client with i in its closure (2 hops). The clients multiply it by 1 / sqrt(d_i + 1).
-3. Training is FedAvg. The first layer transforms the aggregated features without aggregating again. The
-second
-   layer uses the neighbours' aggregates (2 hops), which makes a two-layer GCN exact, or the client's own
-   nodes only (1 hop). hops=0 exchanges nothing and is FedAvg.
+   to every client with i in its border (2 hops). The clients multiply it by 1 / sqrt(d_i + 1).
+3. Training is FedAvg. The first layer transforms the aggregated features without aggregating again. Sparse
+   features of nodes outside the border stay as they are, and the first layer computes A (X W) for them in
+   place of (A X) W, because A X has many times the entries of X. The second layer uses the neighbours'
+   aggregates (2 hops), which makes a two-layer GCN exact, or the client's own nodes only (1 hop). hops=0
+   exchanges nothing and is FedAvg.
 
 What each participant learns (docs/papers/fedgcn.md has the attack):
 
-- With exchange=plaintext the server reads every partial sum, which nodes are in the closure of each client,
-  and with 2 hops how many neighbours they have at each client. A partial sum with one term is that node's
-  features times a positive factor. A client reads sums over all clients; for a neighbour whose only neighbour
-  is at this client, it computes the neighbour's features exactly.
+- With exchange=plaintext the server reads every partial sum, which nodes are in the border of each client,
+  and with 2 hops how many neighbours they have at each client. It learns nothing about nodes whose neighbours
+  are all at their own client. A partial sum with one term is that node's features times a positive factor. A
+  client reads sums over all clients; for a neighbour whose only neighbour is at this client, it computes the
+  neighbour's features exactly.
 - With exchange=encrypted the server adds ciphertexts (`federation.secure.encrypted_sum`). It learns which
-  nodes are in the closures of several clients, and if features are narrow, which of these nodes are in the
-  closures of the same clients. It reads no sum and no count, and learns nothing about nodes whose neighbours
-  are all at their own client. Clients learn the same as in plaintext.
+  nodes are in the borders, and if features are narrow, which of these nodes are in the borders of the same
+  clients. It reads no sum and no count. Clients learn the same as in plaintext.
 - **All clients have the same key. A client that colludes with the server lets it read every partial sum.**
 
 Encrypted sums differ from plaintext sums by at most `ckks.Grid(K).error`, 8e-5 for 10 clients.
@@ -36,10 +38,10 @@ Encrypted sums differ from plaintext sums by at most `ckks.Grid(K).error`, 8e-5 
 Differs from the paper (docs/papers/fedgcn.md gives the reasons, by these numbers): degrees are exchanged with
 2 hops (1); sums are exchanged where the authors' program copies features (2); clients' weights are averaged
 by n_k (3); a layer after the second uses the client's own nodes only (5); exact sums under encryption (6);
-edge weights (7).
+edge weights (7); sums that a client computes alone are not sent (8).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -52,7 +54,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.aggregation import check_sums
-from graphfed.federation.secure.encrypted_sum import encrypted_sum
+from graphfed.federation.secure.encrypted_sum import encrypted_sum, select_ids
 from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.baselines import fedavg
@@ -60,7 +62,7 @@ from graphfed.methods.baselines.fedadam import ServerAdamSettings
 from graphfed.methods.baselines.fedprox import ProximalSettings
 from graphfed.methods.common import aggregation_rules
 from graphfed.methods.common.aggregation_rules import RuleSettings
-from graphfed.methods.common.local_training import Prepared, own_view, prepare
+from graphfed.methods.common.local_training import Prepared, prepare
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.config import PlaintextOnly, clients_in_round
 from graphfed.nn.batch import View
@@ -119,7 +121,8 @@ class Closure:
         client: The client of each row, [M].
         local_row: The closure's row of each of the cohort's N rows, [N].
         is_local: Whether a row is a node of its client, [M] bool.
-        remote_row: The closure's row of the remote node of each cross-client edge, [C].
+        remote_row: The closure's row of the remote node of each cross-client edge, [C]; [0] if the rows are
+            the clients' own nodes only.
     """
 
     ids: Tensor
@@ -151,17 +154,9 @@ def find_closure(cohort: Cohort) -> Closure:
     return Closure(ids[codes % count], codes // count, local, is_local, remote)
 
 
-def closure_ids(closure: Closure) -> RowIds:
-    return RowIds(closure.ids, closure.client)
-
-
-def local_ids(cohort: Cohort) -> RowIds:
-    return RowIds(cohort.id, cohort.client)
-
-
 def neighbour_counts(cohort: Cohort, closure: Closure) -> Tensor:
     """Count the neighbours that each node of the closure has at its client, [M, 1]."""
-    return torch.bincount(_edge_targets(cohort, closure), minlength=len(closure.ids))[:, None]
+    return torch.bincount(_edges_into(cohort, closure)[1], minlength=len(closure.ids))[:, None]
 
 
 def partial_degrees(cohort: Cohort, closure: Closure) -> Tensor:
@@ -169,87 +164,31 @@ def partial_degrees(cohort: Cohort, closure: Closure) -> Tensor:
 
     These are the neighbour counts if edges have no weights.
     """
-    if cohort.edge_weight is None:
+    _, target, weight = _edges_into(cohort, closure)
+    if weight is None:
         return neighbour_counts(cohort, closure)
-    return sums_by(_edge_targets(cohort, closure), _weights(cohort), len(closure.ids))[:, None]
+    return sums_by(target, weight, len(closure.ids))[:, None]
 
 
-def _edge_targets(cohort: Cohort, closure: Closure) -> Tensor:
-    """Return the closure's row that each edge points to, of edges within clients and across, [E + C]."""
-    return torch.cat([closure.local_row[cohort.edge_index[1]], closure.remote_row])
+def _edges_into(cohort: Cohort, closure: Closure) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the edges from the cohort's rows to the closure's: rows [E + C], rows [E + C], weights [E + C].
 
-
-def _weights(cohort: Cohort) -> Tensor:
-    """Return the weights of edges within clients and across, [E + C]."""
-    assert cohort.edge_weight is not None
-    assert cohort.cross_weight is not None
-    return torch.cat([cohort.edge_weight, cohort.cross_weight])
-
-
-def partial_sums(cohort: Cohort, closure: Closure) -> Rows:
-    """Compute the partial sums of every node i of the closure, [M, F].
-
-    A partial sum is sum_{j in N(i) or j = i, j in V_k} w_ij x_j / sqrt(d_j + 1), with w_ii = 1.
+    The weights are None if edges have none.
     """
-    assert cohort.x is not None
-    rows = torch.arange(cohort.num_rows, device=cohort.id.device)
-    target = torch.cat([_edge_targets(cohort, closure), closure.local_row])
-    source = torch.cat([cohort.edge_index[0], cohort.cross_row, rows])
-    coefficient = (cohort.degree(with_cross=True) + 1).to(cohort.x.dtype).rsqrt()[source]
-    if cohort.edge_weight is not None:
-        # The last entries are the nodes themselves, with weight 1.
-        coefficient[: len(source) - len(rows)] *= _weights(cohort)
-    matrix = SparseMatrix.from_coo(target, source, coefficient, (len(closure.ids), cohort.num_rows))
-    return multiply(matrix, cohort.x)
-
-
-def aggregated_view(cohort: Cohort, closure: Closure, sums: Rows, degrees: Tensor) -> View:
-    """Make the view for 2 hops: the closure with aggregated features, and edges into the client's nodes."""
-    degree = degrees[:, 0]
-    inside = closure.local_row[cohort.edge_index]
-    across = torch.stack([closure.remote_row, closure.local_row[cohort.cross_row]])
-    y = cohort.y.new_full((len(closure.ids),), -1).index_copy(0, closure.local_row, cohort.y)
-    return View(
-        x=_scale_rows(sums, degree),
-        ids=closure.ids,
-        client=closure.client,
-        num_clients=cohort.num_clients,
-        y=y,
-        degree=degree,
-        # Layer 0 only transforms. Layer 1 uses all neighbours. Later layers use the neighbours at this
-        # client, because the client has no hidden rows of others.
-        edges=(inside, torch.cat([inside, across], 1), inside),
-        aggregated=True,
-        edge_weight=None
-        if cohort.edge_weight is None
-        else (cohort.edge_weight, _weights(cohort), cohort.edge_weight),
-    )
-
-
-def aggregated_local_view(cohort: Cohort, sums: Rows) -> View:
-    """Make the view for 1 hop: the client's nodes with aggregated features, and the edges between them."""
-    degree = cohort.degree(with_cross=True)
-    return replace(own_view(cohort), x=_scale_rows(sums, degree), degree=degree, aggregated=True)
-
-
-def _scale_rows(x: Rows, degree: Tensor) -> Rows:
-    """Divide each row by the square root of its degree plus 1."""
-    if isinstance(x, SparseMatrix):
-        return x.with_values(x.values * (degree + 1).to(x.dtype).rsqrt()[x.row])
-    return x * (degree + 1).to(x.dtype).rsqrt()[:, None]
-
-
-def prepare_view(cohort: Cohort, view: View, closure: Closure | None, config: FedGCNConfig) -> Prepared:
-    return prepare(cohort, view, None if closure is None else closure.local_row, config, personal=False)
-
-
-# ---- under encryption --------------------------------------------------------------------------------------
+    across = len(closure.remote_row)
+    source = torch.cat([cohort.edge_index[0], cohort.cross_row[:across]])
+    target = torch.cat([closure.local_row[cohort.edge_index[1]], closure.remote_row])
+    if cohort.edge_weight is None:
+        return source, target, None
+    assert cohort.cross_weight is not None
+    return source, target, torch.cat([cohort.edge_weight, cohort.cross_weight[:across]])
 
 
 def border_of(cohort: Cohort, closure: Closure) -> Tensor:
     """Find the border of every client: rows of nodes that are in the closure of another client too.
 
-    These are the neighbours at other clients, and the client's nodes that have such a neighbour.
+    These are the neighbours at other clients, and the client's nodes that have such a neighbour. Outside the
+    border a client's partial sum is the total sum.
 
     Args:
         cohort: The clients' data.
@@ -276,77 +215,199 @@ def border_ids(closure: Closure, border: Tensor) -> RowIds:
     return RowIds(closure.ids[border], closure.client[border])
 
 
-def border_rows(sums: Rows, degrees: Tensor, border: Tensor, hops: int) -> Tensor:
-    """Return the border's partial sums, [S, F]; with two hops also its partial degrees, [S, F + 1]."""
-    rows = pay.take_rows(sums, border)
-    rows = rows.to_dense() if isinstance(rows, SparseMatrix) else rows
-    return rows if hops == 1 else torch.cat([rows, degrees[border].to(rows)], 1)
-
-
 def local_of_border(closure: Closure, border: Tensor) -> Tensor:
     """Return which of the border's rows are nodes of their client, [S] bool."""
     return closure.is_local[border]
 
 
-def complete_sums(
-    closure: Closure, partial: Rows, border: Tensor, totals: Tensor, local: Tensor | None
-) -> Rows:
-    """Replace the border's partial sums by the total sums that the client received.
+def partial_sums(cohort: Cohort, closure: Closure, rows: Tensor) -> Rows:
+    """Compute the partial sums of some nodes i of the closure.
 
-    Outside the border a client's partial sum is the total sum.
+    A partial sum is sum_{j in N(i) or j = i, j in V_k} w_ij x_j / sqrt(d_j + 1), with w_ii = 1.
 
     Args:
-        closure: The closures.
-        partial: The partial sums, [M, F].
-        border: The border's rows, [S].
-        totals: The total sums that the client received, of the border's rows in `local`; further columns are
-            ignored.
-        local: Which of the border's rows are nodes of their client, [S] bool, with one hop; None with two.
+        cohort: The clients' data.
+        closure: Their closures.
+        rows: Rows of the closure, [S] int64.
 
     Returns:
-        The sums of the closure, [M, F]; with one hop, of the client's nodes, [N, F].
+        [S, F].
     """
-    received = border if local is None else border[local]
-    sums = put_rows(partial, received, totals[:, : partial.shape[1]])
-    return sums if local is None else pay.take_rows(sums, closure.local_row)
+    assert cohort.x is not None
+    own = torch.arange(cohort.num_rows, device=cohort.id.device)
+    source, target, weight = _edges_into(cohort, closure)
+    source, target = torch.cat([source, own]), torch.cat([target, closure.local_row])
+    coefficient = (cohort.degree(with_cross=True) + 1).to(cohort.x.dtype).rsqrt()[source]
+    if weight is not None:
+        # The last entries are the nodes themselves, with weight 1.
+        coefficient[: len(weight)] *= weight
+    number = _numbers(rows, len(closure.ids))[target]
+    kept = number >= 0
+    shape = (len(rows), cohort.num_rows)
+    matrix = SparseMatrix.from_coo(number[kept], source[kept], coefficient[kept], shape)
+    return multiply(matrix, cohort.x)
 
 
-def complete_degrees(degrees: Tensor, border: Tensor, totals: Tensor) -> Tensor:
-    """Replace the border's partial degrees [M, 1] by the last column of the totals that the client received.
+def _numbers(rows: Tensor, size: int) -> Tensor:
+    """Return the position in `rows` of each of `size` rows, -1 for a row that is not among them, [size]."""
+    positions = torch.arange(len(rows), device=rows.device)
+    return torch.full((size,), -1, device=rows.device).index_copy(0, rows, positions)
 
-    Integers are multiples of the grid's step, so encryption does not change them.
+
+# ---- the view of the graph ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """What a cohort knows after the exchange.
+
+    Attributes:
+        closure: With 2 hops the closures, with 1 hop the clients' own nodes; M rows.
+        border: [S] int64, the rows of the closure whose sums were received.
+        sums: [S, F], these sums.
+        degree: [M], the degree of every row in the whole graph.
     """
-    return degrees.index_copy(0, border, totals[:, -1:].to(degrees.dtype))
+
+    closure: Closure
+    border: Tensor
+    sums: Rows
+    degree: Tensor
 
 
-def put_rows(x: Rows, at: Tensor, rows: Tensor) -> Rows:
-    """Replace the rows of x at the places `at` [n] by `rows` [n, F]; the result is sparse if x is."""
-    new = SparseMatrix.from_dense(rows) if isinstance(x, SparseMatrix) else rows
-    index = torch.arange(x.shape[0], device=at.device)
-    index[at] = x.shape[0] + torch.arange(len(at), device=at.device)
-    return pay.take_rows(pay.concat_rows([x, new]), index)
+def received_closure(
+    closure: Closure, border: Tensor, sums: Rows, partial: Tensor, total: Tensor
+) -> Received:
+    """Complete the degrees of the closures, for 2 hops.
+
+    Args:
+        closure: The closures, M rows.
+        border: Their borders, [S].
+        sums: The border's sums over all clients, [S, F].
+        partial: The degrees of the closure at its clients, [M, 1].
+        total: The border's degrees in the whole graph, [S, 1].
+
+    Returns:
+        The closures with sums and degrees.
+    """
+    degree = partial.index_copy(0, border, total.to(partial.dtype))[:, 0]
+    return Received(closure, border, sums, degree)
 
 
-def encrypted_exchange(
-    fed: Federation, data: Located, closure: Located, task: Task, config: FedGCNConfig
-) -> tuple[Located, Located | None]:
-    """Exchange sums under encryption; returns the same as `plaintext_exchange`."""
-    border = fed.clients.run(border_of, data, closure)
-    partial = fed.clients.run(partial_sums, data, closure)
-    degrees = fed.clients.run(partial_degrees, data, closure)
-    local = fed.clients.run(local_of_border, closure, border) if config.hops == 1 else None
-    totals = encrypted_sum(
-        fed,
-        fed.clients.run(border_rows, partial, degrees, border, config.hops),
-        fed.clients.run(border_ids, closure, border),
-        width=task.num_features + (config.hops == 2),
-        name=ENCRYPTED,
-        wanted=local,
+def received_local(cohort: Cohort, sums: Rows) -> Received:
+    """Return the clients' own nodes, for 1 hop, with the `sums` of those that have a remote neighbour."""
+    rows = torch.arange(cohort.num_rows, device=cohort.id.device)
+    own = Closure(cohort.id, cohort.client, rows, torch.ones_like(rows, dtype=torch.bool), rows[:0])
+    return Received(own, torch.unique(cohort.cross_row), sums, cohort.degree(with_cross=True))
+
+
+def make_view(cohort: Cohort, received: Received) -> tuple[View, Tensor]:
+    """Make the clients' view of the graph: (A X) W of dense features, A (X W) of sparse ones.
+
+    Args:
+        cohort: The clients' data.
+        received: The result of the exchange.
+
+    Returns:
+        The view, and its row of each of the cohort's rows, [N] int64.
+    """
+    if isinstance(cohort.x, SparseMatrix):
+        return _sparse_view(cohort, cohort.x, received)
+    return _summed_view(cohort, received), received.closure.local_row
+
+
+def _summed_view(cohort: Cohort, received: Received) -> View:
+    """Make the view whose first layer only transforms: every row of the closure has aggregated features."""
+    closure, degree = received.closure, received.degree
+    sums = partial_sums(cohort, closure, torch.arange(len(closure.ids), device=degree.device))
+    assert isinstance(sums, Tensor)
+    assert isinstance(received.sums, Tensor)
+    sums = sums.index_copy(0, received.border, received.sums)
+    inside, inside_weight = closure.local_row[cohort.edge_index], cohort.edge_weight
+    edges, weight = _second_layer(cohort, closure)
+    return View(
+        x=_scale_rows(sums, (degree + 1).to(sums.dtype).rsqrt()),
+        ids=closure.ids,
+        client=closure.client,
+        num_clients=cohort.num_clients,
+        y=_labels(cohort, len(closure.ids), closure.local_row),
+        degree=degree,
+        # Later layers use the neighbours at this client, because the client has no hidden rows of others.
+        edges=(inside, edges, inside),
+        aggregated=True,
+        edge_weight=None
+        if weight is None or inside_weight is None
+        else (inside_weight, weight, inside_weight),
     )
-    sums = fed.clients.run(complete_sums, closure, partial, border, totals, local)
-    if config.hops == 1:
-        return sums, None
-    return sums, fed.clients.run(complete_degrees, degrees, border, totals)
+
+
+def _sparse_view(cohort: Cohort, features: SparseMatrix, received: Received) -> tuple[View, Tensor]:
+    """Make the view in which only the border has aggregated features, and other rows have their own.
+
+    The first layer aggregates into rows outside the border, whose neighbours are all at this client, and
+    leaves the border's rows as they are. A row of the border that is a neighbour of such a row has a second
+    row in the view, with its own features. So the view has the M rows of the closure and R second rows.
+    """
+    closure, border, size = received.closure, received.border, len(received.closure.ids)
+    inside = closure.local_row[cohort.edge_index]
+    summed = torch.zeros_like(closure.is_local).index_fill_(0, border, True)
+    inner = ~summed[inside[1]]
+    again = torch.unique(inside[0, inner & summed[inside[0]]])
+    # The view's order is by client. `place` is the row of the view of each row of the closure, `own_place` of
+    # the row with its own features.
+    closure_row = torch.cat([torch.arange(size, device=border.device), again])
+    order = torch.argsort(closure.client[closure_row], stable=True)
+    row = torch.argsort(order)
+    place, own_place = row[:size], row[:size].index_copy(0, again, row[size:])
+    # A GCN's self-loop multiplies a row without edges by 1 / (d_i + 1), which leaves s_i / sqrt(d_i + 1).
+    sums = _scale_rows(received.sums, (received.degree[border] + 1).to(features.dtype).sqrt())
+    own_row = torch.empty_like(closure.ids).index_copy_(
+        0, closure.local_row, torch.arange(cohort.num_rows, device=border.device)
+    )
+    sum_row = torch.arange(len(border), device=border.device) + cohort.num_rows
+    source = torch.cat([own_row.index_copy(0, border, sum_row), own_row[again]])[order]
+    edges, weight = _second_layer(cohort, closure)
+    inside_weight = cohort.edge_weight
+    view = View(
+        x=pay.take_rows(pay.concat_rows([features, sums]), source),
+        ids=closure.ids[closure_row][order],
+        client=closure.client[closure_row][order],
+        num_clients=cohort.num_clients,
+        y=_labels(cohort, len(order), place[closure.local_row]),
+        degree=received.degree[closure_row][order],
+        edges=(
+            torch.stack([own_place[inside[0, inner]], place[inside[1, inner]]]),
+            place[edges],
+            place[inside],
+        ),
+        edge_weight=None
+        if weight is None or inside_weight is None
+        else (inside_weight[inner], weight, inside_weight),
+    )
+    return view, place[closure.local_row]
+
+
+def _second_layer(cohort: Cohort, closure: Closure) -> tuple[Tensor, Tensor | None]:
+    """Return the edges into the clients' nodes from the closure's rows, [2, E], and their weights."""
+    row, other, weight = _edges_into(cohort, closure)
+    # Every edge is there in both directions, so the edges into the closure, reversed, are those out of it.
+    return torch.stack([other, closure.local_row[row]]), weight
+
+
+def _labels(cohort: Cohort, size: int, place: Tensor) -> Tensor:
+    """Place the labels of the cohort's rows among `size` rows; -1 elsewhere."""
+    return cohort.y.new_full((size,), -1).index_copy(0, place, cohort.y)
+
+
+def _scale_rows(x: Rows, factor: Tensor) -> Rows:
+    """Multiply each row by its factor."""
+    if isinstance(x, SparseMatrix):
+        return x.with_values(x.values * factor[x.row])
+    return x * factor[:, None]
+
+
+def prepare_view(cohort: Cohort, received: Received, config: FedGCNConfig) -> Prepared:
+    view, place = make_view(cohort, received)
+    return prepare(cohort, view, place, config, personal=False)
 
 
 # ---- the program over places -------------------------------------------------------------------------------
@@ -354,7 +415,12 @@ def encrypted_exchange(
 
 def memory(extent: GraphExtent, config: FedGCNConfig) -> float:
     """Estimate the memory of the exchange in bytes: six dense copies of the sums, sent and received."""
-    return 6 * NUMBER * extent.closure * extent.features if config.hops else 0.0
+    if not config.hops:
+        return 0.0
+    # Every node of the border that is at its own client is a remote neighbour of another client.
+    remote = extent.closure - extent.rows
+    sums = min(extent.closure, 2 * remote) if extent.sparse else extent.closure
+    return 6 * NUMBER * sums * extent.features
 
 
 def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> State:
@@ -373,41 +439,83 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> S
         return aggregation_rules.setup(fed, data, task, config)
     check_sums(fed, config.aggregation, clients_in_round(config, fed.num_clients))
     fed.begin("summing the features of neighbours")
-    closure = fed.clients.run(find_closure, data)
-    aggregated, degrees = EXCHANGES[config.exchange](fed, data, closure, task, config)
-    if config.hops == 1:
-        view = fed.clients.run(aggregated_local_view, data, aggregated)
-        prepared = fed.clients.run(prepare_view, data, view, None, config)
-    else:
-        view = fed.clients.run(aggregated_view, data, closure, aggregated, degrees)
-        prepared = fed.clients.run(prepare_view, data, view, closure, config)
+    received = exchange_sums(fed, data, task, config)
+    prepared = fed.clients.run(prepare_view, data, received, config)
     return aggregation_rules.start(fed, prepared, task, config)
 
 
-def plaintext_exchange(
-    fed: Federation, data: Located, closure: Located, task: Task, config: FedGCNConfig
-) -> tuple[Located, Located | None]:
-    """Exchange sums in plaintext.
-
-    Returns, at the clients, the sums [M, F] and degrees [M, 1] of the closure; with one hop the sums [N, F]
-    of the client's nodes, and None.
-    """
-    route = fed.route(fed.clients.run(closure_ids, closure), name="fedgcn/closure_ids")
-    partial = fed.clients.run(partial_sums, data, closure)
-    sums = fed.sum(partial, route, name="fedgcn/partial_sums", grad=False)
+def exchange_sums(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> Located:
+    """Exchange the sums of the borders; return `Received`, at the clients."""
+    closure = fed.clients.run(find_closure, data)
+    border = fed.clients.run(border_of, data, closure)
+    sums = fed.clients.run(partial_sums, data, closure, border)
+    ids, exchange = fed.clients.run(border_ids, closure, border), EXCHANGES[config.exchange]
     if config.hops == 1:
-        local_route = fed.route(fed.clients.run(local_ids, data), name="fedgcn/local_ids")
-        # The server has a sum for every id of the closures, and selects those of the clients' own nodes.
-        local = fed.server.run(rows_of_ids, sums, fed.table(route), fed.table(local_route))
-        return fed.download(local, local_route, name="fedgcn/aggregates", grad=False, like=partial), None
-    counts = fed.clients.run(partial_degrees, data, closure)
-    degrees = fed.sum(counts, route, name="fedgcn/neighbour_counts", grad=False)
-    degrees = fed.download(degrees, route, name="fedgcn/degrees", grad=False, like=counts)
-    return fed.download(sums, route, name="fedgcn/aggregates", grad=False, like=partial), degrees
+        local = fed.clients.run(local_of_border, closure, border)
+        sums, _ = exchange(fed, sums, ids, None, local, task)
+        return fed.clients.run(received_local, data, sums)
+    degrees = fed.clients.run(partial_degrees, data, closure)
+    border_degrees = fed.clients.run(pay.take_rows, degrees, border)
+    sums, totals = exchange(fed, sums, ids, border_degrees, None, task)
+    return fed.clients.run(received_closure, closure, border, sums, degrees, totals)
 
 
-#: The exchange before training for each protection. Under encryption clients send only the rows of their
-#: borders.
+def plaintext_exchange(
+    fed: Federation, sums: Located, ids: Located, degrees: Located | None, local: Located | None, task: Task
+) -> tuple[Located, Located | None]:
+    """Add the borders' rows over clients, in plaintext at the server.
+
+    Args:
+        fed: The federation.
+        sums: The partial sums, [S, F] at the clients.
+        ids: The `RowIds` of the rows.
+        degrees: The partial degrees, [S, 1]; None with 1 hop.
+        local: Which of the rows are nodes of their client, [S] bool, whose sums it receives; None: all.
+        task: The learning task.
+
+    Returns:
+        At the clients, the sums [S, F] and, unless None was given, the degrees [S, 1]; with `local` a row for
+        each node of the client.
+    """
+    route = fed.route(ids, name="fedgcn/border_ids")
+    totals = fed.sum(sums, route, name="fedgcn/partial_sums", grad=False)
+    back = route
+    if local is not None:
+        back = fed.route(fed.clients.run(select_ids, ids, local), name="fedgcn/local_ids")
+        totals = fed.server.run(rows_of_ids, totals, fed.table(route), fed.table(back))
+    if degrees is not None:
+        counts = fed.sum(degrees, route, name="fedgcn/neighbour_counts", grad=False)
+        degrees = fed.download(counts, route, name="fedgcn/degrees", grad=False, like=degrees)
+    return fed.download(totals, back, name="fedgcn/aggregates", grad=False, like=sums), degrees
+
+
+def encrypted_exchange(
+    fed: Federation, sums: Located, ids: Located, degrees: Located | None, local: Located | None, task: Task
+) -> tuple[Located, Located | None]:
+    """Add the borders' rows over clients under encryption; see `plaintext_exchange`."""
+    # With 2 hops the degree is one more column.
+    rows = fed.clients.run(with_degrees, sums, degrees)
+    width = task.num_features + (degrees is not None)
+    totals = encrypted_sum(fed, rows, ids, width=width, name=ENCRYPTED, wanted=local)
+    return fed.clients.run(split_degrees, totals, sums, degrees, outputs=2)
+
+
+def with_degrees(sums: Rows, degrees: Tensor | None) -> Tensor:
+    dense = sums.to_dense() if isinstance(sums, SparseMatrix) else sums
+    return dense if degrees is None else torch.cat([dense, degrees.to(dense)], 1)
+
+
+def split_degrees(totals: Tensor, sums: Rows, degrees: Tensor | None) -> tuple[Rows, Tensor | None]:
+    """Split decrypted rows into sums, stored like the sent ones, and degrees.
+
+    Integers are multiples of the grid's step, so encryption does not change them.
+    """
+    dense = totals[:, : sums.shape[1]]
+    total = SparseMatrix.from_dense(dense) if isinstance(sums, SparseMatrix) else dense
+    return total, None if degrees is None else totals[:, -1:]
+
+
+#: The exchange before training for each protection.
 EXCHANGES = {"plaintext": plaintext_exchange, "encrypted": encrypted_exchange}
 
 
@@ -418,17 +526,17 @@ def rows_of_ids(x: Rows, have: RouteTable, want: RouteTable) -> Rows:
 
 #: The messages of the exchange; those of averaging come in addition.
 MESSAGES = {
-    "fedgcn/closure_ids": "Each client sends the server the ids of its nodes and of their neighbours at "
-    "other clients. The server learns which nodes are in the closure of each client.",
-    "fedgcn/local_ids": "Each client sends the server the ids of its own nodes. The server learns which "
-    "client has which node.",
-    "fedgcn/partial_sums": "Each client sends the server, for every node of its closure, the sum of the "
+    "fedgcn/border_ids": "Each client sends the server the ids of its border: its nodes with neighbours at "
+    "other clients, and these neighbours. The server learns which nodes are in the border of each client.",
+    "fedgcn/local_ids": "With hops=1: each client sends the server the ids of the border's nodes that are "
+    "its own. The server learns which client has which of these nodes.",
+    "fedgcn/partial_sums": "Each client sends the server, for every node of its border, the sum of the "
     "features of the node and its neighbours, as far as they are at this client. The server reads each sum; "
     "a sum with one term is that node's features up to a factor.",
-    "fedgcn/neighbour_counts": "Each client sends the server, for every node of its closure, how many "
+    "fedgcn/neighbour_counts": "Each client sends the server, for every node of its border, how many "
     "neighbours the node has at this client (in a weighted graph, the sum of its edges' weights). The "
     "server reads it.",
-    "fedgcn/degrees": "The server sends each client, for every node of its closure, how many neighbours the "
+    "fedgcn/degrees": "The server sends each client, for every node of its border, how many neighbours the "
     "node has in the whole graph (in a weighted graph, the sum of its edges' weights).",
     "fedgcn/aggregates": "The server sends each client, for each of these nodes, the sum of the features of "
     "the node and its neighbours at all clients. The client reads it; if the only neighbour of another "
