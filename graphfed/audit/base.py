@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphfed.audit.transcript import Transcript, record_first_round
+from graphfed.audit.transcript import Keep, Transcript, record_rounds
 from graphfed.federation import Ledger
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs import folder as files
@@ -16,6 +16,9 @@ from graphfed.runs.folder_schema import LedgerFile
 from graphfed.runs.run import Result
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from graphfed.runs.train import Event
 
 __all__ = ["AuditedRun", "Check", "Finding", "Scored"]
 
@@ -46,12 +49,14 @@ class AuditedRun:
         config: Its settings.
         inputs: The data that it trained on.
         result: Its result.json.
+        on_event: Called with the progress events of repeated runs; None to show nothing.
     """
 
     folder: Path
     config: RunConfig
     inputs: Inputs
     result: Result
+    on_event: "Callable[[Event], None] | None" = None
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -79,7 +84,18 @@ class AuditedRun:
     @cached_property
     def transcript(self) -> Transcript:
         """The messages of set-up and the first round, run again in this process."""
-        return record_first_round(self.config, self.inputs)
+        return record_rounds(self.config, self.inputs, rounds=1)
+
+    def record(self, keep: Keep) -> Transcript:
+        """Run all rounds again in this process, and record their messages.
+
+        Args:
+            keep: What is recorded of each transfer.
+
+        Returns:
+            The messages.
+        """
+        return record_rounds(self.config, self.inputs, keep=keep, on_event=self.on_event)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from graphfed.audit.registry import CHECKS
 from graphfed.errors import InputError
 from graphfed.files import write_json
 from graphfed.runs import folder as files
+from graphfed.runs.progress import show_progress, stages_of
 from graphfed.runs.reopen import reopen
 from graphfed.runs.run import Result
 from graphfed.terminal import make_table
@@ -92,13 +93,16 @@ class Audit:
         )
 
 
-def audit(folder: str | Path, *, data: Any = None, data_dir: str | Path | None = None) -> Audit:
+def audit(
+    folder: str | Path, *, data: Any = None, data_dir: str | Path | None = None, progress: bool = False
+) -> Audit:
     """Run every check that applies to a finished run, and write audit.json into its folder.
 
     Args:
         folder: The run's folder.
         data: The data of the run, if it was given as a Python object (see `reopen`).
         data_dir: The folder of the data sets (see `reopen`).
+        progress: Whether to show progress on stderr.
 
     Returns:
         The findings.
@@ -110,18 +114,20 @@ def audit(folder: str | Path, *, data: Any = None, data_dir: str | Path | None =
     config, inputs = reopen(folder, data=data, data_dir=data_dir)
     if not (folder / "result.json").exists():
         raise InputError(f"the run in {folder} has not ended; resume it first: graphfed resume {folder}")
-    run = AuditedRun(folder, config, inputs, Result.read(folder))
     findings: dict[str, Finding] = {}
     skipped: dict[str, str] = {}
-    for name, check in CHECKS.usable().items():
-        if check.applies(run):
-            findings[name] = check.run(run)
-        elif config.task not in check.tasks:
-            skipped[name] = f"the check is for the task {', '.join(check.tasks)}"
-        elif check.methods is not None and config.method.name not in check.methods:
-            skipped[name] = f"the check is for the method {', '.join(check.methods)}"
-        else:
-            skipped[name] = f"the run had no transfer {', '.join(check.transfers)}"
+    with show_progress("audit", progress) as on_event:
+        run = AuditedRun(folder, config, inputs, Result.read(folder), on_event)
+        for name, check in CHECKS.usable().items():
+            if check.applies(run):
+                stages_of(on_event)(name)
+                findings[name] = check.run(run)
+            elif config.task not in check.tasks:
+                skipped[name] = f"the check is for the task {', '.join(check.tasks)}"
+            elif check.methods is not None and config.method.name not in check.methods:
+                skipped[name] = f"the check is for the method {', '.join(check.methods)}"
+            else:
+                skipped[name] = f"the run had no transfer {', '.join(check.transfers)}"
     found = Audit(config.method.name, inputs.name, config.seed, findings, skipped, folder)
     try:
         write_json(folder / "audit.json", found.to_json())

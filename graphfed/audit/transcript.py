@@ -1,63 +1,79 @@
 """The transcript of a run: the values of the messages between clients and server.
 
-The ledger of a run counts bytes and stores no values, and an attack needs the values. The start of the run is
-therefore repeated in this process: the same program with the same seeds on the same data sends the same
-messages. Only privacy noise from the operating system's entropy differs; it is drawn again from the same
+The ledger of a run counts bytes and stores no values, and an attack needs the values. The run, or its first
+rounds, is therefore repeated in this process: the same program with the same seeds on the same data sends the
+same messages. Only privacy noise from the operating system's entropy differs; it is drawn again from the same
 distribution. Nothing is sent to another process, and no privacy budget is spent.
 """
 
-import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+import graphfed.federation.payload as pay
 from graphfed.errors import GraphfedError
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.link import SERVER_INDEX, Message, Pair
-from graphfed.nn.sparse import SparseMatrix
+from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
 if TYPE_CHECKING:
+    from graphfed.runs.train import Event
     from graphfed.tasks.inputs import Inputs
     from graphfed.tasks.run_config import RunConfig
 
-__all__ = ["ObservedTransfer", "Transcript", "dense_rows", "record_first_round"]
+__all__ = ["MOST_BYTES", "Keep", "ObservedTransfer", "Transcript", "dense_rows", "record_rounds"]
+
+#: No further round is recorded once the recorded values have this many bytes.
+MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, eq=False)
 class ObservedTransfer:
-    """One transfer between all clients, which are one cohort, and the server.
+    """One transfer. All clients are one cohort, so it has one message.
 
     Attributes:
         name: The transfer's name in the ledger.
-        phase: "setup", "train" or "eval".
-        to_server: Whether the clients sent it to the server, or the server to the clients.
-        payload: The content as it was sent, in the order of the clients.
+        phase: "setup", "train", "eval" or "predict".
+        round: The round, 0 in set-up.
+        to_server: Whether the server received it; if not, the clients did.
+        payload: The content as it was sent, or what `Keep` keeps of it. Rows to or from the server are in the
+            order of the clients, and rows between clients in the order of the receivers' requests
+            (`ExchangeIds`).
         present: Which clients took part, [K] bool.
     """
 
     name: str
     phase: str
+    round: int
     to_server: bool
     payload: Any
     present: np.ndarray
 
 
+#: Returns what is recorded of a transfer's payload; None to record nothing of the transfer.
+Keep = Callable[[ObservedTransfer], Any]
+
+
 @dataclass(frozen=True, eq=False)
 class Transcript:
-    """The messages between clients and server in set-up and the first round.
+    """The messages of a run.
 
     Attributes:
-        observed_transfers: The transfers, in order.
+        observed_transfers: The recorded transfers, in order.
         cohort: The data of all clients, with features as the method received them (`prepared_data`). The
             server does not have it; an audit compares its results with it.
+        rounds: The recorded rounds.
+        complete: Whether the run was recorded to its end.
     """
 
     observed_transfers: tuple[ObservedTransfer, ...]
     cohort: Cohort
+    rounds: int
+    complete: bool
 
     def first(self, name: str, phase: str, *, to_server: bool = True) -> ObservedTransfer:
         """Return the first transfer with a name.
@@ -79,29 +95,79 @@ class Transcript:
         raise GraphfedError(f"the repeated run has no transfer {name!r} in phase {phase!r}")
 
 
-class _Recording(Federation):
-    """A federation with all clients in one cohort that records every message to and from the server."""
+class _EnoughError(Exception):
+    """Ends a repeated run of which enough is recorded."""
 
-    def __init__(self, num_clients: int, device: str, *, simulated: bool = False) -> None:
+
+class _Recording(Federation):
+    """A federation with all clients in one cohort that records messages (see `record_rounds`)."""
+
+    def __init__(
+        self,
+        num_clients: int,
+        device: str,
+        *,
+        simulated: bool = False,
+        keep: Keep = lambda transfer: transfer.payload,
+        rounds: float = np.inf,
+        most_bytes: float = np.inf,
+    ) -> None:
         super().__init__([tuple(range(num_clients))], device=device, simulated=simulated)
         self.observed_transfers: list[ObservedTransfer] = []
+        self.recorded_rounds = 0
+        self._keep, self._rounds, self._room = keep, rounds, most_bytes
         self.observe(self._record)
 
     def _record(self, name: str, messages: Mapping[Pair, Message]) -> None:
+        # Only whole rounds are recorded, at least one of them.
+        if self.ledger.round > self.recorded_rounds:
+            if self.ledger.round > self._rounds or (self.recorded_rounds and self._room <= 0):
+                raise _EnoughError
+            self.recorded_rounds = self.ledger.round
         # There is one worker, which sends or receives every message.
         for (_, to), message in messages.items():
-            to_server = to == SERVER_INDEX
-            self.observed_transfers.append(
-                ObservedTransfer(name, self.ledger.phase, to_server, message.payload, self.roster.copy())
+            transfer = ObservedTransfer(
+                name,
+                self.ledger.phase,
+                self.ledger.round,
+                to == SERVER_INDEX,
+                message.payload,
+                self.roster.copy(),
             )
+            kept = self._keep(transfer)
+            if kept is not None:
+                # Copied, because a program may change a tensor later, and a view would hold all its rows.
+                kept = pay.tree_map(
+                    lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, kept
+                )
+                self._room -= sum(map(_size, pay.leaves(kept)))
+                self.observed_transfers.append(replace(transfer, payload=kept))
 
 
-def record_first_round(config: "RunConfig", inputs: "Inputs") -> Transcript:
-    """Repeat the set-up and the first round of a run, and record their messages.
+def _size(leaf: object) -> int:
+    """Count the bytes of a leaf's values; 0 for the text of a decision."""
+    values = leaf.values if isinstance(leaf, SparseMatrix | SparseWeights) else leaf
+    return values.nbytes if isinstance(values, torch.Tensor) else 0
+
+
+def record_rounds(
+    config: "RunConfig",
+    inputs: "Inputs",
+    *,
+    rounds: int | None = None,
+    keep: Keep | None = None,
+    most_bytes: float = MOST_BYTES,
+    on_event: "Callable[[Event], None] | None" = None,
+) -> Transcript:
+    """Repeat a run, and record messages of its set-up and rounds with their evaluations.
 
     Args:
         config: The run's settings.
         inputs: The run's data.
+        rounds: How many rounds are repeated; None for all that the run had, with its last predictions.
+        keep: What is recorded of each transfer; None for everything.
+        most_bytes: No further round is recorded once the recorded values have so many bytes.
+        on_event: Called with the progress events of the repeated run.
 
     Returns:
         The messages.
@@ -111,15 +177,24 @@ def record_first_round(config: "RunConfig", inputs: "Inputs") -> Transcript:
     from graphfed.tasks.inputs import local_federation
     from graphfed.tasks.registry import get_task
 
-    clients, simulated = inputs.clients_of(config.method), config.training.simulated
-    fed = _Recording(clients, config.device, simulated=simulated)
+    fed = _Recording(
+        inputs.clients_of(config.method),
+        config.device,
+        simulated=config.training.simulated,
+        keep=keep or (lambda transfer: transfer.payload),
+        rounds=np.inf if rounds is None else rounds,
+        most_bytes=most_bytes,
+    )
     parts = inputs.parts(config, fed.workers)
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
-    training = dataclasses.replace(config.training, rounds=1)
-    train(fed, config.method, data, inputs.task(config.task), training)
+    try:
+        train(fed, config.method, data, inputs.task(config.task), config.training, on_event=on_event)
+        complete = True
+    except _EnoughError:
+        complete = False
     # train() does not return the data that clients agreed on, so the cohort is prepared again.
     prepared, _ = prepared_data(local_federation(config, inputs), config, inputs)
-    return Transcript(tuple(fed.observed_transfers), prepared.parts[0])
+    return Transcript(tuple(fed.observed_transfers), prepared.parts[0], fed.recorded_rounds, complete)
 
 
 def dense_rows(rows: torch.Tensor | SparseMatrix, index: np.ndarray) -> torch.Tensor:

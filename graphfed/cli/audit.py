@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from graphfed.cli.options import DataDir, Json, Plugins
+from graphfed.cli.options import DataDir, Json, Plugins, Progress
 from graphfed.cli.output import print_json, show
 from graphfed.cli.values import run_folders
 from graphfed.terminal import print_line
@@ -22,6 +22,7 @@ def audit(
     data_dir: DataDir = None,
     plugin: Plugins = None,
     as_json: Json = False,
+    progress: Progress = True,
 ) -> None:
     """Attack a finished run to see what its server or a reader of its predictions could find out.
 
@@ -39,7 +40,7 @@ def audit(
     """
     from graphfed.audit.run import audit as run_checks
 
-    found = run_checks(folder, data_dir=data_dir)
+    found = run_checks(folder, data_dir=data_dir, progress=progress)
     if (folder / "report.html").exists():
         from graphfed.report.page import write_card, write_report
 

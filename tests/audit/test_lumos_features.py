@@ -149,6 +149,6 @@ def test_no_check_sets_up_a_method_that_releases_noise_but_the_one_that_says_so(
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("set up again")
 
-    monkeypatch.setattr("graphfed.audit.base.record_first_round", refuse)
+    monkeypatch.setattr("graphfed.audit.base.record_rounds", refuse)
     findings = audit(tmp_path / "run").findings
     assert set(findings) - {"lumos_features"} == {"plaintext_transfers", "membership"}

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.audit.transcript import Transcript, dense_rows, record_first_round
+from graphfed.audit.transcript import Transcript, dense_rows, record_rounds
 from graphfed.federation.secure.protection import PLAINTEXT
 
 __all__ = ["FEATURES", "LABELS"]
@@ -85,7 +85,7 @@ def transcript_of(audited: AuditedRun) -> Transcript:
     if audited.transfers & {"sapgnn/features", "sapgnn/local_embedding"}:
         return audited.transcript
     plaintext = replace(audited.config.training, pooling=PLAINTEXT)  # type: ignore[call-arg]
-    return record_first_round(replace(audited.config, training=plaintext), audited.inputs)
+    return record_rounds(replace(audited.config, training=plaintext), audited.inputs, rounds=1)
 
 
 def _read(audited: AuditedRun, transcript: Transcript, rows: np.ndarray, truth: torch.Tensor) -> Finding:
