@@ -1,6 +1,5 @@
 """A repeated run sends the messages of the run, and what a check asks for of them is recorded."""
 
-
 import numpy as np
 import pytest
 import torch
