@@ -307,6 +307,8 @@ def attack_labels(audited: AuditedRun) -> Finding:
     transcript = audited.transcript
     cohort = transcript.cohort
     (gradient,) = transcript.first(GRADIENT_TRANSFERS[audited.config.method.name], "train").payload
+    if len(gradient) != cohort.num_rows:
+        return Finding("the gradients of a batch are of a part of the nodes", "-", "not measured", None)
     ids, row = torch.unique(cohort.id, return_inverse=True)
     gradient = gradient.new_zeros(len(ids), gradient.shape[1]).index_add(0, row, gradient).double().cpu()
     label = torch.full((len(ids),), -1).scatter_reduce(0, row.cpu(), cohort.y.cpu(), "amax").numpy()
