@@ -94,6 +94,20 @@ class Transcript:
                 return transfer
         raise GraphfedError(f"the repeated run has no transfer {name!r} in phase {phase!r}")
 
+    def all(self, name: str, phase: str, *, to_server: bool = True) -> list[Any]:
+        """Return the payloads of all transfers with a name, in order.
+
+        Args:
+            name: The name in the ledger.
+            phase: The phase of the run.
+            to_server: The direction.
+
+        Returns:
+            The payloads.
+        """
+        wanted = (name, phase, to_server)
+        return [t.payload for t in self.observed_transfers if (t.name, t.phase, t.to_server) == wanted]
+
 
 class _EnoughError(Exception):
     """Ends a repeated run of which enough is recorded."""

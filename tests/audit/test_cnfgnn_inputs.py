@@ -63,6 +63,22 @@ def test_plaintext_encodings_give_the_readings_of_every_sensor_away(trained: Aud
     assert finding.details["sensors"] == 8
 
 
+def test_a_server_that_knows_the_weights_solves_the_encoders_equations(trained: AuditedRun) -> None:
+    """16 numbers for 12 readings. Quantised or noised numbers are no equations."""
+    solved = found(trained).details["solved"]
+    assert solved["windows"] == 400
+    assert solved["last"] > 0.9
+    assert solved["all"] > 0.25
+    assert found(trained).verdict.startswith("leaks exactly")
+    for hidden in ({"hidden_bits": 8}, {"clip": 1.0, "noise_multiplier": 20.0}):
+        assert "solved" not in found(trained, **hidden).details
+
+
+def test_fewer_numbers_than_readings_do_not_determine_them(tmp_path: Path) -> None:
+    finding = audit(train(tmp_path / "run", 2, hidden=3)).findings["cnfgnn_inputs"]
+    assert finding.details["solved"]["all"] < 0.2
+
+
 def test_a_byte_for_each_number_hides_no_readings(trained: AuditedRun) -> None:
     assert share(found(trained, hidden_bits=8)) > 0.95
 

@@ -83,6 +83,21 @@ def test_from_enough_rounds_the_sums_of_all_nodes_come_out(width: int, sent: int
     assert ((found - sums).norm(dim=1) / sums.norm(dim=1)).max() < 1e-2
 
 
+def test_dense_sums_come_out_exactly_from_more_equations_than_unknowns_and_not_from_fewer() -> None:
+    """A preference for few entries is of no use. 50 rounds of 8 numbers for 61 unknowns, and 6 rounds."""
+    seen, known, sums = planted(8, 8)
+    dense = torch.randn(sums.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    tau = known.most * 0.8
+    weights = [(w["layers.0.weight"], w["layers.0.bias"], w["layers.1.weight"]) for w in seen.weights]
+    rows = torch.stack([tau[:, None] * (dense @ a + b).relu() @ c for a, b, c in weights])
+    known = dataclasses.replace(known, guess=torch.zeros_like(dense) + 0.1, low=-torch.inf)
+    found = solve(dataclasses.replace(seen, rows=rows), known)
+    exact = (found - dense).norm(dim=1) <= 1e-4 * dense.norm(dim=1)
+    assert exact.double().mean() > 0.7
+    few = Seen(rows[:6], seen.weights[:6], {})
+    assert not ((solve(few, known) - dense).norm(dim=1) <= 0.3 * dense.norm(dim=1)).any()
+
+
 def test_without_relus_the_features_come_out_from_fewer_numbers_than_there_are_features() -> None:
     """Six rounds of 8 numbers for 60 features, up to the scale; of one, which is too few, hardly any do."""
     seen, known, sums = planted(8, 0, rounds=6)
@@ -172,11 +187,12 @@ def test_rounds_are_spread_over_the_evaluations_and_give_no_more_numbers_than_ar
     assert isinstance(config, FedGraphConfig)
     assert evaluated(config, 103) == [*range(5, 101, 5), 103]
     assert evaluated(config, 12) == [5, 10]  # it ran out of patience
-    assert rounds_used([5, 10, 15], 7) == [5, 10, 15]
-    used = rounds_used(list(range(1, 301)), 7)
+    assert rounds_used([5, 10, 15], 7, 1433) == [5, 10, 15]
+    used = rounds_used(list(range(1, 301)), 7, 1433)
     assert (used[0], used[-1], len(used)) == (1, 300, 57)
     assert set(np.diff(used)) == {5, 6}
-    assert rounds_used([1, 2], 5000) == [1]
+    assert rounds_used([1, 2], 5000, 1433) == [1]
+    assert len(rounds_used(list(range(1, 301)), 7, 64)) == 91, "ten numbers for each of few features"
 
 
 # ---- what is sent ------------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from graphfed.audit.attacks.least_squares import bounded
+from graphfed.audit.attacks.least_squares import bounded, gauss_newton
 
 LIMITS: dict[str, Any] = {"mean": 0.0, "low": 0.0, "high": 1.0}
 
@@ -62,3 +63,30 @@ def test_where_no_equation_says_anything_the_start_is_left() -> None:
     nothing = torch.zeros(3, 12, dtype=torch.float64)
     found = bounded(nothing, torch.zeros(3, dtype=torch.float64), start, stay=1e-3, few=1.0, **LIMITS)
     assert torch.equal(found, start)
+
+
+def test_random_parts_of_the_rounds_leave_local_minima_and_find_the_solution() -> None:
+    """|x a_t| of 40 rounds of 3 numbers for 10 unknowns: x and -x are solutions."""
+    draw = torch.Generator().manual_seed(0)
+    a = torch.randn(40, 10, 3, generator=draw, dtype=torch.float64)
+    truth, start = (torch.randn(8, 10, generator=draw, dtype=torch.float64) for _ in range(2))
+
+    def linearise(_: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.einsum("sn,tnk->stk", x, a)
+        return y.abs(), y.sign()[..., None] * a.transpose(1, 2)
+
+    target = linearise(torch.arange(8), truth)[0]
+    found, residual = gauss_newton(linearise, target, start, tolerance=1e-9, fraction=0.6, iterations=200)
+    solved = residual <= 1e-9
+    assert solved.double().mean() > 0.7
+    right = torch.minimum((found - truth).abs().amax(1), (found + truth).abs().amax(1))
+    assert right[solved].max() < 1e-6
+    few, residual = gauss_newton(
+        lambda n, x: tuple(part[:, :3] for part in linearise(n, x)),  # type: ignore[return-value]
+        target[:, :3],
+        start,
+        tolerance=1e-9,
+        fraction=1.0,
+        iterations=50,
+    )
+    assert torch.minimum((few - truth).abs().amax(1), (few + truth).abs().amax(1)).min() > 0.01

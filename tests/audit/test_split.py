@@ -8,15 +8,19 @@ import pytest
 import torch
 
 import graphfed
-from graphfed.audit.attacks.sapgnn import explained_variance, group_by_direction, purity
+from graphfed.audit.attacks.sapgnn import count_read, explained_variance, group_by_direction, purity
 from graphfed.audit.base import Finding
 from graphfed.audit.run import audit
 
 pytestmark = pytest.mark.slow
 
+#: Every node is at one client.
+BY_NODES = {"clients": 10, "partition": "label_dirichlet"}
+
 
 def found(folder: Path, method: str, name: str, **settings: Any) -> Finding:
     options = {"data": "digits", "clients": 3, "partition": "edges_uniform", "rounds": 1, "threads": 1}
+    options |= {key: settings.pop(key) for key in options.keys() & settings.keys()}
     graphfed.run(method, out=folder / "run", **options, settings=settings)
     return audit(folder / "run").findings[name]
 
@@ -42,6 +46,60 @@ def test_as_many_maps_as_features_hide_nothing_from_a_server_that_knows_some_nod
     assert hidden_4.value is not None
     assert wide.value > 0.95
     assert hidden_4.value < 0.6
+
+
+def test_few_maps_hide_features_in_one_round_and_not_in_many(tmp_path: Path) -> None:
+    """8 mixtures of 64 features in one round, 80 in ten rounds, whose maps differ."""
+    finding = found(tmp_path, "sapgnn", "split_features", hidden=8, rounds=10, **BY_NODES)
+    assert finding.details["rounds"] == 10
+    assert finding.details["one_round"] < 0.6
+    assert finding.value is not None
+    assert finding.value > 0.9
+
+
+def test_with_batches_the_uploads_of_evaluations_are_attacked(tmp_path: Path) -> None:
+    """The audit of such a run ended in a RuntimeError."""
+    finding = found(tmp_path, "sapgnn", "split_features", hidden=8, rounds=2, batch_size=100, **BY_NODES)
+    assert finding.details["rounds"] == 2
+    assert finding.leaks
+    assert audit(tmp_path / "run").findings["split_labels"].verdict == "not measured"
+
+
+def test_embeddings_of_ppgnn_show_more_in_many_rounds(tmp_path: Path) -> None:
+    finding = found(tmp_path, "ppgnn", "split_features", hidden=16, rounds=6, **BY_NODES)
+    assert finding.value is not None
+    assert finding.value > finding.details["one_round"] + 0.05
+
+
+def test_gradients_in_plaintext_give_features_away_without_known_ones(tmp_path: Path) -> None:
+    """About 30 nodes of each client have a gradient: one round has 8 equations for them, twelve have 96."""
+    few, many, hidden = (
+        found(
+            tmp_path / str(n),
+            "sapgnn",
+            "split_features",
+            hidden=8,
+            rounds=rounds,
+            aggregation=how,
+            **BY_NODES,
+        )
+        for n, (rounds, how) in enumerate([(1, "plaintext"), (12, "plaintext"), (1, "additive")])
+    )
+    assert few.details["with_gradient"] > 200
+    assert few.details["read"] == 0
+    assert many.details["read"] > 0.9 * many.details["with_gradient"] > 200
+    assert many.verdict.startswith("leaks exactly")
+    assert "read" not in hidden.details
+    assert hidden.verdict.startswith("leaks to a server that knows")
+
+
+def test_gradients_of_other_features_are_not_counted_as_read() -> None:
+    draw = torch.Generator().manual_seed(0)
+    matrix, x = (torch.randn(9, n, generator=draw, dtype=torch.float64) for n in (6, 4))
+    x = x[:6]
+    assert count_read(matrix, matrix @ x, x) == 6
+    assert count_read(matrix[:5], matrix[:5] @ x, x) == 0, "five equations for six rows"
+    assert count_read(matrix, matrix @ x.roll(1, 0), x) == 0
 
 
 @pytest.mark.parametrize("method", ["sapgnn", "ppgnn"])

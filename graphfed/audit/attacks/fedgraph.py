@@ -14,8 +14,10 @@ because the server has sent W to all clients.
                  in every round t, for the same unknown tau a_u and tau. For given active ReLUs these
                  equations are linear. The client solves them within bounds with a preference for few entries,
                  determines the active ReLUs again, and repeats this with more weight on the equations and
-                 less on its first guess (`least_squares`). With sent_embeddings=all row_t = tau x_u M_t has
-                 no ReLU, and the client solves for x_u
+                 less on its first guess (`least_squares`). If there are more equations than unknowns, it
+                 continues by Gauss-Newton steps, each on a random part of the rounds, until the equations
+                 fit to rounding; such a solution is the true one. With sent_embeddings=all row_t =
+                 tau x_u M_t has no ReLU, and the client solves for x_u
 
 The paper (section 3.3) argues that features are hidden because the receiver does not know Q and because rows
 are short. The receiver does not need Q to find the features that occur in the neighbourhood of u, and if u
@@ -25,7 +27,8 @@ x_u.
 The first guess is also the baseline: what a client can estimate without any row, from its own nodes that are
 neighbours of u and from all its nodes (`guesses`). Pairs of a receiving client and a node are attacked, each
 with the rows of this client alone. They are drawn equally from nodes with few and with many neighbours at
-their client. At most EQUATIONS numbers of each node are used, from evaluations spread over the run. Training
+their client. At most EQUATIONS numbers of each node are used, or OVERDETERMINED for each unknown if there
+are at most FEW_FEATURES features, from evaluations spread over the run. Training
 is run again in this process. The attack does not use the rows of training steps (their sampling and dropout
 follow from the seed, which all clients know), several clients together, and nodes whose row is sent only
 once, in the last prediction (docs/papers/fedgraph.md).
@@ -50,7 +53,7 @@ from graphfed.audit.attacks.fedgraph_messages import (
     record_rows,
     true_sums,
 )
-from graphfed.audit.attacks.least_squares import bounded
+from graphfed.audit.attacks.least_squares import bounded, gauss_newton
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.data.seeding import generator
 from graphfed.methods.fedgraph.config import FedGraphConfig
@@ -62,6 +65,10 @@ __all__ = ["CHECK", "Known", "compare", "embeddings", "solve", "solve_linear"]
 PAIRS, MANY_FEATURES, EQUATIONS = 10, 2000, 400
 #: Groups of nodes by their number of neighbours at their own client: at least, at most.
 GROUPS = {"0": (0, 0), "1": (1, 1), "2": (2, 2), "3 to 5": (3, 5), "more": (6, 1 << 62)}
+#: The number of features up to which the equations are solved by Gauss-Newton steps; the largest number of
+#: equations for an unknown then, the number of steps, the fraction of the rounds in a step, and the residual
+#: of a solution, relative to the rows, which have rounding errors.
+FEW_FEATURES, OVERDETERMINED, NEWTON_STEPS, PART_OF_ROUNDS, FITS = 200, 10, 150, 0.6, 3e-6
 #: Linearisations; iterations of the solver for each, and for equations without ReLU.
 STEPS, ITERATIONS, LINEAR_ITERATIONS = 12, 50, 200
 #: Entries below this fraction of a typical feature are treated as 0.
@@ -126,13 +133,37 @@ def solve(seen: Seen, known: Known) -> Tensor:
     )
     # Rows grow with their round's weights, and so do their rounding errors; rounds are weighted equally.
     second, rows = _normalise(second, seen.rows)
-    return torch.stack([_solve_one(rows[:, i], first, bias, second, known, i) for i in range(rows.shape[1])])
+    x = torch.stack([_solve_one(rows[:, i], first, bias, second, known, i) for i in range(rows.shape[1])])
+    unknowns = x.shape[1]
+    if unknowns <= FEW_FEATURES and len(rows) * rows.shape[2] > unknowns:
+
+        def linearise(_: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            h = torch.einsum("sf,tfh->sth", x[:, :-1], first) + x[:, -1, None, None] * bias
+            slopes = (h > 0)[..., None] * second
+            of_sum = torch.einsum("tfh,sthk->stkf", first, slopes)
+            of_tau = torch.einsum("th,sthk->stk", bias, slopes)
+            return torch.einsum("sth,thk->stk", h.relu(), second), torch.cat([of_sum, of_tau[..., None]], 3)
+
+        found, residual = gauss_newton(
+            linearise,
+            rows.transpose(0, 1),
+            x,
+            tolerance=FITS,
+            fraction=PART_OF_ROUNDS,
+            iterations=NEWTON_STEPS,
+        )
+        fits = (residual <= FITS) & (found[:, -1] > 0)
+        x = torch.where(fits[:, None], found, x)
+    return x[:, :-1] / x[:, -1:]
 
 
 def _solve_one(
     rows: Tensor, first: Tensor, bias: Tensor, second: Tensor, known: Known, number: int
 ) -> Tensor:
-    """Solve for a_u [F] of one node; rows [T, H'], first [T, F, H], bias [T, H], second [T, H, H']."""
+    """Solve for tau a_u and tau, [F + 1], of one node.
+
+    Shapes: rows [T, H'], first [T, F, H], bias [T, H], second [T, H, H'].
+    """
     width, scale = first.shape[1], known.scale[number]
     guess = known.guess[number] * scale
     # The unknowns are tau a_u and tau; the preference for few entries does not apply to tau.
@@ -157,7 +188,7 @@ def _solve_one(
         rho, stay = 10 ** (-1 - 4 * progress), 10 ** (-1 - 6 * progress)
         limits: dict[str, Any] = {"mean": 0.0, "low": least, "high": most, "few": few * rho}
         x = bounded(matrix, target, x, stay=stay, rho=rho, iterations=ITERATIONS, **limits)
-    return best[:width] / best[width]
+    return best
 
 
 def solve_linear(seen: Seen, known: Known) -> Tensor:
@@ -284,9 +315,10 @@ def evaluated(config: FedGraphConfig, rounds: int) -> list[int]:
     return [n for n in range(1, rounds + 1) if n % config.eval_every == 0 or n == config.rounds]
 
 
-def rounds_used(rounds: list[int], width: int) -> list[int]:
-    """Select rounds, evenly spread, with at most EQUATIONS numbers together, `width` in each."""
-    count = min(len(rounds), max(1, EQUATIONS // width))
+def rounds_used(rounds: list[int], width: int, features: int) -> list[int]:
+    """Select rounds, evenly spread, with a limited number of numbers together, `width` in each."""
+    most = max(EQUATIONS, OVERDETERMINED * features if features < FEW_FEATURES else 0)
+    count = min(len(rounds), max(1, most // width))
     places = np.linspace(0, len(rounds) - 1, count).round().astype(int)
     return [rounds[place] for place in places]
 
@@ -416,7 +448,8 @@ def run(audited: AuditedRun) -> Finding:
     requests = again.sent_rows[layer][which]
     pairs = Pairs(again.receiver[requests], again.node[requests])
     width = again.state.prepared.widths[layer + 1]
-    seen = record_rows(again, layer, which, rounds_used(evaluated(config, audited.result.rounds), width))
+    used = rounds_used(evaluated(config, audited.result.rounds), width, again.cohort.num_features)
+    seen = record_rows(again, layer, which, used)
     known = what_is_known(again, pairs, own=linear)
     own = true_sums(again, pairs, own=True)
     sums = own if linear else true_sums(again, pairs, own=False)
@@ -455,6 +488,7 @@ def finding(
     difference = found[figure] - guess[figure]
     gained = int(np.isfinite(difference).sum()) >= FEWEST and bootstrap(difference)[0] > 0
     read = mean(found["read"]) or 0.0
+    gained = gained or found["read"].sum() >= guess["read"].sum() + FEWEST
     groups = by_neighbours(found, guess, neighbours)
 
     if facts["attacked"] == "features":

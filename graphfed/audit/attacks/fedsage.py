@@ -17,14 +17,24 @@ matrix Z of rows z_v, whose last column is ones. Of m nodes,
 
 With two clients y_v are the features of one node; with more, a sum of one node of every other client.
 
-The attacker follows the protocol. The set-up is run again in this process, and every client attacks the
-gradients of the first step. Later steps, and the range and sparsity of features, are not used, so what is not
-computed here is not shown to be safe. The server is not the attacker here: it receives more.
+There is a gradient in every step, for another V_p and the same z_v, and the closest nodes change while V_p is
+trained. Hence later steps show more:
+
+    m <= H + 1   the new y_v, so that the client computes more and more nodes (or sums) exactly
+    m > H + 1    sum_v (y_v - y'_v) z_v^T, the difference of two steps. If at most H closest nodes have
+                 changed, only the z_v of changed nodes lie in the span of its rows, so the client sees which
+                 they are, and computes each y_v - y'_v exactly (`changes`)
+
+The differences say nothing about the y_v of nodes that never change. The attacker follows the protocol. The
+set-up is run again in this process, and every client attacks the gradients of all steps. The range and the
+sparsity of features are not used, so what is not computed here is not shown to be safe. The server is not the
+attacker here: it receives more.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -37,36 +47,64 @@ from graphfed.methods.fedsage.cross_client import CHUNK, closest_rows, known, ro
 from graphfed.methods.fedsage.generator import counted, squared_lengths
 from graphfed.nn.sparse import SparseMatrix, spmm
 
-__all__ = ["CHECK", "Found", "System", "attack_gradients", "received_systems", "solve"]
+__all__ = [
+    "CHECK",
+    "Found",
+    "System",
+    "attack_gradients",
+    "attack_steps",
+    "changes",
+    "received_systems",
+    "solve",
+]
 
 #: The largest error of a computed feature, relative to the largest feature of its system.
 TOLERANCE = 1e-3
+#: The rounding error of a number of a gradient, relative to the largest one.
+ROUNDING = 4e-7
 
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """What one client receives for one of its generators of features, and the truth.
+    """What one client receives in one step for one of its generators of features, and the truth.
 
     Attributes:
+        generator: The client and p, which are the same in every step.
         z: [m, H + 1], the embeddings of its nodes with at least p hidden neighbours, with the column of ones.
         matrix: V_p, [F, H + 1].
         gradient: The sum of the others' gradients for V_p, [F, H + 1].
         others: How many they are.
         own: The mean of the client's own features, [F].
         truth: y_v, [m, F]; the client does not have it.
+        closest: The nodes whose features y_v adds up, [m, others]; the client does not have it.
     """
 
+    generator: tuple[int, int]
     z: Tensor
     matrix: Tensor
     gradient: Tensor
     others: int
     own: Tensor
     truth: Tensor
+    closest: Tensor
+
+    @property
+    def moments(self) -> Tensor:
+        """The sum of y_v z_v^T, which the client computes, [F, H + 1]."""
+        return self.others * self.matrix @ (self.z.t() @ self.z) - self.gradient / 2
+
+    @property
+    def rounding(self) -> float:
+        """The size of the rounding errors of the moments, as a norm."""
+        largest = float(self.gradient.abs().amax())
+        return largest * ROUNDING * math.sqrt(self.gradient.numel())
 
 
 @dataclass(frozen=True)
 class Found:
     """What all clients compute of the nodes that are closest to their generated neighbours.
+
+    All but the last five attributes are of the first step.
 
     Attributes:
         neighbours: Pairs (v, p), generated neighbours that are compared with the others' nodes.
@@ -79,6 +117,11 @@ class Found:
         explained: Of the y_v that are not recovered, the fraction of the variance around the mean of their
             system that the solution explains; None if all are recovered.
         explained_without: The same for the better guess without gradients, or 0 if the mean is better.
+        steps: The number of steps.
+        vectors_first: The different y_v that are within the tolerance in the first step.
+        vectors: The same in all steps together.
+        changed: Changes of an y_v that is not determined, from a step to the next.
+        differences: Those whose y_v - y'_v the client computes within the tolerance.
     """
 
     neighbours: int
@@ -89,26 +132,114 @@ class Found:
     mean_error: float
     explained: float | None
     explained_without: float | None
+    steps: int = 1
+    vectors_first: int = 0
+    vectors: int = 0
+    changed: int = 0
+    differences: int = 0
 
 
-def solve(z: Tensor, matrix: Tensor, gradient: Tensor, others: int) -> tuple[Tensor, Tensor]:
+def solve(z: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
     """Compute what a sum of gradients shows of the closest nodes.
 
     Args:
         z: [m, H + 1], the embeddings as they were sent, with the column of ones.
-        matrix: V_p, [F, H + 1].
-        gradient: The sum of the gradients for V_p, [F, H + 1].
-        others: The number of clients whose gradients are in the sum.
+        moments: The sum of y_v z_v^T, [F, H + 1].
 
     Returns:
         The y_v of least norm, [m, F], and their mean, [F].
     """
-    moments = others * matrix @ (z.t() @ z) - gradient / 2  # sum_v y_v z_v^T
     return (moments @ torch.linalg.pinv(z)).t(), moments[:, -1] / len(z)
 
 
+def changes(z: Tensor, difference: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
+    """Compute which y_v have changed between two steps, and by how much.
+
+    Args:
+        z: [m, H + 1], as in `System`.
+        difference: The difference of the moments of the steps, [F, H + 1].
+        rounding: The size of its rounding errors, as a norm.
+
+    Returns:
+        The changed nodes, [n], and their differences, [n, F]; none if the client cannot say which they are.
+    """
+    none = torch.zeros(0, dtype=torch.int64), difference.new_zeros(0, len(difference))
+    _, size, directions = torch.linalg.svd(difference, full_matrices=False)
+    rank = int((size > rounding).sum())
+    if not 0 < rank < min(z.shape[1], len(z)):
+        return none
+    span = directions[:rank]
+    distance = (z - z @ span.t() @ span).norm(dim=1) / z.norm(dim=1)
+    changed = distance.argsort()[:rank]
+    of_changed = z[changed]
+    found = difference @ torch.linalg.pinv(of_changed)
+    explains = float((found @ of_changed - difference).norm()) <= rounding
+    return (changed, found.t()) if explains else none
+
+
+@dataclass
+class _Progress:
+    """What the clients have computed up to a step.
+
+    Attributes:
+        vectors: The closest nodes of each y_v that is within the tolerance.
+        before: The last system of each generator.
+        steps: The steps so far.
+        changed: As in `Found`.
+        differences: As in `Found`.
+    """
+
+    vectors: set[bytes] = field(default_factory=set)
+    before: dict[tuple[int, int], System] = field(default_factory=dict)
+    steps: int = 0
+    changed: int = 0
+    differences: int = 0
+
+    def follow(self, systems: Iterable[System]) -> None:
+        """Solve the systems of one further step."""
+        self.steps += 1
+        for system in systems:
+            scale = TOLERANCE * float(system.truth.abs().amax().clamp(min=1e-30))
+            found, _ = solve(system.z, system.moments)
+            exact = (found - system.truth).abs().amax(1) <= scale
+            self.vectors.update(nodes.numpy().tobytes() for nodes in system.closest[exact])
+            earlier = self.before.get(system.generator)
+            if earlier is not None and len(system.z) > system.z.shape[1]:
+                truth = system.truth - earlier.truth
+                self.changed += int((truth.abs().amax(1) > 0).sum())
+                moments = system.moments - earlier.moments
+                nodes, found = changes(system.z, moments, system.rounding + earlier.rounding)
+                right = (found - truth[nodes]).abs().amax(1) <= scale
+                self.differences += int((right & (truth[nodes].abs().amax(1) > 0)).sum())
+            self.before[system.generator] = system
+
+
+def attack_steps(steps: Iterable[list[System]]) -> Found:
+    """Solve what clients receive in all steps, and compare the solutions with the truth.
+
+    Args:
+        steps: What they receive in each step.
+
+    Returns:
+        What they find.
+    """
+    progress, first, vectors_first = _Progress(), None, 0
+    for systems in steps:
+        progress.follow(systems)
+        if first is None:
+            first, vectors_first = attack_gradients(systems), len(progress.vectors)
+    return replace(
+        first or attack_gradients([]),
+        steps=progress.steps,
+        vectors_first=vectors_first,
+        vectors=len(progress.vectors),
+        changed=progress.changed,
+        differences=progress.differences,
+    )
+
+
 def attack_gradients(systems: Iterable[System]) -> Found:
-    """Solve what clients receive, and compare the solutions with the truth.
+    """Solve what clients receive in one step, and compare the solutions with the truth.
 
     Args:
         systems: What they receive.
@@ -118,7 +249,7 @@ def attack_gradients(systems: Iterable[System]) -> Found:
     """
     total, largest, mean_error = Counter[str](), 0.0, 0.0
     for system in systems:
-        found, mean = solve(system.z, system.matrix, system.gradient, system.others)
+        found, mean = solve(system.z, system.moments)
         truth, scale = system.truth, float(system.truth.abs().amax().clamp(min=1e-30))
         guesses = {
             "found": found,
@@ -149,8 +280,8 @@ def attack_gradients(systems: Iterable[System]) -> Found:
     )
 
 
-def received_systems(transcript: Transcript, config: FedSagePlusConfig) -> Iterator[System]:
-    """Yield what every client receives for each of its generators of features in the first step.
+def received_systems(transcript: Transcript, config: FedSagePlusConfig) -> Iterator[list[System]]:
+    """Yield for each step what every client receives for each of its generators of features.
 
     Args:
         transcript: The messages of the set-up.
@@ -160,31 +291,48 @@ def received_systems(transcript: Transcript, config: FedSagePlusConfig) -> Itera
         The systems with at least one node.
     """
 
-    def received(name: str) -> Tensor:
-        payload = transcript.first(f"fedsage/{name}", "setup", to_server=False).payload
-        assert isinstance(payload, Tensor)
-        return payload
+    def received(name: str) -> list[Tensor]:
+        return transcript.all(f"fedsage/{name}", "setup", to_server=False)
 
     cohort, parts = transcript.cohort, config.generated
     assert cohort.x is not None
-    rows = known(received("all_embeddings"), received("all_rows"))
-    generators, gradients = received("all_generators").double(), received("feature_gradient").double()
-    for client in sorted(set(rows.client.tolist())):
-        # Clients without nodes send a gradient of 0.
-        others = sorted(set(cohort.client.tolist()) - {client})
-        if not others:
-            continue
-        nodes = (rows.client == client).nonzero()[:, 0]
-        z, compared = rows.z[nodes].cpu(), counted(rows.counts[nodes], parts).cpu()
-        closest = closest_nodes(cohort, rows.z[nodes], generators[client], parts)[:, :, others]
-        own = dense_rows(cohort.x, (cohort.client == client).nonzero()[:, 0].cpu().numpy()).mean(0)
-        matrix, gradient = (g[client].cpu().view(-1, parts, z.shape[1]) for g in (generators, gradients))
-        for p in range(parts):
-            v = compared[:, p].nonzero()[:, 0]
-            if len(v):
-                truth = sum(dense_rows(cohort.x, of_client.numpy()) for of_client in closest[v, p].t())
-                assert isinstance(truth, Tensor)
-                yield System(z[v], matrix[:, p], gradient[:, p], len(others), own, truth)
+    (z,), (client,) = received("all_embeddings"), received("all_rows")
+    rows = known(z, client)
+    holding = sorted(set(rows.client.tolist()))
+    own = {
+        k: dense_rows(cohort.x, (cohort.client == k).nonzero()[:, 0].cpu().numpy()).mean(0) for k in holding
+    }
+    compared = counted(rows.counts, parts).cpu()
+    for generators, gradients in zip(received("all_generators"), received("feature_gradient"), strict=True):
+        systems = []
+        for client in holding:
+            # Clients without nodes send a gradient of 0.
+            others = sorted(set(cohort.client.tolist()) - {client})
+            if not others:
+                continue
+            nodes = (rows.client == client).nonzero()[:, 0]
+            z, generator = rows.z[nodes], generators[client].double()
+            closest = closest_nodes(cohort, z, generator, parts)[:, :, others]
+            z, matrix, gradient = z.cpu(), generator.cpu(), gradients[client].double().cpu()
+            matrix, gradient = (g.view(-1, parts, z.shape[1]) for g in (matrix, gradient))
+            for p in range(parts):
+                v = compared[nodes.cpu(), p].nonzero()[:, 0]
+                if len(v):
+                    chosen = closest[v, p]
+                    truth = torch.stack([dense_rows(cohort.x, k.numpy()) for k in chosen.t()]).sum(0)
+                    systems.append(
+                        System(
+                            generator=(client, p),
+                            z=z[v],
+                            matrix=matrix[:, p],
+                            gradient=gradient[:, p],
+                            others=len(others),
+                            own=own[client],
+                            truth=truth,
+                            closest=chosen,
+                        )
+                    )
+        yield systems
 
 
 def closest_nodes(cohort: Cohort, z: Tensor, generator: Tensor, parts: int) -> Tensor:
@@ -213,7 +361,7 @@ def run(audited: AuditedRun) -> Finding:
     config = audited.config.training
     assert isinstance(config, FedSagePlusConfig)
     transcript = audited.transcript
-    found = attack_gradients(received_systems(transcript, config))
+    found = attack_steps(received_systems(transcript, config))
     if not found.neighbours:
         return Finding(
             result="no client has a node with a hidden neighbour",
@@ -234,14 +382,25 @@ def run(audited: AuditedRun) -> Finding:
             "variance around their mean"
         )
         guess = f", and {100 * (found.explained_without or 0.0):.1f} % of the variance"
+    later = ""
+    if found.steps > 1:
+        later = (
+            f". From all {found.steps} steps they compute {found.vectors} different vectors exactly, from "
+            f"the first one {found.vectors_first}"
+        )
+        if found.changed:
+            later += (
+                f"; of {found.changed} changes of a closest node between steps that one step does not "
+                f"determine, they compute the difference of the features exactly for {found.differences}"
+            )
     mean_exact = found.mean_error <= TOLERANCE
     return Finding(
         result=f"from the gradients of the first step, clients compute {closest} for {found.recovered} of "
         f"{count} generated neighbours ({100 * found.recovered / count:.1f} %){remaining}. They compute the "
-        f"mean with an error of at most {found.mean_error:.0e} of the largest feature",
+        f"mean with an error of at most {found.mean_error:.0e} of the largest feature{later}",
         baseline=f"{without} of {count}{guess}: the generated features, or the mean of a client's own nodes",
         verdict=_verdict(found, mean_exact, what),
-        leaks=mean_exact or found.recovered > without or _is_better(found),
+        leaks=mean_exact or found.recovered > without or found.differences > 0 or _is_better(found),
         value=found.recovered / count,
         no_signal=without / count,
         details={name: value for name, value in asdict(found).items() if value is not None},
@@ -256,6 +415,10 @@ def _is_better(found: Found) -> bool:
 def _verdict(found: Found, mean_exact: bool, what: str) -> str:
     if found.recovered > found.recovered_without:
         return f"leaks exactly: clients compute {what} and do not need to guess"
+    if found.differences:
+        return (
+            f"leaks exactly: clients compute differences of {what} between steps, and not {what} themselves"
+        )
     if _is_better(found):
         return f"leaks in part: clients guess {what} better than without the gradients"
     if mean_exact:

@@ -1,9 +1,13 @@
-"""Sparse linear least squares within bounds, which several attacks solve."""
+"""Least squares, which several attacks solve: sparse and linear within bounds, and nonlinear over rounds."""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-__all__ = ["bounded"]
+from graphfed.data.seeding import generator
+
+__all__ = ["bounded", "gauss_newton"]
 
 
 def bounded(
@@ -59,6 +63,63 @@ def bounded(
         z = z.clamp(low, high)
         u = u + x - z
     return z
+
+
+def gauss_newton(
+    linearise: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    target: Tensor,
+    start: Tensor,
+    *,
+    tolerance: float,
+    fraction: float,
+    iterations: int,
+    damping: float = 0.1,
+    decay: float = 0.9,
+) -> tuple[Tensor, Tensor]:
+    """Solve S small systems of nonlinear equations, whose equations are the same functions in several rounds.
+
+    Every step uses a random part of the rounds. The true solution fits every part, so it is a fixed point,
+    and a local minimum of all rounds is none. Steps are damped, less and less.
+
+    Args:
+        linearise: From the numbers of m problems, [m], and their x, [m, n], the predicted numbers,
+            [m, T, H], and their derivatives, [m, T, H, n].
+        target: The numbers, [S, T, H].
+        start: The first estimates, [S, n].
+        tolerance: A problem is solved if the norm of its residual is at most this, relative to its numbers.
+        fraction: The fraction of the rounds in a step; 1 for all, if the equations have no local minima.
+        iterations: The largest number of steps.
+        damping: The damping of the first step, relative to the mean diagonal of its equations.
+        decay: The factor of the damping from a step to the next.
+
+    Returns:
+        For each problem the x with the smallest residual, [S, n], and this residual, relative to the norm
+        of its numbers, [S].
+    """
+    random = generator(0, "audit/gauss_newton")
+    count, rounds = target.shape[:2]
+    x, best = start.clone(), start.clone()
+    smallest = torch.full((count,), torch.inf, dtype=start.dtype)
+    size = target.flatten(1).norm(dim=1).clamp(min=1e-30)
+    for step in range(iterations + 1):
+        left = (smallest > tolerance).nonzero()[:, 0]
+        if not len(left):
+            break
+        predicted, slopes = linearise(left, x[left])
+        residual = target[left] - predicted
+        error = residual.flatten(1).norm(dim=1) / size[left]
+        better = error < smallest[left]
+        best[left[better]], smallest[left[better]] = x[left[better]], error[better]
+        part = torch.from_numpy(random.permutation(rounds)[: max(1, round(fraction * rounds))])
+        a, b = slopes[:, part].flatten(1, 2), residual[:, part].flatten(1)
+        gram = a.transpose(1, 2) @ a
+        diagonal = gram.diagonal(dim1=1, dim2=2)
+        diagonal.add_(damping * decay**step * diagonal.mean(1, keepdim=True).clamp(min=1e-30))
+        x[left] += torch.linalg.solve(gram, (a.transpose(1, 2) @ b[..., None]))[..., 0]
+        # A step that leads nowhere starts again from the best estimate.
+        lost = left[~x[left].isfinite().all(1)]
+        x[lost] = best[lost]
+    return best, smallest
 
 
 class _Inverse:

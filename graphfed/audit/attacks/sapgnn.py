@@ -1,11 +1,19 @@
-"""SAPGNN and PPGNN: features and training labels, which the server computes from messages of the first round.
+"""SAPGNN and PPGNN: features and training labels, which the server computes from messages of several rounds.
 
-Features of nodes (`split_features`, SAPGNN), from what clients upload for the first layer. With maps=identity
-(the paper's messages) the uploads are the features, and the attack compares them. With linear maps the server
-receives, for every node, `hidden` linear mixtures of its features and as many maxima over its neighbours. A
-server that knows the features of some nodes can learn to invert the mixtures. Here it knows a tenth of the
-nodes, drawn at random. It fits a linear map from uploads to features on them (ridge regression, its strength
-chosen by validation). The result is how much of the variance of the other nodes' features the map explains.
+Features of nodes (`split_features`), from what clients upload for the first layer. With maps=identity (the
+paper's messages) the uploads of SAPGNN are the features, and the attack compares them. With linear maps the
+server receives in every round, for every node, `hidden` linear mixtures of its features, other ones each
+time, and as many maxima over its neighbours. T rounds give T * hidden mixtures: once these are as many as
+there are features, no features are hidden from a server that knows those of enough nodes, however small
+`hidden` is. Here it knows a tenth of the nodes, drawn at random. It fits a linear map from the uploads of
+several rounds to features on them (ridge regression; its strength, and whether it uses the maxima, are chosen
+by validation). The result is how much of the variance of the other nodes' features the map explains. PPGNN
+uploads embeddings by every client's own network; the attack is the same.
+
+With aggregation=plaintext the server of SAPGNN needs no known features (`from_gradients`). It reads each
+client's gradient of the map of a node's own features, X^T G, and has computed G, the gradients of the
+uploads, itself. The T * hidden equations of T rounds for the features of each client's nodes are linear. They
+determine the features of a node whose row of G is independent of those of others.
 
 Training labels (`split_labels`), from the gradients that clients send the server for the last embeddings. The
 gradient of a training node is (p - y) times the predictor, where p are its predicted probabilities and y is
@@ -16,24 +24,33 @@ nearly the same direction. The server can group training nodes by label without 
 Groups are scored by purity: the fraction of nodes whose label is the most frequent one of their group. A node
 that several clients train on has a gradient from each; they are added up, as the server does.
 
-The first round is run again in this process. The attack on features uses uploads pooled over clients. With
-pooling=secure the server has nothing else, and the protocol gives it these values to within 2^-17; the round
-is then run again with pooling=plaintext (docs/papers/sapgnn.md).
+The first rounds are run again in this process, as many as give MIXTURES mixtures for each feature. The attack
+on features uses uploads pooled over clients. With pooling=secure the server has nothing else, and the
+protocol gives it these values to within 2^-17; the rounds are then run again with pooling=plaintext
+(docs/papers/sapgnn.md).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import torch
 
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.audit.transcript import Transcript, dense_rows, record_rounds
+from graphfed.audit.transcript import ObservedTransfer, Transcript, dense_rows, record_rounds
 from graphfed.federation.secure.protection import PLAINTEXT
 
 __all__ = ["FEATURES", "LABELS"]
 
 #: The fraction of nodes whose features the server knows, and the largest number of nodes in the attack.
 KNOWN, MAX_NODES = 0.1, 20_000
+#: The number of mixtures of a node for each of its features, and the largest number of mixtures.
+MIXTURES, MOST_MIXTURES = 4, 2048
+#: Singular values below this fraction of the largest one are rounding errors of float32 numbers.
+SMALLEST = 1e-5
+#: A node is determined by gradients if at most this fraction of it is not; it counts as read if its largest
+#: error, relative to the largest feature, is at most CLOSE.
+FREE, CLOSE = 1e-6, 1e-3
 #: Candidates for the strength of the regression, relative to the mean variance of the uploads.
 RIDGES = (1e-8, 1e-4, 1e-2, 1.0, 100.0)
 #: The largest number of nodes that are grouped. The distances between them need memory for its square.
@@ -47,45 +64,163 @@ GRADIENT_TRANSFERS = {"sapgnn": "sapgnn/global_embedding/grad", "ppgnn": "ppgnn/
 
 def attack_features(audited: AuditedRun) -> Finding:
     """Measure how many nodes' features the server reads, or how much of them it reconstructs."""
-    transcript = transcript_of(audited)
+    training = audited.config.training
+    if getattr(training, "maps", None) == "identity":
+        transcript = transcript_of(audited, 1, lambda transfer: transfer.payload)
+        ids, rows = nodes_of(transcript)
+        assert transcript.cohort.x is not None
+        return _read(audited, transcript, rows, dense_rows(transcript.cohort.x, rows))
+    method, hidden = audited.config.method.name, training.hidden  # type: ignore[attr-defined]
+    rounds = rounds_used(audited.inputs.task(audited.config.task).num_features, hidden)
+    transcript = transcript_of(audited, min(rounds, audited.result.rounds), keep_first_layer)
     cohort = transcript.cohort
-    ids, first = np.unique(cohort.id.cpu().numpy(), return_index=True)
-    chosen = np.sort(np.random.default_rng(0).permutation(len(ids))[:MAX_NODES])
+    # A batch has a part of the nodes; evaluations have all.
+    phase = "train" if getattr(training, "batch_size", None) is None else "eval"
+    uploads = uploads_of(transcript, f"{method}/local_embedding", phase)
+    if not uploads:
+        return Finding("no round was evaluated", "-", "not measured", None)
+    ids, rows = nodes_of(transcript)
     assert cohort.x is not None
-    rows = first[chosen]
     truth = dense_rows(cohort.x, rows)
-    if audited.config.training.maps == "identity":  # type: ignore[attr-defined]
-        return _read(audited, transcript, rows, truth)
-    uploads = transcript.first("sapgnn/local_embedding", "train").payload.double().cpu()
     place = torch.from_numpy(np.searchsorted(ids, cohort.id.cpu().numpy()))
-    pooled = torch.full((len(ids), uploads.shape[1]), -torch.inf, dtype=torch.float64)
-    pooled = pooled.scatter_reduce(0, place[:, None].expand_as(uploads), uploads, "amax")
-    seen = pooled.masked_fill(pooled.isneginf(), 0)[torch.from_numpy(chosen)]
+    chosen = torch.from_numpy(np.searchsorted(ids, cohort.id.cpu().numpy()[rows]))
+    seen = [_pooled(each.double().cpu(), place, len(ids))[chosen] for each in uploads]
     known = torch.arange(len(rows)) < max(2, round(KNOWN * len(rows)))
     known = known[torch.from_numpy(np.random.default_rng(1).permutation(len(rows)))]
-    fraction = explained_variance(seen, truth, known)
-    leaks = fraction > 0.01
+    one = explained_variance(seen[0], truth, known)
+    forms = [seen, [each[:, :hidden] for each in seen]] if method == "sapgnn" else [seen]
+    fraction = one
+    if len(seen) > 1:
+        fraction = best_explained([torch.cat(form, 1) for form in forms], truth, known)
+    result = (
+        f"a server that knows the features of {int(known.sum())} nodes explains {100 * fraction:.1f} % of "
+        f"the variance of the features of the other {int((~known).sum())} nodes, from {len(seen)} "
+        f"round{'s' * (len(seen) > 1)} ({100 * one:.1f} % from one): {len(seen) * seen[0].shape[1]} numbers "
+        f"for {truth.shape[1]} features"
+    )
+    verdict = (
+        "leaks to a server that knows the features of some nodes; a server without such knowledge does not "
+        "know the clients' maps"
+        if max(one, fraction) > 0.01
+        else "no leak found: this attack explains none of the features"
+    )
+    details = {
+        "known": int(known.sum()),
+        "others": int((~known).sum()),
+        "rounds": len(seen),
+        "one_round": one,
+        "mixtures": len(seen) * hidden,
+        "features": truth.shape[1],
+    }
+    read = 0
+    if method == "sapgnn" and "sapgnn/local_gradient" in audited.transfers and can_solve(training):
+        nodes, read = from_gradients(transcript, hidden, len(seen))
+        details |= {"with_gradient": nodes, "read": read}
+        result += (
+            f". From the clients' gradients it computes, without known features, the features of {read} of "
+            f"{nodes} rows that have a gradient, of {cohort.num_rows}"
+        )
+        if read:
+            verdict = "leaks exactly: the server computes features from gradients and does not need to guess"
     return Finding(
-        result=f"a server that knows the features of {int(known.sum())} nodes explains {100 * fraction:.1f} "
-        f"% of the variance of the features of the other {int((~known).sum())} nodes",
+        result=result,
         baseline="0 %: the mean of the known nodes",
-        verdict="leaks to a server that knows the features of some nodes; a server without such knowledge "
-        "does not know the clients' maps"
-        if leaks
-        else "no leak found: this attack explains none of the features",
-        leaks=leaks,
+        verdict=verdict,
+        leaks=max(one, fraction) > 0.01 or read > 0,
         value=fraction,
         no_signal=0.0,
-        details={"known": int(known.sum()), "others": int((~known).sum())},
+        details=details,
     )
 
 
-def transcript_of(audited: AuditedRun) -> Transcript:
-    """Return the first round's messages, with uploads in plaintext."""
-    if audited.transfers & {"sapgnn/features", "sapgnn/local_embedding"}:
-        return audited.transcript
-    plaintext = replace(audited.config.training, pooling=PLAINTEXT)  # type: ignore[call-arg]
-    return record_rounds(replace(audited.config, training=plaintext), audited.inputs, rounds=1)
+def rounds_used(features: int, hidden: int) -> int:
+    """Return how many rounds give MIXTURES mixtures for each feature, or MOST_MIXTURES if these are fewer."""
+    return max(1, -(-min(MIXTURES * features, MOST_MIXTURES) // hidden))
+
+
+def keep_first_layer(transfer: ObservedTransfer) -> object:
+    """Keep the uploads, and the gradients that the server sends for them."""
+    kept = ("/local_embedding", "/local_embedding/grad")
+    return transfer.payload if transfer.name.endswith(kept) else None
+
+
+def nodes_of(transcript: Transcript) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of all nodes, ascending, and a row of the cohort for each attacked node."""
+    ids, first = np.unique(transcript.cohort.id.cpu().numpy(), return_index=True)
+    return ids, first[np.sort(np.random.default_rng(0).permutation(len(ids))[:MAX_NODES])]
+
+
+def uploads_of(transcript: Transcript, name: str, phase: str) -> list[torch.Tensor]:
+    """Return the first layer's uploads of each round, [N, d] each."""
+    first: dict[int, torch.Tensor] = {}
+    for transfer in transcript.observed_transfers:
+        if (transfer.name, transfer.phase, transfer.to_server) == (name, phase, True):
+            first.setdefault(transfer.round, transfer.payload)
+    return [*first.values()]
+
+
+def _pooled(uploads: torch.Tensor, place: torch.Tensor, count: int) -> torch.Tensor:
+    """Take the maximum over the clients of each node; 0 for maxima of nodes without neighbours."""
+    pooled = torch.full((count, uploads.shape[1]), -torch.inf, dtype=torch.float64)
+    pooled = pooled.scatter_reduce(0, place[:, None].expand_as(uploads), uploads, "amax")
+    return pooled.masked_fill(pooled.isneginf(), 0)
+
+
+def can_solve(training: object) -> bool:
+    """Return whether the gradient of the map of a node's own features is linear in the features."""
+    options = [getattr(training, name) for name in ("update", "aggr", "batch_size")]
+    return options in (["concat", "max", None], ["sum", "max", None])
+
+
+def from_gradients(transcript: Transcript, hidden: int, rounds: int) -> tuple[int, int]:
+    """Solve each client's gradients of several rounds for the features of its nodes.
+
+    Args:
+        transcript: The messages of these rounds.
+        hidden: The width of the map.
+        rounds: How many rounds are used.
+
+    Returns:
+        The number of rows that have a gradient, and the number of those whose features the server computes.
+    """
+    cohort = transcript.cohort
+    last: dict[int, torch.Tensor] = {}
+    for transfer in transcript.observed_transfers:
+        if transfer.name == "sapgnn/local_embedding/grad" and not transfer.to_server:
+            (last[transfer.round],) = transfer.payload  # layers come from the last to the first
+    gradients = [last[number][:, :hidden].cpu() for number in sorted(last)[:rounds]]
+    assert cohort.x is not None
+    total = read = 0
+    for client in torch.unique(cohort.client).tolist():
+        rows = (cohort.client == client).nonzero()[:, 0].cpu()
+        rows = rows[torch.stack([g[rows].abs().amax(1) for g in gradients]).amax(0) > 0]
+        total += len(rows)
+        if not len(rows):
+            continue
+        x = dense_rows(cohort.x, rows.numpy())
+        sent = torch.cat([(g[rows].T @ x.to(g)).double() for g in gradients])  # as the client computes it
+        read += count_read(torch.cat([g[rows].T for g in gradients]).double(), sent, x)
+    return total, read
+
+
+def count_read(matrix: torch.Tensor, sent: torch.Tensor, x: torch.Tensor) -> int:
+    """Solve matrix [m, n] times features [n, F] = sent [m, F]; count determined rows that agree with x."""
+    size = matrix.norm(dim=1, keepdim=True).clamp(min=1e-30)
+    left, values, right = torch.linalg.svd(matrix / size, full_matrices=False)
+    large = values > SMALLEST * values[0]
+    right = right[large]
+    found = right.T @ ((left[:, large].T @ (sent / size)) / values[large, None])
+    determined = right.square().sum(0) > 1 - FREE
+    close = (found - x).abs().amax(1) <= CLOSE * x.abs().amax().clamp(min=1e-30)
+    return int((determined & close).sum())
+
+
+def transcript_of(audited: AuditedRun, rounds: int, keep: Callable[[ObservedTransfer], object]) -> Transcript:
+    """Return the messages of set-up and the first rounds, with uploads in plaintext."""
+    config = audited.config
+    if getattr(config.training, "pooling", PLAINTEXT) != PLAINTEXT:
+        config = replace(config, training=replace(config.training, pooling=PLAINTEXT))  # type: ignore[call-arg]
+    return record_rounds(config, audited.inputs, rounds=rounds, keep=keep)
 
 
 def _read(audited: AuditedRun, transcript: Transcript, rows: np.ndarray, truth: torch.Tensor) -> Finding:
@@ -124,24 +259,43 @@ def explained_variance(seen: torch.Tensor, truth: torch.Tensor, known: torch.Ten
     return max(0.0, _fit(a, b, seen[~known], truth[~known], strength))
 
 
+def best_explained(forms: list[torch.Tensor], truth: torch.Tensor, known: torch.Tensor) -> float:
+    """Return `explained_variance` for the form of the uploads that is best on half of the known nodes."""
+    places = known.nonzero()[:, 0]
+    fitted, tried = places[: len(places) // 2], places[len(places) // 2 :]
+
+    def validated(form: torch.Tensor) -> float:
+        a, b = (form[fitted], truth[fitted]), (form[tried], truth[tried])
+        return max(_fit(*a, *b, ridge) for ridge in RIDGES)
+
+    return explained_variance(max(forms, key=validated), truth, known)
+
+
 def _fit(
     seen: torch.Tensor, truth: torch.Tensor, test_seen: torch.Tensor, test_truth: torch.Tensor, ridge: float
 ) -> float:
     """Fit a regression from `seen` to `truth`; return the fraction of the test variance that it explains."""
     seen_mean, truth_mean = seen.mean(0), truth.mean(0)
     a, b = seen - seen_mean, truth - truth_mean
-    gram = a.T @ a
-    gram += ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
-    guess = (test_seen - seen_mean) @ torch.linalg.lstsq(gram, a.T @ b).solution + truth_mean
+    strength = ridge * a.square().sum() / a.shape[1]
+    if a.shape[1] > len(a):  # the same map, from the smaller matrix
+        gram = a @ a.T
+        gram.diagonal().add_(strength)
+        guess = (test_seen - seen_mean) @ (a.T @ torch.linalg.lstsq(gram, b).solution) + truth_mean
+    else:
+        gram = a.T @ a
+        gram.diagonal().add_(strength)
+        guess = (test_seen - seen_mean) @ torch.linalg.lstsq(gram, a.T @ b).solution + truth_mean
     return 1 - float(((test_truth - guess) ** 2).sum() / ((test_truth - truth_mean) ** 2).sum())
 
 
 FEATURES = Check(
     name="split_features",
-    tests="features, from the uploads of the first layer",
-    attacker="the server: the uploads, pooled over clients; with maps=linear also the features of some nodes",
+    tests="features, from the uploads of the first layer in several rounds",
+    attacker="the server: the uploads, pooled over clients; the features of some nodes, except with "
+    "maps=identity; with aggregation=plaintext each client's gradients",
     run=attack_features,
-    methods=("sapgnn",),
+    methods=("sapgnn", "ppgnn"),
 )
 
 
@@ -153,6 +307,8 @@ def attack_labels(audited: AuditedRun) -> Finding:
     transcript = audited.transcript
     cohort = transcript.cohort
     (gradient,) = transcript.first(GRADIENT_TRANSFERS[audited.config.method.name], "train").payload
+    if len(gradient) != cohort.num_rows:
+        return Finding("the gradients of a batch are of a part of the nodes", "-", "not measured", None)
     ids, row = torch.unique(cohort.id, return_inverse=True)
     gradient = gradient.new_zeros(len(ids), gradient.shape[1]).index_add(0, row, gradient).double().cpu()
     label = torch.full((len(ids),), -1).scatter_reduce(0, row.cpu(), cohort.y.cpu(), "amax").numpy()

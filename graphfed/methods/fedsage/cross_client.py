@@ -387,5 +387,5 @@ MESSAGES = {
     "fedsage/feature_gradient": "In every step of cross_steps: the server sends every client the sum of the "
     "other clients' gradients for its generator. A client that has sent few embeddings computes from it, "
     "exactly, the sum over the other clients of the features that are closest; of two clients, those of the "
-    "other.",
+    "other. From few changes of the closest nodes between two steps every client computes their differences.",
 }

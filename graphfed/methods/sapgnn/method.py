@@ -24,8 +24,8 @@ What each participant learns (docs/papers/sapgnn.md has the table and the attack
   on, and which of these have the same label. It receives no features, edges, labels or local weights.
 - A client learns the sum of the gradients. With two clients it learns the other client's gradient.
 - Settings that show more: maps=identity shows the server the features, aggregation=plaintext every client's
-  gradients, predictor=server the training labels, node_ids=plain the ids of nodes, and batch_size which nodes
-  are neighbours of a batch's nodes.
+  gradients, from which it computes features, predictor=server the training labels, node_ids=plain the ids of
+  nodes, and batch_size which nodes are neighbours of a batch's nodes.
 - With pooling=secure the server reads the maxima over clients and not each client's embeddings. The first
   client, the helper, receives shares of the embeddings; server and helper must not collude
   (`graphfed.crypto.maximum`). A node's own part is the same at all its clients, so the server reads it.
@@ -382,8 +382,8 @@ MESSAGES = {
     "All these sums together are the sum of the gradients, which every client learns. With two clients, each "
     "learns the other's gradient from it.",
     "sapgnn/local_gradient": "Only with aggregation=plaintext: each client sends the server the gradient of "
-    "its local weights, and the server adds the gradients up. The server reads each client's; features can "
-    "in part be inferred from it.",
+    "its local weights, and the server adds the gradients up. The server reads each client's. From those of "
+    "several rounds it computes the features of the nodes that have a gradient.",
     "sapgnn/local_gradient_sum": "Only with aggregation=plaintext: the server sends each client the sum of "
     "these gradients, so that all clients take the same step.",
 }
