@@ -81,7 +81,6 @@ REVIEWED: dict[str, tuple[str, ...]] = {
         "the 1 % of nodes",
         "more than 80 % of the",
         "This takes 16 kB for two\nclasses and 32 kB for 3 to 32",
-        "recall at 1 % alarms",
         "a checkpoint every 30 seconds",
     ),
     "visibility.md": ("a sign of life every 2 seconds", "three files of 20 MB at most"),
