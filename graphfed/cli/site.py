@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from graphfed.cli.options import Json, whole_number
+from graphfed.cli.options import Json, byte_count, whole_number
 from graphfed.cli.output import fill, show
 from graphfed.errors import GraphfedError, InputError, did_you_mean
 from graphfed.terminal import make_table, print_line
@@ -181,6 +181,15 @@ def site_start(
     allow: Allow = None,
     methods: Methods = None,
     forbid: Forbid = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            parser=byte_count,
+            metavar="BYTES",
+            help="The memory that a run may take on this machine, as in 4GB (default: half of what is "
+            "available when the run starts).",
+        ),
+    ] = None,
     check_data: Annotated[
         bool,
         typer.Option(
@@ -237,6 +246,7 @@ def site_start(
         allow=allow or (),
         methods=_named_methods(methods),
         forbid=forbid or (),
+        memory=memory or 0,
         say=print_line,
     )
 

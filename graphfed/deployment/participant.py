@@ -19,7 +19,6 @@ import hashlib
 import hmac
 import json
 import platform
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,11 +31,13 @@ import torch
 from pydantic import ValidationError
 
 from graphfed import __version__
+from graphfed.deployment.arguments import check_arguments
 from graphfed.deployment.folder_schema import SiteReport
+from graphfed.deployment.memory import check_memory
 from graphfed.errors import InputError, shown
 from graphfed.federation import CLIENTS, SERVER, Federation, Located, wire
 from graphfed.federation.series import TaskData
-from graphfed.files import JsonObject, read_tensors, write_bytes, write_json
+from graphfed.files import JsonObject, contained, read_tensors, write_bytes, write_json
 from graphfed.methods.base import Method, Task
 from graphfed.methods.common.entity_alignment import AlignmentSettings, count_owners
 from graphfed.methods.common.feature_scaling import scale_features
@@ -174,7 +175,8 @@ def predict_place(
         InputError: This participant cannot take part, has no finished run of this name, or the method would
             release noised values a second time.
     """
-    check_sets_up_again(_accepted(arguments, place)[0], str(arguments["run"]))
+    check_arguments(arguments, fed.num_clients)
+    check_sets_up_again(_accepted(arguments, place)[0], arguments["run"])
     with _taking_part(fed, arguments, place) as part:
         if not (part.folder / "result.json").exists():
             raise InputError(f"{place.name} has no finished run {arguments['run']!r}; train the model first")
@@ -187,11 +189,7 @@ def predict_place(
             logits = part.method.predict(fed, state, part.config, "all")
             evaluation = get_task(part.task.name).evaluation
             predictions = fed.clients.run(evaluation.keep, evaluation.at_clients(part.data), logits)
-        stamp = str(arguments["stamp"])
-        if not re.fullmatch(r"[0-9-]{1,40}", stamp):
-            raise InputError(
-                f"the time stamp {shown(stamp)} cannot be used; it must consist of digits and dashes"
-            )
+        stamp = arguments["stamp"]
         if part.site is not None:
             tables = _tables(part, fed.local_parts(predictions))
             files.write_predictions(part.folder / f"predictions-{stamp}.parquet", tables)
@@ -219,7 +217,8 @@ def check_sets_up_again(method: Method, run: str) -> None:
 @contextmanager
 def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iterator[_Part]:
     """Join a run: check the request, read the data of this participant, and agree with the others."""
-    torch.set_default_dtype(getattr(torch, _one_of(arguments, "dtype", ("float32", "float64"))))
+    check_arguments(arguments, fed.num_clients)
+    torch.set_default_dtype(getattr(torch, arguments["dtype"]))
     method, config = _accepted(arguments, place)
     kind, site, of_server = first_task(method).data.participants, None, None
     if fed.here:
@@ -230,11 +229,14 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         file = _own_file(place)
         with _kept_private(place):
             of_server = kind.read_server(arguments, file)
-    folder = place.runs / arguments["run"]
+    folder = contained(place.runs, arguments["run"])
     with _opened(folder, float(arguments["wait"])):
         report = None if site is None else _report(site, method, config, place, whole_rounds(folder, fed))
         agreed, reports = _join(fed, report, folder, arguments, config, kind.agree, of_server)
         task = kind.task(agreed)
+        check_memory(
+            place, method, config, task, lambda: 0 if site is None else kind.memory(site, method, config)
+        )
         if of_server is not None and kind.server_part is not None:
             of_server = kind.server_part(of_server, agreed)
         if not (folder / "result.json").exists():
@@ -253,13 +255,6 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
 
 
 # ---- what is asked -----------------------------------------------------------------------------------------
-
-
-def _one_of(arguments: JsonObject, key: str, known: Sequence[str]) -> str:
-    value = arguments[key]
-    if value not in known:
-        raise InputError(f"{key} {shown(value)} cannot be used; expected {' or '.join(known)}")
-    return str(value)
 
 
 def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, CommonSettings]:

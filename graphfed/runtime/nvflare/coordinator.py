@@ -8,7 +8,6 @@ away for longer than `patience`, the run ends with everything saved.
 import contextlib
 import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from graphfed.errors import GraphfedError, InputError, shown
-from graphfed.files import JsonObject, parse_json, read_regular, write_json
+from graphfed.files import JsonObject, copy_files, parse_json, read_regular, write_json
 from graphfed.runtime.interrupts import StopRequest
+from graphfed.runtime.nvflare.requests import canonical, read_request
 from graphfed.runtime.nvflare.startup_kits import StartupKit
 from graphfed.runtime.nvflare.status import open_session
 
@@ -88,7 +88,7 @@ class Coordinator:
         """Run programs at all participants, one after the other.
 
         Args:
-            runs: The runs, as `ServerApp` takes them.
+            runs: The runs: each has the fields of a `Request`, except the sites and the times.
             on_event: Called with the name of a run and each event of the server's program.
             on_message: Called with progress messages about the deployment.
             stop_request: The stop request to obey, after saving.
@@ -251,14 +251,7 @@ class Coordinator:
         site's part of a job in one frame, whose length is limited (`tls.FRAME`).
         """
         sites = [site.name for site in self.startup_kit.project.sites]
-        timing = self.timing
-        request = {
-            "runs": list(runs),
-            "sites": sites,
-            "beat": timing.beat,
-            "give_up": timing.give_up,
-            "patience": timing.deadline,
-        }
+        request = {"requests": [self._request(run) for run in runs]}
         meta = {
             "name": "graphfed",
             "resource_spec": {},
@@ -282,6 +275,18 @@ class Coordinator:
         write_json(folder / "server" / "config" / "config_fed_server.json", server)
         write_json(folder / "site" / "config" / "config_fed_client.json", site)
 
+    def _request(self, run: JsonObject) -> str:
+        """Write the request of a run, after the checks that every participant makes."""
+        project = self.startup_kit.project
+        times = {
+            "beat": self.timing.beat,
+            "give_up": self.timing.give_up,
+            "patience": self.timing.deadline,
+        }
+        text = canonical({**run, "sites": [site.name for site in project.sites], **times})
+        read_request(text, project)
+        return text
+
     def _results(
         self, job: str, status: str, runs: Sequence[JsonObject], results: Path
     ) -> tuple[list[JsonObject], list[JsonObject]]:
@@ -300,7 +305,7 @@ class Coordinator:
                         raise ValueError(f"it has a run {shown(outcome['run'])} that was not asked for")
                     served = work / RESULTS / outcome["run"]
                     if served.is_dir():
-                        shutil.copytree(served, results / outcome["run"], dirs_exist_ok=True)
+                        copy_files(served, results / outcome["run"])
             except (Unreachable, OSError, ValueError, KeyError, TypeError) as error:
                 if status == DONE_STATUS:
                     raise GraphfedError(

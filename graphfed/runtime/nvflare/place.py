@@ -28,6 +28,7 @@ class Place:
         allow: Modules with methods and programs that may run here.
         methods: The only methods that may run here; () for all.
         forbid: Settings, as key=value, that are refused.
+        memory: The bytes that a run may allocate; 0 for half of what is available when it starts.
         clock: In a run, seconds by which the clock of this participant is ahead of the server's.
         stop_request: In a run, the stop request.
     """
@@ -40,6 +41,7 @@ class Place:
     allow: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
+    memory: int = 0
     clock: float = 0.0
     stop_request: StopRequest = field(default_factory=StopRequest)
 

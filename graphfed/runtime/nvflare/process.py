@@ -52,6 +52,7 @@ def run_parent(
     allow: Sequence[str] = (),
     methods: Sequence[str] = (),
     forbid: Sequence[str] = (),
+    memory: int = 0,
     say: Callable[[str], None] = print,
 ) -> int:
     """Run the process of the server or of a site until SIGTERM, Ctrl-C or KeyboardInterrupt.
@@ -68,6 +69,7 @@ def run_parent(
         allow: Modules with methods and programs that may run here.
         methods: The only methods that may run here; () for all.
         forbid: Settings, as key=value, that are refused.
+        memory: The bytes that a run may allocate; 0 for half of what is available when it starts.
         say: Called with a line about every event.
 
     Returns:
@@ -92,7 +94,7 @@ def run_parent(
     else:
         _check_server(loaded)
     place = Place(
-        loaded.name, loaded.folder, data, threads, device, tuple(allow), tuple(methods), tuple(forbid)
+        loaded.name, loaded.folder, data, threads, device, tuple(allow), tuple(methods), tuple(forbid), memory
     )
     with stopping(), _alone(loaded), _started(place, loaded) as (process, events):
         try:
