@@ -287,11 +287,14 @@ def _named(plugin: Plugin | None) -> dict[str, str] | None:
     return {"module" if plugin.given else "distribution": plugin.name, "version": plugin.version}
 
 
-def check_outcome(outcomes: Sequence[JsonObject]) -> None:
-    """Raise the error with which a run ended.
+def check_outcome(outcomes: Sequence[JsonObject]) -> JsonObject:
+    """Return the outcome of a run, or raise the error with which it ended.
 
     Args:
         outcomes: The outcomes of the runs of a request; the last one counts.
+
+    Returns:
+        The outcome of a run that is done.
 
     Raises:
         InputError: A participant could not use what it was asked, or its data.
@@ -308,6 +311,7 @@ def check_outcome(outcomes: Sequence[JsonObject]) -> None:
             raise Interrupted(outcome["text"])
         case "failed" | "lost":
             raise GraphfedError(outcome["text"])
+    return outcome
 
 
 def _run_to_end(
@@ -343,8 +347,8 @@ def _run_to_end(
             stop_request=stop_request,
             results=Path(results),
         )
-        check_outcome(outcomes)
-        return _write(folder, Path(results) / asked["run"], method, config, startup_kit, asked)
+        verified = check_outcome(outcomes)["verified"]
+        return _write(folder, Path(results) / asked["run"], method, config, startup_kit, asked, verified)
 
 
 def _write(
@@ -354,6 +358,7 @@ def _write(
     config: CommonSettings,
     startup_kit: StartupKit,
     asked: JsonObject,
+    verified: JsonObject,
 ) -> Result:
     """Write the files of the coordinator from those of the server in `served`, the result last."""
     server_result = files.read_json(served / "result.json", DeployedResult)
@@ -393,6 +398,7 @@ def _write(
         details={
             **server_result["details"],
             "run": asked["run"],
+            "verified": verified,
             "changed_settings": {},
             "test_confusion": server_result["test_confusion"],
             "wire": server_result["wire"],

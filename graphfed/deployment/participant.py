@@ -194,6 +194,7 @@ def predict_place(
             tables = _tables(part, fed.local_parts(predictions))
             files.write_predictions(part.folder / f"predictions-{stamp}.parquet", tables)
         write_json(part.folder / f"ledger-{stamp}.json", files.plain(fed.ledger.to_json()))
+        write_bytes(part.folder / f"request-{stamp}.json", place.request.encode())
 
 
 def check_sets_up_again(method: Method, run: str) -> None:
@@ -240,7 +241,7 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         if of_server is not None and kind.server_part is not None:
             of_server = kind.server_part(of_server, agreed)
         if not (folder / "result.json").exists():
-            _write_manifest(folder, arguments, site, agreed, reports)
+            _write_manifest(folder, arguments, place, site, agreed, reports)
         local_part = None
         if site is not None:
             local_part = as_configured(kind.part(site, fed.workers[fed.here[0]], task, fed.device), config)
@@ -508,10 +509,16 @@ def _agree(
 
 
 def _write_manifest(
-    folder: Path, arguments: JsonObject, own_data: OwnData | None, agreed: JsonObject, reports: JsonObject
+    folder: Path,
+    arguments: JsonObject,
+    place: "Place",
+    own_data: OwnData | None,
+    agreed: JsonObject,
+    reports: JsonObject,
 ) -> None:
     content = {
         "asked": arguments,
+        "request": place.request,
         "agreed": agreed,
         "joined": reports,
         "schema": None if own_data is None else own_data.schema.to_json(),

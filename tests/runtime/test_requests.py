@@ -11,6 +11,8 @@ from graphfed.runtime.nvflare.requests import Request, check_name, read_request
 
 PROJECT = Project("banks", (Site("north"), Site("south", 2)))
 PLAIN: dict[str, Any] = {
+    "project": "banks",
+    "time": 1,
     "run": "fedavg-1",
     "program": "train",
     "arguments": {"run": "fedavg-1"},
@@ -39,6 +41,8 @@ WRONG: dict[str, list[Any]] = {
     "give_up": [0, -1.0, 1e9, None, "2"],
     "patience": [0, -1.0, 1e9, None, "2"],
     "session": ["x"],
+    "project": [None, "", "bank", 1],
+    "time": [0, -1, 1.5, "1", None, True],
 }
 
 

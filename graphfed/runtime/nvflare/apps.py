@@ -29,7 +29,7 @@ from graphfed.crypto.channel import Identity
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.link import SERVER_INDEX
-from graphfed.files import JsonObject, contained, copy_files, parse_json, write_json
+from graphfed.files import JsonObject, contained, copy_files, parse_json, plain, write_json
 from graphfed.memory import allowed_memory, is_out_of_memory, limited_memory
 from graphfed.runtime.failures import MAX_TEXT, what_failed
 from graphfed.runtime.interrupts import Interrupted
@@ -38,7 +38,8 @@ from graphfed.runtime.nvflare.cells import listen, post_to
 from graphfed.runtime.nvflare.coordinator import COMMAND, OUTCOMES, RESULTS
 from graphfed.runtime.nvflare.link import OFFER, Channels, FlareLink, Inbox, Part
 from graphfed.runtime.nvflare.place import Place, this_place
-from graphfed.runtime.nvflare.requests import Asked, Request, check_name, checked, read_request
+from graphfed.runtime.nvflare.requests import Asked, Request, check_name, checked
+from graphfed.runtime.nvflare.signed import Refused, accepted, content_of, sign_statement
 from graphfed.runtime.nvflare.startup_kits import load_startup_kit
 
 __all__ = ["ServerApp", "SiteApp"]
@@ -55,6 +56,8 @@ PROGRAMS = {
 SERVER = "server"
 #: Seconds that a call may take. Calls are short, because programs run in threads of their own.
 CALL = 30.0
+#: The most characters of a site's statement that the server keeps.
+MAX_STATEMENT = 1_000_000
 
 
 #: Why a run failed that allocated more than its participant allows.
@@ -65,7 +68,7 @@ _OUT_OF_MEMORY = (
 
 
 class _Start(Asked):
-    """What the server sends a site to start a run: the request, its own number for the job, and its clock."""
+    """What the server sends a site to start a run: the signed request, a name for the job, and its clock."""
 
     request: str
     session: str
@@ -73,7 +76,7 @@ class _Start(Asked):
 
 
 class _Job(Asked):
-    """What the coordinator sends the server: the requests of runs, as JSON texts."""
+    """What the coordinator sends the server: the signed requests of runs."""
 
     requests: list[str]
 
@@ -98,8 +101,8 @@ class _App:
 
     def _run(
         self, place: Place, run: Request, names: Mapping[int, str], link: FlareLink, log: Log
-    ) -> JsonObject:
-        """Run this participant's program, and return its outcome: its kind, and the text of an error."""
+    ) -> tuple[JsonObject, JsonObject]:
+        """Run this participant's program; return its outcome (its kind, and any error) and its ledger."""
         index = next(index for index, name in names.items() if name == place.name)
         fed = Federation(
             run.workers,
@@ -117,19 +120,21 @@ class _App:
             contained(place.runs, run.run)
             with limited_memory(allowed):
                 _program(run.program, place)(fed, run.arguments, log, place)
-            return {"kind": "done"}
+            return {"kind": "done"}, plain(fed.ledger.to_json())
         except InputError as error:
-            return {"kind": "input", "text": str(error)[:MAX_TEXT]}
+            outcome = {"kind": "input", "text": str(error)[:MAX_TEXT]}
         except Interrupted as stopped:
-            return {"kind": "interrupted", "text": str(stopped)}
+            outcome = {"kind": "interrupted", "text": str(stopped)}
         except PeerLost as error:
-            return {"kind": "lost", "text": str(error)[:MAX_TEXT]}
+            outcome = {"kind": "lost", "text": str(error)[:MAX_TEXT]}
         except Exception as error:
+            text = what_failed(error, fed.ledger.round)
             if allowed is not None and is_out_of_memory(error):
-                return {"kind": "failed", "text": _OUT_OF_MEMORY.format(place.name, allowed / 1e9)}
-            return {"kind": "failed", "text": what_failed(error, fed.ledger.round)}
+                text = _OUT_OF_MEMORY.format(place.name, allowed / 1e9)
+            outcome = {"kind": "failed", "text": text}
         finally:
             torch.set_default_dtype(torch.float32)
+        return outcome, {}
 
 
 class SiteApp(_App):
@@ -161,15 +166,19 @@ class SiteApp(_App):
         place = this_place()
         try:
             start = checked(_parsed(request), _Start, "what the server sent to start a run")
-            run = read_request(start.request, load_startup_kit(place.startup_kit).project)
             check_name(start.session, "the session")
             with self._starting:
                 if self._busy:
                     raise InputError("this site still takes part in another run; wait until that has ended")
+                run = accepted(start.request, load_startup_kit(place.startup_kit), once=True)
                 self._busy = True
+        except Refused as error:
+            received = content_of(start.request)[:MAX_TEXT]
+            text = f"refuses the run: {error}"[:MAX_TEXT]
+            return json.dumps({"kind": "failed", "text": text, "received": received})
         except InputError as error:
             return json.dumps({"kind": "input", "text": str(error)[:MAX_TEXT]})
-        place = replace(place, clock=time.time() - start.time)
+        place = replace(place, clock=time.time() - start.time, request=start.request)
         proxies = {proxy.name: proxy for proxy in collab.clients} | {SERVER: collab.server}
         work = (place, run, start.session, proxies, get_call_context())
         threading.Thread(target=self._work, args=work, daemon=True, name="program").start()
@@ -215,15 +224,16 @@ class SiteApp(_App):
         self.mailbox.reopen()
         self.mailbox.patience = run.patience
         sites = {names[index]: post for index, post in posts.items() if index != SERVER_INDEX}
+        identity = Identity.load(place.startup_kit)
         if self.channels is None and sites:
-            identity = Identity.load(place.startup_kit)
             self.channels = Channels(identity, session, sites, run.give_up)
         self._listen({name: proxy for name, proxy in proxies.items() if name != place.name})
         link = FlareLink(names, posts, self.mailbox, channels=self.channels, give_up=run.give_up)
         try:
-            outcome = self._run(place, run, names, link, lambda event: None)
+            outcome, ledger = self._run(place, run, names, link, lambda event: None)
             if outcome["kind"] == "done":
                 link.flush()
+                outcome["statement"] = sign_statement(identity, place.request, run.run, ledger)
         finally:
             link.close()
         return outcome
@@ -293,7 +303,9 @@ class ServerApp(_App):
         """Record the outcome of a site's part, and end the run if it is not done."""
         ended = json.loads(outcome)
         kind, text = str(ended["kind"]), str(ended.get("text", ""))[:MAX_TEXT]
-        self._ended[name] = {"kind": kind if kind in _RANK else "failed", "text": f"{name}: {text}"}
+        kept = {key: str(ended[key])[:MAX_STATEMENT] for key in ("statement", "received") if key in ended}
+        kind = kind if kind in _RANK else "failed"
+        self._ended[name] = {"kind": kind, "text": f"{name}: {text}", **kept}
         if kind != "done":
             self._give_up(name, f"ended the run: {text}")
 
@@ -331,11 +343,12 @@ class ServerApp(_App):
         Nothing is done with a request before it is checked.
         """
         try:
-            run = read_request(text, load_startup_kit(place.startup_kit).project)
+            run = accepted(text, load_startup_kit(place.startup_kit), once=False)
             folder = contained(place.runs, run.run)
-        except InputError as error:
-            return {"run": _named(text), "kind": "input", "text": f"{SERVER}: {error}"[:MAX_TEXT]}
-        outcome = self._one(place, run, text, job, proxies, context)
+        except (InputError, Refused) as error:
+            kind = "input" if isinstance(error, InputError) else "failed"
+            return {"run": _named(text), "kind": kind, "text": f"{SERVER}: {error}"[:MAX_TEXT]}
+        outcome = self._one(replace(place, request=text), run, text, job, proxies, context)
         if folder.is_dir():
             copy_files(folder, results / run.run, "checkpoint", ".*")
         return outcome
@@ -361,7 +374,7 @@ class ServerApp(_App):
         def log(event: JsonObject) -> None:
             self._events.append({"run": run.run, "event": event})
 
-        outcome = self._run(place, run, names, link, log)
+        outcome, _ = self._run(place, run, names, link, log)
         if outcome["kind"] == "done":
             link.flush()
         else:
@@ -373,7 +386,8 @@ class ServerApp(_App):
             time.sleep(0.02)  # it ends, because `_watch` gives up sites that do not report
         over.set()
         link.close()
-        return {"run": run.run, **_worst([outcome, *self._ended.values()])}
+        statements = {name: ended.get("statement") for name, ended in self._ended.items()}
+        return {"run": run.run, "statements": statements, **_worst([outcome, *self._ended.values()])}
 
     def _give_up(self, name: str, why: str) -> None:
         """End the run after a site is lost.
@@ -442,7 +456,7 @@ def _parsed(text: str) -> object:
 def _named(text: str) -> str:
     """Return the name of the run in a request that was refused, as the coordinator wrote it."""
     try:
-        return str(parse_json(text)["run"])[:MAX_TEXT]
+        return str(parse_json(content_of(text))["run"])[:MAX_TEXT]
     except (ValueError, KeyError, TypeError):
         return ""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import JsonObject, copy_files, parse_json, read_regular, write_json
 from graphfed.runtime.interrupts import StopRequest
-from graphfed.runtime.nvflare.requests import canonical, read_request
+from graphfed.runtime.nvflare.signed import Refused, check_statements, content_of, differences, sign_request
 from graphfed.runtime.nvflare.startup_kits import StartupKit
 from graphfed.runtime.nvflare.status import open_session
 
@@ -46,6 +46,8 @@ INTERVAL = 0.5
 START = 120
 #: The number of consecutive jobs without any event after which the run ends.
 MAX_EMPTY_JOBS = 3
+#: The most differences of a request that a message names.
+MAX_NAMED = 5
 
 
 class Coordinator:
@@ -183,13 +185,43 @@ class Coordinator:
     ) -> tuple[list[JsonObject], int]:
         """Submit a job and wait for it; return the outcomes of its runs, and the number of events."""
         with tempfile.TemporaryDirectory(prefix="graphfed-job-") as folder:
-            self._write_job(Path(folder) / "job", runs)
+            requests = {str(run["run"]): sign_request(run, self.startup_kit) for run in runs}
+            self._write_job(Path(folder) / "job", list(requests.values()))
             job = self._ask(lambda session: session.submit_job(f"{folder}/job"))
         try:
-            return self._watch(job, runs, on_event, stop_request, results)
+            outcomes, events = self._watch(job, runs, on_event, stop_request, results)
         except BaseException:
             self._abort(job)  # no program would receive its results
             raise
+        return [self._compared(outcome, requests, results) for outcome in outcomes], events
+
+    def _compared(self, outcome: JsonObject, requests: Mapping[str, str], results: Path) -> JsonObject:
+        """Compare the outcome of a run with what was asked for and with the sites' statements (`signed`).
+
+        A run that is done gets what was verified, and fails if the statements disagree. The refusal of a
+        site that received another request than this coordinator's gets what differs.
+        """
+        request = requests[outcome["run"]]
+        asked = parse_json(content_of(request))
+        if outcome["kind"] == "done":
+            stamp = asked["arguments"].get("stamp")
+            file = results / asked["run"] / ("ledger.json" if stamp is None else f"ledger-{stamp}.json")
+            try:
+                ledger = parse_json(read_regular(file)) if file.exists() else None
+                statements = outcome.get("statements")
+                return {
+                    **outcome,
+                    "verified": check_statements(statements, request, self.startup_kit, ledger),
+                }
+            except (Refused, InputError, OSError, ValueError, KeyError, TypeError) as error:
+                text = f"the run is not what was asked for, or the server hides that it is: {error}"
+                return {**outcome, "kind": "failed", "text": text}
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            changed = differences(asked, parse_json(outcome["received"]))
+            if changed:
+                text = f"{outcome['text']}; the server sent it another request than this coordinator: "
+                return {**outcome, "text": text + "; ".join(changed[:MAX_NAMED])}
+        return outcome
 
     def _watch(
         self,
@@ -244,14 +276,14 @@ class Coordinator:
         answer = self._ask(lambda session: session.do_app_command(job, COMMAND, question))
         return list(answer["events"])
 
-    def _write_job(self, folder: Path, runs: Sequence[JsonObject]) -> None:
+    def _write_job(self, folder: Path, requests: list[str]) -> None:
         """Write a job in FLARE's form: names of classes that the startup kits allow, and plain values.
 
-        The runs are in the server's part only, and the server passes them on to the sites: FLARE sends a
+        The requests are in the server's part only, and the server passes them on to the sites: FLARE sends a
         site's part of a job in one frame, whose length is limited (`tls.FRAME`).
         """
         sites = [site.name for site in self.startup_kit.project.sites]
-        request = {"requests": [self._request(run) for run in runs]}
+        request = {"requests": requests}
         meta = {
             "name": "graphfed",
             "resource_spec": {},
@@ -274,18 +306,6 @@ class Coordinator:
         write_json(folder / "meta.json", meta)
         write_json(folder / "server" / "config" / "config_fed_server.json", server)
         write_json(folder / "site" / "config" / "config_fed_client.json", site)
-
-    def _request(self, run: JsonObject) -> str:
-        """Write the request of a run, after the checks that every participant makes."""
-        project = self.startup_kit.project
-        times = {
-            "beat": self.timing.beat,
-            "give_up": self.timing.give_up,
-            "patience": self.timing.deadline,
-        }
-        text = canonical({**run, "sites": [site.name for site in project.sites], **times})
-        read_request(text, project)
-        return text
 
     def _results(
         self, job: str, status: str, runs: Sequence[JsonObject], results: Path

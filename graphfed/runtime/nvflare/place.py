@@ -12,7 +12,7 @@ __all__ = ["PER_RUN", "Place", "this_place"]
 #: The environment variable with the settings of the operator, as JSON.
 PLACE = "GRAPHFED_SITE"
 #: Fields of `Place` that belong to one run. They are set when it starts; all others come from the operator.
-PER_RUN = ("clock", "stop_request")
+PER_RUN = ("clock", "request", "stop_request")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Place:
         forbid: Settings, as key=value, that are refused.
         memory: The bytes that a run may allocate; 0 for half of what is available when it starts.
         clock: In a run, seconds by which the clock of this participant is ahead of the server's.
+        request: In a run, the signed request (`signed`).
         stop_request: In a run, the stop request.
     """
 
@@ -43,6 +44,7 @@ class Place:
     forbid: tuple[str, ...] = ()
     memory: int = 0
     clock: float = 0.0
+    request: str = ""
     stop_request: StopRequest = field(default_factory=StopRequest)
 
     @property

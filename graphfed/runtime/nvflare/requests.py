@@ -38,6 +38,8 @@ class Request(Asked):
     """A run that all participants are asked to take part in.
 
     Attributes:
+        project: The name of the project.
+        time: When the coordinator asked, in nanoseconds since 1970; later requests have later times.
         run: The name of the run, which is also the name of its folder.
         program: A program of `apps.PROGRAMS`, or module:function of a module that the operator allows.
         arguments: The arguments of the program. They repeat the name of the run.
@@ -48,6 +50,8 @@ class Request(Asked):
             transfer).
     """
 
+    project: str
+    time: Annotated[int, Field(gt=0)]
     run: str
     program: Annotated[
         str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*(:[A-Za-z_][A-Za-z0-9_]*)?$", max_length=200)
@@ -132,13 +136,14 @@ def read_request(text: object, project: Project) -> Request:
             f"{shown(request.arguments.get('run'))}; they must be the same"
         )
     for what, asked, known in (
+        ("project", request.project, project.name),
         ("sites", request.sites, [site.name for site in project.sites]),
         ("sites of the program", request.arguments.get("sites", request.sites), request.sites),
         ("clients of the sites", request.workers, [list(clients) for clients in project.workers]),
     ):
         if asked != known:
             raise InputError(
-                f"the {what} in the request of the run are not those of the project {project.name!r} in this "
+                f"the {what} in the request of the run are not as in the project {project.name!r} of this "
                 "participant's startup kit; use startup kits that were made together"
             )
     return request
