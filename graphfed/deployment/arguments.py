@@ -1,16 +1,22 @@
-"""The arguments of the programs of a deployment (`participant`), which come from the coordinator."""
+"""The arguments of the programs of a deployment (`participant`), which come from the coordinator, and what
+no participant runs whoever asks for it.
+"""
 
-from typing import Annotated, Literal
+import dataclasses
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from graphfed.errors import InputError
+from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
+from graphfed.methods.base import Method
+from graphfed.methods.common.released import NoiseSettings
+from graphfed.methods.config import CommonSettings
 from graphfed.runs.settings import MAX_SEED
 from graphfed.runtime.nvflare.project import MAX_SECONDS
 from graphfed.runtime.nvflare.requests import Asked, check_name, checked
 
-__all__ = ["Arguments", "check_arguments"]
+__all__ = ["Arguments", "check_arguments", "check_deployable"]
 
 Text = Annotated[str, Field(max_length=200)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
@@ -22,6 +28,7 @@ class PluginArguments(Asked):
     module: Annotated[str, Field(max_length=4000)] | None = None
     distribution: Text | None = None
     version: Text
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
 
 
 class Arguments(Asked):
@@ -76,4 +83,41 @@ def check_arguments(content: JsonObject, num_clients: int) -> None:
         raise InputError(
             f"the arguments of a run name {len(arguments.roster)} clients, and it has {num_clients}; install "
             "the same version of graphfed at all participants"
+        )
+
+
+def check_deployable(method: Method, config: CommonSettings, split: str) -> None:
+    """Refuse what hides nothing from real participants, and what no participant of a deployment can do.
+
+    The coordinator's program and every participant that is not in a rehearsal check this.
+
+    Args:
+        method: The method.
+        config: Its settings.
+        split: The split that every site makes of its data.
+
+    Raises:
+        InputError: The run cannot be deployed; the message says what to choose.
+    """
+    if split.partition(":")[0].lower() == "inductive":
+        raise InputError(
+            f"split {shown(split)} sorts all sensors by longitude, which no participant of a deployment can; "
+            "use a split in time, as in 'time:0.7,0.1,0.2'"
+        )
+    if method.pooled:
+        raise InputError(
+            f"{method.name} needs the data of all clients in one place; choose another method for a "
+            "deployment"
+        )
+    for field in dataclasses.fields(config):
+        if getattr(config, field.name) == "simulated":
+            others = [choice for choice in get_args(field.type) if choice != "simulated"]
+            raise InputError(
+                f"{field.name}=simulated hides nothing from real participants; choose {' or '.join(others)}, "
+                f"as in --set {field.name}={others[0]}"
+            )
+    if isinstance(config, NoiseSettings) and config.noise_seed is not None:
+        raise InputError(
+            "noise_seed hides nothing from real participants: anybody who knows it can remove the noise; "
+            "leave it out, and the noise comes from the entropy of each machine"
         )

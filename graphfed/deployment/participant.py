@@ -31,8 +31,8 @@ import torch
 from pydantic import ValidationError
 
 from graphfed import __version__
-from graphfed.deployment.arguments import check_arguments
-from graphfed.deployment.folder_schema import SiteReport
+from graphfed.deployment.arguments import check_arguments, check_deployable
+from graphfed.deployment.folder_schema import SiteManifest, SiteReport
 from graphfed.deployment.memory import check_memory
 from graphfed.errors import InputError, shown
 from graphfed.federation import CLIENTS, SERVER, Federation, Located, wire
@@ -44,15 +44,16 @@ from graphfed.methods.common.feature_scaling import scale_features
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.plugins import load_plugin
+from graphfed.plugins import code_digest, load_plugin
 from graphfed.runs import folder as files
 from graphfed.runs.checkpoint import Checkpoints, whole_rounds
 from graphfed.runs.diagnostics import diagnose
 from graphfed.runs.model_file import model_arrays, with_weights
 from graphfed.runs.processes import part_of_run
-from graphfed.runs.settings import has_value
+from graphfed.runs.settings import breaks_rule
 from graphfed.runs.train import Event, train
 from graphfed.runtime.interrupts import StopRequest
+from graphfed.runtime.nvflare.requests import differences
 from graphfed.tasks.base import OwnData
 from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.inputs import WorkerPart
@@ -231,6 +232,7 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         with _kept_private(place):
             of_server = kind.read_server(arguments, file)
     folder = contained(place.runs, arguments["run"])
+    _check_same(folder, arguments)
     with _opened(folder, float(arguments["wait"])):
         report = None if site is None else _report(site, method, config, place, whole_rounds(folder, fed))
         agreed, reports = _join(fed, report, folder, arguments, config, kind.agree, of_server)
@@ -241,7 +243,7 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         if of_server is not None and kind.server_part is not None:
             of_server = kind.server_part(of_server, agreed)
         if not (folder / "result.json").exists():
-            _write_manifest(folder, arguments, place, site, agreed, reports)
+            _write_manifest(folder, arguments, place, site, agreed, report, reports)
         local_part = None
         if site is not None:
             local_part = as_configured(kind.part(site, fed.workers[fed.here[0]], task, fed.device), config)
@@ -271,13 +273,27 @@ def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, CommonSett
         )
     config = method.config(**arguments["config"])
     for unwanted in place.forbid:
-        key, _, value = unwanted.partition("=")
-        if has_value(config, key, value):
+        if breaks_rule(config, unwanted):
             raise InputError(
-                f"{place.name} refuses runs with {key}={value}: its operator forbids this value (graphfed "
+                f"{place.name} refuses runs with {unwanted}: its operator forbids this value (graphfed "
                 "site start ... --forbid); choose another value"
             )
+    if not place.rehearsal:
+        _refused_by(place, check_deployable, method, config, str(arguments.get("split", "")))
+        if arguments.get("rehearsal"):
+            raise InputError(
+                f"{place.name} refuses a rehearsal, in which a site writes its part of the outcome for the "
+                "coordinator"
+            )
     return method, config
+
+
+def _refused_by(place: "Place", check: Callable[..., None], *given: object) -> None:
+    """Name this participant in the refusal of a check."""
+    try:
+        check(*given)
+    except InputError as error:
+        raise InputError(f"{place.name} refuses the run: {error}") from None
 
 
 def _check_plugin(name: str, asked: JsonObject, place: "Place") -> None:
@@ -289,13 +305,14 @@ def _check_plugin(name: str, asked: JsonObject, place: "Place") -> None:
     Raises:
         InputError: The method is missing or not allowed; the message says what the operator can do.
     """
-    module = str(asked.get("module", ""))
+    module = str(asked.get("module") or "")
     if module and module in place.allow:
         load_plugin(module)
     here, inside = METHODS.plugin(name), METHODS.module(name)
     if here is not None:
         allowed = any(f"{inside}.".startswith(f"{each}.") for each in place.allow)
         if name in place.methods or allowed:
+            _check_code(name, asked, place)
             return
         raise InputError(
             f"{place.name} does not run the method {name!r} of {here}; its operator can allow it with "
@@ -314,6 +331,16 @@ def _check_plugin(name: str, asked: JsonObject, place: "Place") -> None:
     )
 
 
+def _check_code(name: str, asked: JsonObject, place: "Place") -> None:
+    """Raise InputError unless the plug-in here has the code of the coordinator's."""
+    here = code_digest(METHODS.module(name))
+    if asked.get("sha256", here) != here:
+        raise InputError(
+            f"{place.name} has other code of {METHODS.plugin(name)} than the coordinator (sha256 {here[:16]} "
+            f"and {str(asked['sha256'])[:16]}); install the same version at all participants"
+        )
+
+
 @contextmanager
 def _kept_private(place: "Place") -> Iterator[None]:
     """Write errors about the data only to this participant's console.txt, because they may quote the data."""
@@ -330,6 +357,21 @@ def _own_file(place: "Place") -> Path:
     if place.data is None:
         raise InputError(f"{place.name} was started without data; start it with --data FILE")
     return Path(place.data)
+
+
+def _check_same(folder: Path, arguments: JsonObject) -> None:
+    """Raise InputError if a run of this name was asked for with other arguments here."""
+    file = folder / "manifest.json"
+    if not file.exists():
+        return
+    before = files.read_json(file, SiteManifest).get("asked", {})
+    same = set(before) & set(arguments) - {"wait", "checkpoint_every"}
+    changed = differences({key: before[key] for key in same}, {key: arguments[key] for key in same})
+    if changed:
+        raise InputError(
+            f"the run {folder.name!r} was asked for with other arguments before: {'; '.join(changed[:5])}; "
+            "start a new run"
+        )
 
 
 @contextmanager
@@ -514,11 +556,13 @@ def _write_manifest(
     place: "Place",
     own_data: OwnData | None,
     agreed: JsonObject,
+    report: JsonObject | None,
     reports: JsonObject,
 ) -> None:
     content = {
         "asked": arguments,
         "request": place.request,
+        "data": None if report is None else report["data"],
         "agreed": agreed,
         "joined": reports,
         "schema": None if own_data is None else own_data.schema.to_json(),

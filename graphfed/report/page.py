@@ -244,6 +244,7 @@ def _caveats(subject: Subject) -> list[str]:
     else:
         warnings = [warning.text for warning in comparison.warnings]
     deployed = any(run.deployed for _, run in runs)
+    noised = epsilon([run for _, run in runs]) != "none"
     verified = sorted({site for _, run in runs for site in _verifiers(run)})
     return sentences(
         "caveats",
@@ -251,6 +252,7 @@ def _caveats(subject: Subject) -> list[str]:
         warnings=warnings,
         deployed=deployed,
         verified=verified,
+        noised=noised,
         comparison=comparison,
     )
 

@@ -58,7 +58,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
         data,
         allow=["deployment_programs"],
         check_data=False,
-        options={"site-1": ["--memory", MEMORY]},
+        options={"site-1": ["--memory", MEMORY, "--forbid", "epsilon_x>9"]},
         environment={"server": {"PYTHONPATH": path}},
     )
     with started:
@@ -225,3 +225,57 @@ def test_the_command_ends_with_one_error_and_a_result_names_the_sites_that_verif
     run = result["details"]["run"]
     manifest = json.loads((federation.startup_kits["site-0"] / "runs" / run / "manifest.json").read_text())
     assert '"aggregation":"secure"' in json.loads(manifest["request"])["content"]
+
+
+# ---- what hides nothing ------------------------------------------------------------------------------------
+
+
+def test_a_site_s_own_program_refuses_what_hides_nothing_and_counts_earlier_noise(
+    federation: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The coordinator's program is left out: these requests are signed, and asked of real sites."""
+
+    def asked(run: str, method: str, **settings: Any) -> dict[str, Any]:
+        chosen = get_method(method)
+        config = chosen.config(**{**default_settings(chosen), "rounds": 1, "hidden": 4, **settings})
+        return request(federation.project, chosen, config, run=run, checkpoint_every=60.0)
+
+    simulated = asked("simulated", "fedavg", aggregation="secure", protocols="simulated")
+    runs = [
+        simulated,
+        {
+            **simulated,
+            "run": "flag",
+            "simulated": False,
+            "arguments": {**simulated["arguments"], "run": "flag"},
+        },
+        asked("seeded", "lpgnn", noise_seed=5),
+        asked("above", "lpgnn", epsilon_x=9.5),
+        {
+            "run": "program",
+            "program": "os:system",
+            "arguments": {"run": "program"},
+            "workers": [[0], [1], [2]],
+        },
+        asked("noised-1", "lpgnn", epsilon_x=2.0),
+        asked("noised-2", "lpgnn", epsilon_x=1.0),
+        asked("plain", "fedavg"),
+    ]
+    ended = outcomes_of(federation, runs, tmp_path)
+    for name, said in {
+        "simulated": "hide nothing from real participants; choose protocols=real",
+        "flag": "protocols=simulated hides nothing from real participants",
+        "seeded": "noise_seed hides nothing from real participants",
+        "above": "site-1 refuses runs with epsilon_x>9: its operator forbids this value",
+        "program": "does not run the program 'os:system'",
+    }.items():
+        assert ended[name]["kind"] == "input", ended[name]
+        assert said in ended[name]["text"]
+    for name in ("noised-1", "noised-2", "plain"):
+        assert ended[name]["kind"] == "done", ended[name]
+    site = str(federation.startup_kits["site-0"])
+    assert main(["site", "sent", site, "noised-2"]) == DONE
+    text = " ".join(capsys.readouterr().out.split())
+    assert "noised values of the same data in other runs of this site: 1 runs (noised-1: ldp(" in text
+    assert main(["site", "sent", site, "plain"]) == DONE
+    assert "noised values" not in capsys.readouterr().out

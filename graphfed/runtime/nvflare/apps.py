@@ -118,6 +118,11 @@ class _App:
         allowed = allowed_memory(place.memory) if torch.device(place.device).type == "cpu" else None
         try:
             contained(place.runs, run.run)
+            if run.simulated and not place.rehearsal:
+                raise InputError(
+                    f"{place.name} refuses the run: simulated protocols hide nothing from real participants; "
+                    "choose protocols=real"
+                )
             with limited_memory(allowed):
                 _program(run.program, place)(fed, run.arguments, log, place)
             return {"kind": "done"}, plain(fed.ledger.to_json())

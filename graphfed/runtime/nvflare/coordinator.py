@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, TypeVar
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import JsonObject, copy_files, parse_json, read_regular, write_json
 from graphfed.runtime.interrupts import StopRequest
-from graphfed.runtime.nvflare.signed import Refused, check_statements, content_of, differences, sign_request
+from graphfed.runtime.nvflare.requests import differences
+from graphfed.runtime.nvflare.signed import Refused, check_statements, content_of, sign_request
 from graphfed.runtime.nvflare.startup_kits import StartupKit
 from graphfed.runtime.nvflare.status import open_session
 

@@ -29,6 +29,8 @@ class Place:
         methods: The only methods that may run here; () for all.
         forbid: Settings, as key=value, that are refused.
         memory: The bytes that a run may allocate; 0 for half of what is available when it starts.
+        rehearsal: Whether all participants are on one machine for a rehearsal, in which runs are accepted
+            that hide nothing.
         clock: In a run, seconds by which the clock of this participant is ahead of the server's.
         request: In a run, the signed request (`signed`).
         stop_request: In a run, the stop request.
@@ -43,6 +45,7 @@ class Place:
     methods: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     memory: int = 0
+    rehearsal: bool = False
     clock: float = 0.0
     request: str = ""
     stop_request: StopRequest = field(default_factory=StopRequest)

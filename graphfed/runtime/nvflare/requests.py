@@ -7,6 +7,7 @@ program of the run checks the arguments with a model of its own.
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,7 +17,7 @@ from graphfed.files import JsonObject, parse_json
 from graphfed.runtime.nvflare.project import MAX_SECONDS, Project
 from graphfed.validation import explain_content
 
-__all__ = ["Asked", "Request", "canonical", "check_name", "checked", "read_request"]
+__all__ = ["Asked", "Request", "canonical", "check_name", "checked", "differences", "read_request"]
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -174,3 +175,26 @@ def canonical(content: object) -> str:
         The text: keys sorted, no spaces.
     """
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def differences(asked: object, found: object, path: str = "") -> list[str]:
+    """Name what differs between two plain values.
+
+    Args:
+        asked: What was asked for.
+        found: What was found.
+        path: The keys of the two values.
+
+    Returns:
+        One phrase for each difference, as in "arguments.config.rounds is 5 instead of 3".
+    """
+    if isinstance(asked, Mapping) and isinstance(found, Mapping):
+        keys = sorted(asked.keys() | found.keys())
+        return [
+            each
+            for key in keys
+            for each in differences(asked.get(key), found.get(key), f"{path}.{key}" if path else str(key))
+        ]
+    # True == 1 in Python, and not in JSON.
+    same = canonical(asked) == canonical(found)
+    return [] if same else [f"{path} is {shown(found)} instead of {shown(asked)}"]

@@ -51,7 +51,6 @@ __all__ = [
     "accepted",
     "check_statements",
     "content_of",
-    "differences",
     "digest",
     "sign_request",
     "sign_statement",
@@ -227,29 +226,6 @@ def _use_once(asked_at: int, file: Path) -> None:
             "the clock of the coordinator was set back; start the run again"
         )
     write_json(file, {"newest": asked_at})
-
-
-def differences(asked: object, found: object, path: str = "") -> list[str]:
-    """Name what differs between two plain values.
-
-    Args:
-        asked: What was asked for.
-        found: What was found.
-        path: The keys of the two values.
-
-    Returns:
-        One phrase for each difference, as in "arguments.config.rounds is 5 instead of 3".
-    """
-    if isinstance(asked, Mapping) and isinstance(found, Mapping):
-        keys = sorted(asked.keys() | found.keys())
-        return [
-            each
-            for key in keys
-            for each in differences(asked.get(key), found.get(key), f"{path}.{key}" if path else str(key))
-        ]
-    # True == 1 in Python, and not in JSON.
-    same = canonical(asked) == canonical(found)
-    return [] if same else [f"{path} is {shown(found)} instead of {shown(asked)}"]
 
 
 # ---- statements --------------------------------------------------------------------------------------------
