@@ -189,6 +189,15 @@ def test_protections_that_disagree_are_refused(
         check_statements(statements, request, kits["coordinator"], ledger_of(**server_says))
 
 
+@pytest.mark.parametrize("settings", [{"node_ids": "simulated"}, {"noise_seed": 0}])
+def test_a_simulation_that_the_coordinator_asked_for_is_verified(
+    settings: dict[str, Any], kits: Mapping[str, StartupKit]
+) -> None:
+    run = {**RUN, "arguments": {"run": "fedavg-1", "config": settings}}
+    request, ledger = sign_request(run, kits["coordinator"]), ledger_of(features="simulated")
+    assert check_statements(statements_of(kits, request, ledger), request, kits["coordinator"], ledger)
+
+
 def test_a_statement_about_an_earlier_request_of_the_same_run_is_refused(
     kits: Mapping[str, StartupKit],
 ) -> None:

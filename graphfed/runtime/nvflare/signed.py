@@ -313,7 +313,7 @@ def _compare(said: Mapping[str, Statement], asked: Request, ledger: Mapping[str,
         sent = {tuple(each) for each in statement.sent}
         union |= sent
         for name, to, protection in sorted(sent):
-            if protection == "simulated" and not asked.simulated:
+            if protection == "simulated" and not _asks_to_simulate(asked):
                 raise Refused(f"{site} states that the protection of {shown(name)} was only simulated")
             if reported is not None and to == "server" and (name, to, protection) not in reported:
                 raise Refused(
@@ -325,6 +325,12 @@ def _compare(said: Mapping[str, Statement], asked: Request, ledger: Mapping[str,
             f"the server reports that sites sent {shown(name)} with the protection {shown(protection)}, and "
             "no site states that"
         )
+
+
+def _asks_to_simulate(asked: Request) -> bool:
+    """Return whether the coordinator asked for simulated protocols or keys, or for noise from a seed."""
+    settings = asked.arguments.get("config") or {}
+    return asked.simulated or "simulated" in settings.values() or settings.get("noise_seed") is not None
 
 
 def _instead(name: str, reported: set[tuple[str, str, str]]) -> str:
