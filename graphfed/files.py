@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Container, Iterator, Mapping
@@ -18,6 +19,8 @@ from graphfed.errors import GraphfedError, InputError
 __all__ = [
     "JsonObject",
     "check_regular",
+    "contained",
+    "copy_files",
     "parse_json",
     "plain",
     "plain_object",
@@ -56,6 +59,46 @@ def check_regular(path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
+
+
+def contained(folder: Path, name: str) -> Path:
+    """Join a name from an untrusted source to a folder.
+
+    Args:
+        folder: The folder.
+        name: The name of something inside it.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: The path leaves the folder, by the name itself or through a symbolic link.
+    """
+    path = folder / name
+    inside, root = path.resolve(), folder.resolve()
+    if root == inside or root not in inside.parents:
+        raise InputError(
+            f"{name[:200]!r} is outside the folder {folder}; give the name of something inside it"
+        )
+    return path
+
+
+def copy_files(source: Path, target: Path, *leave_out: str) -> None:
+    """Copy the regular files of a folder and of the folders in it. Nothing is copied through symbolic links.
+
+    Args:
+        source: The folder.
+        target: The folder to copy to; it may exist.
+        leave_out: Patterns of names that are not copied.
+    """
+    patterns = shutil.ignore_patterns(*leave_out)
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        modes = {name: os.lstat(os.path.join(folder, name)).st_mode for name in names}
+        special = {name for name, mode in modes.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))}
+        return special | patterns(folder, names)
+
+    shutil.copytree(source, target, ignore=left_out, dirs_exist_ok=True)
 
 
 def read_start(path: Path, size: int, what: str = "") -> bytes:

@@ -1,9 +1,11 @@
-"""Measures of memory, for predictions of what a run needs."""
+"""Measures of memory, for predictions of what a run needs, and the limit of a process."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["memory_bytes", "peak_memory"]
+__all__ = ["allowed_memory", "is_out_of_memory", "limited_memory", "memory_bytes", "peak_memory"]
 
 
 def peak_memory() -> int:
@@ -37,3 +39,60 @@ def memory_bytes() -> tuple[int | None, int | None]:
     except (OSError, ValueError):
         return available, total
     return max(0, min(available, left)), min(total, limit)
+
+
+def allowed_memory(given: int) -> int | None:
+    """Return how much memory a run of a deployment may take.
+
+    Args:
+        given: What the operator of the participant allows, in bytes; 0 for half of what is available now.
+
+    Returns:
+        Bytes; None if nothing was given and the system does not report what is available.
+    """
+    available, _ = memory_bytes()
+    return given or (None if available is None else available // 2)
+
+
+@contextmanager
+def limited_memory(more: int | None) -> Iterator[None]:
+    """Let this process allocate only so much more memory in a block; more fails as on a full machine.
+
+    Args:
+        more: Bytes, in addition to what the process has allocated at the start; None for no limit.
+
+    Yields:
+        Nothing. On systems other than Linux there is no limit.
+    """
+    import resource
+
+    status = Path("/proc/self/status")
+    if more is None or not status.exists():
+        yield
+        return
+    present = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = int(present.split()[1]) * 1024 + more
+    known = [bound for bound in (before, hard) if bound != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([limit, *known]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Tell whether an exception, or one of its causes, says that memory could not be allocated.
+
+    Args:
+        error: The exception.
+
+    Returns:
+        Whether it does.
+    """
+    while error is not None:
+        # torch raises RuntimeError for its CPU allocator.
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

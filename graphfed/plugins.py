@@ -27,7 +27,15 @@ from graphfed.errors import InputError, shown
 from graphfed.loading import load_object
 from graphfed.terminal import say
 
-__all__ = ["Plugin", "Registry", "check_plugins", "installed_names", "load_plugin", "load_plugins"]
+__all__ = [
+    "Plugin",
+    "Registry",
+    "check_plugins",
+    "code_digest",
+    "installed_names",
+    "load_plugin",
+    "load_plugins",
+]
 
 T = TypeVar("T")
 
@@ -409,6 +417,31 @@ def check_plugins(recorded: Sequence[Mapping[str, Any]], folder: Path) -> None:
             _warn(
                 f"the run in {folder} was made with {what} {version}, and {here} is here; results may differ"
             )
+
+
+def code_digest(module: str) -> str:
+    """Digest the Python files of the package of a module, without importing it.
+
+    Args:
+        module: The module.
+
+    Returns:
+        The SHA-256 of the names and contents of the files, in hexadecimal; "" if there are none.
+    """
+    top = module.partition(".")[0]
+    spec = sys.modules[top].__spec__ if top in sys.modules else importlib.util.find_spec(top)
+    if spec is None:
+        return ""
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    files = [(file.relative_to(folder), file) for folder in folders for file in folder.rglob("*.py")]
+    files = files or [(Path(file.name), file) for file in [Path(spec.origin or "")] if file.is_file()]
+    if not files:
+        return ""
+    digest = hashlib.sha256()
+    for name, file in sorted(files):
+        content = file.read_bytes()
+        digest.update(f"{name.as_posix()} {len(content)} ".encode() + content)
+    return digest.hexdigest()
 
 
 def installed_names(group: str) -> list[str]:

@@ -6,6 +6,7 @@ options of a run names them with `with_options` and receives them as one object 
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,25 @@ def whole_number(text: str) -> int:
         return int(text)
     except ValueError:
         raise typer.BadParameter(f"{text[:60]!r} is not a whole number") from None
+
+
+def byte_count(text: str) -> int:
+    """Parse a number of bytes.
+
+    Args:
+        text: What was typed, as in 500MB or 4GB.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        typer.BadParameter: It is not a positive number with a unit; the message repeats the text.
+    """
+    units = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+    form = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?([KMGT]B)", text.strip().upper())
+    if form is None or not float(form[1]):
+        raise typer.BadParameter(f"{text[:60]!r} is not a number of bytes, as in 500MB or 4GB")
+    return int(float(form[1]) * units[form[2]])
 
 
 def _load_plugins(context: typer.Context, modules: list[str] | None) -> list[str] | None:

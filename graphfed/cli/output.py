@@ -75,6 +75,9 @@ def summary(result: "Result") -> str:
         f"{human_seconds(result.seconds['total'])}",
         f"files: {result.folder}",
     ]
+    if "verified" in result.details:
+        sites = ", ".join(result.details["verified"]["sites"])
+        lines.insert(3, f"verified by {sites}: each has signed that it ran this request, and what it sent")
     if "diverged_in_round" in result.details:
         lost = result.details["diverged_in_round"]
         lines.insert(

@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from graphfed.cli.options import Json, whole_number
+from graphfed.cli.options import Json, byte_count, whole_number
 from graphfed.cli.output import fill, show
 from graphfed.errors import GraphfedError, InputError, did_you_mean
 from graphfed.terminal import make_table, print_line
@@ -68,7 +69,8 @@ Forbid = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="A setting that this site refuses, as in maps=identity. Give the option once per setting.",
+        help="A setting that this site refuses, as in maps=identity, or 'epsilon>1' for every larger number "
+        "and 'noise<1' for every smaller one. Give the option once per setting.",
     ),
 ]
 
@@ -181,6 +183,19 @@ def site_start(
     allow: Allow = None,
     methods: Methods = None,
     forbid: Forbid = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            parser=byte_count,
+            metavar="BYTES",
+            help="The memory that a run may take on this machine, as in 4GB (default: half of what is "
+            "available when the run starts).",
+        ),
+    ] = None,
+    rehearsal: Annotated[
+        bool,
+        typer.Option("--rehearsal", hidden=True, help="Accept runs that hide nothing, on this machine only."),
+    ] = False,
     check_data: Annotated[
         bool,
         typer.Option(
@@ -237,6 +252,8 @@ def site_start(
         allow=allow or (),
         methods=_named_methods(methods),
         forbid=forbid or (),
+        memory=memory or 0,
+        rehearsal=rehearsal,
         say=print_line,
     )
 
@@ -291,18 +308,30 @@ def _named_methods(methods: str | None) -> list[str]:
 
 
 def _check_forbidden(pair: str) -> None:
-    """Raise InputError unless the pair is KEY=VALUE of a setting: a rule that is misread protects nothing."""
+    """Raise InputError unless the pair is a rule about a setting: a rule that is misread protects nothing."""
     from graphfed.methods.registry import METHODS
-    from graphfed.runs.settings import settings_of, unusable_value
+    from graphfed.runs.settings import RULE, settings_of, unusable_value
 
-    key, equals, value = pair.partition("=")
-    if not equals or not value:
-        raise InputError(f"--forbid {pair!r} cannot be read; write KEY=VALUE, as in maps=identity")
+    parts = RULE.fullmatch(pair)
+    if parts is None:
+        raise InputError(
+            f"--forbid {pair!r} cannot be read; write KEY=VALUE, as in maps=identity, or KEY>NUMBER, as in "
+            "epsilon>1"
+        )
+    key, sign, value = parts.groups()
     methods = METHODS.usable().values()
     owners = [method for method in methods if key in {setting.name for setting in settings_of(method)}]
     if not owners:
         known = {setting.name for method in methods for setting in settings_of(method)}
         raise InputError(f"--forbid {pair!r}: no method has the setting {key!r}; {did_you_mean(key, known)}")
+    if sign != "=":
+        try:
+            limit = float(value)
+        except ValueError:
+            limit = math.nan
+        if not math.isfinite(limit):
+            raise InputError(f"--forbid {pair!r} would protect nothing: {value!r} is not a number")
+        return
     complaints = [unusable_value(method, key, value) for method in owners]
     if all(complaints):
         raise InputError(f"--forbid {pair!r} would protect nothing: {complaints[0]}")
@@ -355,7 +384,7 @@ def site_sent(
     """
     from dataclasses import asdict
 
-    from graphfed.report.sent import last_run, sent_in
+    from graphfed.report.sent import last_run, released_before, released_in, sent_in
     from graphfed.runs.progress import human_bytes
 
     folder = last_run(startup_kit / "runs", run)
@@ -374,3 +403,14 @@ def site_sent(
         )
         print_line(fill(line.description, "  "))
         print_line(fill(f"protection: {line.protection}", "  "))
+    if released_in(folder):
+        earlier = released_before(folder)
+        named = ", ".join(f"{run}: {' and '.join(noised)}" for run, noised in earlier.items())
+        print_line()
+        print_line(
+            fill(
+                f"noised values of the same data in other runs of this site: {len(earlier)} runs"
+                + (f" ({named})" if earlier else "")
+                + ". The budgets of all runs add up, and graphfed limits no sum over runs"
+            )
+        )

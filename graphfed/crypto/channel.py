@@ -82,7 +82,16 @@ except ImportError:
         f"install it: {how_to_install('deploy')}"
     ) from None
 
-__all__ = ["OVERHEAD", "Channel", "ChannelError", "Handshake", "Identity"]
+__all__ = [
+    "OVERHEAD",
+    "Channel",
+    "ChannelError",
+    "Handshake",
+    "Identity",
+    "Signer",
+    "check_signature",
+    "read_certificate",
+]
 
 _PROTOCOL = b"graphfed channel 1"
 _NUMBER_BYTES, _TAG_BYTES, _BLOCK_BYTES = 8, 16, 16
@@ -156,7 +165,7 @@ class Identity:
             InputError: A file is missing or has other contents, the key does not belong to the certificate,
                 or peers would refuse the certificate.
         """
-        local_certificate, root_certificate = _read_certificate(certificate), _read_certificate(root)
+        local_certificate, root_certificate = read_certificate(certificate), read_certificate(root)
         private_key = _read_key(key)
         try:
             name = _site_of(local_certificate, root_certificate)
@@ -184,6 +193,56 @@ class Identity:
         if isinstance(self._key, rsa.RSAPrivateKey):
             return self._key.sign(message, _pss(), hashes.SHA256())
         return self._key.sign(message, ec.ECDSA(hashes.SHA256()))
+
+    @property
+    def encoded_certificate(self) -> bytes:
+        """The certificate in DER form."""
+        return self.certificate.public_bytes(serialization.Encoding.DER)
+
+
+@dataclass(frozen=True)
+class Signer:
+    """The author of a signature.
+
+    Attributes:
+        name: The common name in its certificate.
+        role: Its role in the project, as the certificate names it; "" if it names none.
+    """
+
+    name: str
+    role: str
+
+
+def check_signature(root: x509.Certificate, encoded: bytes, message: bytes, signature: bytes) -> Signer:
+    """Check who has signed a message.
+
+    Args:
+        root: The root's certificate.
+        encoded: The signer's certificate in DER form.
+        message: The message.
+        signature: Its signature by `Identity.sign`.
+
+    Returns:
+        The signer.
+
+    Raises:
+        ChannelError: The certificate cannot be trusted, or the signature is wrong.
+    """
+    try:
+        certificate = x509.load_der_x509_certificate(encoded)
+    except Exception as error:  # unknown bytes can break a parser in many ways
+        raise ChannelError(f"its certificate cannot be read ({type(error).__name__})") from None
+    try:
+        name = _site_of(certificate, root)
+    except ValueError as why:
+        raise ChannelError(f"its certificate cannot be trusted: {why}") from None
+    if not _is_signed(certificate, message, signature):
+        raise ChannelError(
+            f"it was altered after {shown(name)} had signed it, or another participant made it"
+        )
+    # FLARE's form of a role.
+    roles = certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
+    return Signer(name, ", ".join(str(role.value) for role in roles))
 
 
 def _pss() -> padding.PSS:
@@ -259,8 +318,18 @@ def _read(path: Path) -> bytes:
         ) from None
 
 
-def _read_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate in PEM form."""
+def read_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate in PEM form.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The certificate.
+
+    Raises:
+        InputError: The file cannot be read, or is no certificate.
+    """
     content = _read(path)
     try:
         return x509.load_pem_x509_certificate(content)

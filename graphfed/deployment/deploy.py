@@ -13,19 +13,18 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import get_args
 
 import torch
 
+from graphfed.deployment.arguments import check_deployable
 from graphfed.deployment.folder_schema import DeployedResult, SiteManifest
 from graphfed.deployment.participant import check_sets_up_again
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import JsonObject, write_bytes, write_json
 from graphfed.methods.base import Method
-from graphfed.methods.common.released import NoiseSettings
 from graphfed.methods.config import CommonSettings, ProtocolSettings
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.plugins import Plugin, check_plugins
+from graphfed.plugins import Plugin, check_plugins, code_digest
 from graphfed.runs import folder as files
 from graphfed.runs.config import checked_training
 from graphfed.runs.folder_schema import LedgerFile
@@ -87,11 +86,6 @@ def deploy(
         GraphfedError: The server or a site was away for longer than the patience of the project.
         Interrupted: SIGINT or SIGTERM came. `graphfed.resume` continues from what was saved.
     """
-    if split.partition(":")[0].lower() == "inductive":
-        raise InputError(
-            f"split {shown(split)} sorts all sensors by longitude, which no participant of a deployment can; "
-            "use a split in time, as in 'time:0.7,0.1,0.2'"
-        )
     task = more.pop("task", None)
     if task is not None and get_task(task).only_simulated:
         raise InputError(
@@ -107,23 +101,7 @@ def deploy(
     if method is not None and issubclass(get_method(method).config, ProtocolSettings):
         given = {"protocols": "real", **given}  # participants are real, so simulated protocols hide nothing
     chosen, config, split_seed = checked_training(method, given, rounds, seed)
-    if chosen.pooled:
-        raise InputError(
-            f"{chosen.name} needs the data of all clients in one place; choose another method for a "
-            "deployment"
-        )
-    for field in dataclasses.fields(config):
-        if getattr(config, field.name) == "simulated":
-            others = [choice for choice in get_args(field.type) if choice != "simulated"]
-            raise InputError(
-                f"{field.name}=simulated hides nothing from real participants; choose {' or '.join(others)}, "
-                f"as in --set {field.name}={others[0]}"
-            )
-    if isinstance(config, NoiseSettings) and config.noise_seed is not None:
-        raise InputError(
-            "noise_seed hides nothing from real participants: anybody who knows it can remove the noise; "
-            "leave it out, and the noise comes from the entropy of each machine"
-        )
+    check_deployable(chosen, config, split)
     loaded = load_startup_kit(Path(startup_kit))
     folder = files.chosen_folder(out, f"{chosen.name}-{loaded.project.name}")
     assert folder is not None
@@ -258,7 +236,7 @@ def request(
     arguments = {
         "run": run,
         "method": method.name,
-        "plugin": _named(METHODS.plugin(method.name)),
+        "plugin": _named(METHODS.plugin(method.name), METHODS.module(method.name)),
         "config": dataclasses.asdict(config),
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "split": split,
@@ -280,18 +258,25 @@ def request(
     }
 
 
-def _named(plugin: Plugin | None) -> dict[str, str] | None:
-    """Return how sites recognise the plug-in of a method: its name and version; code is never sent."""
+def _named(plugin: Plugin | None, module: str) -> dict[str, str] | None:
+    """Return how sites recognise the plug-in of a method: name, version and digest; code is never sent."""
     if plugin is None:
         return None
-    return {"module" if plugin.given else "distribution": plugin.name, "version": plugin.version}
+    return {
+        "module" if plugin.given else "distribution": plugin.name,
+        "version": plugin.version,
+        "sha256": code_digest(module),
+    }
 
 
-def check_outcome(outcomes: Sequence[JsonObject]) -> None:
-    """Raise the error with which a run ended.
+def check_outcome(outcomes: Sequence[JsonObject]) -> JsonObject:
+    """Return the outcome of a run, or raise the error with which it ended.
 
     Args:
         outcomes: The outcomes of the runs of a request; the last one counts.
+
+    Returns:
+        The outcome of a run that is done.
 
     Raises:
         InputError: A participant could not use what it was asked, or its data.
@@ -308,6 +293,7 @@ def check_outcome(outcomes: Sequence[JsonObject]) -> None:
             raise Interrupted(outcome["text"])
         case "failed" | "lost":
             raise GraphfedError(outcome["text"])
+    return outcome
 
 
 def _run_to_end(
@@ -343,8 +329,8 @@ def _run_to_end(
             stop_request=stop_request,
             results=Path(results),
         )
-        check_outcome(outcomes)
-        return _write(folder, Path(results) / asked["run"], method, config, startup_kit, asked)
+        verified = check_outcome(outcomes)["verified"]
+        return _write(folder, Path(results) / asked["run"], method, config, startup_kit, asked, verified)
 
 
 def _write(
@@ -354,6 +340,7 @@ def _write(
     config: CommonSettings,
     startup_kit: StartupKit,
     asked: JsonObject,
+    verified: JsonObject,
 ) -> Result:
     """Write the files of the coordinator from those of the server in `served`, the result last."""
     server_result = files.read_json(served / "result.json", DeployedResult)
@@ -393,6 +380,7 @@ def _write(
         details={
             **server_result["details"],
             "run": asked["run"],
+            "verified": verified,
             "changed_settings": {},
             "test_confusion": server_result["test_confusion"],
             "wire": server_result["wire"],

@@ -33,26 +33,29 @@ import torch
 from pydantic import ValidationError
 
 from graphfed import __version__
-from graphfed.deployment.folder_schema import SiteReport
+from graphfed.deployment.arguments import check_arguments, check_deployable
+from graphfed.deployment.folder_schema import SiteManifest, SiteReport
+from graphfed.deployment.memory import check_memory
 from graphfed.errors import InputError, shown
 from graphfed.federation import CLIENTS, SERVER, Federation, Located, wire
 from graphfed.federation.series import TaskData
-from graphfed.files import JsonObject, read_regular, read_tensors, write_bytes, write_json
+from graphfed.files import JsonObject, contained, read_regular, read_tensors, write_bytes, write_json
 from graphfed.methods.base import Method, Task
 from graphfed.methods.common.entity_alignment import AlignmentSettings, count_owners
 from graphfed.methods.common.feature_scaling import scale_features
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.plugins import load_plugin
+from graphfed.plugins import code_digest, load_plugin
 from graphfed.runs import folder as files
 from graphfed.runs.checkpoint import Checkpoints, whole_rounds
 from graphfed.runs.diagnostics import diagnose
 from graphfed.runs.model_file import model_arrays, with_weights
 from graphfed.runs.processes import part_of_run
-from graphfed.runs.settings import has_value
+from graphfed.runs.settings import breaks_rule
 from graphfed.runs.train import Event, train
 from graphfed.runtime.interrupts import StopRequest
+from graphfed.runtime.nvflare.requests import differences
 from graphfed.tasks.base import OwnData
 from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.inputs import WorkerPart
@@ -175,7 +178,8 @@ def predict_place(
         InputError: This participant cannot take part, has no finished run of this name, or the method would
             release noised values a second time.
     """
-    check_sets_up_again(_accepted(arguments, place)[0], str(arguments["run"]))
+    check_arguments(arguments, fed.num_clients)
+    check_sets_up_again(_accepted(arguments, place)[0], arguments["run"])
     with _taking_part(fed, arguments, place) as part:
         if not (part.folder / "result.json").exists():
             raise InputError(f"{place.name} has no finished run {arguments['run']!r}; train the model first")
@@ -188,15 +192,12 @@ def predict_place(
             logits = part.method.predict(fed, state, part.config, "all")
             evaluation = get_task(part.task.name).evaluation
             predictions = fed.clients.run(evaluation.keep, evaluation.at_clients(part.data), logits)
-        stamp = str(arguments["stamp"])
-        if not re.fullmatch(r"[0-9-]{1,40}", stamp):
-            raise InputError(
-                f"the time stamp {shown(stamp)} cannot be used; it must consist of digits and dashes"
-            )
+        stamp = arguments["stamp"]
         if part.site is not None:
             tables = _tables(part, fed.local_parts(predictions))
             files.write_predictions(part.folder / f"predictions-{stamp}.parquet", tables)
         write_json(part.folder / f"ledger-{stamp}.json", files.plain(fed.ledger.to_json()))
+        write_bytes(part.folder / f"request-{stamp}.json", place.request.encode())
 
 
 def check_sets_up_again(method: Method, run: str) -> None:
@@ -220,7 +221,8 @@ def check_sets_up_again(method: Method, run: str) -> None:
 @contextmanager
 def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iterator[_Part]:
     """Join a run: check the request, read the data of this participant, and agree with the others."""
-    torch.set_default_dtype(getattr(torch, _one_of(arguments, "dtype", ("float32", "float64"))))
+    check_arguments(arguments, fed.num_clients)
+    torch.set_default_dtype(getattr(torch, arguments["dtype"]))
     method, config = _accepted(arguments, place)
     kind, site, of_server = first_task(method).data.participants, None, None
     if fed.here:
@@ -231,15 +233,19 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         file = _own_file(place)
         with _kept_private(place):
             of_server = kind.read_server(arguments, file)
-    folder = place.runs / arguments["run"]
+    folder = contained(place.runs, arguments["run"])
+    _check_same(folder, arguments)
     with _opened(folder, float(arguments["wait"])):
         report = None if site is None else _report(site, method, config, place, whole_rounds(folder, fed))
         agreed, reports = _join(fed, report, folder, arguments, config, kind.agree, of_server)
         task = kind.task(agreed)
+        check_memory(
+            place, method, config, task, lambda: 0 if site is None else kind.memory(site, method, config)
+        )
         if of_server is not None and kind.server_part is not None:
             of_server = kind.server_part(of_server, agreed)
         if not (folder / "result.json").exists():
-            _write_manifest(folder, arguments, site, agreed, reports)
+            _write_manifest(folder, arguments, place, site, agreed, report, reports)
         local_part = None
         if site is not None:
             local_part = as_configured(kind.part(site, fed.workers[fed.here[0]], task, fed.device), config)
@@ -256,13 +262,6 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
 # ---- what is asked -----------------------------------------------------------------------------------------
 
 
-def _one_of(arguments: JsonObject, key: str, known: Sequence[str]) -> str:
-    value = arguments[key]
-    if value not in known:
-        raise InputError(f"{key} {shown(value)} cannot be used; expected {' or '.join(known)}")
-    return str(value)
-
-
 def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, CommonSettings]:
     """Return the method and its settings; InputError if the operator of this participant refuses them."""
     name = str(arguments["method"])
@@ -276,13 +275,27 @@ def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, CommonSett
         )
     config = method.config(**arguments["config"])
     for unwanted in place.forbid:
-        key, _, value = unwanted.partition("=")
-        if has_value(config, key, value):
+        if breaks_rule(config, unwanted):
             raise InputError(
-                f"{place.name} refuses runs with {key}={value}: its operator forbids this value (graphfed "
+                f"{place.name} refuses runs with {unwanted}: its operator forbids this value (graphfed "
                 "site start ... --forbid); choose another value"
             )
+    if not place.rehearsal:
+        _refused_by(place, check_deployable, method, config, str(arguments.get("split", "")))
+        if arguments.get("rehearsal"):
+            raise InputError(
+                f"{place.name} refuses a rehearsal, in which a site writes its part of the outcome for the "
+                "coordinator"
+            )
     return method, config
+
+
+def _refused_by(place: "Place", check: Callable[..., None], *given: object) -> None:
+    """Name this participant in the refusal of a check."""
+    try:
+        check(*given)
+    except InputError as error:
+        raise InputError(f"{place.name} refuses the run: {error}") from None
 
 
 def _check_plugin(name: str, asked: JsonObject, place: "Place") -> None:
@@ -294,13 +307,14 @@ def _check_plugin(name: str, asked: JsonObject, place: "Place") -> None:
     Raises:
         InputError: The method is missing or not allowed; the message says what the operator can do.
     """
-    module = str(asked.get("module", ""))
+    module = str(asked.get("module") or "")
     if module and module in place.allow:
         load_plugin(module)
     here, inside = METHODS.plugin(name), METHODS.module(name)
     if here is not None:
         allowed = any(f"{inside}.".startswith(f"{each}.") for each in place.allow)
         if name in place.methods or allowed:
+            _check_code(name, asked, place)
             return
         raise InputError(
             f"{place.name} does not run the method {name!r} of {here}; its operator can allow it with "
@@ -319,6 +333,16 @@ def _check_plugin(name: str, asked: JsonObject, place: "Place") -> None:
     )
 
 
+def _check_code(name: str, asked: JsonObject, place: "Place") -> None:
+    """Raise InputError unless the plug-in here has the code of the coordinator's."""
+    here = code_digest(METHODS.module(name))
+    if asked.get("sha256", here) != here:
+        raise InputError(
+            f"{place.name} has other code of {METHODS.plugin(name)} than the coordinator (sha256 {here[:16]} "
+            f"and {str(asked['sha256'])[:16]}); install the same version at all participants"
+        )
+
+
 @contextmanager
 def _kept_private(place: "Place") -> Iterator[None]:
     """Write errors about the data only to this participant's console.txt, because they may quote the data."""
@@ -335,6 +359,21 @@ def _own_file(place: "Place") -> Path:
     if place.data is None:
         raise InputError(f"{place.name} was started without data; start it with --data FILE")
     return Path(place.data)
+
+
+def _check_same(folder: Path, arguments: JsonObject) -> None:
+    """Raise InputError if a run of this name was asked for with other arguments here."""
+    file = folder / "manifest.json"
+    if not file.exists():
+        return
+    before = files.read_json(file, SiteManifest).get("asked", {})
+    same = set(before) & set(arguments) - {"wait", "checkpoint_every"}
+    changed = differences({key: before[key] for key in same}, {key: arguments[key] for key in same})
+    if changed:
+        raise InputError(
+            f"the run {folder.name!r} was asked for with other arguments before: {'; '.join(changed[:5])}; "
+            "start a new run"
+        )
 
 
 @contextmanager
@@ -535,10 +574,18 @@ def _agree(
 
 
 def _write_manifest(
-    folder: Path, arguments: JsonObject, own_data: OwnData | None, agreed: JsonObject, reports: JsonObject
+    folder: Path,
+    arguments: JsonObject,
+    place: "Place",
+    own_data: OwnData | None,
+    agreed: JsonObject,
+    report: JsonObject | None,
+    reports: JsonObject,
 ) -> None:
     content = {
         "asked": arguments,
+        "request": place.request,
+        "data": None if report is None else report["data"],
         "agreed": agreed,
         "joined": reports,
         "schema": None if own_data is None else own_data.schema.to_json(),

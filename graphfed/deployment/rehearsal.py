@@ -88,7 +88,15 @@ def train_run(
         stop_request = stack.enter_context(listening())
         plugin = METHODS.module(config.method.name)
         allow = [plugin] if plugin else []
-        loopback = Loopback(project, home, data, threads=config.client_threads, allow=allow, check_data=False)
+        loopback = Loopback(
+            project,
+            home,
+            data,
+            threads=config.client_threads,
+            allow=allow,
+            check_data=False,
+            rehearsal=True,
+        )
         federation = stack.enter_context(loopback)
         ended = run_on_loopback(
             federation,

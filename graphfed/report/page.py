@@ -4,7 +4,7 @@ The figures of a comparison are those of comparison.json; only the paired test i
 is in the templates. The page needs no network and runs no script.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from graphfed import __version__
@@ -224,6 +224,12 @@ def _readings_caveats(subject: Subject, figures: Figures, tested: SensorErrors |
     return [] if found is None else sentences("readings_caveats", readings=found)
 
 
+def _verifiers(run: Run) -> list[str]:
+    """Return the sites whose signed statements about a deployed run were verified."""
+    verified = run.result.details.get("verified")
+    return verified["sites"] if isinstance(verified, Mapping) else []
+
+
 def _caveats(subject: Subject) -> list[str]:
     """Return what a reader must know about the runs before trusting the figures."""
     runs = [(label, run) for label, those in subject.rows.items() for run in those]
@@ -238,8 +244,16 @@ def _caveats(subject: Subject) -> list[str]:
     else:
         warnings = [warning.text for warning in comparison.warnings]
     deployed = any(run.deployed for _, run in runs)
+    noised = epsilon([run for _, run in runs]) != "none"
+    verified = sorted({site for _, run in runs for site in _verifiers(run)})
     return sentences(
-        "caveats", diverged=diverged, warnings=warnings, deployed=deployed, comparison=comparison
+        "caveats",
+        diverged=diverged,
+        warnings=warnings,
+        deployed=deployed,
+        verified=verified,
+        noised=noised,
+        comparison=comparison,
     )
 
 

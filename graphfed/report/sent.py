@@ -10,7 +10,7 @@ from graphfed.report.transfers import lines_of
 from graphfed.runs.folder import read_json
 from graphfed.runs.folder_schema import LedgerFile
 
-__all__ = ["Sent", "last_run", "sent_in"]
+__all__ = ["Sent", "last_run", "released_before", "released_in", "sent_in"]
 
 
 @dataclass(frozen=True)
@@ -99,3 +99,43 @@ def sent_in(folder: Path) -> list[Sent]:
         if line.from_clients and any(line.clients)
     ]
     return sorted(sent, key=lambda one: -one.bytes)
+
+
+def released_in(folder: Path) -> list[str]:
+    """Read under which differential privacy a site released values in a run.
+
+    Args:
+        folder: The folder of the run in the startup kit of the site.
+
+    Returns:
+        The protections, such as "ldp(eps=2)", sorted; none if the run has not ended.
+
+    Raises:
+        InputError: The ledger is damaged.
+    """
+    path = folder / "ledger.json"
+    if not path.exists():
+        return []
+    entries = LedgerFile.model_validate(read_json(path, LedgerFile)).entries
+    return sorted({entry.protection for entry in entries if "dp(" in entry.protection})
+
+
+def released_before(folder: Path) -> dict[str, list[str]]:
+    """Find the other runs of a site that released noised values of the same data.
+
+    Nothing limits how often noised values are released, and the budgets of all releases add up. The records
+    of the site show the runs that have ended, until their folders are deleted.
+
+    Args:
+        folder: The folder of a run in the startup kit of the site.
+
+    Returns:
+        What `released_in` returns for each of them, by the name of the run.
+
+    Raises:
+        InputError: A file of a run is damaged.
+    """
+    data = read_json(folder / "manifest.json", SiteManifest).get("data")
+    others = [path.parent for path in sorted(folder.parent.glob("*/manifest.json")) if path.parent != folder]
+    same = [other for other in others if read_json(other / "manifest.json", SiteManifest).get("data") == data]
+    return {other.name: noised for other in same if (noised := released_in(other))}

@@ -130,6 +130,12 @@ class SentBytes(FileModel):
     by_transfer: dict[str, Count]
 
 
+class _Verified(FileModel):
+    sites: list[str]
+    request: str
+    ledgers: dict[str, str]
+
+
 class _Warning(FileModel):
     code: str
     text: str
@@ -163,6 +169,7 @@ class Details(FileModel):
     selected_by: str | None = None
     training: JsonObject = {}
     warnings: list[_Warning] = []
+    verified: _Verified | None = None
 
     @model_validator(mode="after")
     def check_confusion(self) -> "Details":

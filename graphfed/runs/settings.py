@@ -8,6 +8,7 @@ The descriptions come from the config dataclass of the method, so that help, tab
 import contextlib
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -377,6 +378,38 @@ def has_value(config: CommonSettings, key: str, text: str) -> bool:
             if getattr(dataclasses.replace(config, **changed), key) == getattr(config, key):
                 return True
     return False
+
+
+#: A rule of an operator: a setting, how it is compared, and a value.
+RULE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)([=<>])(.+)", re.DOTALL)
+
+
+def breaks_rule(config: CommonSettings, rule: str) -> bool:
+    """Return whether settings have what a rule forbids.
+
+    Args:
+        config: A method's settings.
+        rule: KEY=VALUE for a value, KEY>NUMBER and KEY<NUMBER for numbers above and below a limit, such as
+            epsilon>1.
+
+    Returns:
+        True if the setting exists and has such a value.
+
+    Raises:
+        ValueError: The rule cannot be read; no rule is ignored silently.
+    """
+    parts = RULE.fullmatch(rule)
+    if parts is None:
+        raise ValueError(f"the rule {rule!r} cannot be read")
+    key, sign, text = parts.groups()
+    if sign == "=":
+        return has_value(config, key, text)
+    value = (
+        getattr(config, key, None) if key in {field.name for field in dataclasses.fields(config)} else None
+    )
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value > float(text) if sign == ">" else value < float(text)
 
 
 def unusable_value(method: Method, key: str, text: str) -> str:

@@ -58,7 +58,7 @@ def deployed(cora, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[
         for name in RUNS
     ]  # fmt: skip
     with (
-        Loopback(project, folder / "startup_kits", data, check_data=False) as federation,
+        Loopback(project, folder / "startup_kits", data, check_data=False, rehearsal=True) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(

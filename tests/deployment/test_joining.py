@@ -17,11 +17,13 @@ from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import partition
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.deployment import participant
-from graphfed.deployment.participant import _accepted, _agree, _data_digest
+from graphfed.deployment.participant import _accepted, _agree, _check_same, _data_digest
 from graphfed.errors import InputError
 from graphfed.federation.cohort import make_cohort
 from graphfed.federation.series import Network
+from graphfed.files import write_json
 from graphfed.nn.edges import make_edges
+from graphfed.plugins import code_digest
 from graphfed.runtime.nvflare.place import Place, this_place
 from graphfed.tasks.graphs.client_data import ClientData
 from graphfed.tasks.graphs.kind import agree_on_graphs, graph_arrays
@@ -222,7 +224,70 @@ def test_a_site_takes_part_only_in_runs_that_its_operator_accepts(tmp_path: Path
         _accepted(asked_for("sapgnn", maps="identity"), careful)
     with pytest.raises(InputError, match="north refuses runs with node_ids=plain"):
         _accepted(asked_for("sapgnn", node_ids="plain"), careful)
-    assert _accepted(asked_for("sapgnn"), careful)[0].name == "sapgnn"
+    assert _accepted(asked_for("sapgnn", node_ids="keyed"), careful)[0].name == "sapgnn"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("fedavg", {"aggregation": "secure", "protocols": "simulated"}, "protocols=simulated hides nothing"),
+        ("sapgnn", {}, "node_ids=simulated hides nothing"),
+        ("lumos", {}, "protocols=simulated hides nothing"),
+        ("fedgat_ldp", {"noise_seed": 5}, "noise_seed hides nothing"),
+        ("lpgnn", {"noise_seed": 0}, "noise_seed hides nothing"),
+        ("central", {}, "central needs the data of all clients in one place"),
+    ],
+)
+def test_a_site_refuses_by_itself_what_hides_nothing_unless_it_was_started_for_a_rehearsal(
+    name: str, settings: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    asked = asked_for(name, **settings)
+    with pytest.raises(InputError, match=f"north refuses the run: {said}"):
+        _accepted(asked, Place("north", tmp_path))
+    assert _accepted(asked, Place("north", tmp_path, rehearsal=True))[0].name == name
+
+
+def test_a_site_refuses_a_rehearsal_and_a_split_that_no_participant_can_make(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="north refuses a rehearsal"):
+        _accepted({**asked_for("fedavg"), "rehearsal": True}, Place("north", tmp_path))
+    with pytest.raises(InputError, match="north refuses the run: split 'inductive' sorts"):
+        _accepted({**asked_for("fedavg"), "split": "inductive"}, Place("north", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("rule", "epsilon", "refused"),
+    [("epsilon>1", 1.5, True), ("epsilon>1", 1, False), ("epsilon<1", 0.5, True)],
+)
+def test_an_operator_limits_a_number(rule: str, epsilon: float, refused: bool, tmp_path: Path) -> None:
+    place, asked = Place("north", tmp_path, forbid=(rule,)), asked_for("fedgat_ldp", epsilon=epsilon)
+    if refused:
+        with pytest.raises(InputError, match=f"north refuses runs with {rule}: its operator forbids"):
+            _accepted(asked, place)
+    else:
+        assert _accepted(asked, place)[0].name == "fedgat_ldp"
+    assert _accepted(asked_for("fedavg"), place)[0].name == "fedavg"
+
+
+def test_a_plug_in_with_other_code_than_the_coordinator_s_is_refused(tmp_path: Path) -> None:
+    write("mild_method", METHOD.format(name="mild"))
+    install("graphfed-mild", "1.5", methods={"mild": "mild_method:METHOD"})
+    plugin = {"distribution": "graphfed-mild", "version": "1.5", "sha256": code_digest("mild_method")}
+    place = Place("north", tmp_path, methods=("mild",))
+    assert len(plugin["sha256"]) == 64
+    assert "mild_method" not in sys.modules
+    with pytest.raises(InputError, match=r"north has other code of the plug-in graphfed-mild 1\.5 than"):
+        _accepted({**asked_for("mild"), "plugin": {**plugin, "sha256": "0" * 64}}, place)
+    assert "mild_method" not in sys.modules
+    assert _accepted({**asked_for("mild"), "plugin": plugin}, place)[0].name == "mild"
+
+
+def test_a_run_of_the_same_name_with_other_arguments_is_refused(tmp_path: Path) -> None:
+    asked = {**asked_for("fedavg", aggregation="secure"), "run": "run-1", "wait": 30.0}
+    _check_same(tmp_path / "run-1", asked)
+    write_json(tmp_path / "run-1" / "manifest.json", {"asked": asked})
+    _check_same(tmp_path / "run-1", {**asked, "wait": 5.0, "stamp": "1"})
+    with pytest.raises(InputError, match=r"config\.aggregation is 'plaintext' instead of 'secure'; start"):
+        _check_same(tmp_path / "run-1", {**asked, **asked_for("fedavg", aggregation="plaintext")})
 
 
 @pytest.mark.parametrize(

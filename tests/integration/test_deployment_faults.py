@@ -61,7 +61,12 @@ class Trial:
             save_cohort(make_cohort(graph, split, partitioned, [k]), path)
         self.folder, self.stop_request = folder, StopRequest()
         self.federation = Loopback(
-            self.project, folder / "startup_kits", data, allow=["deployment_programs"], check_data=False
+            self.project,
+            folder / "startup_kits",
+            data,
+            allow=["deployment_programs"],
+            check_data=False,
+            rehearsal=True,
         )
 
     def run(self, run: str, on_round: Callable[[int], None] = lambda number: None) -> Outcome:
@@ -260,7 +265,7 @@ def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_pa
     config = method.config(**{**default_settings(method, preset="paper"), "rounds": 5, "hidden": 8})
     asked = request(project, method, config, run="gateways", checkpoint_every=60, rehearsal=True)
     with (
-        Loopback(project, tmp_path / "startup_kits", data, check_data=False) as federation,
+        Loopback(project, tmp_path / "startup_kits", data, check_data=False, rehearsal=True) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(

@@ -199,7 +199,7 @@ def test_every_place_keeps_the_files_that_the_page_names_and_no_other(walked: Wa
         (folder,) = walked.runs(place)
         later = [path.name for path in folder.iterdir() if re.search(r"-\d{8}-\d{6}\.", path.name)]
         assert sorted(name.partition("-")[0] for name in later) == (
-            ["ledger"] if place == "server" else ["ledger", "predictions"]
+            ["ledger", "request"] if place == "server" else ["ledger", "predictions", "request"]
         )
         kept = {path.name for path in folder.iterdir() if not path.name.startswith(".")} - {*later}
         assert kept == {name for name, at in table if at in here}, place

@@ -136,7 +136,7 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         runs.append(asked(project, chosen, config, run=name, checkpoint_every=60.0))
     with (
         Loopback(
-            project, folder / "startup_kits", data, allow=["hostile_sites"], check_data=False
+            project, folder / "startup_kits", data, allow=["hostile_sites"], check_data=False, rehearsal=True
         ) as federation,
         federation.coordinator() as coordinator,
     ):

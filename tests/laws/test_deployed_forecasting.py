@@ -59,7 +59,7 @@ def deploy(
         for name in names
     ]  # fmt: skip
     with (
-        Loopback(project, folder / "startup_kits", data, check_data=False) as federation,
+        Loopback(project, folder / "startup_kits", data, check_data=False, rehearsal=True) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(

@@ -89,7 +89,9 @@ def deploy(names: list[str], small: World, folder: Path) -> Deployed:
     foreign = [module for name in names if (module := REGISTRY.module(RUNS[name][0]))]
     events: list[tuple[str, dict[str, Any]]] = []
     with (
-        Loopback(project, folder / "startup_kits", data, allow=foreign, check_data=False) as federation,
+        Loopback(
+            project, folder / "startup_kits", data, allow=foreign, check_data=False, rehearsal=True
+        ) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(

@@ -113,7 +113,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Places
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRAPHFED_CLIENTS_KEY", KEY)
-        with Loopback(project, out / "startup_kits", data, check_data=False) as federation:
+        with Loopback(project, out / "startup_kits", data, check_data=False, rehearsal=True) as federation:
             found["between"] = deployed(federation, USABLE, "between", files, out)
             shutil.rmtree(files)
             files.mkdir()

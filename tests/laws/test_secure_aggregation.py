@@ -410,7 +410,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
             )
         )
     with (
-        Loopback(project, folder / "startup_kits", data, check_data=False) as federation,
+        Loopback(project, folder / "startup_kits", data, check_data=False, rehearsal=True) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from graphfed.methods.config import GraphSettings, RecurrentSettings, SequenceTrainingSettings, WindowSettings
+from graphfed.methods.config import (
+    AttentionSettings,
+    GraphSettings,
+    RecurrentSettings,
+    SequenceTrainingSettings,
+    WindowSettings,
+)
 
 __all__ = [
     "ACCURACY",
@@ -26,6 +32,7 @@ __all__ = [
     "num_moments",
     "recurrent_numbers",
     "series_memory",
+    "weight_bytes",
 ]
 
 #: The estimate and the measured peak differ by at most this factor.
@@ -185,6 +192,30 @@ def recurrent_numbers(config: RecurrentSettings) -> int:
         first is small.
     """
     return 2 * 3 * (2 * config.recurrent_layers - 1) * config.hidden**2
+
+
+def weight_bytes(config: object, features: int, outputs: int) -> int:
+    """Compute the bytes of the weights of one network while it is trained: a lower bound, without allocating.
+
+    Args:
+        config: The settings of training.
+        features: The width of the input.
+        outputs: The width of the last layer.
+
+    Returns:
+        The bytes of the matrices of the layers, of their gradients, and of the values of the optimiser.
+    """
+    numbers = 0
+    if isinstance(config, GraphSettings):
+        heads, last = 1, 1
+        if isinstance(config, AttentionSettings) and getattr(config, "architecture", "") == "gat":
+            heads, last = config.heads, config.output_heads
+        width = config.hidden * heads
+        inner = features * width + (config.layers - 2) * width**2 + width * outputs * last
+        numbers = inner if config.layers > 1 else features * outputs * last
+    elif isinstance(config, RecurrentSettings):
+        numbers = recurrent_numbers(config)
+    return numbers * NUMBER * (2 + num_moments(config))
 
 
 def series_memory(extent: SeriesExtent, config: WindowSettings, *, pooled: bool, extra: float = 0.0) -> int:

@@ -13,8 +13,6 @@ coordinator may then submit the rest as another job, which continues from the ch
 import contextlib
 import importlib
 import json
-import re
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +29,8 @@ from graphfed.crypto.channel import Identity
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.link import SERVER_INDEX
-from graphfed.files import JsonObject, write_json
+from graphfed.files import JsonObject, contained, copy_files, parse_json, plain, write_json
+from graphfed.memory import allowed_memory, is_out_of_memory, limited_memory
 from graphfed.runtime.failures import MAX_TEXT, what_failed
 from graphfed.runtime.interrupts import Interrupted
 from graphfed.runtime.mailbox import Mailbox, PeerLost, ProcessError
@@ -39,6 +38,9 @@ from graphfed.runtime.nvflare.cells import listen, post_to
 from graphfed.runtime.nvflare.coordinator import COMMAND, OUTCOMES, RESULTS
 from graphfed.runtime.nvflare.link import OFFER, Channels, FlareLink, Inbox, Part
 from graphfed.runtime.nvflare.place import Place, this_place
+from graphfed.runtime.nvflare.requests import Asked, Request, check_name, checked
+from graphfed.runtime.nvflare.signed import Refused, accepted, content_of, sign_statement
+from graphfed.runtime.nvflare.startup_kits import load_startup_kit
 
 __all__ = ["ServerApp", "SiteApp"]
 
@@ -51,11 +53,32 @@ PROGRAMS = {
     "train": "graphfed.deployment.participant:run_place",
     "predict": "graphfed.deployment.participant:predict_place",
 }
-#: Names of runs, which are also names of folders.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 SERVER = "server"
 #: Seconds that a call may take. Calls are short, because programs run in threads of their own.
 CALL = 30.0
+#: The most characters of a site's statement that the server keeps.
+MAX_STATEMENT = 1_000_000
+
+
+#: Why a run failed that allocated more than its participant allows.
+_OUT_OF_MEMORY = (
+    "{} ended the run, because it needs more than the {:.3g} GB of memory that are allowed there; ask for a "
+    "smaller model or smaller batches, or let the operator give more (graphfed site start --memory)"
+)
+
+
+class _Start(Asked):
+    """What the server sends a site to start a run: the signed request, a name for the job, and its clock."""
+
+    request: str
+    session: str
+    time: float
+
+
+class _Job(Asked):
+    """What the coordinator sends the server: the signed requests of runs."""
+
+    requests: list[str]
 
 
 class _App:
@@ -77,38 +100,46 @@ class _App:
             self._listening = True
 
     def _run(
-        self, place: Place, run: JsonObject, names: Mapping[int, str], link: FlareLink, log: Log
-    ) -> JsonObject:
-        """Run this participant's program, and return its outcome: its kind, and the text of an error."""
+        self, place: Place, run: Request, names: Mapping[int, str], link: FlareLink, log: Log
+    ) -> tuple[JsonObject, JsonObject]:
+        """Run this participant's program; return its outcome (its kind, and any error) and its ledger."""
         index = next(index for index, name in names.items() if name == place.name)
         fed = Federation(
-            run["workers"],
+            run.workers,
             here=[] if index == SERVER_INDEX else [index],
             server_here=index == SERVER_INDEX,
             link=link,
             device=place.device,
-            names=[names[worker] for worker in range(len(run["workers"]))],
-            simulated=run.get("simulated", False),
+            names=[names[worker] for worker in range(len(run.workers))],
+            simulated=run.simulated,
         )
         torch.set_num_threads(place.threads)
+        # The memory of an accelerator is another one, and its driver reserves much of the address space.
+        allowed = allowed_memory(place.memory) if torch.device(place.device).type == "cpu" else None
         try:
-            if not _NAME.fullmatch(run["run"]) or run["arguments"]["run"] != run["run"]:
+            contained(place.runs, run.run)
+            if run.simulated and not place.rehearsal:
                 raise InputError(
-                    f"the name of the run {run['run'][:200]!r} cannot be used: it must be the name of a "
-                    "folder"
+                    f"{place.name} refuses the run: simulated protocols hide nothing from real participants; "
+                    "choose protocols=real"
                 )
-            _program(run["program"], place)(fed, run["arguments"], log, place)
-            return {"kind": "done"}
+            with limited_memory(allowed):
+                _program(run.program, place)(fed, run.arguments, log, place)
+            return {"kind": "done"}, plain(fed.ledger.to_json())
         except InputError as error:
-            return {"kind": "input", "text": str(error)[:MAX_TEXT]}
+            outcome = {"kind": "input", "text": str(error)[:MAX_TEXT]}
         except Interrupted as stopped:
-            return {"kind": "interrupted", "text": str(stopped)}
+            outcome = {"kind": "interrupted", "text": str(stopped)}
         except PeerLost as error:
-            return {"kind": "lost", "text": str(error)[:MAX_TEXT]}
+            outcome = {"kind": "lost", "text": str(error)[:MAX_TEXT]}
         except Exception as error:
-            return {"kind": "failed", "text": what_failed(error, fed.ledger.round)}
+            text = what_failed(error, fed.ledger.round)
+            if allowed is not None and is_out_of_memory(error):
+                text = _OUT_OF_MEMORY.format(place.name, allowed / 1e9)
+            outcome = {"kind": "failed", "text": text}
         finally:
             torch.set_default_dtype(torch.float32)
+        return outcome, {}
 
 
 class SiteApp(_App):
@@ -118,23 +149,45 @@ class SiteApp(_App):
     waits for a participant that is gone. (FLARE ends a job only when every call has returned.)
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._starting, self._busy = threading.Lock(), False
+
     @collab.publish
-    def start(self, request: str) -> None:
-        """Begin this site's part of a run. Its outcome is sent to `ended` of the server.
+    def start(self, request: str) -> str:
+        """Check a run and begin this site's part of it. Its outcome is sent to `ended` of the server.
 
         Args:
-            request: The run, as JSON.
+            request: A `_Start`, as JSON.
+
+        Returns:
+            "" if it has begun; otherwise the outcome, as JSON.
 
         Raises:
             ProcessError: The caller is not the server.
         """
         if collab.caller != SERVER:
             raise ProcessError("only the server may start a run")
-        run = json.loads(request)
-        place = replace(this_place(), clock=time.time() - run["time"])
+        place = this_place()
+        try:
+            start = checked(_parsed(request), _Start, "what the server sent to start a run")
+            check_name(start.session, "the session")
+            with self._starting:
+                if self._busy:
+                    raise InputError("this site still takes part in another run; wait until that has ended")
+                run = accepted(start.request, load_startup_kit(place.startup_kit), once=True)
+                self._busy = True
+        except Refused as error:
+            received = content_of(start.request)[:MAX_TEXT]
+            text = f"refuses the run: {error}"[:MAX_TEXT]
+            return json.dumps({"kind": "failed", "text": text, "received": received})
+        except InputError as error:
+            return json.dumps({"kind": "input", "text": str(error)[:MAX_TEXT]})
+        place = replace(place, clock=time.time() - start.time, request=start.request)
         proxies = {proxy.name: proxy for proxy in collab.clients} | {SERVER: collab.server}
-        work = (place, run, proxies, get_call_context())
+        work = (place, run, start.session, proxies, get_call_context())
         threading.Thread(target=self._work, args=work, daemon=True, name="program").start()
+        return ""
 
     @collab.publish
     def stop(self, reason: str) -> None:
@@ -150,38 +203,42 @@ class SiteApp(_App):
         for name in names:
             self.mailbox.close(name, reason)
 
-    def _work(self, place: Place, run: JsonObject, proxies: dict[str, Proxy], context: Context) -> None:
+    def _work(
+        self, place: Place, run: Request, session: str, proxies: dict[str, Proxy], context: Context
+    ) -> None:
         """Run this site's program, report to the server meanwhile, and send the outcome."""
         set_call_context(context)
         over = threading.Event()
         threading.Thread(target=self._beat, args=(proxies, run, context, over), daemon=True).start()
         try:
-            outcome = self._part_of(place, run, proxies)
+            outcome = self._part_of(place, run, session, proxies)
         except Exception as error:
             outcome = {"kind": "failed", "text": what_failed(error, 0)}
+        self._busy = False
         _repeated(
-            lambda: proxies[SERVER](timeout=CALL).ended(run=run["run"], outcome=json.dumps(outcome)),
-            run["give_up"],
+            lambda: proxies[SERVER](timeout=CALL).ended(run=run.run, outcome=json.dumps(outcome)),
+            run.give_up,
         )
         over.set()
 
-    def _part_of(self, place: Place, run: JsonObject, proxies: dict[str, Proxy]) -> JsonObject:
+    def _part_of(self, place: Place, run: Request, session: str, proxies: dict[str, Proxy]) -> JsonObject:
         """Run this site's part of a run, and return its outcome."""
-        names = {SERVER_INDEX: SERVER, **dict(enumerate(run["sites"]))}
+        names = {SERVER_INDEX: SERVER, **dict(enumerate(run.sites))}
         posts = {index: post_to(name, proxies[name]) for index, name in names.items() if name != place.name}
-        self.mailbox.begin(run["run"])
+        self.mailbox.begin(run.run)
         self.mailbox.reopen()
-        self.mailbox.patience = run["patience"]
+        self.mailbox.patience = run.patience
         sites = {names[index]: post for index, post in posts.items() if index != SERVER_INDEX}
+        identity = Identity.load(place.startup_kit)
         if self.channels is None and sites:
-            identity = Identity.load(place.startup_kit)
-            self.channels = Channels(identity, run["session"], sites, run["give_up"])
+            self.channels = Channels(identity, session, sites, run.give_up)
         self._listen({name: proxy for name, proxy in proxies.items() if name != place.name})
-        link = FlareLink(names, posts, self.mailbox, channels=self.channels, give_up=run["give_up"])
+        link = FlareLink(names, posts, self.mailbox, channels=self.channels, give_up=run.give_up)
         try:
-            outcome = self._run(place, run, names, link, lambda event: None)
+            outcome, ledger = self._run(place, run, names, link, lambda event: None)
             if outcome["kind"] == "done":
                 link.flush()
+                outcome["statement"] = sign_statement(identity, place.request, run.run, ledger)
         finally:
             link.close()
         return outcome
@@ -196,35 +253,31 @@ class SiteApp(_App):
             return part.content
         return self.channels.opened(sender, part)
 
-    def _beat(
-        self, proxies: dict[str, Proxy], run: JsonObject, context: Context, over: threading.Event
-    ) -> None:
+    def _beat(self, proxies: dict[str, Proxy], run: Request, context: Context, over: threading.Event) -> None:
         """Report to the server at intervals; end the run if the server does not answer for too long."""
         set_call_context(context)
         heard = time.monotonic()
-        while not over.wait(run["beat"]):
+        while not over.wait(run.beat):
             with contextlib.suppress(Exception):  # counted below
-                proxies[SERVER](timeout=run["give_up"]).alive()
+                proxies[SERVER](timeout=run.give_up).alive()
                 heard = time.monotonic()
             if context.is_aborted():
                 self._stop(proxies, "ended the job")
-            elif time.monotonic() - heard > run["give_up"]:
-                self._stop(proxies, f"has not answered for {run['give_up']:g} s")
+            elif time.monotonic() - heard > run.give_up:
+                self._stop(proxies, f"has not answered for {run.give_up:g} s")
 
 
 class ServerApp(_App):
     """The server's part of a job.
 
     Args:
-        request: JSON with `runs`, each {"run", "program", "arguments", "workers"} and optionally "simulated"
-            (whether its protocols are simulated); `sites` in the order of the workers; and the times `beat`,
-            `give_up` and `patience` in seconds.
+        request: A `_Job`, as JSON.
     """
 
     def __init__(self, request: str) -> None:
         super().__init__()
         self.request = request
-        self._job = json.loads(request)
+        self._sites: list[str] = []
         self._heard: dict[str, float] = {}
         self._ended: dict[str, JsonObject] = {}
         self._events: list[JsonObject] = []
@@ -244,11 +297,22 @@ class ServerApp(_App):
             outcome: Its outcome, as JSON.
         """
         if run == self.mailbox.run:
-            ended, name = json.loads(outcome), collab.caller
-            kind, text = str(ended["kind"]), str(ended.get("text", ""))[:MAX_TEXT]
-            self._ended[name] = {"kind": kind if kind in _RANK else "failed", "text": f"{name}: {text}"}
-            if kind != "done":
-                self._give_up(name, f"ended the run: {text}")
+            self._record(collab.caller, outcome)
+
+    def _refused(self, name: str, outcome: object) -> None:
+        """Record the answer of a site that was asked to start a run, if it refuses."""
+        if outcome != "":
+            self._record(name, str(outcome))
+
+    def _record(self, name: str, outcome: str) -> None:
+        """Record the outcome of a site's part, and end the run if it is not done."""
+        ended = json.loads(outcome)
+        kind, text = str(ended["kind"]), str(ended.get("text", ""))[:MAX_TEXT]
+        kept = {key: str(ended[key])[:MAX_STATEMENT] for key in ("statement", "received") if key in ended}
+        kind = kind if kind in _RANK else "failed"
+        self._ended[name] = {"kind": kind, "text": f"{name}: {text}", **kept}
+        if kind != "done":
+            self._give_up(name, f"ended the run: {text}")
 
     @collab.main
     def main(self) -> None:
@@ -261,41 +325,61 @@ class ServerApp(_App):
         self._listen(proxies)
         results = Path(engine.get_workspace().get_run_dir(job))
         outcomes: list[JsonObject] = []
-        for run in self._job["runs"]:
-            outcomes.append(self._one(self._place, run, job, proxies, context))
-            self._copy_results(self._place.runs / run["run"], results / RESULTS / run["run"])
+        for text in self._requests():
+            outcomes.append(
+                self._checked_and_run(self._place, text, job, proxies, context, results / RESULTS)
+            )
             if outcomes[-1]["kind"] == "lost" or self._place.stop_request.asked:
                 break
         write_json(results / OUTCOMES, {"outcomes": outcomes, "events": self._events})
 
-    @staticmethod
-    def _copy_results(folder: Path, results: Path) -> None:
-        """Copy the server's files of a run to where the coordinator downloads them."""
+    def _requests(self) -> list[str]:
+        """Return the requests of the job; one that is refused if the job has another form."""
+        try:
+            return checked(_parsed(self.request), _Job, "the job").requests
+        except InputError:
+            return [self.request]
+
+    def _checked_and_run(
+        self, place: Place, text: str, job: str, proxies: dict[str, Proxy], context: Context, results: Path
+    ) -> JsonObject:
+        """Run one run, and copy the server's files of it to where the coordinator downloads them.
+
+        Nothing is done with a request before it is checked.
+        """
+        try:
+            run = accepted(text, load_startup_kit(place.startup_kit), once=False)
+            folder = contained(place.runs, run.run)
+        except (InputError, Refused) as error:
+            kind = "input" if isinstance(error, InputError) else "failed"
+            return {"run": _named(text), "kind": kind, "text": f"{SERVER}: {error}"[:MAX_TEXT]}
+        outcome = self._one(replace(place, request=text), run, text, job, proxies, context)
         if folder.is_dir():
-            shutil.copytree(folder, results, ignore=shutil.ignore_patterns("checkpoint", ".*"))
+            copy_files(folder, results / run.run, "checkpoint", ".*")
+        return outcome
 
     def _one(
-        self, place: Place, run: JsonObject, job: str, proxies: dict[str, Proxy], context: Context
+        self, place: Place, run: Request, text: str, job: str, proxies: dict[str, Proxy], context: Context
     ) -> JsonObject:
         """Run one run at all participants; return its outcome, with the error of the one that failed."""
-        common = {key: self._job[key] for key in ("sites", "beat", "give_up", "patience")}
-        request = json.dumps({**common, **run, "session": job, "time": time.time()})
-        sites, give_up = self._job["sites"], self._job["give_up"]
+        request = json.dumps({"request": text, "session": job, "time": time.time()})
+        self._sites, give_up = run.sites, run.give_up
+        sites = self._sites
         names = {SERVER_INDEX: SERVER, **dict(enumerate(sites))}
         posts = {number: post_to(name, proxies[name]) for number, name in enumerate(sites)}
-        self.mailbox.begin(run["run"])
+        self.mailbox.begin(run.run)
         self.mailbox.reopen()
-        self.mailbox.patience = self._job["patience"]
+        self.mailbox.patience = run.patience
         link = FlareLink(names, posts, self.mailbox, channels=None, give_up=give_up)
         self._heard, self._ended = dict.fromkeys(sites, time.monotonic()), {}
         over = threading.Event()
         threading.Thread(target=self._watch, args=(give_up, context, over), daemon=True).start()
-        self._call(proxies, context, lambda proxy: proxy(timeout=CALL).start(request=request))
+        self._call(proxies, context, lambda proxy: proxy(timeout=CALL).start(request=request), self._refused)
 
         def log(event: JsonObject) -> None:
-            self._events.append({"run": run["run"], "event": event})
+            self._events.append({"run": run.run, "event": event})
 
-        outcome = self._run(place, run, names, link, log)
+        outcome, _ = self._run(place, run, names, link, log)
         if outcome["kind"] == "done":
             link.flush()
         else:
@@ -307,7 +391,8 @@ class ServerApp(_App):
             time.sleep(0.02)  # it ends, because `_watch` gives up sites that do not report
         over.set()
         link.close()
-        return {"run": run["run"], **_worst([outcome, *self._ended.values()])}
+        statements = {name: ended.get("statement") for name, ended in self._ended.items()}
+        return {"run": run.run, "statements": statements, **_worst([outcome, *self._ended.values()])}
 
     def _give_up(self, name: str, why: str) -> None:
         """End the run after a site is lost.
@@ -315,7 +400,7 @@ class ServerApp(_App):
         The other sites may be waiting for the lost one, and would otherwise be reported as silent.
         """
         self.mailbox.close(name, why)
-        for site in self._job["sites"]:
+        for site in self._sites:
             self.mailbox.close(site, f"cannot continue: {name} {why}")
 
     def _watch(self, give_up: float, context: Context, over: threading.Event) -> None:
@@ -331,13 +416,19 @@ class ServerApp(_App):
                     self._give_up(name, why)
                     self._ended[name] = {"kind": "lost", "text": f"{name} {why}"}
 
-    def _call(self, proxies: Mapping[str, Proxy], context: Context, act: Callable[[Proxy], object]) -> None:
+    def _call(
+        self,
+        proxies: Mapping[str, Proxy],
+        context: Context,
+        act: Callable[[Proxy], object],
+        answered: Callable[[str, object], None] = lambda name, answer: None,
+    ) -> None:
         """Call sites at the same time; give up those that cannot be reached."""
 
         def one(name: str, proxy: Proxy) -> None:
             set_call_context(context)
             try:
-                act(proxy)
+                answered(name, act(proxy))
             except Exception as error:
                 why = f"could not be reached: {type(error).__name__}"
                 self.mailbox.close(name, why)
@@ -358,6 +449,21 @@ class ServerApp(_App):
             self._place.stop_request.asked = True
         since = int(data.get("since", 0))
         return {"events": self._events[since : since + 1000]}
+
+
+def _parsed(text: str) -> object:
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise InputError(f"JSON is expected: {error}") from None
+
+
+def _named(text: str) -> str:
+    """Return the name of the run in a request that was refused, as the coordinator wrote it."""
+    try:
+        return str(parse_json(content_of(text))["run"])[:MAX_TEXT]
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _program(name: str, place: Place) -> Program:

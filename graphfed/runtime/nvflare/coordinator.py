@@ -8,7 +8,6 @@ away for longer than `patience`, the run ends with everything saved.
 import contextlib
 import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from graphfed.errors import GraphfedError, InputError, shown
-from graphfed.files import JsonObject, parse_json, read_regular, write_json
+from graphfed.files import JsonObject, copy_files, parse_json, read_regular, write_json
 from graphfed.runtime.interrupts import StopRequest
+from graphfed.runtime.nvflare.requests import differences
+from graphfed.runtime.nvflare.signed import Refused, check_statements, content_of, sign_request
 from graphfed.runtime.nvflare.startup_kits import StartupKit
 from graphfed.runtime.nvflare.status import open_session
 
@@ -46,6 +47,8 @@ INTERVAL = 0.5
 START = 120
 #: The number of consecutive jobs without any event after which the run ends.
 MAX_EMPTY_JOBS = 3
+#: The most differences of a request that a message names.
+MAX_NAMED = 5
 
 
 class Coordinator:
@@ -88,7 +91,7 @@ class Coordinator:
         """Run programs at all participants, one after the other.
 
         Args:
-            runs: The runs, as `ServerApp` takes them.
+            runs: The runs: each has the fields of a `Request`, except the sites and the times.
             on_event: Called with the name of a run and each event of the server's program.
             on_message: Called with progress messages about the deployment.
             stop_request: The stop request to obey, after saving.
@@ -183,13 +186,43 @@ class Coordinator:
     ) -> tuple[list[JsonObject], int]:
         """Submit a job and wait for it; return the outcomes of its runs, and the number of events."""
         with tempfile.TemporaryDirectory(prefix="graphfed-job-") as folder:
-            self._write_job(Path(folder) / "job", runs)
+            requests = {str(run["run"]): sign_request(run, self.startup_kit) for run in runs}
+            self._write_job(Path(folder) / "job", list(requests.values()))
             job = self._ask(lambda session: session.submit_job(f"{folder}/job"))
         try:
-            return self._watch(job, runs, on_event, stop_request, results)
+            outcomes, events = self._watch(job, runs, on_event, stop_request, results)
         except BaseException:
             self._abort(job)  # no program would receive its results
             raise
+        return [self._compared(outcome, requests, results) for outcome in outcomes], events
+
+    def _compared(self, outcome: JsonObject, requests: Mapping[str, str], results: Path) -> JsonObject:
+        """Compare the outcome of a run with what was asked for and with the sites' statements (`signed`).
+
+        A run that is done gets what was verified, and fails if the statements disagree. The refusal of a
+        site that received another request than this coordinator's gets what differs.
+        """
+        request = requests[outcome["run"]]
+        asked = parse_json(content_of(request))
+        if outcome["kind"] == "done":
+            stamp = asked["arguments"].get("stamp")
+            file = results / asked["run"] / ("ledger.json" if stamp is None else f"ledger-{stamp}.json")
+            try:
+                ledger = parse_json(read_regular(file)) if file.exists() else None
+                statements = outcome.get("statements")
+                return {
+                    **outcome,
+                    "verified": check_statements(statements, request, self.startup_kit, ledger),
+                }
+            except (Refused, InputError, OSError, ValueError, KeyError, TypeError) as error:
+                text = f"the run is not what was asked for, or the server hides that it is: {error}"
+                return {**outcome, "kind": "failed", "text": text}
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            changed = differences(asked, parse_json(outcome["received"]))
+            if changed:
+                text = f"{outcome['text']}; the server sent it another request than this coordinator: "
+                return {**outcome, "text": text + "; ".join(changed[:MAX_NAMED])}
+        return outcome
 
     def _watch(
         self,
@@ -244,21 +277,14 @@ class Coordinator:
         answer = self._ask(lambda session: session.do_app_command(job, COMMAND, question))
         return list(answer["events"])
 
-    def _write_job(self, folder: Path, runs: Sequence[JsonObject]) -> None:
+    def _write_job(self, folder: Path, requests: list[str]) -> None:
         """Write a job in FLARE's form: names of classes that the startup kits allow, and plain values.
 
-        The runs are in the server's part only, and the server passes them on to the sites: FLARE sends a
+        The requests are in the server's part only, and the server passes them on to the sites: FLARE sends a
         site's part of a job in one frame, whose length is limited (`tls.FRAME`).
         """
         sites = [site.name for site in self.startup_kit.project.sites]
-        timing = self.timing
-        request = {
-            "runs": list(runs),
-            "sites": sites,
-            "beat": timing.beat,
-            "give_up": timing.give_up,
-            "patience": timing.deadline,
-        }
+        request = {"requests": requests}
         meta = {
             "name": "graphfed",
             "resource_spec": {},
@@ -300,7 +326,7 @@ class Coordinator:
                         raise ValueError(f"it has a run {shown(outcome['run'])} that was not asked for")
                     served = work / RESULTS / outcome["run"]
                     if served.is_dir():
-                        shutil.copytree(served, results / outcome["run"], dirs_exist_ok=True)
+                        copy_files(served, results / outcome["run"])
             except (Unreachable, OSError, ValueError, KeyError, TypeError) as error:
                 if status == DONE_STATUS:
                     raise GraphfedError(

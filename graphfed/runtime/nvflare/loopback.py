@@ -33,6 +33,7 @@ class Loopback:
         allow: Modules with methods and programs that all participants run.
         environment: Additional environment variables of some participants, by name.
         options: Additional options of `graphfed site start` for some participants, by name.
+        rehearsal: Whether the participants accept runs that hide nothing (`Place.rehearsal`).
         check_data: Whether every site reads its data before it starts, which takes a few seconds per site.
 
     Attributes:
@@ -51,7 +52,9 @@ class Loopback:
         environment: Mapping[str, Mapping[str, str]] | None = None,
         options: Mapping[str, Sequence[str]] | None = None,
         check_data: bool = True,
+        rehearsal: bool = False,
     ) -> None:
+        self._rehearsal = rehearsal
         self._options, self._check_data = options or {}, check_data
         self._environment = environment or {}
         self._folder, self._data, self._threads, self._allow = folder, dict(data), threads, tuple(allow)
@@ -92,6 +95,7 @@ class Loopback:
         if name in self._data:
             command += ["--data", str(self._data[name])]
             command += [] if self._check_data else ["--no-check-data"]
+        command += ["--rehearsal"] if self._rehearsal else []
         command += self._options.get(name, ())
         # The participants can import what this process can, such as the user's own methods, if they are
         # allowed.

@@ -12,7 +12,7 @@ __all__ = ["PER_RUN", "Place", "this_place"]
 #: The environment variable with the settings of the operator, as JSON.
 PLACE = "GRAPHFED_SITE"
 #: Fields of `Place` that belong to one run. They are set when it starts; all others come from the operator.
-PER_RUN = ("clock", "stop_request")
+PER_RUN = ("clock", "request", "stop_request")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,11 @@ class Place:
         allow: Modules with methods and programs that may run here.
         methods: The only methods that may run here; () for all.
         forbid: Settings, as key=value, that are refused.
+        memory: The bytes that a run may allocate; 0 for half of what is available when it starts.
+        rehearsal: Whether all participants are on one machine for a rehearsal, in which runs are accepted
+            that hide nothing.
         clock: In a run, seconds by which the clock of this participant is ahead of the server's.
+        request: In a run, the signed request (`signed`).
         stop_request: In a run, the stop request.
     """
 
@@ -40,7 +44,10 @@ class Place:
     allow: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
+    memory: int = 0
+    rehearsal: bool = False
     clock: float = 0.0
+    request: str = ""
     stop_request: StopRequest = field(default_factory=StopRequest)
 
     @property

@@ -52,6 +52,8 @@ def run_parent(
     allow: Sequence[str] = (),
     methods: Sequence[str] = (),
     forbid: Sequence[str] = (),
+    memory: int = 0,
+    rehearsal: bool = False,
     say: Callable[[str], None] = print,
 ) -> int:
     """Run the process of the server or of a site until SIGTERM, Ctrl-C or KeyboardInterrupt.
@@ -68,6 +70,8 @@ def run_parent(
         allow: Modules with methods and programs that may run here.
         methods: The only methods that may run here; () for all.
         forbid: Settings, as key=value, that are refused.
+        memory: The bytes that a run may allocate; 0 for half of what is available when it starts.
+        rehearsal: Whether runs may be accepted that hide nothing from the other participants.
         say: Called with a line about every event.
 
     Returns:
@@ -92,7 +96,16 @@ def run_parent(
     else:
         _check_server(loaded)
     place = Place(
-        loaded.name, loaded.folder, data, threads, device, tuple(allow), tuple(methods), tuple(forbid)
+        name=loaded.name,
+        startup_kit=loaded.folder,
+        data=data,
+        threads=threads,
+        device=device,
+        allow=tuple(allow),
+        methods=tuple(methods),
+        forbid=tuple(forbid),
+        memory=memory,
+        rehearsal=rehearsal,
     )
     with stopping(), _alone(loaded), _started(place, loaded) as (process, events):
         try:

@@ -28,7 +28,9 @@ from graphfed.federation.series import (
     save_series,
 )
 from graphfed.files import JsonObject, read_metadata
-from graphfed.methods.base import Task
+from graphfed.methods.base import Method, Task
+from graphfed.methods.common.memory import SeriesExtent, series_memory
+from graphfed.methods.config import WindowSettings
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.edges import Edges
 from graphfed.plain_yaml import read_yaml
@@ -216,6 +218,14 @@ def forecasts_table(own: SensorClient, series: Series, predicted: Predicted) -> 
     return pa.table(columns)
 
 
+def series_memory_of(own: SensorClient, method: Method, config: WindowSettings) -> int:
+    split = own.series.split
+    trained, scored = -(-split.train // split.every), split.val + split.test
+    extent = SeriesExtent(own.series.num_clients, trained, scored)
+    extra = 0.0 if method.memory is None else method.memory(extent, config)
+    return series_memory(extent, config, pooled=False, extra=extra)
+
+
 def read_network(arguments: JsonObject, path: Path) -> Network | Edges:
     """Read the graph of the server's description (.yaml), or an exported network.
 
@@ -284,6 +294,7 @@ SENSORS = DataKind(
         arrays=series_arrays,
         part=series_part,
         table=forecasts_table,
+        memory=series_memory_of,
         summarise=summarise_file,
         read_server=read_network,
         server_part=network_of,
