@@ -180,7 +180,7 @@ def _named(name: str | os.PathLike[str]) -> DataSource:
             f"data {shown(str(path))} is a folder; name a file in it ({', '.join(FILES)}), or a data set: "
             f"{did_you_mean(path.name, DATASETS)}"
         )
-    if path.is_file():
+    if os.path.isfile(path):
         require_ending(path, FILES, "graph")
     if path.suffix or len(path.parts) > 1:
         raise InputError(

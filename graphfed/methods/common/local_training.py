@@ -399,9 +399,7 @@ def descend(
     loss_of: Callable[[Tensor, int], Tensor],
     pull: Pull | None = None,
 ) -> tuple[Weights, AdamState]:
-    """Take `local_steps` full-batch steps. A client without rows in the batch takes none.
-
-    Without data there is nothing to train on: weight decay or a pull alone would move the client's weights.
+    """Take `local_steps` full-batch steps.
 
     Args:
         batch: The batch.
@@ -415,8 +413,7 @@ def descend(
     Returns:
         Weights and optimiser states.
     """
-    first, before = weights, optimizer or fresh_state(weights, config)
-    state = before
+    state = optimizer or fresh_state(weights, config)
     for step in range(config.local_steps):
         values = values_of(weights)
         gradients = _gradients(batch, weights, config, number, step, loss_of)
@@ -424,24 +421,7 @@ def descend(
             gradients = _pulled(gradients, values, pull)
         values, state = _step(values, gradients, state, config)
         weights = with_values(weights, values)
-    has_data = torch.bincount(batch.client[-1], minlength=batch.num_clients) > 0
-    if bool(has_data.all()):
-        return weights, state
-    rows = {k: _rows_with_data(has_data, w) for k, w in first.items()}
-    old = values_of(first)
-    kept = {k: choose_rows(rows[k], new, old[k]) for k, new in values_of(weights).items()}
-    return with_values(first, kept), {
-        name: {k: choose_rows(rows[k], new, before[name][k]) for k, new in moments.items()}
-        for name, moments in state.items()
-    }
-
-
-def _rows_with_data(has_data: Tensor, weight: Tensor | SparseWeights) -> Tensor:
-    """Return which leading rows of a per-client weight are of clients with data; shared rows are."""
-    if isinstance(weight, SparseWeights):
-        shared = torch.ones_like(weight.ghost[:, 0], dtype=torch.bool)
-        return torch.cat([has_data[weight.pair_client], shared])
-    return has_data
+    return weights, state
 
 
 def stepped(

@@ -548,8 +548,8 @@ MESSAGES = {
     "decrypt with. A client that gives this key to the server lets it read the sums of every client.",
     "fedgcn/encrypted/public_context": "A client sends the server the parameters of the encryption, without "
     "a key. They are public.",
-    "fedgcn/encrypted/ids": "Each client sends the server the ids of its border: its nodes with neighbours "
-    "at other clients, and these neighbours. The server learns which nodes are in the border of each client.",
+    "fedgcn/encrypted/ids": "With exchange=encrypted: each client sends the server the ids of its border, as "
+    "in fedgcn/border_ids. The server learns which nodes are in the border of each client.",
     "fedgcn/encrypted/wanted_ids": "Each client sends the server the ids of the border's nodes that are its "
     "own. The server learns which client has which of these nodes.",
     "fedgcn/encrypted/packing": "If several nodes fit into a ciphertext, the server sends each client which "
