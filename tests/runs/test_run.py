@@ -233,6 +233,18 @@ def test_the_model_has_the_weights_of_one_shared_network(finished: Result) -> No
     assert sum(a.size for a in arrays.values()) == 64 * 64 + 64 + 64 * 10 + 10
 
 
+def test_processes_keep_the_scaling_of_the_features(tmp_path: Path) -> None:
+    """It is stored with the model for predictions of other data, and the pooled score uses it."""
+    options = {"clients": 3, "rounds": 2}
+    one = graphfed.run("fedavg", **options, out=tmp_path / "one")
+    apart = graphfed.run("fedavg", **options, out=tmp_path / "apart", runtime="processes", workers=2)
+    assert apart.details["test_pooled"] == pytest.approx(one.details["test_pooled"], abs=1e-5)
+    here, there = (read_tensors(tmp_path / run / "model.safetensors")[0] for run in ("one", "apart"))
+    assert {*here} == {*there}
+    for name in ARRAYS:
+        np.testing.assert_array_equal(there[name], here[name])
+
+
 @pytest.mark.parametrize("method", ["fedavg", "central", "isolated"])
 def test_predictions_have_a_row_a_node_and_give_the_reported_accuracy(method: str, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
