@@ -1,7 +1,7 @@
 """Checks of columns of features that a reader took from a user's data. Shapes: N nodes, F features."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
@@ -77,18 +77,23 @@ def count_rounded(values: np.ndarray, rounded: np.ndarray) -> tuple[int, int]:
     return len(np.unique(values[rows])), len(np.unique(rounded[rows]))
 
 
-def rounding_remarks(rounded: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
+def rounding_remarks(rounded: Mapping[str, tuple[int, int]], kept: Container[str]) -> tuple[str, ...]:
     """Describe features of which most different values are equal after rounding to 32 bits.
 
     Args:
         rounded: For each feature, what `count_rounded` returned.
+        kept: The features whose large numbers are not rounded before they are scaled.
 
     Returns:
         One phrase for each such feature.
     """
     return tuple(
-        f"feature {shown(name)}: its {before:,} different values are only {after:,} in 32 bits; subtract a "
-        "constant that all clients know, such as a typical value, before you write the file"
+        f"feature {shown(name)}: its {before:,} different values are only {after:,} in 32 bits; "
+        + (
+            "use features=scaled, which subtracts a centre before numbers are rounded"
+            if name in kept
+            else "subtract a constant that all clients know, such as a typical value, before you write it"
+        )
         for name, (before, after) in rounded.items()
         if before and 2 * after <= before
     )

@@ -294,7 +294,8 @@ def make_cohort(
         device: The torch device of the tensors.
 
     Returns:
-        The cohort. Its features have torch's default dtype.
+        The cohort. Its features have torch's default dtype, or float64 if the graph's have
+        (`as_configured` rounds them, or features=scaled).
 
     Raises:
         InputError: If `clients` are not some clients of the partition, ascending, each once.
@@ -364,7 +365,7 @@ def make_cohort(
         x = (
             SparseMatrix.from_scipy(held_x).to(device)
             if sp.issparse(held_x)
-            else tensor(held_x).to(torch.get_default_dtype())
+            else promote_features(tensor(held_x))
         )
     links = None
     if isinstance(split, EdgeSplit):
@@ -426,6 +427,11 @@ def _links(
         label=tensor(pairs.label[here]),
         part=tensor(pairs.part[here]),
     )
+
+
+def promote_features(x: Tensor) -> Tensor:
+    """Convert features to torch's default dtype, except float64, which they keep (`feature_numbers`)."""
+    return x.to(torch.promote_types(x.dtype, torch.get_default_dtype()))
 
 
 def with_unit_features(cohort: Cohort) -> Cohort:

@@ -257,3 +257,14 @@ def test_clients_files_say_what_a_slow_count_of_them_says(
         at = assigned.edge_client == s
         ends = zip(assigned.edge_u[at].tolist(), assigned.edge_v[at].tolist(), strict=True)
         assert {(min(back[u], back[v]), max(back[u], back[v])) for u, v in ends} == proper[s]
+
+
+def test_a_large_feature_that_float32_changes_is_one_number_for_all_clients(folder: Path) -> None:
+    """North's file has none, and south's has: c's balance is the same at both."""
+    (folder / "north/customers.csv").write_text(NORTH.replace("c,0,0", "c,0,67108864"))
+    south = folder / "south/customers.csv"
+    south.write_text(SOUTH.replace("c,0,0", "c,67108864,0").replace("d,1", "d,67108865"))
+    assert load(folder).x[:, 1].tolist() == [-2, 300, 67108864, 67108865]
+    south.write_text(SOUTH.replace("c,0,0", "c,67108865,0"))
+    with pytest.raises(InputError, match="this feature of"):
+        load(folder)

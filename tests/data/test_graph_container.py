@@ -122,6 +122,20 @@ def test_sparse_features_stay_sparse_and_take_one_form():
     assert graph.hash == small(x=sp.csr_matrix(repeated.toarray())).hash
 
 
+@pytest.mark.parametrize("kind", ["int64", "float64"])
+def test_large_numbers_that_float32_would_change_are_kept_and_the_others_rounded(kind):
+    x = np.array([[1_600_000_001, 3], [5, 2**24 + 1]]).astype(kind)
+    graph = make_graph("times", x, [0, 1], [[0], [1]])
+    assert graph.x.dtype == np.float64
+    assert (graph.x == x).all()
+    assert make_graph("times", graph.x, [0, 1], [[0], [1]]).hash == graph.hash
+    for same in (x.clip(max=2**24), np.array([[0.1, 1e30], [2.0**30, -7.7]])):
+        stored = make_graph("others", same, [0, 1], [[0], [1]]).x
+        assert stored.dtype == (np.float64 if 1e30 in same else np.float32)
+    mixed = make_graph("mixed", [[0.1, 2.0**30 + 1]], [0], [[], []]).x
+    assert mixed.tolist() == [[float(np.float32(0.1)), 2.0**30 + 1]]
+
+
 def test_equal_content_has_an_equal_hash_whatever_the_name_and_the_split():
     split = Split("public", *np.eye(3, 4, dtype=bool))
     assert small().hash == small(edges=[[1, 2, 3, 0], [0, 1, 2, 1]]).hash

@@ -169,3 +169,11 @@ def test_labels_written_in_several_ways_are_one_class_and_missing_ones_are_unkno
     network.add_node("3", a=0.0, client=10)
     with pytest.raises(InputError, match="the nodes 3 and '3' have the same text"):
         from_networkx(network)
+
+
+def test_large_features_keep_their_differences(tmp_path: Path) -> None:
+    since = [1_600_000_000_000 + i for i in range(12)]
+    nodes = "".join(node(f"n{i}", s=value) for i, value in enumerate(since))
+    key = '<key id="s" for="node" attr.name="since" attr.type="long"/>'
+    (tmp_path / "g.graphml").write_text(document(key, nodes, edge("n0", "n1")))
+    assert read_graph_file(tmp_path / "g.graphml").x[:, 0].tolist() == since

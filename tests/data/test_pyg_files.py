@@ -85,3 +85,11 @@ def test_what_a_file_has_instead_is_said_with_a_conversion_that_works(
 def test_an_ending_in_capitals_is_the_same_ending(tmp_path: Path) -> None:
     torch.save(make(), tmp_path / "G.PT")
     assert read_graph_file(tmp_path / "G.PT").num_nodes == 6
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.float64])
+def test_large_features_keep_their_differences(kind: torch.dtype, tmp_path: Path) -> None:
+    data = make()
+    data.x = torch.stack([1_600_000_000 + torch.arange(6), torch.arange(6)], 1).to(kind)
+    torch.save(data, tmp_path / "times.pt")
+    assert read_graph_file(tmp_path / "times.pt").x.tolist() == data.x.tolist()

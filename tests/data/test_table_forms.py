@@ -507,11 +507,57 @@ def test_a_feature_whose_values_become_equal_in_32_bits_is_remarked(
 ) -> None:
     write("nodes.csv", ("id", "label", "cents"), *((i, i % 2, 67108864 + i % 2) for i in range(N)))
     (remark,) = inspect(capsys)["remarks"]
-    assert remark.startswith("feature 'cents': its 2 different values are only 1 in 32 bits")
+    assert remark.startswith(
+        "feature 'cents': its 2 different values are only 1 in 32 bits; use features=scaled"
+    )
+    write("nodes.csv", ("id", "label", "day"), *((i, i % 2, 2459000.5 + i % 2 / 1000) for i in range(N)))
+    (remark,) = inspect(capsys)["remarks"]
+    assert remark.startswith(
+        "feature 'day': its 2 different values are only 1 in 32 bits; subtract a constant"
+    )
     write("nodes.csv", ("id", "label", "cents"), *((i, i % 2, i % 2) for i in range(N)))
     assert inspect(capsys)["remarks"] == [], "after the fix"
     write("nodes.csv", ("id", "label", "f"), *((i, i % 2, 0.1 + i % 3 / 7) for i in range(N)))
     assert inspect(capsys)["remarks"] == []
+
+
+def test_large_numbers_that_32_bits_would_change_are_kept_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In blocks of few rows, of which only some have such a number."""
+    monkeypatch.setattr(table_files, "_BLOCK_BYTES", 64)
+    cents = [67108864 + (i == N - 1) for i in range(N)]
+    write("nodes.csv", ("id", "cents", "f"), *((i, cents[i], 0.1 + i) for i in range(N)))
+    x = load().x
+    assert isinstance(x, np.ndarray)
+    assert x.dtype == np.float64
+    assert x[:, 0].tolist() == cents
+    rounded = np.array([0.1 + i for i in range(N)]).astype(np.float32)
+    assert (x[:, 1] == rounded).all(), "as in a file without a large number"
+    write("nodes.csv", ("id", "cents", "f"), *((i, 67108864, 0.1 + i) for i in range(N)))
+    assert load().x.dtype == np.float32
+
+
+def test_a_large_feature_carries_the_class_through_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """In one process, in several, and in a prediction for the same nodes in another file; not if features
+    are raw."""
+    rows = [(i, i % 2, f"client{i // 20}", 67108864 + i % 2) for i in range(60)]
+    write("nodes.csv", ("id", "label", "client", "cents"), *rows)
+    write("edges.csv", ("source", "target"), *((i, i // 20 * 20 + (i + 2) % 20) for i in range(60)))
+    write("new.csv", ("id", "cents"), *(row[::3] for row in reversed(rows)))
+    Path("d.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\n")
+    Path("new.yaml").write_text("nodes: new.csv\nedges: edges.csv\n")
+    options = {"data": "d.yaml", "split": "random:0.5,0.25,0.25", "rounds": 20, "settings": {"dropout": 0}}
+    one = graphfed.run("fedavg", **options, out="one")
+    apart = graphfed.run("fedavg", **options, out="apart", runtime="processes", workers=2)
+    raw = graphfed.run("fedavg", **{**options, "settings": {"features": "raw"}})
+    assert one.test["accuracy"] == apart.test["accuracy"] == 1
+    assert raw.test["accuracy"] < 0.7
+    written = pq.read_table("one/predictions.parquet")
+    for found in (pq.read_table("apart/predictions.parquet"), graphfed.predict("one")):
+        np.testing.assert_allclose(found["probability_1"], written["probability_1"], atol=1e-5)
+    elsewhere = graphfed.predict("one", data="new.yaml")["probability_1"].to_numpy()[::-1]
+    np.testing.assert_allclose(elsewhere, written["probability_1"], atol=1e-5)
 
 
 # ---- bounds ------------------------------------------------------------------------------------------------

@@ -413,6 +413,35 @@ def check_same(one: Trained, other: Trained, tolerance: float = 1e-9) -> None:
         assert torch.allclose(weight, other[1][key], rtol=0, atol=tolerance), key
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_clients_of_which_one_has_a_number_that_float32_changes_scale_it_as_one_run_on_all_files(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """Each client decides by its own file; the files of two clients have nothing beyond float32."""
+    torch.set_default_dtype(dtype)
+    world = friends_world()
+    x = [
+        2.0**26 + 8 * (value > 0.5) + (client == "north")
+        for value, client in zip(world.x, world.client, strict=True)
+    ]
+    world = dataclasses.replace(world, x=x)
+    for name, held in FRIENDS.items():
+        world.write(tmp_path, name, held)
+    graph = load_description(describe_file(tmp_path / "all.yaml")[0])
+    workers = one_at_a_time(3).workers
+    partitioned, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
+    local = [make_cohort(graph, split, partitioned, worker) for worker in workers]
+    sites = [read(tmp_path / f"{client}.yaml", client) for client in ROSTER]
+    stored = [torch.float64 if client == "north" else torch.float32 for client in ROSTER]
+    assert [site.cohort.x.dtype for site in sites if site.cohort.x is not None] == stored
+    own = [make_client_cohort(site, worker, 2) for site, worker in zip(sites, workers, strict=True)]
+    options = {"features": "scaled", "rounds": 3}
+    check_same(
+        trained("fedavg", own, workers, True, **options), trained("fedavg", local, workers, False, **options),
+        1e-9 if dtype == torch.float64 else 1e-5,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("aggregation", ["plaintext", "additive"])
 @pytest.mark.parametrize("name", ["sapgnn", "ppgnn"])
 def test_banks_that_read_their_own_files_train_what_one_run_on_all_files_trains(

@@ -18,6 +18,7 @@ from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.federation.link import Message, Pair
 from graphfed.methods.base import Task
 from graphfed.methods.common.feature_scaling import MESSAGES, Scaling, scale_features, scaling_from, to_arrays
+from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runtime.local import one_at_a_time, stacked
@@ -102,13 +103,86 @@ def test_the_scale_does_not_depend_on_how_nodes_are_assigned_to_clients(placemen
     assert torch.equal(together, central)
 
 
-@pytest.mark.parametrize("power", [-20, 3, 20])
+@pytest.mark.parametrize("power", [-20, 3, 10])
 def test_features_in_another_unit_are_scaled_to_the_same_numbers(power):
     """A power of two changes no digit, so the numbers are equal to the last bit."""
     x = features()
     one, _, _ = scaled(x, stacked(3))
     other, _, _ = scaled(x * np.float32(2.0**power), stacked(3))
     assert torch.equal(one, other)
+
+
+def test_a_unit_that_makes_large_numbers_changes_no_more_than_the_rounding_of_a_centre():
+    """Large centres are subtracted in float64, so their last bits differ from those in float32."""
+    x = features()
+    one, _, _ = scaled(x, stacked(3))
+    other, _, _ = scaled(x * np.float32(2.0**20), stacked(3))
+    assert not torch.equal(one, other)
+    assert torch.allclose(one, other, rtol=0, atol=1e-4)
+
+
+# ---- numbers whose differences float32 does not hold -------------------------------------------------------
+
+
+def large_features() -> np.ndarray:
+    """Seconds since 1970 of one hour, an amount in cents with a fraction, milliseconds, and ordinary ones."""
+    rng = np.random.default_rng(2)
+    columns = [
+        1_600_000_000 + rng.integers(0, 3600, N),
+        2.0**24 + rng.integers(-8, 9, N) / 4,
+        -1.6e12 + rng.integers(0, 1000, N),
+        rng.normal(0, 1, N),
+        2020.1 + 3 * rng.normal(0, 1, N),
+    ]
+    return np.stack(columns, axis=1)
+
+
+def test_large_numbers_keep_their_differences():
+    x = large_features()
+    after, scaling, _ = scaled(x, stacked(3))
+    assert after.dtype == torch.float32
+    assert scaling is not None
+    assert (scaling.center.dtype, scaling.scale.dtype) == (torch.float64, torch.float32)
+    for column in (0, 2):
+        assert len(torch.unique(after[:, column])) == len(np.unique(x[:, column]))
+        assert torch.equal(torch.argsort(after[:, column], stable=True), _order(x[:, column]))
+    assert bool((after.std(0) > 0.3).all())
+    assert bool((after.median(0).values.abs() < 1.5).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("clients", [2, 7, N])
+def test_the_scale_of_large_numbers_does_not_depend_on_clients_and_placement(clients, dtype):
+    torch.set_default_dtype(dtype)
+    x = large_features()
+    central, _, _ = scaled(x, stacked(1), "central")
+    for placement in (stacked, one_at_a_time):
+        together, _, _ = scaled(x, placement(clients))
+        assert torch.equal(together, central)
+    hidden, _, _ = scaled(x, stacked(clients), aggregation="secure") if clients == 7 else (central, 0, 0)
+    assert torch.equal(hidden, central)
+
+
+def test_large_numbers_of_one_client_change_no_bit_of_a_client_that_is_scaled_alone():
+    x, client = features(), np.arange(N) % 2
+    x = np.where((client == 0)[:, None], x.astype(np.float64), 0) + (client == 1)[:, None] * (
+        2.0**30 + x * 100
+    )
+    together, _, _ = scaled(x, stacked(2), "isolated", client)
+    apart, _, _ = scaled(x, one_at_a_time(2), "isolated", client)
+    before, _, _ = scaled(features(), stacked(2), "isolated", client)
+    assert torch.equal(together, apart)
+    assert torch.equal(together[client == 0], before[client == 0])
+
+
+def test_features_that_are_not_scaled_have_the_dtype_of_the_run():
+    graph = graph_of(large_features())
+    cohort = make_cohort(graph, split_of(graph), partition(graph, "random", 2, 0), [0, 1])
+    assert cohort.x.dtype == torch.float64
+    chosen = get_method("fedavg")
+    for features_as, dtype in (("raw", torch.float32), ("unit", torch.float32), ("scaled", torch.float64)):
+        config = chosen.config(**{**default_settings(chosen), "features": features_as})
+        assert as_configured(cohort, config).x.dtype == dtype
 
 
 def test_sparse_binary_features_stay_exactly_as_they_are():
@@ -229,11 +303,13 @@ def scaled_alone(graph: Graph, ids: np.ndarray) -> tuple[Tensor, Scaling | None,
     return in_order(done.parts), None if scaling is None else scaling.parts[0], fed
 
 
-def test_a_scaling_survives_the_file_of_a_model():
-    _, scaling, _ = scaled(features(), stacked(3))
+@pytest.mark.parametrize("x", [features(), large_features()], ids=["ordinary", "large"])
+def test_a_scaling_survives_the_file_of_a_model(x):
+    _, scaling, _ = scaled(x, stacked(3))
     assert scaling is not None
     read = scaling_from(to_arrays(scaling), "cpu")
     assert read is not None
+    assert read.center.dtype == scaling.center.dtype
     assert torch.equal(read.center, scaling.center)
     assert torch.equal(read.scale, scaling.scale)
     assert read.as_dense == scaling.as_dense

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.content import content_hash
+from graphfed.data.feature_numbers import feature_numbers
 from graphfed.data.graphs.node_ids import node_ids
 from graphfed.errors import InputError, did_you_mean, shown
 
@@ -95,7 +96,8 @@ class Graph:
 
     Attributes:
         name: The name of the data set.
-        x: The features, numpy or csr, [N, F] float32; None if loaded with `structure_only`.
+        x: The features, numpy or csr, [N, F] float32; numpy float64 if they have large numbers that float32
+            changes (`feature_numbers`); None if loaded with `structure_only`.
         y: The class of each node, [N] int64; -1 if unknown.
         edges: The endpoints of every undirected edge, [2, m] int64. Each edge is listed once, with u < v,
             sorted by (u, v). There are no self loops.
@@ -344,7 +346,7 @@ def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
             x.eliminate_zeros()
             values = x.data
         else:
-            values = x = np.ascontiguousarray(x, dtype=np.float32)
+            values = x = feature_numbers(x)
     bad = np.flatnonzero(~np.isfinite(values.ravel()))
     if bad.size:
         row = np.searchsorted(x.indptr, bad[0], side="right") - 1 if sp.issparse(x) else bad[0] // x.shape[1]

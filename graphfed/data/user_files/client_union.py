@@ -171,7 +171,8 @@ class _Rows:
 
 def _agreed_features(rows: _Rows, features: Sequence[str]) -> np.ndarray:
     """Return every node's features, [N, F]; InputError if two rows of a node differ."""
-    x = np.empty((len(rows.ids), len(features)), dtype=np.float32)
+    dtype = np.result_type(*(client.tables.x for client in rows.clients))
+    x = np.empty((len(rows.ids), len(features)), dtype)
     first = rows.first(np.ones(len(rows.node), dtype=bool))
     for s, client in enumerate(rows.clients):
         node, start = rows.of(s), rows.start[s]

@@ -98,11 +98,10 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     def node(row: int) -> str:
         return f"graph {name!r}, node {ids[row].as_py()[:60]!r}"
 
-    x = np.empty((len(nodes), len(features)), dtype=np.float32)
+    x = np.empty((len(nodes), len(features)))
     for j, feature in enumerate(features):
         column = (graph.nodes[v].get(feature) for v in nodes)
-        with np.errstate(over="ignore"):  # a value outside float32 becomes infinite, which is refused later
-            x[:, j] = _parse_numbers(column, str(feature), node, "node a number")
+        x[:, j] = _parse_numbers(column, str(feature), node, "node a number")
     texts = {}
     for key in {"label", "client", "split"}.intersection(known):
         values = (graph.nodes[v].get(key) for v in nodes)

@@ -65,7 +65,7 @@ class Tables:
         ids: The node ids, N texts.
         client: The client of each node, N texts; None without such a column.
         label: The labels, N texts, "" if unknown; None without such a column.
-        x: The features, [N, F] float32.
+        x: The features, [N, F], as `feature_numbers` returns them.
         part: The part of the split, [N] int8 (see `PARTS`); None without such a column.
         keys: Distinct texts for the nodes: the ids, or the clients and ids if an id is unique only within its
             client.
@@ -124,7 +124,7 @@ def _read_nodes(
     """Read ids, client, label, part, x and remarks of `Tables`."""
     file, masks = description.open_nodes(files.nodes), description.masks or ()
     names = {key: name for key in NODE_COLUMNS if (name := getattr(description, key)) is not None}
-    read, x = file.read([*names.values(), *masks], Numbers(description.features))
+    read, x = file.read([*names.values(), *masks], Numbers(description.features, features=True))
     if not len(x):
         fix = "" if files.client is None else ", or remove the client"
         raise InputError(f"{file.path} has no row; add one row for each node{fix}")
@@ -133,7 +133,7 @@ def _read_nodes(
     part = parts_of(columns["split"]) if "split" in columns else None
     if masks:
         part = _parts_of_masks(file, {name: read[name].combine_chunks() for name in masks})
-    remarks = (*feature_remarks(description.features, x), *rounding_remarks(file.rounded))
+    remarks = (*feature_remarks(description.features, x), *rounding_remarks(file.rounded, file.kept))
     return columns["id"], columns.get("client"), columns.get("label"), part, x, remarks
 
 

@@ -28,6 +28,7 @@ from typing import IO, TYPE_CHECKING, NoReturn, TypeAlias
 import numpy as np
 
 from graphfed.data.feature_checks import count_rounded
+from graphfed.data.feature_numbers import feature_numbers
 from graphfed.data.messages import brief
 from graphfed.data.texts import MISSING, canonical_texts
 from graphfed.data.user_files.other_formats import require_ending
@@ -75,12 +76,14 @@ class Numbers:
         without: How the user can avoid a column that is not numeric, for messages.
         dtype: The type of the numbers.
         gaps: Whether a number may be missing (an empty cell or NaN); it is NaN then.
+        features: Whether they are features, of which large numbers keep 64 bits (`feature_numbers`).
     """
 
     columns: Sequence[str] = ()
     without: str = "leave the column out with 'features'"
     dtype: type[np.floating] = np.float32
     gaps: bool = False
+    features: bool = False
 
 
 NO_NUMBERS = Numbers()
@@ -139,6 +142,8 @@ class TableFile:
         self._index = index
         #: For each column read in 32 bits, the numbers of different values before and after rounding.
         self.rounded: dict[str, tuple[int, int]] = {}
+        #: The columns of features with large numbers that 32 bits would have changed.
+        self.kept: set[str] = set()
         name = path.name.lower()
         self.is_parquet = name.endswith(_PARQUET)
         require_ending(path, TABLES, "table")
@@ -235,9 +240,10 @@ class TableFile:
         for batch in self._parquet_batches(names) if self.is_parquet else self._csv_batches(names):
             self._check_size(start + batch.num_rows, len(names))
             values = {name: _decode(batch.column(name)) for name in names}
-            matrix = np.empty((batch.num_rows, len(numbers.columns)), numbers.dtype)
-            for number, name in enumerate(numbers.columns):
-                matrix[:, number] = self._numbers(values[name], name, start, numbers)
+            found = [self._numbers(values[name], name, start, numbers) for name in numbers.columns]
+            matrix = np.empty((batch.num_rows, len(found)), np.result_type(numbers.dtype, *found))
+            for number, column in enumerate(found):
+                matrix[:, number] = column
             columns = {name: self._text(values[name], name, start) for name in texts}
             yield start, columns | {name: values[name] for name in times}, matrix
             start += batch.num_rows
@@ -315,6 +321,9 @@ class TableFile:
         if kind.dtype is np.float32 and not kind.gaps:
             before = self.rounded.get(column, (0, 0))
             self.rounded[column] = max(before, count_rounded(np.asarray(numbers), result))
+            if kind.features and (stored := feature_numbers(numbers)).dtype != np.float32:
+                self.kept.add(column)
+                return stored
         return result
 
     def refuse_where(

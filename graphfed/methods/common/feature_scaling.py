@@ -37,6 +37,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphfed.data.feature_numbers import LARGE
 from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
@@ -55,6 +56,9 @@ GRID = 4
 REACH = 8
 #: A feature that is not zero at fewer than one node in this many keeps its zeros.
 SPARSE = 10
+#: From this magnitude on, a centre is subtracted in float64, because float32 has no fractions there and soon
+#: not every whole number. The difference is rounded to the run's dtype.
+WIDE = LARGE / 2
 #: A bound on the orders of magnitude of float64 numbers, denormal numbers included.
 LARGEST_EXPONENT = 1100
 #: A bound on the number of passes; a column of float32 values needs far fewer.
@@ -68,7 +72,8 @@ class Scaling:
     """The centre and scale of every feature.
 
     Attributes:
-        center: [G, F] in the dtype of the features; G is 1, or the number of clients if each has its own.
+        center: [G, F] in the run's dtype, or in float64 if a feature has a large centre (see `WIDE`); G is 1,
+            or the number of clients if each has its own.
         scale: [G, F].
         as_dense: Whether the scaled features are stored densely, because few zeros are left.
     """
@@ -138,7 +143,8 @@ def count_positions(columns: Columns, num_clients: int, center: Tensor, scale: T
     Args:
         center, scale: [G, D], one row for all clients or one for each.
     """
-    position = (columns.x - _of_row(center, columns.client)) / _of_row(scale, columns.client) * GRID
+    distance = _distance(columns.x, _of_row(center, columns.client))
+    position = distance / _of_row(scale, columns.client) * GRID
     position = position.round().clamp(-REACH * GRID, REACH * GRID).long()
     return {"position": _sum_by_client(position, columns, num_clients)}
 
@@ -147,7 +153,7 @@ def count_distances(columns: Columns, num_clients: int, center: Tensor) -> Sums:
     """Count every client's values other than the centre and add up the exponents of their distances: "count"
     and "exponent" [K, D] int64.
     """
-    found, exponent = _exponents(columns.x - _of_row(center, columns.client))
+    found, exponent = _exponents(_distance(columns.x, _of_row(center, columns.client)))
     return {
         "count": _sum_by_client(found, columns, num_clients),
         "exponent": _sum_by_client(exponent, columns, num_clients),
@@ -194,7 +200,12 @@ def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
     matrix = SparseMatrix.from_coo(
         torch.cat([row, every_row]),
         torch.cat([column, columns.repeat(x.shape[0])]),
-        torch.cat([_scaled(x.values[unmoved], *(0, scale[group[row], column])), filled.flatten()]),
+        torch.cat(
+            [
+                _scaled(x.values[unmoved], *(of[group[row], column] for of in (center, scale))),
+                filled.flatten(),
+            ]
+        ),
         x.shape,
     )
     return replace(cohort, x=matrix)
@@ -202,7 +213,7 @@ def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
 
 def scale_alone(cohort: Cohort) -> tuple[Cohort, Scaling]:
     """Scale every client's features by its own data; nothing is sent."""
-    k, dtype = cohort.num_clients, str(_dtype(cohort.x))
+    k, dtype = cohort.num_clients, str(torch.get_default_dtype())
     agreement = start_agreement(count_magnitudes(cohort))
     columns = open_columns(agreement)
     if len(columns):
@@ -225,14 +236,17 @@ def start_agreement(sums: Sums) -> Sums:
 
     Returns:
         "center" and "scale" [G, F] float64; "open" [G, F] bool: features whose centre is not final; "rows"
-        [G, 1]; "stored" [G, F]: nodes with a non-zero value; "passes".
+        [G, 1]; "wide" [G, 1] bool: whether centres are float64; "stored" [G, F]: nodes with a non-zero value;
+        "passes".
     """
     sums = {name: x if x.dim() == 2 else x[None] for name, x in sums.items()}
     scale = _scale(sums)
+    is_open = (sums["count"] * SPARSE >= sums["rows"]) & (sums["count"] > 0)
     return {
         "center": torch.zeros_like(scale),
         "scale": scale,
-        "open": (sums["count"] * SPARSE >= sums["rows"]) & (sums["count"] > 0),
+        "open": is_open,
+        "wide": (is_open & (scale >= WIDE)).any(1, keepdim=True),
         "rows": sums["rows"],
         "stored": sums["count"],
         "passes": torch.zeros(()),
@@ -270,7 +284,7 @@ def update_scales(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
 
 
 def finish_agreement(agreement: Sums, dtype: str) -> Scaling:
-    """Return the scaling of an agreement, in the dtype of the features."""
+    """Return the scaling of an agreement, in the run's dtype."""
     kind = getattr(torch, dtype.removeprefix("torch."))
     center, scale = agreement["center"], agreement["scale"]
     # The exponent rounds distances down, so the scale of features with a centre is doubled.
@@ -278,7 +292,7 @@ def finish_agreement(agreement: Sums, dtype: str) -> Scaling:
     scale = torch.where(centred, 2 * scale, scale)
     cells = torch.where(centred, agreement["rows"], agreement["stored"]).sum()
     as_dense = bool(cells * 2 > agreement["rows"].sum() * center.shape[1])
-    return Scaling(center.to(kind), scale.to(kind), as_dense)
+    return Scaling(_rounded(center, agreement["wide"], kind), scale.to(kind), as_dense)
 
 
 def to_message(scaling: Scaling) -> Sums:
@@ -319,9 +333,10 @@ def is_open(agreement: Sums) -> dict[str, Any]:
 
 
 def units_of(agreement: Sums, columns: Tensor, dtype: str) -> Sums:
-    """Return the centre and scale [1, D] of some columns, in the dtype of the features."""
+    """Return the centre and scale [1, D] of some columns, in the run's dtype."""
     kind = getattr(torch, dtype.removeprefix("torch."))
-    return {name: agreement[name][:, columns].to(kind) for name in ("center", "scale")}
+    center, scale = (agreement[name][:, columns] for name in ("center", "scale"))
+    return {"center": _rounded(center, agreement["wide"], kind), "scale": scale.to(kind)}
 
 
 def like_sums(width: int, names: tuple[str, ...]) -> Sums:
@@ -387,17 +402,17 @@ def _agree(fed: Federation, data: Located, config: CommonSettings, num_features:
     first = add_up(fed.clients.run(count_magnitudes, data), num_features, *_MAGNITUDES, "rows")
     agreement = fed.server.run(start_agreement, first)
     decision = fed.control(
-        plan_columns, agreement, name="scaled_features", values={"columns": int, "go_on": bool}
+        plan_columns, agreement, name="scaled_features", values={"columns": int, "go_on": bool, "wide": bool}
     )
-    width = decision["columns"]
+    width, kind = decision["columns"], torch.get_default_dtype()
+    of_center = torch.float64 if decision["wide"] else kind
     if width:
         at_server = fed.server.run(open_columns, agreement)
         columns = fed.broadcast(
             at_server, name="scaled_columns", grad=False, like=TensorForm(torch.int64, (width,))
         )
         taken = fed.clients.run(take_columns, data, columns)
-        form = TensorForm(getattr(torch, dtype.removeprefix("torch.")), (1, width))
-        units_form = {"center": form, "scale": form}
+        units_form = {"center": TensorForm(of_center, (1, width)), "scale": TensorForm(kind, (1, width))}
         while decision["go_on"]:
             units = fed.broadcast(
                 fed.server.run(units_of, agreement, at_server, dtype),
@@ -417,15 +432,18 @@ def _agree(fed: Federation, data: Located, config: CommonSettings, num_features:
             agreement = fed.server.run(update_scales, agreement, distances, at_server)
             decision = fed.control(is_open, agreement, name="scaled_features", values={"go_on": bool})
     result = fed.server.run(to_message, fed.server.run(finish_agreement, agreement, dtype))
-    form = TensorForm(getattr(torch, dtype.removeprefix("torch.")), (num_features,))
-    message = {"center": form, "scale": form, "as_dense": TensorForm(torch.int64, (1,))}
+    message = {
+        "center": TensorForm(of_center, (num_features,)),
+        "scale": TensorForm(kind, (num_features,)),
+        "as_dense": TensorForm(torch.int64, (1,)),
+    }
     return fed.broadcast(result, name="feature_scaling", grad=False, like=message)
 
 
 def plan_columns(agreement: Sums) -> dict[str, Any]:
-    """Count the columns that need a centre."""
+    """Count the columns that need a centre, and decide whether centres are float64."""
     count = len(open_columns(agreement))
-    return {"columns": count, "go_on": count > 0}
+    return {"columns": count, "go_on": count > 0, "wide": bool(agreement["wide"].any())}
 
 
 def positions_in(columns: Columns, cohort: Cohort, units: Sums) -> Sums:
@@ -453,9 +471,25 @@ def _scale(sums: Sums) -> Tensor:
     return torch.exp2(torch.where(count > 0, sums["exponent"].double() / count.clamp(min=1), 0.0))
 
 
-def _scaled(x: Tensor, center: Any, scale: Tensor) -> Tensor:
-    one = torch.asinh(torch.ones((), dtype=x.dtype, device=x.device))
-    return torch.asinh((x - center) / scale) / one
+def _rounded(center: Tensor, wide: Tensor, dtype: torch.dtype) -> Tensor:
+    """Round centres [G, D] to a dtype, except those of groups [G, 1] whose centres are float64."""
+    rounded = center.to(dtype)
+    return torch.where(wide, center, rounded.double()) if bool(wide.any()) else rounded
+
+
+def _distance(x: Tensor, center: Tensor) -> Tensor:
+    """Subtract centres, the large ones in float64, and round to the run's dtype."""
+    dtype = torch.get_default_dtype()
+    distance = x.to(dtype) - center.to(dtype)
+    if x.dtype == dtype == center.dtype or not bool((wide := center.abs() >= WIDE).any()):
+        return distance
+    return torch.where(wide, (x.double() - center).to(dtype), distance)
+
+
+def _scaled(x: Tensor, center: Tensor, scale: Tensor) -> Tensor:
+    distance = _distance(x, center)
+    one = torch.asinh(torch.ones((), dtype=distance.dtype, device=x.device))
+    return torch.asinh(distance / scale) / one
 
 
 def _of_row(of_group: Tensor, group: Tensor) -> Tensor:
@@ -480,11 +514,6 @@ def _dense_columns(x: Tensor | SparseMatrix | None, columns: Tensor) -> Tensor:
     unmoved = to >= 0
     dense = torch.zeros(x.shape[0], len(columns), dtype=x.dtype, device=columns.device)
     return dense.index_put_((x.row[unmoved], to[unmoved]), x.values[unmoved], accumulate=True)
-
-
-def _dtype(x: Tensor | SparseMatrix | None) -> torch.dtype:
-    assert x is not None
-    return x.dtype
 
 
 # ---- storage -----------------------------------------------------------------------------------------------
@@ -533,7 +562,7 @@ MESSAGES = {
     "client has a single node, they nearly show its features: within a few hundredths of the standard "
     "deviation.",
     "scaled_features": "The server announces to every client whether the scale of the features needs another "
-    "pass. This is public.",
+    "pass, and whether centres have 64 bits. This is public.",
     "scaled_columns": "The server sends every client the numbers of the features that get a centre.",
     "feature_units": "The server sends every client the current centre and scale of every feature.",
     "feature_scaling": "The server sends every client the final centre and scale of every feature.",

@@ -5,7 +5,7 @@ the weights of all clients are stacked, and one elementwise step of an optimiser
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -105,10 +105,14 @@ def as_configured(cohort: Cohort, config: object) -> Cohort:
         config: The settings.
 
     Returns:
-        The cohort; with features=unit its features have length 1.
+        The cohort. With features=scaled its features keep their dtype until they are scaled; otherwise they
+        have torch's default dtype, and with features=unit length 1.
     """
-    unit = isinstance(config, GraphSettings) and config.features == "unit"
-    return with_unit_features(cohort) if unit else cohort
+    if not isinstance(config, GraphSettings) or config.features == "scaled":
+        return cohort
+    if isinstance(cohort.x, Tensor):
+        cohort = replace(cohort, x=cohort.x.to(torch.get_default_dtype()))
+    return with_unit_features(cohort) if config.features == "unit" else cohort
 
 
 def own_view(cohort: Cohort) -> View:

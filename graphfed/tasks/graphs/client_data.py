@@ -33,7 +33,7 @@ from graphfed.data.texts import class_remarks
 from graphfed.data.user_files.graph_description import Description, at_client, describe_file
 from graphfed.data.user_files.graph_tables import BETWEEN, Among, Tables, classes_of, dropped_by, read_tables
 from graphfed.errors import InputError, shown
-from graphfed.federation.cohort import Cohort, load_cohort, load_names
+from graphfed.federation.cohort import Cohort, load_cohort, load_names, promote_features
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.tasks.graphs.schema import Schema
 
@@ -48,7 +48,7 @@ class ClientData:
     """The data of a site.
 
     Attributes:
-        cohort: The data of the site's clients, with features in float32.
+        cohort: The data of the site's clients, with features as `feature_numbers` returns them.
         schema: The description of the data that the site may send to others.
         ids: The user's node ids, a pyarrow array of N texts; None for an exported cohort of a graph without
             ids. They never leave the site and are used for its own predictions.
@@ -111,7 +111,8 @@ def read_client(
 def make_client_cohort(
     data: ClientData, clients: Sequence[int], num_classes: int, *, device: torch.device | str = "cpu"
 ) -> Cohort:
-    """Build the cohort that a run trains on, with floating-point numbers in torch's default dtype.
+    """Build the cohort that a run trains on, with floating-point numbers in torch's default dtype, except
+    features in float64 (see `make_cohort`).
 
     Args:
         data: The data of a site.
@@ -145,7 +146,8 @@ def make_client_cohort(
             return value.to(device, torch.get_default_dtype() if value.is_floating_point() else None)
         return value
 
-    return replace(cohort, **{field.name: move(getattr(cohort, field.name)) for field in fields(cohort)})
+    moved = replace(cohort, **{field.name: move(getattr(cohort, field.name)) for field in fields(cohort)})
+    return replace(moved, x=promote_features(cohort.x.to(device))) if isinstance(cohort.x, Tensor) else moved
 
 
 # ---- an exported cohort ------------------------------------------------------------------------------------

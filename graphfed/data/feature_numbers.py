@@ -1,0 +1,33 @@
+"""The numbers in which features are stored."""
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["LARGE", "feature_numbers"]
+
+#: From here on, float32 does not have every whole number.
+LARGE = 2.0**24
+
+
+def feature_numbers(x: Any) -> np.ndarray:
+    """Convert dense features to the numbers that a graph stores.
+
+    They are float32, except large numbers that float32 changes: times since 1970, account numbers, amounts
+    in cents. These keep the digits by which they differ until features=scaled has subtracted their centre.
+    The rule looks at each number alone, so a number is the same in a client's file and in the whole graph.
+
+    Args:
+        x: Numbers of any dtype and shape. A number outside float32 becomes infinite.
+
+    Returns:
+        The numbers, float32. If float32 changes one of at least `LARGE`, all are in float64, where these have
+        their value and all others that of float32.
+    """
+    with np.errstate(over="ignore"):
+        narrow = np.ascontiguousarray(x, dtype=np.float32)
+    if not narrow.size or max(narrow.max(), -narrow.min()) < LARGE:
+        return narrow
+    wide = np.asarray(x, dtype=np.float64)
+    changed = (np.abs(wide) >= LARGE) & (wide != narrow) & np.isfinite(narrow)
+    return np.where(changed, wide, narrow) if changed.any() else narrow
