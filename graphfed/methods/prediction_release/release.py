@@ -220,6 +220,6 @@ def release(
         likelihoods,
         name="prediction_release/likelihoods",
         grad=False,
-        like=TensorForm(torch.float64, (2, num_classes, num_classes)),
+        like=TensorForm(torch.get_default_dtype(), (2, num_classes, num_classes)),
     )
     return run(weigh_evidence, neighbours, likelihoods)
