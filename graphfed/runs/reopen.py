@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from graphfed.data.graphs.planetoid import without_downloads
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.loading import load_object
@@ -121,7 +122,8 @@ def reopen(
     if "config" not in manifest:
         raise InputError(f"{folder} is a folder of several runs; name one of those in it")
     config = config_from_json(manifest["config"], Path(folder), data=data, data_dir=data_dir)
-    inputs = load_inputs(config, on_stage=on_stage)
+    with without_downloads():
+        inputs = load_inputs(config, on_stage=on_stage)
     check_hashes(Path(folder), inputs, manifest["hashes"])
     return config, inputs
 

@@ -337,6 +337,30 @@ def test_an_audit_reads_the_folder_before_the_data(
     assert "has not ended" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["audit", "predict"])
+def test_a_folder_makes_no_command_download_data(
+    command: str,
+    good: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A manifest from somebody else names what it likes; without a network the download takes 40 seconds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRAPHFED_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    asked: list[object] = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda *given, **_: asked.append(given))
+    folder = copy_of(good, "run")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["config"] |= {"data": "cora", "data_source": "cora", "data_options": {}}
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert main([command, str(folder)]) == 2
+    assert "it was not downloaded before ('graphfed data inspect cora' does)" in capsys.readouterr().err
+    assert asked == []
+
+
 def test_precision_and_recall_of_classes_are_checked_in_a_result(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,8 @@ public repository kimiyoung/planetoid, folder data.
 import contextlib
 import hashlib
 import itertools
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,7 +27,7 @@ from graphfed.data.messages import brief
 from graphfed.errors import InputError
 from graphfed.files import check_regular, read_tensors, write_bytes, write_tensors
 
-__all__ = ["PARTS", "SOURCE", "find_files", "folders", "load_planetoid"]
+__all__ = ["PARTS", "SOURCE", "find_files", "folders", "load_planetoid", "without_downloads"]
 
 PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 FEATURE_PARTS = ("x", "tx", "allx")
@@ -34,6 +36,8 @@ TIMEOUT_SECONDS = 5.0
 NUM_VAL = 500
 MAX_BYTES = 2**28  # the size of one file; the largest real file has 8 million bytes
 MAX_DIGITS = 18  # the length of a number in test.index
+#: Whether missing files may be downloaded (`without_downloads`).
+_may_download = ContextVar("may_download", default=True)
 FORMAT = "1"  # increase this number when the cached form changes
 
 
@@ -94,12 +98,17 @@ def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Grap
     absent = [file for file in missing if file in needed]
     if place is None or absent:
         download = cache_folder() / "planetoid" / folder / "raw"
+        failed = (
+            "the download failed"
+            if _may_download.get()
+            else f"it was not downloaded before ('graphfed data inspect {name}' does)"
+        )
         if _download(folder, download):
             place = download
         elif place is not None:
             message = (
-                f"data set {name!r} in {place} is incomplete: {', '.join(absent)} not found, and the "
-                f"download failed; get the files from {SOURCE}"
+                f"data set {name!r} in {place} is incomplete: {', '.join(absent)} not found, and "
+                f"{failed}; get the files from {SOURCE}"
             )
             if not structure_only:
                 message += ". Training needs features"
@@ -108,7 +117,7 @@ def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Grap
             looked = ", ".join(str(p) for root in roots for p in folders(root, folder))
             raise InputError(
                 f"data set {name!r} was not found: its files ind.{name}.* ({', '.join(PARTS)}) are not in "
-                f"{looked}, and the download failed; set GRAPHFED_DATA or the data folder to the folder that "
+                f"{looked}, and {failed}; set GRAPHFED_DATA or the data folder to the folder that "
                 f"has them, or get them from {SOURCE}"
             )
     content = {file: _read(place / file) for file in needed}
@@ -291,8 +300,21 @@ def _edges(content: bytes, path: Path, n: int) -> np.ndarray:
     return np.stack((np.repeat(nodes, degree), np.array(ends, dtype=np.int64)))
 
 
+@contextlib.contextmanager
+def without_downloads() -> Iterator[None]:
+    """Download nothing inside this context: the folder of a run may be anybody's, and names its data."""
+    token = _may_download.set(False)
+    try:
+        yield
+    finally:
+        _may_download.reset(token)
+
+
 def _download(folder: str, target: Path) -> bool:
-    """Download the raw files into `target`. Return False if the network or the disk fails."""
+    """Download the raw files into `target`.
+
+    Return False if the network or the disk fails, or a file is missing and must not be downloaded.
+    """
     import http.client
     import urllib.request
 
@@ -300,6 +322,8 @@ def _download(folder: str, target: Path) -> bool:
         for part in PARTS:
             file = f"ind.{folder.lower()}.{part}"
             if not (target / file).is_file():
+                if not _may_download.get():
+                    return False
                 with urllib.request.urlopen(f"{URL}/{file}", timeout=TIMEOUT_SECONDS) as reply:
                     write_bytes(target / file, reply.read(MAX_BYTES))
     except (OSError, http.client.HTTPException):
