@@ -27,7 +27,7 @@ from graphfed.data.messages import brief
 from graphfed.errors import InputError
 from graphfed.files import check_regular, read_tensors, write_bytes, write_tensors
 
-__all__ = ["PARTS", "SOURCE", "find_files", "folders", "load_planetoid", "without_downloads"]
+__all__ = ["PARTS", "SOURCE", "find_files", "folders", "load_planetoid"]
 
 PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 FEATURE_PARTS = ("x", "tx", "allx")
