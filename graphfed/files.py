@@ -135,7 +135,8 @@ def read_regular(path: Path) -> bytes:
         OSError: As in `check_regular`, and if the file cannot be read or is larger than `MAX_FILE`.
     """
     with _open_regular(path) as file:
-        content = file.read(MAX_FILE + 1)
+        # Not more than the file has: `read` allocates what it is asked for.
+        content = file.read(min(os.fstat(file.fileno()).st_size, MAX_FILE) + 1)
     if len(content) > MAX_FILE:
         raise OSError(errno.EFBIG, f"it has more than {MAX_FILE >> 20} MiB", str(path))
     return content

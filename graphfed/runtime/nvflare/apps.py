@@ -123,8 +123,9 @@ class _App:
                     f"{place.name} refuses the run: simulated protocols hide nothing from real participants; "
                     "choose protocols=real"
                 )
+            program = _program(run.program, place)  # importing it takes memory that is not the run's
             with limited_memory(allowed):
-                _program(run.program, place)(fed, run.arguments, log, place)
+                program(fed, run.arguments, log, place)
             return {"kind": "done"}, plain(fed.ledger.to_json())
         except InputError as error:
             outcome = {"kind": "input", "text": str(error)[:MAX_TEXT]}
