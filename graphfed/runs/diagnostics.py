@@ -74,7 +74,7 @@ SMALLEST_SWING, SMALLEST_ERROR_SWING = 0.05, 0.5
 #: Evaluations in the second half below which nothing is said about swings.
 FEWEST_EVALUATIONS = 6
 #: A loss above this many times that of a uniform guess is called very large.
-LARGE_LOSS = 2.0
+LARGE_LOSS = 1.5
 #: At most so many classes are named.
 NAMED_CLASSES = 5
 #: The error of a metric that depends on the order of scores, above which a warning gives it.
@@ -414,10 +414,10 @@ def _loss(run: Evidence) -> Iterator[ResultWarning]:
         part, loss = max(large.items(), key=lambda item: item[1])
         yield ResultWarning(
             "large_loss",
-            f"The {part} loss of {loss:.3g} is far above {guess:.3g}, that of guessing uniformly among "
-            f"{classes} classes: the model is certain where it is wrong. Stop earlier (patience=20), use "
-            f"more dropout or weight decay, or a smaller learning rate (it was lr={run.lr:g}); do not use "
-            "the predicted probabilities.",
+            f"The {part} loss of {loss:.3g} is above {guess:.3g}, that of guessing uniformly among "
+            f"{classes} classes: the model is certain where it is wrong. Use ten times the weight decay, more "
+            f"dropout, or a smaller learning rate (it was lr={run.lr:g}); do not use the predicted "
+            "probabilities.",
         )
 
 

@@ -170,6 +170,18 @@ def test_sampling_noise_of_a_constant_accuracy_is_no_oscillation() -> None:
             assert check_run(run) == []
 
 
+@pytest.mark.parametrize(("loss", "warned"), [(2.9, False), (3.5, True)])
+def test_a_loss_of_one_and_a_half_times_that_of_a_uniform_guess_is_named(loss: float, warned: bool) -> None:
+    """SAPGNN on a dense graph of 8 classes ended at 3.5, with 76 % of the nodes right."""
+    from graphfed.runs.diagnostics import Evidence, check_run
+
+    confusion = [[9.0 if c == k else 0.0 for c in range(9)] for k in range(8)]
+    test = {"accuracy": 0.76, "loss": loss}
+    run = Evidence("classification", "accuracy", 9, 9, 5, 0.1, [], {}, test, confusion=confusion)
+    found = [warning for warning in check_run(run) if warning.code == "large_loss"]
+    assert ["Use ten times the weight decay" in warning.text for warning in found] == [True] * warned
+
+
 @pytest.mark.parametrize(("error", "warned"), [(0.002, False), (0.02, True)])
 def test_metrics_that_the_bins_of_scores_leave_open_are_named_with_their_error(
     error: float, warned: bool

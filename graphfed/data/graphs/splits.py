@@ -22,7 +22,7 @@ PARTS = {"train": "training", "val": "validation", "test": "test"}
 def make_split(graph: Graph, spec: str, seed: int) -> Split:
     """Make a split of a graph's nodes. Nodes of unknown class (-1) are in no part.
 
-    The kinds of split:
+    The kinds of split::
 
         "public"                  the data set's own split; the seed is not used
         "per_class"               the same as "per_class:20,500,1000"

@@ -414,8 +414,5 @@ METHOD = Method(
         protection="gradients by secret sharing; embeddings in plaintext, or pooled by pooling=secure",
         messages=MESSAGES,
     ),
-    # The clients' maps have no dropout on their input: with the weight decay of other methods a run fits its
-    # training nodes at once, and is sure of wrong classes (docs/papers/sapgnn.md, Settings).
-    defaults={"weight_decay": 5e-3},
-    paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300, "weight_decay": 5e-4},
+    paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300},
 )
