@@ -416,8 +416,8 @@ def _loss(run: Evidence) -> Iterator[ResultWarning]:
             "large_loss",
             f"The {part} loss of {loss:.3g} is above {guess:.3g}, that of guessing uniformly among "
             f"{classes} classes: the model is certain where it is wrong. Use ten times the weight "
-            f"decay, more dropout, or a smaller learning rate (it was lr={run.lr:g}); do not use the predicted "
-            "probabilities.",
+            f"decay, more dropout, or a smaller learning rate (it was lr={run.lr:g}); do not use the "
+            "predicted probabilities.",
         )
 
 
