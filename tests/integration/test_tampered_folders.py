@@ -41,7 +41,7 @@ VALUES = {
 #: What is done with a key.
 CHANGES = ["removed", "renamed", *VALUES]
 #: The most seconds of a command, and the most characters of its message.
-SECONDS, LONGEST = 20, 700
+SECONDS, LONGEST = 120, 700
 #: Commands by kind of folder. FOLDER is tampered with, OTHER is not.
 COMMANDS = {
     "run": (
