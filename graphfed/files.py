@@ -10,11 +10,12 @@ import tempfile
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from graphfed.errors import GraphfedError, InputError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "JsonObject",
@@ -242,7 +243,9 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
-def write_tensors(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> None:
+def write_tensors(
+    path: Path, tensors: "dict[str, np.ndarray]", metadata: dict[str, str] | None = None
+) -> None:
     """Write arrays as one safetensors file, atomically.
 
     Args:
@@ -250,6 +253,7 @@ def write_tensors(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str
         tensors: The arrays by name.
         metadata: Texts by name.
     """
+    import numpy as np
     from safetensors.numpy import save
 
     # np.ascontiguousarray would turn a scalar into a vector.
@@ -258,7 +262,7 @@ def write_tensors(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str
 
 def read_tensors(
     path: Path, only: Container[str] | None = None
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+) -> "tuple[dict[str, np.ndarray], dict[str, str]]":
     """Read a safetensors file.
 
     Args:
@@ -315,13 +319,9 @@ def plain(value: object) -> Any:
     """
     if isinstance(value, Mapping):
         return plain_object(value)
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if hasattr(value, "tolist"):  # a torch tensor
+    if hasattr(value, "tolist"):  # of NumPy or torch
         return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -396,6 +396,7 @@ def _load(
             Progress(**{**p, "best": None if p["best"] is None else float(p["best"])})
             for p in content["progress"]
         ]
+        located_progress = fed.locate(SERVER, "progress", progress)
         ledger = Ledger.from_json(content["ledger"])
     except (OSError, ValueError, KeyError, TypeError, InputError, SafetensorError) as error:
         raise InputError(
@@ -414,7 +415,7 @@ def _load(
         evaluated=chosen,
         best=chosen,
         best_scores=values.get("best_scores"),
-        progress=fed.locate(SERVER, "progress", progress),
+        progress=located_progress,
         history=content["history"],
         setup_seconds=content["setup_seconds"],
         seconds=content["seconds"],

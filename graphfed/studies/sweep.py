@@ -337,7 +337,7 @@ def _finish(
     trials = _try_settings(plan, inputs, folder, metric, error, progress)
     best = max(trials, key=lambda trial: _score(trial, metric, error))
     if best["failed"]:
-        raise GraphfedError(f"no trial gave finite predictions; the first one: {best['failed']}")
+        raise GraphfedError(f"no trial gave finite predictions; the first one: {str(best['failed'])[:500]}")
     results = []
     for seed, config in plan.configs.items():
         here = None if folder is None else folder / run_name("chosen", seed)

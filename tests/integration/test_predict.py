@@ -1,6 +1,7 @@
 """A finished run's model predicts: on its own graph what the run wrote, on another what its network gives."""
 
 import csv
+import dataclasses
 import json
 import math
 import re
@@ -476,13 +477,19 @@ def test_another_graph_is_not_predicted_where_that_would_release_noised_values(
 def test_the_places_of_a_deployment_do_not_release_noised_values_again(method: str, tmp_path: Path) -> None:
     """Refused before anything is read or sent, whatever a coordinator asks for."""
     from graphfed.deployment.participant import predict_place
+    from graphfed.federation import Federation
     from graphfed.runtime.nvflare.place import Place
 
-    config = {**get_method(method).defaults}
-    arguments = {"run": "one", "method": method, "plugin": None, "config": config}
+    known = {field.name for field in dataclasses.fields(get_method(method).config)}
+    config = {**get_method(method).defaults, **({"protocols": "real"} if "protocols" in known else {})}
+    arguments = {
+        **{"run": "one", "method": method, "plugin": None, "config": config},
+        **{"dtype": "float32", "split": "own", "split_seed": 0, "sites": ["bank_a"], "roster": ["bank_a"]},
+        **{"checkpoint_every": 0.0, "wait": 0.0, "rehearsal": False, "stamp": "two"},
+    }
     place = Place("bank_a", tmp_path)
     with pytest.raises(
         InputError, match=r"has its predictions in runs/one/predictions\.parquet of its startup kit"
     ):
-        predict_place(None, arguments, print, place)  # type: ignore[arg-type]
+        predict_place(Federation([range(1)]), arguments, print, place)
     assert list(tmp_path.iterdir()) == []

@@ -252,7 +252,7 @@ def test_with_secure_sums_the_server_reads_nothing_of_a_single_client(
     _, fed = run(rounds=2, aggregation="secure", protocols="real", balancer="greedy")
     assert {e.name: e.protection for e in fed.ledger.entries if e.direction == "up"} == {
         f"{what}/{step}": protection
-        for what in ("lumos/gradient", "scores")
+        for what in ("contributors", "lumos/gradient", "scores")
         for step, protection in (
             ("keys", "public"),
             ("sealed_shares", "encrypted"),
