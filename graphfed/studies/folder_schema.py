@@ -93,7 +93,7 @@ class TrialFile(FileModel):
     rounds: list[Count]
     best_round: list[Count | None]
     seconds: _Statistic
-    failed: str | None
+    failed: Annotated[str, Field(max_length=20_000)] | None
 
 
 class _ChosenTrial(FileModel):
