@@ -15,10 +15,11 @@ _BOOKKEEPING = re.compile(
     r"unnamed: \d+(\.\d+)?|index|level_0|__index_level_\d+__|row_?(id|num|number|names)?|(train|val|valid|"
     r"validation|test)_?mask"
 )
-#: Names of positions and colours in a drawing, in lower case.
+#: Names of positions and colours in a drawing, in lower case; single letters are such names only together.
 _DRAWN = re.compile(
-    r"(viz[_.:])?(x|y|z|r|g|b|colou?r|size)|(pos|coord)[_.]?[xyz0-2]|lat(itude)?|lon(gitude)?|lng"
+    r"viz[_.:](x|y|z|r|g|b|size)|(viz[_.:])?colou?r|(pos|coord)[_.]?[xyz0-2]|lat(itude)?|lon(gitude)?|lng"
 )
+_LETTERS = (frozenset("xy"), frozenset("rgb"))
 #: Fewer rows may be numbered by chance.
 _FEW_ROWS = 10
 #: The number of rows from which different values are counted.
@@ -40,7 +41,12 @@ def feature_remarks(names: Sequence[str], x: np.ndarray) -> tuple[str, ...]:
         name for name, column in zip(names, x.T, strict=True)
         if _BOOKKEEPING.fullmatch(name.lower()) or _numbers_rows(column)
     ]  # fmt: skip
-    drawn = [name for name in names if name not in numbered and _DRAWN.fullmatch(name.lower())]
+    lower = {name.lower() for name in names}
+    letters = frozenset[str]().union(*(letters for letters in _LETTERS if letters <= lower))
+    drawn = [
+        name for name in names
+        if name not in numbered and (_DRAWN.fullmatch(name.lower()) or name.lower() in letters)
+    ]  # fmt: skip
     meanings = (
         (numbered, "number the rows, or are called like columns that do"),
         (drawn, "are called like positions or colours in a drawing"),

@@ -68,7 +68,7 @@ def test_a_default_is_the_value_of_every_element_without_one(tmp_path: Path, kin
     columns = dict(zip(graph.feature_names, graph.x.T.tolist(), strict=True))
     assert columns["visits"] == [float(v) for v in values_of(text, "node", "visits")]
     assert columns["flag"] == [float(v == "true") for v in values_of(text, "node", "flag")] == [1, 0, 1, 1]
-    # networkx has the defaults beside the graph, except those of keys for all elements.
+    # networkx keeps the defaults next to the graph, except those of keys for all elements.
     network = nx.read_graphml(path)
     if kind == "node":
         assert network.graph["node_default"] == {"label": "ok", "client": "bank_a", "flag": True, "visits": 3}

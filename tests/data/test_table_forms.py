@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -460,6 +461,16 @@ def test_a_column_is_remarked_by_its_name(name: str) -> None:
     (remark,) = feature_remarks((name, "amount"), x)
     assert remark.startswith(f"1 feature ('{name}'), of columns that")
     assert feature_remarks(("amount", "indexed", "rows"), x[:, :1].repeat(3, 1)) == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "remarked"),
+    [("ab", 0), ("xa", 0), ("xy", 2), ("yxa", 2), ("rgb", 3), ("rg", 0), (["size", "a"], 0)],
+)
+def test_single_letters_are_positions_or_colours_only_together(names: Sequence[str], remarked: int) -> None:
+    x = np.random.default_rng(0).random((N, len(names)))
+    found = feature_remarks([*names], x)
+    assert [remark.split()[0] for remark in found] == [str(remarked)] * (remarked > 0)
 
 
 @pytest.mark.parametrize("val", ["val_mask", "valid_mask"])

@@ -117,7 +117,7 @@ def borders(world: World) -> list[set[int]]:
 
 
 def fedgcn(world: World) -> dict[str, int]:
-    """2 hops: up and down sum_k |border_k| F, beside them 8 bytes for every id and twice for its degree.
+    """2 hops: up and down sum_k |border_k| F, and 8 bytes for every id and twice for its degree.
     Other nodes have all their neighbours at their own client, which computes their sums alone."""
     rows = sum(len(b) for b in borders(world))
     scalar = 8
