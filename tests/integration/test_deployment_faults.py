@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from social_sites import write_parts
 
 from graphfed.data.datasets import load
 from graphfed.data.graphs.splits import make_split
@@ -52,13 +53,8 @@ class Trial:
     """A federation of three sites that train fedavg on a part of `social` each."""
 
     def __init__(self, folder: Path, timing: Timing = TIMING) -> None:
-        graph = load("social", None, num_nodes=300)
-        split = make_split(graph, "random:0.5,0.25,0.25", 0)
-        partitioned = partition(graph, "random", 3, 0)
         self.project = loopback_project([1, 1, 1], timing)
-        data = {site.name: folder / f"{site.name}.safetensors" for site in self.project.sites}
-        for k, path in enumerate(data.values()):
-            save_cohort(make_cohort(graph, split, partitioned, [k]), path)
+        data = write_parts(folder, self.project, 300)
         self.folder, self.stop_request = folder, StopRequest()
         self.federation = Loopback(
             self.project,

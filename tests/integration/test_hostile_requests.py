@@ -12,15 +12,12 @@ from typing import Any
 import pytest
 import torch
 from hostile_servers import ASKED, LIE, REPORTED, write_startup
+from social_sites import write_parts
 
 from graphfed.cli import main
-from graphfed.data.datasets import load
-from graphfed.data.graphs.splits import make_split
-from graphfed.data.partitions.partition import partition
 from graphfed.deployment.deploy import request
 from graphfed.deployment.rehearsal import loopback_project
 from graphfed.errors import DONE, FAILED
-from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.methods.registry import get_method
 from graphfed.runtime.interrupts import StopRequest
 from graphfed.tasks.registry import default_settings
@@ -43,13 +40,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     """Three sites with data, and a server that lies in runs of some names (`hostile_servers`)."""
     torch.set_default_dtype(torch.float32)
     folder = tmp_path_factory.mktemp("hostile")
-    graph = load("social", None, num_nodes=120)
-    split = make_split(graph, "random:0.5,0.25,0.25", 0)
-    partitioned = partition(graph, "random", 3, 0)
     project = loopback_project([1, 1, 1], TIMING)
-    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
-    for k, path in enumerate(data.values()):
-        save_cohort(make_cohort(graph, split, partitioned, [k]), path)
+    data = write_parts(folder, project, 120)
     write_startup(folder / "startup")
     path = os.pathsep.join([str(folder / "startup"), *(path for path in sys.path if path)])
     started = Loopback(

@@ -7,15 +7,12 @@ from typing import Any
 import pytest
 import torch
 from hostile_sites import HOSTILE, SERVER, run_name
+from social_sites import write_parts
 
-from graphfed.data.datasets import load
-from graphfed.data.graphs.splits import make_split
-from graphfed.data.partitions.partition import partition
 from graphfed.deployment.deploy import check_outcome
 from graphfed.deployment.deploy import request as asked
 from graphfed.deployment.rehearsal import loopback_project
 from graphfed.errors import FAILED, GraphfedError
-from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.methods.registry import get_method
 from graphfed.runtime.interrupts import StopRequest
 
@@ -114,13 +111,8 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     refused_of_server = SERVER_REFUSED if everything else SERVER_QUICK
     torch.set_default_dtype(torch.float32)
     folder = tmp_path_factory.mktemp("hostile")
-    graph = load("social", None, num_nodes=120)
-    split = make_split(graph, "random:0.5,0.25,0.25", 0)
-    partitioned = partition(graph, "random", 3, 0)
     project = loopback_project([1, 1, 1], Timing(beat=1.0, give_up=30.0, deadline=60.0, patience=240.0))
-    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
-    for k, path in enumerate(data.values()):
-        save_cohort(make_cohort(graph, split, partitioned, [k]), path)
+    data = write_parts(folder, project, 120)
     install: dict[str, Any] = {"run": "install", "program": "hostile_sites:install"}
     runs = [
         install | {"arguments": {"run": "install"}, "workers": [list(worker) for worker in project.workers]}

@@ -13,12 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from social_sites import write_parts
 
-from graphfed.data.datasets import load
-from graphfed.data.graphs.splits import make_split
-from graphfed.data.partitions.partition import partition
 from graphfed.deployment.rehearsal import loopback_project, run_on_loopback
-from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.methods.registry import get_method
 from graphfed.runtime.interrupts import StopRequest
 
@@ -63,13 +60,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     """A server and two sites with a part of `social` each, all connected."""
     torch.set_default_dtype(torch.float32)
     folder = tmp_path_factory.mktemp("federation")
-    graph = load("social", None, num_nodes=100)
-    split = make_split(graph, "random:0.5,0.25,0.25", 0)
-    partitioned = partition(graph, "random", 2, 0)
     project = loopback_project([1, 1])
-    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
-    for k, path in enumerate(data.values()):
-        save_cohort(make_cohort(graph, split, partitioned, [k]), path)
+    data = write_parts(folder, project, 100)
     with Loopback(
         project,
         folder / "startup_kits",
