@@ -8,6 +8,7 @@ broadcast against the weights, because a client that was absent has taken fewer 
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -17,6 +18,7 @@ __all__ = [
     "OPTIMIZERS",
     "AdamState",
     "Optimizer",
+    "Pull",
     "adam",
     "adam_init",
     "choose_rows",
@@ -40,6 +42,26 @@ AdamState = dict[str, dict[str, Tensor]]
 Tensors = Mapping[str, Tensor]
 
 
+@dataclass(frozen=True)
+class Pull:
+    """A term that is added to the loss: strength / 2 ||w - anchor||^2 + <linear, w>.
+
+    Attributes:
+        strength: Weight of the distance, at least 0.
+        anchor: The weights from which the distance is measured.
+        linear: The linear term; None for zero.
+    """
+
+    strength: float
+    anchor: Tensors
+    linear: Tensors | None = None
+
+    def gradient(self, name: str, w: Tensor, rows: slice = slice(None)) -> Tensor:
+        """Return the term's gradient at some rows w of a weight."""
+        g = (w - self.anchor[name][rows]) * self.strength
+        return g if self.linear is None else g.add_(self.linear[name][rows])
+
+
 def init_state(name: Optimizer, weights: Tensors) -> AdamState:
     """Return the state of an optimiser before its first step.
 
@@ -54,7 +76,13 @@ def init_state(name: Optimizer, weights: Tensors) -> AdamState:
 
 
 def optimizer_step(
-    name: Optimizer, weights: Tensors, gradients: Tensors, state: AdamState, lr: float, weight_decay: float
+    name: Optimizer,
+    weights: Tensors,
+    gradients: Tensors,
+    state: AdamState,
+    lr: float,
+    weight_decay: float,
+    pull: Pull | None = None,
 ) -> tuple[dict[str, Tensor], AdamState]:
     """Take one step of an optimiser.
 
@@ -66,13 +94,17 @@ def optimizer_step(
         lr: Learning rate.
         weight_decay: Strength of the decay. In "adamw" a step multiplies the weights by
             1 - lr * weight_decay.
+        pull: A term of the loss whose gradient `gradients` do not include. SGD adds its gradient; Adam takes
+            a proximal step.
 
     Returns:
         The new weights, and the state for the next step.
     """
-    if name == "sgd":
-        return sgd(weights, gradients, lr, weight_decay), state
-    return adam(weights, gradients, state, lr, weight_decay, decoupled=name == "adamw")
+    if name != "sgd":
+        return adam(weights, gradients, state, lr, weight_decay, decoupled=name == "adamw", pull=pull)
+    if pull is not None:
+        gradients = {k: g + pull.gradient(k, weights[k]) for k, g in gradients.items()}
+    return sgd(weights, gradients, lr, weight_decay), state
 
 
 def sgd(weights: Tensors, gradients: Tensors, lr: float, weight_decay: float) -> dict[str, Tensor]:
@@ -119,6 +151,7 @@ def adam(
     weight_decay: float,
     *,
     decoupled: bool = False,
+    pull: Pull | None = None,
 ) -> tuple[dict[str, Tensor], AdamState]:
     """Take one step of Adam with bias correction.
 
@@ -134,12 +167,18 @@ def adam(
         weight_decay: Strength of the decay.
         decoupled: Whether the decay multiplies the weights by 1 - lr * weight_decay. Else it is added to the
             gradient.
+        pull: A term of the loss that is left out of the moments: the step minimises it together with
+            Adam's model of the loss, <m, w> + D / (2 lr) ||w - w_t||^2. If its gradient were scaled as the
+            others are, a weight without any other gradient would move by the learning rate however near its
+            anchor is, along a rounding error too.
 
     Returns:
         The new weights, and the state for the next step.
 
     Reference:
-        Kingma and Ba 2015, Alg. 1; Loshchilov and Hutter 2019, Alg. 2, for decoupled decay.
+        Kingma and Ba 2015, Alg. 1; Loshchilov and Hutter 2019, Alg. 2, for decoupled decay; Yun, Lozano and
+        Yang, "Adaptive proximal gradient methods for structured neural networks", NeurIPS 2021, Alg. 1, for
+        the proximal step.
     """
     new: dict[str, Tensor] = {}
     after: AdamState = {"first": {}, "second": {}, "steps": {}}
@@ -157,7 +196,11 @@ def adam(
             torch.mul(state["second"][k][rows], BETA2, out=v[rows]).addcmul_(g, g, value=1 - BETA2)
             root = (v[rows] / second[rows]).sqrt_().add_(EPSILON)
             before = w[rows] * (1 - lr * weight_decay) if decoupled else w[rows]
-            torch.addcdiv(before, m[rows] * (-lr / first[rows]), root, out=x[rows])
+            if pull is None:
+                torch.addcdiv(before, m[rows] * (-lr / first[rows]), root, out=x[rows])
+            else:
+                slope = (m[rows] / first[rows]).add_(pull.gradient(k, before, rows))
+                torch.addcdiv(before, slope, root.div_(lr).add_(pull.strength), value=-1, out=x[rows])
     return new, after
 
 

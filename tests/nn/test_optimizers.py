@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphfed.nn.optim import adam, adam_init, sgd
+from graphfed.nn.optim import Pull, adam, adam_init, optimizer_step, sgd
 
 STEPS, LR, DECAY = 10, 0.05, 0.01
 TOLERANCE = {torch.float32: 2e-7, torch.float64: 1e-13}
@@ -86,3 +86,35 @@ def test_a_step_leaves_its_arguments_as_they_were(name: str) -> None:
         adam(weights, gradients, state, LR, DECAY)
     after = [w for group in (weights, gradients, *state.values()) for w in group.values()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_adam_minimises_its_model_of_the_loss_together_with_the_pull(name: str) -> None:
+    """m and D of Adam are read off steps of torch; the minimum is found by Newton's method, in one step."""
+    weights, anchor, linear = (draws(seed, torch.float64) for seed in (0, 100, 200))
+    pull, state = Pull(0.3, anchor, linear), adam_init(weights)
+    for step in range(STEPS):
+        gradients = draws(step + 1, torch.float64)
+        free, _ = optimizer_step(name, weights, gradients, state, LR, DECAY)
+        start = {k: w * (1 - LR * DECAY) if name == "adamw" else w for k, w in weights.items()}
+        new, state = optimizer_step(name, weights, gradients, state, LR, DECAY, pull)
+        corrected = 1 - 0.999 ** (step + 1)
+        for k, found in new.items():
+            curvature = ((state["second"][k] / corrected).sqrt() + 1e-8) / LR
+            slope = (start[k] - free[k]) * curvature
+            w = found.clone().requires_grad_()
+            model = slope * (w - start[k]) + curvature / 2 * (w - start[k]) ** 2
+            model = model + 0.3 / 2 * (w - anchor[k]) ** 2 + linear[k] * w
+            (slope_there,) = torch.autograd.grad(model.sum(), w)
+            assert slope_there.abs().max() < 1e-12, k
+        weights = new
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_a_pull_holds_a_weight_without_a_gradient_at_its_anchor(name: str) -> None:
+    anchor = draws(0, torch.float64)
+    weights = {k: w + 1e-15 for k, w in anchor.items()}
+    still = {k: torch.zeros_like(w) for k, w in weights.items()}
+    moved, _ = optimizer_step(name, weights, still, adam_init(weights), LR, 0.0, Pull(0.1, anchor))
+    for k, w in moved.items():
+        assert (w - anchor[k]).abs().max() <= 2e-15, k

@@ -5,8 +5,8 @@ networks", MLSys 2020 (arXiv:1812.06127v5): FedAvg whose clients minimise F_k(w)
     mu           mu
     w^t          the weights received at the start of the round
 
-Differs from the paper: full-batch gradient steps in the place of the gamma-inexact solution. With mu = 0 it
-is FedAvg, bit for bit.
+Differs from the paper: full-batch gradient steps in the place of the gamma-inexact solution; with Adam
+proximal steps (`nn.optim.adam`), so that the term keeps its strength. With mu = 0 it is FedAvg, bit for bit.
 """
 
 from dataclasses import replace

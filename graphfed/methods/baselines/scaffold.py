@@ -38,15 +38,15 @@ from graphfed.methods.baselines.fedavg import WEIGHT_MESSAGES, Clients, count_tr
 from graphfed.methods.common import averaging
 from graphfed.methods.common.local_training import (
     Prepared,
-    Pull,
     choose_clients,
     each_value,
     personal_weights,
     train_pulled,
+    values_of,
 )
 from graphfed.methods.config import GraphTraining, sum_protection
 from graphfed.nn.backbones import Weights
-from graphfed.nn.optim import Optimizer
+from graphfed.nn.optim import Optimizer, Pull
 
 __all__ = [
     "CONTROL_MESSAGES",
@@ -150,7 +150,8 @@ def train(
     c = personal_weights(control, prepared.train, config.network)
     own = kept["control"] if kept else each_value(torch.zeros_like, x)
     correction = each_value(torch.sub, c, own)
-    y, _ = train_pulled(prepared, x, {}, Pull(0.0, x, correction), config, number)  # Alg. 1, l. 8-11
+    pull = Pull(0.0, values_of(x), values_of(correction))
+    y, _ = train_pulled(prepared, x, {}, pull, config, number)  # Alg. 1, l. 8-11
     covered = config.local_steps * config.lr
     new = each_value(lambda k, x, y: (x - y) / covered - k, correction, x, y)  # Alg. 1, l. 12, option II
     change = each_value(torch.sub, new, own)

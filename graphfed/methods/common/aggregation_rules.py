@@ -34,10 +34,10 @@ from graphfed.methods.baselines.fedadam import ServerAdamSettings
 from graphfed.methods.baselines.fedavg import Clients, count_training
 from graphfed.methods.common.local_training import (
     Prepared,
-    Pull,
     each_value,
     personal_weights,
     train_pulled,
+    values_of,
 )
 from graphfed.methods.config import (
     ControlVariates,
@@ -50,7 +50,7 @@ from graphfed.methods.config import (
     sum_protection,
 )
 from graphfed.nn.backbones import Weights
-from graphfed.nn.optim import AdamState
+from graphfed.nn.optim import AdamState, Pull
 
 __all__ = ["MESSAGES", "RuleSettings", "round", "setup", "start"]
 
@@ -142,7 +142,7 @@ def admm_step(
         dual = each_value(lambda y, w, z: y + config.rho * (w - z), part["dual"], local, received)
     else:
         local, dual = received, each_value(torch.zeros_like, received)
-    pull = Pull(config.rho, received, dual)
+    pull = Pull(config.rho, values_of(received), values_of(dual))
     trained, optimizer = train_pulled(prepared, local, optimizer, pull, config, round_number)
     # Averaged are changes: a weight that no client has moved stays what it is, to the last bit. Adam would
     # turn a rounding error of the mean into a difference w_k - w, and that into a step.

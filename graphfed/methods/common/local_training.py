@@ -27,7 +27,7 @@ from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.nn.backbones import Backbone, Weights
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.layers import Dropout
-from graphfed.nn.optim import AdamState, choose_rows, init_state, optimizer_step
+from graphfed.nn.optim import AdamState, Pull, choose_rows, init_state, optimizer_step
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, pair_columns
 from graphfed.random import fold
 
@@ -36,7 +36,6 @@ GATHER_BELOW = 0.5
 
 __all__ = [
     "Prepared",
-    "Pull",
     "as_configured",
     "choose_clients",
     "descend",
@@ -57,21 +56,6 @@ __all__ = [
     "values_of",
     "with_values",
 ]
-
-
-@dataclass(frozen=True)
-class Pull:
-    """A term that is added to every client's loss: strength / 2 ||w - anchor||^2 + <linear, w>.
-
-    Attributes:
-        strength: Weight of the distance.
-        anchor: The weights from which the distance is measured.
-        linear: The linear term; None for zero.
-    """
-
-    strength: float
-    anchor: Weights
-    linear: Weights | None = None
 
 
 @dataclass(frozen=True)
@@ -293,7 +277,7 @@ def train_from_shared(
     batch = _batch_of_present(prepared, present, config)
     weights = personal_weights(shared, batch, config.network)
     before = optimizer or fresh_state(weights, config)
-    pull = Pull(proximal, weights) if proximal else None
+    pull = Pull(proximal, values_of(weights)) if proximal else None
     trained, after = descend(batch, weights, before, config, number, partial(_class_loss, batch), pull)
     if not keeps_client_state(config):
         return trained, {}
@@ -421,9 +405,7 @@ def descend(
     for step in range(config.local_steps):
         values = values_of(weights)
         gradients = _gradients(batch, weights, config, number, step, loss_of)
-        if pull is not None:
-            gradients = _pulled(gradients, values, pull)
-        values, state = _step(values, gradients, state, config)
+        values, state = _step(values, gradients, state, config, pull)
         weights = with_values(weights, values)
     return weights, state
 
@@ -447,18 +429,13 @@ def stepped(
 
 
 def _step(
-    values: dict[str, Tensor], gradients: dict[str, Tensor], state: AdamState, config: GradientSteps
+    values: dict[str, Tensor],
+    gradients: dict[str, Tensor],
+    state: AdamState,
+    config: GradientSteps,
+    pull: Pull | None = None,
 ) -> tuple[dict[str, Tensor], AdamState]:
-    return optimizer_step(config.optimizer, values, gradients, state, config.lr, config.weight_decay)
-
-
-def _pulled(gradients: dict[str, Tensor], values: dict[str, Tensor], pull: Pull) -> dict[str, Tensor]:
-    anchor = values_of(pull.anchor)
-    gradients = {k: g + pull.strength * (values[k] - anchor[k]) for k, g in gradients.items()}
-    if pull.linear is None:
-        return gradients
-    linear = values_of(pull.linear)
-    return {k: g + linear[k] for k, g in gradients.items()}
+    return optimizer_step(config.optimizer, values, gradients, state, config.lr, config.weight_decay, pull)
 
 
 def _gradients(
