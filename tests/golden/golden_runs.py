@@ -142,8 +142,8 @@ def write_sensors(folder: Path) -> dict[str, Any]:
     }
 
 
-def execute(golden_run: GoldenRun) -> dict[str, Any]:
-    """Run it, and return what golden.json keeps of it."""
+def execute(golden_run: GoldenRun, device: str = "cpu") -> dict[str, Any]:
+    """Run it on a device, and return what golden.json keeps of it."""
     import graphfed
     from graphfed.methods.registry import get_method
 
@@ -164,6 +164,7 @@ def execute(golden_run: GoldenRun) -> dict[str, Any]:
                 split="random:0.5,0.25,0.25" if golden_run.task == "classification" else "default",
                 seed=1,
                 threads=1,
+                device=device,
                 out=Path(folder) / "run",
                 settings=settings,
             )

@@ -1,10 +1,12 @@
-"""Golden runs give what golden.json keeps: metrics, rounds, bytes of every transfer and weights, to 1e-9."""
+"""Golden runs give what golden.json keeps: metrics, rounds, bytes of every transfer and weights, to 1e-9.
+Where there is a GPU they give it there too."""
 
 import json
 import math
 from typing import Any
 
 import pytest
+import torch
 from golden_runs import RECORD, RENAMED_TRANSFERS, GoldenRun, execute, golden_runs
 
 TOLERANCE = 1e-9
@@ -23,6 +25,10 @@ PARAMS = [
     for run in RUNS
 ]
 
+WITHOUT_GPU = pytest.param(
+    None, marks=pytest.mark.skip(reason="torch finds no CUDA device"), id="without-gpu"
+)
+
 
 def close(found: float | None, kept: float | None, scale: float = 1.0) -> bool:
     """Whether two numbers are equal to 1e-9, relative to the larger of `scale` and the kept number."""
@@ -37,7 +43,16 @@ def test_there_is_a_golden_run_for_every_method_task_and_protection() -> None:
 
 @pytest.mark.parametrize("golden_run", PARAMS)
 def test_a_golden_run_gives_what_is_kept(golden_run: GoldenRun) -> None:
-    found, kept = execute(golden_run), GOLDEN[golden_run.name]
+    assert_kept(golden_run, "cpu")
+
+
+@pytest.mark.parametrize("golden_run", PARAMS if torch.cuda.is_available() else [WITHOUT_GPU])
+def test_a_golden_run_gives_it_on_a_gpu(golden_run: GoldenRun) -> None:
+    assert_kept(golden_run, "cuda")
+
+
+def assert_kept(golden_run: GoldenRun, device: str) -> None:
+    found, kept = execute(golden_run, device), GOLDEN[golden_run.name]
     assert (found["rounds"], found["best_round"]) == (kept["rounds"], kept["best_round"])
     assert found["bytes"] == {RENAMED_TRANSFERS.get(name, name): size for name, size in kept["bytes"].items()}
     for part in ("val", "test"):
