@@ -81,6 +81,21 @@ def measure(name: str, nodes: int, device: str, options: argparse.Namespace) -> 
     return found
 
 
+def table_of(cases: dict[str, Any]) -> str:
+    """Return the Markdown table of a record's cases."""
+    lines = [
+        "| method | nodes | CPU, ms | GPU, ms | CPU / GPU | GPU memory, MB |",
+        "| --- | --: | --: | --: | --: | --: |",
+    ]
+    for label, row in cases.items():
+        name, nodes = label.split(", ")
+        cpu, gpu = (row[device]["round_ms"]["median"] for device in ("cpu", "cuda"))
+        count = nodes.removesuffix(" nodes")
+        times = f"{cpu:.1f} | {gpu:.1f} | {row['cpu_over_gpu']:.1f}"
+        lines.append(f"| `{name}` | {count} | {times} | {row['cuda']['peak_gpu_mb']:.0f} |")
+    return "\n".join(lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

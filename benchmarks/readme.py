@@ -9,6 +9,7 @@ tests/docs/test_benchmarks_readme.py fails if README.md differs from what this p
 import sys
 from pathlib import Path
 
+import devices
 from defaults import cost, score, table_of
 
 HERE = Path(__file__).resolve().parent
@@ -25,7 +26,8 @@ def written(records: Records) -> str:
     """
     runs = records.record("defaults")["runs"]
     template = (HERE / "README.md.jinja").read_text()
-    return records.render(template, scores=table_of(runs, score), costs=table_of(runs, cost))
+    tables = {"scores": table_of(runs, score), "costs": table_of(runs, cost)}
+    return records.render(template, devices=devices.table_of(records.record("devices")["cases"]), **tables)
 
 
 if __name__ == "__main__":

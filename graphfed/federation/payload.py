@@ -296,13 +296,13 @@ def take_rows(x: Rows, index: Tensor) -> Rows:
     """Select rows.
 
     Args:
-        x: [N, ...].
+        x: [N, ...]. It may lie elsewhere than the index: ciphertexts stay in the processor's memory.
         index: [M] int64.
 
     Returns:
         [M, ...].
     """
-    return x.select_rows(index) if isinstance(x, SparseMatrix) else x[index]
+    return x.select_rows(index) if isinstance(x, SparseMatrix) else x[index.to(x.device)]
 
 
 def split_rows(x: Rows, sizes: Sequence[int]) -> list[Rows]:

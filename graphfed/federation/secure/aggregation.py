@@ -284,7 +284,7 @@ def secure_sum(fed: Federation, x: Located, scale: Located | None, like: Located
 
     # Round 4 (round 3, against an active server, is left out): shares that remove the masks left in the sum.
     shares = fed.collect(fed.clients.run(unmask, clients, survivors), **options("unmask"))
-    return fed.server.run(open_sum, server, shares, like)
+    return fed.server.run(open_sum, server, shares, like, str(fed.device))
 
 
 # ---- at the clients: of those of a cohort that take part, P_h ----------------------------------------------
@@ -362,11 +362,11 @@ def add_masked(server: Server, masked: Tensor) -> Tensor:
     return _tensor(server.request())
 
 
-def open_sum(server: Server, shares: Tensor, like: Payload) -> Any:
+def open_sum(server: Server, shares: Tensor, like: Payload, device: str) -> Any:
     """Remove the masks from the sum, and give it the form of `like`."""
     words = torch.from_numpy(server.open(dict(enumerate(_messages(shares)))))
     parts = iter(torch.split(words, [leaf.numel() for leaf in _tensors(like)]))
-    return _fill(like, parts)
+    return _fill(like, parts, device)
 
 
 def check_enough_weighted(weights: Tensor, members: tuple[int, ...]) -> None:
@@ -470,11 +470,11 @@ def _vector(x: Payload, k: int, scale: float) -> Tensor:
     return flat * scale if scale else torch.zeros_like(flat)
 
 
-def _fill(like: Any, parts: Iterator[Tensor]) -> Any:
-    """Give the sums the form of `like`."""
+def _fill(like: Any, parts: Iterator[Tensor], device: str) -> Any:
+    """Give the sums the form of `like`, on a device."""
     if isinstance(like, dict):
-        filled = {key: _fill(like[key], parts) for key in sorted(like)}
+        filled = {key: _fill(like[key], parts, device) for key in sorted(like)}
         return {key: filled[key] for key in like}
     if isinstance(like, tuple):
-        return tuple(_fill(item, parts) for item in like)
-    return decode(next(parts), torch.float64).view(like.shape).to(like.device)
+        return tuple(_fill(item, parts, device) for item in like)
+    return decode(next(parts), torch.float64).view(like.shape).to(device)

@@ -278,7 +278,7 @@ def add_ciphertexts(evaluator: AnyEvaluator, sealed: Tensor, table: RouteTable) 
 
 
 def pick_ciphertexts(sums: Tensor, have: RouteTable, want: RouteTable) -> Tensor:
-    return sums[torch.searchsorted(have.ids, want.ids)]
+    return sums[torch.searchsorted(have.ids, want.ids).to(sums.device)]
 
 
 def decrypt_rows(key_owner: AnyKeyOwner, sealed: Tensor, packing: Packing, x: Tensor, terms: int) -> Tensor:
