@@ -71,12 +71,14 @@ def count_rounded(values: np.ndarray, rounded: np.ndarray) -> tuple[int, int]:
     """Count the different values of a column before and after it was rounded to 32 bits.
 
     Args:
-        values: The values as they are written, [N] float64.
+        values: The values as they are written, [N] float64; NaN if missing.
         rounded: The values in 32 bits, [N].
 
     Returns:
         Both numbers, in a sample of the rows; (0, 0) if nothing was rounded.
     """
+    given = ~np.isnan(values)
+    values, rounded = values[given], rounded[given]
     if (values == rounded).all():
         return 0, 0
     rows = slice(None, None, -(-len(values) // _SAMPLED))

@@ -161,6 +161,18 @@ class TestForms:
         assert sensors.note == "times are in UTC"
         assert (sensors.readings == before.readings).all()
 
+    @pytest.mark.parametrize("file", ["speeds.csv", "r.npz"])
+    def test_readings_that_32_bits_make_equal_are_named(self, file):
+        def note_of(values: np.ndarray) -> str:
+            write_wide(Path("speeds.csv"), IDS, times_of(STEPS), values)
+            np.savez("r.npz", readings=values, ids=np.array(IDS), start="2024-01-01", step_minutes=5)
+            return read(readings=file).note
+
+        assert "32 bits" not in note_of(numbers())
+        note = note_of(101_325_000 + numbers() / 1000)
+        assert "different readings are only 1 in 32 bits" in note
+        assert "subtract one constant from all readings" in note
+
     def test_npz_may_give_the_first_time_and_the_step(self):
         np.savez("r.npz", readings=numbers(), ids=np.array(IDS), start="2024-01-01", step_minutes=5)
         assert read(readings="r.npz").hash == read().hash

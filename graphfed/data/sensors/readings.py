@@ -11,13 +11,14 @@ the file has no row for its step. Shapes: R rows, T steps, S sensors.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from graphfed.data.feature_checks import count_rounded
 from graphfed.data.hdf5 import read_frame
 from graphfed.data.npz_files import NpzFile
 from graphfed.data.texts import canonical_names
@@ -36,6 +37,8 @@ INDEX = "time"
 MAX_READINGS = 5 * 10**8
 #: A grid with more than SPARE_STEPS + SPARE_TIMES x (number of times in the file) steps is refused.
 SPARE_STEPS, SPARE_TIMES = 10_000, 20
+#: Readings of at least this magnitude are compared with what 32 bits keep of them.
+LARGE = 2.0**18
 MINUTE = 60_000_000  # in microseconds
 #: datetime's own years 1 to 9999, in microseconds.
 FIRST, LAST = (int(np.datetime64(day, "us").astype(np.int64)) for day in ("0001-01-01", "9999-12-31"))
@@ -55,6 +58,7 @@ class Rows:
         values: The readings, float32, NaN if missing; [R] for a long table, [R, S] for a wide one.
         where: A function that describes the position of a row, for messages.
         zoned: Whether the file names a time zone; `times` are then in UTC.
+        note: A remark if most different readings of a sensor are equal in 32 bits; otherwise empty.
     """
 
     path: Path
@@ -64,6 +68,7 @@ class Rows:
     values: np.ndarray
     where: Callable[[int], str]
     zoned: bool
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ def read_wide(path: Path, time: str, missing: float | None) -> Rows:
     if not len(values):
         raise InputError(f"{path} has no row; add one row for each time")
     times, zoned = _read_column_times(file, time, read[time])
-    return Rows(path, _distinct(path, sensors), times, None, _without(values, missing), file.where, zoned)
+    ids, note = _distinct(path, sensors), _rounding_note(file.rounded)
+    return Rows(path, ids, times, None, _without(values, missing), file.where, zoned, note)
 
 
 def read_long(path: Path, time: str, sensor: str, value: str, missing: float | None) -> Rows:
@@ -143,6 +149,7 @@ def read_long(path: Path, time: str, sensor: str, value: str, missing: float | N
         _without(values[:, 0], missing),
         file.where,
         zoned,
+        _rounding_note(file.rounded),
     )
 
 
@@ -170,8 +177,8 @@ def read_hdf5(path: Path, missing: float | None) -> Rows:
 
     times, zoned = _read_array_times(frame.index, where)
     names = _distinct(path, frame.columns)
-    values = _float32(frame.values, names, where)
-    return Rows(path, names, times, None, _without(values, missing), where, frame.zoned or zoned)
+    values, note = _float32(frame.values, names, where)
+    return Rows(path, names, times, None, _without(values, missing), where, frame.zoned or zoned, note)
 
 
 def read_arrays(path: Path, missing: float | None) -> Rows:
@@ -210,7 +217,8 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
             first, _ = _read_array_times(start.reshape(1), lambda _: f"{path}, array 'start'")
             index = (first + np.arange(steps) * minutes * MINUTE).view("datetime64[us]")
     times, zoned = _read_array_times(index, where)
-    return Rows(path, names, times, None, _without(_float32(readings, names, where), missing), where, zoned)
+    values, note = _float32(readings, names, where)
+    return Rows(path, names, times, None, _without(values, missing), where, zoned, note)
 
 
 def _refuse_other_arrays(file: NpzFile) -> None:
@@ -247,7 +255,10 @@ def _without(values: np.ndarray, missing: float | None) -> np.ndarray:
     return values
 
 
-def _float32(values: np.ndarray, names: tuple[str, ...], where: Callable[[int], str]) -> np.ndarray:
+def _float32(
+    values: np.ndarray, names: tuple[str, ...], where: Callable[[int], str]
+) -> tuple[np.ndarray, str]:
+    """Round readings to 32 bits, and return the note on what they lose."""
     with np.errstate(over="ignore"):
         result = values.astype(np.float32)
     if np.isinf(result).any():
@@ -256,7 +267,21 @@ def _float32(values: np.ndarray, names: tuple[str, ...], where: Callable[[int], 
             f"{where(int(row))}, sensor {shown(names[sensor])}: {values[row, sensor]} is no finite number "
             "(in 32 bits); correct it, or write NaN if there is no reading"
         )
-    return result
+    large = np.flatnonzero((np.abs(result) >= LARGE).any(0))
+    rounded = {names[i]: count_rounded(values[:, i], result[:, i]) for i in large}
+    return result, _rounding_note(rounded)
+
+
+def _rounding_note(rounded: Mapping[str, tuple[int, int]]) -> str:
+    """Describe the first sensor of which most different readings are equal in 32 bits."""
+    lost = {name: counts for name, counts in rounded.items() if counts[0] and 2 * counts[1] <= counts[0]}
+    if not lost:
+        return ""
+    name, (before, after) = next(iter(lost.items()))
+    return (
+        f"{shown(name)}: its {before:,} different readings are only {after:,} in 32 bits ({len(lost)} of the "
+        "columns with readings are like it); subtract one constant from all readings before you write them"
+    )
 
 
 # ---- times -------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def _sensors(
         step_minutes=grid.step_minutes,
         geographic=description.geographic,
         quantity=description.quantity,
-        note="; ".join([*(["times are in UTC"] if rows.zoned else []), *notes]),
+        note="; ".join(filter(None, ["times are in UTC" if rows.zoned else "", rows.note, *notes])),
     )
 
 

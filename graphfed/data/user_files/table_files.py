@@ -318,7 +318,7 @@ class TableFile:
             "is no finite number" + (" (in 32 bits)" if kind.dtype is np.float32 else ""),
             "fill it in, or drop the row", values, start,
         )  # fmt: skip
-        if kind.dtype is np.float32 and not kind.gaps:
+        if kind.dtype is np.float32:
             before = self.rounded.get(column, (0, 0))
             self.rounded[column] = max(before, count_rounded(np.asarray(numbers), result))
             if kind.features and (stored := feature_numbers(numbers)).dtype != np.float32:
