@@ -57,7 +57,16 @@ class Pull:
     linear: Tensors | None = None
 
     def gradient(self, name: str, w: Tensor, rows: slice = slice(None)) -> Tensor:
-        """Return the term's gradient at some rows w of a weight."""
+        """Return the term's gradient.
+
+        Args:
+            name: The name of the weight.
+            w: Rows of the weight, [n, ...].
+            rows: Which rows they are.
+
+        Returns:
+            The gradient at these rows, [n, ...].
+        """
         g = (w - self.anchor[name][rows]) * self.strength
         return g if self.linear is None else g.add_(self.linear[name][rows])
 
