@@ -12,19 +12,19 @@ if TYPE_CHECKING:  # the names are read without torch, by the completion of the 
 
 __all__ = ["ALIASES", "METHODS", "canonical_name", "get_method"]
 
-#: Name -> the module that defines it as METHOD.
+#: Name -> the module that defines it, as METHOD if no other name is given.
 _OWN = {
     "central": "graphfed.methods.baselines.central",
     "own_features": "graphfed.methods.baselines.own_features",
     "isolated": "graphfed.methods.baselines.isolated",
-    "fedavg": "graphfed.methods.baselines.fedavg",
-    "fedprox": "graphfed.methods.baselines.fedprox",
-    "fedadam": "graphfed.methods.baselines.fedadam",
-    "scaffold": "graphfed.methods.baselines.scaffold",
+    "fedavg": "graphfed.methods.averaging.methods:FEDAVG",
+    "fedprox": "graphfed.methods.averaging.methods:FEDPROX",
+    "fedadam": "graphfed.methods.averaging.methods:FEDADAM",
+    "scaffold": "graphfed.methods.averaging.methods:SCAFFOLD",
     "fedpub": "graphfed.methods.baselines.fedpub",
     "fedgcn": "graphfed.methods.fedgcn.method",
     "fedsage_plus": "graphfed.methods.fedsage.method",
-    "distgat": "graphfed.methods.baselines.distgat",
+    "distgat": "graphfed.methods.averaging.methods:DISTGAT",
     "fedgat": "graphfed.methods.fedgat.method",
     "fedgat_ldp": "graphfed.methods.fedgat.ldp",
     "attention_sums": "graphfed.methods.attention_sums.method",
@@ -56,7 +56,7 @@ METHODS: "Registry[Method]" = Registry(
     "method",
     "graphfed.methods",
     "METHOD",
-    {name: f"{module}:METHOD" for name, module in _OWN.items()},
+    {name: where if ":" in where else f"{where}:METHOD" for name, where in _OWN.items()},
     _method_class,
     ALIASES,
 )

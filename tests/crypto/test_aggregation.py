@@ -708,7 +708,7 @@ except InputError as error:
 def test_averaging_methods_load_no_cryptography_until_they_are_asked_to() -> None:
     program = """
 import sys
-import graphfed.methods.baselines.fedavg
+import graphfed.methods.averaging.methods
 print(any(name.split(".")[0] in ("cryptography", "Crypto") for name in sys.modules))
 """
     assert answer_of(program).strip() == "False"

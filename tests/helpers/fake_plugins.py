@@ -15,8 +15,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples/plugin"
 #: A method that is FedAvg under another name, whatever it is called.
 METHOD = """
 from dataclasses import replace
-from graphfed.methods.baselines import fedavg
-METHOD = replace(fedavg.METHOD, name={name!r})
+from graphfed.methods.averaging.methods import FEDAVG
+METHOD = replace(FEDAVG, name={name!r})
 """
 
 

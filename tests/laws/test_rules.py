@@ -30,8 +30,8 @@ import graphfed as gf
 from graphfed.data.partitions.partition import from_assignment
 from graphfed.errors import InputError
 from graphfed.federation.cohort import Cohort, make_cohort
-from graphfed.methods.baselines.fedavg import prepare_own
-from graphfed.methods.common.aggregation_rules import RuleSettings
+from graphfed.methods.averaging.program import prepare_own
+from graphfed.methods.averaging.settings import RuleSettings
 from graphfed.methods.common.local_training import Prepared, initial_weights
 from graphfed.methods.registry import get_method
 from graphfed.nn.backbones import Weights
@@ -297,8 +297,8 @@ def test_the_mean_of_the_control_variates_is_that_of_the_clients_whoever_took_pa
         settings = {**SETTINGS, **settings_of("scaffold"), "fraction": fraction}
         found, fed = run_local("distgat", world, **settings)
         share = torch.tensor(Plain(world).share)
-        kept = found.state.values["own_control"].parts[0]["control"]
-        for k, c in found.state.values["control"].parts[0].items():
+        kept = found.state.values["clients"].parts[0]["control"]
+        for k, c in found.state.values["server"].parts[0]["control"].items():
             own = kept[k]
             mean = (
                 own.weighted_sum(share) if isinstance(own, SparseWeights) else torch.tensordot(share, own, 1)

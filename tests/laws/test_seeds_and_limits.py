@@ -15,7 +15,7 @@ from graphfed.data.graphs.graph import Split
 from graphfed.data.partitions.partition import from_assignment
 from graphfed.errors import GraphfedError, InputError
 from graphfed.federation.cohort import make_cohort
-from graphfed.methods.baselines import fedavg
+from graphfed.methods.averaging import program
 from graphfed.methods.registry import get_method
 from graphfed.runs.config import make_config
 from graphfed.runs.train import train
@@ -63,9 +63,9 @@ def test_dropout_changes_what_is_learned(name):
 def test_each_purpose_draws_from_the_seed_on_its_own(purpose, monkeypatch):
     """With the same first weights, another seed still changes the dropout masks, and who takes part."""
     settings = {"dropout": 0.4} if purpose == "dropout" else {"dropout": 0.0, "fraction": 0.4}
-    first = fedavg.initial_weights
+    first = program.initial_weights
     monkeypatch.setattr(
-        fedavg, "initial_weights", lambda task, config, device: first(task, replace(config, seed=0), device)
+        program, "initial_weights", lambda task, config, device: first(task, replace(config, seed=0), device)
     )
     world = make_world(clients=5)
     one, _ = run_local("fedavg", world, seed=0, **settings)

@@ -16,7 +16,7 @@ from worlds import World, make_world
 from graphfed.audit.transcript import _Recording
 from graphfed.data.partitions.partition import partition
 from graphfed.federation.cohort import Cohort, make_cohort
-from graphfed.methods.baselines.fedavg import FedAvgConfig
+from graphfed.methods.averaging.settings import FedAvgConfig
 from graphfed.tasks.evaluation import Evaluation, Scored
 from graphfed.tasks.graphs.link_scores import LINKS
 from graphfed.tasks.graphs.node_scores import NODES

@@ -12,8 +12,8 @@ from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.partition import from_assignment
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.methods.averaging.settings import FedAvgConfig
 from graphfed.methods.base import Task
-from graphfed.methods.baselines.fedavg import FedAvgConfig
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.evaluation import Scored
 from graphfed.tasks.graphs.node_scores import (

@@ -20,8 +20,8 @@ from graphfed.federation import Federation, Located, as_leaves
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.federation.series import Network, SensorData, Series
 from graphfed.federation.wire import encode
+from graphfed.methods.averaging.settings import FedAvgConfig
 from graphfed.methods.base import Task
-from graphfed.methods.baselines.fedavg import FedAvgConfig
 from graphfed.methods.baselines.gru_local import GruLocalConfig
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 from graphfed.nn.edges import Edges

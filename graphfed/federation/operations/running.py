@@ -57,6 +57,9 @@ class Place(ProgramObject):
         self, fn: Callable[..., tuple[A, B, C, D]], *arguments: object, outputs: Literal[4]
     ) -> tuple[Located[A], Located[B], Located[C], Located[D]]: ...
 
+    @overload
+    def run(self, fn: Callable[..., tuple[Any, ...]], *arguments: object, outputs: int) -> Any: ...
+
     def run(self, fn: Callable[..., Any], *arguments: object, outputs: int = 1) -> Any:
         """Run a function at this place, once for each participant of the place in this process.
 

@@ -43,9 +43,9 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import as_leaves, empty_state
 from graphfed.federation.transfer import describe_value
 from graphfed.methods import config as groups
+from graphfed.methods.averaging.program import MESSAGES, accept_counts, check_counts
+from graphfed.methods.averaging.settings import ProximalSettings
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
-from graphfed.methods.baselines.fedavg import WEIGHT_MESSAGES, accept_counts, check_counts
-from graphfed.methods.baselines.fedprox import ProximalSettings
 from graphfed.methods.common.local_training import (
     Prepared,
     initial_weights,
@@ -461,7 +461,7 @@ METHOD = Method(
         "none: in plaintext; the server compares the clients' models, so it reads each of them and learns "
         "which clients are similar",
         {
-            "training_counts": WEIGHT_MESSAGES["training_counts"],
+            "training_counts": MESSAGES["training_counts"],
             "model": "Once: the server sends every client the first weights.",
             "random_graph": "Once: the server sends every client a random graph, on which models are "
             "compared. It depends on the seed alone.",

@@ -11,8 +11,8 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData
 from graphfed.methods import config as groups
+from graphfed.methods.averaging import program as averaging
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
-from graphfed.methods.common import averaging
 from graphfed.methods.common.forecasting import (
     MESSAGES,
     Standardised,
@@ -112,7 +112,7 @@ METHOD = Method(
         protection=averaging.PROTECTION,
         messages={
             **MESSAGES,
-            **averaging.MESSAGES,
+            **averaging.SECURE_UPDATE,
             "model": "The server sends the shared weights to every client.",
             "update": "With aggregation=plaintext every client sends the server its weights after its "
             "training. The server averages them and reads each client's weights, from which readings can in "

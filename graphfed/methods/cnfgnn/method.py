@@ -40,6 +40,7 @@ from graphfed.federation import Federation, Located, as_leaves
 from graphfed.federation.functions import empty_state
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData, starts_of
+from graphfed.methods.averaging import program as averaging
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.cnfgnn.config import ALTERNATING, CNFGNNConfig, epsilon_of
 from graphfed.methods.cnfgnn.steps import (
@@ -66,7 +67,6 @@ from graphfed.methods.cnfgnn.steps import (
     windows_with_readings,
     wire_of,
 )
-from graphfed.methods.common import averaging
 from graphfed.methods.common.forecasting import (
     MESSAGES,
     PART,
@@ -384,7 +384,7 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
 ALL_MESSAGES = {
     **MESSAGES,
     **WINDOWS,
-    **averaging.MESSAGES,
+    **averaging.SECURE_UPDATE,
     "model": "With strategies at_fedavg and sl_fedavg, the server sends every client the shared weights of "
     "encoder and decoder.",
     "update": "Only with aggregation=plaintext and strategies at_fedavg and sl_fedavg: each client sends the "

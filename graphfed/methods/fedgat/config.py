@@ -8,9 +8,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError
 from graphfed.methods import config as groups
-from graphfed.methods.baselines.fedadam import ServerAdamSettings
-from graphfed.methods.baselines.fedprox import ProximalSettings
-from graphfed.methods.common.aggregation_rules import RuleSettings
+from graphfed.methods.averaging.settings import ProximalSettings, RuleSettings, ServerAdamSettings
 from graphfed.methods.common.released import NoiseSettings
 from graphfed.methods.config import PlaintextOnly, SamplingSettings
 from graphfed.methods.fedgat.polynomial_gat import Score, polynomial_gat

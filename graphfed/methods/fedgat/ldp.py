@@ -27,8 +27,8 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route
+from graphfed.methods.averaging import program
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
-from graphfed.methods.baselines import fedavg
 from graphfed.methods.common.released import by_node, node_route, noise_of
 from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining
@@ -162,7 +162,7 @@ METHOD = Method(
     config=FedGATLdpConfig,
     setup=setup,
     round=round,
-    predict=fedavg.predict,
+    predict=program.predict,
     restore=restore,
     memory=fedgat.memory,
     requires=Requirements(

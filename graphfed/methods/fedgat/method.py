@@ -18,7 +18,7 @@ averaging.
    compute every layer that its own nodes' logits need, and only weights are sent in training. For L > 2 the
    server also sends the edges among these nodes.
 3. The clients train a GAT whose first layer has polynomial scores of degree p (Alg. 2), by any rule of
-   averaging (`rule`, `methods.common.aggregation_rules`).
+   averaging (`rule`, `methods.averaging.rules`).
 
 With later=exchange, as in the paper's text, a client receives the messages of its own nodes only. Whenever
 weights arrive, to train or to predict, every client computes the embeddings of its nodes after each layer
@@ -62,10 +62,9 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route
 from graphfed.federation.secure.aggregation import check_sums
+from graphfed.methods.averaging import program
+from graphfed.methods.averaging.program import Clients
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
-from graphfed.methods.baselines import fedavg
-from graphfed.methods.baselines.fedavg import Clients
-from graphfed.methods.common import aggregation_rules
 from graphfed.methods.common.memory import NUMBER, GraphExtent, feature_memory
 from graphfed.methods.config import clients_in_round
 from graphfed.methods.fedgat import embedding_exchange, encrypted_moments
@@ -253,7 +252,7 @@ def with_message(
     fed.begin("asking for the messages of neighbourhoods")
     asked = ask(fed, pooled, neighbourhood)
     prepared = exchange.receive(fed, data, nodes, pooled, asked, task, config)
-    state = aggregation_rules.start(fed, prepared, task, config)
+    state = program.start(fed, prepared, task, config)
     if not exchanged:
         return state
     border = embedding_exchange.find_border(fed, nodes, neighbourhood, prepared, config)
@@ -296,7 +295,7 @@ def round(fed: Federation, state: State, config: AnyFedGATConfig, round_number: 
         FedGAT, Alg. 2.
     """
     clients: Watched = state.prepared
-    before, after = state.values["facts"], aggregation_rules.round(fed, state, config, round_number)
+    before, after = state.values["facts"], program.round(fed, state, config, round_number)
     if clients.pooled is None:
         return State({**after.values, "facts": before}, clients)
     polynomial = config.polynomial
@@ -363,7 +362,7 @@ METHOD = Method(
     config=FedGATConfig,
     setup=setup,
     round=round,
-    predict=fedavg.predict,
+    predict=program.predict,
     memory=memory,
     requires=Requirements(
         disjoint=True,
@@ -380,7 +379,7 @@ METHOD = Method(
         "features; with exchange=encrypted the server can read the edges and no features, and all "
         "clients share one key; with aggregation=secure the server can read the sum of the clients' "
         "weights and not each client's",
-        messages={**aggregation_rules.MESSAGES, **MESSAGES},
+        messages={**program.RULE_MESSAGES, **MESSAGES},
     ),
     defaults={
         "hidden": 8,

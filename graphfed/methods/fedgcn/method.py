@@ -56,12 +56,9 @@ from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.secure.encrypted_sum import encrypted_sum, select_ids
 from graphfed.methods import config as groups
+from graphfed.methods.averaging import program
+from graphfed.methods.averaging.settings import ProximalSettings, RuleSettings, ServerAdamSettings
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
-from graphfed.methods.baselines import fedavg
-from graphfed.methods.baselines.fedadam import ServerAdamSettings
-from graphfed.methods.baselines.fedprox import ProximalSettings
-from graphfed.methods.common import aggregation_rules
-from graphfed.methods.common.aggregation_rules import RuleSettings
 from graphfed.methods.common.local_training import Prepared, prepare
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.config import PlaintextOnly, clients_in_round
@@ -436,12 +433,12 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> S
         The state before the first round.
     """
     if config.hops == 0:
-        return aggregation_rules.setup(fed, data, task, config)
+        return program.setup(fed, data, task, config)
     check_sums(fed, config.aggregation, clients_in_round(config, fed.num_clients))
     fed.begin("summing the features of neighbours")
     received = exchange_sums(fed, data, task, config)
     prepared = fed.clients.run(prepare_view, data, received, config)
-    return aggregation_rules.start(fed, prepared, task, config)
+    return program.start(fed, prepared, task, config)
 
 
 def exchange_sums(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> Located:
@@ -576,8 +573,8 @@ METHOD = Method(
     "graph convolutional networks. NeurIPS 2023, arXiv:2201.12433",
     config=FedGCNConfig,
     setup=setup,
-    round=aggregation_rules.round,
-    predict=fedavg.predict,
+    round=program.round,
+    predict=program.predict,
     memory=memory,
     requires=Requirements(
         disjoint=True,
@@ -589,6 +586,6 @@ METHOD = Method(
         summary="feature sums of neighbours, once; weights, every round",
         protection="none: the server reads sums and weights; with exchange=encrypted the sums are encrypted "
         "under one key of all clients; with aggregation=secure the server reads the sum of the weights only",
-        messages={**aggregation_rules.MESSAGES, **MESSAGES},
+        messages={**program.RULE_MESSAGES, **MESSAGES},
     ),
 )

@@ -52,10 +52,10 @@ from graphfed.federation import Federation, Located, TensorForm, as_leaves
 from graphfed.federation.functions import empty_state, full_like
 from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.aggregation import check_sums, protected_mean
+from graphfed.methods.averaging import program as averaging
+from graphfed.methods.averaging.program import accept_counts, check_counts
+from graphfed.methods.averaging.rules import fedsgd
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
-from graphfed.methods.baselines import fedavg
-from graphfed.methods.baselines.fedavg import accept_counts, check_counts
-from graphfed.methods.common import averaging
 from graphfed.methods.common.local_training import fresh_state, initial_weights, stepped
 from graphfed.methods.common.remote_neighbours import remote_ids
 from graphfed.methods.fedgraph.balance import REPEATS, add_measurement, balanced_decision, first_balance
@@ -90,7 +90,7 @@ from graphfed.methods.fedgraph.time_model import (
     zero_operations,
 )
 from graphfed.nn.backbones import Weights
-from graphfed.nn.optim import AdamState, init_state
+from graphfed.nn.optim import AdamState
 from graphfed.nn.sparse import SparseWeights
 from graphfed.random import fold
 
@@ -326,7 +326,7 @@ def first_state(
         "facts": fed.server.run(first_facts, policy, str(fed.device), config.measures_seconds),
     }
     if config.at_server:
-        values["server_optimizer"] = fed.server.run(init_state, config.optimizer, weights)
+        values["server"] = fed.server.run(fedsgd.first, weights, config)
     if config.policy == "balanced":
         values["balance"] = fed.server.run(
             first_balance,
@@ -499,8 +499,8 @@ def round_with(
     if config.at_server:
         kappa, zero = fed.server.run(batch_sizes, decision), fed.server.run(full_like, state.weights, 0.0)
         mean = protected_mean(fed, gradient, sizes, kappa, zero, config.aggregation, name="gradient")
-        mean, values["server_optimizer"] = fed.server.run(
-            fedavg.take_step, state.weights, mean, state.values["server_optimizer"], config, outputs=2
+        mean, values["server"] = fed.server.run(
+            fedsgd.step, state.weights, state.values["server"], mean, config, outputs=2
         )
     elif config.policy == "ddpg":
         rows = fed.gather(fed.clients.run(flatten_weights, weights, received), name="update", grad=False)
@@ -551,11 +551,11 @@ def predict(fed: Federation, state: State, config: FedGraphConfig, target: str) 
 
 
 MESSAGES: Mapping[str, str] = {
-    "training_counts": fedavg.MESSAGES["training_counts"],
-    **fedavg.GRADIENT_MESSAGES,
+    "training_counts": averaging.MESSAGES["training_counts"],
+    **fedsgd.RULE.messages,
     "fedgraph/neighbours": "With sent_embeddings=hidden or all a client sends another client, once, the ids "
     "of its neighbours there. Each learns which of its nodes the other has an edge to.",
-    "model": fedavg.MESSAGES["model"],
+    "model": averaging.MESSAGES["model"],
     "fedgraph/policy": "The server sends each client, in every round, its number of training nodes in a "
     "step, and how much to sample in each layer. With policy=balanced and no round_time it also sends, for "
     "each client, the share of requests that others send it, which shows how slow it is.",
@@ -579,7 +579,7 @@ MESSAGES: Mapping[str, str] = {
     "fedgraph/measured_seconds": "With policy=balanced and clock=wall each client also sends the server, in "
     "every round, the seconds in which it computed and sent, by its clock. The server reads them and decides "
     "by them in the place of the modelled ones. They show how fast the client's machine is and how busy.",
-    **averaging.MESSAGES,
+    **averaging.SECURE_UPDATE,
 }
 
 METHOD = Method(

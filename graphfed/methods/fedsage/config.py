@@ -4,9 +4,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from graphfed.methods import config as groups
-from graphfed.methods.baselines.fedadam import ServerAdamSettings
-from graphfed.methods.baselines.fedprox import ProximalSettings
-from graphfed.methods.common.aggregation_rules import RuleSettings
+from graphfed.methods.averaging.settings import ProximalSettings, RuleSettings, ServerAdamSettings
 
 __all__ = ["FedSagePlusConfig"]
 

@@ -43,10 +43,9 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.secure.aggregation import check_sums
+from graphfed.methods.averaging import program
+from graphfed.methods.averaging.program import Clients
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
-from graphfed.methods.baselines import fedavg
-from graphfed.methods.baselines.fedavg import Clients
-from graphfed.methods.common import aggregation_rules
 from graphfed.methods.common.local_training import Prepared, prepare
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.config import clients_in_round, sum_protection
@@ -92,7 +91,7 @@ def setup(fed: Federation, data: Located, task: Task, config: FedSagePlusConfig)
         generator = train_across(fed, data, impaired, generator, task, config)
     view, place, generated = fed.clients.run(mend, data, generator, config, outputs=3)
     prepared = fed.clients.run(prepare_mended, data, view, place, config)
-    state = aggregation_rules.start(fed, prepared, task, config)
+    state = program.start(fed, prepared, task, config)
     clients: Clients = state.prepared
     known = {f.name: getattr(clients, f.name) for f in fields(Clients)}
     return State(state.values, Mended(**known, generated=generated))
@@ -133,8 +132,8 @@ METHOD = Method(
     "NeurIPS 2021, arXiv:2106.13430",
     config=FedSagePlusConfig,
     setup=setup,
-    round=aggregation_rules.round,
-    predict=fedavg.predict,
+    round=program.round,
+    predict=program.predict,
     client_statistics=client_statistics,
     memory=memory,
     state=StateValues(
@@ -145,7 +144,7 @@ METHOD = Method(
         "weights, every round",
         protection="none: the server reads embeddings, generators and gradients, which show features; with "
         "aggregation=secure only the sums of gradients and of weights; cross_steps=0 sends weights only",
-        messages={**aggregation_rules.MESSAGES, **MESSAGES},
+        messages={**program.RULE_MESSAGES, **MESSAGES},
     ),
     defaults={"backbone": "sage"},
     # From the authors' program, where a round is an epoch of mini-batches.

@@ -1,0 +1,256 @@
+"""The program of all methods that average what clients have trained.
+
+    setup    every client prepares its view of the graph (the exchange of a method); the server draws the
+             first weights and learns the numbers of training nodes
+    round    the server sends the model, the clients train by the rule's local step, the means over the
+             clients go to the server, which takes the rule's step
+    predict  every client predicts with its view and the current model
+
+A method chooses the view (`start` takes it prepared), the network by its settings, and a rule by its setting
+`rule` (`averaging.rules`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.functions import empty_state, full_like
+from graphfed.federation.secure.aggregation import check_sums, messages, protected_mean
+from graphfed.federation.transfer import describe_value
+from graphfed.methods.averaging.rules import RULES
+from graphfed.methods.averaging.rules.base import Rule, Tensors, Values
+from graphfed.methods.base import State, Task
+from graphfed.methods.common.local_training import (
+    Prepared,
+    initial_weights,
+    own_view,
+    predict_shared,
+    prepare,
+)
+from graphfed.methods.config import GraphTraining, clients_in_round, steps_at_server, sum_protection
+
+__all__ = [
+    "MESSAGES",
+    "PROTECTION",
+    "RULE_MESSAGES",
+    "SECURE_UPDATE",
+    "Clients",
+    "predict",
+    "round",
+    "rule_of",
+    "setup",
+    "start",
+]
+
+
+@dataclass(frozen=True)
+class Clients:
+    """What set-up prepares.
+
+    Attributes:
+        prepared: `Prepared` at the clients.
+        counts: At the server: [K] training nodes of each client.
+        exchange: (fed, prepared, received, config) -> `prepared` after the exchange that clients make with
+            each other when they have received new weights; None: no exchange.
+    """
+
+    prepared: Located
+    counts: Located
+    exchange: Callable[[Federation, Located, Located, Any], Located] | None = None
+
+    def ready(self, fed: Federation, received: Located, config: GraphTraining) -> Located:
+        """Return `Prepared` at the clients for new weights."""
+        return self.prepared if self.exchange is None else self.exchange(fed, self.prepared, received, config)
+
+
+def rule_of(config: Any) -> Rule:
+    """Return the rule that settings choose. FedAvg whose optimiser runs at the server is FedSGD: with one
+    local step the mean of the weights is a step on the mean of the gradients.
+    """
+    chosen = getattr(config, "rule", "fedavg")
+    if isinstance(chosen, Rule):
+        return chosen
+    return RULES["fedsgd" if chosen == "fedavg" and steps_at_server(config) else chosen]
+
+
+# ---- at the clients ----------------------------------------------------------------------------------------
+
+
+def prepare_own(cohort: Cohort, config: GraphTraining) -> Prepared:
+    """Prepare the batches of every client's own subgraph."""
+    return prepare(cohort, own_view(cohort), None, config, personal=False)
+
+
+def count_training(prepared: Prepared) -> Tensor:
+    """Return the number of training nodes of each client."""
+    return prepared.counts
+
+
+# ---- at the server -----------------------------------------------------------------------------------------
+
+
+def check_counts(counts: Tensor) -> Tensor:
+    """Raise InputError if no client has a training node."""
+    if not bool(counts.any()):
+        raise InputError("no client has a training node; use another split or partition")
+    return counts
+
+
+def accept_counts(counts: Tensor, declared: Mapping[str, np.ndarray]) -> str:
+    """Check the numbers of training nodes [K_h] of another process; see `transfer.Accept`.
+
+    Returns:
+        The reason why they cannot be used; empty if they can.
+    """
+    if counts.dtype != torch.int64 or counts.dim() != 1 or bool((counts < 0).any()):
+        return f"{describe_value(counts)} where each client's number of training nodes is expected"
+    for count, most in zip(counts.tolist(), declared.get("train", ()), strict=False):
+        if count > most:
+            return f"{count} training nodes, but the client declared {most} when it joined"
+    return ""
+
+
+def select(values: Values, name: str) -> Any:
+    """Return one of the server's values."""
+    return values[name]
+
+
+def share_of(mean: Tensors, counts: Tensor, members: tuple[int, ...]) -> Tensors:
+    """Multiply a mean by the share that the clients of a round have of all training nodes."""
+    share = float(counts[list(members)].sum() / counts.sum())
+    return {k: share * x for k, x in mean.items()}
+
+
+# ---- the program over places -------------------------------------------------------------------------------
+
+
+def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> State:
+    """Set up training on every client's own subgraph.
+
+    Args:
+        fed: The federation.
+        data: A `Cohort` at the clients.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The first state.
+    """
+    check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
+    return start(fed, fed.clients.run(prepare_own, data, config), task, config)
+
+
+def start(fed: Federation, prepared: Located, task: Task, config: GraphTraining) -> State:
+    """Draw the first weights at the server and collect the numbers of training nodes.
+
+    Args:
+        fed: The federation.
+        prepared: `Prepared` at the clients.
+        task: The task.
+        config: The settings.
+
+    Returns:
+        The first state: "weights" and "server" at the server, what the rule keeps "clients" at the clients.
+    """
+    counts = fed.clients.run(count_training, prepared)
+    counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
+    counts = fed.server.run(check_counts, counts)
+    fed.expect("model", initial_weights, task, config, str(fed.device))
+    weights = fed.server.run(initial_weights, task, config, str(fed.device))
+    server = fed.server.run(rule_of(config).first, weights, config)
+    values = {"weights": weights, "server": server, "clients": fed.clients.run(empty_state)}
+    return State(values, Clients(prepared, counts))
+
+
+def round(fed: Federation, state: State, config: GraphTraining, number: int) -> State:
+    """Run a round.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings.
+        number: The round, counted from 1.
+
+    Returns:
+        The next state.
+    """
+    rule, clients = rule_of(config), state.prepared
+    weights, server, kept = (state.values[name] for name in ("weights", "server", "clients"))
+    received = [fed.broadcast(weights, name="model", grad=False)]
+    if rule.sends is not None:
+        value, name = rule.sends
+        sent = fed.server.run(select, server, value)
+        received.append(fed.broadcast(sent, name=name, grad=False, like=received[0]))
+    ready = clients.ready(fed, received[0], config)
+    *local, after = fed.clients.run(
+        rule.local, ready, *received, kept, fed.present(), config, number, outputs=len(rule.averages) + 1
+    )
+    counts = fed.clients.run(count_training, clients.prepared)
+    means = []
+    for average, value in zip(rule.averages, local, strict=True):
+        otherwise = weights if average.of_model else fed.server.run(full_like, weights, 0.0)
+        mean = protected_mean(
+            fed, value, counts, clients.counts, otherwise, sum_protection(config), name=average.name
+        )
+        if average.share:
+            members = tuple(np.flatnonzero(fed.roster).tolist())
+            mean = fed.server.run(share_of, mean, clients.counts, members)
+        means.append(mean)
+    if rule.step is None:
+        (weights,) = means
+    else:
+        weights, server = fed.server.run(rule.step, weights, server, *means, config, outputs=2)
+    return State({"weights": weights, "server": server, "clients": fed.keep_absent(after, kept)}, clients)
+
+
+def predict(fed: Federation, state: State, config: GraphTraining, target: str) -> Located:
+    """Predict at every client with its view and the server's current weights.
+
+    Args:
+        fed: The federation.
+        state: The state.
+        config: The settings.
+        target: "val", "test" or "all".
+
+    Returns:
+        At the clients: logits [n, C].
+    """
+    clients: Clients = state.prepared
+    received = fed.broadcast(state.weights, name="model", grad=False)
+    prepared = clients.ready(fed, received, config)
+    return fed.clients.run(predict_shared, prepared, received, config, target)
+
+
+#: Descriptions of the transfers of a secure average of `update`.
+SECURE_UPDATE = messages(
+    "update",
+    "With aggregation=secure, in every round",
+    "a client's weights, times its number of training nodes",
+)
+#: The transfers of rules that average weights.
+MESSAGES = {
+    "training_counts": "Every client sends the server the number of its training nodes. The server reads it.",
+    "model": "The server sends the shared model's weights to every client.",
+    "update": "With several local steps (optimizer_at=clients) and aggregation=plaintext every client sends "
+    "the server its model weights after local training. The server averages them by the number of training "
+    "nodes and reads each client's weights, from which features and labels of training nodes can in part be "
+    "inferred.",
+    **SECURE_UPDATE,
+}
+#: The transfers of methods with the setting `rule`; with rule=admm another value is averaged.
+RULE_MESSAGES = {
+    **MESSAGES,
+    **RULES["fedsgd"].messages,
+    "update": f"{MESSAGES['update']} With rule=admm the client sends how much its weights differ from "
+    "the model, plus its dual divided by rho.",
+    **RULES["scaffold"].messages,
+}
+#: For the table of methods.
+PROTECTION = "none: in plaintext; with aggregation=secure the server reads the sum of the weights only"

@@ -1,0 +1,38 @@
+"""FedProx: Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated optimization in heterogeneous
+networks", MLSys 2020 (arXiv:1812.06127v5): FedAvg whose clients minimise F_k(w) + mu/2 ||w - w_t||^2.
+
+    paper        here
+    mu           mu
+    w^t          the weights received at the start of the round
+
+Differs from the paper: full-batch gradient steps in the place of the gamma-inexact solution; with Adam
+proximal steps (`nn.optim.adam`), so that the term keeps its strength. With mu = 0 it is FedAvg, bit for bit.
+"""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from graphfed.methods.averaging.rules.base import Rule
+from graphfed.methods.common.local_training import Prepared, train_from_shared
+from graphfed.methods.config import GraphTraining
+from graphfed.nn.backbones import Weights
+from graphfed.nn.optim import AdamState
+
+__all__ = ["RULE"]
+
+
+class Settings(GraphTraining, Protocol):
+    @property
+    def mu(self) -> float:
+        """Strength of the proximal term."""
+
+
+def local(
+    prepared: Prepared, model: Weights, kept: AdamState, present: Tensor, config: Settings, round_number: int
+) -> tuple[Weights, AdamState]:
+    """Take steps on the loss plus the proximal term."""
+    return train_from_shared(prepared, model, kept, present, config, round_number, config.mu)
+
+
+RULE = Rule("fedprox", local)

@@ -1,0 +1,58 @@
+"""FedSGD (McMahan et al. 2017): the mean of the clients' gradients of one full-batch loss, weighted by their
+training nodes, and a step of the optimiser at the server: the step of central training. FedGAT's program
+calls it FedAvg.
+
+An optimiser with a state, such as Adam, at every client would normalise the gradients of each client by
+their own scale; if clients have different classes, the mean of such steps makes no progress (docs/runs.md).
+"""
+
+from torch import Tensor
+
+from graphfed.federation.secure.aggregation import messages
+from graphfed.methods.averaging.rules.base import Average, Rule, Tensors, Values
+from graphfed.methods.common.local_training import Prepared, gradient_from_shared
+from graphfed.methods.config import GraphTraining
+from graphfed.nn.backbones import Weights
+from graphfed.nn.optim import init_state, optimizer_step
+
+__all__ = ["MESSAGES", "RULE", "first", "step"]
+
+
+def first(model: Tensors, config: GraphTraining) -> Values:
+    return {"optimizer": init_state(config.optimizer, model)}
+
+
+def local(
+    prepared: Prepared,
+    model: Weights,
+    kept: Values,
+    present: Tensor,
+    config: GraphTraining,
+    round_number: int,
+) -> tuple[Weights, Values]:
+    """Compute the gradient of each client's mean loss."""
+    return gradient_from_shared(prepared, model, present, config, round_number), {}
+
+
+def step(model: Tensors, values: Values, mean: Tensors, config: GraphTraining) -> tuple[Tensors, Values]:
+    """Take the step of a central optimiser. If no training node takes part, only the weight decay acts."""
+    new, after = optimizer_step(
+        config.optimizer, model, mean, values["optimizer"], config.lr, config.weight_decay
+    )
+    return new, {"optimizer": after}
+
+
+#: The transfers of every method whose optimiser can run at the server.
+MESSAGES = {
+    "gradient": "With one local step (optimizer_at=server) and aggregation=plaintext every client sends the "
+    "server the gradient of its loss. The server averages the gradients by the number of training nodes and "
+    "reads each client's gradient; if the client has few training nodes, their features and labels can be "
+    "reconstructed from it.",
+    **messages(
+        "gradient",
+        "With one local step (optimizer_at=server) and aggregation=secure, in every round",
+        "a client's gradient, times its number of training nodes",
+    ),
+}
+
+RULE = Rule("fedsgd", local, step, first, averages=(Average("gradient"),), messages=MESSAGES)
