@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,9 +23,7 @@ __all__ = [
     "add_rows",
     "concat_rows",
     "densify",
-    "describe",
     "detach",
-    "dtype_of",
     "floating_leaves",
     "grad_carrier",
     "leaves",
@@ -36,7 +35,7 @@ __all__ = [
     "take_rows",
     "tensors_in",
     "tree_map",
-    "unit_bytes",
+    "unit_of",
     "weighted_sum",
 ]
 
@@ -71,9 +70,11 @@ def tree_map(fn: Callable[..., Leaf], tree: P, *others: P) -> P:
 def _map(fn: Callable[..., Leaf], *trees: Any) -> Any:
     first = trees[0]
     if isinstance(first, dict):
-        return {key: _map(fn, *(tree[key] for tree in trees)) for key in first}
+        if len(trees) == 1:
+            return {k: _map(fn, x) if isinstance(x, dict | tuple) else fn(x) for k, x in first.items()}
+        return {key: _map(fn, *[tree[key] for tree in trees]) for key in first}
     if isinstance(first, tuple):
-        return tuple(_map(fn, *items) for items in zip(*trees, strict=True))
+        return tuple([_map(fn, *items) for items in zip(*trees, strict=True)])
     return fn(*trees)
 
 
@@ -362,19 +363,59 @@ def max_rows(x: Rows, rows_of_ids: SparseMatrix) -> Rows:
     return neighbour_max(rows_of_ids, x)
 
 
-def unit_bytes(tree: Payload, *, leading: bool) -> int:
-    """Count the payload bytes of one row or of one client's part.
+@dataclass(frozen=True)
+class Unit:
+    """One row, or one client's part, of a payload, as the ledger counts it. Sparse rows and weights count as
+    the dense ones that they represent, because that is how they are sent.
 
-    Sparse rows and weights count as the dense ones that they represent, because that is how they are sent.
+    Attributes:
+        shape: Its shape; for a dictionary or tuple, the shapes by name.
+        bytes: Its bytes.
+        dtype: The names of its dtypes, separated by commas.
+    """
+
+    shape: Shape
+    bytes: int
+    dtype: str
+
+
+#: The units of payloads that were sent, by their structure: a model is sent in every round.
+_units: dict[object, Unit] = {}
+_MOST_UNITS = 4096
+
+
+def unit_of(tree: Payload, *, leading: bool) -> Unit:
+    """Describe one unit of a payload.
 
     Args:
         tree: The payload.
         leading: Whether the first dimension counts rows or clients.
 
     Returns:
-        The bytes.
+        The unit.
     """
-    return sum(math.prod(_unit_shape(x, leading)) * x.dtype.itemsize for x in leaves(tree))
+    structure = _structure(tree, leading)
+    if structure not in _units:
+        if len(_units) >= _MOST_UNITS:
+            _units.clear()
+        found = leaves(tree)
+        size = sum(math.prod(_unit_shape(x, leading)) * x.dtype.itemsize for x in found)
+        names = ",".join(sorted({str(x.dtype).removeprefix("torch.") for x in found}))
+        _units[structure] = Unit(_shape_of(tree, leading), size, names)
+    return _units[structure]
+
+
+def _structure(tree: Payload, leading: bool) -> object:
+    """Return the names, unit shapes and dtypes in a payload, which can be hashed."""
+    if isinstance(tree, dict | tuple):
+        found: list[object] = [isinstance(tree, dict)]
+        for key, x in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            if isinstance(x, Tensor):
+                found.append((key, x.shape[1:] if leading else x.shape, x.dtype))
+            else:
+                found.append((key, _structure(x, leading)))
+        return tuple(found)
+    return tuple(_unit_shape(tree, leading)), tree.dtype
 
 
 def _unit_shape(x: Leaf, leading: bool) -> list[int]:
@@ -383,30 +424,9 @@ def _unit_shape(x: Leaf, leading: bool) -> list[int]:
     return list(x.shape[1:] if leading else x.shape)
 
 
-def describe(tree: Payload, *, leading: bool) -> Shape:
-    """Describe the shape of one unit (see `unit_bytes`), for the ledger.
-
-    Args:
-        tree: The payload.
-        leading: Whether the first dimension counts rows or clients.
-
-    Returns:
-        The shape; for a dictionary or tuple, the shapes by name.
-    """
+def _shape_of(tree: Payload, leading: bool) -> Shape:
     if isinstance(tree, dict):
-        return {str(key): describe(item, leading=leading) for key, item in tree.items()}
+        return {str(key): _shape_of(item, leading) for key, item in tree.items()}
     if isinstance(tree, tuple):
-        return {str(i): describe(item, leading=leading) for i, item in enumerate(tree)}
+        return {str(i): _shape_of(item, leading) for i, item in enumerate(tree)}
     return _unit_shape(tree, leading)
-
-
-def dtype_of(tree: Payload) -> str:
-    """Name the dtypes of a payload.
-
-    Args:
-        tree: The payload.
-
-    Returns:
-        The names, separated by commas.
-    """
-    return ",".join(sorted({str(x.dtype).removeprefix("torch.") for x in leaves(tree)}))

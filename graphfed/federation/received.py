@@ -286,7 +286,7 @@ def _form(payload: Payload, leading: bool) -> Form:
             form[path] = _name(tree.dtype), list(tree.shape)
         else:
             kind = "sparse " if isinstance(tree, SparseMatrix) else ""
-            shape: Any = pay.describe(tree, leading=leading)
+            shape: Any = pay.unit_of(tree, leading=leading).shape
             form[path] = kind + _name(tree.dtype), shape
 
     add(payload, "")

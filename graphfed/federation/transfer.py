@@ -158,9 +158,8 @@ class Transfer(NamedTuple):
         protection = self.protection
         if self.wrap is not None and self.wrap.protection is not None:
             protection = self.wrap.protection
-        units = pay.describe(payload, leading=self.leading)
-        size = pay.unit_bytes(payload, leading=self.leading)
-        return LedgerRecord(self.name, self.kind, pay.dtype_of(payload), units, protection, self.flow, size)
+        unit = pay.unit_of(payload, leading=self.leading)
+        return LedgerRecord(self.name, self.kind, unit.dtype, unit.shape, protection, self.flow, unit.bytes)
 
 
 def pack(payload: Payload, recording: bool, wrap: Wrapper | None, name: str) -> Message:
@@ -190,7 +189,10 @@ def pack(payload: Payload, recording: bool, wrap: Wrapper | None, name: str) -> 
         return Message(payload, flags)
     # The receiver needs the dtypes that the encoding hides.
     floats = [isinstance(x, Tensor) and x.is_floating_point() for x in pay.leaves(payload)]
-    dtypes = tuple(pay.dtype_of(x) if f else "" for x, f in zip(pay.leaves(payload), floats, strict=True))
+    dtypes = tuple(
+        pay.unit_of(x, leading=False).dtype if f else ""
+        for x, f in zip(pay.leaves(payload), floats, strict=True)
+    )
     encoded = pay.tree_map(lambda x: wrap.encode(x) if x.is_floating_point() else x, payload)
     return Message(encoded, flags, dtypes)
 

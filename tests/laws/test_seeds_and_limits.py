@@ -338,6 +338,6 @@ def test_a_run_that_diverges_later_stops_and_keeps_its_best_round():
 def test_predictions_that_are_not_finite_are_never_right():
     world = make_world()
     cohort = make_cohort(world.graph, world.split, world.partition, range(3))
-    scores = score_clients(cohort, torch.full((int(cohort.val.sum()), 3), torch.nan), "val")
+    scores = score_clients(cohort, torch.full((int(cohort.val.sum()), 3), torch.nan), "val", None)
     assert scores["confusion"][..., :-1].sum() == 0
     assert scores["confusion"][..., -1].sum() == SCORE_UNITS * cohort.val.sum()

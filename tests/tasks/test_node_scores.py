@@ -197,7 +197,7 @@ def test_precision_and_recall_of_each_class_are_those_of_the_confusion_counts() 
     logits[:, 3] = -9  # a class that does not occur and is never predicted
     cohort = cohort_of(y, 4)
     z: Tensor = torch.from_numpy(logits)[cohort.id[cohort.rows("test")]]
-    found = scored(total(score_clients(cohort, z, "test")), Selection("accuracy", 1)).report
+    found = scored(total(score_clients(cohort, z, "test", None)), Selection("accuracy", 1), None).report
     guess = logits.argmax(1)
     for average, key in ((metrics.precision_score, "precision"), (metrics.recall_score, "recall")):
         expected = average(y, guess, labels=[0, 1, 2], average=None)

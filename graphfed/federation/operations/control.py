@@ -14,7 +14,7 @@ from graphfed.errors import PlaceError, shown
 from graphfed.federation.ledger import Flow, LedgerRecord
 from graphfed.federation.link import SERVER_INDEX, Message
 from graphfed.federation.operations.delivery import Delivery
-from graphfed.federation.operations.running import Place
+from graphfed.federation.operations.running import Place, StageError
 from graphfed.federation.values import SERVER, Located
 from graphfed.federation.wire import WireError
 from graphfed.files import JsonObject, parse_json
@@ -57,14 +57,15 @@ def decide(
         ReceivedError: If the server, in another process, sent something that is not this decision.
     """
     places, ledger = delivery.places, delivery.ledger
-    decision = server.run(_as_json, fn, *arguments)
+    decision = server.run(fn, *arguments)
     pairs = [(SERVER_INDEX, h) for h in range(len(places.workers))]
-    messages = {p: Message(text) for text in decision.parts for p in pairs}
+    texts = [_as_json(part, name) for part in decision.parts]
+    messages = {p: Message(text) for text in texts for p in pairs}
     got = delivery.deliver(messages, pairs, delivery.next_key(name))
     # The server's process has the decision itself; every other process received it.
     longest = MAX_CONTROL + places.num_clients
-    if decision.parts:
-        text = decision.parts[0]
+    if texts:
+        (text,) = texts
         if len(text) > longest:
             raise PlaceError(
                 f"a control message has {len(text)} characters (at most {longest}); send data with a named "
@@ -142,9 +143,11 @@ def report(delivery: Delivery, clients: Place, x: Located, name: str) -> Located
     return Located(SERVER, name, (reports,) * places.server_is_here)
 
 
-def _as_json(fn: Callable[..., Mapping[str, object]], *inputs: object) -> str:
-    """Run `fn` and convert its decision to JSON."""
-    return json.dumps(fn(*inputs), allow_nan=False)
+def _as_json(decision: object, name: str) -> str:
+    try:
+        return json.dumps(decision, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise StageError(f"the server's decision {name!r} cannot be sent: {error}") from error
 
 
 def _as_report(content: object) -> str:

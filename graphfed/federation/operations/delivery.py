@@ -240,8 +240,10 @@ class Delivery:
                 flow = flow.of(clients)
             wanted = tuple(x for x, flag in zip(floating, flags, strict=True) if flag)
             tree: Payload = wanted[0] if len(wanted) == 1 else wanted
-            shape = pay.describe(tree, leading=transfer.leading)
-            size = pay.unit_bytes(tree, leading=transfer.leading)
-            name, dtype = f"{record.name}/grad", pay.dtype_of(tree)
-            records.append(LedgerRecord(name, "gradients", dtype, shape, record.protection, flow.back, size))
+            unit, name = pay.unit_of(tree, leading=transfer.leading), f"{record.name}/grad"
+            records.append(
+                LedgerRecord(
+                    name, "gradients", unit.dtype, unit.shape, record.protection, flow.back, unit.bytes
+                )
+            )
         return tuple(records)

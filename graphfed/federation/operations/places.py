@@ -9,7 +9,7 @@ from torch import Tensor
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation.ledger import Flow
 from graphfed.federation.link import SERVER_INDEX, Pair
-from graphfed.federation.values import CLIENTS, SERVER, Located, check_arguments
+from graphfed.federation.values import CLIENTS, Located, check_arguments
 
 __all__ = ["Places"]
 
@@ -65,6 +65,8 @@ class Places:
                 f"here must name some of the {len(self.workers)} workers, ascending; got {self.here}"
             )
         self.server_is_here = server_here
+        #: The participants in this process: its workers, and the server if it is here.
+        self.local_participants = [*self.here, *([SERVER_INDEX] if server_here else [])]
         self.device, self.num_clients = device, len(flat)
         self._names = None if names is None else tuple(names)
         self.held = np.zeros(self.num_clients, dtype=bool)
@@ -118,11 +120,6 @@ class Places:
         if place == CLIENTS:
             return self.here
         return [SERVER_INDEX] if self.server_is_here else []
-
-    @property
-    def local_participants(self) -> list[int]:
-        """The participants in this process: its workers, and the server if it is here."""
-        return self.participants_at(CLIENTS) + self.participants_at(SERVER)
 
     def is_active(self, worker: int) -> bool:
         """Tell whether a client of a worker takes part.

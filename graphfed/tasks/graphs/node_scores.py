@@ -144,7 +144,7 @@ def first_edges(num_classes: int) -> Tensor:
 
 
 def score_clients(
-    cohort: Cohort, logits: Tensor, target: str, selection: Selection | None = None
+    cohort: Cohort, logits: Tensor, target: str, selection: Selection | None
 ) -> dict[str, Tensor]:
     """Score every client's predictions of a part.
 
@@ -541,7 +541,7 @@ def refined(blocks: Blocks, division: Division, counts: Tensor) -> Blocks:
     return ranking.refine(blocks, division, counts.cpu().double() / SCORE_UNITS)
 
 
-def scored(sums: Mapping[str, Tensor], selection: Selection, blocks: Blocks | None = None) -> Scored:
+def scored(sums: Mapping[str, Tensor], selection: Selection, blocks: Blocks | None) -> Scored:
     """Compute the metrics, and details for the report.
 
     The details are the confusion counts in nodes, [C, C + 1], precision and recall of each class, the most
@@ -671,7 +671,7 @@ def score(
         accept=partial(accept_scores, target),
     )
     if not ranked:
-        return scores, fed.server.run(scored, sums, selection)
+        return scores, fed.server.run(scored, sums, selection, None)
 
     bins = max(FINER_BINS, bins_of(prepared.num_classes))
 

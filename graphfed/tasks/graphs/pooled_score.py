@@ -55,4 +55,4 @@ def pooled_score(
     selection = choose_selection(sum_over_clients(count_classes(cohort, "val")), config.select)
     logits = predict_shared(prepared, weights, config, "test")
     blocks = blocks_by_client(cohort, logits, "test", selection.positive, per_client=False)
-    return metrics_of(total(score_clients(cohort, logits, "test")), blocks)
+    return metrics_of(total(score_clients(cohort, logits, "test", None)), blocks)
