@@ -187,6 +187,6 @@ assert attack.value > 0.5
 #
 # ## Where to go on
 #
-# - [CNFGNN](../../docs/papers/cnfgnn.md): both algorithms, the graph network, the differences from the paper, and its tables next to ours
+# - [CNFGNN](../../docs/papers/cnfgnn.md): both algorithms, the graph network, the differences from the paper, and [its tables](../../docs/papers/cnfgnn_results.md) next to ours
 # - [Forecasting](../../docs/forecasting.md): your own sensors, missing readings, sensors that are down, and several machines
 # - `graphfed methods cnfgnn` lists every setting

@@ -175,6 +175,6 @@ for entry in json.loads((folder / "hidden-0" / "ledger.json").read_text())["entr
 #
 # ## Where to go on
 #
-# - [FedGraph](../../docs/papers/fedgraph.md): all equations and algorithms, the differences from the paper, and its figures next to ours
+# - [FedGraph](../../docs/papers/fedgraph.md): all equations and algorithms, the differences from the paper, and [its figures](../../docs/papers/fedgraph_results.md) next to ours
 # - [Sampling policies](../../docs/policies.md): how to learn a policy with DDPG, and what to expect of it
 # - `graphfed methods fedgraph` lists every setting

@@ -220,6 +220,6 @@ assert findings["split_labels"].value > 0.9
 #
 # ## Where to go on
 #
-# - [SAPGNN](../../docs/papers/sapgnn.md): all equations and both algorithms, the proof of the exact class, the differences from the paper, and its tables next to ours
+# - [SAPGNN](../../docs/papers/sapgnn.md): all equations and both algorithms, the proof of the exact class, the differences from the paper, and [its tables](../../docs/papers/sapgnn_results.md) next to ours
 # - [Split learning](../../docs/split_learning.md) and [Clients that share customers](../../docs/shared_customers.md): how to use it on your own files
 # - `graphfed methods sapgnn` lists every setting

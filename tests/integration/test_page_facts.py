@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +26,6 @@ from graphfed.methods.tasks import FORECASTING, LINK_PREDICTION
 from graphfed.privacy.gaussian import gaussian_sigma
 from graphfed.reproductions import PAPERS
 from graphfed.reproductions.reproduce import find_paper
-from graphfed.runs.settings import parse_settings
 from graphfed.tasks.registry import default_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -185,60 +183,52 @@ class FedGraph:
 
 #: Figures that the prose on results types: the paper's, and settings. All others come from records.
 TYPED = {
-    "cnfgnn": (
+    "cnfgnn_results": (
         "below 0.5",  # the paper's ratio of passes
         "the first 5, 25, 50, 75 or 90 %",  # settings of table9
-        "with the 95 % interval over the seeds",
+        "(2.173E-3 and 1.429E-3 GB)",  # printed
         # test_how_much_of_the_test_the_mask_concerns compares these with the data.
         "no reading in 10 % of the test windows",
         "7 % of the readings that the test counts",
     ),
-    "fedgraph": (
+    "fedgraph_results": (
         "mean 0.8, variance 0.1",  # the default partition
-        "variance 0.1 and 1, and GraphSAGE with 0.5",  # settings of fig9
-        "From variance 0.1 to 1",
-        "for 0.5 and 1 had 20 episodes, the one for 0.1 had",
+        "From variance 0.1 to 1",  # settings of fig9
+        "for 0.5 and 1 had 20 episodes",
         "dropout 0.5, Adam 0.01",  # settings
-        "90.16 % on Cora, 78.7 % on PubMed, 87.9 % on CiteSeer and 96.27 % on Reddit",  # the paper
-        "The paper's target for CiteSeer, 87.9 %",
+        '"early" is 75 % on Cora',
         "about 5 s to 75 %",  # the paper's text
-        "about 15 s to 73 %",
         "about 10 % more accurate",
-        "about 10 % on Cora and CiteSeer, and on Reddit from about 90 to about 70 %",
+        "about 10 % on Cora and CiteSeer",
         "claims a gain of about 10 %",
-        "about 0.2, 0.4 and 0.6 for the variances 0.1, 0.5 and 1",
-        "FedGraph reaches 75 % first; the other schemes that reach it need less than 1.6 times",  # a claim
+        "The paper's target for CiteSeer, 87.9 %",
         "stays below 80 %",  # a claim
-        "in less than 0.85 of its time",  # likewise, as those that follow
-        "and less than 0.6",
-        "take less than 2.5 times as long",
+        "in less than 0.85 of the time",  # likewise, as those that follow
         "in less than 0.7 of the time of full batches",
-        "takes less than 0.4 of the modelled seconds",
-        "needs more than 0.85 of the seconds of a round with all nodes",
-        "more than 0.8 on DBLP",
-        "needs less than 0.7 of the seconds of full batches and of GraphSAGE, to the early one less than 0.8",
+        "in less than 0.7 of the seconds of full batches and of GraphSAGE",
+        "needs more than 0.85 of the seconds of a full round on Cora, and less than 0.6",
         "`round_time=0.2`",  # a setting
     ),
 }
 
 
-@pytest.mark.parametrize("paper", TYPED)
-def test_every_figure_in_the_prose_on_results_is_of_a_record_or_a_printed_one(paper: str) -> None:
+@pytest.mark.parametrize("name", TYPED)
+def test_every_figure_in_the_prose_on_results_is_of_a_record_or_a_printed_one(name: str) -> None:
     """A figure of a record is an expression; the build fails where the record does not have it, and where it
     contradicts a claim."""
-    text = prose(f"papers/{paper}.md", "## Results", "## Open questions")
-    assert "```{claim} " in (ROOT / f"docs/papers/{paper}.md").read_text()
-    for known in TYPED[paper]:
+    text = prose(f"papers/{name}.md")
+    assert "```{claim} " in (ROOT / f"docs/papers/{name}.md").read_text()
+    for known in TYPED[name]:
         assert known in text, known
         text = text.replace(known, "")
     assert re.findall(r".{0,30}\d+\.\d+.{0,20}|.{0,30}\d+ %.{0,20}", text) == []
 
 
-def prose(name: str, start: str, end: str) -> str:
-    """A section of a page without its tables, directives and expressions, in one line."""
-    section = (ROOT / "docs" / name).read_text().partition(f"\n{start}\n")[2].partition(f"\n{end}\n")[0]
-    section = re.sub(r"```{record-table}.*?\n```", "", section, flags=re.DOTALL)
-    lines = [line for line in section.splitlines() if not line.startswith(("|", "```", ":"))]
+def prose(name: str) -> str:
+    """A page up to its open questions without tables, directives and expressions, in one line."""
+    text = (ROOT / "docs" / name).read_text().partition("\n## Open questions\n")[0]
+    text = re.sub(r"```{record-table}.*?\n```", "", text, flags=re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.startswith(("|", "```", ":"))]
     return re.sub(r"{{.*?}}", "", " ".join(lines))
 
 
@@ -262,24 +252,6 @@ def test_every_figure_of_a_record_on_the_page_on_policies_is_the_recorded_one() 
         assert sentence in text
     assert 25 < 100 * each / 60 < 35
     assert "about half an hour" in text
-
-
-def test_the_commands_on_the_page_that_learn_policies_ask_what_the_reproduction_asks() -> None:
-    text = (ROOT / "docs/papers/fedgraph.md").read_text()
-    lines = re.findall(r"^\$ graphfed policy (ddpg .*)$", text, re.MULTILINE)
-    learned = {policy.name: policy for item in find_paper("fedgraph").items for policy in item.policies}
-    assert len(lines) == 2
-    for line in lines:
-        kind, *words = shlex.split(line)
-        pairs = list(zip(words[::2], words[1::2], strict=True))
-        given = {key.removeprefix("--"): value for key, value in pairs if key != "--set"}
-        asked = learned[given.pop("out").rpartition("/")[2]]
-        assert (kind, given.pop("threads")) == (asked.kind, "1")
-        assert given == {"episodes": str(asked.episodes), **{k: str(v) for k, v in asked.options.items()}}
-        assert parse_settings([value for key, value in pairs if key == "--set"]) == {
-            "preset": "paper",
-            **asked.settings,
-        }
 
 
 # ---- notes of records --------------------------------------------------------------------------------------
@@ -311,7 +283,7 @@ def test_rows_of_forecasters_that_are_trained_by_different_schedules_say_so_in_t
             assert all(schedule in content for schedule in schedules), name
             assert "client_state=reset" in content, name
     assert {"table7", "table9"} <= {name.partition("-")[0] for name in unequal}
-    text = prose("papers/cnfgnn.md", "## Results", "## Open questions")
+    text = prose("papers/cnfgnn_results.md")
     assert "`teacher=1`" in text
     assert "`teacher=1000`" in text
     assert "Adam begins anew in every round" in text
@@ -350,13 +322,14 @@ def test_how_much_of_the_test_the_mask_concerns(real_data: Path) -> None:
     test = slice(round(0.8 * windows), windows)
     read = (before[12 : windows + 12] - before[:windows])[test]
     known = 12 - (before[24:] - before[12 : windows + 12])[test]
-    assert f"no reading in {100 * (read == 12).mean():.0f} % of the test windows" in page("papers/cnfgnn.md")
+    text = page("papers/cnfgnn_results.md")
+    assert f"no reading in {100 * (read == 12).mean():.0f} % of the test windows" in text
     share = known[read > 0].sum() / known.sum()
-    assert f"{100 * share:.0f} % of the readings that the test counts" in page("papers/cnfgnn.md")
+    assert f"{100 * share:.0f} % of the readings that the test counts" in text
 
 
 def test_no_cause_is_given_for_the_order_of_rows_on_20_sensors() -> None:
-    text = page("papers/cnfgnn.md")
+    text = page("papers/cnfgnn_results.md")
     assert "less for a graph to tell" not in text
     assert "No experiment here says why." in text
 

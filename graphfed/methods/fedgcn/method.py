@@ -3,23 +3,26 @@ graph convolutional networks", NeurIPS 2023 (arXiv:2201.12433v7). One exchange o
 training, then FedAvg.
 
     paper                  here
-    A-tilde_ij             w_ij / sqrt((d_i + 1)(d_j + 1)), self loops of weight 1 included; d_i = sum_j w_ij
+    A-tilde_ij, Eq. (1)    w_ij / sqrt((d_i + 1)(d_j + 1)), self loops of weight 1 included; d_i = sum_j w_ij
                            in the whole graph, and w_ij = 1 where it has no edge weights
     sum_j A-tilde_ij x_j   View.x: the aggregated features
     0-, 1-, 2-hop          hops
 
+The equations have the numbers of docs/papers/fedgcn.md.
+
 1. The closure of client k is V_k and the neighbours of V_k. Its border is the part of the closure that is in
    the closure of another client too: the neighbours at other clients, and the nodes of V_k that have such a
    neighbour. For every node i of its border, client k computes the partial sum of w_ij x_j / sqrt(d_j + 1)
-   over the nodes j in V_k that are i or a neighbour of i, and sends it to the server. A node outside every
-   border has all its neighbours at its own client, which computes its sum alone.
-2. The server adds the partial sums of each node. It returns the sum to the client that has node i (1 hop), or
-   to every client with i in its border (2 hops). The clients multiply it by 1 / sqrt(d_i + 1).
-3. Training is FedAvg. The first layer transforms the aggregated features without aggregating again. Sparse
-   features of nodes outside the border stay as they are, and the first layer computes A (X W) for them in
-   place of (A X) W, because A X has many times the entries of X. The second layer uses the neighbours'
-   aggregates (2 hops), which makes a two-layer GCN exact, or the client's own nodes only (1 hop). hops=0
-   exchanges nothing and is FedAvg.
+   over the nodes j in V_k that are i or a neighbour of i, Eq. (3), and sends it to the server. A node outside
+   every border has all its neighbours at its own client, which computes its sum alone.
+2. The server adds the partial sums of each node, Eq. (5). It returns the sum to the client that has node i
+   (1 hop), or to every client with i in its border (2 hops). The clients multiply it by 1 / sqrt(d_i + 1),
+   Eq. (6).
+3. Training is FedAvg, Eq. (7). The first layer transforms the aggregated features without aggregating again.
+   Sparse features of nodes outside the border stay as they are, and the first layer computes A (X W) for them
+   in place of (A X) W, because A X has many times the entries of X. The second layer uses the neighbours'
+   aggregates (2 hops), which makes a two-layer GCN, Eq. (2), exact, or the client's own nodes only (1 hop).
+   hops=0 exchanges nothing and is FedAvg.
 
 What each participant learns (docs/papers/fedgcn.md has the attack):
 
@@ -33,7 +36,8 @@ What each participant learns (docs/papers/fedgcn.md has the attack):
   clients. It reads no sum and no count. Clients learn the same as in plaintext.
 - **All clients have the same key. A client that colludes with the server lets it read every partial sum.**
 
-Encrypted sums differ from plaintext sums by at most `ckks.Grid(K).error`, 8e-5 for 10 clients.
+Encrypted sums differ from plaintext sums by at most `ckks.Grid(K).error`, 8e-5 for 10 clients; Eq. (8) is
+the grid.
 
 Differs from the paper (docs/papers/fedgcn.md gives the reasons, by these numbers): degrees are exchanged with
 2 hops (1); sums are exchanged where the authors' program copies features (2); clients' weights are averaged
@@ -157,7 +161,7 @@ def neighbour_counts(cohort: Cohort, closure: Closure) -> Tensor:
 
 
 def partial_degrees(cohort: Cohort, closure: Closure) -> Tensor:
-    """Compute sum_{j in N(i), j in V_k} w_ij for every node i of the closure, [M, 1].
+    """Compute sum_{j in N(i), j in V_k} w_ij for every node i of the closure, [M, 1]; Eq. (4).
 
     These are the neighbour counts if edges have no weights.
     """
@@ -220,7 +224,7 @@ def local_of_border(closure: Closure, border: Tensor) -> Tensor:
 def partial_sums(cohort: Cohort, closure: Closure, rows: Tensor) -> Rows:
     """Compute the partial sums of some nodes i of the closure.
 
-    A partial sum is sum_{j in N(i) or j = i, j in V_k} w_ij x_j / sqrt(d_j + 1), with w_ii = 1.
+    A partial sum is sum_{j in N(i) or j = i, j in V_k} w_ij x_j / sqrt(d_j + 1), with w_ii = 1; Eq. (3).
 
     Args:
         cohort: The clients' data.
@@ -322,7 +326,7 @@ def _summed_view(cohort: Cohort, received: Received) -> View:
     inside, inside_weight = closure.local_row[cohort.edge_index], cohort.edge_weight
     edges, weight = _second_layer(cohort, closure)
     return View(
-        x=_scale_rows(sums, (degree + 1).to(sums.dtype).rsqrt()),
+        x=_scale_rows(sums, (degree + 1).to(sums.dtype).rsqrt()),  # Eq. (6)
         ids=closure.ids,
         client=closure.client,
         num_clients=cohort.num_clients,
@@ -356,6 +360,7 @@ def _sparse_view(cohort: Cohort, features: SparseMatrix, received: Received) -> 
     row = torch.argsort(order)
     place, own_place = row[:size], row[:size].index_copy(0, again, row[size:])
     # A GCN's self-loop multiplies a row without edges by 1 / (d_i + 1), which leaves s_i / sqrt(d_i + 1).
+    # So these rows are Eq. (6) after it.
     sums = _scale_rows(received.sums, (received.degree[border] + 1).to(features.dtype).sqrt())
     own_row = torch.empty_like(closure.ids).index_copy_(
         0, closure.local_row, torch.arange(cohort.num_rows, device=border.device)
@@ -475,13 +480,13 @@ def plaintext_exchange(
         each node of the client.
     """
     route = fed.route(ids, name="fedgcn/border_ids")
-    totals = fed.sum(sums, route, name="fedgcn/partial_sums", grad=False)
+    totals = fed.sum(sums, route, name="fedgcn/partial_sums", grad=False)  # Eq. (5)
     back = route
     if local is not None:
         back = fed.route(fed.clients.run(select_ids, ids, local), name="fedgcn/local_ids")
         totals = fed.server.run(rows_of_ids, totals, fed.table(route), fed.table(back))
     if degrees is not None:
-        counts = fed.sum(degrees, route, name="fedgcn/neighbour_counts", grad=False)
+        counts = fed.sum(degrees, route, name="fedgcn/neighbour_counts", grad=False)  # Eq. (5)
         degrees = fed.download(counts, route, name="fedgcn/degrees", grad=False, like=degrees)
     return fed.download(totals, back, name="fedgcn/aggregates", grad=False, like=sums), degrees
 
@@ -493,7 +498,7 @@ def encrypted_exchange(
     # With 2 hops the degree is one more column.
     rows = fed.clients.run(with_degrees, sums, degrees)
     width = task.num_features + (degrees is not None)
-    totals = encrypted_sum(fed, rows, ids, width=width, name=ENCRYPTED, wanted=local)
+    totals = encrypted_sum(fed, rows, ids, width=width, name=ENCRYPTED, wanted=local)  # Eq. (5)
     return fed.clients.run(split_degrees, totals, sums, degrees, outputs=2)
 
 
