@@ -83,15 +83,7 @@ def resume_comparison(
 ) -> Comparison:
     """Go on with the comparison in a folder: finished runs are read and the others go on.
 
-    Args:
-        folder: The folder of the comparison.
-        manifest: Its manifest.
-        data: The data, if it was an object in Python.
-        data_dir: The folder where the data files are now.
-        progress: Whether to show progress on stderr.
-
-    Raises:
-        InputError, GraphfedError, Interrupted: As `runs.reopen.resume`.
+    The arguments are those of `runs.reopen.resume`.
     """
     if (folder / "comparison.json").exists():
         return comparison_in(folder)

@@ -40,6 +40,14 @@ AS_READ = "rmse_as_read"
 _ABSENT = object()
 
 
+class RowWarning(TypedDict):
+    """A warning of one run of a row."""
+
+    seed: Integer
+    code: str
+    text: str
+
+
 class ComparedRow(TypedDict):
     """A row of a comparison, as its file has it: a method with settings, over seeds.
 
@@ -52,7 +60,6 @@ class ComparedRow(TypedDict):
         headline: The metrics that come first.
         training: All settings except the seed.
         selected_by: The validation metric that chose the round.
-        warnings: {seed, code, text} of the row's runs.
         folders: Of the runs.
     """
 
@@ -71,7 +78,7 @@ class ComparedRow(TypedDict):
     headline: NotRequired[list[str]]
     training: NotRequired[JsonObject]
     selected_by: NotRequired[str]
-    warnings: NotRequired[list[JsonObject]]
+    warnings: NotRequired[list[RowWarning]]
     folders: Annotated[list[str | None], Field(min_length=1)]
 
 
@@ -175,7 +182,7 @@ class Comparison:
         for metric in metrics:
             name = COLUMNS.get(metric, metric.replace("_", " "))
             table.add_column(name, justify="right", no_wrap=not error)
-        pooled = any(row["test_pooled"] for row in self.rows)
+        pooled = any(row.get("test_pooled") for row in self.rows)
         doubted = self._doubted()
         if pooled:
             table.add_column("pooled", justify="right", no_wrap=True)
@@ -184,7 +191,7 @@ class Comparison:
         for row in self.rows:
             cells = [spread(row["test"].get(metric), error=error) for metric in metrics]
             if pooled:
-                cells.append(spread(row["test_pooled"].get(metrics[0])))
+                cells.append(spread(row.get("test_pooled", {}).get(metrics[0])))
             if differ:
                 rounds = sorted(set(row["rounds"]))
                 cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
@@ -239,7 +246,7 @@ class Comparison:
             lines[1:1] = [RANK_NOTE[metric] for metric in shown if metric in RANK_NOTE]
         if AS_READ in shown:
             lines[1:1] = ["rmse as read: what stands in the place of a missing reading counts as a reading"]
-        if any(row["test_pooled"] for row in self.rows):
+        if any(row.get("test_pooled") for row in self.rows):
             lines.insert(len(lines) - 1, "pooled: the same weights on the whole graph, which no client has")
         if self.added:
             lines.append(f"added for reference: {', '.join(self.added)}")
@@ -380,7 +387,11 @@ def _row(label: str, results: list[Result]) -> ComparedRow:
         "headline": headline(results[0].task, results[0].details, results[0].test),
         "training": results[0].details.get("training", {}),
         "selected_by": results[0].details.get("selected_by", get_task(results[0].task).metric),
-        "warnings": [{"seed": r.seed, **found} for r in results for found in r.details.get("warnings", ())],
+        "warnings": [
+            {"seed": r.seed, "code": found["code"], "text": found["text"]}
+            for r in results
+            for found in r.details.get("warnings", ())
+        ],
         "folders": [None if r.folder is None else str(r.folder) for r in results],
     }
 
@@ -491,7 +502,7 @@ def _above_last_value(task: str, metric: str, rows: Sequence[ComparedRow]) -> It
 def _runs_of_rows(rows: Sequence[ComparedRow]) -> Iterator[ResultWarning]:
     """Return the warnings of a row's runs, one for each code, with the text of the first run."""
     for row in rows:
-        by_code: dict[str, list[JsonObject]] = {}
+        by_code: dict[str, list[RowWarning]] = {}
         for warning in row.get("warnings", ()):
             by_code.setdefault(warning["code"], []).append(warning)
         for code, those in by_code.items():

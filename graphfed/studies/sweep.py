@@ -74,8 +74,6 @@ class Trial(TypedDict):
 
     Attributes:
         trial: The number of the trial, from 1.
-        settings: The settings that vary.
-        val: Validation metrics over seeds.
         rounds, best_round: For each seed that has ended.
         seconds: Of a run.
         failed: Why training diverged with a seed, after which no other seed was tried; None if it did not.
@@ -91,15 +89,7 @@ class Trial(TypedDict):
 
 
 class Chosen(TypedDict):
-    """The settings that were chosen.
-
-    Attributes:
-        trial: The number of the trial.
-        settings: The settings that vary.
-        val: Validation metrics over seeds.
-        test: Test metrics over seeds.
-        folders: Of their runs; None if nothing is written.
-    """
+    """The settings that were chosen, with the folder of each of their runs; None if nothing is written."""
 
     trial: Positive
     settings: JsonObject
@@ -155,7 +145,6 @@ class Sweep:
     Attributes:
         metric: The validation metric that decided.
         trials: In the order in which they ran.
-        chosen: The chosen settings.
         edges: Sentences about chosen values at the edge of what was tried.
         folder: The folder of the sweep; None if nothing was written.
     """
@@ -278,18 +267,7 @@ def sweep(
 def resume_sweep(
     folder: Path, manifest: JsonObject, *, data: object, data_dir: str | Path | None, progress: bool
 ) -> Sweep:
-    """Run the trials that are missing in a folder.
-
-    Args:
-        folder: The folder of the sweep.
-        manifest: Its manifest.
-        data: The data, if it was an object in Python.
-        data_dir: The folder where the data files are now.
-        progress: Whether to show progress on stderr.
-
-    Raises:
-        InputError, GraphfedError, Interrupted: As `runs.reopen.resume`.
-    """
+    """Run the trials that are missing in a folder; the arguments are those of `runs.reopen.resume`."""
     if (folder / "sweep.json").exists():
         return sweep_in(folder)
     asked = manifest["sweep"]
