@@ -523,10 +523,10 @@ def _try_settings(study: Study, plan: Plan, metric: str, error: bool) -> list[Tr
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     trials: list[Trial] = []
     try:
-        search = optuna.create_study(direction="maximize", sampler=sampler)
+        search, space = optuna.create_study(direction="maximize", sampler=sampler), plan.space()
         for number in range(1, plan.trials + 1):
-            asked = search.ask(plan.space())
-            trials.append(_run_trial(study, plan, number, asked.params))
+            asked = search.ask(space)
+            trials.append(_run_trial(study, plan, number, {key: asked.params[key] for key in space}))
             score = _score(trials[-1], metric, error)
             if math.isfinite(score):
                 search.tell(asked, score)
@@ -569,6 +569,7 @@ def _run_trial(study: Study, plan: Plan, number: int, settings: Settings) -> Tri
                 raise
             trial = {**trial, "val": {}, "failed": str(error)}
         if study.folder is not None:
+            # In this order: a run whose figures are not in the file yet must stay.
             write_file(study.folder, name, trial)
             shutil.rmtree(study.folder / run_name(label, seed), ignore_errors=True)
     return trial
