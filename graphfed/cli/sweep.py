@@ -11,8 +11,6 @@ from graphfed.cli.output import command_line, interruption_logged, print_outcome
 from graphfed.cli.values import setting_keys
 from graphfed.errors import InputError, shown
 
-__all__ = ["sweep"]
-
 
 @with_options(
     "grid", "optuna", "ranges", "seeds", "data", "config", "clients", "partition", "rounds", "split", "task",
@@ -98,9 +96,8 @@ def _values(
     """Return the values of an option that is given once per key, by key.
 
     Args:
-        option: Its name.
-        pairs: What was typed.
-        separator: The separator between two values.
+        option, pairs: The name of the option and what was typed.
+        separator: Stands between two values.
         written: An example, for messages.
         fix: What to do if a key is given twice, for messages.
     """

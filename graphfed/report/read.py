@@ -24,8 +24,7 @@ from graphfed.runs.folder_schema import (
 from graphfed.runs.overview_schema import GraphOverview, SensorOverview
 from graphfed.runs.reopen import read_manifest
 from graphfed.runs.run import Result
-from graphfed.studies.compare import comparison_of
-from graphfed.studies.comparison import Comparison, comparison_in
+from graphfed.studies.comparison import Comparison, comparison_in, comparison_of
 from graphfed.tasks.registry import task_or_default
 from graphfed.terminal import say
 

@@ -11,8 +11,9 @@ from graphfed.report.figures import Errors, Figures
 from graphfed.report.read import Run, Subject
 from graphfed.runs.overview_schema import GraphOverview
 from graphfed.runs.progress import human_bytes, human_seconds
+from graphfed.studies.comparison import ComparedRow
 from graphfed.studies.paired import PairedDifference, correct_by_holm, paired_difference
-from graphfed.studies.plan import ComparedRow, Statistic
+from graphfed.studies.plan import Statistic
 
 __all__ = [
     "Opening",

@@ -1,6 +1,6 @@
 """Check that a run fits into memory before it starts, and find what looks wrong with a run that has ended.
 
-Each finding has a text that says what to do about it. `studies.table_checks` has the checks of comparisons.
+Each finding has a text that says what to do about it. `studies.comparison` has the checks of comparisons.
 
 Every check of a finished run is a pure function of what the run already has: the validation history and the
 result. A check that does not have what it needs (a metric was not measured, a number was not finite) finds

@@ -34,8 +34,6 @@ from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
 
-__all__ = ["part_of_run", "put_together", "run_worker", "train_in_processes", "train_run"]
-
 T = TypeVar("T")
 
 PROGRAM = "graphfed.runs.processes:run_worker"
@@ -59,9 +57,6 @@ def run_worker(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject
 
     Returns:
         What `part_of_run` returns, or why the run was interrupted.
-
-    Raises:
-        InputError: The file or the method's settings cannot be used.
     """
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
     kind = get_task(arguments["task"]["name"]).data
@@ -100,16 +95,10 @@ def run_worker(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject
 
 
 def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> JsonObject:
-    """Return what this process has of a run that has ended.
+    """Return what this process has of a run that has ended, as a payload.
 
-    Args:
-        fed: The federation.
-        method: The method.
-        outcome: The outcome in this process.
-
-    Returns:
-        A payload: the outcome if the server is here, this process's part of the model, its predictions (rows
-        [n], logits [n, C]), its clients' statistics, the scaling of their features and its ledger.
+    It has the outcome if the server is here, this process's part of the model, its predictions (rows [n],
+    logits [n, C]), its clients' statistics, the scaling of their features and its ledger.
     """
     model = {name: outcome.state.values[name] for name in method.state.model}
     # As text: lists stay lists, and the ledger arrives as it was written.
@@ -168,9 +157,6 @@ def train_run(
         folder: The folder for checkpoints; None to keep none.
         start: The round to go on from; None for the beginning.
         on_event: Called with every event of the training.
-
-    Returns:
-        The outcome, and the ledger of all places.
     """
     return train_in_processes(
         config.method,
@@ -202,10 +188,7 @@ def train_in_processes(
     worker has read its own file.
 
     Args:
-        method: The method.
         parts: The data of each worker's clients (a `Cohort` or a `Series`).
-        task: The task.
-        config: The method's settings.
         of_server: The data of the server.
         on_event: Called with every event of the training.
         running: Processes that already run with these workers. Without them processes are started for this
@@ -259,14 +242,8 @@ def train_in_processes(
 
 
 def put_together(method: Method, parts: Mapping[int, JsonObject]) -> tuple[Outcome, Ledger]:
-    """Combine what the processes of a run return.
-
-    Args:
-        method: The method.
-        parts: What `part_of_run` returned, by participant.
-
-    Returns:
-        What `train` returns, and the ledger of all places.
+    """Combine what `part_of_run` returned, by participant, as `train` returns it, with the ledger of all
+    places.
     """
     at_server = parts[SERVER_INDEX]
     clients = [parts[h] for h in sorted(parts) if h != SERVER_INDEX]

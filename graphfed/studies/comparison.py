@@ -1,55 +1,118 @@
-"""The table of a comparison: what `compare` returns and what its folder holds."""
+"""The table of a comparison: what `compare` returns and its folder holds, and what looks wrong with it."""
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, NotRequired
 
+from pydantic import Field, model_validator
+from typing_extensions import TypedDict
+
+from graphfed.errors import InputError
 from graphfed.files import JsonObject
-from graphfed.methods.references import REFERENCES
+from graphfed.methods.references import POOLED_AND_ALONE, REFERENCES, REPEATS_LAST, UNTRAINED
 from graphfed.methods.registry import METHODS
 from graphfed.runs import folder as files
 from graphfed.runs.diagnostics import TITLES, ResultWarning
+from graphfed.runs.folder_schema import Count, FileModel, Integer, Positive, check_metrics
 from graphfed.runs.progress import human_bytes, human_seconds
-from graphfed.studies.folder_schema import ComparisonFile
-from graphfed.studies.plan import ComparedRow, settings_text, spread
-from graphfed.studies.table_checks import check_comparison, unequal_settings
+from graphfed.runs.run import Result
+from graphfed.studies.plan import (
+    Statistic,
+    require_equal_hashes,
+    settings_text,
+    spread,
+    statistic,
+    statistics,
+)
 from graphfed.tasks.headline import CLIENT_ACCURACY, COLUMNS, RANK_NOTE, headline
-from graphfed.tasks.registry import get_task
+from graphfed.tasks.registry import TASKS, get_task
 from graphfed.terminal import markup
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["AS_READ", "Comparison", "comparison_in", "table_metrics"]
-
-
 #: An error over all readings, the missing ones among them.
 AS_READ = "rmse_as_read"
+#: No value of a setting.
+_ABSENT = object()
 
 
-def table_metrics(task: str, rows: Sequence[ComparedRow]) -> list[str]:
-    """Return the metrics that a table shows. Of the errors with missing readings it shows one, if any are
-    missing. If a method next to the references has models of the clients' own, the mean over clients takes
-    the second place.
+class RowWarning(TypedDict):
+    """A warning of one run of a row."""
 
-    Args:
-        task: The name of the task.
-        rows: The rows of the table.
+    seed: Integer
+    code: str
+    text: str
 
-    Returns:
-        The names of the metrics.
+
+class ComparedRow(TypedDict):
+    """A row of a comparison, as its file has it: a method with settings, over seeds.
+
+    Attributes:
+        test_pooled: Test metrics of the same weights on the whole graph.
+        hashes: Of data, split and partition, for each seed.
+        rounds, best_round: For each seed.
+        bytes, seconds: Of a run.
+        changed_settings: The settings that differ from their defaults.
+        headline: The metrics that come first.
+        training: All settings except the seed.
+        selected_by: The validation metric that chose the round.
+        folders: Of the runs.
     """
-    if get_task(task).headline is not None:
-        metrics = headline(task, rows[0], rows[0]["test"])
-        others = [METHODS.find(row["method"]) for row in rows if row["method"] not in REFERENCES[task]]
-        personal = any(method is not None and method.personal for method in others)
-        return [metrics[0], CLIENT_ACCURACY] if personal and CLIENT_ACCURACY in rows[0]["test"] else metrics
-    metrics = [name for name in rows[0]["test"] if name != "loss"]
-    if not get_task(task).error:
-        return metrics
-    missing = any(row["test"][AS_READ]["mean"] != row["test"][get_task(task).metric]["mean"] for row in rows)
-    return [name for name in metrics if not name.endswith("_as_read") or (missing and name == AS_READ)]
+
+    label: str
+    method: str
+    seeds: Annotated[list[Integer], Field(min_length=1)]
+    test: dict[str, Statistic]
+    val: dict[str, Statistic]
+    test_pooled: NotRequired[dict[str, Statistic]]
+    hashes: NotRequired[dict[str, list[str]]]
+    rounds: Annotated[list[Count], Field(min_length=1)]
+    best_round: NotRequired[list[Count | None]]
+    bytes: Statistic
+    seconds: Statistic
+    changed_settings: JsonObject
+    headline: NotRequired[list[str]]
+    training: NotRequired[JsonObject]
+    selected_by: NotRequired[str]
+    warnings: NotRequired[list[RowWarning]]
+    folders: Annotated[list[str | None], Field(min_length=1)]
+
+
+class ComparisonFile(FileModel):
+    """The content of comparison.json."""
+
+    dataset: str
+    task: str
+    clients: Positive
+    partition: str
+    seeds: Annotated[list[Integer], Field(min_length=1)]
+    references_added: list[str]
+    references_missing: list[str]
+    rows: Annotated[list[ComparedRow], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def check_rows(self) -> "ComparisonFile":
+        """Check that rows have different labels, the same metrics, and the metric that decides.
+
+        Raises:
+            ValueError: The rows do not agree; pydantic reports it with its place.
+        """
+        if self.task not in TASKS:
+            raise ValueError(f"task must be one of {', '.join(TASKS)}")
+        first = self.rows[0]
+        for number, row in enumerate(self.rows):
+            check_metrics(self.task, **{f"rows.{number}.test": row["test"], f"rows.{number}.val": row["val"]})
+            if row["test"].keys() != first["test"].keys():
+                raise ValueError(f"rows.{number}.test and rows.0.test have different metrics")
+            if row["bytes"]["mean"] is None or row["seconds"]["mean"] is None:
+                raise ValueError(f"rows.{number}: bytes and seconds must have a mean")
+        if len({row["label"] for row in self.rows}) < len(self.rows):
+            raise ValueError("rows: two rows have one label")
+        return self
 
 
 @dataclass(frozen=True)
@@ -57,10 +120,6 @@ class Comparison:
     """A finished table.
 
     Attributes:
-        dataset: The name of the data.
-        task: The name of the task.
-        clients: The number of clients.
-        partition: The name of the partition.
         seeds: The seeds of every row.
         rows: A row for each method with its settings.
         added: The reference rows that were added.
@@ -79,11 +138,7 @@ class Comparison:
     folder: Path | None = None
 
     def to_json(self) -> JsonObject:
-        """Return the comparison as plain data.
-
-        Returns:
-            The content of comparison.json.
-        """
+        """Return the content of comparison.json."""
         return files.plain_object(
             {
                 "dataset": self.dataset,
@@ -106,11 +161,7 @@ class Comparison:
         return check_comparison(self.task, metric or get_task(self.task).metric, self.rows)
 
     def table(self) -> "Table":
-        """Return the rows as a table for a screen; it fits 80 columns, and long labels are broken.
-
-        Returns:
-            A rich table.
-        """
+        """Return the rows as a table for a screen; it fits 80 columns, and long labels are broken."""
         from rich.table import Table
 
         seeds = ", ".join(str(seed) for seed in self.seeds)
@@ -124,14 +175,14 @@ class Comparison:
             caption=markup(self._caption()),
             caption_justify="left",
         )
-        metrics, error = table_metrics(self.task, self.rows), get_task(self.task).error
+        metrics, error = _table_metrics(self.task, self.rows), get_task(self.task).error
         # Only labels are broken where the screen is narrow: numbers stay whole. Errors, which are longer, may
         # have their deviation below them.
         table.add_column("method", overflow="fold", min_width=6 if error else None)
         for metric in metrics:
             name = COLUMNS.get(metric, metric.replace("_", " "))
             table.add_column(name, justify="right", no_wrap=not error)
-        pooled = any(row["test_pooled"] for row in self.rows)
+        pooled = any(row.get("test_pooled") for row in self.rows)
         doubted = self._doubted()
         if pooled:
             table.add_column("pooled", justify="right", no_wrap=True)
@@ -140,7 +191,7 @@ class Comparison:
         for row in self.rows:
             cells = [spread(row["test"].get(metric), error=error) for metric in metrics]
             if pooled:
-                cells.append(spread(row["test_pooled"].get(metrics[0])))
+                cells.append(spread(row.get("test_pooled", {}).get(metrics[0])))
             if differ:
                 rounds = sorted(set(row["rounds"]))
                 cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
@@ -190,12 +241,12 @@ class Comparison:
             f"test {get_task(self.task).scored}, {unit}: mean ± sample standard deviation over seeds",
             "bytes, time: mean of a run",
         ]
-        shown = table_metrics(self.task, self.rows)
+        shown = _table_metrics(self.task, self.rows)
         if get_task(self.task).headline is not None:
             lines[1:1] = [RANK_NOTE[metric] for metric in shown if metric in RANK_NOTE]
         if AS_READ in shown:
             lines[1:1] = ["rmse as read: what stands in the place of a missing reading counts as a reading"]
-        if any(row["test_pooled"] for row in self.rows):
+        if any(row.get("test_pooled") for row in self.rows):
             lines.insert(len(lines) - 1, "pooled: the same weights on the whole graph, which no client has")
         if self.added:
             lines.append(f"added for reference: {', '.join(self.added)}")
@@ -212,14 +263,26 @@ class Comparison:
         return "\n".join(lines)
 
 
+def _table_metrics(task: str, rows: Sequence[ComparedRow]) -> list[str]:
+    """Return the names of the metrics that a table shows.
+
+    Of the errors with missing readings it shows one, if any are missing. If a method next to the references
+    has models of the clients' own, the mean over clients takes the second place.
+    """
+    if get_task(task).headline is not None:
+        metrics = headline(task, rows[0], rows[0]["test"])
+        others = [METHODS.find(row["method"]) for row in rows if row["method"] not in REFERENCES[task]]
+        personal = any(method is not None and method.personal for method in others)
+        return [metrics[0], CLIENT_ACCURACY] if personal and CLIENT_ACCURACY in rows[0]["test"] else metrics
+    metrics = [name for name in rows[0]["test"] if name != "loss"]
+    if not get_task(task).error:
+        return metrics
+    missing = any(row["test"][AS_READ]["mean"] != row["test"][get_task(task).metric]["mean"] for row in rows)
+    return [name for name in metrics if not name.endswith("_as_read") or (missing and name == AS_READ)]
+
+
 def comparison_in(folder: Path) -> Comparison:
     """Read a finished comparison.
-
-    Args:
-        folder: Its folder.
-
-    Returns:
-        The table.
 
     Raises:
         InputError: comparison.json is missing or damaged.
@@ -238,5 +301,228 @@ def comparison_in(folder: Path) -> Comparison:
     )
 
 
-#: No value of a setting.
-_ABSENT = object()
+def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
+    """Make the table of finished runs. Runs that differ in the seed alone share a row.
+
+    Args:
+        results: Results of runs, or their folders.
+
+    Raises:
+        InputError: Runs did different tasks, had different data, splits or partitions for one seed (the
+            message has the two hashes), rows have different seeds, or a run is given twice.
+    """
+    finished = [r if isinstance(r, Result) else Result.read(r) for r in results]
+    if not finished:
+        raise InputError("nothing was given to compare; give at least one result or folder of a run")
+    for result in finished:
+        if result.task != finished[0].task:
+            raise InputError(
+                f"{finished[0].method} did {finished[0].task} and {result.method} {result.task}; one table "
+                "has one task: give runs of one"
+            )
+    settings_of_method: dict[str, set[str]] = {}
+    for result in finished:
+        settings_of_method.setdefault(result.method, set()).add(_settings_key(result))
+    rows: dict[str, dict[int, Result]] = {}
+    for result in finished:
+        label = result.method
+        if len(settings_of_method[label]) > 1:
+            changed = settings_text(result.details.get("changed_settings", {}))
+            label = f"{label} ({changed or 'default settings'})"
+        row = rows.setdefault(label, {})
+        if result.seed in row:
+            raise InputError(f"seed {result.seed} of {label} is given twice; give each run once")
+        row[result.seed] = result
+    seeds = {label: sorted(row) for label, row in rows.items()}
+    first = next(iter(seeds))
+    for label, those in seeds.items():
+        if those != seeds[first]:
+            raise InputError(
+                f"{label} has seeds {those} and {first} has seeds {seeds[first]}; "
+                "one table needs the same seeds in every row"
+            )
+    require_equal_hashes({label: {seed: r.hashes for seed, r in row.items()} for label, row in rows.items()})
+    references = REFERENCES.get(finished[0].task, ())
+    methods = {result.method for result in finished}
+    return make_comparison(rows, missing=tuple(name for name in references if name not in methods))
+
+
+def _settings_key(result: Result) -> str:
+    return json.dumps(
+        [result.details.get(key, {}) for key in ("changed_settings", "training")], sort_keys=True
+    )
+
+
+def make_comparison(
+    results: Mapping[str, Mapping[int, Result]],
+    *,
+    added: tuple[str, ...] = (),
+    missing: tuple[str, ...] = (),
+    folder: Path | None = None,
+) -> Comparison:
+    """Make the table of results by label and seed."""
+    first = next(iter(next(iter(results.values())).values()))
+    rows = tuple(_row(label, [row[seed] for seed in sorted(row)]) for label, row in results.items())
+    seeds = tuple(rows[0]["seeds"])
+    return Comparison(
+        first.dataset, first.task, first.clients, first.partition, seeds, rows, added, missing, folder
+    )
+
+
+def _row(label: str, results: list[Result]) -> ComparedRow:
+    pooled = [r.details.get("test_pooled") or {} for r in results]
+    return {
+        "label": label,
+        "method": results[0].method,
+        "seeds": [r.seed for r in results],
+        "test": statistics([r.test for r in results]),
+        "val": statistics([r.val for r in results]),
+        "test_pooled": statistics(pooled),
+        "hashes": {what: [r.hashes[what] for r in results] for what in results[0].hashes},
+        "rounds": [r.rounds for r in results],
+        "best_round": [r.best_round for r in results],
+        "bytes": statistic([r.bytes["total"] for r in results]),
+        "seconds": statistic([r.seconds["total"] for r in results]),
+        "changed_settings": results[0].details.get("changed_settings", {}),
+        "headline": headline(results[0].task, results[0].details, results[0].test),
+        "training": results[0].details.get("training", {}),
+        "selected_by": results[0].details.get("selected_by", get_task(results[0].task).metric),
+        "warnings": [
+            {"seed": r.seed, "code": found["code"], "text": found["text"]}
+            for r in results
+            for found in r.details.get("warnings", ())
+        ],
+        "folders": [None if r.folder is None else str(r.folder) for r in results],
+    }
+
+
+# ---- tables that look wrong --------------------------------------------------------------------------------
+
+
+def check_comparison(task: str, metric: str, rows: Sequence[ComparedRow]) -> list[ResultWarning]:
+    """Return what looks wrong with a table: with rows compared to each other, then with each row's runs.
+
+    Args:
+        task: The name of the task.
+        metric: The test metric that decides.
+        rows: The rows.
+    """
+    found = [*_pooled_below_alone(task, metric, rows), *_above_last_value(task, metric, rows)]
+    unequal = unequal_settings(rows)
+    if unequal:
+        listed = "; ".join(
+            f"{label}: {', '.join(f'{key}={value}' for key, value in settings.items())}"
+            for label, settings in unequal.items()
+        )
+        found.append(
+            ResultWarning(
+                "unequal_settings",
+                f"Rows differ in training settings that others have too ({listed}), so the table compares "
+                "settings as well as methods. Give every row the same ones, as in --set lr=0.01.",
+                tuple(unequal),
+            )
+        )
+    return [*found, *_runs_of_rows(rows)]
+
+
+#: Settings of how sums are protected: they change no result, up to rounding.
+_NOT_TRAINING = ("aggregation", "protocols")
+
+
+def unequal_settings(rows: Iterable[ComparedRow]) -> dict[str, JsonObject]:
+    """Return the settings that make the rows' training unequal.
+
+    A setting that two rows have with different values is listed for every row whose value is not the usual
+    one: that of most rows, of equally many the value that occurs first.
+
+    Returns:
+        Label to {setting: value}; rows that have the usual values only are left out.
+    """
+    rows = list(rows)
+    values: dict[str, list[object]] = {}
+    for row in rows:
+        for key, value in row.get("training", {}).items():
+            if key not in _NOT_TRAINING:
+                values.setdefault(key, []).append(value)
+    usual = {key: max(those, key=those.count) for key, those in values.items()}
+    found = {}
+    for row in rows:
+        own = {
+            key: value
+            for key, value in row.get("training", {}).items()
+            if key in usual and value != usual[key]
+        }
+        if own:
+            found[row["label"]] = own
+    return found
+
+
+def _pooled_below_alone(task: str, metric: str, rows: Sequence[ComparedRow]) -> Iterator[ResultWarning]:
+    """Warn if training on all data is worse than every client alone.
+
+    Any difference counts, because the reader must then decide whether the reference can be trusted. The text
+    has the spread.
+    """
+    known = {row["method"]: (row, mean) for row in rows if (mean := _mean(row, metric)) is not None}
+    for pooled, alone in POOLED_AND_ALONE:
+        if pooled not in known or alone not in known:
+            continue
+        (upper, pooled_mean), (lower, alone_mean) = known[pooled], known[alone]
+        if get_task(task).better(alone_mean, pooled_mean):
+            spread = _spread(upper, lower, metric, abs(pooled_mean - alone_mean))
+            yield ResultWarning(
+                "central_below_isolated",
+                f"{upper['label']}, which trains on all data together, has a worse mean test "
+                f"{metric.replace('_', ' ')} ({pooled_mean:.4g}) than {lower['label']} "
+                f"({alone_mean:.4g}), where every client trains alone{spread}. More data should "
+                "not hurt: the settings probably do not suit this graph. Try another learning rate, "
+                "optimiser or feature scaling, or more rounds, before comparing methods.",
+                (upper["label"],),
+            )
+
+
+def _above_last_value(task: str, metric: str, rows: Sequence[ComparedRow]) -> Iterator[ResultWarning]:
+    """Warn if a trained forecast has a larger error than repeating the last reading."""
+    reference = next((row for row in rows if row["method"] == REPEATS_LAST), None)
+    level = None if reference is None else _mean(reference, metric)
+    if reference is None or level is None or not get_task(task).error:
+        return
+    for row in rows:
+        mean = _mean(row, metric)
+        if row["method"] not in UNTRAINED and mean is not None and mean >= level:
+            yield ResultWarning(
+                "worse_than_last_value",
+                f"{row['label']} has a test {metric.replace('_', ' ')} of {mean:.4g}, and repeating the last "
+                f"reading has {level:.4g}: nothing useful was learned. Train for more rounds or with another "
+                "learning rate.",
+                (row["label"],),
+            )
+
+
+def _runs_of_rows(rows: Sequence[ComparedRow]) -> Iterator[ResultWarning]:
+    """Return the warnings of a row's runs, one for each code, with the text of the first run."""
+    for row in rows:
+        by_code: dict[str, list[RowWarning]] = {}
+        for warning in row.get("warnings", ()):
+            by_code.setdefault(warning["code"], []).append(warning)
+        for code, those in by_code.items():
+            seeds = ", ".join(str(warning["seed"]) for warning in those)
+            plural = "s" if len(those) > 1 else ""
+            text = f"{row['label']}, seed{plural} {seeds} of {len(row['seeds'])}: {those[0]['text']}"
+            yield ResultWarning(code, text, (row["label"],))
+
+
+def _mean(row: ComparedRow, metric: str) -> float | None:
+    """Return the mean of a test metric over seeds; None if a seed has none."""
+    found = row["test"].get(metric)
+    return None if found is None else found["mean"]
+
+
+def _spread(upper: ComparedRow, lower: ComparedRow, metric: str, difference: float) -> str:
+    """Return how the difference of two rows compares with their spread over seeds."""
+    deviations = [std for row in (upper, lower) if (std := row["test"][metric]["std"]) is not None]
+    if len(deviations) < 2:
+        return "; with one seed the spread is not known"
+    error = math.hypot(*deviations) / math.sqrt(len(upper["seeds"]))
+    within = "within" if difference <= 2 * error else "beyond"
+    return f" ({within} two standard errors over {len(upper['seeds'])} seeds)"

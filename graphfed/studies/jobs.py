@@ -1,8 +1,8 @@
 """Do planned runs and other work, one after the other, or several at a time in processes of their own.
 
-The processes get plain values and load their data themselves. They ignore Ctrl-C, which reaches every process
-of a terminal: the caller receives it and closes a pipe. The pipe also closes if the caller dies. A process
-then stops its run, which is saved as by SIGTERM, and ends.
+The processes get plain values and load their data themselves. They never get Ctrl-C, which reaches every
+process of a terminal: the caller receives it and closes a pipe. The pipe also closes if the caller dies. A
+process then stops its run, which is saved as by SIGTERM, and ends.
 """
 
 import os
@@ -25,23 +25,16 @@ from graphfed.plugins import load_plugins
 from graphfed.runs.progress import human_seconds, show_progress, stages_of
 from graphfed.runs.reopen import config_from_json
 from graphfed.runtime.interrupts import heard_since, stopping
-from graphfed.studies.plan import InputCache, run_or_read
+from graphfed.studies.plan import Failures, InputCache, run_or_read
 from graphfed.tasks.run_config import RunConfig
 from graphfed.terminal import say
-
-__all__ = ["Job", "Run", "check_jobs", "run_all"]
 
 #: The most processes: each loads torch, which takes about 200 MB.
 MAX_JOBS = 256
 
 
 class Job(Protocol):
-    """Work whose results are files.
-
-    Attributes:
-        name: The name of the job for people.
-        seconds: The expected duration, for the remaining time.
-    """
+    """Work whose results are files."""
 
     @property
     def name(self) -> str:
@@ -62,14 +55,7 @@ class Job(Protocol):
         """
 
     def sent(self, command: str) -> tuple[Callable[..., None], tuple[object, ...]]:
-        """Return how another process does the work.
-
-        Args:
-            command: The command that a manifest records.
-
-        Returns:
-            A function of a module, and its arguments.
-        """
+        """Return how another process does the work: a function of a module, and its plain arguments."""
 
 
 @dataclass(frozen=True)
@@ -82,38 +68,18 @@ class Run:
     seconds: float
 
     def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
-        """Make the run in this process.
-
-        Args:
-            label: Stands before each line of progress.
-            cache: The inputs of runs.
-            command: The command that the manifest records.
-            progress: Whether to show progress on stderr.
-        """
+        """Make the run in this process."""
         with show_progress(label, progress) as on_event:
             inputs = cache.get(self.config, stages_of(on_event))
             run_or_read(self.config, inputs, self.folder, command, on_event)
 
     def sent(self, command: str) -> tuple[Callable[..., None], tuple[object, ...]]:
-        """Return how another process makes the run.
-
-        Args:
-            command: The command that the manifest records.
-
-        Returns:
-            A function of a module, and its arguments.
-        """
+        """Return how another process makes the run."""
         return _run, (self.config.to_json(), str(self.folder), command)
 
 
 def check_jobs(jobs: object) -> int:
     """Check a number of runs at a time.
-
-    Args:
-        jobs: The value that was given.
-
-    Returns:
-        The number.
 
     Raises:
         InputError: The value is no whole number between 1 and MAX_JOBS.
@@ -124,7 +90,7 @@ def check_jobs(jobs: object) -> int:
 
 
 def run_all(runs: Sequence[Job], *, jobs: int, cache: InputCache, command: str, progress: bool) -> None:
-    """Do all jobs. If one fails, the others stop and are saved.
+    """Do all jobs. If one fails, the others go on; if its input is bad, they stop and are saved.
 
     Args:
         runs: The jobs.
@@ -134,14 +100,17 @@ def run_all(runs: Sequence[Job], *, jobs: int, cache: InputCache, command: str, 
         progress: Whether to show progress on stderr.
 
     Raises:
-        GraphfedError: A process was killed; and what `run` raises.
+        GraphfedError: Jobs failed (the message names them), or a process was killed; and what `run` raises.
     """
     at_once = min(jobs, len(runs))
+    failures = Failures()
     if at_once > 1:
-        _run_in_processes(runs, at_once, command, _Ended(runs).report if progress else None)
-        return
-    for number, run in enumerate(runs, 1):
-        run.do(f"[{number}/{len(runs)}] {run.name}", cache, command, progress)
+        _run_in_processes(runs, at_once, command, failures, progress)
+    else:
+        for number, run in enumerate(runs, 1):
+            with failures.noted(run.name):
+                run.do(f"[{number}/{len(runs)}] {run.name}", cache, command, progress)
+    failures.raise_first()
 
 
 class _Ended:
@@ -157,32 +126,34 @@ class _Ended:
         self._done += run.seconds
         spent = time.monotonic() - self._began
         if self._number == 1:
+            # Processes take seconds to start, which is no measure of the runs.
             self._before = max(0.0, spent - run.seconds)
         left = ""
         if self._number < self._total:
-            # Not before the first run had begun: processes take seconds to start.
             trained = spent - self._before
             left = f", {human_seconds(trained * (self._expected - self._done) / self._done)} left"
-        text = f"[{self._number}/{self._total}] {run.name}: {human_seconds(spent)} in all{left}"
-        say(text)
+        say(f"[{self._number}/{self._total}] {run.name}: {human_seconds(spent)} in all{left}")
 
 
 def _run_in_processes(
-    runs: Sequence[Job], jobs: int, command: str, on_end: Callable[[Job], None] | None
+    runs: Sequence[Job], jobs: int, command: str, failures: Failures, progress: bool
 ) -> None:
+    ended = _Ended(runs)
     context = get_context("spawn")
     hears, stop = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(jobs, context, _begin, (hears,))
     try:
-        with _deaf():  # a process starts on submit, and keeps ignoring the signals that it ignores then
+        with _without_ctrl_c():  # a process starts on submit
             sent = [(run, *run.sent(command)) for run in runs]
             started = {pool.submit(_do, work, *arguments): run for run, work, arguments in sent}
             # The pool notices the death only of the processes that it had when it last received work.
             pool.submit(int)
         for future in as_completed(started):
-            future.result()
-            if on_end is not None:
-                on_end(started[future])
+            run = started[future]
+            with failures.noted(run.name):
+                future.result()
+            if progress:
+                ended.report(run)
     except BrokenProcessPool as error:
         raise GraphfedError(
             f"one of {jobs} processes ended before its run did, perhaps for lack of memory; finished runs "
@@ -199,31 +170,16 @@ def _run_in_processes(
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Hold Ctrl-C back in this block, and for good from the processes that are started in it.
-
-    A signal that comes meanwhile is delivered when the block ends.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heard: list[int] = []
-    handler = signal.getsignal(signal.SIGINT)
-    ignored = handler in (signal.SIG_IGN, None)
+def _without_ctrl_c() -> Iterator[None]:
+    """Start processes in this block that never get Ctrl-C; one that comes meanwhile is heard at its end."""
     # Started first: it would let SIGINT through again.
     resource_tracker.ensure_running()
-    # The mask is for the new processes, which inherit it; other threads of this one still take the signal.
+    # New processes inherit the mask.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    if not ignored:
-        signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if not ignored:
-            signal.signal(signal.SIGINT, handler)
-        if heard:
-            signal.raise_signal(signal.SIGINT)
 
 
 # ---- in a process of its own -------------------------------------------------------------------------------
@@ -255,7 +211,6 @@ def _do(work: Callable[..., None], *arguments: object) -> None:
     try:
         with stopping():
             work(*arguments)
-    except KeyboardInterrupt:
-        os._exit(INTERRUPTED)  # a process that returned would be given the next run
-    if heard_since(began):  # the run had ended already, and the request comes only once
-        os._exit(INTERRUPTED)
+    finally:
+        if heard_since(began):  # a process that returned would be given the next run
+            os._exit(INTERRUPTED)

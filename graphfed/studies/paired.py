@@ -8,8 +8,6 @@ separate means.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["PairedDifference", "correct_by_holm", "paired_difference"]
-
 #: The smallest spread of differences that is more than rounding.
 ROUNDING = 1e-9
 
@@ -19,7 +17,6 @@ class PairedDifference:
     """The mean difference of paired values.
 
     Attributes:
-        count: The number of pairs.
         mean: The mean of the differences, in the unit of the values.
         low, high: The 95 % interval of the mean, of Student's t distribution. Both are the mean if the
             differences do not spread, and None if there is one pair.
@@ -74,9 +71,6 @@ def correct_by_holm(p_values: Sequence[float]) -> list[float]:
 
     With m tests the k-th smallest p value is multiplied by m - k + 1, and no corrected value is below that of
     a smaller p value. The probability that any true hypothesis is rejected stays below the level.
-
-    Args:
-        p_values: The p values.
 
     Returns:
         The corrected values, in the same order, at most 1.

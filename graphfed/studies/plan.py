@@ -1,60 +1,32 @@
-"""What comparisons, sweeps and reproductions have in common.
+"""What comparisons, sweeps and reproductions share.
 
-Runs are planned before the first one starts, inputs are loaded once, interrupted runs go on, and figures are
-summarised over seeds.
+Runs are planned before the first one starts, inputs are loaded once, interrupted runs go on, a run that fails
+does not stop the others, and figures are summarised over seeds.
 """
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
+from typing_extensions import TypedDict
 
-from graphfed.errors import InputError, shown
+from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import JsonObject
 from graphfed.methods.config import WINDOW_SETTINGS
 from graphfed.runs import folder as files
 from graphfed.runs.diagnostics import check_memory
-from graphfed.runs.progress import OnEvent
+from graphfed.runs.folder_schema import Amount, Real
+from graphfed.runs.progress import OnEvent, show_data, show_progress, stages_of
 from graphfed.runs.reopen import check_hashes, config_from_json, go_on
-from graphfed.runs.run import (
-    Result,
-    execute,
-    has_checkpoint,
-    keep_partition,
-    now,
-    write_manifest,
-)
+from graphfed.runs.run import Result, execute, has_checkpoint, keep_partition, now, write_manifest
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.run_config import RunConfig, no_stages
 from graphfed.tasks.source import LoadedData
-
-__all__ = [
-    "ComparedRow",
-    "InputCache",
-    "Row",
-    "Statistic",
-    "begin_runs",
-    "check_inputs",
-    "chosen_seeds",
-    "has_runs",
-    "load_rows",
-    "parse_seeds",
-    "planned_runs",
-    "read_configs",
-    "require_equal_hashes",
-    "run_name",
-    "run_or_read",
-    "settings_text",
-    "spread",
-    "statistic",
-    "statistics",
-]
-
 
 #: The most seeds in one range.
 MAX_RANGE = 10_000
@@ -67,15 +39,34 @@ class Row:
     label: str
     configs: Mapping[int, RunConfig]
 
+    @property
+    def first(self) -> RunConfig:
+        """The config of the first seed."""
+        return next(iter(self.configs.values()))
 
-def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
-    """Check seeds.
+    def to_json(self) -> list[JsonObject]:
+        """Return the runs as a manifest has them; `read_configs` reads them."""
+        return [{"seed": seed, "config": config.to_json()} for seed, config in self.configs.items()]
+
+
+def read_configs(
+    runs: Sequence[JsonObject], folder: Path, data: object, data_dir: str | Path | None
+) -> dict[int, RunConfig]:
+    """Read the runs of a row from the manifest in a folder, and check every value again.
 
     Args:
-        seeds: A collection of whole numbers.
+        runs: What `Row.to_json` returned.
+        folder: The folder of the manifest.
+        data: The data, if it was an object in Python.
+        data_dir: The folder where the data files are now.
+    """
+    return {
+        run["seed"]: config_from_json(run["config"], folder, data=data, data_dir=data_dir) for run in runs
+    }
 
-    Returns:
-        The seeds.
+
+def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
+    """Return the seeds of a collection of whole numbers.
 
     Raises:
         InputError: There is none, one is given twice, or the value is no collection.
@@ -99,13 +90,7 @@ def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
 
 
 def parse_seeds(seeds: object) -> tuple[int, ...]:
-    """Read seeds.
-
-    Args:
-        seeds: ``"0,1,2"``, ``"0-39"``, a number, or a list of these.
-
-    Returns:
-        The seeds.
+    """Read seeds: ``"0,1,2"``, ``"0-39"``, a number, or a list of these.
 
     Raises:
         InputError: A part is no whole number and no range of them.
@@ -131,124 +116,6 @@ def _seed_range(text: str) -> Iterable[int]:
     return range(first, last + 1)
 
 
-def run_name(label: str, seed: int) -> str:
-    """Return the name of a run's folder.
-
-    Args:
-        label: The label of the row.
-        seed: The seed of the run.
-
-    Returns:
-        The name.
-    """
-    return f"{label}-seed{seed}"
-
-
-def has_runs(folder: Path) -> bool:
-    """Return whether a run has ended in a folder of runs, or has a checkpoint.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        True if something is worth keeping.
-    """
-    return any(folder.glob("*/result.json")) or any(has_checkpoint(path) for path in folder.iterdir())
-
-
-def run_or_read(
-    config: RunConfig, inputs: Inputs, folder: Path | None, command: str, on_event: OnEvent | None
-) -> Result:
-    """Make one run; read it if it has ended, and go on with it if it has begun.
-
-    Args:
-        config: The run.
-        inputs: Its inputs.
-        folder: Its folder; None to write nothing. A saved partition is kept in the folder above.
-        command: The command that the manifest records.
-        on_event: Called with the progress events.
-
-    Returns:
-        The result.
-    """
-    if folder is None:
-        return execute(config, inputs, folder=None, command=command, on_event=on_event)
-    if (folder / "result.json").exists():
-        return Result.read(folder)
-    if (folder / "manifest.json").exists():
-        return go_on(config, inputs, folder, on_event)
-    with files.open_folder(folder, resume=folder.exists(), keep=has_checkpoint):
-        return execute(config, inputs, folder=folder, command=command, on_event=on_event, own_partition=False)
-
-
-# ---- a folder of several runs ------------------------------------------------------------------------------
-
-
-def planned_runs(configs: Mapping[int, RunConfig]) -> list[JsonObject]:
-    """Return the configs of the seeds as a manifest has them.
-
-    Args:
-        configs: A config for each seed.
-
-    Returns:
-        An object for each seed.
-    """
-    return [{"seed": seed, "config": config.to_json()} for seed, config in configs.items()]
-
-
-def read_configs(
-    runs: Sequence[JsonObject], folder: Path, data: object, data_dir: str | Path | None
-) -> dict[int, RunConfig]:
-    """Read the configs that `planned_runs` wrote into a manifest, and check them again.
-
-    Args:
-        runs: The objects in the manifest.
-        folder: The folder of the manifest.
-        data: The data, if it was an object in Python.
-        data_dir: The folder where the data files are now.
-
-    Returns:
-        A config for each seed.
-
-    Raises:
-        InputError: A value cannot be used.
-    """
-    return {
-        run["seed"]: config_from_json(run["config"], folder, data=data, data_dir=data_dir) for run in runs
-    }
-
-
-def begin_runs(folder: Path, row: Row, inputs: Mapping[int, Inputs], command: str, **asked: object) -> None:
-    """Write the manifest of several runs, and keep a partition that was read from a file.
-
-    Args:
-        folder: The folder of the runs.
-        row: The first row.
-        inputs: The inputs of the first row, for each seed.
-        command: The command to record.
-        asked: Further keys of the manifest.
-    """
-    hashes = {str(seed): known.hashes for seed, known in inputs.items()}
-    write_manifest(folder, {"command": command, "started": now(), "hashes": hashes, **asked})
-    first = next(iter(row.configs))
-    keep_partition(folder, row.configs[first], inputs[first])
-
-
-def check_inputs(folder: Path, inputs: Mapping[int, Inputs], hashes: Mapping[str, Mapping[str, str]]) -> None:
-    """Check that the inputs of every seed are those of a manifest.
-
-    Args:
-        folder: The folder of the manifest, for the message.
-        inputs: The inputs for each seed.
-        hashes: The hashes in the manifest.
-
-    Raises:
-        InputError: A hash differs.
-    """
-    for seed, known in inputs.items():
-        check_hashes(folder, known, hashes[str(seed)])
-
-
 # ---- inputs ------------------------------------------------------------------------------------------------
 
 
@@ -272,9 +139,6 @@ class InputCache:
             config: The run.
             on_stage: Called with the name of each stage that begins.
 
-        Returns:
-            The inputs.
-
         Raises:
             InputError: They cannot be loaded, or do not suit the run.
         """
@@ -285,31 +149,6 @@ class InputCache:
             del self._made[next(iter(self._made))]
         inputs.check(config)
         return inputs
-
-
-def load_rows(
-    rows: Sequence[Row], on_stage: Callable[[str], None] = no_stages
-) -> dict[str, dict[int, Inputs]]:
-    """Load the inputs of every run, each once.
-
-    Args:
-        rows: The rows.
-        on_stage: Called with the name of each stage that begins.
-
-    Returns:
-        The inputs by label and seed.
-
-    Raises:
-        InputError: A run does not fit into memory, or its inputs cannot be loaded.
-    """
-    cache = InputCache(keep=None)
-    loaded = {
-        row.label: {seed: cache.get(config, on_stage) for seed, config in row.configs.items()} for row in rows
-    }
-    for row in rows:
-        for seed, config in row.configs.items():
-            check_memory(config, loaded[row.label][seed])
-    return loaded
 
 
 def _input_key(config: RunConfig) -> Hashable:
@@ -331,7 +170,7 @@ def _input_key(config: RunConfig) -> Hashable:
 
 
 def require_equal_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -> None:
-    """Check that all rows have the same inputs.
+    """Raise InputError unless all rows have the same inputs for each seed.
 
     Args:
         table: The hashes by label, seed and kind.
@@ -352,11 +191,157 @@ def require_equal_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -
                     )
 
 
+# ---- runs --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs that share their inputs, in one folder.
+
+    Attributes:
+        kind: What it is, before the progress of loading.
+        rows: The planned runs.
+        folder: The folder; None to write nothing.
+        command: The command that manifests record.
+        progress: Whether to show progress on stderr.
+    """
+
+    kind: str
+    rows: Sequence[Row]
+    folder: Path | None
+    command: str
+    progress: bool
+    inputs: InputCache = field(default_factory=lambda: InputCache(keep=None))
+
+    @contextmanager
+    def opened(self, begun: JsonObject | None = None, **asked: object) -> Iterator[None]:
+        """Open the folder for this block, after every input is loaded and checked.
+
+        If the block fails, the folder stays if a run in it has ended or has a checkpoint.
+
+        Args:
+            begun: The manifest of a study to go on with, whose hashes the inputs must have; None for a new
+                study.
+            asked: Further keys of the manifest of a new study.
+
+        Raises:
+            InputError: The folder or the inputs cannot be used, a run does not fit into memory, or rows have
+                different inputs for one seed.
+        """
+        folder = self.folder
+        with (
+            nullcontext() if folder is None else files.open_folder(folder, resume=bool(begun), keep=_has_runs)
+        ):
+            inputs = self._load()
+            if folder is not None and begun is not None:
+                for seed, known in inputs.items():
+                    check_hashes(folder, known, begun["hashes"][str(seed)])
+            elif folder is not None:
+                hashes = {str(seed): known.hashes for seed, known in inputs.items()}
+                write_manifest(folder, {"command": self.command, "started": now(), "hashes": hashes, **asked})
+                keep_partition(folder, self.rows[0].first, next(iter(inputs.values())))
+            show_data(next(iter(inputs.values())), self.progress)
+            yield
+
+    def _load(self) -> dict[int, Inputs]:
+        """Load the inputs of every run, each once, and return those of the first row by seed."""
+        with show_progress(self.kind, self.progress) as on_event:
+            loaded = {
+                row.label: {seed: self.inputs.get(c, stages_of(on_event)) for seed, c in row.configs.items()}
+                for row in self.rows
+            }
+        for row in self.rows:
+            for seed, config in row.configs.items():
+                check_memory(config, loaded[row.label][seed])
+        require_equal_hashes(
+            {label: {seed: known.hashes for seed, known in row.items()} for label, row in loaded.items()}
+        )
+        return loaded[self.rows[0].label]
+
+    def run(self, label: str, config: RunConfig, progress_label: str) -> Result:
+        """Make a run of this study (`run_or_read`).
+
+        Args:
+            label: The label of the run's row, from which its folder has its name.
+            config: The run.
+            progress_label: Stands before each line of progress.
+        """
+        folder = None if self.folder is None else self.folder / run_name(label, config.seed)
+        with show_progress(progress_label, self.progress) as on_event:
+            return run_or_read(config, self.inputs.get(config), folder, self.command, on_event)
+
+
+def run_name(label: str, seed: int) -> str:
+    """Return the name of a run's folder in the folder of a study."""
+    return f"{label}-seed{seed}"
+
+
+def _has_runs(folder: Path) -> bool:
+    """Return whether a run or trial has ended in the folder of a study, or a run has a checkpoint."""
+    ended = [*folder.glob("*/result.json"), *folder.glob("trials/*.json")]
+    return bool(ended) or any(has_checkpoint(path) for path in folder.iterdir())
+
+
+def run_or_read(
+    config: RunConfig, inputs: Inputs, folder: Path | None, command: str, on_event: OnEvent | None
+) -> Result:
+    """Make one run; read it if it has ended, and go on with it if it has begun.
+
+    Args:
+        config: The run.
+        inputs: Its inputs.
+        folder: Its folder; None to write nothing. A saved partition is kept in the folder above.
+        command: The command that the manifest records.
+        on_event: Called with the progress events.
+    """
+    if folder is None:
+        return execute(config, inputs, folder=None, command=command, on_event=on_event)
+    if (folder / "result.json").exists():
+        return Result.read(folder)
+    if (folder / "manifest.json").exists():
+        return go_on(config, inputs, folder, on_event)
+    with files.open_folder(folder, resume=folder.exists(), keep=has_checkpoint):
+        return execute(config, inputs, folder=folder, command=command, on_event=on_event, own_partition=False)
+
+
+class Failures:
+    """Runs that failed, while the others go on."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, GraphfedError] = {}
+
+    @contextmanager
+    def noted(self, name: str) -> Iterator[None]:
+        """Note what makes the run in this block fail; bad input stops all runs.
+
+        Args:
+            name: The name of the run for people.
+        """
+        try:
+            yield
+        except InputError:
+            raise
+        except GraphfedError as error:
+            self._found[name] = error
+
+    def raise_first(self) -> None:
+        """Raise GraphfedError if a run failed, with the names of all that did.
+
+        Raises:
+            GraphfedError: A run failed.
+        """
+        if not self._found:
+            return
+        (name, first), *others = self._found.items()
+        also = f"; these failed, too: {'; '.join(other for other, _ in others)}" if others else ""
+        raise GraphfedError(f"{name} failed: {first}{also}") from first
+
+
 # ---- statistics over seeds ---------------------------------------------------------------------------------
 
 
 class Statistic(TypedDict):
-    """A number over seeds.
+    """A number over seeds, as files have it.
 
     Attributes:
         mean: None if a value is missing.
@@ -365,91 +350,32 @@ class Statistic(TypedDict):
         values: The value of each seed.
     """
 
-    mean: float | None
-    std: float | None
-    values: list[float | None]
-
-
-class ComparedRow(TypedDict):
-    """A row of a comparison: a method with settings, over seeds.
-
-    Attributes:
-        label: The name of the row.
-        method: The name of the method.
-        seeds: The seeds.
-        test: Test metrics by name.
-        val: Validation metrics by name.
-        test_pooled: Test metrics of the same weights on the whole graph.
-        hashes: Of data, split and partition, for each seed.
-        rounds: For each seed.
-        best_round: For each seed.
-        bytes: Payload bytes.
-        seconds: Of a run.
-        changed_settings: The settings that differ from their defaults.
-        headline: The metrics that come first.
-        training: All settings except the seed.
-        selected_by: The validation metric that chose the round.
-        warnings: {seed, code, text} of the row's runs.
-        folders: Of the runs.
-    """
-
-    label: str
-    method: str
-    seeds: list[int]
-    test: dict[str, Statistic]
-    val: dict[str, Statistic]
-    test_pooled: dict[str, Statistic]
-    hashes: dict[str, list[str]]
-    rounds: list[int]
-    best_round: list[int | None]
-    bytes: Statistic
-    seconds: Statistic
-    changed_settings: JsonObject
-    headline: list[str]
-    training: JsonObject
-    selected_by: str
-    warnings: list[JsonObject]
-    folders: list[str | None]
+    mean: Real | None
+    std: Amount | None
+    values: list[Real | None]
 
 
 def statistics(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, Statistic]:
-    """Return a `Statistic` over seeds for each metric of the first seed.
-
-    Args:
-        metrics: The metrics of each seed.
-
-    Returns:
-        The statistics by metric.
-    """
+    """Return a `Statistic` over seeds for each metric of the first seed."""
     return {name: statistic([m.get(name) for m in metrics]) for name in metrics[0]}
 
 
 def statistic(values: Sequence[float | None]) -> Statistic:
-    """Return mean and deviation of a number over seeds.
-
-    Args:
-        values: The value of each seed.
-
-    Returns:
-        The statistic.
-    """
+    """Return mean and deviation of a number over seeds."""
     known = [v for v in values if v is not None]
-    if len(known) < len(values):
+    if len(known) < len(values) or not values:
         return {"mean": None, "std": None, "values": list(values)}
     std = float(np.std(known, ddof=1)) if len(known) > 1 else None
     return {"mean": float(np.mean(known)), "std": std, "values": list(known)}
 
 
 def spread(found: Statistic | None, *, error: bool = False) -> str:
-    """Write a statistic as ``81.2 ± 0.4``.
+    """Write a statistic as ``81.2 ± 0.4``; "-" without a mean.
 
     Args:
         found: The statistic; None for none.
         error: Whether it is an error, in its own unit and with four digits of the mean: ``4.517 ± 0.032``.
             Else it is a fraction, and is written in percent.
-
-    Returns:
-        The text; "-" without a mean.
     """
     if not found or found["mean"] is None:
         return "-"
@@ -462,12 +388,5 @@ def spread(found: Statistic | None, *, error: bool = False) -> str:
 
 
 def settings_text(settings: Mapping[str, object]) -> str:
-    """Write settings as ``lr=0.1, hidden=16``.
-
-    Args:
-        settings: Values by name.
-
-    Returns:
-        The text.
-    """
+    """Write settings as ``lr=0.1, hidden=16``."""
     return ", ".join(f"{key}={value}" for key, value in settings.items())

@@ -2,6 +2,7 @@
 
     manifest.json                what is tried, on which data
     trials/0001.json             one trial: settings, validation metrics, rounds and seconds of each seed
+    trial0002-seed0/             the folder of a run that has not ended, for its checkpoint
     chosen-seed0/                the folder of a run, of the chosen settings only
     sweep.json                   the validation of every trial, the chosen settings and their test metrics
 
@@ -13,97 +14,128 @@ more trial and gives the same weights.
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from graphfed.errors import GraphfedError, InputError
+from pydantic import ConfigDict, Field, RootModel, model_validator
+from typing_extensions import TypedDict
+
+from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import JsonObject
+from graphfed.methods.config import WINDOW_SETTINGS
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
-from graphfed.runs.progress import human_seconds, show_data, show_progress
-from graphfed.runs.reopen import read_manifest
-from graphfed.runs.run import Result, execute, write_file
-from graphfed.studies.folder_schema import SweepFile, TrialFile
+from graphfed.runs.folder_schema import Count, FileModel, Integer, Positive
+from graphfed.runs.progress import human_seconds
+from graphfed.runs.reopen import config_from_json, read_manifest
+from graphfed.runs.run import Result, write_file
+from graphfed.runs.settings import unknown_setting
 from graphfed.studies.plan import (
     Row,
     Statistic,
-    begin_runs,
-    check_inputs,
+    Study,
     chosen_seeds,
-    load_rows,
     read_configs,
     run_name,
-    run_or_read,
     settings_text,
     spread,
     statistic,
     statistics,
 )
-from graphfed.studies.sweep_plan import (
-    Plan,
-    Settings,
-    check_settings,
-    checked_grid,
-    checked_range,
-    trial_count,
-    with_settings,
-)
-from graphfed.tasks.inputs import Inputs
-from graphfed.tasks.registry import get_task
+from graphfed.tasks.registry import TASKS, get_task
+from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.run_options import SettingValue
 from graphfed.tasks.source import data_source
 from graphfed.terminal import markup
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
     from rich.table import Table
 
-__all__ = ["Chosen", "Sweep", "Trial", "resume_sweep", "sweep", "sweep_in"]
-
+#: The settings of a trial by name.
+Settings = Mapping[str, SettingValue]
+#: Trials of one sweep: more than anybody waits for.
+MAX_TRIALS = 10_000
 #: The number of trials that the screen shows.
 SHOWN = 30
+#: The outer part of a range that counts as its edge.
+EDGE = 0.05
+#: Settings, and an option, that say what is trained on or which readings are scored.
+_OF_INPUTS = ("clients", "missing", *WINDOW_SETTINGS)
 
 
 class Trial(TypedDict):
-    """Settings that were tried.
+    """Settings that were tried, as files have them.
 
     Attributes:
         trial: The number of the trial, from 1.
-        settings: The settings that vary.
-        val: Validation metrics over seeds.
-        rounds: For each seed.
-        best_round: For each seed.
+        rounds, best_round: For each seed that has ended.
         seconds: Of a run.
         failed: Why training diverged with a seed, after which no other seed was tried; None if it did not.
     """
 
-    trial: int
-    settings: Settings
+    trial: Positive
+    settings: JsonObject
     val: dict[str, Statistic]
-    rounds: list[int]
-    best_round: list[int | None]
+    rounds: list[Count]
+    best_round: list[Count | None]
     seconds: Statistic
-    failed: str | None
+    failed: Annotated[str, Field(max_length=20_000)] | None
 
 
 class Chosen(TypedDict):
-    """The settings that were chosen.
+    """The settings that were chosen, with the folder of each of their runs; None if nothing is written."""
 
-    Attributes:
-        trial: The number of the trial.
-        settings: The settings that vary.
-        val: Validation metrics over seeds.
-        test: Test metrics over seeds.
-        folders: Of their runs; None if nothing is written.
-    """
-
-    trial: int
-    settings: Settings
+    trial: Positive
+    settings: JsonObject
     val: dict[str, Statistic]
     test: dict[str, Statistic]
     folders: list[str | None]
+
+
+class TrialFile(RootModel[Trial]):
+    """The content of trials/*.json."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class SweepFile(FileModel):
+    """The content of sweep.json."""
+
+    method: str
+    dataset: str
+    clients: Positive
+    partition: str
+    seeds: Annotated[list[Integer], Field(min_length=1)]
+    metric: str
+    trials: Annotated[list[Trial], Field(min_length=1)]
+    chosen: Chosen
+    edges: list[str]
+    task: str
+
+    @model_validator(mode="after")
+    def check_trials(self) -> "SweepFile":
+        """Check that trials have the same settings, and that trials and the chosen settings have the metric.
+
+        Raises:
+            ValueError: The trials do not agree; pydantic reports it with its place.
+        """
+        if self.task not in TASKS:
+            raise ValueError(f"task must be one of {', '.join(TASKS)}")
+        keys = self.trials[0]["settings"].keys()
+        for number, trial in enumerate(self.trials):
+            if trial["settings"].keys() != keys:
+                raise ValueError(f"trials.{number}.settings and trials.0.settings have different keys")
+            if trial["failed"] is None and self.metric not in trial["val"]:
+                raise ValueError(f"trials.{number}.val has no {self.metric!r}")
+        if self.metric not in self.chosen["test"]:
+            raise ValueError(f"chosen.test has no {self.metric!r}")
+        return self
 
 
 @dataclass(frozen=True)
@@ -113,7 +145,6 @@ class Sweep:
     Attributes:
         metric: The validation metric that decided.
         trials: In the order in which they ran.
-        chosen: The chosen settings.
         edges: Sentences about chosen values at the edge of what was tried.
         folder: The folder of the sweep; None if nothing was written.
     """
@@ -131,19 +162,11 @@ class Sweep:
     folder: Path | None = None
 
     def to_json(self) -> JsonObject:
-        """Return the sweep as plain data.
-
-        Returns:
-            The content of sweep.json.
-        """
+        """Return the content of sweep.json."""
         return files.fields_of(self)
 
     def ranked(self) -> list[Trial]:
-        """Sort the trials by validation.
-
-        Returns:
-            The best first, of equal ones the earliest first, and failed ones last.
-        """
+        """Return the trials by validation: the best first, equal ones in their order, failed ones last."""
         return sorted(self.trials, key=lambda trial: -_score(trial, self.metric, self._error))
 
     @property
@@ -151,11 +174,7 @@ class Sweep:
         return get_task(self.task).error
 
     def table(self) -> "Table":
-        """Return the best trials as a table for a screen.
-
-        Returns:
-            A rich table.
-        """
+        """Return the best trials as a table for a screen."""
         from rich.table import Table
 
         seeds = ", ".join(str(seed) for seed in self.seeds)
@@ -206,8 +225,8 @@ def sweep(
     Args:
         method: The name of the method.
         grid: Values by setting, as in {"lr": [0.1, 0.5], "hidden": [16, 32]}; every combination is tried.
-        ranges: Ranges of a search, as in {"lr": (0.01, 1.0, "log")} (see `checked_range`). A grid next to
-            them gives choices.
+        ranges: Ranges of a search, as in {"lr": (0.01, 1.0, "log")}: whole ends give whole numbers, and
+            with "log" the logarithm is drawn evenly. A grid next to them gives choices.
         trials: The number of trials of a search, with Optuna's TPE sampler, seeded with the first seed; None
             to try every combination.
         seeds: The seeds of every trial.
@@ -226,82 +245,51 @@ def sweep(
         InputError: A value cannot be used, or the folder holds something else; nothing is written.
         GraphfedError: No trial gave finite predictions.
     """
-    values = checked_grid(grid)
-    drawn = {key: checked_range(key, value) for key, value in (ranges or {}).items()}
-    count = trial_count(values, drawn, trials)
     if options.get("data") is not None:
         options = {**options, "data": data_source(options["data"])}  # files are read once
-    configs = {
-        seed: make_config(method, **options, seed=seed, settings=settings) for seed in chosen_seeds(seeds)
-    }
-    plan = Plan(configs, values, drawn, count)
-    check_settings(plan, {*(settings or {}), *(k for k, v in options.items() if v is not None)})
-    folder = files.chosen_folder(out, f"sweep-{plan.first.method.name}-{plan.first.data_name}")
-    if folder is None:
-        return _finish(plan, _load(plan), None, command, progress)
-    if (folder / "manifest.json").exists():
+    seeds = chosen_seeds(seeds)
+    row = Row("", {seed: make_config(method, **options, seed=seed, settings=settings) for seed in seeds})
+    fixed = {*(settings or {}), *(key for key, value in options.items() if value is not None)}
+    plan = _plan(row, grid, ranges or {}, trials, fixed)
+    folder = files.chosen_folder(out, f"sweep-{row.first.method.name}-{row.first.data_name}")
+    if folder is not None and (folder / "manifest.json").exists():
         manifest = read_manifest(folder)
         if manifest.get("sweep") != files.plain(plan.to_json()):
             raise InputError(
                 f"the output folder {folder} holds another run or sweep; name a new one with --out"
             )
         return _go_on(plan, folder, manifest, progress)
-    with files.open_folder(folder, keep=_has_trials):
-        inputs = _load(plan)
-        begin_runs(folder, Row("", configs), inputs, command, sweep=plan.to_json())
-        return _finish(plan, inputs, folder, command, progress)
+    study = Study("sweep", [row], folder, command, progress)
+    with study.opened(sweep=plan.to_json()):
+        return _finish(study, plan)
 
 
 def resume_sweep(
     folder: Path, manifest: JsonObject, *, data: object, data_dir: str | Path | None, progress: bool
 ) -> Sweep:
-    """Run the trials that are missing in a folder.
-
-    Args:
-        folder: The folder of the sweep.
-        manifest: Its manifest.
-        data: The data, if it was an object in Python.
-        data_dir: The folder where the data files are now.
-        progress: Whether to show progress on stderr.
-
-    Returns:
-        The sweep; read from the folder if it has ended.
-
-    Raises:
-        InputError, GraphfedError, Interrupted: As `runs.reopen.resume`.
-    """
+    """Run the trials that are missing in a folder; the arguments are those of `runs.reopen.resume`."""
     if (folder / "sweep.json").exists():
         return sweep_in(folder)
     asked = manifest["sweep"]
-    configs = read_configs(asked["runs"], folder, data, data_dir)
+    row = Row("", read_configs(asked["runs"], folder, data, data_dir))
     try:
-        drawn = {key: checked_range(key, value) for key, value in asked["ranges"].items()}
-        count = trial_count(asked["grid"], drawn, asked["trials"])
-        plan = Plan(configs, checked_grid(asked["grid"]), drawn, count)
-        check_settings(plan, set())
+        plan = _plan(row, asked["grid"], asked["ranges"], asked["trials"], set())
     except InputError as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
     return _go_on(plan, folder, manifest, progress)
 
 
-def _go_on(plan: Plan, folder: Path, manifest: JsonObject, progress: bool) -> Sweep:
+def _go_on(plan: "Plan", folder: Path, manifest: JsonObject, progress: bool) -> Sweep:
     """Run the trials that are missing in a folder, or read a sweep that has ended."""
     if (folder / "sweep.json").exists():
         return sweep_in(folder)
-    with files.open_folder(folder, resume=True):
-        inputs = _load(plan)
-        check_inputs(folder, inputs, manifest["hashes"])
-        return _finish(plan, inputs, folder, manifest["command"], progress)
+    study = Study("sweep", [plan.row], folder, manifest["command"], progress)
+    with study.opened(manifest):
+        return _finish(study, plan)
 
 
 def sweep_in(folder: Path) -> Sweep:
     """Read a finished sweep.
-
-    Args:
-        folder: Its folder.
-
-    Returns:
-        The sweep.
 
     Raises:
         InputError: sweep.json is missing or damaged.
@@ -312,44 +300,196 @@ def sweep_in(folder: Path) -> Sweep:
     return Sweep(**{**known, **lists}, folder=folder)
 
 
+# ---- what is tried -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep tries.
+
+    Attributes:
+        row: What is common to all trials, for each seed.
+        grid: Values by setting.
+        ranges: Where Optuna draws other settings.
+        trials: The number of trials of a search; None for every combination of the grid.
+    """
+
+    row: Row
+    grid: Mapping[str, Sequence[SettingValue]]
+    ranges: "Mapping[str, FloatDistribution | IntDistribution]"
+    trials: int | None
+
+    @property
+    def total(self) -> int:
+        """The number of trials."""
+        return self.trials or math.prod(len(values) for values in self.grid.values())
+
+    def to_json(self) -> JsonObject:
+        """Return what the manifest has under "sweep"."""
+        return {
+            "grid": self.grid,
+            "ranges": {key: [drawn.low, drawn.high, drawn.log] for key, drawn in self.ranges.items()},
+            "trials": self.trials,
+            "runs": self.row.to_json(),
+        }
+
+    def combinations(self) -> Iterator[dict[str, SettingValue]]:
+        """Yield every combination of the grid's values; the last setting changes fastest."""
+        for values in itertools.product(*self.grid.values()):
+            yield dict(zip(self.grid, values, strict=True))
+
+    def space(self) -> "dict[str, BaseDistribution]":
+        """Return what varies, as Optuna draws it: the grid's values as choices, then the ranges."""
+        from optuna.distributions import CategoricalDistribution
+
+        choices = {key: CategoricalDistribution(values) for key, values in self.grid.items()}
+        return {**choices, **self.ranges}
+
+
+def _plan(row: Row, grid: object, ranges: Mapping[str, object], trials: object, fixed: set[str]) -> Plan:
+    """Check what is to be tried, every value included; InputError if it cannot be.
+
+    Args:
+        row: The runs of every trial.
+        grid, ranges, trials: As in `sweep`.
+        fixed: The settings and options that cannot vary because they are given.
+    """
+    values = _checked_grid(grid)
+    drawn = {key: _checked_range(key, value) for key, value in ranges.items()}
+    plan = Plan(row, values, drawn, _trial_count(values, drawn, trials))
+    _check_settings(plan, fixed)
+    return plan
+
+
+def _checked_grid(grid: object) -> dict[str, list[SettingValue]]:
+    """Return the values of a grid; InputError unless it is None, or maps settings to lists of different
+    values.
+    """
+    if grid is not None and not isinstance(grid, Mapping):
+        raise InputError(
+            f"grid={shown(grid)} cannot be used; give lists by setting, as in {{'lr': [0.1, 0.5]}}"
+        )
+    chosen: dict[str, list[SettingValue]] = {}
+    for key, values in (grid or {}).items():
+        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+            raise InputError(f"grid {key}={shown(values)} cannot be used; give a list of values")
+        chosen[key] = list(values)
+        if not chosen[key]:
+            raise InputError(f"grid {key} has no value; give at least one, as in {key}=0.1,0.5")
+        for value in chosen[key]:
+            if not isinstance(value, str | int | float | None):
+                raise InputError(f"grid {key}: {shown(value)} is no number, text or None")
+            if chosen[key].count(value) > 1:
+                raise InputError(f"grid {key} has {shown(value)} twice; give each value once")
+    return chosen
+
+
+def _checked_range(key: str, value: object) -> "FloatDistribution | IntDistribution":
+    """Return the range ``(low, high)`` or ``(low, high, "log")`` of a setting; InputError if it is none."""
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    if not isinstance(value, list | tuple) or list(value[2:]) not in ([], ["log"], [True], [False]):
+        raise InputError(f"range {key}={shown(value)} cannot be read; give low:high or low:high:log")
+    if len(value) < 2:
+        only = ":".join(str(part)[:60] for part in value)
+        raise InputError(f"range {key}={only} needs two ends; give low:high or low:high:log")
+    low, high, log = value[0], value[1], bool(value[2:] and value[2])
+    if (
+        any(isinstance(end, bool) or not isinstance(end, int | float) for end in (low, high))
+        or not low < high
+    ):
+        raise InputError(
+            f"range {key}={shown(low)}:{shown(high)} cannot be used; the lower end must be a number "
+            "below the upper one"
+        )
+    if log and low <= 0:
+        raise InputError(f"range {key}={low}:{high}:log cannot be used; its ends must be above 0")
+    whole = isinstance(low, int) and isinstance(high, int)
+    return (IntDistribution if whole else FloatDistribution)(low, high, log=log)
+
+
+def _trial_count(
+    grid: Mapping[str, Sequence[SettingValue]], ranges: Iterable[str], trials: object
+) -> int | None:
+    """Return the number of trials of a search, None for every combination of the grid; InputError if grid,
+    ranges and number do not fit together.
+    """
+    doubled = sorted({*grid} & {*ranges})
+    if doubled:
+        raise InputError(f"{doubled[0]} is in the grid and has a range; give it once")
+    if trials is None:
+        if ranges:
+            raise InputError("a range needs a search: say how many trials, as in --optuna 20")
+        if not grid:
+            raise InputError("nothing varies; give values, as in --grid lr=0.1,0.5")
+        size = math.prod(len(values) for values in grid.values())
+        if size > MAX_TRIALS:
+            raise InputError(
+                f"the grid has {size} combinations, at most {MAX_TRIALS} are tried; use fewer values"
+            )
+        return None
+    if isinstance(trials, bool) or not isinstance(trials, int) or not 1 <= trials <= MAX_TRIALS:
+        raise InputError(f"trials={shown(trials)} cannot be used; give a whole number from 1 to {MAX_TRIALS}")
+    if not grid and not ranges:
+        raise InputError("nothing varies; give ranges, as in --range lr=0.01:1:log")
+    return trials
+
+
+def _check_settings(plan: Plan, fixed: set[str]) -> None:
+    """Raise InputError if a setting is unknown, fixed, concerns the inputs, or cannot have a value."""
+    config = plan.row.first
+    names = [f.name for f in dataclasses.fields(config.method.config) if f.name != "seed"]
+    for key in (*plan.grid, *plan.ranges):
+        if key.startswith(("partition", "data.", "split")) or key in _OF_INPUTS:
+            raise InputError(
+                f"{key} changes what is trained on, or scored, and a sweep compares settings on the same "
+                "inputs; start one sweep for each value"
+            )
+        if key not in names:
+            hint = unknown_setting(key, names)
+            raise InputError(f"{config.method.name} has no setting {shown(key)}; {hint}")
+        if key in fixed:
+            raise InputError(f"{key} is fixed and varied at once; give it once")
+    if plan.trials is None:
+        for settings in plan.combinations():
+            _with_settings(config, settings)
+        return
+    ends = {key: (drawn.low, drawn.high) for key, drawn in plan.ranges.items()}
+    for key, values in {**ends, **plan.grid}.items():
+        for value in values:
+            _with_settings(config, {key: value})
+
+
+def _with_settings(config: RunConfig, settings: Settings) -> RunConfig:
+    """Return the same run with other settings of its method; InputError if a value cannot be used."""
+    asked = config.to_json()
+    changed = {**asked, "training": {**asked["training"], **settings}}
+    return config_from_json(changed, Path(), data=config.data_source, origin="")
+
+
 # ---- the trials --------------------------------------------------------------------------------------------
 
 
-def _load(plan: Plan) -> dict[int, Inputs]:
-    """Load the inputs of every seed."""
-    return load_rows([Row("", plan.configs)])[""]
-
-
-def _has_trials(folder: Path) -> bool:
-    return any((folder / "trials").glob("*.json"))
-
-
-def _finish(
-    plan: Plan, inputs: Mapping[int, Inputs], folder: Path | None, command: str, progress: bool
-) -> Sweep:
+def _finish(study: Study, plan: Plan) -> Sweep:
     """Run the missing trials, choose, compute the test metrics of the chosen settings, and write
     sweep.json.
     """
-    first = plan.first
-    known = inputs[first.seed]
-    show_data(known, progress)
-    metric, error = known.metric_of_rounds(first), get_task(first.task).error
-    trials = _try_settings(plan, inputs, folder, metric, error, progress)
+    first = plan.row.first
+    metric, error = study.inputs.get(first).metric_of_rounds(first), get_task(first.task).error
+    trials = _try_settings(study, plan, metric, error)
     best = max(trials, key=lambda trial: _score(trial, metric, error))
     if best["failed"]:
         raise GraphfedError(f"no trial gave finite predictions; the first one: {str(best['failed'])[:500]}")
-    results = []
-    for seed, config in plan.configs.items():
-        here = None if folder is None else folder / run_name("chosen", seed)
-        chosen = with_settings(config, best["settings"])
-        with show_progress(f"chosen settings, seed {seed}", progress) as on_event:
-            results.append(run_or_read(chosen, inputs[seed], here, command, on_event))
+    results = [
+        study.run("chosen", _with_settings(config, best["settings"]), f"chosen settings, seed {seed}")
+        for seed, config in plan.row.configs.items()
+    ]
     finished = Sweep(
         method=first.method.name,
         dataset=results[0].dataset,
         clients=results[0].clients,
         partition=first.partition,
-        seeds=tuple(plan.configs),
+        seeds=tuple(plan.row.configs),
         metric=metric,
         trials=tuple(trials),
         chosen={
@@ -361,90 +501,93 @@ def _finish(
         },
         edges=_edges(plan, best["settings"]),
         task=first.task,
-        folder=folder,
+        folder=study.folder,
     )
-    if folder is not None:
-        write_file(folder, "sweep.json", finished.to_json())
+    if study.folder is not None:
+        write_file(study.folder, "sweep.json", finished.to_json())
     return finished
 
 
-def _try_settings(
-    plan: Plan, inputs: Mapping[int, Inputs], folder: Path | None, metric: str, error: bool, progress: bool
-) -> list[Trial]:
+def _try_settings(study: Study, plan: Plan, metric: str, error: bool) -> list[Trial]:
     """Run every trial: the combinations of the grid, or what Optuna's TPE sampler proposes.
 
     The sampler is seeded and gets the same values in the same order, so a search that was stopped proposes
     its first trials again, and they are read.
     """
+    if plan.trials is None:
+        return [_run_trial(study, plan, n, settings) for n, settings in enumerate(plan.combinations(), 1)]
     import optuna
 
-    sampler = optuna.samplers.TPESampler(seed=plan.first.seed % 2**32)
-    combinations, space = plan.combinations(), plan.space()
+    sampler = optuna.samplers.TPESampler(seed=plan.row.first.seed % 2**32)
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     trials: list[Trial] = []
     try:
-        study = optuna.create_study(direction="maximize", sampler=sampler)
-        while len(trials) < plan.total:
-            if plan.trials is None:
-                study.enqueue_trial(next(combinations))
-            asked = study.ask(space)
-            settings = {key: asked.params[key] for key in space}
-            number = len(trials) + 1
-            trials.append(_run_trial(plan, number, settings, inputs, folder, progress))
+        search, space = optuna.create_study(direction="maximize", sampler=sampler), plan.space()
+        for number in range(1, plan.trials + 1):
+            asked = search.ask(space)
+            trials.append(_run_trial(study, plan, number, {key: asked.params[key] for key in space}))
             score = _score(trials[-1], metric, error)
             if math.isfinite(score):
-                study.tell(asked, score)
+                search.tell(asked, score)
             else:
-                study.tell(asked, state=optuna.trial.TrialState.FAIL)
+                search.tell(asked, state=optuna.trial.TrialState.FAIL)
     finally:
         optuna.logging.set_verbosity(before)
     return trials
 
 
-def _run_trial(
-    plan: Plan,
-    number: int,
-    settings: Settings,
-    inputs: Mapping[int, Inputs],
-    folder: Path | None,
-    progress: bool,
-) -> Trial:
-    """Run one trial with every seed, or read it if its file exists. No test metric is kept."""
-    name, text = f"trials/{number:04d}.json", settings_text(settings)
-    if folder is not None and (folder / name).exists():
-        known = cast("Trial", files.read_json(folder / name, TrialFile))
-        if known.keys() != Trial.__annotations__.keys() or known["settings"] != settings:
+def _run_trial(study: Study, plan: Plan, number: int, settings: Settings) -> Trial:
+    """Run one trial with the seeds that its file lacks.
+
+    The file is written after every seed and gets no test metric. The folder of a run, which has them, is
+    removed when the run has ended: it is there for the checkpoint of an interrupted run.
+    """
+    label, name, text = f"trial{number:04d}", f"trials/{number:04d}.json", settings_text(settings)
+    trial: Trial = {
+        "trial": number, "settings": dict(settings), "val": {}, "rounds": [], "best_round": [],
+        "seconds": statistic([]), "failed": None,
+    }  # fmt: skip
+    if study.folder is not None and (study.folder / name).exists():
+        trial = cast("Trial", files.read_json(study.folder / name, TrialFile))
+        if trial["settings"] != settings:
             raise InputError(
-                f"{folder / name} is not this trial ({text}): it is damaged, or of another version of "
+                f"{study.folder / name} is not this trial ({text}): it is damaged, or of another version of "
                 "Optuna; remove it to run the trial again"
             )
-        return known
-    results: list[Result] = []
-    failed = None
-    for seed, config in plan.configs.items():
-        label = f"[{number}/{plan.total}] {text}, seed {seed}"
-        with show_progress(label, progress) as on_event:
-            chosen = with_settings(config, settings)
-            try:
-                results.append(execute(chosen, inputs[seed], folder=None, command="", on_event=on_event))
-            except InputError:
+    for seed, config in list(plan.row.configs.items())[len(trial["rounds"]) :]:
+        if trial["failed"] is not None:
+            break
+        try:
+            chosen = _with_settings(config, settings)
+            result = study.run(label, chosen, f"[{number}/{plan.total}] {text}, seed {seed}")
+            trial = _with_result(trial, result)
+        except InputError:
+            raise
+        except GraphfedError as error:
+            if isinstance(error.__cause__, OSError):  # the disk failed, and not the training
                 raise
-            except GraphfedError as error:  # it diverged: a result of its own, and no reason to stop
-                failed = str(error)
-                break
-    trial: Trial = {
-        "trial": number,
-        "settings": settings,
-        "val": {} if failed else statistics([result.val for result in results]),
-        "rounds": [result.rounds for result in results],
-        "best_round": [result.best_round for result in results],
-        "seconds": statistic([result.seconds["total"] for result in results] if results else [None]),
-        "failed": failed,
-    }
-    if folder is not None:
-        write_file(folder, name, trial)
+            trial = {**trial, "val": {}, "failed": str(error)}
+        if study.folder is not None:
+            # In this order: a run whose figures are not in the file yet must stay.
+            write_file(study.folder, name, trial)
+            shutil.rmtree(study.folder / run_name(label, seed), ignore_errors=True)
     return trial
+
+
+def _with_result(trial: Trial, result: Result) -> Trial:
+    """Return a trial with the figures of one more seed."""
+    names = trial["val"] or result.val
+    return {
+        **trial,
+        "val": {
+            key: statistic([*(trial["val"][key]["values"] if trial["val"] else ()), result.val.get(key)])
+            for key in names
+        },
+        "rounds": [*trial["rounds"], result.rounds],
+        "best_round": [*trial["best_round"], result.best_round],
+        "seconds": statistic([*trial["seconds"]["values"], result.seconds["total"]]),
+    }
 
 
 def _score(trial: Trial, metric: str, error: bool) -> float:
@@ -484,10 +627,6 @@ def _edges(plan: Plan, settings: Settings) -> tuple[str, ...]:
                 f"a {'smaller' if at_low else 'larger'} one may be better"
             )
     return tuple(found)
-
-
-#: The outer part of a range that counts as its edge.
-EDGE = 0.05
 
 
 def _text(value: SettingValue) -> str:

@@ -20,7 +20,8 @@ from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.reproductions.base import Paper, Printed, Row, Runs
 from graphfed.runs.checkpoint import newest_round
 from graphfed.runs.run import Result
-from graphfed.studies.compare import compare, comparison_of
+from graphfed.studies.compare import compare
+from graphfed.studies.comparison import comparison_of
 from graphfed.studies.track import read_runs, track
 from graphfed.tasks.registry import get_task
 

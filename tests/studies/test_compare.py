@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import graphfed
-from graphfed.errors import InputError
+from graphfed.errors import GraphfedError, InputError
 from graphfed.methods.references import REFERENCES
 from graphfed.runs.run import Result
 from graphfed.studies import plan as module
-from graphfed.studies.compare import compare, comparison_of
-from graphfed.studies.comparison import Comparison
+from graphfed.studies.compare import compare
+from graphfed.studies.comparison import Comparison, comparison_of
+from graphfed.tasks.run_config import RunConfig
 
 
 @pytest.fixture(scope="module")
@@ -155,10 +156,7 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
         ([{"method": "fedavg", "label": "a\nb"}], {}, "cannot name a folder"),
         ([{"label": "x"}], {}, "needs a method"),
         ([{"method": ["fedavg"]}], {}, "needs a method"),
-        ([5], {}, "a row of type int"),
         (5, {}, "give a list"),
-        (["fedavg"], {"settings": 5}, "settings of type int"),
-        (["fedavg"], {"out": 5}, "out of type int"),
         (["fedavg"], {"seeds": "0,1"}, "seeds='0,1' cannot be used"),
         (["fedavg"], {"seeds": ["0"]}, "seed='0' cannot be used"),
         (["fedavg"], {"seeds": [0.5]}, "seed=0.5 cannot be used"),
@@ -216,6 +214,29 @@ def test_a_failure_in_a_later_run_leaves_the_finished_runs_whole_and_nothing_hal
         compare(["fedavg"], clients=2, rounds=1, seeds=(0, 1), out=own_folder / "table")
     assert {p.name for p in (own_folder / "table").iterdir()} == {"fedavg-seed0", "foreign", "manifest.json"}
     assert Result.read(own_folder / "table" / "fedavg-seed0").method == "fedavg"
+
+
+def test_a_run_that_fails_is_named_and_the_others_go_on(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = module.execute
+
+    def fedavg_fails(config: RunConfig, *args: Any, **kwargs: Any) -> Result:
+        if config.method.name == "fedavg":
+            raise GraphfedError(f"training diverged in run {config.seed}")
+        return real(config, *args, **kwargs)
+
+    options: dict[str, Any] = {"clients": 2, "rounds": 1, "seeds": (0, 1), "out": own_folder / "table"}
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "execute", fedavg_fails)
+        with pytest.raises(
+            GraphfedError, match=r"^fedavg, seed 0 failed: training diverged in run 0"
+        ) as error:
+            compare(["fedavg"], **options)
+    assert str(error.value).endswith("; these failed, too: fedavg, seed 1")
+    assert len(list(own_folder.rglob("result.json"))) == 4
+    assert not (own_folder / "table/comparison.json").exists()
+    assert len(graphfed.resume(own_folder / "table").rows) == 3
 
 
 def test_a_failure_in_the_first_run_leaves_no_folder(

@@ -1,7 +1,6 @@
 """Processes of jobs are started without losing Ctrl-C."""
 
 import multiprocessing
-import os
 import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -9,10 +8,11 @@ from pathlib import Path
 import pytest
 from fake_plugins import EXAMPLE, forget_plugins
 
+from graphfed.errors import GraphfedError
 from graphfed.plugins import load_plugin
 from graphfed.runs.config import make_config
 from graphfed.runs.run import Result
-from graphfed.studies.jobs import Run, _deaf, run_all
+from graphfed.studies.jobs import Run, _without_ctrl_c, run_all
 from graphfed.studies.plan import InputCache
 
 __all__ = ["forget_plugins"]
@@ -29,8 +29,8 @@ def test_ctrl_c_while_processes_start_is_heard_afterwards_and_by_none_of_them() 
     process = context.Process(target=send_mask, args=(sender,))
 
     def start() -> None:
-        with _deaf():
-            os.kill(os.getpid(), signal.SIGINT)
+        with _without_ctrl_c():
+            signal.raise_signal(signal.SIGINT)
             process.start()
 
     with pytest.raises(KeyboardInterrupt):
@@ -51,3 +51,12 @@ def test_runs_of_a_method_that_a_file_declares_are_done_in_other_processes(tmp_p
     runs = [Run(str(config.seed), config, tmp_path / str(config.seed), 1.0) for config in configs]
     run_all(runs, jobs=2, cache=InputCache(), command="test", progress=False)
     assert [Result.read(run.folder).method for run in runs] == ["fedavgm", "fedavgm"]
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_run_that_fails_is_named_and_the_others_go_on(jobs: int, tmp_path: Path) -> None:
+    configs = [make_config("fedavg", clients=2, rounds=2, settings={"lr": lr}) for lr in (1e30, 0.1)]
+    runs = [Run(f"run {k}", config, tmp_path / str(k), 1.0) for k, config in enumerate(configs)]
+    with pytest.raises(GraphfedError, match=r"^run 0 failed: "):
+        run_all(runs, jobs=jobs, cache=InputCache(), command="test", progress=False)
+    assert Result.read(runs[1].folder).rounds == 2

@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,14 @@ import pytest
 
 import graphfed
 from graphfed.errors import GraphfedError, InputError
+from graphfed.runs.checkpoint import newest_round
 from graphfed.runs.run import Result
+from graphfed.runs.train import Event
+from graphfed.runtime.interrupts import Interrupted
+from graphfed.studies import plan
 from graphfed.studies import sweep as module
-from graphfed.studies import sweep_plan
 from graphfed.studies.sweep import Sweep, sweep
+from graphfed.tasks.run_config import RunConfig
 
 GRID = {"lr": [0.5, 1e-4], "hidden": [4, 8, 16]}
 COMMON: dict[str, Any] = {"clients": 3, "rounds": 3, "threads": 1}
@@ -75,20 +80,19 @@ def test_the_screen_is_sorted_by_validation_and_has_one_test_score(tried: Sweep)
 
 
 def test_the_best_value_at_the_edge_of_the_grid_is_reported_and_one_inside_is_not() -> None:
-    plan = sweep_plan.Plan({}, {"lr": [0.1, 0.5, 1.0], "backbone": ["gcn", "gat"]}, {}, None)
-    assert module._edges(plan, {"lr": 0.5, "backbone": "gcn"}) == ()
-    (warning,) = module._edges(plan, {"lr": 1.0, "backbone": "gcn"})
+    row = plan.Row("", {})
+    tried = module.Plan(row, {"lr": [0.1, 0.5, 1.0], "backbone": ["gcn", "gat"]}, {}, None)
+    assert module._edges(tried, {"lr": 0.5, "backbone": "gcn"}) == ()
+    (warning,) = module._edges(tried, {"lr": 1.0, "backbone": "gcn"})
     assert "lr=1 is at the edge" in warning
     assert "a larger one" in warning
-    drawn = sweep_plan.Plan({}, {}, {"lr": sweep_plan.checked_range("lr", (0.01, 1.0, "log"))}, 3)
+    drawn = module.Plan(row, {}, {"lr": module._checked_range("lr", (0.01, 1.0, "log"))}, 3)
     assert module._edges(drawn, {"lr": 0.1}) == ()
     (warning,) = module._edges(drawn, {"lr": 0.0101})
     assert "a smaller one" in warning
 
 
 def test_every_seed_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphfed.studies import plan
-
     seeds = []
     real = plan.load_inputs
     monkeypatch.setattr(
@@ -102,7 +106,7 @@ def test_every_seed_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stopped_sweep_runs_only_what_is_missing_and_ends_alike(
     again: str, tried: Sweep, own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, done = module.execute, []
+    real, done = plan.execute, []
 
     def count(config: Any, *args: Any, **kwargs: Any) -> Result:
         done.append(config.seed)
@@ -110,20 +114,43 @@ def test_a_stopped_sweep_runs_only_what_is_missing_and_ends_alike(
             raise KeyboardInterrupt
         return real(config, *args, **kwargs)
 
-    monkeypatch.setattr(module, "execute", count)
+    monkeypatch.setattr(plan, "execute", count)
     arguments: dict[str, Any] = {"grid": GRID, "seeds": (0, 1), "out": own_folder / "s", **COMMON}
     with pytest.raises(KeyboardInterrupt, match="graphfed resume"):
         sweep("fedavg", **arguments)
-    assert len(list((own_folder / "s/trials").iterdir())) == 2
+    assert len(list((own_folder / "s/trials").iterdir())) == 3
     ended = graphfed.resume(own_folder / "s") if again == "resume" else sweep("fedavg", **arguments)
-    # The second seed of the third trial was stopped, and four trials with two seeds were left.
-    assert len(done) == 6 + 8
+    # Left were the second seed of the third trial, three trials and the chosen settings with two seeds each.
+    assert len(done) == 6 + 1 + 6 + 2
     assert isinstance(ended, Sweep)
     assert [t["val"] for t in ended.trials] == [t["val"] for t in tried.trials]
     assert ended.chosen["test"] == tried.chosen["test"]
     # Once more: nothing is left to do.
     assert sweep("fedavg", **arguments).to_json() == ended.to_json()
-    assert len(done) == 6 + 8
+    assert len(done) == 6 + 1 + 6 + 2
+
+
+def test_a_trial_that_ctrl_c_stops_goes_on_from_its_checkpoint_and_leaves_no_test_metric(
+    tried: Sweep, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = plan.execute
+
+    def stop_in_second_round(config: RunConfig, inputs: Any, *, on_event: Any, **more: Any) -> Result:
+        def press_ctrl_c(event: Event) -> None:
+            if (config.seed, event.phase, event.round) == (1, "train", 2):
+                signal.raise_signal(signal.SIGINT)
+
+        return real(config, inputs, on_event=press_ctrl_c, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "execute", stop_in_second_round)
+        with pytest.raises(Interrupted, match="graphfed resume"):
+            sweep("fedavg", grid=GRID, seeds=(0, 1), out=own_folder / "s", **COMMON)
+    assert newest_round(own_folder / "s/trial0001-seed1", ["local"])[0] == 2
+    assert list(own_folder.rglob("result.json")) == []
+    ended = graphfed.resume(own_folder / "s")
+    assert ended.trials[0]["val"] == tried.trials[0]["val"]
+    assert list(own_folder.glob("s/trial0*")) == []
 
 
 def test_a_trial_that_diverges_is_a_failed_row_and_all_of_them_are_an_error(own_folder: Path) -> None:
@@ -224,7 +251,7 @@ def test_a_search_is_seeded_stays_in_its_ranges_and_can_be_resumed(
     for trial in whole.trials:
         assert 0.01 <= trial["settings"]["lr"] <= 1.0
         assert trial["settings"]["hidden"] in range(4, 9)
-    real, done = module.execute, []
+    real, done = plan.execute, []
 
     def stop_at_eleven(config: Any, *args: Any, **kwargs: Any) -> Result:
         done.append(config.seed)
@@ -232,12 +259,12 @@ def test_a_search_is_seeded_stays_in_its_ranges_and_can_be_resumed(
             raise KeyboardInterrupt
         return real(config, *args, **kwargs)
 
-    monkeypatch.setattr(module, "execute", stop_at_eleven)
+    monkeypatch.setattr(plan, "execute", stop_at_eleven)
     with pytest.raises(KeyboardInterrupt):
         sweep("fedavg", out=own_folder / "s", **arguments)
     resumed = graphfed.resume(own_folder / "s")
     assert isinstance(resumed, Sweep)
-    assert len(done) == 13
+    assert len(done) == 12 + 1 + 1  # one was stopped, and one is of the chosen settings
     # The sampler starts to use what it was given after ten trials.
     assert [t["settings"] for t in resumed.trials] == [t["settings"] for t in whole.trials]
 
