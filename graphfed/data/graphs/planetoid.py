@@ -67,11 +67,14 @@ SHA256 = {
 
 
 def folders(root: Path, folder: str) -> list[Path]:
-    """List the folders below `root` in which the raw files of a data set may be, existing or not.
+    """List the folders below `root` in which the raw files of a data set may be.
 
     Args:
         root: A data folder.
         folder: PyG's name of the data set, such as "Cora".
+
+    Returns:
+        The folders, whether they exist or not.
     """
     names = (folder, "PubMed_incomplete") if folder == "PubMed" else (folder,)
     return [root / above / name / "raw" for above in ("planetoid", ".") for name in names]

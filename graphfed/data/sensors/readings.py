@@ -160,6 +160,9 @@ def read_hdf5(path: Path, missing: float | None) -> Rows:
         path: The file.
         missing: A number that means a missing reading; None if there is none.
 
+    Returns:
+        The rows.
+
     Raises:
         InputError: The file is missing, damaged or laid out differently, or a value cannot be used.
     """
